@@ -1,7 +1,8 @@
-//! What the agent does all day, alone and warm: one decision, the same with its journal, one scraped page read.
+//! What the agent does all day, alone and warm: one decision, the same with its journal, one
+//! scraped page read.
 //!
-//! Prints a JSON object of nanoseconds each, medians over many rounds; `cargo xtask bench agent` shows them beside what the
-//! running process does.
+//! Prints a JSON object of nanoseconds each, medians over many rounds; `cargo xtask bench agent`
+//! shows them beside what the running process does.
 
 use std::hint::black_box;
 use std::time::Instant;

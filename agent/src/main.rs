@@ -12,8 +12,9 @@ use telemetry::{chain, descriptors, logging, shutdown};
 /// Where events are kept unless something else is said.
 const DEFAULT_EVENTS_DIR: &str = "/var/lib/autoscaler-agent/events";
 
-/// What many tasks allocate for a moment lies between what they keep: with the C library's allocator a third of the memory held is
-/// holes. Its settings are compiled in (`.cargo/config.toml`).
+/// What many tasks allocate for a moment lies between what they keep: with the C library's
+/// allocator a third of the memory held is holes. Its settings are compiled in
+/// (`.cargo/config.toml`).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -97,7 +98,8 @@ async fn start(args: Args) -> Result<(), Stop> {
     let broken = |error: &dyn std::error::Error| (Exit::Dependency, chain(error));
     let log = logging::init("autoscaler-agent").map_err(|error| (Exit::Config, chain(&error)))?;
     descriptors::raise_limit();
-    // A second provider could only have been installed by ourselves: then there is one, which is all that is needed.
+    // A second provider could only have been installed by ourselves: then there is one, which is
+    // all that is needed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = api_client::infer().await.map_err(|error| broken(&error))?;
     let cancel = shutdown::on_signal().map_err(|error| broken(&error))?;

@@ -1,5 +1,6 @@
-//! Somebody sets the machine's clock while the agent runs: by a day, forward and back. Decisions, cooldowns, the age of metrics,
-//! health counters and bills go by monotonic time; only the stamps that people read follow the calendar.
+//! Somebody sets the machine's clock while the agent runs: by a day, forward and back. Decisions,
+//! cooldowns, the age of metrics, health counters and bills go by monotonic time; only the stamps
+//! that people read follow the calendar.
 
 mod peers;
 
@@ -73,7 +74,8 @@ async fn n26_a_stepped_wall_clock_changes_no_decision() {
         .trace
         .until("it has two units", |all| position(all, patched_to(2)))
         .await;
-    // Something to count: a failing scheduler. Something to wait for: a refused shrink. Something that ages: metrics.
+    // Something to count: a failing scheduler. Something to wait for: a refused shrink. Something
+    // that ages: metrics.
     world.scheduler.set(Mood::Fails);
     until("failures are counted", || health(&world).2 >= 2).await;
     world.scheduler.set(Mood::Grants(PLENTY));

@@ -1,4 +1,5 @@
-//! Events in a real S3-compatible server and in an Azure-style one, from the agent's binary, over `kill -9` and an orderly end.
+//! Events in a real S3-compatible server and in an Azure-style one, from the agent's binary, over
+//! `kill -9` and an orderly end.
 
 mod peers;
 
@@ -253,7 +254,8 @@ struct BlobServer {
     _process: Child,
 }
 
-/// Makes a container that anybody may read: Node, which the server runs on, signs the request as the account.
+/// Makes a container that anybody may read: Node, which the server runs on, signs the request as
+/// the account.
 const MAKE_CONTAINER: &str = r"
 const [url, account, key, container] = process.argv.slice(1);
 const date = new Date().toUTCString(), version = '2021-12-02';

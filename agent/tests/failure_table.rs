@@ -310,7 +310,8 @@ async fn external_change_of_spec_use() {
             position(&all[before..], patched_to(2)).map(|at| all[before..=before + at].to_vec())
         })
         .await;
-    // Until it is true again the VM may have what the object said, and the scheduler is told so: that, and never more.
+    // Until it is true again the VM may have what the object said, and the scheduler is told so:
+    // that, and never more.
     let is_honest = |told: Resources| told == units(2) || told == units(4);
     assert!(
         permits(&all).iter().all(|(told, _)| is_honest(*told)),

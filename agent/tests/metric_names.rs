@@ -1,4 +1,5 @@
-//! Every metric's name, kind, label names and buckets, against a golden file: dashboards and alerts are written by them.
+//! Every metric's name, kind, label names and buckets, against a golden file: dashboards and alerts
+//! are written by them.
 
 mod peers;
 

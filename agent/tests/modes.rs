@@ -1,4 +1,5 @@
-//! Modes over real sockets: the label of the namespace, the annotation of the VM, the setting of the node; changed while it runs.
+//! Modes over real sockets: the label of the namespace, the annotation of the VM, the setting of
+//! the node; changed while it runs.
 
 mod peers;
 

@@ -1,5 +1,5 @@
-//! The monitor link by TLS over real sockets: the agent shows its certificate and looks at the monitor's, reads its files
-//! anew for each connection, and never falls back to plain text.
+//! The monitor link by TLS over real sockets: the agent shows its certificate and looks at the
+//! monitor's, reads its files anew for each connection, and never falls back to plain text.
 
 mod peers;
 

@@ -127,8 +127,8 @@ async fn n11_n35_a_shrink_is_approved_then_patched_then_reported() {
     shrinks("unit", &[3, 2, 1]).await;
 }
 
-/// Lets a VM of 4 units fall to 1. Its monitor is asked for these sizes; each is approved before it is patched, and reported
-/// only after its patch.
+/// Lets a VM of 4 units fall to 1. Its monitor is asked for these sizes; each is approved before it
+/// is patched, and reported only after its patch.
 async fn shrinks(step: &str, sizes: &[u32]) {
     let mut world = World::new().await;
     world.config["scaling"]["defaultConfig"]["shrinkStep"] = json!(step);
@@ -171,8 +171,9 @@ async fn shrinks(step: &str, sizes: &[u32]) {
     world.stop().await;
 }
 
-/// Seed 2926 of the simulation, over sockets: a VM gets another pod while the agent's watch is late, and what it is told of the new
-/// pod is from before its own last patch. The next task goes by what the last one knew.
+/// Seed 2926 of the simulation, over sockets: a VM gets another pod while the agent's watch is
+/// late, and what it is told of the new pod is from before its own last patch. The next task goes
+/// by what the last one knew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n09_a_task_that_begins_behind_the_last_ones_patch_reports_what_that_set() {
     let mut world = World::new().await;
@@ -238,7 +239,8 @@ async fn n34_a_wish_is_patched_without_waiting_for_metrics() {
     // After the first scrape the next one is an hour away, so only the wish can lead to the patch.
     world.config["metrics"]["system"]["secondsBetweenRequests"] = json!(3600);
     world.config["metrics"]["system"]["staleAfterSeconds"] = json!(0);
-    // The first request waits a random part of the period: the source is asked at once only by a short one.
+    // The first request waits a random part of the period: the source is asked at once only by a
+    // short one.
     world.config["metrics"]["system"]["secondsBetweenRequests"] = json!(1);
     world.start().await;
     until_seen(&world, "the first permit", |seen| {

@@ -1,6 +1,7 @@
-//! The agent's program is killed and started again, with many VMs on real sockets: each with a metrics page and a monitor of its
-//! own, one API server and one scheduler for all. What the cores decide in a restart is in `restart_with_many`; here it is what
-//! goes over the wire, and that a thousand tasks find their peers again.
+//! The agent's program is killed and started again, with many VMs on real sockets: each with a
+//! metrics page and a monitor of its own, one API server and one scheduler for all. What the cores
+//! decide in a restart is in `restart_with_many`; here it is what goes over the wire, and that a
+//! thousand tasks find their peers again.
 //!
 //! A VM takes about six open files of this process. The test raises its limit of open files; where
 //! the hard limit is too low for a thousand VMs, it does not run.
@@ -21,7 +22,8 @@ use serde_json::{Value, json};
 use test_records::{Missing, skip};
 
 const VMS: usize = 1_000;
-/// Open files of a VM: two listeners, both ends of its page's and its monitor's connections, and some to spare.
+/// Open files of a VM: two listeners, both ends of its page's and its monitor's connections, and
+/// some to spare.
 const FILES_PER_VM: usize = 8;
 /// What the test itself has open.
 const FILES_OF_ITS_OWN: usize = 200;
@@ -148,7 +150,8 @@ fn name(n: usize) -> String {
     format!("vm-{n}")
 }
 
-/// The size a monitor counts on, GiB: what it was last told, or agreed to. Before either, what its machine has.
+/// The size a monitor counts on, GiB: what it was last told, or agreed to. Before either, what its
+/// machine has.
 fn last_agreed(trace: &Trace) -> Option<u64> {
     let gib = |size: Allocation| size.mem >> 30;
     trace
@@ -181,7 +184,8 @@ async fn n09_n16_a_killed_agent_with_a_thousand_vms_is_followed_by_one_that_dist
     let mut first = Program::start(folder.path(), &town.world);
     town.until_settled("each has what it needs", need).await;
 
-    // Some grow, and their patches are on the way when the agent dies; those arrive when another is there already.
+    // Some grow, and their patches are on the way when the agent dies; those arrive when another is
+    // there already.
     api.hold_patches(true);
     for n in (0..count).filter(|n| is_caught(*n)) {
         town.guests[n].set(load(wanted(n)));

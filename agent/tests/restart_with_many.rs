@@ -2,8 +2,8 @@
 //! peers hold: the objects, the scheduler's books, what the monitors agreed to, and the billing
 //! checkpoint on disk (docs/compatibility/agent.md §6).
 //!
-//! On the cores, on a virtual clock, where every VM can be caught at every point; the program with as many VMs on real sockets is
-//! in `restart_over_sockets`.
+//! On the cores, on a virtual clock, where every VM can be caught at every point; the program with
+//! as many VMs on real sockets is in `restart_over_sockets`.
 
 use std::collections::BTreeSet;
 
@@ -118,7 +118,8 @@ impl Vm {
         self.core.handle(now, Event::SystemMetrics(metrics));
     }
 
-    /// Carries out everything the core wants, but answers only so many requests: the others are under way when this returns.
+    /// Carries out everything the core wants, but answers only so many requests: the others are
+    /// under way when this returns.
     fn run(&mut self, now: Timestamp, answers: usize) {
         for n in 0.. {
             let Some((id, action)) = self.core.poll_action(now) else {
@@ -213,7 +214,8 @@ fn need(n: u32) -> u32 {
     n % MAX_UNITS + 1
 }
 
-/// A VM that is in the middle of something when the process ends: how many of its answers still come.
+/// A VM that is in the middle of something when the process ends: how many of its answers still
+/// come.
 fn answers_before_the_end(n: u32) -> Option<usize> {
     (n % 5 == 4).then_some((n / 5 % 4) as usize)
 }
@@ -244,8 +246,8 @@ fn pass(
     }
 }
 
-/// VMs that have what they need, some of them caught in the middle of growing or shrinking: what they asked last was done, and
-/// nobody heard.
+/// VMs that have what they need, some of them caught in the middle of growing or shrinking: what
+/// they asked last was done, and nobody heard.
 fn first_process(now: &mut Timestamp) -> Vec<Vm> {
     let mut vms: Vec<Vm> = (0..VMS).map(Vm::new).collect();
     for vm in &mut vms {
@@ -270,8 +272,8 @@ fn first_process(now: &mut Timestamp) -> Vec<Vm> {
     vms
 }
 
-/// The new process has the objects and not yet all that it needs: a third of the guests show that nothing runs but have no
-/// monitor, a third have a monitor and no metrics, a third have neither.
+/// The new process has the objects and not yet all that it needs: a third of the guests show that
+/// nothing runs but have no monitor, a third have a monitor and no metrics, a third have neither.
 fn hold(vms: &mut [Vm], now: &mut Timestamp) {
     let sizes: Vec<Resources> = vms.iter().map(Vm::size).collect();
     for (vm, _) in vms.iter_mut().zip(0..).filter(|(_, n)| has_monitor(*n)) {

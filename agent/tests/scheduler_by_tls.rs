@@ -1,5 +1,5 @@
-//! Permits by TLS over real sockets: the agent looks at the scheduler's certificate and shows its own, takes up files that were
-//! replaced, and never falls back to plain text.
+//! Permits by TLS over real sockets: the agent looks at the scheduler's certificate and shows its
+//! own, takes up files that were replaced, and never falls back to plain text.
 
 mod peers;
 
@@ -19,8 +19,8 @@ fn signs(authority: &Authority, folder: &Path, who: &str, name: &str) -> Identit
     IdentityFiles { cert, key }
 }
 
-/// Stands before the world's scheduler: takes TLS from who shows a certificate of the authority, and closes every connection
-/// when its files have changed. Returns its port.
+/// Stands before the world's scheduler: takes TLS from who shows a certificate of the authority,
+/// and closes every connection when its files have changed. Returns its port.
 async fn door(world: &World, mut server: Server) -> u16 {
     let listener = TcpListener::bind((world.scheduler.ip, 0)).await;
     let listener = listener.expect("binds");

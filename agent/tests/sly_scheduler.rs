@@ -1,5 +1,6 @@
-//! A scheduler that answers twice, late, or garbled, on real sockets: the agent may lose time by it, never the order. Whatever
-//! is said, no VM is larger than what the scheduler has in its books for it, and both agree in the end.
+//! A scheduler that answers twice, late, or garbled, on real sockets: the agent may lose time by
+//! it, never the order. Whatever is said, no VM is larger than what the scheduler has in its books
+//! for it, and both agree in the end.
 
 mod peers;
 
@@ -16,7 +17,8 @@ fn patches(all: &[Seen]) -> Vec<u64> {
     all.iter().filter_map(of).collect()
 }
 
-/// The scheduler's books say at all times at least what the VM has, and nobody asks for anything before it was asked for.
+/// The scheduler's books say at all times at least what the VM has, and nobody asks for anything
+/// before it was asked for.
 fn check_books(all: &[Seen]) {
     let (mut booked, mut size) = (None, units(1));
     for (at, seen) in all.iter().enumerate() {
@@ -123,7 +125,8 @@ async fn n01_garbled_answers_are_no_permits() {
 async fn n01_answers_said_twice_are_taken_once() {
     for trick in [Trick::Twice, Trick::Repeats] {
         let (mut world, sly) = world().await;
-        // Heartbeats are rarer than questions after a refusal: a wrong answer is asked about again before the next one.
+        // Heartbeats are rarer than questions after a refusal: a wrong answer is asked about again
+        // before the next one.
         world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(2);
         world.config["monitor"]["retryFailedRequestSeconds"] = json!(1);
         sly.always(trick.clone());

@@ -1,4 +1,5 @@
-//! What the agent shows on one machine: to the scheduler a token of the process, to each monitor the token of its VM.
+//! What the agent shows on one machine: to the scheduler a token of the process, to each monitor
+//! the token of its VM.
 
 mod peers;
 

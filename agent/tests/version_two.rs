@@ -1,4 +1,5 @@
-//! Version 2 of the monitor link over real sockets: what the agent names, and what it does with the details.
+//! Version 2 of the monitor link over real sockets: what the agent names, and what it does with the
+//! details.
 
 mod peers;
 
@@ -171,7 +172,8 @@ async fn n02_pushed_metrics_decide_and_nothing_is_scraped_while_they_come() {
             .filter(|seen| **seen == Seen::HealthCheck)
             .count()
     };
-    // For as long as it takes to check the health of the monitor several times, at most one scrape that was under way.
+    // For as long as it takes to check the health of the monitor several times, at most one scrape
+    // that was under way.
     let now = checks(&world.trace.all());
     let scrapes = push_until(&world, 0.4, |all| checks(all) >= now + 4).await;
     assert!(scrapes <= 1, "{scrapes} scrapes");
@@ -196,7 +198,8 @@ async fn n02_pushed_metrics_decide_and_nothing_is_scraped_while_they_come() {
     world.stop().await;
 }
 
-/// The size that a refusal names is what the monitor is asked for next; what a confirmation says the guest has is shown.
+/// The size that a refusal names is what the monitor is asked for next; what a confirmation says
+/// the guest has is shown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n27_n36_the_sizes_a_monitor_names_are_used_and_shown() {
     let mut world = World::new().await;

@@ -1,5 +1,5 @@
-//! The Kubernetes API as the commands need it: list, get, create, delete, wait. Works against the embedded server and
-//! against a cluster.
+//! The Kubernetes API as the commands need it: list, get, create, delete, wait. Works against the
+//! embedded server and against a cluster.
 
 use std::path::Path;
 use std::time::Duration;
@@ -81,7 +81,8 @@ impl Api {
     /// A client from a kubeconfig file. Does not talk yet.
     ///
     /// # Errors
-    /// When the file is not there: 75 (nothing was started), 64 where it is a cluster's; 64 when it is not a kubeconfig.
+    /// When the file is not there: 75 (nothing was started), 64 where it is a cluster's; 64 when it
+    /// is not a kubeconfig.
     pub(crate) async fn connect(kubeconfig: &Path, asked: Asked) -> Outcome<Self> {
         let shown = kubeconfig.display().to_string();
         if !kubeconfig.exists() {

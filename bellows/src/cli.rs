@@ -36,7 +36,8 @@ pub(crate) struct Cli {
 /// Flags of every command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
-    /// Directory of this instance's state [default: /var/lib/bellows for root, else ~/.local/state/bellows]
+    /// Directory of this instance's state
+    /// [default: /var/lib/bellows for root, else ~/.local/state/bellows]
     #[arg(
         long,
         global = true,
@@ -45,7 +46,8 @@ pub(crate) struct Global {
         hide_env = true
     )]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Kubeconfig to ask with [default: the one in the state directory; as kubectl's plugin, kubectl's]
+    /// Kubeconfig to ask with
+    /// [default: the one in the state directory; as kubectl's plugin, kubectl's]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Colours
@@ -121,7 +123,8 @@ pub(crate) enum Command {
     Resizes(commands::resizes::ResizesArgs),
     /// Why a VM has the size it has
     Why(commands::why::WhyArgs),
-    /// Decisions about a VM and what came of them, from the journal; in a cluster the last ones, from its agent
+    /// Decisions about a VM and what came of them, from the journal; in a cluster the last ones,
+    /// from its agent
     History(commands::history::HistoryArgs),
     /// Verify, print, export and measure the decision journal
     #[command(subcommand)]

@@ -62,8 +62,8 @@ impl Context {
         Paint::stderr(self.global.color)
     }
 
-    /// The kubeconfig: the flag's, else the state directory's. As a plugin (`kubectl bellows`) those that kubectl reads, as
-    /// `KUBECONFIG` names them.
+    /// The kubeconfig: the flag's, else the state directory's. As a plugin (`kubectl bellows`)
+    /// those that kubectl reads, as `KUBECONFIG` names them.
     pub(crate) fn kubeconfig(&self) -> Outcome<PathBuf> {
         if let Some(path) = &self.global.kubeconfig {
             return Ok(path.clone());
@@ -77,8 +77,9 @@ impl Context {
         Ok(self.state()?.kubeconfig())
     }
 
-    /// Whether a cluster is asked: by the plugin, or by a kubeconfig that is not the one of our own state directory. Then the
-    /// parts are in its pods, and what runs on this machine has nothing to say.
+    /// Whether a cluster is asked: by the plugin, or by a kubeconfig that is not the one of our own
+    /// state directory. Then the parts are in its pods, and what runs on this machine has nothing
+    /// to say.
     pub(crate) fn asks_cluster(&self) -> bool {
         match &self.global.kubeconfig {
             Some(path) => !self.state().is_ok_and(|state| state.kubeconfig() == *path),
@@ -128,8 +129,8 @@ impl Context {
             .map_err(|error| explain(&state, &error))
     }
 
-    /// Asks the admin API for something that is only an addition: `null` when there is no answer, for example because
-    /// the kubeconfig is a cluster's.
+    /// Asks the admin API for something that is only an addition: `null` when there is no answer,
+    /// for example because the kubeconfig is a cluster's.
     pub(crate) async fn admin_if_there(&self, route: &str) -> Value {
         let Ok(state) = self.state() else {
             return Value::Null;

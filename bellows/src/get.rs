@@ -32,8 +32,8 @@ pub(crate) enum Resource {
 
 /// List VMs, nodes or pods.
 ///
-/// Sizes are now/want/max: what the guest has, what it should have, what it may have at most. The reason is the agent's
-/// last decision.
+/// Sizes are now/want/max: what the guest has, what it should have, what it may have at most. The
+/// reason is the agent's last decision.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GetArgs {
     /// What to list

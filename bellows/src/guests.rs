@@ -39,8 +39,8 @@ pub(crate) async fn running(state: &StateDir) -> Vec<String> {
     guests
 }
 
-/// Presses the power button of every guest and waits until all have ended, by force after the grace period. Returns how
-/// many there were.
+/// Presses the power button of every guest and waits until all have ended, by force after the grace
+/// period. Returns how many there were.
 pub(crate) async fn stop_all(
     state: &StateDir,
     grace: Duration,

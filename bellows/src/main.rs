@@ -1,5 +1,6 @@
-//! `bellows`: the command for people. `bellows up` runs every part of the system on one machine in one process; the
-//! other commands prepare the machine, ask the running system, and explain its answers.
+//! `bellows`: the command for people. `bellows up` runs every part of the system on one machine in
+//! one process; the other commands prepare the machine, ask the running system, and explain its
+//! answers.
 
 #![forbid(unsafe_code)]
 
@@ -48,7 +49,8 @@ fn main() -> ExitCode {
         }
     };
     let paint = terminal::Paint::stderr(cli.global.color);
-    // Both kube and the embedded server take the process's provider; a second installation is impossible here.
+    // Both kube and the embedded server take the process's provider; a second installation is
+    // impossible here.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match cli::run(cli) {
         Ok(code) => code,

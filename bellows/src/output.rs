@@ -143,7 +143,8 @@ fn line(row: &[Cell], widths: &[usize], paint: Paint) -> String {
     text
 }
 
-/// A length of time as people say it: `42s`, `5m`, `3h`, `2d`, two units where it helps (`1m30s`, `2h5m`).
+/// A length of time as people say it: `42s`, `5m`, `3h`, `2d`, two units where it helps (`1m30s`,
+/// `2h5m`).
 pub(crate) fn age(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),

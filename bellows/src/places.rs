@@ -145,7 +145,8 @@ pub(crate) fn cache_dir() -> Outcome<PathBuf> {
         .map(|dir| dir.join("bellows"))
 }
 
-/// An XDG directory: the variable if it is absolute, as its specification says, else the default under the home.
+/// An XDG directory: the variable if it is absolute, as its specification says, else the default
+/// under the home.
 fn home_dir(
     variable: &dyn Fn(&str) -> Option<OsString>,
     name: &str,

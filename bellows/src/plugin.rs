@@ -1,5 +1,6 @@
-//! As a plugin (`kubectl bellows`) we ask the cluster that kubectl asks. kubectl hands its plugins nothing but the environment, so
-//! its configuration is read as it reads it: all files of `KUBECONFIG` as one, else `~/.kube/config`.
+//! As a plugin (`kubectl bellows`) we ask the cluster that kubectl asks. kubectl hands its plugins
+//! nothing but the environment, so its configuration is read as it reads it: all files of
+//! `KUBECONFIG` as one, else `~/.kube/config`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -30,7 +31,8 @@ pub(crate) fn config() -> Outcome<Kubeconfig> {
     merged(&files())
 }
 
-/// The namespace of a command that names none: as a plugin that of the current context, as kubectl's, else `default`.
+/// The namespace of a command that names none: as a plugin that of the current context, as
+/// kubectl's, else `default`.
 pub(crate) fn namespace() -> String {
     static CHOSEN: OnceLock<String> = OnceLock::new();
     let choose = || {

@@ -1,5 +1,5 @@
-//! Progress of anything that takes more than two seconds: one line that rewrites itself on a terminal, a plain line now
-//! and then elsewhere.
+//! Progress of anything that takes more than two seconds: one line that rewrites itself on a
+//! terminal, a plain line now and then elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;

@@ -31,7 +31,8 @@ pub(crate) struct Resize {
     pub(crate) total_us: u64,
     /// From which size to which, where a part knew it; else empty.
     pub(crate) change: String,
-    /// What is known of each stage, in the order of [`STAGES`]. A stage that was tried again counts all its tries.
+    /// What is known of each stage, in the order of [`STAGES`]. A stage that was tried again counts
+    /// all its tries.
     pub(crate) stages: Vec<StageTime>,
 }
 
@@ -107,8 +108,8 @@ impl Resize {
 
 /// Joins records by trace, oldest resize first.
 ///
-/// A trace whose status was written is closed: a later record of the same trace begins a new row, because a VM that is
-/// patched by hand keeps its revision through many resizes.
+/// A trace whose status was written is closed: a later record of the same trace begins a new row,
+/// because a VM that is patched by hand keeps its revision through many resizes.
 pub(crate) fn join(records: &[StageRecord]) -> Vec<Resize> {
     let mut rows: Vec<Resize> = Vec::new();
     let mut open: BTreeMap<(&str, i64), usize> = BTreeMap::new();

@@ -14,7 +14,8 @@ use crate::http;
 /// How long one exchange may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Paths of unix sockets longer than this are reached through their directory: the kernel takes 107 bytes.
+/// Paths of unix sockets longer than this are reached through their directory: the kernel takes 107
+/// bytes.
 const SOCKET_PATH_LIMIT_BYTES: usize = 100;
 
 /// A path of a socket that is short enough for the kernel, as long as this value lives.

@@ -1,4 +1,5 @@
-//! `bellows vm`: create, stop, start and delete VMs. Everything here can be done with kubectl too; this spares writing YAML.
+//! `bellows vm`: create, stop, start and delete VMs. Everything here can be done with kubectl too;
+//! this spares writing YAML.
 
 use clap::{Args, Subcommand};
 use protocol::annotations::{ANNOTATION_USE_DISK, LABEL_ENABLED};
@@ -51,8 +52,9 @@ pub(crate) enum VmCommand {
 
 /// Create a VM.
 ///
-/// It starts at its smallest size. With autoscaling (the default) the agent grows and shrinks it between the bounds by
-/// what its guest needs; without, it keeps the size it has until somebody patches it.
+/// It starts at its smallest size. With autoscaling (the default) the agent grows and shrinks it
+/// between the bounds by what its guest needs; without, it keeps the size it has until somebody
+/// patches it.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CreateArgs {
     /// Name
@@ -102,7 +104,8 @@ pub(crate) struct CreateArgs {
     /// Give up waiting after this many seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS", requires = "wait")]
     timeout: u64,
-    /// Print the object as YAML and create nothing; `server` has the API server check and complete it
+    /// Print the object as YAML and create nothing; `server` has the API server check and complete
+    /// it
     #[arg(long, value_name = "WHO", num_args = 0..=1, require_equals = true, default_missing_value = "client", value_enum)]
     dry_run: Option<DryRun>,
 }

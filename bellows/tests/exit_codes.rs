@@ -1,4 +1,5 @@
-//! Exit codes and messages of commands that need nothing running: 64 for usage, 69 for what is missing, 75 for later.
+//! Exit codes and messages of commands that need nothing running: 64 for usage, 69 for what is
+//! missing, 75 for later.
 
 mod support;
 

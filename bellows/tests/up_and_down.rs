@@ -1,4 +1,5 @@
-//! `bellows up` as a process: one per state directory, addresses kept, clean and violent ends, bad starts. No guest.
+//! `bellows up` as a process: one per state directory, addresses kept, clean and violent ends, bad
+//! starts. No guest.
 
 mod support;
 

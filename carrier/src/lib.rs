@@ -1,5 +1,5 @@
-//! What carries the link between agent and monitor: TCP, or AF_VSOCK, the socket between a guest and its host that needs no
-//! network in the guest. The monitor listens, the agent dials.
+//! What carries the link between agent and monitor: TCP, or AF_VSOCK, the socket between a guest
+//! and its host that needs no network in the guest. The monitor listens, the agent dials.
 
 pub mod sys;
 
@@ -29,10 +29,12 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 /// A connection of any carrier.
 pub type Stream = Box<dyn Duplex>;
 
-/// The smallest number a guest can have; those below are the hypervisor's, the machine's own and the host's.
+/// The smallest number a guest can have; those below are the hypervisor's, the machine's own and
+/// the host's.
 pub const FIRST_GUEST_CID: u32 = 3;
 
-/// Dials by TCP. What goes over it are short messages that are waited for, so none waits for the next.
+/// Dials by TCP. What goes over it are short messages that are waited for, so none waits for the
+/// next.
 ///
 /// # Errors
 /// What the system says: an address that cannot be found, a peer that refuses or is not there.
@@ -45,7 +47,8 @@ pub async fn dial_tcp(to: impl ToSocketAddrs) -> io::Result<TcpStream> {
 /// Dials a port of the machine of a number.
 ///
 /// # Errors
-/// What the kernel says: that it has no AF_VSOCK, that there is no such machine, that nobody listens there.
+/// What the kernel says: that it has no AF_VSOCK, that there is no such machine, that nobody
+/// listens there.
 pub async fn dial_vsock(cid: u32, port: u32) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let none: Option<SockProtocol> = None;
@@ -217,8 +220,8 @@ impl Vsock {
     }
 }
 
-/// A connected socket as a stream. Reading, writing and shutting down are the same calls for every stream socket; of
-/// those that can be made from a descriptor, the Unix one asks for nothing else.
+/// A connected socket as a stream. Reading, writing and shutting down are the same calls for every
+/// stream socket; of those that can be made from a descriptor, the Unix one asks for nothing else.
 fn stream_of(socket: OwnedFd) -> io::Result<UnixStream> {
     UnixStream::from_std(std::os::unix::net::UnixStream::from(socket))
 }

@@ -1,5 +1,5 @@
-//! The one place with `unsafe`: handing descriptors that tokio does not know to its reactor, and taking one from the
-//! kernel.
+//! The one place with `unsafe`: handing descriptors that tokio does not know to its reactor, and
+//! taking one from the kernel.
 #![expect(
     unsafe_code,
     reason = "tokio has no safe way to register a descriptor, nix gives an accepted one as a number"
@@ -14,7 +14,8 @@ use nix::sys::timerfd::TimerFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Owners of one descriptor, which stays open and the same as long as they live and are only borrowed.
+/// Owners of one descriptor, which stays open and the same as long as they live and are only
+/// borrowed.
 pub trait OwnsOne: AsFd {}
 
 impl OwnsOne for TimerFd {}
@@ -44,8 +45,9 @@ impl<T: OwnsOne> AsRawFd for Registered<T> {
 /// # Errors
 /// When the kernel cannot wait for such a descriptor, or for no more of them.
 pub fn register<T: OwnsOne>(owner: T, interest: Interest) -> io::Result<AsyncFd<Registered<T>>> {
-    // SAFETY: an `OwnsOne` keeps its one descriptor open until it is dropped, `Registered` gives it out by shared
-    // reference only, so neither can change, and the `AsyncFd` owns it for its whole life.
+    // SAFETY: an `OwnsOne` keeps its one descriptor open until it is dropped, `Registered` gives it
+    // out by shared reference only, so neither can change, and the `AsyncFd` owns it for its whole
+    // life.
     let registered = unsafe { AsyncFd::register_with_interest(Registered(owner), interest) };
     Ok(registered?)
 }

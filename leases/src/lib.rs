@@ -1,6 +1,7 @@
 //! One leader among replicas, by a Lease of the Kubernetes API.
 //!
-//! `core` decides when a Lease is read and written and what may be done by it; `shell` reads and writes it.
+//! `core` decides when a Lease is read and written and what may be done by it; `shell` reads and
+//! writes it.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! Admission of VM objects: the form they are kept in, and the rules a schema cannot say. Pure functions over JSON.
+//! Admission of VM objects: the form they are kept in, and the rules a schema cannot say. Pure
+//! functions over JSON.
 //!
-//! The same functions serve the embedded API server in the request path and a webhook in front of a real one.
-//! Source: docs/compatibility/neonvm.md §1.1 (forms) and §1.9 (rules).
+//! The same functions serve the embedded API server in the request path and a webhook in front of a
+//! real one. Source: docs/compatibility/neonvm.md §1.1 (forms) and §1.9 (rules).
 
 pub mod claims;
 pub mod disks;
@@ -35,8 +36,9 @@ pub const RESERVED_DISK_NAMES: [&str; 9] = [
     "tls",
 ];
 
-/// Members of a VirtualMachine's spec that never change. A slot size changed under a running guest would change its
-/// memory without a step, so it is fixed here too although the deployed webhook lets it pass.
+/// Members of a VirtualMachine's spec that never change. A slot size changed under a running guest
+/// would change its memory without a step, so it is fixed here too although the deployed webhook
+/// lets it pass.
 const IMMUTABLE: [&str; 17] = [
     "guest.cpus.min",
     "guest.cpus.max",
@@ -123,9 +125,9 @@ impl FieldError {
     }
 }
 
-/// Brings an object of `kind` into the form it is kept in: CPU amounts as whole cores or `"250m"`, quantities in
-/// canonical spelling, and the zero-valued members that always appear. Values of a wrong JSON type are left for the
-/// schema to refuse.
+/// Brings an object of `kind` into the form it is kept in: CPU amounts as whole cores or `"250m"`,
+/// quantities in canonical spelling, and the zero-valued members that always appear. Values of a
+/// wrong JSON type are left for the schema to refuse.
 ///
 /// # Errors
 /// Every amount that is a number or text but no quantity in range.
@@ -190,7 +192,8 @@ pub fn validate_update(kind: &str, old: &Value, new: &Value) -> Result<(), Vec<F
     }
 }
 
-/// The old object with the new size of a root disk that stays, where that is a growth: the one change such a disk may see.
+/// The old object with the new size of a root disk that stays, where that is a growth: the one
+/// change such a disk may see.
 fn grown_disk(old: &Value, new: &Value) -> Option<Value> {
     const SIZE: &str = "spec.guest.rootDisk.size";
     let bytes = |object: &Value| Quantity::from_json(at(object, SIZE)).ok()?.as_u64();
@@ -215,7 +218,8 @@ fn at_mut<'a>(object: &'a mut Value, path: &str) -> Option<&'a mut Value> {
 
 fn normalise_vm(object: &mut Value, errors: &mut Vec<FieldError>) {
     if let Some(guest) = at_mut(object, "spec.guest").and_then(Value::as_object_mut) {
-        // In the reference these are plain structs: an absent one is all zeros and is written as such.
+        // In the reference these are plain structs: an absent one is all zeros and is written as
+        // such.
         let zeros = || json!({"min": 0, "max": 0, "use": 0});
         for (name, zero) in [
             ("cpus", zeros()),

@@ -32,12 +32,14 @@ pub const LABEL_PROJECT_ID: &str = "neon/project-id";
 pub const ANNOTATION_BOUNDS: &str = "autoscaling.neon.tech/bounds";
 /// Annotation: per-VM scaling configuration.
 pub const ANNOTATION_CONFIG: &str = "autoscaling.neon.tech/config";
-/// Annotation on a VM, ours: the number of its vsock device, which the runner gives it and where the agent then dials the monitor.
+/// Annotation on a VM, ours: the number of its vsock device, which the runner gives it and where
+/// the agent then dials the monitor.
 pub const ANNOTATION_VSOCK_CID: &str = "autoscaling.neon.tech/vsock-cid";
-/// Annotation on a VM, ours, on one machine: `POD/UID` of a guest that runs already, whose pod the API's store does not have. The VM's
-/// first pod gets that name and takes the guest over.
+/// Annotation on a VM, ours, on one machine: `POD/UID` of a guest that runs already, whose pod the
+/// API's store does not have. The VM's first pod gets that name and takes the guest over.
 pub const ANNOTATION_ADOPTS: &str = "autoscaling.neon.tech/adopts";
-/// `"true"`: the VM's monitor takes any agent, as Neon's does, and its guest is given no token to ask for.
+/// `"true"`: the VM's monitor takes any agent, as Neon's does, and its guest is given no token to
+/// ask for.
 pub const ANNOTATION_MONITOR_OPEN: &str = "bellows.dev/monitor-open";
 /// Annotation on a VM, ours, on one machine: `none` for a guest that opens no connections and only
 /// serves its ports.
@@ -58,15 +60,18 @@ pub const ANNOTATION_VM_USAGE: &str = "vm.neon.tech/usage";
 pub const ANNOTATION_VM_OVERCOMMIT: &str = "vm.neon.tech/overcommit";
 /// Finalizer of VMs and migrations.
 pub const FINALIZER: &str = "vm.neon.tech/finalizer";
-/// Finalizer of a VM with a persistent root disk on one machine: the node driver puts the disk away before the VM goes.
+/// Finalizer of a VM with a persistent root disk on one machine: the node driver puts the disk away
+/// before the VM goes.
 pub const FINALIZER_ROOT_DISK: &str = "bellows.dev/root-disk";
-/// Annotation on a VM, ours: [`POWER_STOPPED`] keeps it without a pod; its object and its disk stay.
+/// Annotation on a VM, ours: [`POWER_STOPPED`] keeps it without a pod; its object and its disk
+/// stay.
 pub const ANNOTATION_POWER_STATE: &str = "bellows.dev/power-state";
 /// Value of [`ANNOTATION_POWER_STATE`].
 pub const POWER_STOPPED: &str = "stopped";
 /// Annotation on a VM, `"true"`: its root disk stays when the VM is deleted.
 pub const ANNOTATION_KEEP_DISK: &str = "bellows.dev/keep-disk";
-/// Annotation on a VM: it takes over the root disk that an earlier VM of its name left, `"true"` or the uid of that VM.
+/// Annotation on a VM: it takes over the root disk that an earlier VM of its name left, `"true"` or
+/// the uid of that VM.
 pub const ANNOTATION_USE_DISK: &str = "bellows.dev/use-disk";
 
 /// A key as it stands in a JSON pointer (`~` and `/` escaped).
@@ -135,7 +140,8 @@ pub struct Overcommit {
     pub memory: Option<Quantity>,
 }
 
-/// Content of [`ANNOTATION_BOUNDS`]: `{"min":{"cpu":0.25,"mem":"1Gi"},"max":{"cpu":"2","mem":"8Gi"}}`.
+/// Content of [`ANNOTATION_BOUNDS`]:
+/// `{"min":{"cpu":0.25,"mem":"1Gi"},"max":{"cpu":"2","mem":"8Gi"}}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalingBounds {
     /// Smallest size.

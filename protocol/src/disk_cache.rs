@@ -16,7 +16,8 @@ pub struct DiskCache {
     pub writeback: bool,
     /// The host's own cache is passed by (`O_DIRECT`), which not every file system can.
     pub direct: bool,
-    /// Nothing the guest asks for is forced to the host's disk: what was written lives as long as the host.
+    /// Nothing the guest asks for is forced to the host's disk: what was written lives as long as
+    /// the host.
     pub no_flush: bool,
 }
 
@@ -35,8 +36,9 @@ pub enum DiskCacheError {
 }
 
 impl DiskCache {
-    /// Ours: no disk of a guest's outlives its pod, let alone its host, so nothing is forced to the host's disk; and the host's cache is
-    /// used, where guests of one image find what another one has read.
+    /// Ours: no disk of a guest's outlives its pod, let alone its host, so nothing is forced to the
+    /// host's disk; and the host's cache is used, where guests of one image find what another one
+    /// has read.
     pub const OURS: Self = Self {
         writeback: true,
         direct: false,
@@ -70,8 +72,9 @@ impl Default for DiskCache {
 impl FromStr for DiskCache {
     type Err = DiskCacheError;
 
-    /// Options of QEMU's with commas. As there, a switch that is said holds against `cache=`, wherever it stands; and what is not said at
-    /// all is as in `cache=writeback`. No option is [`DiskCache::OURS`].
+    /// Options of QEMU's with commas. As there, a switch that is said holds against `cache=`,
+    /// wherever it stands; and what is not said at all is as in `cache=writeback`. No option is
+    /// [`DiskCache::OURS`].
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let options: Vec<&str> = text
             .split(',')

@@ -1,9 +1,9 @@
-//! The metrics pages of a guest, as the agent reads them: only the wanted metrics out of a Prometheus text page, piece by
-//! piece, whatever else the page holds.
-//! Source: docs/compatibility/agent.md §2.2; the text exposition format 0.0.4.
+//! The metrics pages of a guest, as the agent reads them: only the wanted metrics out of a
+//! Prometheus text page, piece by piece, whatever else the page holds. Source:
+//! docs/compatibility/agent.md §2.2; the text exposition format 0.0.4.
 //!
-//! A wanted metric needs a `# TYPE … gauge` line and finite samples that are not negative; anything missing, of another type or
-//! in another number makes the whole page useless.
+//! A wanted metric needs a `# TYPE … gauge` line and finite samples that are not negative; anything
+//! missing, of another type or in another number makes the whole page useless.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,8 @@ const NODE: [&str; 5] = [
     "node_memory_MemAvailable_bytes",
     "node_memory_Cached_bytes",
 ];
-/// Load averages of runnable tasks only, which our monitor serves: a shrink under way does not count in them.
+/// Load averages of runnable tasks only, which our monitor serves: a shrink under way does not
+/// count in them.
 const RUNNABLE: [&str; 2] = ["host_runnable_load1", "host_runnable_load5"];
 /// Where they stand among the names of [`Page::system`].
 const RUNNABLE_AT: usize = 10;
@@ -51,7 +52,8 @@ pub struct SystemGauges {
     pub load5: f64,
     /// All memory, bytes.
     pub memory_total_bytes: f64,
-    /// Memory that programs could have without swapping, bytes; may be more than the total on a strange page.
+    /// Memory that programs could have without swapping, bytes; may be more than the total on a
+    /// strange page.
     pub memory_available_bytes: f64,
     /// Page cache, bytes.
     pub memory_cached_bytes: f64,
@@ -320,7 +322,8 @@ impl Page {
     }
 }
 
-/// Reads `{labels} value [timestamp]`; the number is the window's length in seconds where it matters.
+/// Reads `{labels} value [timestamp]`; the number is the window's length in seconds where it
+/// matters.
 fn read_sample(rest: &str, is_windowed: bool) -> Option<(u64, f64)> {
     let (labels, rest) = match rest.strip_prefix('{') {
         None => ("", rest),
@@ -463,7 +466,8 @@ mod tests {
         }
     }
 
-    /// Our monitor serves the average of runnable tasks as well: a kernel worker that sleeps over our own unplug is no load.
+    /// Our monitor serves the average of runnable tasks as well: a kernel worker that sleeps over
+    /// our own unplug is no load.
     #[test]
     fn runnable_averages_are_taken_where_they_are() {
         let more = "# TYPE host_runnable_load1 gauge\nhost_runnable_load1 0.25\n# TYPE host_runnable_load5 gauge\nhost_runnable_load5 0.5\n";

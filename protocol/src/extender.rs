@@ -2,8 +2,9 @@
 //! path for each verb. Source: docs/compatibility/scheduler.md §8.1;
 //! `k8s.io/kube-scheduler/extender/v1`, whose members have the names of Go's fields.
 //!
-//! Spoken with `nodeCacheCapable: true`: nodes travel as names, victims as uids. Pods travel whole and are kept as they
-//! are, for what the scheduler reads of a pod it reads of every pod in the same way.
+//! Spoken with `nodeCacheCapable: true`: nodes travel as names, victims as uids. Pods travel whole
+//! and are kept as they are, for what the scheduler reads of a pod it reads of every pod in the
+//! same way.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,8 @@ pub type FailedNodes = BTreeMap<String, String>;
 pub struct ExtenderArgs {
     /// The Pod object.
     pub pod: Value,
-    /// Whole nodes, from a kube-scheduler that was not told that names are enough; `null` otherwise.
+    /// Whole nodes, from a kube-scheduler that was not told that names are enough; `null`
+    /// otherwise.
     #[serde(default)]
     pub nodes: Option<Value>,
     /// Names of the nodes that passed everything else.
@@ -83,7 +85,8 @@ fn null_is_empty<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<MetaPo
 pub struct ExtenderPreemptionArgs {
     /// The Pod object that has no room.
     pub pod: Value,
-    /// Whole victims by node, from a kube-scheduler that was not told that names are enough; `null` otherwise.
+    /// Whole victims by node, from a kube-scheduler that was not told that names are enough; `null`
+    /// otherwise.
     #[serde(default)]
     pub node_name_to_victims: Option<Value>,
     /// Victims by node.

@@ -1,4 +1,5 @@
-//! What holds for any input, as a body for the coverage-guided fuzzer of `fuzz/` and for the property tests beside it.
+//! What holds for any input, as a body for the coverage-guided fuzzer of `fuzz/` and for the
+//! property tests beside it.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -13,8 +14,8 @@ mod requests;
 
 pub use requests::{permit_body, runner_control};
 
-/// Most that a page may hold on to, bytes, whatever it is fed: a line in a buffer that doubles, and twelve metrics of a day
-/// of samples each in lists that double.
+/// Most that a page may hold on to, bytes, whatever it is fed: a line in a buffer that doubles, and
+/// twelve metrics of a day of samples each in lists that double.
 const HELD_LIMIT_BYTES: usize = 2 * 65_536 + 12 * 2048 * 16;
 /// Spaces that a zero byte stands for: inputs are short, and lines have to reach their limit.
 const RUN_BYTES: usize = 22 * 1024;
@@ -23,9 +24,10 @@ const MAX_RUNS: usize = 3;
 /// The longest piece, bytes.
 const LONGEST_PIECE_BYTES: usize = 40_000;
 
-/// A metrics page in pieces. The first byte says how it is cut, and the rest is the page: what is read is the same in one
-/// piece, little is held on to, a line that nobody wants changes nothing, and numbers that are read are finite, not negative,
-/// and read the same when they are written again.
+/// A metrics page in pieces. The first byte says how it is cut, and the rest is the page: what is
+/// read is the same in one piece, little is held on to, a line that nobody wants changes nothing,
+/// and numbers that are read are finite, not negative, and read the same when they are written
+/// again.
 pub fn metrics_page(data: &[u8]) {
     let Some((seed, page)) = data.split_first() else {
         return;
@@ -168,13 +170,14 @@ mod tests {
 
     use super::*;
 
-    /// Where the fuzzer's package is, seen from where cargo runs tests: not from where they were compiled, because checkouts
-    /// share a target directory.
+    /// Where the fuzzer's package is, seen from where cargo runs tests: not from where they were
+    /// compiled, because checkouts share a target directory.
     fn package() -> &'static Path {
         Path::new("../fuzz")
     }
 
-    /// Everything the fuzzer starts from holds, and some of it is accepted, or nothing would be shown of that.
+    /// Everything the fuzzer starts from holds, and some of it is accepted, or nothing would be
+    /// shown of that.
     #[test]
     fn n02_every_seed_holds() {
         let folder = std::fs::read_dir(package().join("seeds/metrics_page")).expect("seeds");

@@ -1,8 +1,9 @@
-//! Built images: the `manifest.json` that lies beside the files of a guest image or of the runner's root file system.
+//! Built images: the `manifest.json` that lies beside the files of a guest image or of the runner's
+//! root file system.
 //!
-//! The digest of an image is the SHA-256 of the bytes of this file. Since it names every other file with its own SHA-256,
-//! the digest stands for the whole artefact. Anything that differs between two builds of the same inputs (times, paths,
-//! the package mirror) has no place in it.
+//! The digest of an image is the SHA-256 of the bytes of this file. Since it names every other file
+//! with its own SHA-256, the digest stands for the whole artefact. Anything that differs between
+//! two builds of the same inputs (times, paths, the package mirror) has no place in it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -140,12 +141,13 @@ pub struct GuestContent {
     pub root_disk_bytes: u64,
     /// Kernel command line that the image needs on every accelerator.
     pub cmdline: String,
-    /// What to append when the accelerator is TCG: there the guest's protections against speculation cost much and
-    /// protect nothing.
+    /// What to append when the accelerator is TCG: there the guest's protections against
+    /// speculation cost much and protect nothing.
     pub cmdline_tcg: String,
     /// TCP ports somebody listens on in the guest.
     pub ports: Vec<GuestPortRecord>,
-    /// The line on the first serial port, after `[guest UPTIME] `, that says that the guest is ready.
+    /// The line on the first serial port, after `[guest UPTIME] `, that says that the guest is
+    /// ready.
     pub ready_line: String,
     /// Name of the cgroup under the guest's cgroup root that holds what is to be scaled.
     pub cgroup: Option<String>,
@@ -167,7 +169,8 @@ pub struct GuestPortRecord {
 pub struct RuntimeContent {
     /// Directory of the root file system inside the artefact's directory.
     pub root: String,
-    /// SHA-256 over the sorted listing of that tree (path, type, mode, size, SHA-256 of the content).
+    /// SHA-256 over the sorted listing of that tree (path, type, mode, size, SHA-256 of the
+    /// content).
     pub root_sha256: Digest,
     /// Bytes of all files of the tree.
     pub root_bytes: u64,

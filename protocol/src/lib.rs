@@ -1,8 +1,8 @@
-//! Wire types of every link of Bellows: the monitor link, the permit link, the VM objects, the runner's private control
-//! link, the metrics pages of a guest, and the units all of them speak.
+//! Wire types of every link of Bellows: the monitor link, the permit link, the VM objects, the
+//! runner's private control link, the metrics pages of a guest, and the units all of them speak.
 //!
-//! Nothing in here reads a clock, a socket or a file. Peers' spellings stay in this crate (`#[serde(rename)]`); the Rust
-//! names are the project's own words.
+//! Nothing in here reads a clock, a socket or a file. Peers' spellings stay in this crate
+//! (`#[serde(rename)]`); the Rust names are the project's own words.
 
 #![forbid(unsafe_code)]
 

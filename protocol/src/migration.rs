@@ -8,9 +8,10 @@
 //! | `PUT /v1/incoming` | [`IncomingOrder`] | 200 `RunnerState`: a QEMU of the same shape waits for the guest |
 //! | `POST /v1/incoming/ID/begin` | – | 200 `RunnerState`: the guest that has arrived runs |
 //!
-//! 409 with a plain text: the runner has another part, or another migration. Like sizes, orders are held and worked on;
-//! what became of them is read from the state. No guest runs twice: QEMU on the receiving side is started stopped, and goes
-//! on by `begin` alone, which is only said once the sender is stopped for good ([`OutgoingStage::HandedOver`]) or dead.
+//! 409 with a plain text: the runner has another part, or another migration. Like sizes, orders are
+//! held and worked on; what became of them is read from the state. No guest runs twice: QEMU on the
+//! receiving side is started stopped, and goes on by `begin` alone, which is only said once the
+//! sender is stopped for good ([`OutgoingStage::HandedOver`]) or dead.
 
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ use serde_json::Value;
 
 use crate::units::Bytes;
 
-/// Environment variable of a runner container that waits for a guest instead of booting one; its value is `true`.
+/// Environment variable of a runner container that waits for a guest instead of booting one; its
+/// value is `true`.
 pub const RECEIVE_MIGRATION: &str = "RECEIVE_MIGRATION";
 /// Port at the target pod's address for memory and devices.
 pub const STREAM_PORT: u16 = 20187;
@@ -35,7 +37,8 @@ pub const DISK_SOCKET: &str = "disk.sock";
 /// Member of a [`OutgoingReport::shape`] that holds the key of the guest's daemon.
 pub const SECRET_OF_SHAPE: &str = "guestd_key";
 
-/// The file of a pre-shared key, as QEMU reads it: `qemu:` and hexadecimal digits. Also its key in the secret of the VM's runners.
+/// The file of a pre-shared key, as QEMU reads it: `qemu:` and hexadecimal digits. Also its key in
+/// the secret of the VM's runners.
 pub const PSK_FILE: &str = "keys.psk";
 
 /// What to do with the guest that runs here.
@@ -61,8 +64,9 @@ pub struct Destination {
     /// Both are spoken to in TLS, by the key that both runners have ([`PSK_FILE`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub encrypted: bool,
-    /// On one machine: the directory of the receiving runner. QEMU listens on [`STREAM_SOCKET`] and [`DISK_SOCKET`] in it instead
-    /// of at the addresses, because every user of the machine may dial a loopback address.
+    /// On one machine: the directory of the receiving runner. QEMU listens on [`STREAM_SOCKET`] and
+    /// [`DISK_SOCKET`] in it instead of at the addresses, because every user of the machine may
+    /// dial a loopback address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<PathBuf>,
 }
@@ -125,7 +129,8 @@ pub enum OutgoingStage {
     CopyingDisk,
     /// Memory is being sent; the guest runs, or has just been stopped.
     Sending,
-    /// Everything needed is at the target. The guest is stopped here and will not go on unless it is recalled.
+    /// Everything needed is at the target. The guest is stopped here and will not go on unless it
+    /// is recalled.
     HandedOver,
     /// It did not work; the guest runs here.
     Failed,
@@ -140,7 +145,8 @@ pub struct OutgoingReport {
     pub id: String,
     /// How far it is.
     pub stage: OutgoingStage,
-    /// How its QEMU is built, once known: for the runner at the target, and nobody else. [`SECRET_OF_SHAPE`] in it is never shown.
+    /// How its QEMU is built, once known: for the runner at the target, and nobody else.
+    /// [`SECRET_OF_SHAPE`] in it is never shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Value>,
     /// Figures, once there are any.
@@ -194,7 +200,8 @@ pub struct IncomingReport {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Progress {
-    /// QEMU's word: `setup`, `active`, `pre-switchover`, `device`, `postcopy-active`, `completed`, `failed`, `cancelled`.
+    /// QEMU's word: `setup`, `active`, `pre-switchover`, `device`, `postcopy-active`, `completed`,
+    /// `failed`, `cancelled`.
     pub status: String,
     /// Milliseconds since it began.
     pub total_time_ms: i64,

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Label of a Namespace, for its VMs; annotation of a VM, for itself alone, which wins. One of [`Mode`]'s words.
+/// Label of a Namespace, for its VMs; annotation of a VM, for itself alone, which wins. One of
+/// [`Mode`]'s words.
 pub const KEY_MODE: &str = "autoscaling.neon.tech/mode";
 
 /// What may be done of what is decided. Decisions are made, recorded and shown in every mode.

@@ -57,7 +57,8 @@ impl<'de> Deserialize<'de> for VersionRange {
         let object = Map::deserialize(deserializer)?;
         let Bounds { min, max } =
             Bounds::deserialize(Value::Object(object)).map_err(D::Error::custom)?;
-        // A bound above 255 still says "everything up to here", so it reads as the highest version there can be.
+        // A bound above 255 still says "everything up to here", so it reads as the highest version
+        // there can be.
         let version = |bound| Version(u8::try_from(bound).unwrap_or(u8::MAX));
         Ok(Self {
             min: version(min),
@@ -169,7 +170,8 @@ pub struct AgentFrame {
 /// What the monitor says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MonitorBody {
-    /// The answer to a [`AgentBody::DownscaleRequest`]: `{"type":"DownscaleResult","Ok":true,"Status":"…","id":2}`.
+    /// The answer to a [`AgentBody::DownscaleRequest`]:
+    /// `{"type":"DownscaleResult","Ok":true,"Status":"…","id":2}`.
     DownscaleResult {
         /// Approved or refused.
         ok: bool,
@@ -264,8 +266,9 @@ pub(crate) fn envelope(text: &str) -> Result<Envelope, FrameError> {
     })
 }
 
-/// The two types that are never answered. They are read however little of them is there: a complaint about one would be
-/// an answer, and two peers could go on complaining about each other's complaints for ever.
+/// The two types that are never answered. They are read however little of them is there: a
+/// complaint about one would be an answer, and two peers could go on complaining about each other's
+/// complaints for ever.
 fn ends_an_exchange(kind: &str) -> bool {
     matches!(kind, "InvalidMessage" | "InternalError")
 }

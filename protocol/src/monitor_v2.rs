@@ -1,9 +1,10 @@
 //! The monitor link, protocol v2: what is added to v1 when both sides speak it.
 //!
-//! It is agreed in v1's own handshake: `{"min":1,"max":2}` → `{"version":2}`. Then the agent's first frame names what it
-//! can use, `{"content":{"names":[…]},"type":"Capabilities","id":2}`, and the monitor answers with what it will do,
-//! `{"type":"Capabilities","names":[…],"id":2}`. Names that are not known are ignored, so that later additions need no
-//! v3. Every frame of v1 stays as it is; members are added only for a capability both sides have named.
+//! It is agreed in v1's own handshake: `{"min":1,"max":2}` → `{"version":2}`. Then the agent's
+//! first frame names what it can use, `{"content":{"names":[…]},"type":"Capabilities","id":2}`, and
+//! the monitor answers with what it will do, `{"type":"Capabilities","names":[…],"id":2}`. Names
+//! that are not known are ignored, so that later additions need no v3. Every frame of v1 stays as
+//! it is; members are added only for a capability both sides have named.
 //!
 //! | capability | adds |
 //! |---|---|
@@ -24,7 +25,8 @@ use crate::monitor::{
 };
 use crate::time::Span;
 
-/// How long a confirmation may wait for the guest to see the size it was told of. Less than the agent's patience of 5 s.
+/// How long a confirmation may wait for the guest to see the size it was told of. Less than the
+/// agent's patience of 5 s.
 pub const OBSERVE_LIMIT: Span = Span::from_secs(3);
 /// Longest time that a refusal may tell to wait. A longer one is read as this.
 pub const AGAIN_LIMIT: Span = Span::from_secs(60);
@@ -76,8 +78,8 @@ impl Capabilities {
         }
     }
 
-    /// Reads a list of names. Unknown ones, and values that do not read, are ignored; a period is brought within
-    /// [`METRICS_PERIODS`].
+    /// Reads a list of names. Unknown ones, and values that do not read, are ignored; a period is
+    /// brought within [`METRICS_PERIODS`].
     #[must_use]
     pub fn of_names(names: &[String]) -> Self {
         let mut found = Self::default();
@@ -122,7 +124,8 @@ impl Capabilities {
 pub enum AskReason {
     /// The mean of the newest readings has reached the threshold: the deployed rule.
     Threshold,
-    /// At its present climb, use will have reached the threshold before growth asked for now has come.
+    /// At its present climb, use will have reached the threshold before growth asked for now has
+    /// come.
     Forecast,
     /// Some tasks were stalled for want of memory (PSI `some`).
     PsiSome,

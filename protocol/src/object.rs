@@ -1,5 +1,5 @@
-//! The parts of Kubernetes objects the cores read: metadata, pods, nodes. Unknown members are ignored when read and not
-//! kept: these views are never written back whole.
+//! The parts of Kubernetes objects the cores read: metadata, pods, nodes. Unknown members are
+//! ignored when read and not kept: these views are never written back whole.
 
 use std::collections::BTreeMap;
 
@@ -319,8 +319,8 @@ impl Pod {
     }
 }
 
-/// The same JSON without any object member that is `null`: to Kubernetes a null member is an absent one, and its Go
-/// clients write `null` for empty lists and maps. Nulls inside arrays stay.
+/// The same JSON without any object member that is `null`: to Kubernetes a null member is an absent
+/// one, and its Go clients write `null` for empty lists and maps. Nulls inside arrays stay.
 #[must_use]
 pub fn without_nulls(value: serde_json::Value) -> serde_json::Value {
     use serde_json::Value;

@@ -1,10 +1,12 @@
-//! Whether an order of a size may still be taken up by a runner, or was overtaken by a newer one: the rule of `PUT /v1/size?over=`
-//! ([`crate::runner`]).
+//! Whether an order of a size may still be taken up by a runner, or was overtaken by a newer one:
+//! the rule of `PUT /v1/size?over=` ([`crate::runner`]).
 //!
-//! An order can lie in a connection for longer than whoever gave it waits for an answer: the node stands still, or the network does. When
-//! it is read at last, a newer one may have been taken up over another connection, and answered; others then count on the guest having
-//! that size. So whoever orders says how many orders there had been as far as they know, and where there have been more since, theirs is
-//! refused: they learn of it from the state, and order again if that is still what they want.
+//! An order can lie in a connection for longer than whoever gave it waits for an answer: the node
+//! stands still, or the network does. When it is read at last, a newer one may have been taken up
+//! over another connection, and answered; others then count on the guest having that size. So
+//! whoever orders says how many orders there had been as far as they know, and where there have
+//! been more since, theirs is refused: they learn of it from the state, and order again if that is
+//! still what they want.
 
 /// Why an order is not taken up. What the caller does: reads the state and decides anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -18,7 +20,8 @@ pub struct Overtaken {
     pub taken: u64,
 }
 
-/// Counts an order that is taken up, of `taken` before it. One that is held already (`is_held`) changes nothing, whenever it comes.
+/// Counts an order that is taken up, of `taken` before it. One that is held already (`is_held`)
+/// changes nothing, whenever it comes.
 ///
 /// # Errors
 /// [`Overtaken`]; without `over`, which older controllers do not say, never.

@@ -1,5 +1,5 @@
-//! The permit link: HTTP POST from agent to scheduler, port 10299, JSON both ways, protocol v5.0 (= 7).
-//! Source: docs/compatibility/scheduler.md §2.4, docs/compatibility/agent.md §4.2.
+//! The permit link: HTTP POST from agent to scheduler, port 10299, JSON both ways, protocol v5.0 (=
+//! 7). Source: docs/compatibility/scheduler.md §2.4, docs/compatibility/agent.md §4.2.
 
 mod quick;
 
@@ -45,7 +45,8 @@ pub struct AgentRequest {
     pub proto_version: u32,
     /// The VM's runner pod.
     pub pod: NamespacedName,
-    /// The agent's compute unit; grants are multiples of it. Absent reads as zero, which is refused by name.
+    /// The agent's compute unit; grants are multiples of it. Absent reads as zero, which is refused
+    /// by name.
     #[serde(default)]
     pub compute_unit: Resources,
     /// What it wants (an increase) or has (anything else).
@@ -163,8 +164,8 @@ impl PermitRefusal {
         }
     }
 
-    /// For refusals that the deployed server does not know, and that are not about the request but about who sends it: the word
-    /// for it in metrics and in the answer.
+    /// For refusals that the deployed server does not know, and that are not about the request but
+    /// about who sends it: the word for it in metrics and in the answer.
     #[must_use]
     pub const fn of_caller(&self) -> Option<&'static str> {
         match self {
@@ -176,8 +177,8 @@ impl PermitRefusal {
         }
     }
 
-    /// Content type and body of the answer: plain text as in the deployed server, and for what is ours alone
-    /// `{"error":TEXT,"reason":WORD}`.
+    /// Content type and body of the answer: plain text as in the deployed server, and for what is
+    /// ours alone `{"error":TEXT,"reason":WORD}`.
     #[must_use]
     pub fn body(&self) -> (&'static str, String) {
         match self.of_caller() {
@@ -221,8 +222,8 @@ impl Unproved {
 }
 
 impl AgentRequest {
-    /// Reads a request body. A body of another protocol number is refused by that number even when its other members
-    /// are not ours, so that an old agent is told what is wrong with it.
+    /// Reads a request body. A body of another protocol number is refused by that number even when
+    /// its other members are not ours, so that an old agent is told what is wrong with it.
     ///
     /// # Errors
     /// [`PermitRefusal::BadJson`], or the refusal of the protocol number.

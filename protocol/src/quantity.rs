@@ -1,8 +1,8 @@
 //! Kubernetes quantities, read and written exactly as the API server does.
 //!
-//! A quantity is a decimal number with a suffix that also fixes how it is printed: `1Gi` stays binary, `250m` stays
-//! decimal, `1e3` stays in exponent form. Values finer than a nano are rounded up, as Kubernetes does.
-//! Source: Kubernetes `k8s.io/apimachinery/pkg/api/resource`, restated.
+//! A quantity is a decimal number with a suffix that also fixes how it is printed: `1Gi` stays
+//! binary, `250m` stays decimal, `1e3` stays in exponent form. Values finer than a nano are rounded
+//! up, as Kubernetes does. Source: Kubernetes `k8s.io/apimachinery/pkg/api/resource`, restated.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,8 +27,8 @@ pub enum Format {
     DecimalExponent,
 }
 
-/// A Kubernetes quantity. Shape on the wire: a string (`"1Gi"`, `"250m"`) or a JSON number when read; always a string
-/// when written. Range: ±(2^63-1) units in steps of a nano.
+/// A Kubernetes quantity. Shape on the wire: a string (`"1Gi"`, `"250m"`) or a JSON number when
+/// read; always a string when written. Range: ±(2^63-1) units in steps of a nano.
 #[derive(Debug, Clone, Copy)]
 pub struct Quantity {
     nanos: i128,
@@ -198,7 +198,8 @@ impl FromStr for Quantity {
         let magnitude = scaled(whole, fraction, multiplier, divisor)
             .filter(|nanos| *nanos <= MAX_UNITS * NANOS)
             .ok_or_else(|| QuantityError::Range(text.to_owned()))?;
-        // Rounding is up in magnitude for positives; the API server rounds negatives away from zero too.
+        // Rounding is up in magnitude for positives; the API server rounds negatives away from zero
+        // too.
         Ok(Self {
             nanos: if negative { -magnitude } else { magnitude },
             format,
@@ -254,7 +255,8 @@ impl fmt::Display for Quantity {
         let whole = self.nanos / NANOS;
         let exact = self.nanos % NANOS == 0;
         match self.format {
-            // Small or fractional binary values print decimally, as the API server does to avoid confusion.
+            // Small or fractional binary values print decimally, as the API server does to avoid
+            // confusion.
             Format::BinarySi if exact && whole.abs() >= 1024 => display_binary(f, whole),
             Format::BinarySi | Format::DecimalSi => {
                 let (number, power) = thousands(self.nanos);

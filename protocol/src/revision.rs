@@ -30,7 +30,8 @@ pub struct RevisionWithTime {
     pub updated_at: WallTime,
 }
 
-/// A time alone takes an absent member for its zero, as it does `null`; here the member must be there.
+/// A time alone takes an absent member for its zero, as it does `null`; here the member must be
+/// there.
 fn required<'de, D: Deserializer<'de>>(deserializer: D) -> Result<WallTime, D::Error> {
     WallTime::deserialize(deserializer)
 }

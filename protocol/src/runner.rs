@@ -1,4 +1,5 @@
-//! The runner's private control link: HTTP/1.1 with JSON over the unix socket `<rundir>/control.sock`, mode 0600.
+//! The runner's private control link: HTTP/1.1 with JSON over the unix socket
+//! `<rundir>/control.sock`, mode 0600.
 //!
 //! | route | body | answer |
 //! |---|---|---|
@@ -11,8 +12,8 @@
 //! | `…/outgoing`, `…/incoming` | | see [`crate::migration`] |
 //! | any other | – | 404 or 405 with a plain text |
 //!
-//! The runner is level-triggered: it keeps the newest order and drives the guest towards it; progress is read from the
-//! state, never from an answer to an order.
+//! The runner is level-triggered: it keeps the newest order and drives the guest towards it;
+//! progress is read from the state, never from an answer to an order.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,10 +21,12 @@ use crate::migration::{DISK_PORT, IncomingReport, OutgoingReport, STREAM_PORT};
 use crate::trace::{Stage, TraceId};
 use crate::units::{Bytes, MilliCpu};
 
-/// Environment of a runner's container: the quota of QEMU's CPU time in per cent of the VM's milli-CPU, as `100`; 0 for none. Ours.
+/// Environment of a runner's container: the quota of QEMU's CPU time in per cent of the VM's
+/// milli-CPU, as `100`; 0 for none. Ours.
 pub const CPU_QUOTA_PERCENT: &str = "CPU_QUOTA_PERCENT";
 
-/// Environment of a runner's container: how its guest's first device is connected to the pod, [`GUEST_NETWORKS`]. Ours.
+/// Environment of a runner's container: how its guest's first device is connected to the pod,
+/// [`GUEST_NETWORKS`]. Ours.
 pub const GUEST_NETWORK: &str = "GUEST_NETWORK";
 /// By a bridge and a tap, its packets translated by the kernel (docs/compatibility/neonvm.md §3.4);
 /// or by QEMU itself, which takes connections at the pod's address and makes them again to the
@@ -31,7 +34,8 @@ pub const GUEST_NETWORK: &str = "GUEST_NETWORK";
 pub const GUEST_NETWORKS: [&str; 2] = ["bridge", "user"];
 
 /// Environment of a runner's container: [`NO_PRIVILEGES`] where it has only the privileges that Pod
-/// Security level `baseline` admits. The controller makes the target of a migration like its source. Ours.
+/// Security level `baseline` admits. The controller makes the target of a migration like its
+/// source. Ours.
 pub const RUNNER_PRIVILEGES: &str = "RUNNER_PRIVILEGES";
 /// The value of [`RUNNER_PRIVILEGES`].
 pub const NO_PRIVILEGES: &str = "none";
@@ -45,22 +49,25 @@ pub const MONITOR_OPEN: &str = "open";
 /// token of its runners, and a file beside that.
 pub const MONITOR_TOKEN: &str = "monitor.token";
 
-/// Environment of a runner's container: how orders come to its pod's address. [`ORDERS_BY_TLS`], or not there: then nobody has said
-/// that this runner knows TLS. Ours.
+/// Environment of a runner's container: how orders come to its pod's address. [`ORDERS_BY_TLS`], or
+/// not there: then nobody has said that this runner knows TLS. Ours.
 pub const RUNNER_ORDERS: &str = "RUNNER_ORDERS";
 /// By TLS, on the port that plain HTTP is spoken on too.
 pub const ORDERS_BY_TLS: &str = "tls";
-/// The certificate and the key, in PEM form, of all runners of a VM: keys of the secret that holds their token, and files beside it.
+/// The certificate and the key, in PEM form, of all runners of a VM: keys of the secret that holds
+/// their token, and files beside it.
 pub const ORDERS_IDENTITY: [&str; 2] = ["tls.crt", "tls.key"];
 /// The name in that certificate. It signs itself, and whoever gives orders trusts it alone.
 pub const ORDERS_NAME: &str = "runner";
 
 /// Port of the daemon in the guest (docs/compatibility/neonvm.md §3.7).
 pub const GUESTD_PORT: u16 = 25183;
-/// Where it appears at the pod's address; its own number is taken there by the runner's HTTP server. Ours.
+/// Where it appears at the pod's address; its own number is taken there by the runner's HTTP
+/// server. Ours.
 pub const GUESTD_FORWARD: u16 = 25184;
 
-/// The TCP ports at a VM's pod's address that are not its guest's: of its daemon, of migrations, and the spec's `runnerPort`.
+/// The TCP ports at a VM's pod's address that are not its guest's: of its daemon, of migrations,
+/// and the spec's `runnerPort`.
 #[must_use]
 pub fn pods_own_ports(runner_port: i64) -> [i64; 5] {
     let [daemon, forward, stream, disk] =
@@ -80,8 +87,9 @@ pub struct SizeOrder {
     pub trace: TraceId,
 }
 
-/// CPUs to plug ahead of an order that may not be given yet. Nothing else changes: the quota stays what the order before allows, so that
-/// the guest has no more of its node's time, but it need not wait for its kernel when the order comes.
+/// CPUs to plug ahead of an order that may not be given yet. Nothing else changes: the quota stays
+/// what the order before allows, so that the guest has no more of its node's time, but it need not
+/// wait for its kernel when the order comes.
 ///
 /// It ends with the next order, or half a minute later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,7 +167,8 @@ pub struct CpuState {
     pub plugged: u32,
     /// CPUs the guest has online; `None` until its daemon answered.
     pub guest_online: Option<u32>,
-    /// For what CPU there are some plugged ahead of an order ([`CpusAhead`]), 0 without any; `None` where that is not done.
+    /// For what CPU there are some plugged ahead of an order ([`CpusAhead`]), 0 without any; `None`
+    /// where that is not done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead: Option<MilliCpu>,
 }
@@ -266,7 +275,8 @@ pub struct RunnerState {
     pub memory: MemoryState,
     /// The newest order, if any came.
     pub resize: Option<ResizeReport>,
-    /// How many orders of a size it has taken up for this guest, for `?over=` of the next; not there: it does not compare.
+    /// How many orders of a size it has taken up for this guest, for `?over=` of the next; not
+    /// there: it does not compare.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orders: Option<u64>,
     /// How it ended, if it did.
@@ -283,22 +293,26 @@ pub struct RunnerState {
     /// That the daemon in the guest has not answered for long, if it has not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_silent: Option<GuestSilence>,
-    /// That QEMU has stopped the guest because a disk of its host has no room for what it writes, if it has.
+    /// That QEMU has stopped the guest because a disk of its host has no room for what it writes,
+    /// if it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_full: Option<DiskFull>,
 }
 
-/// A guest that stands still until its host's disk has room. Its runner lets it go on as soon as there is.
+/// A guest that stands still until its host's disk has room. Its runner lets it go on as soon as
+/// there is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskFull {
     /// Microseconds since 1970: when this was first seen.
     pub since_unix_us: i64,
-    /// The disks whose writes found no room: names of the spec's disks, `rootdisk`, `swapdisk`. QEMU may not say.
+    /// The disks whose writes found no room: names of the spec's disks, `rootdisk`, `swapdisk`.
+    /// QEMU may not say.
     #[serde(default)]
     pub disks: Vec<String>,
 }
 
-/// A guest whose daemon has not answered for long. Nothing is done about it: it may be at work all the same.
+/// A guest whose daemon has not answered for long. Nothing is done about it: it may be at work all
+/// the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestSilence {
     /// Microseconds since 1970: since when.
@@ -342,9 +356,10 @@ pub enum QuotaState {
 
 /// What the guest daemon reports on `GET /v1/state` (ours, beside the routes of NeonVM).
 ///
-/// With `?after=GEN&wait_ms=MS` the answer waits until the generation is above GEN, at most for MS. With `&settle_ms=MS` as
-/// well (at most 250) it then waits until nothing has changed for so long, unless the number of CPUs online changes; daemons
-/// that do not know this answer at the first change.
+/// With `?after=GEN&wait_ms=MS` the answer waits until the generation is above GEN, at most for MS.
+/// With `&settle_ms=MS` as well (at most 250) it then waits until nothing has changed for so long,
+/// unless the number of CPUs online changes; daemons that do not know this answer at the first
+/// change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestState {
     /// Grows with every change below.

@@ -1,7 +1,7 @@
 //! Time as plain numbers, so that it can be written to an event log and compared in tests.
 //!
-//! [`Timestamp`] and [`Span`] are monotonic time for decisions; [`WallTime`] is what goes on the wire. No clock is read
-//! here: a shell passes both in.
+//! [`Timestamp`] and [`Span`] are monotonic time for decisions; [`WallTime`] is what goes on the
+//! wire. No clock is read here: a shell passes both in.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -88,8 +88,8 @@ impl Sub<Span> for Timestamp {
 
 /// A point in calendar time, UTC, in microseconds since 1970.
 ///
-/// On the wire RFC 3339 with whole seconds (`2024-01-02T03:04:05Z`), the form of `metav1.Time`; the zero value is
-/// `null` there. Reading accepts fractions and offsets.
+/// On the wire RFC 3339 with whole seconds (`2024-01-02T03:04:05Z`), the form of `metav1.Time`; the
+/// zero value is `null` there. Reading accepts fractions and offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct WallTime(pub i64);
 

@@ -1,5 +1,6 @@
-//! Where the time of a resize goes. A resize is named by its VM and the revision the agent gave it; every part stamps the
-//! stages it carried out, and whoever wants the whole picture joins the records by [`TraceId`].
+//! Where the time of a resize goes. A resize is named by its VM and the revision the agent gave it;
+//! every part stamps the stages it carried out, and whoever wants the whole picture joins the
+//! records by [`TraceId`].
 
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +47,8 @@ pub struct StageRecord {
     pub start_unix_us: i64,
     /// How long it took, microseconds.
     pub duration_us: u64,
-    /// Size before and after as `"250m CPU / 1Gi -> 500m CPU / 2Gi"` where the part knows it, else empty.
+    /// Size before and after as `"250m CPU / 1Gi -> 500m CPU / 2Gi"` where the part knows it, else
+    /// empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub change: String,
 }

@@ -74,8 +74,9 @@ impl<'de> Deserialize<'de> for MilliCpu {
 
 /// Memory in bytes.
 ///
-/// On the wire of [`Resources`] it is an integer below 1024, else a binary-suffix quantity string (`"1Gi"`,
-/// `"1536Mi"`, `"150589570"`). Read from any quantity or number; a fraction of a byte rounds up.
+/// On the wire of [`Resources`] it is an integer below 1024, else a binary-suffix quantity string
+/// (`"1Gi"`, `"1536Mi"`, `"150589570"`). Read from any quantity or number; a fraction of a byte
+/// rounds up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bytes(pub u64);
 

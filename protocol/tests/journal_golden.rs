@@ -1,7 +1,8 @@
 //! Every record of the decision journal against the lines under `testdata/journal/`.
 //!
 //! * `testdata/journal/*.bj`: exactly the line that is written; it reads back to the same value.
-//! * `testdata/journal/rejected/`: lines that mean something and are not spelt the one way, or are damaged; each is refused.
+//! * `testdata/journal/rejected/`: lines that mean something and are not spelt the one way, or are
+//!   damaged; each is refused.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

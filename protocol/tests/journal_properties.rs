@@ -1,5 +1,5 @@
-//! What holds for every journal: records round-trip, no flipped byte goes unseen, no byte string crashes a reader, and a tail
-//! torn anywhere is cut at the last good line.
+//! What holds for every journal: records round-trip, no flipped byte goes unseen, no byte string
+//! crashes a reader, and a tail torn anywhere is cut at the last good line.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,10 @@
 //! Every frame of the monitor link, both directions, against the bytes under `testdata/monitor/`.
 //!
 //! * `testdata/monitor/*.json`: exactly what we write; it reads back to the same value.
-//! * `testdata/monitor/accepted/`: other spellings a peer may use; they read as the value given here.
-//! * `testdata/monitor/rejected/`: what an agent must not send; each gives this kind of error under this id.
+//! * `testdata/monitor/accepted/`: other spellings a peer may use; they read as the value given
+//!   here.
+//! * `testdata/monitor/rejected/`: what an agent must not send; each gives this kind of error under
+//!   this id.
 //!
 //! Requirement: N39. The types exist once, here, and both sides use them.
 

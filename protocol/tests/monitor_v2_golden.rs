@@ -1,5 +1,5 @@
-//! Every frame of the monitor link's version 2, both directions, against the bytes under `testdata/monitor_v2/`, laid out
-//! as those of version 1.
+//! Every frame of the monitor link's version 2, both directions, against the bytes under
+//! `testdata/monitor_v2/`, laid out as those of version 1.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

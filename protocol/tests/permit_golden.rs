@@ -1,8 +1,10 @@
 //! Every message of the permit link, both directions, against the bytes under `testdata/permit/`.
 //!
 //! * `testdata/permit/*.json`: exactly what we write; it reads back to the same value.
-//! * `testdata/permit/accepted/`: other spellings a peer may use; they read as the value given here.
-//! * `testdata/permit/rejected/NAME.json`: bodies a server refuses; `NAME.txt` is the status and the whole answer.
+//! * `testdata/permit/accepted/`: other spellings a peer may use; they read as the value given
+//!   here.
+//! * `testdata/permit/rejected/NAME.json`: bodies a server refuses; `NAME.txt` is the status and
+//!   the whole answer.
 //! * `testdata/permit/errors.txt`: status and text of every refusal there is.
 //!
 //! Requirement: N07. Golden wire files.

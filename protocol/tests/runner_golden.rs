@@ -1,4 +1,5 @@
-//! Messages of the runner's control link and of the guest daemon, against the bytes under `testdata/runner/`.
+//! Messages of the runner's control link and of the guest daemon, against the bytes under
+//! `testdata/runner/`.
 //!
 //! * `testdata/runner/*.json`: exactly what we write; it reads back to the same value.
 //! * `testdata/runner/accepted/`: what an older or newer peer of ours may write.

@@ -1,5 +1,6 @@
-//! Units, quantities, revisions and the annotations that hold them, against the tables under `testdata/units/`: one line
-//! per input, with what it reads as when written again, or `!` when it is refused.
+//! Units, quantities, revisions and the annotations that hold them, against the tables under
+//! `testdata/units/`: one line per input, with what it reads as when written again, or `!` when it
+//! is refused.
 //!
 //! Sources: docs/compatibility/agent.md §4.0, docs/compatibility/scheduler.md §2.2 ("Resources
 //! JSON"), docs/compatibility/neonvm.md §1.1, §1.10.

@@ -1,8 +1,10 @@
-//! Objects of group `vm.neon.tech/v1` and the annotations made from them, against the bytes under `testdata/vm/`.
+//! Objects of group `vm.neon.tech/v1` and the annotations made from them, against the bytes under
+//! `testdata/vm/`.
 //!
-//! * `testdata/vm/*.json`: exactly what we write; it reads back to the same value. Each value is spelled out member by
-//!   member, so that a new member does not compile before it is here.
-//! * `testdata/vm/accepted/`: other spellings of one VM; all read as that VM, and are then written in the one form.
+//! * `testdata/vm/*.json`: exactly what we write; it reads back to the same value. Each value is
+//!   spelled out member by member, so that a new member does not compile before it is here.
+//! * `testdata/vm/accepted/`: other spellings of one VM; all read as that VM, and are then written
+//!   in the one form.
 //! * `testdata/vm/rejected/`: what is no VM; each names the member that is wrong.
 //!
 //! Requirement: N39. The types exist once, here, and every part uses them.

@@ -28,8 +28,8 @@ pub struct Args {
     /// Where agents ask for permits.
     #[arg(long, env = "SCHEDULER_LISTEN", default_value = "127.0.0.1:10299")]
     pub listen: SocketAddr,
-    /// Where the kube-scheduler beside this process asks as its extender; nothing listens without it. Only loopback: whoever
-    /// reaches it may bind pods.
+    /// Where the kube-scheduler beside this process asks as its extender; nothing listens without
+    /// it. Only loopback: whoever reaches it may bind pods.
     #[arg(long, env = "SCHEDULER_EXTENDER_LISTEN", value_parser = loopback)]
     pub extender_listen: Option<SocketAddr>,
     /// Who may ask for permits: at least one proof, or --permits-for-anyone.
@@ -112,7 +112,8 @@ pub struct TrustArgs {
         requires = "token_review_users"
     )]
     pub token_review_audience: Option<String>,
-    /// Users whose reviewed tokens are good, such as system:serviceaccount:kube-system:autoscaler-agent.
+    /// Users whose reviewed tokens are good, such as
+    /// system:serviceaccount:kube-system:autoscaler-agent.
     #[arg(
         long,
         env = "SCHEDULER_TOKEN_REVIEW_USERS",
@@ -120,8 +121,8 @@ pub struct TrustArgs {
         requires = "token_review_audience"
     )]
     pub token_review_users: Vec<String>,
-    /// Grant permits to anyone who reaches the port, as Neon's scheduler does. Without it a token or a client certificate must be
-    /// asked for.
+    /// Grant permits to anyone who reaches the port, as Neon's scheduler does. Without it a token
+    /// or a client certificate must be asked for.
     #[arg(
         long,
         env = "SCHEDULER_PERMITS_FOR_ANYONE",
@@ -239,7 +240,8 @@ impl LeaseArgs {
         Ok(match self.mode {
             LeaseMode::Off => Leadership::Alone,
             LeaseMode::Own => {
-                // The next process of the same host is another one: what this one began may yet be under way.
+                // The next process of the same host is another one: what this one began may yet be
+                // under way.
                 let identity = format!("{}_{}-{:x}", host()?, std::process::id(), now.0);
                 let duration = Span::from_secs(self.seconds);
                 let rule = ElectRule {

@@ -1,4 +1,5 @@
-//! The config file `autoscale-enforcer-config.json`: same keys and rules as the deployed scheduler's.
+//! The config file `autoscale-enforcer-config.json`: same keys and rules as the deployed
+//! scheduler's.
 //!
 //! Unknown keys are refused, keys match whatever their case, and every problem is reported at once.
 //! Source: docs/compatibility/scheduler.md §5.1.
@@ -17,7 +18,8 @@ use crate::core::overcommit::OvercommitPolicy;
 use crate::core::score::Curve;
 use crate::core::{Settings, Timing};
 
-/// How long a call's outcome may be late before it is taken as lost, beyond the call's own time-out.
+/// How long a call's outcome may be late before it is taken as lost, beyond the call's own
+/// time-out.
 const CALL_SLACK: Span = Span::from_secs(2);
 
 /// What `fairness` holds.
@@ -66,8 +68,8 @@ pub struct Config {
     /// Ours: the largest over-commit factors that count.
     #[serde(skip_serializing_if = "OvercommitPolicy::is_default")]
     pub overcommit: OvercommitPolicy,
-    /// Ours: whether a binding that kube-scheduler asks for is refused where there is no room any more. On by default; the
-    /// deployed plugin never refuses one.
+    /// Ours: whether a binding that kube-scheduler asks for is refused where there is no room any
+    /// more. On by default; the deployed plugin never refuses one.
     #[serde(skip_serializing_if = "is_true")]
     pub strict_bind: bool,
 }
@@ -87,7 +89,8 @@ pub struct Scoring {
     pub max_usage_score: f64,
     /// Fraction in use that scores best.
     pub score_peak: f64,
-    /// Whether an extender's answer is a random number up to the score. The built-in placement never randomises.
+    /// Whether an extender's answer is a random number up to the score. The built-in placement
+    /// never randomises.
     pub randomize: bool,
 }
 

@@ -1,7 +1,8 @@
 //! The permit server and the ledger behind it; on one machine also the placer of pods.
 //!
-//! Agents ask for every increase before they use it; this room grants what a node has left, writes the grant on the VM
-//! object, and only then answers. The rules are in `core`, which does no I/O; `shell` moves bytes.
+//! Agents ask for every increase before they use it; this room grants what a node has left, writes
+//! the grant on the VM object, and only then answers. The rules are in `core`, which does no I/O;
+//! `shell` moves bytes.
 //!
 //! ```text
 //! agent ──POST──► server ─┐                    ┌─► patch of the VM, bindings, events ──► API server

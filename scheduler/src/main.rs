@@ -11,8 +11,9 @@ use telemetry::clock::Clock;
 use telemetry::exit::Exit;
 use tokio::net::TcpListener;
 
-/// Each permit allocates a few dozen times on one thread and frees a part of it on others: with the C library's allocator they
-/// wait for each other's arenas. Its settings are compiled in (`.cargo/config.toml`).
+/// Each permit allocates a few dozen times on one thread and frees a part of it on others: with the
+/// C library's allocator they wait for each other's arenas. Its settings are compiled in
+/// (`.cargo/config.toml`).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -37,7 +38,8 @@ fn main() -> ExitCode {
     if args.trust.permits_for_anyone {
         tracing::warn!("permits are granted to anyone who reaches the port: --permits-for-anyone");
     }
-    // Both sides name the provider, so that a second one in the tree cannot make the choice ambiguous.
+    // Both sides name the provider, so that a second one in the tree cannot make the choice
+    // ambiguous.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let outcome = scheduler::runtime()
         .context("could not start the runtime")

@@ -1,4 +1,5 @@
-//! The whole scheduler against an API peer: many VMs at once, restarts, placement, events, broken objects and watches.
+//! The whole scheduler against an API peer: many VMs at once, restarts, placement, events, broken
+//! objects and watches.
 
 mod support;
 
@@ -107,8 +108,8 @@ async fn n06_parallel_requests_of_many_vms_never_overcommit() {
 
 #[tokio::test]
 async fn n16_a_restart_between_any_two_messages_gives_no_room_away() {
-    // Where the first process is when it dies: before it wrote, while its write is under way, after it was written but
-    // before it could say so, and after it said so.
+    // Where the first process is when it dies: before it wrote, while its write is under way, after
+    // it was written but before it could say so, and after it said so.
     for fault in [
         Some(Fault::Refuse(500)),
         Some(Fault::Swallow),

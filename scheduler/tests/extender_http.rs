@@ -1,4 +1,5 @@
-//! The extender over HTTP, as a kube-scheduler asks it: the JSON of each verb, and everything that is refused.
+//! The extender over HTTP, as a kube-scheduler asks it: the JSON of each verb, and everything that
+//! is refused.
 
 mod support;
 
@@ -117,7 +118,8 @@ async fn a_binding_and_a_permit_never_take_the_same_room() {
     running.stop().await.expect("drains");
 }
 
-/// The deployed plugin crashes at a VM's pod without sizes, and divides by an over-commit factor of zero.
+/// The deployed plugin crashes at a VM's pod without sizes, and divides by an over-commit factor of
+/// zero.
 #[tokio::test]
 async fn pods_of_vms_without_sizes_fit_nowhere_and_break_nothing() {
     let (api, running) = site().await;

@@ -1,4 +1,5 @@
-//! Two real replicas, one real API server: whatever becomes of the leader, nothing is granted twice and growth goes on.
+//! Two real replicas, one real API server: whatever becomes of the leader, nothing is granted twice
+//! and growth goes on.
 //!
 //! What is measured is printed; `cargo xtask bench scheduler` measures it with the shipped Lease.
 
@@ -82,7 +83,8 @@ async fn n06_n16_a_leader_killed_at_any_step_of_a_grant_leaves_nothing_granted_t
             }
             other => drop(other),
         }
-        // Nobody else waits yet: one that began now might be first, if the other was held up for a moment.
+        // Nobody else waits yet: one that began now might be first, if the other was held up for a
+        // moment.
         let growth = agents.growth_without(&gone, &cluster, killed).await;
         assert_eq!(growth.by, follower.name);
         tell(step, growth.at - killed);
@@ -206,7 +208,8 @@ async fn a_replica_beside_kube_scheduler_leads_by_the_lease_that_one_holds() {
     let made = leases.create(&PostParams::default(), &lease).await;
     made.expect("is created");
     for (leader, follower, host) in [(&ours, &other, "host-1"), (&other, &ours, "host-10")] {
-        // As kube-scheduler does: its host's name, a name of its own, and the time by this host's clock.
+        // As kube-scheduler does: its host's name, a name of its own, and the time by this host's
+        // clock.
         let now = telemetry::clock::Clock::new().wall().to_micro_string();
         let spec = json!({"spec": {"holderIdentity": format!("{host}_6f0c"), "leaseDurationSeconds": 15, "renewTime": now}});
         let (params, spec) = (PatchParams::default(), Patch::Merge(spec));

@@ -1,11 +1,11 @@
-//! Random interleavings of grants, lagging watches, lost answers, calls that time out and land late,
-//! bindings, deletions and restarts: what is promised must hold after every single step
+//! Random interleavings of grants, lagging watches, lost answers, calls that time out and land
+//! late, bindings, deletions and restarts: what is promised must hold after every single step
 //! (docs/compatibility/scheduler.md §6, §7.9 item 7).
 //!
-//! The checks are in `world/truth.rs`: every node's true use within its total (I1, N08), every pod's
-//! true use within what is held for that pod (N06, I3, I4, and across restarts N16), every permit
-//! written before it is said (I2), each resource of each permit within its bounds (N13, N26), and
-//! nothing written as approved that is less than the VM uses (I4).
+//! The checks are in `world/truth.rs`: every node's true use within its total (I1, N08), every
+//! pod's true use within what is held for that pod (N06, I3, I4, and across restarts N16), every
+//! permit written before it is said (I2), each resource of each permit within its bounds (N13,
+//! N26), and nothing written as approved that is less than the VM uses (I4).
 
 mod world;
 

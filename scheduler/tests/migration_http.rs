@@ -1,5 +1,5 @@
-//! Migrations over HTTP: the whole scheduler against an API peer, whose VMs' controller is the test itself, and against the
-//! embedded API server.
+//! Migrations over HTTP: the whole scheduler against an API peer, whose VMs' controller is the test
+//! itself, and against the embedded API server.
 
 mod cluster;
 mod support;

@@ -1,8 +1,8 @@
-//! Migration, model-checked: the shipped core under every order of growing and shrinking, making, moving, failing,
-//! observing, losing and waiting, up to a bound (N23, N24, N25).
+//! Migration, model-checked: the shipped core under every order of growing and shrinking, making,
+//! moving, failing, observing, losing and waiting, up to a bound (N23, N24, N25).
 //!
-//! Real is the core whole. Played are agents, the API server with watches that lag, and the VMs' controller that moves.
-//! Larger bounds are in `large_models`, which `cargo xtask model` runs.
+//! Real is the core whole. Played are agents, the API server with watches that lag, and the VMs'
+//! controller that moves. Larger bounds are in `large_models`, which `cargo xtask model` runs.
 
 mod exhaustive;
 mod migration_model;

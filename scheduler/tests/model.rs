@@ -1,5 +1,5 @@
-//! The permit protocol, model-checked: two replicas of the shipped core under every order of asking, writing, observing,
-//! losing, crashing and taking over, up to a bound.
+//! The permit protocol, model-checked: two replicas of the shipped core under every order of
+//! asking, writing, observing, losing, crashing and taking over, up to a bound.
 //!
 //! These bounds take seconds. Larger ones are in `large_models`, which `cargo xtask model` runs.
 
@@ -87,9 +87,9 @@ fn numbers(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Why one state stands for all that differ in the VMs' names alone (`system::State`): the same steps with exchanged names are
-/// possible, and lead to states that again differ in the names alone. And the digests of a core in parts tell cores apart as
-/// the one of the whole does.
+/// Why one state stands for all that differ in the VMs' names alone (`system::State`): the same
+/// steps with exchanged names are possible, and lead to states that again differ in the names
+/// alone. And the digests of a core in parts tell cores apart as the one of the whole does.
 #[test]
 fn what_happens_to_vms_does_not_go_by_their_names() {
     let (mut taken, mut wholes) = (0, HashMap::new());

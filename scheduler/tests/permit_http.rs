@@ -1,5 +1,5 @@
-//! The permit server over real HTTP against an API peer: every answer of the table, the vectors, hostile bodies.
-//! Source: docs/compatibility/scheduler.md §2.4, §7.8.
+//! The permit server over real HTTP against an API peer: every answer of the table, the vectors,
+//! hostile bodies. Source: docs/compatibility/scheduler.md §2.4, §7.8.
 
 mod support;
 
@@ -371,7 +371,8 @@ async fn slow_and_many_clients_do_not_hold_the_server() {
     let read = tokio::time::timeout(Duration::from_secs(15), held[40].read(&mut answer)).await;
     let length = read.expect("is answered in time").expect("reads");
     assert!(String::from_utf8_lossy(&answer[..length]).contains("bad JSON"));
-    // One connection of an address too many takes the place of its longest idle one; others still get theirs.
+    // One connection of an address too many takes the place of its longest idle one; others still
+    // get theirs.
     let slow = held.len();
     while held.len() <= slow + scheduler::MAX_CONNECTIONS_OF_ONE {
         held.push(TcpStream::connect(running.permits).await.expect("connects"));
@@ -434,7 +435,8 @@ async fn many_addresses_together_do_not_take_more_than_all_places() {
     running.stop().await.expect("ends well");
 }
 
-/// Posts a body that claims a length, by hand: a client library would not go on when the answer comes early.
+/// Posts a body that claims a length, by hand: a client library would not go on when the answer
+/// comes early.
 async fn post_long(running: &Running, length: usize, head: &str) -> String {
     let mut stream = TcpStream::connect(running.permits).await.expect("connects");
     let text = format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n{head}\r\n");

@@ -1,5 +1,5 @@
-//! Who may ask for permits: client certificates and tokens that the API server reviews, over real sockets. Files of tokens are
-//! in `permit_http.rs`.
+//! Who may ask for permits: client certificates and tokens that the API server reviews, over real
+//! sockets. Files of tokens are in `permit_http.rs`.
 
 mod support;
 
@@ -372,7 +372,8 @@ async fn a_review_is_believed_for_a_while_only_and_without_one_nobody_is_let_in(
     };
     let revoked = tokio::time::timeout(PATIENCE, revoked).await;
     revoked.expect("is noticed in time");
-    // An API server that does not answer reviews: what is new is not let in, and is told that it is not its fault.
+    // An API server that does not answer reviews: what is new is not let in, and is told that it is
+    // not its fault.
     knows(&api, "broken", &json!("fails"));
     assert_eq!(
         ask_with(&running, "broken", "here").await,

@@ -1,8 +1,9 @@
 //! The agent's side: which VMs it has in hand, and for each the shipped core with its four peers.
 //!
-//! What the shell of the agent does between core and wire is done here in the same order: an object that is still the
-//! same VM in the same pod feeds its task, any other ends it (`agent/src/shell/vms.rs`); nothing is decided before the
-//! first input (`agent/src/shell/runner.rs`).
+//! What the shell of the agent does between core and wire is done here in the same order: an object
+//! that is still the same VM in the same pod feeds its task, any other ends it
+//! (`agent/src/shell/vms.rs`); nothing is decided before the first input
+//! (`agent/src/shell/runner.rs`).
 
 use agent::core::actions::{NeonVmRequest, PluginRequest};
 use agent::core::revision::StampedRevision;
@@ -117,8 +118,9 @@ impl World {
         let desk = self.vms[vm].desk.as_ref();
         let has = desk.is_some_and(|desk| desk.node == node);
         if desk.is_some_and(|desk| desk.node != node && object.version < desk.version) {
-            // Old news of a VM that has gone to another node: its agent would begin a task beside that of the other one, and end it by
-            // the next news. There is one task of a VM here, and that one goes on.
+            // Old news of a VM that has gone to another node: its agent would begin a task beside
+            // that of the other one, and end it by the next news. There is one task of a VM here,
+            // and that one goes on.
             return;
         }
         let Some(place) = placement(&object.value, ours).filter(|_| !gone) else {

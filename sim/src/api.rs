@@ -1,4 +1,5 @@
-//! Calls to the API server: the way there, what the server does, the way back, and what the caller makes of silence.
+//! Calls to the API server: the way there, what the server does, the way back, and what the caller
+//! makes of silence.
 
 use neonvm_controller::core::metadata::PatchOp;
 use neonvm_controller::core::metadata::rest_on_others;
@@ -21,8 +22,8 @@ const AGENT_PATIENCE: Span = Span::from_secs(10);
 pub(crate) const SCHEDULER_PATIENCE: Span = Span::from_secs(1);
 /// After this the controller gives up on a call.
 const CONTROLLER_PATIENCE: Span = Span::from_secs(10);
-/// A call of a scheduler arrives within this time or never: less than the pause of the next scheduler before it lists
-/// (`--takeover-wait-ms`).
+/// A call of a scheduler arrives within this time or never: less than the pause of the next
+/// scheduler before it lists (`--takeover-wait-ms`).
 const SCHEDULER_LATEST: Span = Span::from_millis(1_800);
 /// A patch of an agent arrives within this time or never.
 const AGENT_LATEST: Span = Span::from_secs(8);
@@ -63,7 +64,8 @@ impl World {
             self.patches.insert(number, patch);
             self.checks.touch(patch.0);
         }
-        // Clients of this API do not repeat a patch by themselves; of what is conditional a repetition does no harm.
+        // Clients of this API do not repeat a patch by themselves; of what is conditional a
+        // repetition does no harm.
         if let (Fate::Twice(_, again), None) = (fate, call.target) {
             self.checks.is_repeated(&call.operation);
             self.after(
@@ -78,7 +80,8 @@ impl World {
         self.after(delay, Event::CallArrives(number, Box::new(call)));
     }
 
-    /// The caller will not get an answer: it learns so when the connection breaks, or when its patience ends.
+    /// The caller will not get an answer: it learns so when the connection breaks, or when its
+    /// patience ends.
     fn silence(&mut self, number: u64, deadline: Timestamp) {
         let at = if self.dice.chance(MILLION / 2) {
             deadline
@@ -175,8 +178,8 @@ impl World {
         }
     }
 
-    /// Changes what a pod requests, where the server does so at all: an older one does not know of it, a webhook or a quota of the
-    /// namespace may have none of it.
+    /// Changes what a pod requests, where the server does so at all: an older one does not know of
+    /// it, a webhook or a quota of the namespace may have none of it.
     fn resize_pod(&mut self, name: &str, ops: &[PatchOp]) -> Answer {
         let Some(vm) = self.vm_named(name) else {
             return Answer::Status(404, "not found".into());

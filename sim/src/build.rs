@@ -1,4 +1,5 @@
-//! Makes a world: nodes that are a little too small for all that their VMs want, and the VM objects.
+//! Makes a world: nodes that are a little too small for all that their VMs want, and the VM
+//! objects.
 
 use protocol::annotations::ANNOTATION_CONFIG;
 use protocol::time::Span;
@@ -79,8 +80,8 @@ impl World {
         self.first_weather(dice);
     }
 
-    /// Each node has room for the smallest size of all its share of VMs and for a part of what they may want beyond it;
-    /// some have an odd rest that is no whole unit.
+    /// Each node has room for the smallest size of all its share of VMs and for a part of what they
+    /// may want beyond it; some have an odd rest that is no whole unit.
     fn build_nodes(&mut self, dice: &mut Dice, bounds: &[(u32, u32)], nodes: usize) {
         let sum = |of: fn(&(u32, u32)) -> u32| bounds.iter().map(of).map(u64::from).sum::<u64>();
         let share = |units: u64| units.div_ceil(nodes as u64);
@@ -107,7 +108,8 @@ impl World {
     }
 }
 
-/// How the VMs of a seed are to be scaled: by default, one unit at a time, or each with a calm of its own.
+/// How the VMs of a seed are to be scaled: by default, one unit at a time, or each with a calm of
+/// its own.
 struct Settings {
     dice: Dice,
     kind: u64,

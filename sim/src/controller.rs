@@ -1,7 +1,9 @@
-//! The controller's process: one shipped core per VM, its watches, its calls, and its link to the runners.
+//! The controller's process: one shipped core per VM, its watches, its calls, and its link to the
+//! runners.
 //!
-//! As in its shell, a VM is worked on as long as the watch knows it, pods are passed on by the label that names their VM,
-//! and one link is held to the runner the core wants to hear (`neonvm-shim/controller/src/shell/{hub,worker,link}.rs`).
+//! As in its shell, a VM is worked on as long as the watch knows it, pods are passed on by the
+//! label that names their VM, and one link is held to the runner the core wants to hear
+//! (`neonvm-shim/controller/src/shell/{hub,worker,link}.rs`).
 
 use std::collections::BTreeMap;
 
@@ -318,7 +320,8 @@ impl World {
             },
         );
     }
-    /// What the core takes for a refusal holds no guest up (`core::vm::done`): that one may have more than its pod requests.
+    /// What the core takes for a refusal holds no guest up (`core::vm::done`): that one may have
+    /// more than its pod requests.
     fn resize_ended(&mut self, vm: usize, result: &Result<Reply, Refusal>) {
         let Some(task) = self.vms[vm].task.as_mut() else {
             return;

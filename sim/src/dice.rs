@@ -1,4 +1,5 @@
-//! The only source of chance: one seed, several streams, so that more faults do not change the loads.
+//! The only source of chance: one seed, several streams, so that more faults do not change the
+//! loads.
 
 use protocol::time::Span;
 use rand_chacha::ChaCha8Rng;

@@ -1,5 +1,6 @@
-//! The Lease that two replicas of the scheduler hold in turn: the shipped election, and what its shell does between core and wire
-//! (`leases/src/shell`, `scheduler/src/shell/owner.rs`). A process that is told to end hands over; one that is killed does not.
+//! The Lease that two replicas of the scheduler hold in turn: the shipped election, and what its
+//! shell does between core and wire (`leases/src/shell`, `scheduler/src/shell/owner.rs`). A process
+//! that is told to end hands over; one that is killed does not.
 
 use protocol::time::{Span, Timestamp};
 use scheduler::core::elect::{ElectRule, Elector, LeaseState, LeaseWrite, Leave, Step};
@@ -16,13 +17,16 @@ use crate::world::World;
 
 /// How long a Lease is respected after a renewal (`--lease-seconds`).
 const LEASE_LASTS: Span = Span::from_secs(8);
-/// Longer than a call of the last leader can take: the patience with one, and how late it can land (`scheduler/src/args.rs`).
+/// Longer than a call of the last leader can take: the patience with one, and how late it can land
+/// (`scheduler/src/args.rs`).
 const SETTLE: Span = Span::from_secs(2);
 /// A call about the Lease arrives within this time or never.
 const LATEST: Span = Span::from_secs(4);
-/// How long a process that ends waits for its watches to show what it did (`scheduler/src/shell/owner.rs`).
+/// How long a process that ends waits for its watches to show what it did
+/// (`scheduler/src/shell/owner.rs`).
 const SHOW_OWN: Span = Span::from_secs(1);
-/// How long it waits for what is under way, and then for the Lease to be given up (`scheduler/src/shell/mod.rs`).
+/// How long it waits for what is under way, and then for the Lease to be given up
+/// (`scheduler/src/shell/mod.rs`).
 const HAND_OVER: Span = Span::from_secs(3);
 /// Calls at one instant.
 const STEPS_AT_ONCE: usize = 16;
@@ -112,7 +116,8 @@ impl World {
         }
     }
 
-    /// A replica's process is told to end: it begins nothing more, and gives the Lease up when what it began has ended.
+    /// A replica's process is told to end: it begins nothing more, and gives the Lease up when what
+    /// it began has ended.
     fn retire(&mut self, of: Life) {
         let now = self.now;
         if !self.lives(of) {
@@ -135,7 +140,8 @@ impl World {
         self.drive_election(of.replica);
     }
 
-    /// What a process that ends does next: waits for what is under way, gives the Lease up, is gone.
+    /// What a process that ends does next: waits for what is under way, gives the Lease up, is
+    /// gone.
     fn go_on_retiring(&mut self, replica: usize) {
         let now = self.now;
         let part = &mut self.schedulers[replica];
@@ -287,7 +293,8 @@ impl World {
         self.drive_election(replica);
     }
 
-    /// N45: of two replicas at most one acts. One that is ending begins nothing, whatever it still knows of the Lease.
+    /// N45: of two replicas at most one acts. One that is ending begins nothing, whatever it still
+    /// knows of the Lease.
     pub(crate) fn n45_one_leads(&mut self) {
         let now = self.now;
         let parts = self.schedulers.iter().filter(|part| part.serves());

@@ -116,7 +116,8 @@ pub(crate) struct Call {
     pub target: Option<(usize, Resources)>,
 }
 
-/// A pod. A controller gives the name of a pod that is gone to the next one; a node knows each by its uid.
+/// A pod. A controller gives the name of a pod that is gone to the next one; a node knows each by
+/// its uid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodId {
     /// Its name.

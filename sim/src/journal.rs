@@ -1,5 +1,5 @@
-//! What happened, as small values: their running hash proves that two runs are the same, the newest of them explain a
-//! violation.
+//! What happened, as small values: their running hash proves that two runs are the same, the newest
+//! of them explain a violation.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};

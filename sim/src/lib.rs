@@ -1,8 +1,9 @@
-//! The whole system on a virtual clock: the shipped cores of agent, scheduler, controller, monitor and runner, many VMs
-//! on several nodes, and a world that does to them whatever a seed says.
+//! The whole system on a virtual clock: the shipped cores of agent, scheduler, controller, monitor
+//! and runner, many VMs on several nodes, and a world that does to them whatever a seed says.
 //!
-//! Everything here is the world: objects with versions and watches, links that lose and delay, guests that lie, machines
-//! that give memory back slowly. What is decided is decided by the cores, unchanged. [`run::run`] runs one seed.
+//! Everything here is the world: objects with versions and watches, links that lose and delay,
+//! guests that lie, machines that give memory back slowly. What is decided is decided by the cores,
+//! unchanged. [`run::run`] runs one seed.
 
 #![forbid(unsafe_code)]
 

@@ -184,7 +184,8 @@ impl World {
         }
     }
 
-    /// When a frame sent now arrives: never before those sent earlier. A lost one ends the connection.
+    /// When a frame sent now arrives: never before those sent earlier. A lost one ends the
+    /// connection.
     fn frame_time(&mut self, vm: usize, connection: u64, to_guest: bool) -> Option<Timestamp> {
         let delay = self.fate(Link::Monitor).first()?;
         let now = self.now;
@@ -301,7 +302,8 @@ impl World {
         task.connection = None;
         let next = task.dialled_at + DIAL_PERIOD;
         self.note(Note::MonitorDown { vm, connection });
-        // The ends of calls under way reach the task before the end of the connection, or are dropped after it.
+        // The ends of calls under way reach the task before the end of the connection, or are
+        // dropped after it.
         if self.dice.chance(MILLION / 2) {
             for (request, up) in held.waiting.into_values() {
                 self.tell_desk(vm, done(request, up, Err(Failure::Unknown)));
@@ -343,7 +345,8 @@ impl World {
             match monitor.core.poll(now) {
                 Some(Wants::Sample) => monitor.core.sampled(now, used),
                 Some(Wants::Send(connection, frame)) => {
-                    // It looks at memory once more before it agrees to a shrink, so what it counts on changes here too.
+                    // It looks at memory once more before it agrees to a shrink, so what it counts
+                    // on changes here too.
                     self.monitor_counts(vm);
                     match self.frame_time(vm, connection, false) {
                         Some(at) => self.put(

@@ -1,7 +1,9 @@
-//! A QEMU with its guest, and the runner that owns it: the shipped sizer over a machine made up here.
+//! A QEMU with its guest, and the runner that owns it: the shipped sizer over a machine made up
+//! here.
 //!
-//! The machine does what its lab notes say of the real one: CPUs come at once and go when the guest lets them, memory
-//! moves in blocks towards what is requested, and never below what the guest has in use.
+//! The machine does what its lab notes say of the real one: CPUs come at once and go when the guest
+//! lets them, memory moves in blocks towards what is requested, and never below what the guest has
+//! in use.
 
 mod memory;
 
@@ -178,8 +180,9 @@ impl Machine {
         }
     }
 
-    /// CPU time it may take of its node: of its CPUs that are online, and no more than its quota. A guest that boots has the
-    /// speed of its largest size for a bounded time, which nobody counts (`neonvm-shim/runner/src/core/quota.rs`).
+    /// CPU time it may take of its node: of its CPUs that are online, and no more than its quota. A
+    /// guest that boots has the speed of its largest size for a bounded time, which nobody counts
+    /// (`neonvm-shim/runner/src/core/quota.rs`).
     #[must_use]
     pub fn cpu_time(&self) -> MilliCpu {
         if self.ended.is_some() || self.leave.boots {

@@ -1,4 +1,5 @@
-//! The one place that knows the monitor's core: the shipped one, with the machine's memory watched and no file cache.
+//! The one place that knows the monitor's core: the shipped one, with the machine's memory watched
+//! and no file cache.
 
 use protocol::monitor::{MonitorFrame, Version};
 use protocol::time::{Span, Timestamp};

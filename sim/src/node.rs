@@ -1,5 +1,6 @@
-//! The nodes: pods bound to one get a QEMU, its end is told in the pod's status, and a pod that is to go is stopped. This
-//! is the world's kubelet, without chance of its own but for how long a boot takes.
+//! The nodes: pods bound to one get a QEMU, its end is told in the pod's status, and a pod that is
+//! to go is stopped. This is the world's kubelet, without chance of its own but for how long a boot
+//! takes.
 
 use std::collections::VecDeque;
 
@@ -20,7 +21,8 @@ use crate::store::{Change, Kind, Object};
 use crate::watch::number_of;
 use crate::world::World;
 
-/// Between two readings of memory use in a guest. The shipped 100 ms would make nine of ten steps a reading.
+/// Between two readings of memory use in a guest. The shipped 100 ms would make nine of ten steps a
+/// reading.
 const SAMPLE_INTERVAL: Span = Span::from_secs(1);
 
 impl World {
@@ -140,7 +142,8 @@ impl World {
         );
     }
 
-    /// What a runner is told to build. Where it matters what the pod requests, that is what its pod was made with, as in its shell.
+    /// What a runner is told to build. Where it matters what the pod requests, that is what its pod
+    /// was made with, as in its shell.
     fn guest_of(&self, pod: &PodId, vm: &Object) -> Option<Guest> {
         if !self.options.requests {
             return Some(vm.vm().spec.guest.clone());
@@ -262,7 +265,8 @@ impl World {
             self.runner_has_news(vm);
         }
         if self.vms[vm].bound == pod.uid {
-            // Nothing of this pod runs, or will: it takes nothing of the node any more, whether or not it ever booted.
+            // Nothing of this pod runs, or will: it takes nothing of the node any more, whether or
+            // not it ever booted.
             self.vms[vm].node = None;
             self.checks.touch(vm);
         }

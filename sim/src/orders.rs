@@ -1,7 +1,7 @@
 //! The link between the controller and a runner: what is told over it, and what is heard.
 //!
-//! As in the controller's shell, one connection follows the runner's state and another carries what it is told, one at a time
-//! (`neonvm-shim/controller/src/shell/{link,held,worker}.rs`).
+//! As in the controller's shell, one connection follows the runner's state and another carries what
+//! it is told, one at a time (`neonvm-shim/controller/src/shell/{link,held,worker}.rs`).
 
 use neonvm_controller::core::{Event as CoreEvent, Kind as Doing, Moment, Refusal, Reply};
 use protocol::runner::{CpusAhead, RunnerState, SizeOrder};
@@ -149,7 +149,8 @@ impl World {
                 answer: None,
             },
         );
-        // Whoever gave it may have given it up, or be dead: it lies in a connection until it is read.
+        // Whoever gave it may have given it up, or be dead: it lies in a connection until it is
+        // read.
         let arrives = |world: &mut Self, delay| {
             let (pod, told) = (pod.clone(), told.clone());
             world.after(delay, Event::OrderArrives { asked, pod, told });

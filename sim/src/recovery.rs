@@ -1,5 +1,5 @@
-//! How soon everything must be where it should be once nothing goes wrong any more: what each fault that was in force, and
-//! each setting of a VM, may take from then on.
+//! How soon everything must be where it should be once nothing goes wrong any more: what each fault
+//! that was in force, and each setting of a VM, may take from then on.
 
 use agent::core::{ScalingConfig, ShrinkStep, VmInfo};
 use protocol::time::Span;
@@ -7,7 +7,8 @@ use protocol::time::Span;
 use crate::store::Kind;
 use crate::world::World;
 
-/// A VM whose guest is up: its agent lists, connects, hears metrics and is permitted, the guest gets there and says so.
+/// A VM whose guest is up: its agent lists, connects, hears metrics and is permitted, the guest
+/// gets there and says so.
 const SETTLES: Span = Span::from_secs(60);
 /// A guest that ended, or boots: up to 60 s of back-off and 9 s of boot.
 const RESTARTS: Span = Span::from_secs(75);

@@ -1,5 +1,5 @@
-//! The scheduler's processes: the shipped core, its lists and watches, its calls. One without a Lease, or two replicas that hold
-//! one in turn ([`crate::election`]).
+//! The scheduler's processes: the shipped core, its lists and watches, its calls. One without a
+//! Lease, or two replicas that hold one in turn ([`crate::election`]).
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,8 @@ use crate::store::{Change, Kind, Object};
 use crate::watch::number_of;
 use crate::world::{UNIT, World};
 
-/// Pause of a new scheduler before it lists, so that no call of the one before is under way (`--takeover-wait-ms`).
+/// Pause of a new scheduler before it lists, so that no call of the one before is under way
+/// (`--takeover-wait-ms`).
 const TAKEOVER_WAIT: Span = Span::from_secs(2);
 /// Counts of those that began to lead: with what they knew already, and with lists.
 pub(crate) const TAKEN_WARM: &str = "lead taken over warm";
@@ -281,7 +282,8 @@ impl World {
                 operation: Operation::Bind(pod.name, uid, node),
                 target: None,
             }),
-            // For people; for one of several schedulers, and beside a kube-scheduler, which this one is not.
+            // For people; for one of several schedulers, and beside a kube-scheduler, which this
+            // one is not.
             Action::Unschedulable { .. }
             | Action::Tell { .. }
             | Action::RoomAppeared { .. }

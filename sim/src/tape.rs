@@ -1,5 +1,5 @@
-//! The decision journal of every task of the agents, as the shipped recorder writes it, kept in memory: what is recorded in
-//! a storm must decide again to the same bytes.
+//! The decision journal of every task of the agents, as the shipped recorder writes it, kept in
+//! memory: what is recorded in a storm must decide again to the same bytes.
 //!
 //! A task that ends by itself writes out what it gathered; one that dies with its process does not.
 
@@ -22,7 +22,8 @@ pub(crate) struct Scribe {
 }
 
 impl Scribe {
-    /// Records what a core is about to be fed, and returns the time at which it is: no two steps have the same.
+    /// Records what a core is about to be fed, and returns the time at which it is: no two steps
+    /// have the same.
     fn event(&mut self, now: Timestamp, event: &Event, desk: &Desk, out: &mut Vec<Record>) {
         if self.steps.is_multiple_of(CHECKPOINT_EVERY) {
             self.recorder.checkpoint(now, &desk.core, out);

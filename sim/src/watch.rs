@@ -1,4 +1,5 @@
-//! Watches: each reader gets the changes of a kind in order, sometimes late; a stream that broke begins again with a list.
+//! Watches: each reader gets the changes of a kind in order, sometimes late; a stream that broke
+//! begins again with a list.
 
 use protocol::time::{Span, Timestamp};
 

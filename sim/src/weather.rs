@@ -1,5 +1,5 @@
-//! Storm and calm. In a storm loads change and things go wrong; a calm has neither, and at its end everything must be
-//! where it should be.
+//! Storm and calm. In a storm loads change and things go wrong; a calm has neither, and at its end
+//! everything must be where it should be.
 
 use protocol::time::{Span, Timestamp};
 

@@ -114,7 +114,8 @@ pub struct World {
     pub nodes: Vec<Resources>,
     /// Agents that are up, by node.
     pub agents: Vec<bool>,
-    /// By node and VM: what the last task of the agent's process that is up left, with the VM's uid.
+    /// By node and VM: what the last task of the agent's process that is up left, with the VM's
+    /// uid.
     pub(crate) left: BTreeMap<(usize, usize), (String, Left)>,
     /// The scheduler's replicas.
     pub schedulers: Vec<SchedulerPart>,

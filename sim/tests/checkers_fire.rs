@@ -1,11 +1,14 @@
-//! A checker that cannot fail proves nothing. Each is seen to fire here, in a world where one part cheats.
+//! A checker that cannot fail proves nothing. Each is seen to fire here, in a world where one part
+//! cheats.
 
 use sim::{Level, Options, Sabotage};
 
-/// Steps within which a cheat must have been caught; those that only the end of a calm shows come there within them.
+/// Steps within which a cheat must have been caught; those that only the end of a calm shows come
+/// there within them.
 const STEPS: u64 = 16_000;
 
-/// Worlds that a cheat is tried in, until one catches it. What only the end of a calm shows needs a cheat to be under way there.
+/// Worlds that a cheat is tried in, until one catches it. What only the end of a calm shows needs a
+/// cheat to be under way there.
 const WORLDS: u64 = 8;
 
 /// Runs worlds with the cheat until one is caught, and says by what.

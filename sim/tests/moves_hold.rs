@@ -4,12 +4,13 @@ use sim::moves::{Broken, Cheat, run};
 
 /// Steps of storm.
 const STEPS: u64 = 4_000;
-/// Seeds that are gone through. In 13 a source was recalled after its guest had been handed over, lost, and begun anew elsewhere.
-/// In 1 a node is full at the end, so that somebody has to leave it before there is rest.
+/// Seeds that are gone through. In 13 a source was recalled after its guest had been handed over,
+/// lost, and begun anew elsewhere. In 1 a node is full at the end, so that somebody has to leave it
+/// before there is rest.
 const SEEDS: std::ops::RangeInclusive<u64> = 0..=15;
 
-/// N44, N25: in each seed no VM ever has two guests through migrations, crashes and ends of QEMUs, none is lost that nobody
-/// killed, no node is overcommitted, and all comes to rest in the end.
+/// N44, N25: in each seed no VM ever has two guests through migrations, crashes and ends of QEMUs,
+/// none is lost that nobody killed, no node is overcommitted, and all comes to rest in the end.
 /// `BELLOWS_MOVES_SEEDS=FIRST-LAST` goes through others.
 #[test]
 fn n44_no_vm_ever_has_two_guests_and_all_comes_to_rest() {

@@ -1,4 +1,5 @@
-//! Journals of whole runs: every task of every agent, through crashes and reconnects, decides again to the same bytes.
+//! Journals of whole runs: every task of every agent, through crashes and reconnects, decides again
+//! to the same bytes.
 
 use agent::Replay;
 use protocol::journal::{Record, decode, encode};

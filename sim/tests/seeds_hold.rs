@@ -1,4 +1,5 @@
-//! A share of the long run, small enough for every test run, and the seeds that once found something.
+//! A share of the long run, small enough for every test run, and the seeds that once found
+//! something.
 
 use sim::{Level, Options, Outcome};
 
@@ -58,7 +59,8 @@ fn n08_n16_n45_everything_holds_while_two_schedulers_hand_over_and_die() {
     }
 }
 
-/// N41, N20: the same where pods request what their guests have, as on Kubernetes, and CPUs are plugged ahead.
+/// N41, N20: the same where pods request what their guests have, as on Kubernetes, and CPUs are
+/// plugged ahead.
 #[test]
 fn n41_everything_holds_while_pods_request_what_their_guests_have() {
     let mut tally = sim::faults::Tally::default();

@@ -1,6 +1,7 @@
 //! The admin server of a daemon: `/metrics`, `/healthz`, `/readyz`, `/debug/state`, `/debug/log`.
 //!
-//! Reading any of these never blocks a core: each closure reads a snapshot that its shell published.
+//! Reading any of these never blocks a core: each closure reads a snapshot that its shell
+//! published.
 //!
 //! | page | in a pod | on one machine ([`Admin::behind_token`]) |
 //! |---|---|---|
@@ -56,8 +57,8 @@ enum Origin {
 }
 
 impl Origin {
-    /// Of a connection of `peer`, which dialled `local`. Whoever dials an address of his own has it himself, and kernels drop what comes
-    /// from outside with it.
+    /// Of a connection of `peer`, which dialled `local`. Whoever dials an address of his own has it
+    /// himself, and kernels drop what comes from outside with it.
     fn of(Addresses { peer, local }: Addresses) -> Self {
         let peer = peer.to_canonical();
         if peer.is_loopback() || local.to_canonical() == peer {
@@ -81,8 +82,8 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Shows the metrics of `registry`; always ready, empty state, until told otherwise. Connections
-    /// that its bounds close are counted by `connections`.
+    /// Shows the metrics of `registry`; always ready, empty state, until told otherwise.
+    /// Connections that its bounds close are counted by `connections`.
     #[must_use]
     pub fn new(registry: Arc<Registry>, connections: ServerCounters) -> Self {
         Self {
@@ -124,15 +125,16 @@ impl Admin {
         self
     }
 
-    /// Lets `PUT /debug/log` change the log filter, for whoever asks from this process's own machine or pod.
+    /// Lets `PUT /debug/log` change the log filter, for whoever asks from this process's own
+    /// machine or pod.
     #[must_use]
     pub fn log(mut self, log: LogHandle) -> Self {
         self.log = Some(log);
         self
     }
 
-    /// The routes, for a daemon that adds its own. Orders among them are refused unless they are served by [`serve_routes`], which knows
-    /// where they come from.
+    /// The routes, for a daemon that adds its own. Orders among them are refused unless they are
+    /// served by [`serve_routes`], which knows where they come from.
     pub fn router(self) -> Router {
         let process = self
             .shows_process

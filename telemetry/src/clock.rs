@@ -14,7 +14,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts now. Time begins at one second, so that `Timestamp(0)` lies safely in the past.
+    /// A clock that starts now. Time begins at one second, so that `Timestamp(0)` lies safely in
+    /// the past.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -23,8 +24,9 @@ impl Clock {
         }
     }
 
-    /// A clock whose calendar time is wrong by so many microseconds, whatever they are when it is asked. For tests of what
-    /// happens when somebody sets the machine's clock; monotonic time is not touched, as it is not then.
+    /// A clock whose calendar time is wrong by so many microseconds, whatever they are when it is
+    /// asked. For tests of what happens when somebody sets the machine's clock; monotonic time is
+    /// not touched, as it is not then.
     #[must_use]
     pub fn with_wall_offset(offset: &'static AtomicI64) -> Self {
         Self {

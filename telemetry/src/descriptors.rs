@@ -1,7 +1,8 @@
 //! The limit of open file descriptors of this process (`RLIMIT_NOFILE`).
 //!
 //! A connection costs a descriptor. A process without free descriptors can neither accept, dial nor
-//! open a file, so every server takes a fixed part of the limit ([`share`]) and the rest stays free.
+//! open a file, so every server takes a fixed part of the limit ([`share`]) and the rest stays
+//! free.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 

@@ -1,4 +1,5 @@
-//! Small files that are replaced whole: a reader sees the old content or the new one, also after a crash.
+//! Small files that are replaced whole: a reader sees the old content or the new one, also after a
+//! crash.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -9,8 +10,9 @@ use std::path::{Path, PathBuf};
 /// Mode of every file written here: what daemons keep is for themselves.
 const MODE: u32 = 0o600;
 
-/// Puts `content` at `path`, mode 0600. When it returns the new content survives a crash of the machine. One writer at a
-/// time: a draft beside it, `PATH.new`, is taken for the leftover of a writer that was killed.
+/// Puts `content` at `path`, mode 0600. When it returns the new content survives a crash of the
+/// machine. One writer at a time: a draft beside it, `PATH.new`, is taken for the leftover of a
+/// writer that was killed.
 ///
 /// # Errors
 /// As the file system says; what was there before is then still there.
@@ -19,8 +21,8 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_folder_of(path)
 }
 
-/// Like [`replace`], but the new content survives only the end of the process, not a crash of the machine: for what means
-/// nothing after one, and is written where somebody waits.
+/// Like [`replace`], but the new content survives only the end of the process, not a crash of the
+/// machine: for what means nothing after one, and is written where somebody waits.
 ///
 /// # Errors
 /// As for [`replace`].
@@ -49,7 +51,8 @@ fn put(path: &Path, content: &[u8], settle: fn(&File) -> io::Result<()>) -> io::
     fs::rename(&draft, path)
 }
 
-/// Makes the names in the folder of `path` last: a new file is there after a crash only when its folder was written too.
+/// Makes the names in the folder of `path` last: a new file is there after a crash only when its
+/// folder was written too.
 ///
 /// # Errors
 /// As the file system says.

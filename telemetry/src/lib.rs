@@ -1,4 +1,5 @@
-//! The shell kit every daemon shares: clock, logs, exit codes, the admin server, stage records, shutdown.
+//! The shell kit every daemon shares: clock, logs, exit codes, the admin server, stage records,
+//! shutdown.
 //!
 //! No domain logic lives here, and no core may use it: cores get time and randomness passed in.
 

@@ -1,4 +1,5 @@
-//! Logs: JSON lines on stderr, or text when stderr is a terminal; the filter can be changed while running.
+//! Logs: JSON lines on stderr, or text when stderr is a terminal; the filter can be changed while
+//! running.
 
 use std::io::IsTerminal;
 
@@ -67,8 +68,8 @@ pub fn init(service: &str) -> Result<LogHandle, LogError> {
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
         .unwrap_or_else(|| DEFAULT_FILTER.to_owned());
     let (filter, reload) = reload::Layer::new(parse(&filter)?);
-    // That a line could not be written is not told on stderr, which it was to be written to: whoever cannot print there panics, and a
-    // program whose log is on a full disk has to go on.
+    // That a line could not be written is not told on stderr, which it was to be written to:
+    // whoever cannot print there panics, and a program whose log is on a full disk has to go on.
     let output = if std::io::stderr().is_terminal() {
         fmt::layer()
             .log_internal_errors(false)
@@ -97,7 +98,8 @@ pub fn init(service: &str) -> Result<LogHandle, LogError> {
 mod tests {
     use super::*;
 
-    /// Set in the process of its own in which the test logs: a process sets logging up once, and its stderr is to be on a full disk.
+    /// Set in the process of its own in which the test logs: a process sets logging up once, and
+    /// its stderr is to be on a full disk.
     const INSIDE: &str = "BELLOWS_TEST_LOG_IS_ON_A_FULL_DISK";
 
     #[test]

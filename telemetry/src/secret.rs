@@ -1,7 +1,8 @@
-//! Files that hold secrets: read whole or not at all, and only while nobody may but their owner and those who share a group with us.
+//! Files that hold secrets: read whole or not at all, and only while nobody may but their owner and
+//! those who share a group with us.
 //!
-//! A kubelet gives the files of a pod's volumes to the pod's `fsGroup`, by 0640 or 0440 whatever mode was asked for, and makes that
-//! group one of the process's.
+//! A kubelet gives the files of a pod's volumes to the pod's `fsGroup`, by 0640 or 0440 whatever
+//! mode was asked for, and makes that group one of the process's.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -25,7 +26,8 @@ pub enum SecretError {
         #[source]
         source: io::Error,
     },
-    /// Others than its owner, and those of a group of ours, may read it, or others than its owner may write it.
+    /// Others than its owner, and those of a group of ours, may read it, or others than its owner
+    /// may write it.
     #[error("{} can be read by others than its owner (mode {mode:04o}): make it 0600 or 0400, or 0640 or 0440 with a group of this process", .path.display())]
     Open {
         /// Its path.
@@ -43,8 +45,9 @@ pub enum SecretError {
     },
 }
 
-/// The content of a file of at most `limit` bytes that only its owner may read, or its group too where that is one of this
-/// process's. It is the mode of the file that is read, not of one that has its name by then.
+/// The content of a file of at most `limit` bytes that only its owner may read, or its group too
+/// where that is one of this process's. It is the mode of the file that is read, not of one that
+/// has its name by then.
 ///
 /// # Errors
 /// [`SecretError`]; the message names the file, the rule and what to do.
@@ -59,7 +62,8 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, SecretError> {
     Ok(content)
 }
 
-/// Whether a file of this mode is its owner's alone, or read by a group besides that is one of ours.
+/// Whether a file of this mode is its owner's alone, or read by a group besides that is one of
+/// ours.
 fn is_closed(mode: u32, is_our_group: impl FnOnce() -> bool) -> bool {
     match mode & OTHERS {
         0 => true,
@@ -75,7 +79,8 @@ fn own_groups() -> Vec<u32> {
     own.chain(others).map(nix::unistd::Gid::as_raw).collect()
 }
 
-/// Mode and content of a file of at most `limit` bytes that goes with a secret, like a certificate with its key.
+/// Mode and content of a file of at most `limit` bytes that goes with a secret, like a certificate
+/// with its key.
 ///
 /// # Errors
 /// [`SecretError::Read`] and [`SecretError::TooLong`].

@@ -1,4 +1,5 @@
-//! Answering HTTP on one connection, within bounds. How many connections there may be is for whoever accepts them.
+//! Answering HTTP on one connection, within bounds. How many connections there may be is for
+//! whoever accepts them.
 
 use std::error::Error;
 use std::io;
@@ -13,7 +14,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How long the other end of a connection is waited for. While it waits for an answer nobody waits for it.
+/// How long the other end of a connection is waited for. While it waits for an answer nobody waits
+/// for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// Until it has sent a request's headers, the time between two requests included.
@@ -51,7 +53,8 @@ impl Ending {
     }
 }
 
-/// Answers the requests of one stream until it ends or `until`; then the one that is open is answered yet.
+/// Answers the requests of one stream until it ends or `until`; then the one that is open is
+/// answered yet.
 pub async fn converse<T, S, B>(
     stream: T,
     service: S,

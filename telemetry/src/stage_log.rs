@@ -1,4 +1,5 @@
-//! A bounded ring of stage records, so that one command can show where the time of the last resizes went.
+//! A bounded ring of stage records, so that one command can show where the time of the last resizes
+//! went.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,6 @@
-//! TLS by certificates, keys and authorities in PEM form. Where they are files, these may be replaced at any time, and a key's must be its
-//! owner's alone ([`crate::secret`]); [`trusting`] and [`showing`] take what somebody else has read.
+//! TLS by certificates, keys and authorities in PEM form. Where they are files, these may be
+//! replaced at any time, and a key's must be its owner's alone ([`crate::secret`]); [`trusting`]
+//! and [`showing`] take what somebody else has read.
 //!
 //! Only TLS 1.3, with `ring`.
 
@@ -44,7 +45,8 @@ pub enum TlsError {
     Authority(#[source] VerifierBuilderError),
 }
 
-/// How files look: inode, size and time of change of each. Equal as long as nobody replaced or wrote to one of them.
+/// How files look: inode, size and time of change of each. Equal as long as nobody replaced or
+/// wrote to one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamp(Vec<Option<(u64, u64, i64, i64)>>);
 
@@ -119,8 +121,9 @@ impl ClientFiles {
 pub struct ServerFiles {
     /// What it shows.
     pub identity: IdentityFiles,
-    /// Who must have signed the certificate of a client that shows one. A client that shows none gets through the handshake,
-    /// so that it can be told what is wrong in words; whoever serves it must look.
+    /// Who must have signed the certificate of a client that shows one. A client that shows none
+    /// gets through the handshake, so that it can be told what is wrong in words; whoever serves it
+    /// must look.
     pub client_authority: Option<PathBuf>,
 }
 
@@ -188,8 +191,9 @@ impl Server {
         Arc::clone(&self.config)
     }
 
-    /// Reads the files again if they have changed, and says whether what they hold is in use now. Files that cannot be used, such as
-    /// a certificate whose key is yet to be written, leave in force what was.
+    /// Reads the files again if they have changed, and says whether what they hold is in use now.
+    /// Files that cannot be used, such as a certificate whose key is yet to be written, leave in
+    /// force what was.
     pub fn renew(&mut self) -> bool {
         let stamp = self.files.stamp();
         if stamp == self.stamp {
@@ -214,7 +218,8 @@ impl Server {
     }
 }
 
-/// The side of one who connects, shows nothing, and trusts what one certificate has signed; that may be itself.
+/// The side of one who connects, shows nothing, and trusts what one certificate has signed; that
+/// may be itself.
 ///
 /// # Errors
 /// When `pem` is no certificate in PEM form.

@@ -1,4 +1,5 @@
-//! The agent's side of the monitor link, by hand: to ask a monitor in a real guest what an agent would ask.
+//! The agent's side of the monitor link, by hand: to ask a monitor in a real guest what an agent
+//! would ask.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -74,7 +75,8 @@ impl AgentLink {
         }
     }
 
-    /// Asks something and returns the answer with the same id; the monitor's own requests in between are passed over.
+    /// Asks something and returns the answer with the same id; the monitor's own requests in
+    /// between are passed over.
     ///
     /// # Errors
     /// When no answer comes.

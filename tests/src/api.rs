@@ -145,7 +145,8 @@ impl Api {
         &self.kubeconfig
     }
 
-    /// How a controller of the test's reaches it: on Kubernetes with what the deployed one's service account may do, and no more.
+    /// How a controller of the test's reaches it: on Kubernetes with what the deployed one's
+    /// service account may do, and no more.
     ///
     /// # Errors
     /// When that account cannot be made; `dir` holds the file.

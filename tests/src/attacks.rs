@@ -1,5 +1,5 @@
-//! What an attacker tried and what came of it, as data: the attack tests print it as a table and fail on every
-//! attempt that succeeded.
+//! What an attacker tried and what came of it, as data: the attack tests print it as a table and
+//! fail on every attempt that succeeded.
 
 use std::fmt;
 

@@ -1,6 +1,8 @@
-//! A test program whose cases share one world that is slow to make: made once, before the first case, and ended after the last.
+//! A test program whose cases share one world that is slow to make: made once, before the first
+//! case, and ended after the last.
 //!
-//! The program takes what `cargo test` passes on: names to run, `--exact`, `--skip NAME`, `--list`. Cases run one after the other.
+//! The program takes what `cargo test` passes on: names to run, `--exact`, `--skip NAME`, `--list`.
+//! Cases run one after the other.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -84,7 +86,8 @@ pub fn shared<T>(cases: &[&'static str], find: impl Fn(&'static str) -> Option<T
     refused.map(|panic| resume_unwind(panic))
 }
 
-/// Runs cases and says how each went; returns whether all went well. `explain` is asked for more after a failure.
+/// Runs cases and says how each went; returns whether all went well. `explain` is asked for more
+/// after a failure.
 pub async fn run<'a, W>(
     world: &'a W,
     cases: Vec<Case<'a, W>>,

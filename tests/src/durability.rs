@@ -1,4 +1,5 @@
-//! Writers in a VM's database while everything is killed, again and again: what was acknowledged must be there afterwards.
+//! Writers in a VM's database while everything is killed, again and again: what was acknowledged
+//! must be there afterwards.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};

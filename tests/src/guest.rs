@@ -12,8 +12,8 @@ use crate::cluster::Relay;
 use crate::guestd_key;
 use crate::patience::wait_for;
 
-/// How long a connection is kept for the next question. What is asked in guests hangs up on those who are silent for a minute;
-/// a question that meets that is lost.
+/// How long a connection is kept for the next question. What is asked in guests hangs up on those
+/// who are silent for a minute; a question that meets that is lost.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// The guest of one VM.
@@ -39,7 +39,8 @@ impl Guest {
         Self::asked_at(ip, SocketAddr::new(ip, GUESTD_FORWARD), None)
     }
 
-    /// The same for a guest in a pod, whose daemon none but the pod itself reaches: it is asked from its pod's network.
+    /// The same for a guest in a pod, whose daemon none but the pod itself reaches: it is asked
+    /// from its pod's network.
     ///
     /// # Errors
     /// When nothing can enter that network, or the HTTP client cannot be made.

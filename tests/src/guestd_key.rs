@@ -11,7 +11,8 @@ use serde_json::Value;
 /// Directory of a runner that is the process of a pod's container.
 const POD_RUNDIR: &str = "vm/images/run";
 
-/// The key of the guest at an address of this machine or of a pod on it; none for a guest that has none.
+/// The key of the guest at an address of this machine or of a pod on it; none for a guest that has
+/// none.
 #[must_use]
 pub fn of_guest(ip: IpAddr) -> Option<String> {
     let key = fs::read_to_string(rundir_of(ip)?.join("guestd.key")).ok()?;

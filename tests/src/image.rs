@@ -7,7 +7,8 @@ use anyhow::{Result, ensure};
 
 use crate::bellows_bin;
 
-/// Where the programs that go into guests are: said, or beside ours as `cargo xtask test` builds them.
+/// Where the programs that go into guests are: said, or beside ours as `cargo xtask test` builds
+/// them.
 #[must_use]
 pub fn guest_programs() -> Option<PathBuf> {
     let said = std::env::var_os("BELLOWS_GUEST_BINS").map(PathBuf::from);

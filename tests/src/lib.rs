@@ -1,4 +1,5 @@
-//! Black-box test kit: the real `bellows` binary, a real guest, the real API. Nothing here knows the inside of a room.
+//! Black-box test kit: the real `bellows` binary, a real guest, the real API. Nothing here knows
+//! the inside of a room.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +30,8 @@ use std::path::PathBuf;
 
 use test_records::{Missing, skip};
 
-/// Addresses that nobody listens at: ports of a loopback address that no other test uses, so that nobody who dials meanwhile is given one.
+/// Addresses that nobody listens at: ports of a loopback address that no other test uses, so that
+/// nobody who dials meanwhile is given one.
 ///
 /// # Panics
 /// When the machine gives none.
@@ -44,14 +46,16 @@ pub fn free_addresses<const N: usize>() -> [SocketAddr; N] {
     addresses.map(|address| address.expect("its address"))
 }
 
-/// The checkout that tests run in. Not the one they were compiled in: checkouts share a target directory.
+/// The checkout that tests run in. Not the one they were compiled in: checkouts share a target
+/// directory.
 #[must_use]
 pub fn checkout() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| ".".into(), PathBuf::from);
     package.join("..")
 }
 
-/// The `bellows` binary under test: `$BELLOWS_BIN`, else the one `cargo build` put into the target directory.
+/// The `bellows` binary under test: `$BELLOWS_BIN`, else the one `cargo build` put into the target
+/// directory.
 ///
 /// # Panics
 /// When there is none: `cargo xtask test` builds it.

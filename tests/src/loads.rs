@@ -1,5 +1,6 @@
-//! Programs that go wrong with memory in the database's cgroup of a real guest, while its node has room: each in turn on
-//! one VM that the whole loop keeps as big as it needs to be, with the guest's own account of it before and after.
+//! Programs that go wrong with memory in the database's cgroup of a real guest, while its node has
+//! room: each in turn on one VM that the whole loop keeps as big as it needs to be, with the
+//! guest's own account of it before and after.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +23,8 @@ const GIB: u64 = 1 << 30;
 pub const IN_GUEST: &str = "/tmp/guest-load";
 /// The database's group, which the monitor watches.
 pub const GROUP: &str = "/sys/fs/cgroup/postgres";
-/// How long the way back to the smallest size may take: the agent's averages, and the kernel that empties memory.
+/// How long the way back to the smallest size may take: the agent's averages, and the kernel that
+/// empties memory.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a program does.
@@ -171,8 +173,8 @@ impl Rig {
     pub async fn new() -> Result<Self> {
         let site = Site::fresh().await?;
         let mut object = postgres_vm(VM, (1000, 1000, 1000), (1, 1, 4), true);
-        // What the agent sees for itself is to add nothing, as far as its limits let that be said: growth is the
-        // monitor's to ask for.
+        // What the agent sees for itself is to add nothing, as far as its limits let that be said:
+        // growth is the monitor's to ask for.
         let config = json!({
             "loadAverageFractionTarget": 1.9,
             "memoryUsageFractionTarget": 0.99,
@@ -232,7 +234,8 @@ impl Rig {
     /// Runs one load from rest.
     ///
     /// # Errors
-    /// When the guest does not answer any more. That the program was killed is no error here, but in the result.
+    /// When the guest does not answer any more. That the program was killed is no error here, but
+    /// in the result.
     pub async fn run(&self, load: Load) -> Result<Run> {
         self.at_rest().await?;
         let requests = self.requests().await?;

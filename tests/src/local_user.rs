@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Most bytes read of an answer.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Acts as a user without groups and capabilities. The kernel keeps identities per thread, so the test itself stays root.
+/// Acts as a user without groups and capabilities. The kernel keeps identities per thread, so the
+/// test itself stays root.
 ///
 /// # Errors
 /// When the test is not root, which alone can become another user.

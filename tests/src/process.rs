@@ -14,7 +14,8 @@ use nix::sys::signal::Signal;
 pub struct Process {
     child: Child,
     name: String,
-    /// What it prints, once its first line is read: open as long as it runs, for many a program that cannot print any more ends.
+    /// What it prints, once its first line is read: open as long as it runs, for many a program
+    /// that cannot print any more ends.
     said: Option<BufReader<ChildStdout>>,
 }
 
@@ -116,8 +117,9 @@ fn cpu_of(thread: &Path) -> Result<Duration> {
     Ok(Duration::from_nanos(first.parse().context("schedstat")?))
 }
 
-/// Time on a processor so far of all threads that live on this machine, by the names of their programs as the kernel has them: cut to
-/// 15 bytes, and the same for all that have it. The kernel's own are one.
+/// Time on a processor so far of all threads that live on this machine, by the names of their
+/// programs as the kernel has them: cut to 15 bytes, and the same for all that have it. The
+/// kernel's own are one.
 #[must_use]
 pub fn cpu_by_program() -> BTreeMap<String, Duration> {
     let mut sums: BTreeMap<String, Duration> = BTreeMap::new();

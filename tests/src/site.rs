@@ -1,4 +1,5 @@
-//! One `bellows up` with a state directory of its own. Dropping it powers its guests off and ends it.
+//! One `bellows up` with a state directory of its own. Dropping it powers its guests off and ends
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -27,7 +28,8 @@ const SSH_PATIENCE: Duration = Duration::from_secs(240);
 /// Lines shown of a log or a console.
 const SHOWN_LINES: usize = 40;
 
-/// Two cores carry one guest at a time: tests of one program take turns. (Test programs already run one after the other.)
+/// Two cores carry one guest at a time: tests of one program take turns. (Test programs already run
+/// one after the other.)
 static TURN: Mutex<()> = Mutex::const_new(());
 
 /// How `bellows up` is started.
@@ -353,7 +355,8 @@ fn tail(state: &Path) -> String {
     last_lines(&state.join("up.log"), SHOWN_LINES)
 }
 
-/// The last lines that the guests of a site wrote to their consoles. They go with the guests' directories.
+/// The last lines that the guests of a site wrote to their consoles. They go with the guests'
+/// directories.
 fn consoles(state: &Path) -> String {
     let runners = std::fs::read_dir(state.join("vms"));
     let consoles = runners.into_iter().flatten().flatten().map(|runner| {

@@ -1,4 +1,5 @@
-//! Programs that go wrong with memory, in the database's cgroup of a real guest, while the node has room.
+//! Programs that go wrong with memory, in the database's cgroup of a real guest, while the node has
+//! room.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -7,8 +8,8 @@ use bellows_tests::loads::{LOADS, Load, Rig, VM};
 use bellows_tests::patience::wait_for;
 use std::time::Duration;
 
-/// N29, N30: nothing is killed, whatever climbs, leaks or forks; page cache alone asks for nothing; what went into swap
-/// comes out of it again; the monitor that sees to it is nobody's root.
+/// N29, N30: nothing is killed, whatever climbs, leaks or forks; page cache alone asks for nothing;
+/// what went into swap comes out of it again; the monitor that sees to it is nobody's root.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n29_n30_nothing_is_killed_for_memory_while_the_node_has_room() {
     if !guest_or_skip("n29_n30_nothing_is_killed_for_memory_while_the_node_has_room") {

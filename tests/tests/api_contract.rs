@@ -1,5 +1,5 @@
-//! What clients may rely on, said once and held by both API servers: the embedded one of one machine, and Kubernetes' own with
-//! our definitions applied.
+//! What clients may rely on, said once and held by both API servers: the embedded one of one
+//! machine, and Kubernetes' own with our definitions applied.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -389,7 +389,8 @@ fn judgements(api: &Api) -> u64 {
     counts.map(count).sum()
 }
 
-/// A server that judges by a webhook need not ask it about a size that breaks no rule, and does about every other.
+/// A server that judges by a webhook need not ask it about a size that breaks no rule, and does
+/// about every other.
 async fn a_size_is_judged_in_every_form(api: &Api) {
     let (vms, _) = made(api, "pg").await;
     let params = PatchParams::default();

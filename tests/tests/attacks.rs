@@ -1,5 +1,6 @@
-//! The attackers of `docs/threat-model.md`, played against real parts: `cargo test -p bellows-tests --test attacks`.
-//! Each attacker lists what it tried and what it got ([`bellows_tests::attacks`]).
+//! The attackers of `docs/threat-model.md`, played against real parts:
+//! `cargo test -p bellows-tests --test attacks`. Each attacker lists what it tried and what it got
+//! ([`bellows_tests::attacks`]).
 
 #[path = "attacks/bounds.rs"]
 mod bounds;

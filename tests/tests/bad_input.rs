@@ -1,4 +1,5 @@
-//! Bad input gets a clear error and loses nothing: what a person types, what a client sends, what lies on the disk.
+//! Bad input gets a clear error and loses nothing: what a person types, what a client sends, what
+//! lies on the disk.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -56,7 +57,8 @@ async fn raw_client(site: &Site) -> (reqwest::Client, String, String) {
 
 const VMS: &str = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines";
 
-/// Token missing 401, unknown kind 404, stale resourceVersion 409, wrong patch type 415, malformed VM 422 with field paths.
+/// Token missing 401, unknown kind 404, stale resourceVersion 409, wrong patch type 415, malformed
+/// VM 422 with field paths.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_api_names_what_is_wrong() {
     let site = Site::fresh().await.unwrap();
@@ -124,7 +126,8 @@ async fn the_api_names_what_is_wrong() {
         "{status}"
     );
 
-    // An image that is not there: the object is accepted, the pod says what is missing and how to make it.
+    // An image that is not there: the object is accepted, the pod says what is missing and how to
+    // make it.
     let mut vm = postgres_vm("imageless", (1000, 1000, 1000), (1, 1, 1), false);
     vm["spec"]["guest"]["rootDisk"]["image"] = json!("no/such:image");
     let answer = http
@@ -180,7 +183,8 @@ async fn the_api_names_what_is_wrong() {
         .unwrap();
 }
 
-/// A second `bellows up` on the same state directory names the first one and ends with 75; wrong flags end with 64.
+/// A second `bellows up` on the same state directory names the first one and ends with 75; wrong
+/// flags end with 64.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_up_names_the_first() {
     let site = Site::fresh().await.unwrap();

@@ -1,4 +1,5 @@
-//! Cases on a real cluster of two nodes with kubelets: pods run, talk across nodes, and are looked into.
+//! Cases on a real cluster of two nodes with kubelets: pods run, talk across nodes, and are looked
+//! into.
 
 use std::process::ExitCode;
 use std::time::Duration;

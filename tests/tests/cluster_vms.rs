@@ -1,5 +1,6 @@
-//! The whole loop in a real cluster: our parts deployed by their own manifests as pods of two kubelet nodes, a VM that the
-//! controller makes a pod of, the pair places, the kubelet runs and the agent sizes. The guest is real, by TCG.
+//! The whole loop in a real cluster: our parts deployed by their own manifests as pods of two
+//! kubelet nodes, a VM that the controller makes a pod of, the pair places, the kubelet runs and
+//! the agent sizes. The guest is real, by TCG.
 
 #[path = "cluster_vms/attacker.rs"]
 mod attacker;
@@ -54,8 +55,8 @@ const GIB: u64 = 1 << 30;
 /// What a case does.
 type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
-/// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged a CPU seldom sends its guest, so
-/// what moves comes before what shrinks.
+/// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged
+/// a CPU seldom sends its guest, so what moves comes before what shrinks.
 const CASES: [(&str, Run); 29] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
@@ -358,14 +359,16 @@ impl World {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// The way into the guest: at the pod's address, with the key that the controller made, which lies in the file.
+    /// The way into the guest: at the pod's address, with the key that the controller made, which
+    /// lies in the file.
     fn ssh(&self, vm: &Value) -> Result<(Command, tempfile::NamedTempFile)> {
         let (mut ssh, root, file) = self.reach("ssh", vm)?;
         ssh.arg(root);
         Ok((ssh, file))
     }
 
-    /// A program of ssh's that may enter the guest, whom it is to enter as and where, and the file with the key.
+    /// A program of ssh's that may enter the guest, whom it is to enter as and where, and the file
+    /// with the key.
     fn reach(
         &self,
         program: &str,
@@ -405,7 +408,8 @@ impl World {
     /// What the runner at a VM's address answers with a line more in the head of what it is asked.
     fn runner_is_told(&self, vm: &Value, request: &str, line: &str) -> Result<String> {
         let address = vm["status"]["podIP"].as_str().context("an address")?;
-        // The connection stays open both ways until the answer has come: a server may take its half end for a client that has gone.
+        // The connection stays open both ways until the answer has come: a server may take its half
+        // end for a client that has gone.
         let ask = format!(
             "exec 3<>/dev/tcp/{address}/25183; printf '{request} HTTP/1.0\\r\\n{line}\\r\\n' >&3; timeout 10 cat <&3"
         );
@@ -583,7 +587,8 @@ async fn patch_is_seen(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The API server keeps of nobody which fields of an object they set: it would take it nearly half of each write.
+/// The API server keeps of nobody which fields of an object they set: it would take it nearly half
+/// of each write.
 fn nobody_is_kept(world: &World, object: [&str; 2]) -> Result<()> {
     let show = [
         "--show-managed-fields",
@@ -598,8 +603,8 @@ fn nobody_is_kept(world: &World, object: [&str; 2]) -> Result<()> {
     Ok(())
 }
 
-/// A change of what a pod requests that rests on an older state of it does nothing: the server counts the changes, and refuses it with
-/// the very code by which the controller knows it.
+/// A change of what a pod requests that rests on an older state of it does nothing: the server
+/// counts the changes, and refuses it with the very code by which the controller knows it.
 fn late_change_is_refused(world: &World, pod: &str) -> Result<()> {
     let before = world.get("pod", pod)?;
     let generation = before["metadata"]["generation"].as_i64();

@@ -1,4 +1,5 @@
-//! A guest made of a container image: packed, given an image specification, built to a disk and booted.
+//! A guest made of a container image: packed, given an image specification, built to a disk and
+//! booted.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -54,7 +55,8 @@ fn text(text: &str, at: &str) -> Value {
     json!({"text": {"text": text, "at": at}})
 }
 
-/// A container image of what Debian has, in two layers of which the second takes away from the first.
+/// A container image of what Debian has, in two layers of which the second takes away from the
+/// first.
 fn specification() -> Value {
     let mut tools =
         vec![json!({"file": {"from": "/bin/busybox", "at": "/bin/busybox", "mode": 0o755}})];
@@ -133,10 +135,11 @@ async fn said(site: &Site, line: &str) -> String {
     .unwrap()
 }
 
-/// N46: a container image becomes a disk that boots: its program runs as its user, with its environment, arguments and directory;
-/// what the specification adds is there; layers are laid over each other; power-off runs the hook until the program has ended.
-/// Rows swap, disk-quota, vm-secret-sync, vm-ssh and vm-neonvmd of NeonVM's own suite: what the VM's spec gives is in the same guest.
-/// The same input gives the same digest.
+/// N46: a container image becomes a disk that boots: its program runs as its user, with its
+/// environment, arguments and directory; what the specification adds is there; layers are laid over
+/// each other; power-off runs the hook until the program has ended. Rows swap, disk-quota,
+/// vm-secret-sync, vm-ssh and vm-neonvmd of NeonVM's own suite: what the VM's spec gives is in the
+/// same guest. The same input gives the same digest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n46_a_container_image_boots_and_has_what_the_vms_spec_gives() {
     if !guest_or_skip("n46_a_container_image_boots_and_has_what_the_vms_spec_gives") {

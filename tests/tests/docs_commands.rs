@@ -1,4 +1,5 @@
-//! Every `sh` block of the README and of the user documents is run, page by page, in the order in which it stands.
+//! Every `sh` block of the README and of the user documents is run, page by page, in the order in
+//! which it stands.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -1,5 +1,6 @@
-//! Our parts on the objects of a real Kubernetes: the controller's pods pass its validation, its kube-scheduler and our extender
-//! place them, a permit travels from the VM to its pod. There is no kubelet, so nothing runs.
+//! Our parts on the objects of a real Kubernetes: the controller's pods pass its validation, its
+//! kube-scheduler and our extender place them, a permit travels from the VM to its pod. There is no
+//! kubelet, so nothing runs.
 
 use std::process::Command;
 use std::time::Duration;
@@ -40,7 +41,8 @@ async fn pod_that(
         .unwrap_or_else(|error| panic!("{error:#}\n{}", log()))
 }
 
-/// N17: from the VM's object to a placed pod, from a permit to the pod's annotation, and away again.
+/// N17: from the VM's object to a placed pod, from a permit to the pod's annotation, and away
+/// again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n17_the_controller_and_the_scheduler_work_on_a_real_kubernetes() {
     let test = "n17_the_controller_and_the_scheduler_work_on_a_real_kubernetes";

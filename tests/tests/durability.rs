@@ -1,4 +1,5 @@
-//! No acknowledged transaction is lost when everything is killed. `cargo xtask bench durability` repeats it often.
+//! No acknowledged transaction is lost when everything is killed. `cargo xtask bench durability`
+//! repeats it often.
 
 use bellows_tests::durability::Rig;
 use bellows_tests::guest_or_skip;

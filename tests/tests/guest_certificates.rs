@@ -1,5 +1,6 @@
-//! Certificates of guests: the controller between an API server, ours and Kubernetes' own, and an issuer that takes its time,
-//! says no, and signs. The issuer is the test's; what it is asked for and answers has cert-manager's form.
+//! Certificates of guests: the controller between an API server, ours and Kubernetes' own, and an
+//! issuer that takes its time, says no, and signs. The issuer is the test's; what it is asked for
+//! and answers has cert-manager's form.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -175,7 +176,8 @@ fn bytes(secret: &Secret, member: &str) -> Vec<u8> {
     data.map(|ByteString(bytes)| bytes.clone()).unwrap()
 }
 
-/// A server could use it: certificate and key belong together, and the key is in the traditional encoding.
+/// A server could use it: certificate and key belong together, and the key is in the traditional
+/// encoding.
 fn is_a_pair(secret: &Secret) {
     assert_eq!(secret.type_.as_deref(), Some("kubernetes.io/tls"));
     let owner = secret.metadata.owner_references.as_ref().unwrap();
@@ -198,7 +200,8 @@ fn is_a_pair(secret: &Secret) {
     server.unwrap();
 }
 
-/// From an issuer that says nothing and one that says no to a guest with a certificate, and to the next one of it.
+/// From an issuer that says nothing and one that says no to a guest with a certificate, and to the
+/// next one of it.
 async fn from_first_to_next(scene: Scene) {
     let dir = tempfile::tempdir().unwrap();
     let controller = scene.controller(dir.path());

@@ -1,5 +1,5 @@
-//! The chart without a cluster: what it renders is the plain manifests, what it refuses, and that rules and dashboards speak of metrics
-//! that exist. `install_cluster` installs it.
+//! The chart without a cluster: what it renders is the plain manifests, what it refuses, and that
+//! rules and dashboards speak of metrics that exist. `install_cluster` installs it.
 
 #[path = "install/policies.rs"]
 mod policies;
@@ -101,8 +101,8 @@ fn objects(text: &str) -> BTreeMap<Key, Value> {
     all
 }
 
-/// What may differ is taken away: the end of a config map's name, by which kustomize rolls out a change, the checksum by which the
-/// chart does, and what says that Helm is to keep an object.
+/// What may differ is taken away: the end of a config map's name, by which kustomize rolls out a
+/// change, the checksum by which the chart does, and what says that Helm is to keep an object.
 fn plainly(objects: BTreeMap<Key, Value>) -> BTreeMap<Key, Value> {
     let short = |name: &str| match name.rsplit_once('-') {
         Some((front, end)) if front.ends_with("-config") && end.len() == 10 => front.to_owned(),
@@ -430,8 +430,9 @@ fn numbers(list: &Value, field: &str) -> Vec<u64> {
     list.filter_map(|one| one[field].as_u64()).collect()
 }
 
-/// Every name that a metric may be asked for by. The agent's are in its golden file, kind and all; of the others the registered names
-/// are known, and that a series of theirs ends in one of a few ways.
+/// Every name that a metric may be asked for by. The agent's are in its golden file, kind and all;
+/// of the others the registered names are known, and that a series of theirs ends in one of a few
+/// ways.
 fn metric_names() -> BTreeSet<String> {
     let read = |path: &str| std::fs::read_to_string(checkout().join(path)).expect(path);
     let mut names = BTreeSet::new();
@@ -541,7 +542,8 @@ fn every_alert_is_explained() {
     }
 }
 
-/// What NeonVM gives people, under NeonVM's names: who has bound somebody to one of its roles goes on.
+/// What NeonVM gives people, under NeonVM's names: who has bound somebody to one of its roles goes
+/// on.
 #[test]
 fn whoever_may_view_or_edit_a_namespace_may_so_with_its_vms() {
     let kinds = chart().join("parts/crds");

@@ -1,5 +1,6 @@
-//! `docs/install-cluster.md` in a real cluster with two nodes: every command of it, by a person's shell. The guest of the page is the same
-//! one from the moment it runs, whatever is upgraded, uninstalled and installed again.
+//! `docs/install-cluster.md` in a real cluster with two nodes: every command of it, by a person's
+//! shell. The guest of the page is the same one from the moment it runs, whatever is upgraded,
+//! uninstalled and installed again.
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -13,7 +14,8 @@ use serde_json::Value;
 
 const NAME: &str = "n47_every_command_of_the_install_page_works_and_guests_stay";
 const PAGE: &str = "docs/install-cluster.md";
-/// How long a section may take: one boots a guest by emulation, most wait for parts, and the machine may be busy.
+/// How long a section may take: one boots a guest by emulation, most wait for parts, and the
+/// machine may be busy.
 const SECTION: Duration = Duration::from_secs(400);
 /// How long a check may take to be as it should be.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -77,7 +79,8 @@ impl World {
         Ok((output, found))
     }
 
-    /// What tells the guest of the page from any other: its pod and the container in it, which ends with the guest.
+    /// What tells the guest of the page from any other: its pod and the container in it, which ends
+    /// with the guest.
     fn guest(&self) -> Result<Option<String>> {
         let args = ["get", "pods", "-l", "vm.neon.tech/name=pg", "-o", "json"];
         let pods: Value = serde_json::from_str(&self.cluster.plane().ask(&args)?)?;

@@ -1,5 +1,6 @@
-//! The pair as it is deployed: a kube-scheduler as it comes, and beside it our process as its extender, against a real API
-//! server. Nodes are objects made by hand; where a pod is bound is all there is to see.
+//! The pair as it is deployed: a kube-scheduler as it comes, and beside it our process as its
+//! extender, against a real API server. Nodes are objects made by hand; where a pod is bound is all
+//! there is to see.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -173,7 +174,8 @@ impl World {
         self.pods.delete(pod, &now).await.unwrap();
     }
 
-    /// Our process shows that it counts so much on a node: what it shows may be a moment behind what it decides by.
+    /// Our process shows that it counts so much on a node: what it shows may be a moment behind
+    /// what it decides by.
     async fn carries(&self, node: &str, cpu: u64) {
         let what = format!("{cpu} thousandths of a CPU on {node}");
         let shown = wait_for(&what, PATIENCE, || async {
@@ -207,8 +209,8 @@ impl World {
     }
 }
 
-/// N06: two nodes take one VM of 3 CPUs each although its pod requests nothing; the third waits and says why in the words
-/// of the deployed plugin, and goes where room appears.
+/// N06: two nodes take one VM of 3 CPUs each although its pod requests nothing; the third waits and
+/// says why in the words of the deployed plugin, and goes where room appears.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n06_a_full_node_sends_pods_to_the_other_and_then_they_wait() {
     let test = "n06_a_full_node_sends_pods_to_the_other_and_then_they_wait";
@@ -231,7 +233,8 @@ async fn n06_a_full_node_sends_pods_to_the_other_and_then_they_wait() {
     world.bound("d").await;
     world.delete("a").await;
     assert_eq!(world.bound("c").await, first);
-    // What a VM gives back is no event for a kube-scheduler, so the pod that waits for it is touched.
+    // What a VM gives back is no event for a kube-scheduler, so the pod that waits for it is
+    // touched.
     world.vm("e", 2).await;
     let why = world.refused("e").await;
     assert!(why.contains("2 Not enough resources for Pod"), "{why}");
@@ -247,7 +250,8 @@ async fn n06_a_full_node_sends_pods_to_the_other_and_then_they_wait() {
     }
 }
 
-/// N16: whichever of the pair dies, pods that come meanwhile wait and are bound after, and no node carries more than it has.
+/// N16: whichever of the pair dies, pods that come meanwhile wait and are bound after, and no node
+/// carries more than it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n16_either_of_the_pair_is_killed_and_placing_goes_on() {
     let test = "n16_either_of_the_pair_is_killed_and_placing_goes_on";
@@ -283,8 +287,9 @@ async fn n16_either_of_the_pair_is_killed_and_placing_goes_on() {
     }
 }
 
-/// A pod of a higher priority takes the place of lower ones: kube-scheduler finds the victim that its own rules know of, our
-/// process adds the VM that has to go as well by its count, and nobody is bound before both have gone.
+/// A pod of a higher priority takes the place of lower ones: kube-scheduler finds the victim that
+/// its own rules know of, our process adds the VM that has to go as well by its count, and nobody
+/// is bound before both have gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n06_a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs() {
     let test =
@@ -323,7 +328,8 @@ async fn n06_a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_t
     assert_eq!(vital.metadata.deletion_timestamp, None);
 }
 
-/// N08: a permit and a binding rest on one ledger, also between two processes: what was granted is not given to a pod.
+/// N08: a permit and a binding rest on one ledger, also between two processes: what was granted is
+/// not given to a pod.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n08_room_that_was_granted_is_not_given_to_a_pod() {
     let test = "n08_room_that_was_granted_is_not_given_to_a_pod";
@@ -360,7 +366,8 @@ async fn n08_room_that_was_granted_is_not_given_to_a_pod() {
     assert_eq!(world.node_of("b").await, None);
 }
 
-/// Has an API server that is Kubernetes' own say who asks: an agent's token is good for the pods of its node, and no other is good.
+/// Has an API server that is Kubernetes' own say who asks: an agent's token is good for the pods of
+/// its node, and no other is good.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubernetes_reviews_the_tokens_of_agents() {
     let test = "kubernetes_reviews_the_tokens_of_agents";

@@ -1,5 +1,6 @@
-//! The manifests by what stands in them, without a tool: whether their pods can be rolled out, drained and restarted as they should, and
-//! that they may do what their programs do and nothing more. `install` holds the chart to them, `install_cluster` installs it.
+//! The manifests by what stands in them, without a tool: whether their pods can be rolled out,
+//! drained and restarted as they should, and that they may do what their programs do and nothing
+//! more. `install` holds the chart to them, `install_cluster` installs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -47,8 +48,9 @@ fn scaled(value: &Value, whole: u64) -> u64 {
     value.as_u64().or(part).expect("a number or hundredths")
 }
 
-/// How many old and new pods there are when a rollout has come as far as it comes, by the arithmetic of Kubernetes' own controller, where
-/// one pod is ready at a time and a new one only once there is no old one.
+/// How many old and new pods there are when a rollout has come as far as it comes, by the
+/// arithmetic of Kubernetes' own controller, where one pod is ready at a time and a new one only
+/// once there is no old one.
 fn rolled_out(replicas: u64, surge: u64, unavailable: u64) -> (u64, u64) {
     let (mut old, mut new) = (replicas, 0);
     let least = replicas - unavailable.min(replicas);
@@ -144,8 +146,8 @@ fn every_part_is_asked_whether_it_is_ready_and_whether_it_lives() {
     assert!(number("periodSeconds") * number("failureThreshold") >= 60);
 }
 
-/// What the programs do with objects: part, file that does it, kind or kind and name, verbs. Roles of others, which the scheduler has as
-/// well, are not among it.
+/// What the programs do with objects: part, file that does it, kind or kind and name, verbs. Roles
+/// of others, which the scheduler has as well, are not among it.
 const DONE: &str = "
 agent agent/src/shell/vms.rs virtualmachines list watch
 agent agent/src/shell/patch.rs virtualmachines patch
@@ -182,7 +184,8 @@ overlay neonvm-shim/vxlan/src/shell/mod.rs nodes list watch
 
 type Rights = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// What the roles of a part let it do, by kind, or by kind and name. A configuration of webhooks has only the name of its own kind.
+/// What the roles of a part let it do, by kind, or by kind and name. A configuration of webhooks
+/// has only the name of its own kind.
 fn given(part: &str, rights: &mut Rights) {
     let roles = ["ClusterRole", "Role"]
         .into_iter()
@@ -218,7 +221,8 @@ fn given(part: &str, rights: &mut Rights) {
 fn no_part_may_do_what_its_program_does_not() {
     let (mut may, mut done) = (Rights::new(), Rights::new());
     PARTS.iter().for_each(|part| given(part, &mut may));
-    // Not asked for by any program, but by the API server, of whoever makes objects that hold up their owners' deletion.
+    // Not asked for by any program, but by the API server, of whoever makes objects that hold up
+    // their owners' deletion.
     may.retain(|(_, kind), _| !kind.ends_with("/finalizers"));
     for line in DONE.trim().lines() {
         let mut words = line.split_whitespace().map(str::to_owned);

@@ -1,4 +1,5 @@
-//! Live migration on one machine, with the real binary: a guest with a database moves between two runners.
+//! Live migration on one machine, with the real binary: a guest with a database moves between two
+//! runners.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -18,12 +19,13 @@ use test_records::retry::retry_known_tcg_bug;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const VM: &str = "mover";
-/// What goes on inside the guest all the time: one session of the database that counts, and says so in a file. Of its
-/// connection nothing is outside.
+/// What goes on inside the guest all the time: one session of the database that counts, and says so
+/// in a file. Of its connection nothing is outside.
 const COUNTER: &str = "sh -c 'trap : HUP; i=0; while :; do i=$((i+1)); echo \"insert into counted values ($i);\"; sleep 0.2; done \
      | psql -q -h /tmp -U postgres -v ON_ERROR_STOP=1 bench; echo ended > /root/ended' >/root/counter.log 2>&1 </dev/null & echo started";
 
-/// What a guest says in which something stands still: its processors' ticks twice, who waits for what, and its kernel's last words.
+/// What a guest says in which something stands still: its processors' ticks twice, who waits for
+/// what, and its kernel's last words.
 const STANDSTILL: &str = "cat /root/counter.log; for i in 1 2; do grep -E 'LOC|timer|CPU' /proc/interrupts; sleep 1; done; \
      ps -eo pid,psr,stat,wchan:20,args | grep -v ' \\['; cat /sys/devices/system/clocksource/clocksource0/current_clocksource; \
      dmesg | tail -n 15";
@@ -155,8 +157,9 @@ async fn wait_failed(site: &Site, migration: &str) -> Value {
     .unwrap()
 }
 
-/// N44: a guest with a database that counts is called off, loses its target, moves with its disk taken over and with its
-/// disk copied, and loses its source; what was plugged and what was written comes along, and there is one QEMU each time.
+/// N44: a guest with a database that counts is called off, loses its target, moves with its disk
+/// taken over and with its disk copied, and loses its source; what was plugged and what was written
+/// comes along, and there is one QEMU each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n44_a_guest_with_a_database_moves() {
     if !guest_or_skip("n44_a_guest_with_a_database_moves") {
@@ -265,7 +268,8 @@ async fn moves() {
     check_moved(&site, &source, &grown).await;
     figures(&migration);
 
-    // What it has now is resized as before. Not its CPUs: a QEMU 10.0 without KVM that has unplugged one seldom sends its guest.
+    // What it has now is resized as before. Not its CPUs: a QEMU 10.0 without KVM that has
+    // unplugged one seldom sends its guest.
     site.patch_size(VM, 2000, 1, 2).await.unwrap();
     guest(&site)
         .await
@@ -279,7 +283,8 @@ async fn moves() {
         .unwrap();
     assert_eq!(ended.trim(), "0", "the session inside never ended");
 
-    // The source dies in the middle: the guest is lost, which is said, and the VM starts again by its restart policy.
+    // The source dies in the middle: the guest is lost, which is said, and the VM starts again by
+    // its restart policy.
     site.wait_vm(VM, "phase Running", PATIENCE, running)
         .await
         .unwrap();

@@ -19,8 +19,8 @@ use serde_json::json;
 
 /// How long a busy guest may take to give up half of its memory.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long an estimate may take: the estimator rests for 300 s when tasks waited that it did not slow down, which others on the machine
-/// may be to blame for.
+/// How long an estimate may take: the estimator rests for 300 s when tasks waited that it did not
+/// slow down, which others on the machine may be to blame for.
 const ESTIMATED: Duration = Duration::from_secs(700);
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -59,8 +59,9 @@ async fn boot(site: &Site, slots: u32) -> Guest {
     guest
 }
 
-/// N46, N27, N36: the built image boots with the monitor inside; it serves the gauges; it refuses a shrink by what is in use,
-/// with numbers in its reason, and approves it once the memory is free again; it confirms a growth.
+/// N46, N27, N36: the built image boots with the monitor inside; it serves the gauges; it refuses a
+/// shrink by what is in use, with numbers in its reason, and approves it once the memory is free
+/// again; it confirms a growth.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n27_n31_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
     if !guest_or_skip("n27_n31_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use") {
@@ -138,7 +139,8 @@ async fn n27_n31_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
     .unwrap();
 }
 
-/// N31: a monitor that listens on AF_VSOCK is served by it: the agent's own way of dialling, in the guest's kernel.
+/// N31: a monitor that listens on AF_VSOCK is served by it: the agent's own way of dialling, in the
+/// guest's kernel.
 async fn speaks_by_vsock(site: &Site, guest: &Guest) {
     put_program(site, VM).await.unwrap();
     let [link, metrics] = SECOND;
@@ -167,8 +169,9 @@ async fn speaks_by_vsock(site: &Site, guest: &Guest) {
     assert!(doors.contains(&format!("vsock:{link}")), "{doors}");
 }
 
-/// N28: on a growth the monitor does its work in the database before it confirms. A stock PostgreSQL has no file cache of
-/// its own, so one of its reloadable settings stands for it, as the monitor's flags allow.
+/// N28: on a growth the monitor does its work in the database before it confirms. A stock
+/// PostgreSQL has no file cache of its own, so one of its reloadable settings stands for it, as the
+/// monitor's flags allow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n28_the_file_cache_has_grown_when_the_growth_is_confirmed() {
     if !guest_or_skip("n28_the_file_cache_has_grown_when_the_growth_is_confirmed") {
@@ -227,8 +230,9 @@ async fn n28_the_file_cache_has_grown_when_the_growth_is_confirmed() {
     monitor.kill().await.unwrap();
 }
 
-/// N27: with the soft squeeze a group that has more than it may keep is brought down before the answer, and only then is it
-/// yes; and where its memory is used all the time, the estimator finds out how much of it.
+/// N27: with the soft squeeze a group that has more than it may keep is brought down before the
+/// answer, and only then is it yes; and where its memory is used all the time, the estimator finds
+/// out how much of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() {
     if !guest_or_skip("n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed") {
@@ -253,7 +257,8 @@ async fn n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() 
     let full: u64 = full.trim().parse().unwrap();
     assert!(full > 1400 * MIB, "{full}");
     let target = Allocation { cpu: 1.0, mem: GIB };
-    // In a slow guest it may take more than one question's time; the next goes on from what is left.
+    // In a slow guest it may take more than one question's time; the next goes on from what is
+    // left.
     wait_for("a shrink that is agreed to", PATIENCE, || async {
         match may_shrink(address, None, target).await? {
             (true, _) => Ok(()),
@@ -273,8 +278,8 @@ async fn n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() 
         "sh -c 'echo $$ > {GROUP}/cgroup.procs; cat /var/tmp/flood > /dev/null'"
     ))
     .await;
-    // The VM keeps its size, and all of the file is read again and again. An agent has to be there, who could give back what
-    // was missed.
+    // The VM keeps its size, and all of the file is read again and again. An agent has to be there,
+    // who could give back what was missed.
     let mut link = AgentLink::dial(address).await.unwrap();
     let granted = Allocation {
         cpu: 1.0,

@@ -61,8 +61,9 @@ fn sees(state: &GuestState, cpus: u32, base_total: u64, more_gib: u64) -> bool {
     state.cpus_online == cpus && state.mem_total.0.abs_diff(base_total + more_gib * GIB) < 64 << 20
 }
 
-/// N17, N18, N19: the path agent-shaped patch → API → controller → runner → QMP resizes CPU and memory live, up and down a
-/// ladder without residue, while a TCP session to the database inside stays open and the guest is never restarted.
+/// N17, N18, N19: the path agent-shaped patch → API → controller → runner → QMP resizes CPU and
+/// memory live, up and down a ladder without residue, while a TCP session to the database inside
+/// stays open and the guest is never restarted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n17_n18_n19_a_patched_vm_is_resized_live() {
     if !guest_or_skip("n17_n18_n19_a_patched_vm_is_resized_live") {
@@ -145,7 +146,8 @@ async fn n17_n18_n19_a_patched_vm_is_resized_live() {
     );
 }
 
-/// Guests outlive us: `kill -9` of `bellows up`, a new one, the same guest (same boot id), still resizable.
+/// Guests outlive us: `kill -9` of `bellows up`, a new one, the same guest (same boot id), still
+/// resizable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_outlives_kill_9_of_bellows() {
     if !guest_or_skip("a_guest_outlives_kill_9_of_bellows") {
@@ -186,7 +188,8 @@ async fn a_guest_outlives_kill_9_of_bellows() {
     );
 }
 
-/// `history`, `why --at`, `journal verify` and `replay` over the journal of a running site tell the resize that just happened.
+/// `history`, `why --at`, `journal verify` and `replay` over the journal of a running site tell the
+/// resize that just happened.
 async fn the_journal_tells_the_resize(site: &Site, name: &str) {
     let decision = wait_for("a verified resize in the history", PATIENCE, || async {
         let text = site
@@ -225,8 +228,8 @@ async fn the_journal_tells_the_resize(site: &Site, name: &str) {
     );
 }
 
-/// Whoever asks why a VM has its size in the moment in which it is to be sized is answered with the first decision about it;
-/// one that does not run is not waited for.
+/// Whoever asks why a VM has its size in the moment in which it is to be sized is answered with the
+/// first decision about it; one that does not run is not waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn why_waits_for_the_first_decision() {
     if !guest_or_skip("why_waits_for_the_first_decision") {
@@ -256,8 +259,8 @@ async fn why_waits_for_the_first_decision() {
     assert!(began.elapsed() < PATIENCE, "it was waited for");
 }
 
-/// The whole loop: load in the guest makes the agent ask, the scheduler grant, the object change and the guest grow; pgbench
-/// stays alive throughout; the status never shows more than the bounds.
+/// The whole loop: load in the guest makes the agent ask, the scheduler grant, the object change
+/// and the guest grow; pgbench stays alive throughout; the status never shows more than the bounds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn load_grows_the_vm() {
     if !guest_or_skip("load_grows_the_vm") {

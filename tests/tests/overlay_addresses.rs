@@ -1,4 +1,5 @@
-//! Overlay addresses of VMs: the controller and IPPool objects on an API server, ours and Kubernetes' own.
+//! Overlay addresses of VMs: the controller and IPPool objects on an API server, ours and
+//! Kubernetes' own.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

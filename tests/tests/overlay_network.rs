@@ -1,5 +1,5 @@
-//! The overlay network between nodes: the real program on two nodes, which are networks of this test's own, with an API server that knows
-//! them and guests that are networks as well.
+//! The overlay network between nodes: the real program on two nodes, which are networks of this
+//! test's own, with an API server that knows them and guests that are networks as well.
 //!
 //! ```text
 //!  guest 10.100.128.1 ── node 10.198.0.11 ── switch 10.198.0.1, the API server ── node 10.198.0.12 ── guest 10.100.128.2
@@ -170,7 +170,8 @@ impl<'a> Node<'a> {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    /// Where its tunnel sends frames for everybody, by the last numbers; what is in the way of knowing.
+    /// Where its tunnel sends frames for everybody, by the last numbers; what is in the way of
+    /// knowing.
     fn targets(&self) -> Result<Vec<u8>, String> {
         let mut list = self.network.command("bridge");
         list.args(["-j", "fdb", "show", "dev", TUNNEL]);

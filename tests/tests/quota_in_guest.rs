@@ -1,5 +1,6 @@
-//! A runner's quota in a container whose cgroups are of version 2: such a container is made inside a guest, for the machine that tests
-//! may have cgroups of version 1 only, as this project's own have. In a pod with those of version 1 it is held by `cluster_vms`.
+//! A runner's quota in a container whose cgroups are of version 2: such a container is made inside
+//! a guest, for the machine that tests may have cgroups of version 1 only, as this project's own
+//! have. In a pod with those of version 1 it is held by `cluster_vms`.
 
 use bellows_tests::guest_or_skip;
 use bellows_tests::loads::{IN_GUEST, put_program};
@@ -14,7 +15,8 @@ const GROUP: &str = "/sys/fs/cgroup/made/pod";
 const MAKE: &str = "cd /sys/fs/cgroup; echo '+cpu +memory' > cgroup.subtree_control; mkdir -p made/pod; \
      echo '+cpu +memory' > made/cgroup.subtree_control";
 
-/// N20: the runner's group is made below a process that stays where it is, and holds to its quota whoever is in it.
+/// N20: the runner's group is made below a process that stays where it is, and holds to its quota
+/// whoever is in it.
 #[tokio::test]
 async fn n20_a_container_with_cgroups_of_version_2_holds_a_process_to_its_quota() {
     if !guest_or_skip("n20_a_container_with_cgroups_of_version_2_holds_a_process_to_its_quota") {

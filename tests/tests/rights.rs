@@ -1,5 +1,5 @@
-//! What people may do with VMs: those who may view or edit a namespace, by the roles that Kubernetes has for that. Its controllers put
-//! ours into them (`deploy/crds`).
+//! What people may do with VMs: those who may view or edit a namespace, by the roles that
+//! Kubernetes has for that. Its controllers put ours into them (`deploy/crds`).
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

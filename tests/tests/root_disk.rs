@@ -72,7 +72,8 @@ async fn rows_survive_power_off_panic_and_stop_of_the_guest() {
     grows_and_is_restored(&site).await;
 }
 
-/// Requirement: D1. A guest with a disk that stays moves between pods of one machine and keeps its disk afterwards.
+/// Requirement: D1. A guest with a disk that stays moves between pods of one machine and keeps its
+/// disk afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disk_moves_with_its_guest() {
     if !guest_or_skip("disk_moves_with_its_guest") {
@@ -122,7 +123,8 @@ async fn stops_and_starts(site: &Site) {
     assert_eq!(rows(site).await, ["first", "flushed"]);
 }
 
-/// Requirement: D4. The backup is made while the guest runs, and the VM that is made of it has its rows.
+/// Requirement: D4. The backup is made while the guest runs, and the VM that is made of it has its
+/// rows.
 async fn grows_and_is_restored(site: &Site) {
     let size = || async {
         let line = "blockdev --getsize64 /dev/vda || cat /sys/class/block/vda/size";
@@ -187,7 +189,8 @@ fn names(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Requirement: D1. A disk goes with its VM alone, and `--keep-disk` keeps it for the next VM of the name.
+/// Requirement: D1. A disk goes with its VM alone, and `--keep-disk` keeps it for the next VM of
+/// the name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disk_goes_with_its_vm_unless_it_is_kept() {
     if !guest_or_skip("disk_goes_with_its_vm_unless_it_is_kept") {

@@ -1,4 +1,5 @@
-//! The API's store is lost, replaced or set back while real guests run. `attacks/operator.rs` plays the same with a stand-in.
+//! The API's store is lost, replaced or set back while real guests run. `attacks/operator.rs` plays
+//! the same with a stand-in.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

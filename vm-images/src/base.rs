@@ -1,6 +1,8 @@
-//! The base layer of a guest: packages unpacked, kernel taken out, users made, the rest removed, database filled.
+//! The base layer of a guest: packages unpacked, kernel taken out, users made, the rest removed,
+//! database filled.
 //!
-//! It holds nothing of ours that changes often, so a new monitor or another service repeats none of it.
+//! It holds nothing of ours that changes often, so a new monitor or another service repeats none of
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs;

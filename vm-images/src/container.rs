@@ -1,13 +1,14 @@
-//! Container images as the base of a guest: read from an OCI image layout (a directory, or the archive of one) or from what
-//! `docker save` writes, without a daemon or a registry.
+//! Container images as the base of a guest: read from an OCI image layout (a directory, or the
+//! archive of one) or from what `docker save` writes, without a daemon or a registry.
 //!
 //! ```text
 //! archive ──> manifest, config ──> layers, read once ──> what the image holds ──> layers, read again ──> directory
 //!             (digests checked)    (digests checked)     (tree.rs: no file yet)   (only what is left over)
 //! ```
 //!
-//! What is read was written by others: every document and record is bounded, digests are checked before anything rests on them,
-//! and no path can lead out of the directory that is written ([`tree`]).
+//! What is read was written by others: every document and record is bounded, digests are checked
+//! before anything rests on them, and no path can lead out of the directory that is written
+//! ([`tree`]).
 
 mod build;
 mod config;

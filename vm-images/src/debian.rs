@@ -1,7 +1,9 @@
-//! The package layer: the Debian packages of a recipe, chosen and checked by apt, kept as they were downloaded.
+//! The package layer: the Debian packages of a recipe, chosen and checked by apt, kept as they were
+//! downloaded.
 //!
-//! apt runs with a configuration, state and cache of its own inside the work directory; nothing of the host's package
-//! state is read or changed but the mirror's address and the connection settings.
+//! apt runs with a configuration, state and cache of its own inside the work directory; nothing of
+//! the host's package state is read or changed but the mirror's address and the connection
+//! settings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -184,7 +186,8 @@ impl Apt {
             })
     }
 
-    /// Links packages of an older layer where apt looks for finished downloads; it checks their hashes itself.
+    /// Links packages of an older layer where apt looks for finished downloads; it checks their
+    /// hashes itself.
     fn reuse(&self, former: &Path) -> Result<(), BuildError> {
         for entry in fs::read_dir(former).at("list", former)? {
             let path = entry.at("list", former)?.path();
@@ -357,7 +360,8 @@ fn gather(
     })
 }
 
-/// Name and version from apt's file name `name_version_arch.deb`, in which a colon is written `%3a`.
+/// Name and version from apt's file name `name_version_arch.deb`, in which a colon is written
+/// `%3a`.
 fn package_of_file(file: &str) -> Option<(String, String)> {
     let stem = file.strip_suffix(".deb")?;
     let mut parts = stem.split('_');
@@ -367,8 +371,8 @@ fn package_of_file(file: &str) -> Option<(String, String)> {
 
 /// Unpacks every package of a layer into `root`, which becomes a merged-/usr tree.
 ///
-/// Maintainer scripts do not run. Packages are unpacked in the order of their names, so that a file two packages have
-/// is always the same one's.
+/// Maintainer scripts do not run. Packages are unpacked in the order of their names, so that a file
+/// two packages have is always the same one's.
 pub(crate) fn unpack(
     layer: &Layer<Packages>,
     root: &Path,

@@ -81,8 +81,8 @@ fn seek_to(file: &File, at: u64, whence: Whence, length: u64) -> io::Result<u64>
 
 /// SHA-256 over the sorted listing of a tree, and the bytes of its files.
 ///
-/// A line per entry: path, type, mode, size, content's SHA-256 or the link's target. Owners and times are left out: a
-/// runtime tree is read by whoever built it.
+/// A line per entry: path, type, mode, size, content's SHA-256 or the link's target. Owners and
+/// times are left out: a runtime tree is read by whoever built it.
 pub(crate) fn of_tree(root: &Path, on_progress: &mut dyn FnMut(u64)) -> io::Result<(Digest, u64)> {
     let mut hasher = Sha256::new();
     let mut total = 0u64;

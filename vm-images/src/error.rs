@@ -202,7 +202,8 @@ impl<T> IoContext<T> for io::Result<T> {
     }
 }
 
-/// What is said to be needed when a disk ran full and nothing better is known: the largest builtin image with its layers.
+/// What is said to be needed when a disk ran full and nothing better is known: the largest builtin
+/// image with its layers.
 const BUILD_MIB: u64 = 2048;
 
 /// The error for a full disk, with what is free now; `need_mib` is 0 if it is not known.

@@ -1,7 +1,8 @@
-//! The root disk: made from a directory by mke2fs with every choice pinned, then freed of what it took from the clock.
+//! The root disk: made from a directory by mke2fs with every choice pinned, then freed of what it
+//! took from the clock.
 //!
-//! mke2fs copies each file's change time, which nothing but the clock can set, so those are overwritten in the image.
-//! Source of the layout: the kernel's Documentation/filesystems/ext4.
+//! mke2fs copies each file's change time, which nothing but the clock can set, so those are
+//! overwritten in the image. Source of the layout: the kernel's Documentation/filesystems/ext4.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

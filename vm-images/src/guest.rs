@@ -1,4 +1,5 @@
-//! The last step of a guest image: the base layer, our scripts and programs, a file system, a manifest.
+//! The last step of a guest image: the base layer, our scripts and programs, a file system, a
+//! manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -139,8 +140,8 @@ pub(crate) fn build(
     Ok(store.publish(guard, &key, &out, &manifest)?)
 }
 
-/// Makes a disk, `disk_mib` MiB large, of the tree that is whole in `root` of a working directory, puts it and what boots it, from
-/// `boots`, in `out`, and lists what is there.
+/// Makes a disk, `disk_mib` MiB large, of the tree that is whole in `root` of a working directory,
+/// puts it and what boots it, from `boots`, in `out`, and lists what is there.
 pub(crate) fn finish(
     work: &Path,
     disk_mib: u32,
@@ -250,7 +251,8 @@ fn services(guest: &GuestRecipe) -> Vec<ServiceRecipe> {
     services
 }
 
-/// What busybox's init does. A line's command is cut at 256 bytes, so services keep theirs in files.
+/// What busybox's init does. A line's command is cut at 256 bytes, so services keep theirs in
+/// files.
 fn inittab(guest: &GuestRecipe, services: &[ServiceRecipe]) -> String {
     let mut text = String::from("::sysinit:/usr/lib/bellows/sysinit\n");
     for service in services {

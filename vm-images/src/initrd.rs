@@ -1,4 +1,5 @@
-//! The initial RAM disk: a "newc" cpio archive written here, so that the same content always gives the same bytes.
+//! The initial RAM disk: a "newc" cpio archive written here, so that the same content always gives
+//! the same bytes.
 //!
 //! Source of the format: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
 
@@ -24,7 +25,8 @@ const TYPE_CHAR: u32 = 0o020_000;
 /// The archive is padded to this, as every writer of it does.
 const BLOCK: usize = 512;
 
-/// Writes the archive; `entries` by path without a leading slash, parents first (which sorting gives).
+/// Writes the archive; `entries` by path without a leading slash, parents first (which sorting
+/// gives).
 pub(crate) fn archive(entries: &BTreeMap<String, Entry>, time: u32) -> Vec<u8> {
     let mut out = Vec::new();
     for (number, (path, entry)) in (1u32..).zip(entries) {
@@ -70,7 +72,8 @@ struct Header {
 
 fn record(out: &mut Vec<u8>, header: &Header, path: &str, data: &[u8]) {
     let length = |n: usize| u32::try_from(n).expect("files of an initial RAM disk are below 4 GiB");
-    // Inode, mode, uid, gid, links, mtime, size, device of the file system (2), own device (2), name length, checksum.
+    // Inode, mode, uid, gid, links, mtime, size, device of the file system (2), own device (2),
+    // name length, checksum.
     let fields = [
         header.number,
         header.mode,

@@ -19,7 +19,8 @@ const ORDER: &str = "order";
 /// The file that lists those that wait for a service.
 const LATE: &str = "late";
 
-/// Takes kernel and modules out of `root`, writes `vmlinuz` and `initrd.cpio` into `out`, and returns the version.
+/// Takes kernel and modules out of `root`, writes `vmlinuz` and `initrd.cpio` into `out`, and
+/// returns the version.
 ///
 /// Afterwards `root` holds only the modules loaded after boot, under [`MODULES`].
 pub(crate) fn extract(

@@ -1,7 +1,8 @@
 //! Images: recipes, their builder, the cache of what was built, and OCI archives of it ([`oci`]).
 //!
-//! Two kinds of artefact are built from Debian packages. A *guest* is a kernel, an initial RAM disk and a root disk that
-//! a virtual machine boots; a *runtime* is QEMU with everything it needs, independent of the host.
+//! Two kinds of artefact are built from Debian packages. A *guest* is a kernel, an initial RAM disk
+//! and a root disk that a virtual machine boots; a *runtime* is QEMU with everything it needs,
+//! independent of the host.
 //!
 //! ```text
 //! recipe ──> packages layer ──> base layer ──> guest image        recipe ──> packages layer ──> runtime image
@@ -9,8 +10,9 @@
 //!                                kernel)         file system)
 //! ```
 //!
-//! Each layer is cached by what it is made from, so a new monitor repeats only the last step. Same packages and same
-//! programs give the same digest. The reference of recipes and cache is `docs/images.md`.
+//! Each layer is cached by what it is made from, so a new monitor repeats only the last step. Same
+//! packages and same programs give the same digest. The reference of recipes and cache is
+//! `docs/images.md`.
 
 #![forbid(unsafe_code)]
 
@@ -56,8 +58,8 @@ use progress::Reporter;
 /// What a build uses beside the recipe.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inputs {
-    /// Directory with the programs that a guest recipe lists under `guest.binaries`. Without it the image has none of
-    /// them; its init says so on the console.
+    /// Directory with the programs that a guest recipe lists under `guest.binaries`. Without it the
+    /// image has none of them; its init says so on the console.
     pub guest_binaries: Option<PathBuf>,
     /// Ask the Debian mirror for newer packages even if the cache has some.
     pub refresh: bool,
@@ -67,8 +69,8 @@ pub struct Inputs {
 
 /// Builds an image and makes its name point to it. Waits for other builds in the same cache.
 ///
-/// Blocks for as long as it takes (seconds to a minute) and reports at least every [`TICK`] while it does. Nothing of an
-/// unfinished build is visible, and nothing it starts outlives it.
+/// Blocks for as long as it takes (seconds to a minute) and reports at least every [`TICK`] while
+/// it does. Nothing of an unfinished build is visible, and nothing it starts outlives it.
 ///
 /// # Errors
 /// [`BuildError`]; the cache is then as it was.

@@ -1,4 +1,5 @@
-//! Finds the Debian mirror this machine itself uses. It is used and forgotten: no artefact names it.
+//! Finds the Debian mirror this machine itself uses. It is used and forgotten: no artefact names
+//! it.
 
 use std::fs;
 use std::path::Path;

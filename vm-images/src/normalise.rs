@@ -1,4 +1,5 @@
-//! Makes a tree forget when it was made, and packs it into a tar that is the same for the same tree.
+//! Makes a tree forget when it was made, and packs it into a tar that is the same for the same
+//! tree.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

@@ -1,10 +1,13 @@
-//! OCI images from files and trees, written as one archive that any container runtime imports: no daemon, no registry.
+//! OCI images from files and trees, written as one archive that any container runtime imports: no
+//! daemon, no registry.
 //!
-//! The same input gives the same bytes: names are sorted, owners are root, times are the epoch. Nothing is compressed, since an
-//! archive is read once, on the machine it was made on or by a registry that compresses as it likes; and nothing is written twice:
-//! a first pass over the files yields digests and sizes, a second one the archive.
+//! The same input gives the same bytes: names are sorted, owners are root, times are the epoch.
+//! Nothing is compressed, since an archive is read once, on the machine it was made on or by a
+//! registry that compresses as it likes; and nothing is written twice: a first pass over the files
+//! yields digests and sizes, a second one the archive.
 //!
-//! Format: the OCI image layout in a tar, with the name where containerd looks for it (`io.containerd.image.name`).
+//! Format: the OCI image layout in a tar, with the name where containerd looks for it
+//! (`io.containerd.image.name`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -53,7 +56,8 @@ pub struct OciImage {
     pub working_dir: Option<String>,
 }
 
-/// A part of a layer. Directories above it are made; a later part of the same path replaces an earlier one.
+/// A part of a layer. Directories above it are made; a later part of the same path replaces an
+/// earlier one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Part {

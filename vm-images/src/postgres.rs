@@ -1,8 +1,9 @@
 //! The database of a guest image, made at build time with the guest's own programs.
 //!
-//! Everything runs in the server's single-user mode: one process, no background writer, no timer, no sampling beyond
-//! what is forced to be complete, so that the same packages write the same pages. What is random by design (the
-//! cluster's identity) and what is a time is then overwritten, see [`control`].
+//! Everything runs in the server's single-user mode: one process, no background writer, no timer,
+//! no sampling beyond what is forced to be complete, so that the same packages write the same
+//! pages. What is random by design (the cluster's identity) and what is a time is then overwritten,
+//! see [`control`].
 
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
@@ -76,8 +77,8 @@ pub(crate) fn create(
     Ok(unreproducible(recipe.bench_scale))
 }
 
-/// What a second build would make differently: statistics of more rows than ANALYZE can look at depend on which it
-/// looked at.
+/// What a second build would make differently: statistics of more rows than ANALYZE can look at
+/// depend on which it looked at.
 fn unreproducible(scale: u32) -> Vec<String> {
     let accounts = u64::from(scale) * ACCOUNTS_PER_SCALE;
     let is_sampled = accounts > LARGEST_TARGET * ROWS_PER_TARGET;
@@ -246,7 +247,8 @@ fn role_sql(role: &RoleRecipe) -> String {
 
 /// What `pgbench -i` would make, without its random choices: the statistics see every row.
 ///
-/// Source of the schema: the documentation of pgbench ("Initialization Options", "What Is the Transaction").
+/// Source of the schema: the documentation of pgbench ("Initialization Options", "What Is the
+/// Transaction").
 fn bench_sql(scale: u32) -> String {
     let accounts = u64::from(scale) * ACCOUNTS_PER_SCALE;
     let tellers = u64::from(scale) * 10;
@@ -265,8 +267,8 @@ fn bench_sql(scale: u32) -> String {
         "ALTER TABLE pgbench_tellers ADD PRIMARY KEY (tid)".into(),
         "ALTER TABLE pgbench_accounts ADD PRIMARY KEY (aid)".into(),
     ];
-    // The column with the largest target decides how many rows are looked at; `filler` is the one whose statistics
-    // stay small whatever the target.
+    // The column with the largest target decides how many rows are looked at; `filler` is the one
+    // whose statistics stay small whatever the target.
     let target = accounts
         .div_ceil(ROWS_PER_TARGET)
         .clamp(100, LARGEST_TARGET);

@@ -78,7 +78,8 @@ pub enum Amount {
     Bytes(u64),
 }
 
-/// One report. Comes when a step begins, when its amount changes, and at least every [`TICK`] while a program runs.
+/// One report. Comes when a step begins, when its amount changes, and at least every [`TICK`] while
+/// a program runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     /// Which step.
@@ -134,7 +135,8 @@ impl<'a> Reporter<'a> {
         self.send();
     }
 
-    /// Changes the amount; sent at once only if the last report is a [`TICK`] old, so that tight loops stay cheap.
+    /// Changes the amount; sent at once only if the last report is a [`TICK`] old, so that tight
+    /// loops stay cheap.
     pub(crate) fn amount(&mut self, amount: Amount) {
         self.last.amount = amount;
         if self.last_sent.elapsed() >= TICK {

@@ -52,7 +52,8 @@ pub struct DebianRecipe {
     pub suites: Vec<SuiteRecipe>,
     /// Packages, with what they depend on.
     pub packages: Vec<String>,
-    /// Packages treated as if they were there, so that neither they nor what only they need is fetched.
+    /// Packages treated as if they were there, so that neither they nor what only they need is
+    /// fetched.
     pub assume_installed: Vec<String>,
     /// Take security updates too, when the host's own apt configuration names such an archive.
     pub security_updates: bool,

@@ -1,7 +1,9 @@
-//! The runtime artefact: programs, the libraries they need and their firmware, run by their own dynamic loader.
+//! The runtime artefact: programs, the libraries they need and their firmware, run by their own
+//! dynamic loader.
 //!
-//! Each program gets a wrapper in `bin/` that starts it through the loader of the tree, so that neither the host's
-//! libraries nor a chroot are needed. The tree is at the same time a root file system for a container.
+//! Each program gets a wrapper in `bin/` that starts it through the loader of the tree, so that
+//! neither the host's libraries nor a chroot are needed. The tree is at the same time a root file
+//! system for a container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -219,7 +221,8 @@ fn libraries(
     Ok(found)
 }
 
-/// `name => path (address)`, `name => not found`, `path (address)`; the kernel's own object has no path.
+/// `name => path (address)`, `name => not found`, `path (address)`; the kernel's own object has no
+/// path.
 fn parse_library(line: &str) -> Option<PathBuf> {
     let line = line.trim();
     if let Some((name, target)) = line.split_once(" => ") {

@@ -9,9 +9,10 @@
 //!   tmp/<random>/             work in progress
 //! ```
 //!
-//! A build works in `tmp/`, then moves its result to `blobs/` and replaces the reference, each by one rename, so that a
-//! build that is killed leaves nothing but a directory in `tmp/`, which the next holder of the lock removes. Reading
-//! takes no lock: what a reference names is complete, and stays until [`Store::collect`].
+//! A build works in `tmp/`, then moves its result to `blobs/` and replaces the reference, each by
+//! one rename, so that a build that is killed leaves nothing but a directory in `tmp/`, which the
+//! next holder of the lock removes. Reading takes no lock: what a reference names is complete, and
+//! stays until [`Store::collect`].
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -153,8 +154,8 @@ impl Store {
 
     /// The newest build of an image, if there is one and it is whole.
     ///
-    /// Checks the manifest's digest and the length of every file, which costs well under a millisecond;
-    /// [`Store::verify`] reads everything.
+    /// Checks the manifest's digest and the length of every file, which costs well under a
+    /// millisecond; [`Store::verify`] reads everything.
     ///
     /// # Errors
     /// When the name is no name, or what is there is damaged.
@@ -229,7 +230,8 @@ impl Store {
         Ok(images)
     }
 
-    /// Forgets an image's name, and says whether there was one. Its files stay until [`Store::collect`].
+    /// Forgets an image's name, and says whether there was one. Its files stay until
+    /// [`Store::collect`].
     ///
     /// # Errors
     /// When the name is no name, or the reference cannot be removed.
@@ -270,7 +272,8 @@ impl Store {
         Ok(image)
     }
 
-    /// Writes the manifest and renames the directory to its digest. An equal artefact that is there already stays.
+    /// Writes the manifest and renames the directory to its digest. An equal artefact that is there
+    /// already stays.
     fn settle(&self, dir: &Path, file: &str, json: &[u8]) -> Result<Digest, StoreError> {
         let digest = digest::of_bytes(json);
         let path = dir.join(file);

@@ -1,8 +1,9 @@
-//! The monitor inside each VM: it approves shrinks by what is in use, asks for growth when memory climbs, sizes the
-//! database's file cache, and serves the host metrics the agent reads.
+//! The monitor inside each VM: it approves shrinks by what is in use, asks for growth when memory
+//! climbs, sizes the database's file cache, and serves the host metrics the agent reads.
 //!
-//! [`core`] decides, [`shell`] does. [`run`] is the whole monitor on bound listeners; the binary `vm-monitor` adds only the
-//! command line, the log and the signals. Protocol and rules: docs/compatibility/monitor.md.
+//! [`core`] decides, [`shell`] does. [`run`] is the whole monitor on bound listeners; the binary
+//! `vm-monitor` adds only the command line, the log and the signals. Protocol and rules:
+//! docs/compatibility/monitor.md.
 
 pub mod core;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -53,7 +54,8 @@ pub enum BindError {
 }
 
 impl Bound {
-    /// Reads the token and the certificates of a configuration and binds both of its addresses. Port 0 takes a free one.
+    /// Reads the token and the certificates of a configuration and binds both of its addresses.
+    /// Port 0 takes a free one.
     ///
     /// A taken port of the metrics page is a warning: other programs export metrics at 9100 too,
     /// and a guest without its monitor is never sized. The page is not tried again later, so that

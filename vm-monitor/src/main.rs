@@ -28,7 +28,8 @@ impl From<Exit> for ExitCode {
 }
 
 fn main() -> ExitCode {
-    // One VM, one monitor: after a bug a fresh start is better than half a monitor, so no panic is survived.
+    // One VM, one monitor: after a bug a fresh start is better than half a monitor, so no panic is
+    // survived.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         print(info);

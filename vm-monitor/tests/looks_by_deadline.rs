@@ -1,4 +1,5 @@
-//! A real monitor over a group that has `memory.current`: cheap looks, early requests, and no request for page cache.
+//! A real monitor over a group that has `memory.current`: cheap looks, early requests, and no
+//! request for page cache.
 
 mod harness;
 

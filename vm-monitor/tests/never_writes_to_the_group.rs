@@ -85,8 +85,9 @@ fn no_source_file_opens_anything_for_writing() {
                 ".write(true)",
                 ".append(true)",
             ] {
-                // A pressure trigger is armed by writing into its file; the estimator of the working set and the soft
-                // squeeze, off unless asked for, take memory by another. Nothing else is ever opened for writing.
+                // A pressure trigger is armed by writing into its file; the estimator of the
+                // working set and the soft squeeze, off unless asked for, take memory by another.
+                // Nothing else is ever opened for writing.
                 let is_excused =
                     path.ends_with("shell/pressure.rs") || path.ends_with("shell/reclaim.rs");
                 assert!(
@@ -95,7 +96,8 @@ fn no_source_file_opens_anything_for_writing() {
                     path.display()
                 );
             }
-            // The kernel's limits are not even named in code, so that no file of theirs can be opened.
+            // The kernel's limits are not even named in code, so that no file of theirs can be
+            // opened.
             for limit in ["memory.high", "memory.max", "memory.low", "memory.min"] {
                 let named = code.lines().any(|line| {
                     !line.trim_start().starts_with("//") && line.contains(&format!("\"{limit}"))

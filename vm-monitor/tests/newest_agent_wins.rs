@@ -1,4 +1,5 @@
-//! One agent at a time: the newest, but only once it has shaken hands. And nobody may dawdle at the door.
+//! One agent at a time: the newest, but only once it has shaken hands. And nobody may dawdle at the
+//! door.
 
 mod harness;
 

@@ -1,7 +1,8 @@
 //! The file cache on a real PostgreSQL server, of whatever version this machine has.
 //!
-//! A stock server has no file cache of its own, so a setting that it has and that reloads (`effective_cache_size`) stands
-//! in its place; everything from the wire to the configuration file is as with the deployed one.
+//! A stock server has no file cache of its own, so a setting that it has and that reloads
+//! (`effective_cache_size`) stands in its place; everything from the wire to the configuration file
+//! is as with the deployed one.
 #![cfg(feature = "postgres")]
 
 mod harness;
@@ -19,7 +20,8 @@ use vm_monitor::core::file_cache::Sizing;
 use vm_monitor::shell::config::{FileCache, Secret, SettingName};
 use vm_monitor::{Bound, Config, RunError};
 
-/// A server of our own on a socket in its own folder. Root may not run one, so it runs as `postgres` or `nobody` then.
+/// A server of our own on a socket in its own folder. Root may not run one, so it runs as
+/// `postgres` or `nobody` then.
 struct Server {
     folder: TempDir,
     programs: PathBuf,
@@ -334,7 +336,8 @@ async fn missing_rights_fail_the_request_and_say_so() {
     guest.stop().await;
 }
 
-/// The binary as the guest image runs it: one line about the missing setting, however many agents come.
+/// The binary as the guest image runs it: one line about the missing setting, however many agents
+/// come.
 #[tokio::test]
 async fn the_missing_setting_is_said_once() {
     let Some(server) = Server::start("the_missing_setting_is_said_once") else {

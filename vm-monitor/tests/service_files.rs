@@ -1,4 +1,5 @@
-//! The service files under `dist/`: an unprivileged user, one capability, settings the program knows.
+//! The service files under `dist/`: an unprivileged user, one capability, settings the program
+//! knows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -73,8 +74,8 @@ fn given_away(script: &str, environment: &[(&str, &str)], there: &[&str]) -> Vec
     names.collect()
 }
 
-/// The group's files that a service gives its user: to arm triggers on always, to take memory by only where that is
-/// switched on, and nothing that the kernel has not.
+/// The group's files that a service gives its user: to arm triggers on always, to take memory by
+/// only where that is switched on, and nothing that the kernel has not.
 #[test]
 fn only_what_is_used_is_given_away() {
     let unit = settings(&file("vm-monitor.service"));

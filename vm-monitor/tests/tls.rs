@@ -1,5 +1,5 @@
-//! The agent's port by TLS: who may come in, who may not and is counted for what, and that the agent that is there
-//! notices none of it. N31 and N32 hold inside TLS as outside.
+//! The agent's port by TLS: who may come in, who may not and is counted for what, and that the
+//! agent that is there notices none of it. N31 and N32 hold inside TLS as outside.
 #![cfg(feature = "tls")]
 
 mod harness;
@@ -86,8 +86,8 @@ fn connector(trusted: &Authority, shows: Option<&Identity>) -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
-/// A WebSocket inside TLS that has not shaken hands. The monitor's refusal comes after our part of TLS is done, so it
-/// shows only here.
+/// A WebSocket inside TLS that has not shaken hands. The monitor's refusal comes after our part of
+/// TLS is done, so it shows only here.
 async fn dial(guest: &Guest, connector: &TlsConnector) -> Result<Agent, Error> {
     let stream = TcpStream::connect(guest.addr).await?;
     let name = ServerName::try_from(NAME).expect("a name");

@@ -13,8 +13,9 @@ const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Names of the images every guest test and demo needs, in build order.
 const IMAGES: [&str; 2] = ["bellows/qemu", "bellows/postgres:15"];
 
-/// Builds `vm-monitor`, `neonvmd` and the load of the guest tests statically, as they go into images: the monitor without
-/// TLS, which would make up a quarter of it. Returns the directory that holds them.
+/// Builds `vm-monitor`, `neonvmd` and the load of the guest tests statically, as they go into
+/// images: the monitor without TLS, which would make up a quarter of it. Returns the directory that
+/// holds them.
 pub(crate) fn guest_bins() -> Result<PathBuf> {
     let selection = [
         "-p",
@@ -31,7 +32,8 @@ pub(crate) fn guest_bins() -> Result<PathBuf> {
     guest_dir()
 }
 
-/// Builds `vm-monitor` statically with everything it can do; returns its path, until guest binaries are built again.
+/// Builds `vm-monitor` statically with everything it can do; returns its path, until guest binaries
+/// are built again.
 pub(crate) fn whole_monitor() -> Result<PathBuf> {
     static_build("build the static monitor with TLS", &["-p", "vm-monitor"])?;
     Ok(guest_dir()?.join("vm-monitor"))
@@ -57,8 +59,8 @@ fn guest_dir() -> Result<PathBuf> {
     Ok(shell::target_dir()?.join(GUEST_TARGET).join("guest"))
 }
 
-/// What is compiled beside the binaries. One selection of packages and targets means one set of features, so that nothing
-/// is compiled twice within a command.
+/// What is compiled beside the binaries. One selection of packages and targets means one set of
+/// features, so that nothing is compiled twice within a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Binaries only.
@@ -91,7 +93,8 @@ pub(crate) fn host_bins(scope: Scope) -> Result<PathBuf> {
     Ok(shell::target_dir()?.join(profile).join("bellows"))
 }
 
-/// Everything a guest needs: packages, binaries, images. Quick when nothing changed. Returns the path of `bellows`.
+/// Everything a guest needs: packages, binaries, images. Quick when nothing changed. Returns the
+/// path of `bellows`.
 pub(crate) fn images(scope: Scope) -> Result<PathBuf> {
     crate::setup::ensure(crate::setup::Need::Everything)?;
     let guest_bins = guest_bins()?;

@@ -1,11 +1,11 @@
-//! `cargo xtask dist`: packages of what is installed alone: `vm-monitor`, for guests that are not built here, and `bellows`, for
-//! those who ask clusters and machines, plugin of kubectl too.
+//! `cargo xtask dist`: packages of what is installed alone: `vm-monitor`, for guests that are not
+//! built here, and `bellows`, for those who ask clusters and machines, plugin of kubectl too.
 //!
 //! Beside each package is a list of the crates in its program (`PACKAGE_VERSION.cdx.json`,
 //! CycloneDX).
 //!
-//! The same binary makes the same package, byte for byte: names, owners, modes and times are fixed, and so is the
-//! compression.
+//! The same binary makes the same package, byte for byte: names, owners, modes and times are fixed,
+//! and so is the compression.
 
 mod command;
 mod monitor;
@@ -142,7 +142,8 @@ impl Deb {
     }
 }
 
-/// A file of the tree, and the folders on the way to it, with modes that do not depend on who builds.
+/// A file of the tree, and the folders on the way to it, with modes that do not depend on who
+/// builds.
 fn put(tree: &Path, name: &str, content: &[u8], mode: u32) -> Result<()> {
     let path = tree.join(name.trim_start_matches('/'));
     let folders = path.parent().context("a folder")?;

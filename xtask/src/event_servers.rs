@@ -1,5 +1,5 @@
-//! The stores that tests of events talk to, of their makers and not ours, in the project's cache: versitygw for S3, built
-//! with the Go toolchain, and azurite for Azure blobs, which runs on Node.
+//! The stores that tests of events talk to, of their makers and not ours, in the project's cache:
+//! versitygw for S3, built with the Go toolchain, and azurite for Azure blobs, which runs on Node.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,8 @@ const S3_PROGRAM: &str = "versitygw";
 const AZURE_PACKAGE: &str = "azurite@3.35.0";
 const AZURE_PROGRAM: &str = "azurite/node_modules/azurite/dist/src/blob/main.js";
 
-/// Gets both unless they are there. Where what they need is missing, the tests that need them say so.
+/// Gets both unless they are there. Where what they need is missing, the tests that need them say
+/// so.
 pub(crate) fn ensure() -> Result<()> {
     let folder = shell::cache_dir()?.join("tools");
     s3(&folder)?;

@@ -1,6 +1,6 @@
-//! `cargo xtask fuzz`: the coverage-guided fuzzer on everything in `fuzz/targets`, and with `--properties` what it needs no
-//! nightly compiler for: the property tests of every crate that reads what others wrote, with as many cases as there is
-//! patience for.
+//! `cargo xtask fuzz`: the coverage-guided fuzzer on everything in `fuzz/targets`, and with
+//! `--properties` what it needs no nightly compiler for: the property tests of every crate that
+//! reads what others wrote, with as many cases as there is patience for.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -15,11 +15,13 @@ use crate::shell::{self, Missing};
 
 /// The fuzzer's driver; one version, so that every machine builds targets alike.
 const DRIVER: (&str, &str) = ("cargo-fuzz", "0.13.2");
-/// Runs cargo-fuzz and compiles the targets: they need instrumentation that stable compilers do not offer.
+/// Runs cargo-fuzz and compiles the targets: they need instrumentation that stable compilers do not
+/// offer.
 const TOOLCHAIN: &str = "nightly";
 /// What targets are built for.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// Most memory one input may make a target take, MiB. What is read here is small, so it must stay so.
+/// Most memory one input may make a target take, MiB. What is read here is small, so it must stay
+/// so.
 const MALLOC_LIMIT_MIB: u32 = 32;
 /// Longest an input may take, seconds.
 const INPUT_LIMIT_S: u32 = 5;

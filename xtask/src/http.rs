@@ -1,4 +1,5 @@
-//! The smallest HTTP client that reads our own daemons' JSON over a unix or TCP socket: one GET, then the connection ends.
+//! The smallest HTTP client that reads our own daemons' JSON over a unix or TCP socket: one GET,
+//! then the connection ends.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

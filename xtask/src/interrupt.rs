@@ -8,7 +8,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 static IS_TOLD: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on SIGINT and SIGTERM are noted instead of ending this process; a second one ends it at once.
+/// From now on SIGINT and SIGTERM are noted instead of ending this process; a second one ends it at
+/// once.
 pub(crate) fn catch() -> Result<()> {
     let flag = Arc::clone(IS_TOLD.get_or_init(Arc::default));
     for signal in [SIGINT, SIGTERM] {

@@ -1,5 +1,5 @@
-//! Every developer command of the project. `cargo xtask demo` and `cargo xtask test` are the two of the README; each does
-//! all of its own set-up.
+//! Every developer command of the project. `cargo xtask demo` and `cargo xtask test` are the two of
+//! the README; each does all of its own set-up.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,8 @@ struct Cli {
 enum Command {
     /// Boot a real guest, load it, and watch it grow and shrink
     Demo(demo::Options),
-    /// Everything a change must pass: format, lints, tidy, unit, golden, property and black-box tests with a real guest
+    /// Everything a change must pass: format, lints, tidy, unit, golden, property and black-box
+    /// tests with a real guest
     Test(test::Options),
     /// The cheap part of `test`: format, lints, tidy, unit tests
     Check,
@@ -53,9 +54,11 @@ enum Command {
     Bench(bench::Options),
     /// Make the packages of `vm-monitor` and `bellows`, each with a list of what is in it
     Dist(dist::Options),
-    /// Fuzz all that reads what others wrote; with `--properties`, its property tests with many cases
+    /// Fuzz all that reads what others wrote; with `--properties`, its property tests with many
+    /// cases
     Fuzz(fuzz::Options),
-    /// Run the cores of the whole system on a virtual clock under faults: `cargo xtask sim --seed 1 --seeds 100`
+    /// Run the cores of the whole system on a virtual clock under faults:
+    /// `cargo xtask sim --seed 1 --seeds 100`
     Sim(sim::Options),
     /// Record a long history of clients of the API server under faults, and check it
     Histories(histories::Options),

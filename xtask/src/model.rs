@@ -1,4 +1,5 @@
-//! `cargo xtask model`: the permit protocol and migration, model-checked in the larger bounds, built fast.
+//! `cargo xtask model`: the permit protocol and migration, model-checked in the larger bounds,
+//! built fast.
 
 use anyhow::Result;
 

@@ -31,7 +31,8 @@ pub(crate) fn complain(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "error: {line}");
 }
 
-/// The root of the checkout `cargo xtask` was called in. Not the one it was compiled in: checkouts share a target directory.
+/// The root of the checkout `cargo xtask` was called in. Not the one it was compiled in: checkouts
+/// share a target directory.
 pub(crate) fn root() -> PathBuf {
     std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
@@ -63,8 +64,9 @@ pub(crate) fn cargo() -> Result<Command> {
     command
         .current_dir(root())
         .env("CARGO_TARGET_DIR", target_dir()?);
-    // What `cargo xtask` says of this program. Build scripts that read such words (ring's) would take their crates for changed
-    // whenever cargo is called once from here and once by hand, and all that uses TLS would be compiled again.
+    // What `cargo xtask` says of this program. Build scripts that read such words (ring's) would
+    // take their crates for changed whenever cargo is called once from here and once by hand, and
+    // all that uses TLS would be compiled again.
     for (name, _) in std::env::vars_os() {
         if is_about_us(&name) {
             command.env_remove(name);

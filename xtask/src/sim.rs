@@ -10,7 +10,8 @@ use crate::shell;
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Options {
-    /// `--seed N --seeds COUNT --vms 200 --hours 24 --faults none|light|heavy --steps N --json FILE`; `--help` lists all
+    /// `--seed N --seeds COUNT --vms 200 --hours 24 --faults none|light|heavy --steps N`;
+    /// `--help` lists all
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

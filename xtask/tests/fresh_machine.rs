@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-/// Found on a machine that had Go and nothing else: a quarter of an hour of building, then no `mmdebstrap`.
+/// Found on a machine that had Go and nothing else: a quarter of an hour of building, then no
+/// `mmdebstrap`.
 #[test]
 fn what_builds_a_cluster_is_installed_before_anything_is_built() {
     let empty = tempfile::tempdir().expect("a directory");

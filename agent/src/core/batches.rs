@@ -1,8 +1,10 @@
-//! When which events of a log are sent to one receiver. Events have positions that only grow; a batch is a range of them.
+//! When which events of a log are sent to one receiver. Events have positions that only grow; a
+//! batch is a range of them.
 //!
-//! A batch is closed when it has the largest size, or when nothing was sent for a while. Once closed its bounds are kept until it
-//! is received, also over a restart, so that it is sent again as the very same batch. After a failure it is tried again by
-//! itself, with growing pauses. Batches go out in order, one at a time.
+//! A batch is closed when it has the largest size, or when nothing was sent for a while. Once
+//! closed its bounds are kept until it is received, also over a restart, so that it is sent again
+//! as the very same batch. After a failure it is tried again by itself, with growing pauses.
+//! Batches go out in order, one at a time.
 //!
 //! Source: docs/compatibility/agent.md §4.6 (sink), §7.6 (batcher), §8 (15).
 
@@ -34,8 +36,9 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Batches of at most `max` events (at least 1), sent after `push_every` at the latest, of a log that holds `done..end` for
-    /// this receiver. `closed` is the end of a batch that an earlier process had begun to send.
+    /// Batches of at most `max` events (at least 1), sent after `push_every` at the latest, of a
+    /// log that holds `done..end` for this receiver. `closed` is the end of a batch that an earlier
+    /// process had begun to send.
     #[must_use]
     pub fn new(
         now: Timestamp,

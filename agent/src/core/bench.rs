@@ -1,4 +1,5 @@
-//! A bench for the state machine: expected actions as values, requests started and ended by hand, time as seconds of a table.
+//! A bench for the state machine: expected actions as values, requests started and ended by hand,
+//! time as seconds of a table.
 
 use protocol::permit::{PluginResponse, RequestMetrics};
 use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE, Revision};

@@ -1,14 +1,17 @@
 //! What the VMs of this node used: the integral of each VM's CPU over time, in whole numbers.
 //!
-//! Time is split at every change that is seen, so the integral is exact. It is kept per VM and billed endpoint (an *account*) and
-//! made into two events per account at the end of each period. Fractions of a second that an event cannot say are carried into
-//! the next one, so that the events of an account never differ from its integral by more than half a second.
+//! Time is split at every change that is seen, so the integral is exact. It is kept per VM and
+//! billed endpoint (an *account*) and made into two events per account at the end of each period.
+//! Fractions of a second that an event cannot say are carried into the next one, so that the events
+//! of an account never differ from its integral by more than half a second.
 //!
-//! *Doubt*: while the watch fails, or this process is not there, nothing is known of a VM. Its account is then in doubt, and is
-//! settled by what is seen next: a VM that is still there had at least the smaller of its sizes before and after; one that is
-//! gone is not billed for that time, nor is a time longer than [`MAX_DOUBT`]. An account in doubt makes no event until settled.
+//! *Doubt*: while the watch fails, or this process is not there, nothing is known of a VM. Its
+//! account is then in doubt, and is settled by what is seen next: a VM that is still there had at
+//! least the smaller of its sizes before and after; one that is gone is not billed for that time,
+//! nor is a time longer than [`MAX_DOUBT`]. An account in doubt makes no event until settled.
 //!
-//! *Restart*: [`Meter::checkpoint`] holds everything; a meter made from it has all its accounts in doubt since then.
+//! *Restart*: [`Meter::checkpoint`] holds everything; a meter made from it has all its accounts in
+//! doubt since then.
 //!
 //! Source: docs/compatibility/agent.md §4.6, §8 (15). The deployed agent samples each few seconds
 //! and bills the smaller of two samples.
@@ -42,7 +45,8 @@ struct Key {
     endpoint_id: String,
 }
 
-/// What was used and not yet told: totals in parts, and what the last events told too much (below zero) or too little.
+/// What was used and not yet told: totals in parts, and what the last events told too much (below
+/// zero) or too little.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Total {
     cpu: u64,
@@ -280,7 +284,8 @@ impl Meter {
         }
     }
 
-    /// Ends the period: two events for each account with something to tell, and the next period begins.
+    /// Ends the period: two events for each account with something to tell, and the next period
+    /// begins.
     pub fn accumulate(
         &mut self,
         now: Timestamp,

@@ -245,8 +245,9 @@ fn assert_nothing_is_lost(saved: &Checkpoint, sums: &mut BTreeMap<String, Sums>)
 }
 
 proptest! {
-    /// Against a simulation that adds up microsecond by microsecond: at every moment the events and the meter together say all
-    /// that was used, and at the end of an account the events are at most half a second off.
+    /// Against a simulation that adds up microsecond by microsecond: at every moment the events and
+    /// the meter together say all that was used, and at the end of an account the events are at
+    /// most half a second off.
     #[test]
     fn n40_the_events_are_the_integral(steps in proptest::collection::vec(step(), 1..80)) {
         let (mut meter, mut micros) = (Meter::new(START), 0_u64);

@@ -1,5 +1,5 @@
-//! Calm: what keeps a VM whose load goes up and down from following every turn. All of it is optional and off by default; what it
-//! did is in the decision as a [`Bound`].
+//! Calm: what keeps a VM whose load goes up and down from following every turn. All of it is
+//! optional and off by default; what it did is in the decision as a [`Bound`].
 //!
 //! | setting | effect |
 //! |---|---|
@@ -8,7 +8,8 @@
 //! | `downscaleCooldownSeconds` | after a growth nothing shrinks for so long |
 //! | `upscaleCooldownSeconds` | after a shrink the load alone makes nothing grow for so long |
 //!
-//! It is applied to the goal, before wishes, refusals and bounds: those win over it. What memory asks for is never delayed.
+//! It is applied to the goal, before wishes, refusals and bounds: those win over it. What memory
+//! asks for is never delayed.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;

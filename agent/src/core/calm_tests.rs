@@ -266,7 +266,8 @@ proptest! {
     }
 }
 
-/// Patches made while the load goes up and down with this half period, seconds, for ten minutes. Every peer agrees at once.
+/// Patches made while the load goes up and down with this half period, seconds, for ten minutes.
+/// Every peer agrees at once.
 fn resizes(scaling: ScalingConfig, half_period: u64) -> u32 {
     let mut world = World::with(1, scaling);
     world.connect(true, true);

@@ -1,5 +1,5 @@
-//! A core's whole state as a record of the journal, and back: what replay goes on from. Every member of the core is named here, so
-//! that a new one cannot be forgotten.
+//! A core's whole state as a record of the journal, and back: what replay goes on from. Every
+//! member of the core is named here, so that a new one cannot be forgotten.
 
 use std::collections::VecDeque;
 
@@ -171,7 +171,8 @@ fn config_of(settings: &CoreSettings, tick: u64) -> CoreConfig {
     }
 }
 
-/// The revision an object says it reached. Decisions rest on its number; when it was reached is only measured.
+/// The revision an object says it reached. Decisions rest on its number; when it was reached is
+/// only measured.
 fn reached_by(info: &VmInfo) -> Option<StampedRevision> {
     info.current_revision.map(|reached| StampedRevision {
         revision: reached.revision,

@@ -23,7 +23,8 @@ pub struct Timers {
     pub monitor_denied_downscale_cooldown: Span,
     /// How long the monitor's wish holds the size.
     pub monitor_requested_upscale_valid_period: Span,
-    /// How long after a permit that announced a migration an answer without the announcement is not believed.
+    /// How long after a permit that announced a migration an answer without the announcement is not
+    /// believed.
     pub migration_hold: Span,
 }
 

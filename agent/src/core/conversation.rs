@@ -1,5 +1,5 @@
-//! One connection to a VM's monitor after its handshake. The question it answers: *what is to be sent now, who has his
-//! answer, and is the monitor still there?*
+//! One connection to a VM's monitor after its handshake. The question it answers: *what is to be
+//! sent now, who has his answer, and is the monitor still there?*
 //!
 //! ```text
 //!   our calls, a health check every 5 s --> frames out, each under an id of its own --> [`Output::Send`]
@@ -8,20 +8,22 @@
 //!               +-- anything else                              --> a complaint, or the end
 //! ```
 //!
-//! *Happy path*: a call is sent under the next even id; the frame under that id ends it.
-//! *Failure paths*: no answer in time, one of another kind or one that does not decode ends the call with a [`CallError`];
-//! what cannot be read as a frame, a known message with wrong content, and health checks that fail for too long end the
-//! connection ([`Breach`]). *Recovery*: a connection has no state that the next one needs; [`Conversation::close`] ends every
-//! call that still waits.
+//! *Happy path*: a call is sent under the next even id; the frame under that id ends it. *Failure
+//! paths*: no answer in time, one of another kind or one that does not decode ends the call with a
+//! [`CallError`]; what cannot be read as a frame, a known message with wrong content, and health
+//! checks that fail for too long end the connection ([`Breach`]). *Recovery*: a connection has no
+//! state that the next one needs; [`Conversation::close`] ends every call that still waits.
 //!
 //! # Invariants
-//! * A call ends exactly once, whatever comes, and no id is used twice: `n33_n37_a_hundred_thousand_conversations_…`.
+//! * A call ends exactly once, whatever comes, and no id is used twice:
+//!   `n33_n37_a_hundred_thousand_conversations_…`.
 //! * One health check at a time: same test.
-//! * A complaint is never answered, so that two sides cannot complain to one another for ever: same test.
+//! * A complaint is never answered, so that two sides cannot complain to one another for ever: same
+//!   test.
 //! * A guest cannot make us handle more than ten wishes of one urgency, and ten pushes, a second:
 //!   `wishes_and_pushes_too_close_together_are_one`.
-//! * A guest cannot make us read more than [`pace::FRAMES`] allows, and one that tries for long is left:
-//!   `monitor_that_floods_is_paused_and_then_left`.
+//! * A guest cannot make us read more than [`pace::FRAMES`] allows, and one that tries for long is
+//!   left: `monitor_that_floods_is_paused_and_then_left`.
 //!
 //! Source: docs/compatibility/agent.md §4.1.
 
@@ -47,8 +49,8 @@ use self::pace::{Bucket, FRAMES, Flood};
 use super::Wish;
 pub use answers::{Answer, Ask, CallError, Downscaled};
 
-/// Wishes closer together than this are one: a guest must not be able to keep the agent busy. The first one always counts,
-/// and so does one that is more urgent.
+/// Wishes closer together than this are one: a guest must not be able to keep the agent busy. The
+/// first one always counts, and so does one that is more urgent.
 pub const WISH_GAP: Span = Span::from_millis(100);
 /// Pushes closer together than this are one, for the same reason.
 pub const PUSH_GAP: Span = Span::from_millis(100);
@@ -178,7 +180,8 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// A connection whose handshake has just ended with `version`. In version 2 it begins with our capabilities.
+    /// A connection whose handshake has just ended with `version`. In version 2 it begins with our
+    /// capabilities.
     #[must_use]
     pub fn new(now: Timestamp, version: Version, limits: Limits) -> Self {
         let mut conversation = Self {

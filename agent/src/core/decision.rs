@@ -187,7 +187,8 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Whether a person would call it another decision than `other`: votes and the way there may differ.
+    /// Whether a person would call it another decision than `other`: votes and the way there may
+    /// differ.
     #[must_use]
     pub fn differs_from(&self, other: &Self) -> bool {
         (self.target, self.reason, self.bounded_by)

@@ -1,8 +1,9 @@
-//! From the goal to the size the VM should have: wishes and refusals of the monitor, missing metrics, bounds.
-//! Source: docs/compatibility/agent.md §2.4.
+//! From the goal to the size the VM should have: wishes and refusals of the monitor, missing
+//! metrics, bounds. Source: docs/compatibility/agent.md §2.4.
 //!
-//! Precedence, later wins: goal, calm (see [`super::calm`]), the monitor's wish or refusal (whichever is more), hold
-//! without metrics or under memory pressure, maximum, minimum, and last the refusal again: a VM stays above its maximum rather than run out of memory.
+//! Precedence, later wins: goal, calm (see [`super::calm`]), the monitor's wish or refusal
+//! (whichever is more), hold without metrics or under memory pressure, maximum, minimum, and last
+//! the refusal again: a VM stays above its maximum rather than run out of memory.
 
 use protocol::time::Timestamp;
 use protocol::units::{Bytes, MilliCpu, Resources};
@@ -71,7 +72,8 @@ pub struct Desired {
     pub has_all_metrics: bool,
     /// When calm lets go of what it holds.
     pub calm_until: Option<Timestamp>,
-    /// The goal, with its margin, is below the size in use, and for how long it has been so matters.
+    /// The goal, with its margin, is below the size in use, and for how long it has been so
+    /// matters.
     pub is_below: bool,
     /// The monitor's wish made a difference, so its end will too.
     pub is_upscale_affected: bool,
@@ -153,8 +155,8 @@ impl Denied {
         whole_units(size, unit)
     }
 
-    /// The lowest size that respects the refusal; never above what the monitor had, always above what it refused, unless that
-    /// is the same.
+    /// The lowest size that respects the refusal; never above what the monitor had, always above
+    /// what it refused, unless that is the same.
     fn floor(&self, unit: Resources, step: ShrinkStep) -> Resources {
         let next = self.next_unit(unit);
         let floor = match (step, self.smallest) {
@@ -182,7 +184,8 @@ struct Wishes {
     is_denied: bool,
 }
 
-/// Wish and refusal are each compared with the calmed goal, not with one another: both can make a difference at once.
+/// Wish and refusal are each compared with the calmed goal, not with one another: both can make a
+/// difference at once.
 fn wishes(inputs: &Inputs<'_>, goal: &Goal, calmed: &Calmed) -> Wishes {
     let mut wishes = Wishes {
         size: calmed.size,
@@ -212,7 +215,8 @@ fn wishes(inputs: &Inputs<'_>, goal: &Goal, calmed: &Calmed) -> Wishes {
     wishes
 }
 
-/// While tasks wait for memory more than the settings allow, the units in use, as whole a number as they are.
+/// While tasks wait for memory more than the settings allow, the units in use, as whole a number as
+/// they are.
 fn pressure_vote(inputs: &Inputs<'_>) -> Option<f64> {
     let most = inputs.scaling.memory_pressure_hold_percent;
     let share = inputs.system?.signals.pressure_percent?;

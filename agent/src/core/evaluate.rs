@@ -163,9 +163,10 @@ impl Core {
         }
     }
 
-    /// The revision a patch carries: what the peer that allows it has acknowledged, if that is older than the newest wish. Never one
-    /// that an earlier patch carried or has outrun: a size that the VM has had before, with the revision it had then, reads in the
-    /// status as reached already, whatever it had in between.
+    /// The revision a patch carries: what the peer that allows it has acknowledged, if that is
+    /// older than the newest wish. Never one that an earlier patch carried or has outrun: a size
+    /// that the VM has had before, with the revision it had then, reads in the status as reached
+    /// already, whatever it had in between.
     fn neonvm_revision(&self, using: Resources, size: Resources) -> Revision {
         let mut revision = self.target_revision.revision;
         let patched = self.neonvm.target_revision.revision.value;

@@ -1,12 +1,15 @@
 //! From metrics to a number of compute units: each signal votes, the highest vote wins. Source:
 //! docs/compatibility/agent.md §2.3.
 //!
-//! * CPU: the load average (one minute, five minutes, or a mix, by how far they are apart) over what one unit carries.
-//! * Memory: usage over the share it may fill; with a known working set also usage and cache together.
+//! * CPU: the load average (one minute, five minutes, or a mix, by how far they are apart) over
+//!   what one unit carries.
+//! * Memory: usage over the share it may fill; with a known working set also usage and cache
+//!   together.
 //! * Working set: the file cache's hot pages over the share of memory the cache gets.
-//! * The monitor's estimate of what its guest needs, where that has a vote: over the share that usage and cache together may
-//!   fill.
-//! * Memory pressure, where that has a vote: the size in use, so that nothing shrinks (see [`super::desired`]).
+//! * The monitor's estimate of what its guest needs, where that has a vote: over the share that
+//!   usage and cache together may fill.
+//! * Memory pressure, where that has a vote: the size in use, so that nothing shrinks (see
+//!   [`super::desired`]).
 //!
 //! CPU alone is rounded to the nearest unit; memory and working set are rounded up.
 
@@ -35,7 +38,8 @@ pub struct Votes {
     /// By the monitor's estimate of the working set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub monitor_estimate: Option<f64>,
-    /// By memory pressure: the units in use, while there is too much of it. It never makes a VM grow.
+    /// By memory pressure: the units in use, while there is too much of it. It never makes a VM
+    /// grow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_pressure: Option<f64>,
 }

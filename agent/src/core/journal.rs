@@ -1,12 +1,14 @@
-//! From the steps of a core to records of the journal. A step is: something happened, the core computed until it wanted no more,
-//! and its requests start. [`Output`] is everything a step gave; [`Recorder`] turns events and outputs into records.
+//! From the steps of a core to records of the journal. A step is: something happened, the core
+//! computed until it wanted no more, and its requests start. [`Output`] is everything a step gave;
+//! [`Recorder`] turns events and outputs into records.
 //!
-//! * Routine events (metrics, deadlines, a permit renewed as it was, an object that came again) are packed into `S`; all others
-//!   are `V` and `O` lines of their own. Together they are exactly what the core was fed, in the order of their times: no two
-//!   steps of a VM have the same.
-//! * `T` holds a checksum over the outputs of all steps since the last one ([`Output::fold`]); `D` spells one output out. A `D` is
-//!   written when target, reason or bounds change, before every patch, and once a minute. Before one that moves the size
-//!   everything it rests on is written: `S`, then `T`, then `D`.
+//! * Routine events (metrics, deadlines, a permit renewed as it was, an object that came again) are
+//!   packed into `S`; all others are `V` and `O` lines of their own. Together they are exactly what
+//!   the core was fed, in the order of their times: no two steps of a VM have the same.
+//! * `T` holds a checksum over the outputs of all steps since the last one ([`Output::fold`]); `D`
+//!   spells one output out. A `D` is written when target, reason or bounds change, before every
+//!   patch, and once a minute. Before one that moves the size everything it rests on is written:
+//!   `S`, then `T`, then `D`.
 //! * `K` is the whole state, so that reading can begin there.
 
 use std::collections::BTreeMap;
@@ -63,8 +65,9 @@ impl Output {
         }
     }
 
-    /// Goes on with a checksum over outputs: decision, conditions, faults, each request with its number, target and revision, and
-    /// the deadline; votes in thousandths, every number as eight bytes, lowest first.
+    /// Goes on with a checksum over outputs: decision, conditions, faults, each request with its
+    /// number, target and revision, and the deadline; votes in thousandths, every number as eight
+    /// bytes, lowest first.
     #[must_use]
     pub fn fold(&self, hash: u32) -> u32 {
         let decision = &self.decision;
@@ -260,7 +263,8 @@ impl Recorder {
         self.last_step = now;
     }
 
-    /// Records what the step gave, before its requests start. Returns whether a patch among them has to wait for that.
+    /// Records what the step gave, before its requests start. Returns whether a patch among them
+    /// has to wait for that.
     pub fn output(&mut self, now: Timestamp, output: &Output, out: &mut Vec<Record>) -> bool {
         self.hash = output.fold(self.hash);
         let decision = output.decision;
@@ -352,7 +356,8 @@ impl Recorder {
             update.current_revision,
             update.is_pre_migrating,
         );
-        // When a revision was reached is only measured, never decided by; a version alone is in the step.
+        // When a revision was reached is only measured, never decided by; a version alone is in the
+        // step.
         let mut timeless = object.clone();
         timeless.version = None;
         timeless.reached = update.current_revision.map(|reached| {

@@ -1,4 +1,5 @@
-//! What is recorded decides again to the same bytes, whatever happened; and what is not the same is found.
+//! What is recorded decides again to the same bytes, whatever happened; and what is not the same is
+//! found.
 
 use std::collections::VecDeque;
 
@@ -404,7 +405,8 @@ proptest! {
 /// A checkpoint with every member in it.
 const FULL: &str = include_str!("../../../protocol/testdata/journal/checkpoint.bj");
 
-/// Makes every number, flag and text below `value` another, one at a time, and hands each whole out with its name.
+/// Makes every number, flag and text below `value` another, one at a time, and hands each whole out
+/// with its name.
 fn each_leaf_altered(value: &Value) -> Vec<(String, Value)> {
     fn paths(value: &Value, at: String, out: &mut Vec<String>) {
         match value {
@@ -445,8 +447,8 @@ fn every_member_of_a_checkpoint_comes_back() {
     let whole = serde_json::to_value(&full).expect("encodes");
     let mut altered_members = 0;
     for (path, altered) in each_leaf_altered(&whole) {
-        // Who and when is said by whoever asks for a checkpoint; when a revision was reached is not kept; the packed metrics
-        // have their own test.
+        // Who and when is said by whoever asks for a checkpoint; when a revision was reached is not
+        // kept; the packed metrics have their own test.
         if ["/vm", "/t", "/obj/reached/2"].contains(&path.as_str()) || path.starts_with("/metrics")
         {
             continue;

@@ -1,8 +1,10 @@
-//! What a task knew of its VM's size when it ended, for the next task of that VM in the same process.
+//! What a task knew of its VM's size when it ended, for the next task of that VM in the same
+//! process.
 //!
-//! When a VM gets another pod, its task ends and another one begins, with the object as the watch tells it. A watch that is late
-//! may tell of a state from before the last task's own patches, whose answers that task had: the next one would believe a size
-//! that was given up, have it permitted and tell the monitor of it (seed 2926 of `cargo xtask sim`). So it goes by whatever is
+//! When a VM gets another pod, its task ends and another one begins, with the object as the watch
+//! tells it. A watch that is late may tell of a state from before the last task's own patches,
+//! whose answers that task had: the next one would believe a size that was given up, have it
+//! permitted and tell the monitor of it (seed 2926 of `cargo xtask sim`). So it goes by whatever is
 //! newer, and a patch that was under way is as uncertain to it as one whose answer was lost.
 
 use protocol::units::Resources;
@@ -84,7 +86,8 @@ mod tests {
         Core::new(config(), info)
     }
 
-    /// What a task left that had the size patched from 3 units to 2, as revision 7; `answer` is what became of that.
+    /// What a task left that had the size patched from 3 units to 2, as revision 7; `answer` is
+    /// what became of that.
     fn left(answer: Option<Result<Option<u64>, Failure>>) -> Left {
         left_after(2, answer)
     }
@@ -158,7 +161,8 @@ mod tests {
         assert_eq!(nameless.using(), units(3));
     }
 
-    /// Seed 5554 of the simulation: an open patch was made true before anything was permitted to this task.
+    /// Seed 5554 of the simulation: an open patch was made true before anything was permitted to
+    /// this task.
     #[test]
     fn n14_an_open_patch_is_made_true_only_once_it_is_permitted() {
         let now = Timestamp(2_000_000);

@@ -1,8 +1,9 @@
-//! How much of the local file cache is in real use: finds where the working-set curve stops being flat, and projects it one step on.
+//! How much of the local file cache is in real use: finds where the working-set curve stops being
+//! flat, and projects it one step on.
 //!
-//! The curve `v[i]` is the number of pages touched over the last `i + 1` minutes. It rises, flattens at the working set, and rises
-//! again where older, finished work comes into view: the estimate is the height of that plateau.
-//! Source: docs/compatibility/agent.md §2.3.
+//! The curve `v[i]` is the number of pages touched over the last `i + 1` minutes. It rises,
+//! flattens at the working set, and rises again where older, finished work comes into view: the
+//! estimate is the height of that plateau. Source: docs/compatibility/agent.md §2.3.
 
 use super::config::ScalingConfig;
 
@@ -48,8 +49,9 @@ pub fn working_set(scaling: &ScalingConfig, series: &[f64]) -> Option<WorkingSet
     })
 }
 
-/// Height of the first point at or after `offset` where the next `window − 1` steps rise by more than `factor` times what the
-/// last ones did; the last point when there is none. `series` must not be empty.
+/// Height of the first point at or after `offset` where the next `window − 1` steps rise by more
+/// than `factor` times what the last ones did; the last point when there is none. `series` must not
+/// be empty.
 fn plateau(series: &[f64], factor: f64, offset: usize, window: usize) -> f64 {
     let reach = window.saturating_sub(1);
     let last = series[series.len() - 1];
@@ -64,7 +66,8 @@ fn plateau(series: &[f64], factor: f64, offset: usize, window: usize) -> f64 {
     last
 }
 
-/// The highest value the series would reach if each rise went on for `steps` more steps. `series` must not be empty.
+/// The highest value the series would reach if each rise went on for `steps` more steps. `series`
+/// must not be empty.
 fn project(series: &[f64], steps: f64) -> f64 {
     series.windows(2).fold(series[0], |highest, pair| {
         let top = pair[0].max(pair[1]);

@@ -1,4 +1,5 @@
-//! Named cases of lost answers, reconnects, stale metrics and migrations; most were first found by the properties.
+//! Named cases of lost answers, reconnects, stale metrics and migrations; most were first found by
+//! the properties.
 
 use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::time::{Span, Timestamp};
@@ -254,7 +255,8 @@ fn an_approval_given_over_another_connection_allows_nothing() {
     let (id, _) = world.flights[1].take().expect("the patch is under way");
     let core = &mut world.core;
     core.handle(world.now, Event::MonitorReset);
-    // The monitor that comes reads its machine, which still has all three units, and agreed to nothing.
+    // The monitor that comes reads its machine, which still has all three units, and agreed to
+    // nothing.
     core.handle(world.now, Event::MonitorActive);
     core.handle(world.now, Event::NeonVmDone(id, Err(Failure::NotApplied)));
     world.now = world.now + Span::from_secs(6);
@@ -391,7 +393,8 @@ fn n14_a_size_above_the_permit_is_permitted_before_it_is_made_true() {
     );
 }
 
-/// Found by a restart of 1,000 VMs: the object has the size, the guest has it, and the agent before died before it said so.
+/// Found by a restart of 1,000 VMs: the object has the size, the guest has it, and the agent before
+/// died before it said so.
 #[test]
 fn n09_a_growth_that_no_earlier_agent_told_the_monitor_is_told() {
     let told = |last_revision: i64| {

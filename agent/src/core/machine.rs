@@ -22,7 +22,8 @@ use super::round::whole_slots;
 use super::vm::VmInfo;
 use super::warnings::{Fault, FaultCounts, Warning, Warnings};
 
-/// Observations kept until someone takes them; a shell takes them after each event, so it holds a handful.
+/// Observations kept until someone takes them; a shell takes them after each event, so it holds a
+/// handful.
 const MAX_OBSERVATIONS: usize = 64;
 
 /// How a request failed.
@@ -80,8 +81,8 @@ impl DownscaleAnswer {
 /// A new state of the VM object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmUpdate {
-    /// Bounds and settings. Its `use` is not taken over; one that nobody here set, in a state newer than our own last
-    /// patch, puts the size in doubt until a patch makes it true.
+    /// Bounds and settings. Its `use` is not taken over; one that nobody here set, in a state newer
+    /// than our own last patch, puts the size in doubt until a patch makes it true.
     pub info: VmInfo,
     /// `status.currentRevision` with its time on the core's clock.
     pub current_revision: Option<StampedRevision>,
@@ -237,7 +238,8 @@ impl Core {
         }
     }
 
-    /// Takes in something that happened. Answers to requests that are not under way are counted and dropped.
+    /// Takes in something that happened. Answers to requests that are not under way are counted and
+    /// dropped.
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
             Event::Tick => {}
@@ -245,9 +247,9 @@ impl Core {
             Event::LfcMetrics(value) => self.lfc = Some(Timed { at: now, value }),
             Event::VmUpdated(update) => self.vm_updated(*update),
             Event::MonitorActive => {
-                // A monitor reads its size when it starts, so it may count on less than the object says, or on more,
-                // while the guest has not got there: then it is told. What another connection agreed to for a patch
-                // under way is not taken for granted.
+                // A monitor reads its size when it starts, so it may count on less than the object
+                // says, or on more, while the guest has not got there: then it is told. What
+                // another connection agreed to for a patch under way is not taken for granted.
                 let using = self.using();
                 let certain = self.neonvm.certain(using);
                 let low = self
@@ -321,7 +323,8 @@ impl Core {
             }
             self.neonvm.saw(version, size, kept);
         }
-        // The slot size of a live VM does not change; if it ever does, what is in use stays in whole slots.
+        // The slot size of a live VM does not change; if it ever does, what is in use stays in
+        // whole slots.
         kept.mem = whole_slots(kept.mem, kept.mem, self.vm.mem.slot_size);
         self.vm.set_using(kept);
         self.neonvm.was_on_the_way |= kept != using || !self.vm.has_arrived();
@@ -338,9 +341,10 @@ impl Core {
         }
     }
 
-    /// Whether a new size in the object is the VM's, whoever set it: before the first permit, when nobody rests on what is
-    /// believed here, and where people size VMs by hand. One that is only observed is not patched, so a patch of before whose
-    /// answer was lost is told by the object alone.
+    /// Whether a new size in the object is the VM's, whoever set it: before the first permit, when
+    /// nobody rests on what is believed here, and where people size VMs by hand. One that is only
+    /// observed is not patched, so a patch of before whose answer was lost is told by the object
+    /// alone.
     fn goes_by_object(&self) -> bool {
         match self.vm.config.scaling.mode {
             Mode::Observe => self.neonvm.ongoing.is_none(),
@@ -484,13 +488,15 @@ impl Core {
         id
     }
 
-    /// The next thing to do, already marked as started; `None` when there is nothing until the next event or deadline.
+    /// The next thing to do, already marked as started; `None` when there is nothing until the next
+    /// event or deadline.
     pub fn poll_action(&mut self, now: Timestamp) -> Option<(RequestId, Action)> {
         let action = self.next_actions(now).actions.first()?;
         Some((self.start(now, &action), action))
     }
 
-    /// When to send [`Event::Tick`] if nothing happens before. Valid after [`Self::poll_action`] returned `None`.
+    /// When to send [`Event::Tick`] if nothing happens before. Valid after [`Self::poll_action`]
+    /// returned `None`.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let (at, evaluation) = self.last.as_ref()?;

@@ -3,7 +3,8 @@
 use protocol::exposition::{LfcGauges, SystemGauges};
 use serde::Serialize;
 
-/// What the guest's kernel holds beside what its own accounting shows, added to memory usage, bytes.
+/// What the guest's kernel holds beside what its own accounting shows, added to memory usage,
+/// bytes.
 pub const KERNEL_ALLOWANCE_BYTES: f64 = 104_857_600.0;
 
 /// One sample of the system metrics.
@@ -22,7 +23,8 @@ pub struct SystemMetrics {
     pub signals: Signals,
 }
 
-/// What a guest's page does not show and its monitor pushes. A signal is here only if the VM's settings give it a vote.
+/// What a guest's page does not show and its monitor pushes. A signal is here only if the VM's
+/// settings give it a vote.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Signals {
     /// The working set as the monitor estimates it, bytes.

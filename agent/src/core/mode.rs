@@ -1,14 +1,17 @@
-//! What a [`Mode`] leaves of a decision. The decision itself is the same in all of them; only what is done about it differs, so
-//! everything that plans requests goes by [`allowed`], and the decision says what was held back.
+//! What a [`Mode`] leaves of a decision. The decision itself is the same in all of them; only what
+//! is done about it differs, so everything that plans requests goes by [`allowed`], and the
+//! decision says what was held back.
 //!
-//! Outside [`Mode::Full`] people may size VMs by hand: then the object is right about the size, and nothing here takes it back.
+//! Outside [`Mode::Full`] people may size VMs by hand: then the object is right about the size, and
+//! nothing here takes it back.
 
 use protocol::mode::Mode;
 use protocol::units::Resources;
 
 use super::decision::Bound;
 
-/// The size to go for, where `wanted` is what was decided. `held` is the largest size the VM may have by now.
+/// The size to go for, where `wanted` is what was decided. `held` is the largest size the VM may
+/// have by now.
 pub(super) fn allowed(
     mode: Mode,
     wanted: Resources,

@@ -1,4 +1,5 @@
-//! What a VM that is only observed, or may only grow, is spared, and that everybody else stays in step with it.
+//! What a VM that is only observed, or may only grow, is spared, and that everybody else stays in
+//! step with it.
 
 use proptest::prelude::*;
 use protocol::mode::Mode;

@@ -1,11 +1,12 @@
 //! The monitor's side of the state machine: one request at a time over both directions. Source:
 //! docs/compatibility/agent.md §3.5-3.7.
 //!
-//! The monitor learns of less first and of more last. A shrink is asked whole or one compute unit at a time
-//! ([`ShrinkStep`]); a growth is told in full.
+//! The monitor learns of less first and of more last. A shrink is asked whole or one compute unit
+//! at a time ([`ShrinkStep`]); a growth is told in full.
 //!
-//! A call whose answer is lost may have been acted on or not, so what the monitor holds is kept as a range: `low ≤ true ≤ high`.
-//! The VM never shrinks below `high`; the monitor is told again while `low` is behind.
+//! A call whose answer is lost may have been acted on or not, so what the monitor holds is kept as
+//! a range: `low ≤ true ≤ high`. The VM never shrinks below `high`; the monitor is told again while
+//! `low` is behind.
 
 use protocol::mode::Mode;
 use protocol::monitor_v2::AskReason;
@@ -107,7 +108,8 @@ pub(super) struct MonitorState {
 }
 
 impl MonitorState {
-    /// The connection is up; the monitor counts on some size in the range, or `in_doubt` on what its machine has left.
+    /// The connection is up; the monitor counts on some size in the range, or `in_doubt` on what
+    /// its machine has left.
     pub(super) fn activate(&mut self, counts_on: Approved, in_doubt: bool) {
         *self = Self {
             approved: Some(counts_on),
@@ -116,7 +118,8 @@ impl MonitorState {
         };
     }
 
-    /// The VM has at most `held`. A monitor that was told of more, before somebody else took it back, is told anew.
+    /// The VM has at most `held`. A monitor that was told of more, before somebody else took it
+    /// back, is told anew.
     pub(super) fn limit(&mut self, held: Resources) {
         if let Some(approved) = &mut self.approved {
             self.is_in_doubt |= approved.high.has_field_above(held);
@@ -174,8 +177,8 @@ impl MonitorState {
         self.denied_downscale.map(|denial| denial.denied)
     }
 
-    /// Plans to tell of a growth, or of a size in doubt. `certain` is the smallest size the VM may have by now,
-    /// `is_certain` whether it is the only one.
+    /// Plans to tell of a growth, or of a size in doubt. `certain` is the smallest size the VM may
+    /// have by now, `is_certain` whether it is the only one.
     pub(super) fn plan_upscale(
         &self,
         round: &mut Round<'_>,
@@ -232,11 +235,13 @@ impl MonitorState {
         let current = approved.high;
         let lowest = self.lowest_to_ask(current, round);
         let target = current.field_min(round.desired).field_max(lowest);
-        // Of what is only observed, a patch of before may still be under way, so that the monitor counts on more than is gone for.
+        // Of what is only observed, a patch of before may still be under way, so that the monitor
+        // counts on more than is gone for.
         if target == current || round.is_migrating || round.mode == Mode::Observe {
             return None;
         }
-        // While a growth is under way the monitor may count on more than there is yet; asking now would promise it that.
+        // While a growth is under way the monitor may count on more than there is yet; asking now
+        // would promise it that.
         if target.has_field_above(certain) {
             round.warn(Warning::MonitorDownscaleBusy);
             return None;
@@ -271,8 +276,8 @@ impl MonitorState {
         })
     }
 
-    /// How far down one request may go: one unit, or to what was refused last, so that a monitor that refuses it again is not
-    /// asked for more, and one that agrees is asked for the rest next.
+    /// How far down one request may go: one unit, or to what was refused last, so that a monitor
+    /// that refuses it again is not asked for more, and one that agrees is asked for the rest next.
     fn lowest_to_ask(&self, current: Resources, round: &Round<'_>) -> Resources {
         if round.shrink_step == ShrinkStep::Unit {
             return current.saturating_sub(round.unit);
@@ -325,7 +330,8 @@ impl MonitorState {
         });
     }
 
-    /// The monitor confirmed a growth or agreed to a shrink: from now on it counts on what it was told.
+    /// The monitor confirmed a growth or agreed to a shrink: from now on it counts on what it was
+    /// told.
     pub(super) fn agree(&mut self) {
         if let Some(ongoing) = self.ongoing.take()
             && let Some(approved) = &mut self.approved

@@ -1,12 +1,14 @@
 //! The VM object's side of the state machine: one patch at a time. Source:
 //! docs/compatibility/agent.md §3.4.
 //!
-//! A patch whose answer is lost may have been applied or not. Until a later patch succeeds the VM is taken to have any size
-//! between both: towards the scheduler the larger, towards the monitor the smaller; and the patch is made again even when the
-//! wanted size is the one believed to be there.
+//! A patch whose answer is lost may have been applied or not. Until a later patch succeeds the VM
+//! is taken to have any size between both: towards the scheduler the larger, towards the monitor
+//! the smaller; and the patch is made again even when the wanted size is the one believed to be
+//! there.
 //!
-//! Others write the object too: a person, or a patch of an earlier agent that arrives after its death. So a size seen in a
-//! state newer than the last one known puts the size in the same doubt, and it is patched again.
+//! Others write the object too: a person, or a patch of an earlier agent that arrives after its
+//! death. So a size seen in a state newer than the last one known puts the size in the same doubt,
+//! and it is patched again.
 
 use protocol::mode::Mode;
 use protocol::revision::Revision;
@@ -26,8 +28,8 @@ pub(super) struct NeonVmState {
     pub last_success: Option<Timestamp>,
     /// The smallest and the largest size the VM may have after answers were lost.
     pub uncertain: Option<(Resources, Resources)>,
-    /// The VM had another size once: what reads its own machine may have read that, and who changed it may have died before
-    /// telling.
+    /// The VM had another size once: what reads its own machine may have read that, and who changed
+    /// it may have died before telling.
     pub was_on_the_way: bool,
     /// The newest version of the object whose size is known or judged.
     pub version: Option<u64>,
@@ -92,7 +94,8 @@ impl NeonVmState {
         self.doubt(size, using);
     }
 
-    /// A patch ended, at `version` of the object if that is known: now what was seen meanwhile is judged.
+    /// A patch ended, at `version` of the object if that is known: now what was seen meanwhile is
+    /// judged.
     pub(super) fn ended_at(&mut self, version: Option<u64>, using: Resources) {
         self.version = self.version.max(version);
         if let Some((version, size)) = self.unjudged.take() {
@@ -119,7 +122,8 @@ impl NeonVmState {
         let high = limits.permit.unwrap_or(using);
         let mut target = clamp(using, round.desired, Some(low), Some(high));
         target.mem = whole_slots(using.mem, target.mem, round.slot);
-        // Only with answers lost can the monitor count on more than is believed to be there: then that is made true.
+        // Only with answers lost can the monitor count on more than is believed to be there: then
+        // that is made true.
         target = target.field_max(low.field_min(held));
         // A patch whose answer was lost may have made it larger; that is not taken back.
         if round.mode == Mode::Grow {
@@ -129,7 +133,8 @@ impl NeonVmState {
         if is_frozen || (target == using && self.uncertain.is_none()) {
             return None;
         }
-        // Somebody else, or a task before this one, made it larger than is permitted: first the permit, then it is made true.
+        // Somebody else, or a task before this one, made it larger than is permitted: first the
+        // permit, then it is made true.
         if target.has_field_above(high) {
             return None;
         }

@@ -1,12 +1,12 @@
 //! The scheduler's side of the state machine: one permit request at a time. Source:
 //! docs/compatibility/agent.md §3.3.
 //!
-//! Increases are asked before they are used; decreases are told after they happened; a heartbeat repeats what is in use. The
-//! first request ever carries no permit and exactly what is in use.
+//! Increases are asked before they are used; decreases are told after they happened; a heartbeat
+//! repeats what is in use. The first request ever carries no permit and exactly what is in use.
 //!
-//! A request whose answer is lost may have been granted or not. For an increase the old permit is simply kept. For a decrease
-//! the scheduler may already have given the rest away, so the permit is taken to be the lower of both, and the request is made
-//! again until one answer arrives.
+//! A request whose answer is lost may have been granted or not. For an increase the old permit is
+//! simply kept. For a decrease the scheduler may already have given the rest away, so the permit is
+//! taken to be the lower of both, and the request is made again until one answer arrives.
 
 use protocol::permit::{PluginResponse, RequestMetrics};
 use protocol::revision::Revision;

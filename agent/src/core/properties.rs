@@ -1,4 +1,5 @@
-//! Random event sequences against the independent model of the peers in `world`, and hostile numbers.
+//! Random event sequences against the independent model of the peers in `world`, and hostile
+//! numbers.
 
 use proptest::prelude::*;
 use protocol::time::Timestamp;
@@ -149,7 +150,8 @@ proptest! {
         World::after(using, scaling, &steps)?;
     }
 
-    /// N26 and liveness: whatever happened before, with healthy peers the VM gets to the size wanted and stays there.
+    /// N26 and liveness: whatever happened before, with healthy peers the VM gets to the size
+    /// wanted and stays there.
     #[test]
     fn n26_it_converges_and_stays(
         using in 1_u32..8,
@@ -170,7 +172,8 @@ proptest! {
         prop_assert_eq!(later.revision, revision, "it flaps");
     }
 
-    /// N26: with a node that has too little room, or none, the VM gets what there is, and stays there.
+    /// N26: with a node that has too little room, or none, the VM gets what there is, and stays
+    /// there.
     #[test]
     fn n26_it_settles_where_permits_are_granted_in_part_or_denied(
         using in 1_u32..8,

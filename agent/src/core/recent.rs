@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use protocol::time::{Span, Timestamp};
 
-/// Entries kept at most: far above any threshold that makes sense, so that a storm cannot fill memory.
+/// Entries kept at most: far above any threshold that makes sense, so that a storm cannot fill
+/// memory.
 const MAX_ENTRIES: usize = 1024;
 
 /// Events of the last `interval`.

@@ -1,9 +1,11 @@
-//! Decides again from the records of a journal, and compares. Each VM's core begins at a checkpoint, is fed what the journal says
-//! it was fed, at the times it says, and must give the same outputs: every `D` byte by byte, every `T` by its checksum over all
-//! outputs since the one before.
+//! Decides again from the records of a journal, and compares. Each VM's core begins at a
+//! checkpoint, is fed what the journal says it was fed, at the times it says, and must give the
+//! same outputs: every `D` byte by byte, every `T` by its checksum over all outputs since the one
+//! before.
 //!
-//! What cannot be compared is never called equal: records before a VM's first checkpoint after a cut or a gap are *warm-up*; what
-//! follows the last `T` (a writer that crashed took the newest samples with it) is *tail*.
+//! What cannot be compared is never called equal: records before a VM's first checkpoint after a
+//! cut or a gap are *warm-up*; what follows the last `T` (a writer that crashed took the newest
+//! samples with it) is *tail*.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +70,8 @@ impl Report {
     }
 }
 
-/// Something of a VM, placed in time. At one time the step comes first, then what it gave, then a checkpoint.
+/// Something of a VM, placed in time. At one time the step comes first, then what it gave, then a
+/// checkpoint.
 #[derive(Debug)]
 enum Item {
     Gap,

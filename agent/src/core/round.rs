@@ -51,8 +51,9 @@ impl Round<'_> {
     }
 }
 
-/// Brings `want` within the limits around `current`: a decrease stops at `low`, an increase at `high`. Limits on the wrong side
-/// of `current` count as `current`, so that a broken invariant holds the size instead of moving it.
+/// Brings `want` within the limits around `current`: a decrease stops at `low`, an increase at
+/// `high`. Limits on the wrong side of `current` count as `current`, so that a broken invariant
+/// holds the size instead of moving it.
 pub(super) fn clamp(
     current: Resources,
     want: Resources,
@@ -82,7 +83,8 @@ pub(super) fn clamp(
     }
 }
 
-/// Memory as whole slots: down for a growth (never above the permit), up for a shrink (never below the approval).
+/// Memory as whole slots: down for a growth (never above the permit), up for a shrink (never below
+/// the approval).
 pub(super) fn whole_slots(current: Bytes, target: Bytes, slot: Bytes) -> Bytes {
     let size = slot.0.max(1);
     let slots = if target > current {

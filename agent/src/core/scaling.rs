@@ -1,8 +1,8 @@
 //! How metrics become a size: the node's settings, and what a VM's annotation overrides. Source:
 //! docs/compatibility/agent.md §1.3, §5.3.
 //!
-//! Beside the deployed agent's keys there are a few of ours. All of them may be left out, and then decisions are the deployed
-//! agent's, but for [`ShrinkStep`].
+//! Beside the deployed agent's keys there are a few of ours. All of them may be left out, and then
+//! decisions are the deployed agent's, but for [`ShrinkStep`].
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,9 @@ const STEP_RULE: &str = "must be \"unit\" or \"whole\"";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShrinkStep {
-    /// The whole way; when refused, to the smallest size the monitor names, else half of what was asked, and so on. Later the
-    /// last size refused is asked first, so that a monitor that goes on refusing is asked once per cooldown.
+    /// The whole way; when refused, to the smallest size the monitor names, else half of what was
+    /// asked, and so on. Later the last size refused is asked first, so that a monitor that goes on
+    /// refusing is asked once per cooldown.
     #[default]
     Whole,
     /// One compute unit, as the deployed agent does.
@@ -78,23 +79,27 @@ pub struct ScalingConfig {
     /// Ours: how much the monitor is asked for at once.
     #[serde(skip_serializing_if = "is_default")]
     pub shrink_step: ShrinkStep,
-    /// Ours: a size is only left for one that has this much room above every vote, compute units; 0 = none.
+    /// Ours: a size is only left for one that has this much room above every vote, compute units; 0
+    /// = none.
     #[serde(skip_serializing_if = "is_default")]
     pub downscale_margin_units: f64,
-    /// Ours: how long the goal must have been below the size before it shrinks, seconds; 0 = not at all.
+    /// Ours: how long the goal must have been below the size before it shrinks, seconds; 0 = not at
+    /// all.
     #[serde(skip_serializing_if = "is_default")]
     pub downscale_hold_seconds: u32,
     /// Ours: how long after a growth nothing shrinks, seconds.
     #[serde(skip_serializing_if = "is_default")]
     pub downscale_cooldown_seconds: u32,
-    /// Ours: how long after a shrink the load alone makes nothing grow, seconds. Memory and the monitor are never made to wait.
+    /// Ours: how long after a shrink the load alone makes nothing grow, seconds. Memory and the
+    /// monitor are never made to wait.
     #[serde(skip_serializing_if = "is_default")]
     pub upscale_cooldown_seconds: u32,
-    /// Ours: whether the monitor's estimate of what its guest needs has a vote (pushed over version 2 of the link).
+    /// Ours: whether the monitor's estimate of what its guest needs has a vote (pushed over version
+    /// 2 of the link).
     #[serde(skip_serializing_if = "is_default")]
     pub enable_monitor_estimate: bool,
-    /// Ours: while tasks wait for memory for more than this share of ten seconds nothing shrinks, percent; 0 = whatever it is
-    /// (pushed over version 2 of the link).
+    /// Ours: while tasks wait for memory for more than this share of ten seconds nothing shrinks,
+    /// percent; 0 = whatever it is (pushed over version 2 of the link).
     #[serde(skip_serializing_if = "is_default")]
     pub memory_pressure_hold_percent: f64,
     /// Ours: how much of what is decided is done.
@@ -152,7 +157,8 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// Content of the annotation `autoscaling.neon.tech/config`: any subset of [`ScalingConfig`]'s keys.
+/// Content of the annotation `autoscaling.neon.tech/config`: any subset of [`ScalingConfig`]'s
+/// keys.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the keys of ScalingConfig, one to one")]
@@ -252,7 +258,8 @@ impl ScalingOverrides {
         "mode",
     ];
 
-    /// Reads the members it knows, and names every one that is of the wrong kind. Ranges are [`Self::apply`]'s.
+    /// Reads the members it knows, and names every one that is of the wrong kind. Ranges are
+    /// [`Self::apply`]'s.
     #[must_use]
     pub fn read(object: &Map<String, Value>) -> (Self, Vec<Problem>) {
         let mut m = Members {

@@ -1,5 +1,5 @@
-//! What is told of a VM's sizes to whoever collects scaling events: each change that begins, and what the goal alone would be.
-//! Source: docs/compatibility/agent.md §4.7.
+//! What is told of a VM's sizes to whoever collects scaling events: each change that begins, and
+//! what the goal alone would be. Source: docs/compatibility/agent.md §4.7.
 
 use protocol::time::WallTime;
 use serde::{Deserialize, Serialize};
@@ -117,7 +117,8 @@ impl Reporting {
 pub struct Told(Option<(u32, GoalComponents)>);
 
 impl Told {
-    /// A goal before bounds, its parts in units; `None` when it is so much like the last one told that it is not worth telling.
+    /// A goal before bounds, its parts in units; `None` when it is so much like the last one told
+    /// that it is not worth telling.
     pub fn hypothetical(
         &mut self,
         reporting: &Reporting,

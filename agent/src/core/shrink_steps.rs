@@ -1,4 +1,5 @@
-//! How a shrink is asked of the monitor: whole, in halves after a refusal, from the last refusal on, or one unit at a time.
+//! How a shrink is asked of the monitor: whole, in halves after a refusal, from the last refusal
+//! on, or one unit at a time.
 
 use protocol::time::Span;
 use protocol::units::Resources;
@@ -62,8 +63,8 @@ fn cool_down(world: &mut World) {
     }
 }
 
-/// Lets a monitor that agrees to no less than `least` units answer until nothing is asked for a whole cooldown; returns
-/// the sizes asked of it, by cooldown.
+/// Lets a monitor that agrees to no less than `least` units answer until nothing is asked for a
+/// whole cooldown; returns the sizes asked of it, by cooldown.
 fn descend(world: &mut World, least: u32, says_so: bool) -> Vec<Vec<u32>> {
     let mut rounds = Vec::new();
     for _ in 0..6 {
@@ -172,7 +173,8 @@ fn refused_shrink_is_asked_again_when_the_monitor_said() {
     assert_eq!(asked_again_after(Some(1 << 40)), cooldown);
 }
 
-/// A monitor may name any size: the next question is always for more than was refused and no more than there is.
+/// A monitor may name any size: the next question is always for more than was refused and no more
+/// than there is.
 #[test]
 fn a_smallest_size_that_makes_no_sense_does_not_stop_the_descent() {
     for (least, then) in [

@@ -1,4 +1,5 @@
-//! What a monitor pushes beside the page's gauges: off it changes nothing, on it votes as it says, and the journal decides it again.
+//! What a monitor pushes beside the page's gauges: off it changes nothing, on it votes as it says,
+//! and the journal decides it again.
 
 use proptest::prelude::*;
 use protocol::time::Timestamp;
@@ -12,7 +13,8 @@ use super::metrics::{Signals, SystemMetrics};
 use super::world::UNIT;
 
 const GIB: f64 = 1_073_741_824.0;
-/// What one unit may hold of what the monitor takes for needed, GiB: its share, less the kernel's allowance.
+/// What one unit may hold of what the monitor takes for needed, GiB: its share, less the kernel's
+/// allowance.
 const FULL: f64 = 0.9 - 104_857_600.0 / GIB;
 
 fn units(n: u32) -> Resources {

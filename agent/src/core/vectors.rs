@@ -116,7 +116,8 @@ fn s04_denied_downscale() {
     setup.timers.monitor_denied_downscale_cooldown = span(4.0);
     let mut b = setup.bench();
     let (allowed, denied) = (DownscaleAnswer::Allowed, DownscaleAnswer::DENIED);
-    // Asks for the shrink planned at `t` and checks that nothing else changes while the answer is out.
+    // Asks for the shrink planned at `t` and checks that nothing else changes while the answer is
+    // out.
     let ask = |b: &mut Bench, t: f64, mut planned: Want| {
         b.expect(t, &planned);
         b.start(t, MONITOR);
@@ -184,7 +185,8 @@ fn s04_denied_downscale() {
     b.expect(13.2, &wait(6.9));
 }
 
-/// A wish that names a size goes there in one step, one that names none goes one unit up; neither beyond the largest.
+/// A wish that names a size goes there in one step, one that names none goes one unit up; neither
+/// beyond the largest.
 #[test]
 fn n37_a_wish_with_a_size_is_one_step() {
     let gib = |n: u64| Some(protocol::units::Bytes(n << 30));

@@ -105,10 +105,12 @@ pub struct VmInfo {
     /// What the guest is reported to have: `status.cpus` and `status.memorySize`.
     #[serde(skip)]
     pub actual: Option<Resources>,
-    /// The newest revision on the object, wished or reached: numbers go on after it, so that none is used twice.
+    /// The newest revision on the object, wished or reached: numbers go on after it, so that none
+    /// is used twice.
     #[serde(skip)]
     pub last_revision: i64,
-    /// `metadata.resourceVersion`, where it is a number: later states of the object have larger ones.
+    /// `metadata.resourceVersion`, where it is a number: later states of the object have larger
+    /// ones.
     #[serde(skip)]
     pub version: Option<u64>,
 }
@@ -143,8 +145,8 @@ pub enum VmError {
 }
 
 impl VmInfo {
-    /// Reads an object. `default` fills what its annotations leave out. A `use` outside the bounds is accepted: bounds may move
-    /// first and the size follows.
+    /// Reads an object. `default` fills what its annotations leave out. A `use` outside the bounds
+    /// is accepted: bounds may move first and the size follows.
     ///
     /// # Errors
     /// [`VmError`]: the object cannot be scaled until it changes.
@@ -243,7 +245,8 @@ impl VmInfo {
         }
     }
 
-    /// Whether the guest is reported to have what the object wants. Nothing reported counts as arrived.
+    /// Whether the guest is reported to have what the object wants. Nothing reported counts as
+    /// arrived.
     #[must_use]
     pub fn has_arrived(&self) -> bool {
         let reached = self
@@ -268,7 +271,8 @@ impl VmInfo {
     }
 }
 
-/// The version in a `metadata.resourceVersion`, where it is a number that the journal can hold; others say nothing.
+/// The version in a `metadata.resourceVersion`, where it is a number that the journal can hold;
+/// others say nothing.
 #[must_use]
 pub fn version_of(text: &str) -> Option<u64> {
     let version = text.parse().ok()?;
@@ -358,14 +362,16 @@ fn check_sizes(cpu: &CpuInfo, mem: &MemInfo) -> Result<(), VmError> {
     Ok(())
 }
 
-/// Where a VM is and whether this agent scales it, read from the raw object so that one bad member elsewhere does not hide it.
+/// Where a VM is and whether this agent scales it, read from the raw object so that one bad member
+/// elsewhere does not hide it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// `status.podName`.
     pub pod_name: String,
     /// `status.podIP`.
     pub pod_ip: String,
-    /// Number of its vsock device, if it has one; of a text that is none [`VmInfo::from_object`] complains.
+    /// Number of its vsock device, if it has one; of a text that is none [`VmInfo::from_object`]
+    /// complains.
     pub vsock_cid: Option<u32>,
 }
 
@@ -378,7 +384,8 @@ pub struct Ownership<'a> {
     pub scheduler_name: &'a str,
 }
 
-/// Where the VM runs, if it is ours: on this node, alive and not migrating, with an address, labelled, and of our scheduler.
+/// Where the VM runs, if it is ours: on this node, alive and not migrating, with an address,
+/// labelled, and of our scheduler.
 #[must_use]
 pub fn placement(object: &Value, ours: Ownership<'_>) -> Option<Placement> {
     let text = |pointer: &str| {

@@ -3,7 +3,8 @@
 
 use serde::{Serialize, Serializer};
 
-/// One abnormal condition of a decision. They are recomputed each time and say nothing about the past.
+/// One abnormal condition of a decision. They are recomputed each time and say nothing about the
+/// past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Warning {
@@ -130,7 +131,8 @@ impl Serialize for Warnings {
     }
 }
 
-/// Something that must not be: it is counted, the state is clamped, and the size is held. Nothing here ends a VM's task.
+/// Something that must not be: it is counted, the state is clamped, and the size is held. Nothing
+/// here ends a VM's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {

@@ -1,8 +1,9 @@
 //! The peers as they truly are, for the tests.
 //!
-//! The model holds what each peer *truly* has: the monitor `a`, the VM object `u`, the scheduler `p`. Every request may be lost
-//! on the way there or on the way back, answers come late and in any order, permits may be partial, the monitor may refuse,
-//! vanish and come back. After every step `a ≤ u ≤ p` must hold per resource.
+//! The model holds what each peer *truly* has: the monitor `a`, the VM object `u`, the scheduler
+//! `p`. Every request may be lost on the way there or on the way back, answers come late and in any
+//! order, permits may be partial, the monitor may refuse, vanish and come back. After every step
+//! `a ≤ u ≤ p` must hold per resource.
 
 use proptest::prelude::*;
 use protocol::permit::PluginResponse;
@@ -42,7 +43,8 @@ pub(super) enum Step {
     Bounds(u32, u32),
     /// The oldest request under way (of three peers) arrives and ends.
     Finish(usize, Fate, u32),
-    /// The connection to the monitor comes (and it reads its size anew, or not), or goes (and what was under way arrived, or not).
+    /// The connection to the monitor comes (and it reads its size anew, or not), or goes (and what
+    /// was under way arrived, or not).
     Connect(bool, bool),
     /// The monitor asks to grow, to so many units or by one.
     Wish(Option<u64>),
@@ -71,7 +73,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Settings of all kinds: small and large steps, every kind of calm on or off, all of it shorter than a run settles.
+/// Settings of all kinds: small and large steps, every kind of calm on or off, all of it shorter
+/// than a run settles.
 pub(super) fn scaling() -> impl Strategy<Value = ScalingConfig> {
     let step = prop_oneof![Just(ShrinkStep::Unit), Just(ShrinkStep::Whole)];
     let seconds = || prop_oneof![Just(0_u32), 1_u32..15];
@@ -360,7 +363,8 @@ impl World {
         }
         self.is_connected = up;
         if up {
-            // A new monitor process reads what the guest has; an old one keeps what it knew. A shrink under way was agreed to.
+            // A new monitor process reads what the guest has; an old one keeps what it knew. A
+            // shrink under way was agreed to.
             let coming = match &self.flights[1] {
                 Some((_, Action::NeonVm(request))) => request.target,
                 _ => self.u,
@@ -469,7 +473,8 @@ impl World {
     }
 }
 
-/// N13: a decrease is granted as asked, an increase between the old value and the one asked, each field alone.
+/// N13: a decrease is granted as asked, an increase between the old value and the one asked, each
+/// field alone.
 pub(super) fn grant(old: Resources, asked: Resources, choice: u32) -> Resources {
     pub(super) fn field(old: u64, asked: u64, step: u64, choice: u32) -> u64 {
         if asked <= old {
@@ -497,7 +502,8 @@ pub(super) fn result<T>(fate: Fate, answer: T) -> Result<T, Failure> {
 
 /// Lets everything succeed until nothing moves any more.
 pub(super) fn settle(world: &mut World, load: u32, mib: u32) -> Result<(), TestCaseError> {
-    // A monitor that kept old knowledge over a reconnect is not told again, so it reads its size anew here.
+    // A monitor that kept old knowledge over a reconnect is not told again, so it reads its size
+    // anew here.
     world.connect(false, false);
     world.connect(true, true);
     for _ in 0..200 {
@@ -510,7 +516,8 @@ pub(super) fn settle(world: &mut World, load: u32, mib: u32) -> Result<(), TestC
     Ok(())
 }
 
-/// A bench with everything at `using` units: permit held, monitor connected, metrics that ask for `load` hundredths.
+/// A bench with everything at `using` units: permit held, monitor connected, metrics that ask for
+/// `load` hundredths.
 pub(super) fn ready(using: u32, load: u32) -> World {
     let mut world = World::new(using);
     world.connect(true, true);

@@ -1,9 +1,9 @@
 //! The configuration file, byte for byte the deployed agent's (docs/compatibility/agent.md §5),
 //! read so that every problem is reported at once.
 //!
-//! Unknown keys are fatal and there are no built-in defaults: an absent number is 0, an absent text is empty. One key is ours and
-//! may be left out: `metrics.{system,lfc}.staleAfterSeconds`, the age from which metrics count as missing (absent: three periods
-//! and the time-out; 0: never).
+//! Unknown keys are fatal and there are no built-in defaults: an absent number is 0, an absent text
+//! is empty. One key is ours and may be left out: `metrics.{system,lfc}.staleAfterSeconds`, the age
+//! from which metrics count as missing (absent: three periods and the time-out; 0: never).
 
 use std::path::PathBuf;
 
@@ -267,7 +267,8 @@ pub struct Scheduler {
     pub request_port: u16,
     #[serde(rename = "maxFailedRequestRate")]
     pub max_failed_request_rate: Rate,
-    /// Ours, and absent from the deployed files: a file (mode 0600 or 0400) with the token to show to the scheduler.
+    /// Ours, and absent from the deployed files: a file (mode 0600 or 0400) with the token to show
+    /// to the scheduler.
     #[serde(rename = "tokenFile", skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
     /// Ours, and absent from the deployed files: no TLS.
@@ -481,7 +482,8 @@ fn read_default_config(r: &mut Reader<'_>) -> ScalingConfig {
             r.problem(key, "absent", "is required");
         }
     }
-    // What is missing is reported already; the shipped value keeps its rule from being reported twice.
+    // What is missing is reported already; the shipped value keeps its rule from being reported
+    // twice.
     match overrides.apply(&ScalingConfig::default()) {
         Ok(config) => config,
         Err(problems) => {

@@ -305,8 +305,8 @@ fn every_trap_is_named_with_key_value_and_rule() {
     }
 }
 
-/// Every number and text of the shipped file by itself: taken away, zero or empty, or of another kind, it is named with its
-/// value and its rule. What may be zero or absent is listed.
+/// Every number and text of the shipped file by itself: taken away, zero or empty, or of another
+/// kind, it is named with its value and its rule. What may be zero or absent is listed.
 #[test]
 fn every_key_of_the_file_is_checked() {
     fn leaves(value: &Value, path: &str, found: &mut Vec<(String, Value)>) {

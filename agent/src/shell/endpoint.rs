@@ -1,7 +1,8 @@
 //! One metrics endpoint of a guest: a connection that is kept between requests as a bare socket.
 //!
-//! A pooled HTTP client would be shorter, but each connection it keeps holds 33 KB of buffers and queues that are used for a few
-//! milliseconds in five seconds, and an agent keeps one for every VM. So HTTP is set up on the socket for one exchange at a time.
+//! A pooled HTTP client would be shorter, but each connection it keeps holds 33 KB of buffers and
+//! queues that are used for a few milliseconds in five seconds, and an agent keeps one for every
+//! VM. So HTTP is set up on the socket for one exchange at a time.
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -88,7 +89,8 @@ impl Endpoint {
         }
     }
 
-    /// Reads a page into what `blank` makes. The caller bounds the time; a request given up on ends its connection.
+    /// Reads a page into what `blank` makes. The caller bounds the time; a request given up on ends
+    /// its connection.
     ///
     /// # Errors
     /// [`ScrapeError`].

@@ -12,8 +12,8 @@ use super::permit::PermitError;
 use crate::core::conversation::{CallError, Downscaled};
 use crate::core::{LfcMetrics, RequestId, SystemMetrics, Wish};
 
-/// Inputs waiting for a VM's task: both scrapes, the monitor's words and the ends of four requests fit several times over; a
-/// sender that finds it full waits.
+/// Inputs waiting for a VM's task: both scrapes, the monitor's words and the ends of four requests
+/// fit several times over; a sender that finds it full waits.
 pub(super) const INPUT_BOUND: usize = 32;
 
 /// Something that happened, and when it reached this process.

@@ -1,5 +1,6 @@
-//! The journal's place in the shell: one writer for the node, one scribe per VM's task. All that is recorded is made by
-//! [`crate::core::journal`]; this hands it to [`telemetry::journal`] and never waits.
+//! The journal's place in the shell: one writer for the node, one scribe per VM's task. All that is
+//! recorded is made by [`crate::core::journal`]; this hands it to [`telemetry::journal`] and never
+//! waits.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -163,7 +164,8 @@ impl Scribe {
         recorder.event(now, event, core, self.took.take(), &mut self.records);
     }
 
-    /// The time at which the core computes: of the step begun, or of one where nothing but time reached it.
+    /// The time at which the core computes: of the step begun, or of one where nothing but time
+    /// reached it.
     pub(super) fn step(&mut self, now: Timestamp, core: &Core) -> Timestamp {
         if !std::mem::take(&mut self.is_begun) {
             self.begin(now);

@@ -1,8 +1,10 @@
-//! The modes of namespaces: follows those that carry the label [`KEY_MODE`]. A change takes effect at once, without a restart.
+//! The modes of namespaces: follows those that carry the label [`KEY_MODE`]. A change takes effect
+//! at once, without a restart.
 //!
-//! What is not known does nothing: until the namespaces have been listed, and where a label is no mode, VMs are only observed.
-//! An API that does not let us list them, as on a cluster that was set up for an agent without modes, cannot tell of any: then
-//! the setting of the node and the annotations of VMs are all there is.
+//! What is not known does nothing: until the namespaces have been listed, and where a label is no
+//! mode, VMs are only observed. An API that does not let us list them, as on a cluster that was set
+//! up for an agent without modes, cannot tell of any: then the setting of the node and the
+//! annotations of VMs are all there is.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +26,8 @@ pub(super) struct Modes {
 }
 
 impl Modes {
-    /// The mode of a namespace's VMs that do not say one themselves; `default` where the namespace says none either.
+    /// The mode of a namespace's VMs that do not say one themselves; `default` where the namespace
+    /// says none either.
     pub(super) fn of(&self, namespace: &str, default: Mode) -> Mode {
         let Some(labelled) = &self.labelled else {
             return Mode::Observe;

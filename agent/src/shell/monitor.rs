@@ -7,9 +7,10 @@
 //!      |    failed                     ended (peer, protocol, no health for too long, a write that blocks)
 //!      +--- wait the rest of 5 s <--- MonitorDown
 //! ```
-//! A monitor that sends more than it may is read slowly, and left for longer and longer if it goes on
-//! ([`crate::core::conversation::pace`]). Reads and writes never wait for one another: frames to send go through a bounded queue to a writer of their own, and a write
-//! that takes longer than a response may ends the connection.
+//! A monitor that sends more than it may is read slowly, and left for longer and longer if it goes
+//! on ([`crate::core::conversation::pace`]). Reads and writes never wait for one another: frames to
+//! send go through a bounded queue to a writer of their own, and a write that takes longer than a
+//! response may ends the connection.
 
 mod errors;
 mod paced;
@@ -47,8 +48,8 @@ use crate::core::conversation::{
 use errors::{Ended, close_frame, code_of, endpoint_of};
 use paced::Paced;
 
-/// Frames waiting to be written: every call, a health check and a handful of refusals. A peer that makes more pile up does not
-/// read, and the connection ends.
+/// Frames waiting to be written: every call, a health check and a handful of refusals. A peer that
+/// makes more pile up does not read, and the connection ends.
 const WRITE_BOUND: usize = 16;
 /// Calls waiting to be taken up; the core makes one at a time.
 pub(super) const CALL_BOUND: usize = 4;
@@ -269,7 +270,8 @@ impl Link {
         let _ = session
             .frames
             .try_send(Message::Close(Some(close_frame(&ended))));
-        // The writer ends by itself when its queue is gone; a peer that does not read cannot hold us here.
+        // The writer ends by itself when its queue is gone; a peer that does not read cannot hold
+        // us here.
         ended
     }
 }

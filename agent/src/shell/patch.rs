@@ -65,8 +65,8 @@ impl PatchError {
     }
 }
 
-/// The three operations. The CPU amount is in the form in which objects keep it (`2`, `"750m"`): another one has to be brought into it
-/// first, for which API servers ask a webhook.
+/// The three operations. The CPU amount is in the form in which objects keep it (`2`, `"750m"`):
+/// another one has to be brought into it first, for which API servers ask a webhook.
 #[must_use]
 pub(super) fn operations(
     target: Resources,

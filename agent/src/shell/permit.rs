@@ -1,6 +1,7 @@
 //! The permit call: one POST to the current scheduler. Source: docs/compatibility/agent.md §4.2.
 //!
-//! The server may hold an answer for about a second, so the time-out (`scheduler.requestTimeoutSeconds`) must be above that.
+//! The server may hold an answer for about a second, so the time-out
+//! (`scheduler.requestTimeoutSeconds`) must be above that.
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -25,8 +26,8 @@ pub(super) struct PermitClient {
 }
 
 impl PermitClient {
-    /// A client that keeps one idle connection per scheduler, and shows it `token`, or else what the configuration has to be
-    /// shown.
+    /// A client that keeps one idle connection per scheduler, and shows it `token`, or else what
+    /// the configuration has to be shown.
     pub(super) fn new(config: &config::Scheduler, token: Option<&str>) -> Self {
         let file = config.token_file.clone().map(TokenFile::new);
         let given = token.and_then(|token| bearer_header(token.as_bytes()));

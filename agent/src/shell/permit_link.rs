@@ -21,7 +21,8 @@ use tower_service::Service;
 
 use super::config::SchedulerTls;
 
-/// Idle connections kept per scheduler: VMs that started together ask together, and to dial anew costs more than to be remembered.
+/// Idle connections kept per scheduler: VMs that started together ask together, and to dial anew
+/// costs more than to be remembered.
 const IDLE_CONNECTIONS: usize = 16;
 /// How long one is kept.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
@@ -63,7 +64,8 @@ impl Link {
         }))
     }
 
-    /// A client of the files as they are now; its connections go with them. Files that cannot be used leave in force what was.
+    /// A client of the files as they are now; its connections go with them. Files that cannot be
+    /// used leave in force what was.
     ///
     /// # Errors
     /// [`TlsError`] when they cannot be used and never could.

@@ -1,5 +1,5 @@
-//! Metrics that a monitor pushes (version 2 of its link): the same numbers as on the guest's page, so that nothing need be asked
-//! for while they come.
+//! Metrics that a monitor pushes (version 2 of its link): the same numbers as on the guest's page,
+//! so that nothing need be asked for while they come.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,8 +37,8 @@ impl Pushed {
     }
 }
 
-/// The system metrics in a push, exactly as the page with the same gauges would give them; `None` when one is absent or no
-/// number, as for a page.
+/// The system metrics in a push, exactly as the page with the same gauges would give them; `None`
+/// when one is absent or no number, as for a page.
 #[expect(
     clippy::cast_precision_loss,
     reason = "a page's samples are floats too"
@@ -61,8 +61,8 @@ pub(super) fn system_of(pushed: &GuestMetrics) -> Option<SystemMetrics> {
     })
 }
 
-/// What a push says beside that, as far as the VM's settings give it a vote. A guest may say anything: what is no share of time
-/// is left out.
+/// What a push says beside that, as far as the VM's settings give it a vote. A guest may say
+/// anything: what is no share of time is left out.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub(super) fn signals_of(pushed: &GuestMetrics, scaling: &ScalingConfig) -> Signals {
     let estimate = pushed.cgroup.working_set.map(|bytes| bytes as f64);

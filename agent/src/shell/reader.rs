@@ -1,4 +1,5 @@
-//! Reads a JSON object key by key and collects everything that is wrong instead of stopping at the first thing.
+//! Reads a JSON object key by key and collects everything that is wrong instead of stopping at the
+//! first thing.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

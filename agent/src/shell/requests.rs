@@ -1,4 +1,5 @@
-//! The requests of a VM's task: how each is started on a task of its own, and what its end means for metrics, stages and the core.
+//! The requests of a VM's task: how each is started on a task of its own, and what its end means
+//! for metrics, stages and the core.
 
 use std::sync::Arc;
 
@@ -109,7 +110,8 @@ impl Runner {
             }
             Err(error) => {
                 let error = telemetry::chain(error);
-                // A scheduler that is away fails every VM every few seconds: one line per run of failures.
+                // A scheduler that is away fails every VM every few seconds: one line per run of
+                // failures.
                 if std::mem::replace(&mut self.is_permit_failing, true) {
                     tracing::debug!(error, "still no permit");
                 } else {

@@ -1,6 +1,7 @@
-//! One VM's task: it alone owns the VM's core. It takes inputs one by one, lets the core decide, starts the requests the core asks
-//! for, and reports their ends as inputs again. Nothing is polled: a wish of the monitor leads to a decision as soon as it is read.
-//! Source: docs/compatibility/agent.md §3.10, §6.1.
+//! One VM's task: it alone owns the VM's core. It takes inputs one by one, lets the core decide,
+//! starts the requests the core asks for, and reports their ends as inputs again. Nothing is
+//! polled: a wish of the monitor leads to a decision as soon as it is read. Source:
+//! docs/compatibility/agent.md §3.10, §6.1.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -185,8 +186,9 @@ impl Runner {
         }
     }
 
-    /// Runs until cancelled. A crash of any task it started ends it with the same crash.
-    /// Boxed, because a future holds what it is called with and what it works on each in a place of its own.
+    /// Runs until cancelled. A crash of any task it started ends it with the same crash. Boxed,
+    /// because a future holds what it is called with and what it works on each in a place of its
+    /// own.
     pub(super) async fn run(mut self: Box<Self>, cancel: CancellationToken) {
         self.start_io(&cancel);
         let mut refresh = tokio::time::interval(self.ctx.config.refresh_state_interval.duration());

@@ -16,7 +16,8 @@ use super::state::{StateHandle, Synced};
 
 /// Where scheduler pods live.
 const NAMESPACE: &str = "kube-system";
-/// Pods kept at most: a scheduler has a few replicas, and a flood of pods under its label must not fill memory.
+/// Pods kept at most: a scheduler has a few replicas, and a flood of pods under its label must not
+/// fill memory.
 const MAX_PODS: usize = 256;
 
 /// The scheduler to ask.

@@ -1,5 +1,5 @@
-//! The metrics loops: ask a guest's endpoint on a period, hand good samples on. A slow, garbled or endless endpoint only delays.
-//! Source: docs/compatibility/agent.md §2.1.
+//! The metrics loops: ask a guest's endpoint on a period, hand good samples on. A slow, garbled or
+//! endless endpoint only delays. Source: docs/compatibility/agent.md §2.1.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,8 +47,8 @@ pub(super) struct Scraper {
 }
 
 impl Scraper {
-    /// Runs until the VM's task is gone. The first request waits a random part of the period, so that the VMs of a node do not
-    /// all ask at once.
+    /// Runs until the VM's task is gone. The first request waits a random part of the period, so
+    /// that the VMs of a node do not all ask at once.
     pub(super) async fn run(self) {
         let period = self.config.between_requests;
         let first = rand::rng().random_range(0..period.0.max(1));
@@ -58,7 +58,8 @@ impl Scraper {
         loop {
             let is_pushed = self.pushed.is_fresh(self.clock.now(), period.span());
             if self.is_active.load(Ordering::Relaxed) && !is_pushed {
-                // Boxed: it lives for some milliseconds of each period, its place would be held all the time.
+                // Boxed: it lives for some milliseconds of each period, its place would be held all
+                // the time.
                 match Box::pin(self.once(&mut endpoint)).await {
                     Ok(kind) => {
                         if std::mem::take(&mut is_failing) {

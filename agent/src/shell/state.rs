@@ -1,9 +1,9 @@
 //! What the agent shows of itself: the deployed agent's dump (docs/compatibility/agent.md §4.4)
 //! with the decisions beside it.
 //!
-//! Each VM's task leaves a copy of its core at its place here after every event; what is shown is made of that copy when somebody
-//! asks, so asking never waits for a core, and a decision costs no text that nobody reads. A lock, not a task: it is held for one
-//! copy.
+//! Each VM's task leaves a copy of its core at its place here after every event; what is shown is
+//! made of that copy when somebody asks, so asking never waits for a core, and a decision costs no
+//! text that nobody reads. A lock, not a task: it is held for one copy.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,7 +107,8 @@ pub(super) struct VmView {
     pub refusal: Option<Refusal>,
     pub workers: usize,
     pub decisions: VecDeque<DecisionEntry>,
-    /// The newest decision, with the votes of now, also when it only confirms the last of `decisions`.
+    /// The newest decision, with the votes of now, also when it only confirms the last of
+    /// `decisions`.
     pub latest: Option<Decision>,
 }
 
@@ -236,7 +237,8 @@ impl StateHandle {
         self.vms().remove(pod);
     }
 
-    /// Notes a VM of this node that cannot be read, or that it can be read again. Returns how many there are.
+    /// Notes a VM of this node that cannot be read, or that it can be read again. Returns how many
+    /// there are.
     pub(super) fn set_unparsable(&self, vm: &NamespacedName, error: Option<String>) -> usize {
         let mut unparsable = self.unparsable();
         match error {

@@ -1,5 +1,6 @@
-//! Keeps one VM's task alive: a crash is counted and noted, and the task starts again, at once if it had lived for long, else after
-//! a while. Nothing of another VM is touched. Source: docs/compatibility/agent.md §6.1.
+//! Keeps one VM's task alive: a crash is counted and noted, and the task starts again, at once if
+//! it had lived for long, else after a while. Nothing of another VM is touched. Source:
+//! docs/compatibility/agent.md §6.1.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The token that is shown to the scheduler, where one is asked for: one that was given at the start, or a file that may be
-//! replaced at any time, as the tokens of service accounts are.
+//! The token that is shown to the scheduler, where one is asked for: one that was given at the
+//! start, or a file that may be replaced at any time, as the tokens of service accounts are.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! Which VMs this agent scales: follows all VirtualMachines, and for each brings its task in line with what the object says now.
-//! Nothing is dropped: an object that cannot be read hurts only its own VM, and is looked at again at its next change.
-//! Source: docs/compatibility/agent.md §1.
+//! Which VMs this agent scales: follows all VirtualMachines, and for each brings its task in line
+//! with what the object says now. Nothing is dropped: an object that cannot be read hurts only its
+//! own VM, and is looked at again at its next change. Source: docs/compatibility/agent.md §1.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -62,7 +62,8 @@ pub(super) struct Vms {
     state: StateHandle,
     modes: watch::Receiver<Modes>,
     managed: BTreeMap<NamespacedName, Managed>,
-    /// What the last task of each VM knew, with the VM's uid: a VM may get another pod while its watch is late.
+    /// What the last task of each VM knew, with the VM's uid: a VM may get another pod while its
+    /// watch is late.
     left: BTreeMap<NamespacedName, (String, Left)>,
     figures: BTreeMap<NamespacedName, VmFigures>,
 }
@@ -210,7 +211,8 @@ impl Vms {
         match info {
             Err(error) => {
                 self.unparsable(&key, Some(error));
-                // The last good settings stay in force for the same pod; for another one there are none.
+                // The last good settings stay in force for the same pod; for another one there are
+                // none.
                 if !is_same {
                     self.stop(&key).await;
                 }
@@ -301,7 +303,8 @@ impl Vms {
         );
     }
 
-    /// Ends a VM's task, if it has one. The next one for the same VM starts only when this one is gone.
+    /// Ends a VM's task, if it has one. The next one for the same VM starts only when this one is
+    /// gone.
     async fn stop(&mut self, key: &NamespacedName) {
         let Some(mut managed) = self.managed.remove(key) else {
             return;
@@ -406,7 +409,8 @@ fn feed_of(
     }
 }
 
-/// The controller's stamp on our clock. It has whole seconds only; within its second the time the object reached us is closer.
+/// The controller's stamp on our clock. It has whole seconds only; within its second the time the
+/// object reached us is closer.
 fn stamp_of(clock: &Clock, stamp: WallTime, arrived: Timestamp) -> Timestamp {
     let age = clock.wall().0.saturating_sub(stamp.0);
     let at = |age: i64| {

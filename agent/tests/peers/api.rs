@@ -1,4 +1,5 @@
-//! Lists, watches and the JSON patch, for VirtualMachines, for pods of `kube-system` and for labelled namespaces.
+//! Lists, watches and the JSON patch, for VirtualMachines, for pods of `kube-system` and for
+//! labelled namespaces.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -206,7 +207,8 @@ impl Api {
         self.store.lock().expect("no test panics here").fail_patches = (count, status);
     }
 
-    /// Patches that come are neither carried out nor answered until they no longer are held, whoever has gone by then.
+    /// Patches that come are neither carried out nor answered until they no longer are held,
+    /// whoever has gone by then.
     pub fn hold_patches(&self, hold: bool) {
         self.store.lock().expect("no test panics here").hold_patches = hold;
     }
@@ -355,7 +357,8 @@ fn list(api: &Api, kind: Kind, query: &BTreeMap<String, String>) -> Response {
         .expect("is a response")
 }
 
-/// Applies the three replacements, then does what the controller does: copies the revision to the status.
+/// Applies the three replacements, then does what the controller does: copies the revision to the
+/// status.
 async fn patch_vm(
     State(api): State<Api>,
     Path(name): Path<String>,

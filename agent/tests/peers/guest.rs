@@ -35,7 +35,8 @@ pub enum Page {
     Long(u64),
     /// This instead of a response.
     Raw(Vec<u8>),
-    /// A good page of which the last part never comes, over a connection whose writing side is closed.
+    /// A good page of which the last part never comes, over a connection whose writing side is
+    /// closed.
     HalfClosed,
     /// Status 503.
     Unavailable,

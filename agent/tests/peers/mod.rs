@@ -1,5 +1,6 @@
-//! The agent's peers as the tests need them, on real sockets: an API server with the two lists the agent follows and the patch it
-//! makes, a scheduler, and a guest with a metrics page and a monitor. What they see goes into one trace, in the order seen.
+//! The agent's peers as the tests need them, on real sockets: an API server with the two lists the
+//! agent follows and the patch it makes, a scheduler, and a guest with a metrics page and a
+//! monitor. What they see goes into one trace, in the order seen.
 
 #![allow(
     dead_code,

@@ -1,5 +1,6 @@
-//! A scheduler with a ledger that is always right and a tongue that is not: it grants whatever is asked, and plays tricks with the
-//! bytes of its answers. Written by hand, since no HTTP server answers one request two times.
+//! A scheduler with a ledger that is always right and a tongue that is not: it grants whatever is
+//! asked, and plays tricks with the bytes of its answers. Written by hand, since no HTTP server
+//! answers one request two times.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! Whether a cluster refuses VM objects that mean nothing, and whether those who are asked about them can be.
+//! Whether a cluster refuses VM objects that mean nothing, and whether those who are asked about
+//! them can be.
 
 use protocol::vm::API_VERSION;
 use serde_json::{Value, json};
@@ -7,7 +8,8 @@ use super::Finding;
 use super::cluster::INSTALL;
 use crate::api::Api;
 
-/// The configurations by which API servers ask the controller, as the manifests and the deployed system name them.
+/// The configurations by which API servers ask the controller, as the manifests and the deployed
+/// system name them.
 const CONFIGURATIONS: [(&str, &str); 2] = [
     (
         "mutatingwebhookconfigurations",

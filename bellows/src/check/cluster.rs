@@ -1,5 +1,6 @@
-//! The looks that `bellows check` takes at a cluster, all by its API: what is installed, who may do what, what the nodes have, and
-//! whether the parts work. Nothing is changed; the one object written is written on trial only.
+//! The looks that `bellows check` takes at a cluster, all by its API: what is installed, who may do
+//! what, what the nodes have, and whether the parts work. Nothing is changed; the one object
+//! written is written on trial only.
 
 use std::collections::BTreeMap;
 
@@ -421,7 +422,8 @@ fn ready(part: Part, pods: &[Value]) -> Finding {
     Finding::missing(name, found, "nothing works without it", fix)
 }
 
-/// The labels of the nodes that are to have an agent: the DaemonSet's node selector. Null where it cannot be read: all nodes.
+/// The labels of the nodes that are to have an agent: the DaemonSet's node selector. Null where it
+/// cannot be read: all nodes.
 async fn agents_nodes(api: &Api) -> Value {
     let path = format!(
         "/apis/apps/v1/daemonsets?fieldSelector=metadata.name%3D{}",
@@ -598,7 +600,8 @@ mod tests {
             agent_on_each(&[node("c", "6.1", "8Gi", false)], &[], &Value::Null).verdict,
             Verdict::Ok
         );
-        // An agent is looked for only where its DaemonSet has one, and everywhere where there is none.
+        // An agent is looked for only where its DaemonSet has one, and everywhere where there is
+        // none.
         assert!(selector_of(&json!({"items": []})).is_null());
         assert!(selector_of(&Value::Null).is_null());
         let mut nodes = nodes;

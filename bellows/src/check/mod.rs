@@ -1,7 +1,8 @@
 //! `bellows check`: what this machine lacks, each thing with the command that mends it.
 //!
-//! [`probes`] looks at this machine, [`cluster`] at a cluster, this module judges and prints. A finding is *required* when `bellows up` or the default VM cannot work
-//! without it; the others cost a feature or speed, and say which.
+//! [`probes`] looks at this machine, [`cluster`] at a cluster, this module judges and prints. A
+//! finding is *required* when `bellows up` or the default VM cannot work without it; the others
+//! cost a feature or speed, and say which.
 
 mod admission;
 mod cluster;
@@ -17,10 +18,11 @@ use crate::output::{Cell, Format, Table, print_value};
 use crate::progress::Progress;
 use crate::terminal::{Tone, out};
 
-/// Look whether this machine has everything; as `kubectl bellows check`, or with --kubeconfig, whether the cluster has.
+/// Look whether this machine has everything; as `kubectl bellows check`, or with --kubeconfig,
+/// whether the cluster has.
 ///
-/// Exits with 0 when everything required is there, else with 69. Nothing is changed, except that the answer to "does KVM
-/// work here" is remembered.
+/// Exits with 0 when everything required is there, else with 69. Nothing is changed, except that
+/// the answer to "does KVM work here" is remembered.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CheckArgs {
     /// How to print it

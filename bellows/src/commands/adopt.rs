@@ -1,7 +1,8 @@
-//! `bellows adopt`: brings the objects of guests back that run without them, or lets such guests go.
+//! `bellows adopt`: brings the objects of guests back that run without them, or lets such guests
+//! go.
 //!
-//! A guest is without objects when the store of the API was replaced, emptied or set back. It is left alone until somebody
-//! decides here.
+//! A guest is without objects when the store of the API was replaced, emptied or set back. It is
+//! left alone until somebody decides here.
 
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Bring back the objects of guests that run without them, or let such guests go.
 ///
-/// Without a name all of them are adopted. A guest is not restarted: its VM gets the size that the guest has, and its pod
-/// the guest that runs. `bellows status` lists these guests.
+/// Without a name all of them are adopted. A guest is not restarted: its VM gets the size that the
+/// guest has, and its pod the guest that runs. `bellows status` lists these guests.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AdoptArgs {
     /// VMs or pods, as NAME or NAMESPACE/NAME [default: all]

@@ -1,5 +1,5 @@
-//! `bellows vm backup`: a copy of a VM's root disk as it is at one moment, also while the guest runs, and what is needed
-//! to make the VM again (`FILE.json`).
+//! `bellows vm backup`: a copy of a VM's root disk as it is at one moment, also while the guest
+//! runs, and what is needed to make the VM again (`FILE.json`).
 
 use std::fs::{self, File};
 use std::io;
@@ -31,8 +31,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Copy the root disk of a VM into a file, also while its guest runs.
 ///
-/// The copy is as the disk was at one moment, as after a loss of power: a database recovers on it as it does then. It is
-/// whole, without its image. What the VM was is in FILE.json, which `vm restore` needs.
+/// The copy is as the disk was at one moment, as after a loss of power: a database recovers on it
+/// as it does then. It is whole, without its image. What the VM was is in FILE.json, which
+/// `vm restore` needs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BackupArgs {
     #[command(flatten)]

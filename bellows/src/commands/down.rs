@@ -20,7 +20,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// End `bellows up`.
 ///
-/// Guests keep running: the next `bellows up` takes them over as they are. With --stop-vms they are powered down first.
+/// Guests keep running: the next `bellows up` takes them over as they are. With --stop-vms they are
+/// powered down first.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DownArgs {
     /// Power all guests down; they boot again at the next `bellows up`

@@ -1,4 +1,5 @@
-//! `bellows history` and `bellows why --at`: a VM's decisions and what came of them, from the journal.
+//! `bellows history` and `bellows why --at`: a VM's decisions and what came of them, from the
+//! journal.
 
 use clap::Args;
 use protocol::journal::{Amount, Decision, Outcome as End, Record, RequestKind};

@@ -45,14 +45,16 @@ pub(crate) enum ImageCommand {
 
 /// Build images.
 ///
-/// Without a recipe: QEMU and the PostgreSQL guest, which is what `bellows up` and `bellows vm create` need. With --from: a
-/// guest of a container image. Needs root, because file owners are part of an image.
+/// Without a recipe: QEMU and the PostgreSQL guest, which is what `bellows up` and
+/// `bellows vm create` need. With --from: a guest of a container image. Needs root, because file
+/// owners are part of an image.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BuildArgs {
     /// Names of built-in recipes or files
     #[arg(value_name = "RECIPE", default_values_t = [RUNTIME_IMAGE.to_owned(), GUEST_IMAGE.to_owned()])]
     recipes: Vec<String>,
-    /// Make a guest of this container image: a directory in OCI layout, or an archive of one or of `docker save`
+    /// Make a guest of this container image: a directory in OCI layout, or an archive of one or of
+    /// `docker save`
     #[arg(
         long,
         value_name = "IMAGE",
@@ -72,7 +74,8 @@ pub(crate) struct BuildArgs {
     /// Size of the guest's root disk; a VM may ask for a larger one
     #[arg(long, value_name = "SIZE", default_value = "1Gi", requires = "from", value_parser = disk_mib)]
     disk_size: u32,
-    /// Directory with vm-monitor and neonvmd, linked statically [default: $BELLOWS_GUEST_BIN_DIR, else lib/bellows/guest beside this program's directory]
+    /// Directory with vm-monitor and neonvmd, linked statically
+    /// [default: $BELLOWS_GUEST_BIN_DIR, else lib/bellows/guest beside this program's directory]
     #[arg(long, value_name = "DIR")]
     guest_bin_dir: Option<PathBuf>,
     /// Ask the Debian mirror for newer packages
@@ -103,15 +106,16 @@ pub(crate) struct RmArgs {
 
 /// Remove files that no image and no VM uses.
 ///
-/// Kept are images that have a name, those that VMs and root disks of this state directory were made from, and those that any
-/// running process has open.
+/// Kept are images that have a name, those that VMs and root disks of this state directory were
+/// made from, and those that any running process has open.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GcArgs {}
 
 /// Make an OCI archive.
 ///
-/// The specification is JSON: `reference` (name and tag), `layers` (lists of parts: `file`, `tree`, `link`, `text`, `directory`),
-/// `entrypoint`, `env`. The same files give the same bytes. `ctr images import` and its like take the archive.
+/// The specification is JSON: `reference` (name and tag), `layers` (lists of parts: `file`, `tree`,
+/// `link`, `text`, `directory`), `entrypoint`, `env`. The same files give the same bytes.
+/// `ctr images import` and its like take the archive.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PackArgs {
     /// What goes in
@@ -465,8 +469,8 @@ fn used_by_vms(state: &StateDir, store: &Path) -> BTreeSet<Digest> {
         .collect()
 }
 
-/// Digests that root disks lie over, also those that were moved aside. A record that cannot be read stops the collection:
-/// its disk would be lost with its image.
+/// Digests that root disks lie over, also those that were moved aside. A record that cannot be read
+/// stops the collection: its disk would be lost with its image.
 fn used_by_disks(state: &StateDir) -> Outcome<BTreeSet<Digest>> {
     let mut used = BTreeSet::new();
     let below = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();

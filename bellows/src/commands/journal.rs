@@ -1,4 +1,5 @@
-//! `bellows journal` and `bellows replay`: the decision journal read as files, with or without a running system.
+//! `bellows journal` and `bellows replay`: the decision journal read as files, with or without a
+//! running system.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,8 +41,9 @@ pub(crate) struct Files {
 
 /// Decide again from a journal's records and compare byte by byte.
 ///
-/// Ends with 0 only if something was compared and all of it is equal. Records before a VM's first checkpoint are counted as
-/// warm-up, records after its last checksum as tail; neither is called equal.
+/// Ends with 0 only if something was compared and all of it is equal. Records before a VM's first
+/// checkpoint are counted as warm-up, records after its last checksum as tail; neither is called
+/// equal.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]

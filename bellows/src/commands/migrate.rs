@@ -1,5 +1,5 @@
-//! `bellows migrate`: move a VM's guest to another pod while it runs. Everything here can be done with kubectl too; this
-//! writes the object and says what becomes of it.
+//! `bellows migrate`: move a VM's guest to another pod while it runs. Everything here can be done
+//! with kubectl too; this writes the object and says what becomes of it.
 
 use std::time::Duration;
 
@@ -23,9 +23,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 /// Move a VM to another pod, and so to another node, while its guest runs on.
 ///
-/// Writes a VirtualMachineMigration and waits until it is over. The guest keeps its memory, its disk, its plugged CPUs and
-/// memory, and every connection inside it. Its address changes: on one machine, connections from outside to the old address
-/// end. While it moves, its size stays as it is. A failed or cancelled migration leaves the guest where it was.
+/// Writes a VirtualMachineMigration and waits until it is over. The guest keeps its memory, its
+/// disk, its plugged CPUs and memory, and every connection inside it. Its address changes: on one
+/// machine, connections from outside to the old address end. While it moves, its size stays as it
+/// is. A failed or cancelled migration leaves the guest where it was.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MigrateArgs {
     #[command(flatten)]
@@ -36,7 +37,8 @@ pub(crate) struct MigrateArgs {
     /// Copy the whole disk, even where the target could take over its file
     #[arg(long)]
     copy_disk: bool,
-    /// Let the guest go on at the target before its memory is there: a shorter stop, but no way back
+    /// Let the guest go on at the target before its memory is there: a shorter stop, but no way
+    /// back
     #[arg(long)]
     post_copy: bool,
     /// Do not slow down a guest that writes faster than it can be sent

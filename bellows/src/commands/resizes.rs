@@ -14,8 +14,8 @@ use crate::view::vm::seconds_between;
 
 /// The last resizes and where their time went.
 ///
-/// Times are milliseconds. TOTAL runs from the begin of the first stage to the end of the last; stages may overlap or
-/// wait for one another, so it is not their sum.
+/// Times are milliseconds. TOTAL runs from the begin of the first stage to the end of the last;
+/// stages may overlap or wait for one another, so it is not their sum.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ResizesArgs {
     /// Those of one VM only
@@ -87,7 +87,8 @@ pub(crate) fn table(rows: &[Resize], now: WallTime) -> Table {
     table
 }
 
-/// How long it took; one that is not complete is under way, or was overtaken by a later one of the same VM.
+/// How long it took; one that is not complete is under way, or was overtaken by a later one of the
+/// same VM.
 fn total(row: &Resize, is_overtaken: bool) -> String {
     let total = millis(row.total_us);
     match (row.is_complete(), is_overtaken) {

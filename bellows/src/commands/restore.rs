@@ -32,7 +32,8 @@ const PART: usize = 4 << 20;
 /// Longest FILE.json read.
 const MAX_DESCRIPTION_BYTES: u64 = 8 << 20;
 
-/// Make a VM from a backup, under the same name or another one. There must be no VM and no disk of that name.
+/// Make a VM from a backup, under the same name or another one. There must be no VM and no disk of
+/// that name.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RestoreArgs {
     #[command(flatten)]

@@ -31,8 +31,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Open a shell in a VM, or run a command there.
 ///
-/// Waits for the guest's SSH server, which comes up a little later than the guest. Uses the key of the VM's ssh secret, kept in a file of its own (0600) only while ssh runs. The guest's host key is
-/// accepted at the first contact and must stay the same as long as the same guest runs. Exits with the status of ssh.
+/// Waits for the guest's SSH server, which comes up a little later than the guest. Uses the key of
+/// the VM's ssh secret, kept in a file of its own (0600) only while ssh runs. The guest's host key
+/// is accepted at the first contact and must stay the same as long as the same guest runs. Exits
+/// with the status of ssh.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SshArgs {
     #[command(flatten)]
@@ -81,7 +83,8 @@ pub(crate) async fn run(context: &Context, args: &SshArgs) -> Outcome<ExitCode> 
     ))
 }
 
-/// Waits until the guest's SSH server says its name. QEMU accepts connections before the guest does, and resets them.
+/// Waits until the guest's SSH server says its name. QEMU accepts connections before the guest
+/// does, and resets them.
 async fn wait_for_server(address: &str) -> Result<(), String> {
     let end = Instant::now() + SERVER_PATIENCE;
     loop {

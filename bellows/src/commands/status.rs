@@ -22,8 +22,8 @@ pub(crate) struct StatusArgs {
 
 /// Everything every part knows, as JSON.
 ///
-/// For bug reports and curious people: the decisions and wishes of the agent, the ledger of the scheduler, the queue of
-/// the controller. Holds no secret.
+/// For bug reports and curious people: the decisions and wishes of the agent, the ledger of the
+/// scheduler, the queue of the controller. Holds no secret.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DumpArgs {
     /// One part only: agent, scheduler or controller

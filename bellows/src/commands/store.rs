@@ -15,8 +15,8 @@ use crate::unix_http::{UnixHttpError, exchange};
 
 /// Copy the store of the API to a file.
 ///
-/// Works while `bellows up` runs, and without it. The store holds the objects of all VMs, and secrets: the file is
-/// readable by its owner only. It holds no disk.
+/// Works while `bellows up` runs, and without it. The store holds the objects of all VMs, and
+/// secrets: the file is readable by its owner only. It holds no disk.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BackupArgs {
     /// File to write; it must not exist
@@ -26,8 +26,9 @@ pub(crate) struct BackupArgs {
 
 /// Put a copy of the store back.
 ///
-/// Refuses while `bellows up` runs. The store that was there is kept beside it. Guests that run are not touched: those whose
-/// pods the copy does not have are left alone at the next `bellows up`, and `bellows adopt` brings their objects back.
+/// Refuses while `bellows up` runs. The store that was there is kept beside it. Guests that run are
+/// not touched: those whose pods the copy does not have are left alone at the next `bellows up`,
+/// and `bellows adopt` brings their objects back.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RestoreArgs {
     /// File to put in the store's place; it is copied

@@ -1,4 +1,5 @@
-//! What `bellows vm resize-disk`, `backup` and `restore` share: where a VM's root disk is, and how much room there is.
+//! What `bellows vm resize-disk`, `backup` and `restore` share: where a VM's root disk is, and how
+//! much room there is.
 
 use std::path::{Path, PathBuf};
 

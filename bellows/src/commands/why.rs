@@ -21,13 +21,15 @@ use crate::vm::{LOOK_AGAIN, SCHEDULER_NAME};
 
 /// Why a VM has the size it has.
 ///
-/// Prints the agent's last decision about it: what each signal asked for, what bounded the answer, which permit is held.
-/// One that has just begun to run, or to be sized, is waited for until there is a decision.
+/// Prints the agent's last decision about it: what each signal asked for, what bounded the answer,
+/// which permit is held. One that has just begun to run, or to be sized, is waited for until there
+/// is a decision.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WhyArgs {
     #[command(flatten)]
     pub(crate) vm: VmArgs,
-    /// The decision in force at that time, from the journal (RFC 3339, such as 2026-11-21T20:00:00Z)
+    /// The decision in force at that time, from the journal (RFC 3339, such as
+    /// 2026-11-21T20:00:00Z)
     #[arg(long, value_name = "TIME", value_parser = protocol::time::WallTime::parse)]
     at: Option<protocol::time::WallTime>,
     /// Wait this many seconds for the first decision about a VM that runs; 0 does not wait
@@ -69,8 +71,8 @@ pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
 
 /// The VM and what is decided, as soon as something is about it.
 ///
-/// The agent has its first metrics a moment after the VM runs or is labelled, and whoever asks then is told in a moment. What
-/// does not run is not waited for.
+/// The agent has its first metrics a moment after the VM runs or is labelled, and whoever asks then
+/// is told in a moment. What does not run is not waited for.
 async fn first_decision(
     context: &Context,
     api: &Api,
@@ -151,7 +153,8 @@ fn undecided(view: &VmView) -> Fail {
     })
 }
 
-/// Shape of `-o json`: the view of the VM, and the scheduler's words on the last increase that it did not grant whole.
+/// Shape of `-o json`: the view of the VM, and the scheduler's words on the last increase that it
+/// did not grant whole.
 #[derive(Serialize)]
 struct Answer {
     #[serde(flatten)]
@@ -160,7 +163,8 @@ struct Answer {
     refused: Option<Value>,
 }
 
-/// What kept the last increase that was asked for from being granted whole, by resource. Nothing if it was.
+/// What kept the last increase that was asked for from being granted whole, by resource. Nothing if
+/// it was.
 fn refusal(refused: &Value) -> Vec<String> {
     use crate::view::vm::{cores, memory};
     let limits = refused["limits"].as_array().map(Vec::as_slice);

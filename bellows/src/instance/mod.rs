@@ -1,4 +1,5 @@
-//! One running Bellows: the lock on its state directory, and the loopback block it was given at its first start.
+//! One running Bellows: the lock on its state directory, and the loopback block it was given at its
+//! first start.
 //!
 //! ```text
 //! state directory ── lock ──────── at most one `bellows up`
@@ -22,7 +23,8 @@ use crate::places::StateDir;
 
 /// The format this code writes and reads.
 const FORMAT: u32 = 1;
-/// Blocks to choose from. 127.0 belongs to everyone, 127.1 to Debian's habit of naming hosts; 127.255 is broadcast.
+/// Blocks to choose from. 127.0 belongs to everyone, 127.1 to Debian's habit of naming hosts;
+/// 127.255 is broadcast.
 const BLOCKS: std::ops::RangeInclusive<u8> = 2..=250;
 /// Port of the embedded API server.
 pub(crate) const API_PORT: u16 = 6443;
@@ -62,7 +64,8 @@ impl Instance {
     /// The kept instance, or a new one that is written down before it is used.
     ///
     /// # Errors
-    /// When a given block or node differs from the kept one, no block is free, or the file cannot be written.
+    /// When a given block or node differs from the kept one, no block is free, or the file cannot
+    /// be written.
     pub(crate) fn load_or_create(
         state: &StateDir,
         block: Option<u8>,
@@ -152,8 +155,8 @@ fn parse(text: &str) -> Result<Instance, String> {
     Ok(instance)
 }
 
-/// The first free block, starting at one that depends on the state directory, so that two directories seldom meet even
-/// while neither runs.
+/// The first free block, starting at one that depends on the state directory, so that two
+/// directories seldom meet even while neither runs.
 fn choose_block(seed: u64, in_use: &[u8]) -> Outcome<u8> {
     let count = u64::from(BLOCKS.end() - BLOCKS.start()) + 1;
     let offset = usize::try_from(seed % count).unwrap_or(0);

@@ -30,7 +30,8 @@ fn block_of(address: IpAddr) -> Option<u8> {
     }
 }
 
-/// Listening TCP sockets and their inodes. What cannot be read counts as free: binding tells the truth later.
+/// Listening TCP sockets and their inodes. What cannot be read counts as free: binding tells the
+/// truth later.
 fn listeners() -> Vec<(SocketAddr, u64)> {
     let entries = procfs::net::tcp().unwrap_or_default().into_iter();
     entries
@@ -69,8 +70,9 @@ pub(crate) fn check_free(address: SocketAddr, what: &str, fix: &str) -> Result<(
     })
 }
 
-/// Binds and does not listen. A look that listened would itself keep the address taken for as long as a process that
-/// another thread has just forked, and that has not yet begun its own program, holds a copy of the socket.
+/// Binds and does not listen. A look that listened would itself keep the address taken for as long
+/// as a process that another thread has just forked, and that has not yet begun its own program,
+/// holds a copy of the socket.
 fn try_binding(address: SocketAddr) -> nix::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::Inet,

@@ -1,7 +1,7 @@
 //! `bellows top`: the system live in a terminal, or as plain lines elsewhere.
 //!
-//! One [`Frame`](frame::Frame) is fetched per interval; drawing it is pure ([`draw`]), so that a snapshot test shows exactly
-//! what a person sees.
+//! One [`Frame`](frame::Frame) is fetched per interval; drawing it is pure ([`draw`]), so that a
+//! snapshot test shows exactly what a person sees.
 
 mod draw;
 mod frame;
@@ -19,8 +19,8 @@ use crate::terminal::out;
 
 /// Live view: size, load and decisions of every VM.
 ///
-/// In a terminal the view fills the screen and is drawn anew at every interval; q or Ctrl-C ends it, arrow keys scroll.
-/// Elsewhere every interval prints one line per VM.
+/// In a terminal the view fills the screen and is drawn anew at every interval; q or Ctrl-C ends
+/// it, arrow keys scroll. Elsewhere every interval prints one line per VM.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TopArgs {
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! Finds out at start which accelerator guests will have, so that `status` can say so before the first VM. The answer is
-//! remembered in the state directory, where runners look first.
+//! Finds out at start which accelerator guests will have, so that `status` can say so before the
+//! first VM. The answer is remembered in the state directory, where runners look first.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};

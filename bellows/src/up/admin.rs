@@ -87,7 +87,8 @@ struct BackupOrder {
     file: PathBuf,
 }
 
-/// Binds the socket; a dead one of an earlier process is replaced, which the lock on the directory makes safe.
+/// Binds the socket; a dead one of an earlier process is replaced, which the lock on the directory
+/// makes safe.
 pub(crate) fn bind(path: &Path) -> Outcome<UnixListener> {
     let broken = |error: std::io::Error| {
         Fail::missing(format!("{} cannot be listened on: {error}", path.display()))
@@ -135,7 +136,8 @@ async fn resizes(State(api): State<AdminApi>) -> Json<Value> {
 }
 
 async fn decisions(State(api): State<AdminApi>) -> Json<Value> {
-    // The whole dump keeps many decisions per VM; a view that asks every second wants the last ones only.
+    // The whole dump keeps many decisions per VM; a view that asks every second wants the last ones
+    // only.
     let decisions = crate::decision::by_vm(&api.board.dump_of(super::agent::NAME));
     Json(json!({"decisions": decisions}))
 }

@@ -1,7 +1,8 @@
-//! Keeps the scheduler's Pod as it must be, whatever anybody does to it: agents find the permit server by it.
+//! Keeps the scheduler's Pod as it must be, whatever anybody does to it: agents find the permit
+//! server by it.
 //!
-//! Level-triggered: at every turn the object is read and mended where it differs. It is Ready exactly while the permit
-//! server is.
+//! Level-triggered: at every turn the object is read and mended where it differs. It is Ready
+//! exactly while the permit server is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,8 +86,8 @@ impl Announcer {
             }
             let now = self.clock.now();
             let is_ready = self.board.is_ready(super::scheduler::NAME);
-            // At a restart the Pod says Ready from before. It will be so again in a moment: taking that back would only
-            // make agents lose the scheduler for nothing.
+            // At a restart the Pod says Ready from before. It will be so again in a moment: taking
+            // that back would only make agents lose the scheduler for nothing.
             let is_starting =
                 !is_ready && !self.announced.load(Ordering::Acquire) && now < patient_until;
             let is_known = announced

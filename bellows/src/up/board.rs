@@ -1,4 +1,5 @@
-//! What every part says about itself while it runs: the one place that status, readiness and dumps are read from.
+//! What every part says about itself while it runs: the one place that status, readiness and dumps
+//! are read from.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

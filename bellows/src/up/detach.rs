@@ -189,8 +189,8 @@ fn open_log(path: &Path) -> Outcome<File> {
         .map_err(|error| Fail::missing(format!("{} cannot be opened: {error}", path.display())))
 }
 
-/// Makes the child at home in the background: a session of its own, so that no terminal takes it along, and a log that
-/// does not grow for ever.
+/// Makes the child at home in the background: a session of its own, so that no terminal takes it
+/// along, and a log that does not grow for ever.
 pub(crate) fn settle(state: &StateDir) -> Outcome {
     if !is_child() {
         return Ok(());
@@ -212,8 +212,9 @@ pub(crate) fn settle(state: &StateDir) -> Outcome {
     Ok(())
 }
 
-/// Copies a log that is too long to `.1` and empties it. Our own file descriptor appends, so that what comes next is at the
-/// new begin; lines written between copy and emptying are lost, which is the price of not reopening standard error.
+/// Copies a log that is too long to `.1` and empties it. Our own file descriptor appends, so that
+/// what comes next is at the new begin; lines written between copy and emptying are lost, which is
+/// the price of not reopening standard error.
 fn turn_over(path: &Path, limit_bytes: u64) -> std::io::Result<()> {
     if std::fs::metadata(path)?.len() <= limit_bytes {
         return Ok(());

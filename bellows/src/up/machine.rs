@@ -56,7 +56,8 @@ fn allocatable(
         ))
         .rule(rule));
     }
-    // CPU may be promised beyond the cores: quotas share it out, nothing breaks, everything is only slower.
+    // CPU may be promised beyond the cores: quotas share it out, nothing breaks, everything is only
+    // slower.
     Ok(Resources { cpu, mem: memory })
 }
 

@@ -5,13 +5,15 @@
 //!                                      ▲                                                               │
 //!                                      └────────── every part speaks to it as it would to a cluster ───┘
 //! ```
-//! One small file per part puts it together from its own crate: [`apiserver`], [`scheduler`], [`controller`], [`node`],
-//! [`agent`], [`announcer`]. [`supervisor`] notices a part that ends, [`board`] knows who is ready, [`admin`] answers
-//! questions.
+//! One small file per part puts it together from its own crate: [`apiserver`], [`scheduler`],
+//! [`controller`], [`node`], [`agent`], [`announcer`]. [`supervisor`] notices a part that ends,
+//! [`board`] knows who is ready, [`admin`] answers questions.
 //!
-//! * Happy end: SIGTERM, SIGINT or `bellows down`. Parts end in order (those that decide, the node driver, the API
-//!   server); guests run on, or are powered down before the node driver ends if that was asked for.
-//! * A part that cannot start: nothing else starts, the error names port or file, the exit code says whose fault it is.
+//! * Happy end: SIGTERM, SIGINT or `bellows down`. Parts end in order (those that decide, the node
+//!   driver, the API server); guests run on, or are powered down before the node driver ends if
+//!   that was asked for.
+//! * A part that cannot start: nothing else starts, the error names port or file, the exit code
+//!   says whose fault it is.
 //! * A part that ends on its own: the others drain, exit 70. Guests run on.
 //! * `kill -9`: the kernel frees the lock, guests run on, the next `bellows up` takes them over.
 
@@ -72,8 +74,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Start everything on this machine, in one process.
 ///
-/// Prints one line of JSON with all addresses on standard output as soon as everything is ready, and says the same in
-/// words on standard error. Guests of an earlier run are taken over as they are.
+/// Prints one line of JSON with all addresses on standard output as soon as everything is ready,
+/// and says the same in words on standard error. Guests of an earlier run are taken over as they
+/// are.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct UpArgs {
     /// Name of this machine's Node object [default: the host name]
@@ -232,8 +235,8 @@ async fn told_twice(first: &CancellationToken) {
     }
 }
 
-/// Looks whether every address of ours is free, before any part starts: one that is not stops all of them, and is told
-/// with its holder.
+/// Looks whether every address of ours is free, before any part starts: one that is not stops all
+/// of them, and is told with its holder.
 fn check_addresses(instance: &Instance) -> Outcome {
     let fix = "end that process, or use another --state-dir, which gets other addresses";
     let agent = std::net::IpAddr::V4(instance.agent());

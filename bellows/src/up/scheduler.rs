@@ -72,7 +72,8 @@ pub(crate) async fn start(
         count_plugged: true,
         callers: Callers::only(Expected::new(base.secrets.permit_token.reveal())),
         leadership: Leadership::Alone,
-        // The lock on the state directory and the API server in this process leave no earlier scheduler's call under way.
+        // The lock on the state directory and the API server in this process leave no earlier
+        // scheduler's call under way.
         takeover_wait: Span(0),
         clock: base.clock,
         state,

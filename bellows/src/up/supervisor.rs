@@ -11,8 +11,9 @@ use crate::fail::Fail;
 /// A part that has ended: its name and how.
 type Ended = (&'static str, Result<(), String>);
 
-/// How long the parts of one stage may take to drain before they are cut off. Nothing of theirs is lost by that: what
-/// was answered is durable, and everything else is made anew from what is observed.
+/// How long the parts of one stage may take to drain before they are cut off. Nothing of theirs is
+/// lost by that: what was answered is durable, and everything else is made anew from what is
+/// observed.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// When a part is told to end: first those that change things, then those that serve them.

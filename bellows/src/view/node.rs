@@ -80,7 +80,8 @@ pub(crate) fn pods(objects: &[Value], now: WallTime) -> Vec<PodView> {
         .collect()
 }
 
-/// What is set aside for a pod's VM: what the scheduler granted, or what the VM uses if somebody gave it more by hand.
+/// What is set aside for a pod's VM: what the scheduler granted, or what the VM uses if somebody
+/// gave it more by hand.
 fn granted(pod: &Pod) -> Option<Resources> {
     if pod.is_terminal() {
         return None;

@@ -16,7 +16,8 @@ use crate::output::{Cell, Table, age};
 use crate::resize::Resize;
 use crate::terminal::Tone;
 
-/// One VM. This is the shape of `bellows get vms -o json` (in `{"items":[…]}`); members are added, never changed.
+/// One VM. This is the shape of `bellows get vms -o json` (in `{"items":[…]}`); members are added,
+/// never changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct VmView {
     /// Namespace.

@@ -1,4 +1,5 @@
-//! Runs the real `bellows` as its users do, each test on a state directory, a cache and a loopback block of its own.
+//! Runs the real `bellows` as its users do, each test on a state directory, a cache and a loopback
+//! block of its own.
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 
@@ -258,8 +259,9 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// A loopback block in which nobody listens and which no other test of this process takes. It is found by connecting:
-/// a listener of ours would live on in a process that another test has just forked, and keep its address from that test.
+/// A loopback block in which nobody listens and which no other test of this process takes. It is
+/// found by connecting: a listener of ours would live on in a process that another test has just
+/// forked, and keep its address from that test.
 fn free_block() -> u8 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..200 {

@@ -7,26 +7,29 @@
 //!    └── conflict, or no answer ◄────────── renew, each retry pause ── ours ──► release, when told to
 //! ```
 //!
-//! Every write is conditional on the version that was seen, so of two takers one wins. A duration is counted by this
-//! host's clock from when a state was first *seen* here, never from a time of day in it: it is longer than what the holder
-//! counts from its sending. A holder stops at [`ElectRule::deadline`], which is earlier still. What is left between is the
-//! pause in which its last write lands ([`super::lease`]), so a taker that waited does not wait again.
+//! Every write is conditional on the version that was seen, so of two takers one wins. A duration
+//! is counted by this host's clock from when a state was first *seen* here, never from a time of
+//! day in it: it is longer than what the holder counts from its sending. A holder stops at
+//! [`ElectRule::deadline`], which is earlier still. What is left between is the pause in which its
+//! last write lands ([`super::lease`]), so a taker that waited does not wait again.
 //!
-//! A hand-over says so: who released the Lease with nothing of its own under way, and nothing left of whoever led before, leaves
-//! [`LeaseState::is_drained`], and the next one need not wait at all. Beside it may stand a [`Note`] to the next one, good for that
-//! one hand-over. A Lease that is gone says nothing, so whoever makes it anew waits as long as a
-//! leader that does not know of it yet may go on.
+//! A hand-over says so: who released the Lease with nothing of its own under way, and nothing left
+//! of whoever led before, leaves [`LeaseState::is_drained`], and the next one need not wait at all.
+//! Beside it may stand a [`Note`] to the next one, good for that one hand-over. A Lease that is
+//! gone says nothing, so whoever makes it anew waits as long as a leader that does not know of it
+//! yet may go on.
 //!
 //! Invariants: at most one leads, whatever is lost, late, restarted or deleted
-//! (`tests::at_most_one_leads_whatever_happens`); a taker does not act before the last leader's deadline and the pause
-//! after it (the same test).
+//! (`tests::at_most_one_leads_whatever_happens`); a taker does not act before the last leader's
+//! deadline and the pause after it (the same test).
 
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
 
 use super::lease::{LeaseRule, LeaseSeen};
 
-/// Shortest Lease: its margin and retries are eighths of it, and a Lease's duration is whole seconds.
+/// Shortest Lease: its margin and retries are eighths of it, and a Lease's duration is whole
+/// seconds.
 pub const MIN_LEASE: Span = Span::from_secs(4);
 
 /// Who runs, and for how long a Lease is.
@@ -83,7 +86,8 @@ pub struct LeaseState {
 }
 
 impl LeaseState {
-    /// What was left by whoever handed over last; of an earlier term's note nobody can say whether it still holds.
+    /// What was left by whoever handed over last; of an earlier term's note nobody can say whether
+    /// it still holds.
     fn handed(&self) -> Option<&str> {
         let is_fresh = |note: &&Note| self.is_drained && note.transitions == self.transitions;
         let note = self.note.as_ref().filter(is_fresh);
@@ -94,8 +98,8 @@ impl LeaseState {
 /// What a holder leaves to the next one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Note {
-    /// [`LeaseState::transitions`] in the term of whoever wrote it. A holder that does not know of notes leaves an old one in
-    /// place, and counts on.
+    /// [`LeaseState::transitions`] in the term of whoever wrote it. A holder that does not know of
+    /// notes leaves an old one in place, and counts on.
     pub transitions: u32,
     /// What it says; this room does not read it.
     pub text: String,
@@ -154,7 +158,8 @@ pub struct Elector {
     flight: Option<(Timestamp, Option<LeaseWrite>)>,
     /// No call before this.
     pause: Timestamp,
-    /// From when all that an earlier leader began has landed or never will, if this process takes over or has.
+    /// From when all that an earlier leader began has landed or never will, if this process takes
+    /// over or has.
     settled: Timestamp,
     /// When the last renewal that succeeded was sent, while the Lease is ours.
     renewed: Option<Timestamp>,

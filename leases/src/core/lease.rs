@@ -1,7 +1,7 @@
 //! Whether this replica may act, by the Lease as it was seen.
 //!
-//! Who holds the Lease is told by a kube-scheduler beside each replica, which elects itself, or by our own election
-//! ([`super::elect`]). A Lease does not fence, therefore
+//! Who holds the Lease is told by a kube-scheduler beside each replica, which elects itself, or by
+//! our own election ([`super::elect`]). A Lease does not fence, therefore
 //!
 //! ```text
 //! renewed ────────────────────────────────┤ margin ├─ deadline ─── another may take it
@@ -36,7 +36,8 @@ pub struct LeaseSeen {
     pub holder: String,
     /// When it was renewed, by this host's clock.
     pub renewed: Timestamp,
-    /// From when all that an earlier leader began has landed or never will. Looked at when this host takes over.
+    /// From when all that an earlier leader began has landed or never will. Looked at when this
+    /// host takes over.
     pub settled: Timestamp,
     /// What an earlier leader left to whoever takes over. Looked at when this host does.
     pub note: Option<String>,

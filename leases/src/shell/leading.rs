@@ -16,7 +16,8 @@ const SEEN_BOUND: usize = 16;
 /// How long giving the Lease up may take. Whoever waits for it takes it after its duration anyway.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The lead was lost while the work went on: another process may do it by now, so this one has to end.
+/// The lead was lost while the work went on: another process may do it by now, so this one has to
+/// end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the Lease {namespace}/{name} was lost: it could not be renewed in time, or another process holds it"
@@ -57,8 +58,8 @@ impl Witness for Passing {
     fn watched(&self, _is_failing: bool) {}
 }
 
-/// Waits until this process leads, then does the work until `cancel` or until the work ends by itself, then gives the Lease up.
-/// `on_turn` is told when the lead begins and ends.
+/// Waits until this process leads, then does the work until `cancel` or until the work ends by
+/// itself, then gives the Lease up. `on_turn` is told when the lead begins and ends.
 ///
 /// # Errors
 /// [`LostLead`]: the work was cancelled and has ended. The process should end too and begin anew.

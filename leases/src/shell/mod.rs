@@ -19,9 +19,11 @@ pub use leading::{Led, LostLead, while_leading};
 use crate::core::elect::{ElectRule, Elector, LeaseState, LeaseWrite, Leave, Note, Step};
 use crate::core::lease::LeaseSeen;
 
-/// Set on a Lease by whoever released it with nothing under way, of its own or of an earlier one; removed by whoever takes it.
+/// Set on a Lease by whoever released it with nothing under way, of its own or of an earlier one;
+/// removed by whoever takes it.
 pub const ANNOTATION_DRAINED: &str = "autoscaling.neon.tech/drained";
-/// What whoever released a Lease left to the next one: the Lease's transitions, a space, and a text; removed by whoever takes it.
+/// What whoever released a Lease left to the next one: the Lease's transitions, a space, and a
+/// text; removed by whoever takes it.
 pub const ANNOTATION_NOTE: &str = "autoscaling.neon.tech/handed-over";
 /// Longest note that is read, in bytes.
 const MAX_NOTE_BYTES: usize = 1024;
@@ -232,7 +234,8 @@ fn note_of(text: &str) -> Option<Note> {
     })
 }
 
-/// A whole new Lease, or the merge patch of one: the version in it makes the API refuse it for any other.
+/// A whole new Lease, or the merge patch of one: the version in it makes the API refuse it for any
+/// other.
 fn lease_text(name: &LeaseName, write: &LeaseWrite, now: WallTime) -> Value {
     let LeaseWrite { base, state, takes } = write;
     let mut text = json!({

@@ -1,7 +1,8 @@
 //! The embedded API server: a Kubernetes-compatible REST API for one machine, kept in one file.
 //!
-//! `kubectl` and every Kubernetes client library work against it with the kubeconfig it writes. Kinds are data: each
-//! one, built in or added at run time, is read from a CustomResourceDefinition document.
+//! `kubectl` and every Kubernetes client library work against it with the kubeconfig it writes.
+//! Kinds are data: each one, built in or added at run time, is read from a CustomResourceDefinition
+//! document.
 //!
 //! # Use
 //!
@@ -24,21 +25,24 @@
 //! # }
 //! ```
 //!
-//! [`start`] opens the store, makes the certificates, binds the address and writes the kubeconfig; from then on
-//! connections wait in the kernel's queue and [`Server::run`] serves them. The state directory then holds `api.redb`
-//! (the store), `snapshots/` (copies of it), `kubeconfig` (0600), and `pki/` with `ca.crt`, `ca.key` and `token` (0600).
+//! [`start`] opens the store, makes the certificates, binds the address and writes the kubeconfig;
+//! from then on connections wait in the kernel's queue and [`Server::run`] serves them. The state
+//! directory then holds `api.redb` (the store), `snapshots/` (copies of it), `kubeconfig` (0600),
+//! and `pki/` with `ca.crt`, `ca.key` and `token` (0600).
 //!
 //! # Parts
 //!
-//! [`core`] decides what a request does, without I/O. [`shell`] is the writing thread with group commit ([`shell::engine`]),
-//! the file ([`shell::db`]), the committed state with its watchers ([`shell::hub`]), TLS and HTTP.
+//! [`core`] decides what a request does, without I/O. [`shell`] is the writing thread with group
+//! commit ([`shell::engine`]), the file ([`shell::db`]), the committed state with its watchers
+//! ([`shell::hub`]), TLS and HTTP.
 //!
 //! ```text
 //! HTTP ─▶ shell::http ─ reads, watches ─▶ shell::hub ◀─ publish ─┐
 //!             └─ writes ─▶ shell::engine: core::store ─▶ shell::db commit ─┴▶ answer
 //! ```
 //!
-//! *Durable before said*: an answer to a write, and the watch events it causes, leave only after the commit is on disk.
+//! *Durable before said*: an answer to a write, and the watch events it causes, leave only after
+//! the commit is on disk.
 
 #![forbid(unsafe_code)]
 
@@ -93,8 +97,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Further DNS names for the server's certificate.
     pub names: Vec<String>,
-    /// Positions of stores that were seen before, for example by the node driver. A store that is older than its own
-    /// among them is a copy that was put back, and gets a new identity.
+    /// Positions of stores that were seen before, for example by the node driver. A store that is
+    /// older than its own among them is a copy that was put back, and gets a new identity.
     pub seen: Vec<Position>,
 }
 
@@ -253,7 +257,8 @@ fn prepare(
     })
 }
 
-/// Puts in what every store has: the namespaces, and the definitions of the project's own kinds as this version has them.
+/// Puts in what every store has: the namespaces, and the definitions of the project's own kinds as
+/// this version has them.
 fn bootstrap(store: &mut Store, db: &mut Db) -> Result<(), StartError> {
     let mut changes: Vec<Change> = Vec::new();
     for name in NAMESPACES {
@@ -325,7 +330,8 @@ impl Server {
         &self.parts.token
     }
 
-    /// Identity of the store. It differs for every store that was ever made, and for an older copy that was put back.
+    /// Identity of the store. It differs for every store that was ever made, and for an older copy
+    /// that was put back.
     #[must_use]
     pub fn store_id(&self) -> u64 {
         self.parts.store_id
@@ -349,7 +355,8 @@ impl Server {
         self.connections = counters;
     }
 
-    /// Serves requests until `cancel`, then ends watches, lets running requests finish and closes the store.
+    /// Serves requests until `cancel`, then ends watches, lets running requests finish and closes
+    /// the store.
     ///
     /// # Errors
     /// See [`RunError`].

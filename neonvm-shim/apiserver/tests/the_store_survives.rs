@@ -1,4 +1,5 @@
-//! What was answered is on disk: after `kill -9`, after restarts, with a full disk; and damage is named, never hidden.
+//! What was answered is on disk: after `kill -9`, after restarts, with a full disk; and damage is
+//! named, never hidden.
 
 mod support;
 
@@ -404,7 +405,8 @@ fn the_program_says_what_is_wrong_and_exits_69() {
     );
 }
 
-/// The limit on the size of files stands in for a full disk: the system refuses to let the store grow.
+/// The limit on the size of files stands in for a full disk: the system refuses to let the store
+/// grow.
 #[tokio::test]
 async fn a_full_disk_refuses_writes_and_loses_nothing() {
     let dir = tempfile::tempdir().expect("a directory");

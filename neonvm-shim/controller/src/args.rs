@@ -18,7 +18,8 @@ pub const LEASE_NAME: &str = "a3b22509.neon.tech";
 /// Longest Lease that is taken, seconds.
 const MAX_LEASE_SECONDS: u64 = 3600;
 
-/// Controller of VirtualMachine objects. Finds its API server by KUBECONFIG or, in a pod, by its service account.
+/// Controller of VirtualMachine objects. Finds its API server by KUBECONFIG or, in a pod, by its
+/// service account.
 #[derive(Debug, Parser)]
 #[command(name = "neonvm-controller", version)]
 pub struct Args {
@@ -28,12 +29,13 @@ pub struct Args {
     /// Address of / (state), /metrics, /healthz, /readyz and /debug/state; port 0 picks one.
     #[arg(long, default_value = "127.0.0.1:7778")]
     pub listen: SocketAddr,
-    /// Address of the webhook by which API servers ask about VM objects, as `0.0.0.0:9443`; without it none is served. Its service, the
-    /// secret of its certificate and its configurations have the names of the deployed ones, in this replica's namespace.
+    /// Address of the webhook by which API servers ask about VM objects, as `0.0.0.0:9443`; without
+    /// it none is served. Its service, the secret of its certificate and its configurations have
+    /// the names of the deployed ones, in this replica's namespace.
     #[arg(long, value_name = "ADDRESS")]
     pub webhook_listen: Option<SocketAddr>,
-    /// VMs whose changes pass although they break a rule, as NAMESPACE/NAME, or NAME in the namespace `default`; told by a warning and
-    /// an event SkippedValidation.
+    /// VMs whose changes pass although they break a rule, as NAMESPACE/NAME, or NAME in the
+    /// namespace `default`; told by a warning and an event SkippedValidation.
     #[arg(long, value_delimiter = ',', value_name = "VMS")]
     pub skip_update_validation_for: Vec<String>,
     /// Only runners of pods on this node are reached.
@@ -45,21 +47,25 @@ pub struct Args {
     /// Image of runner pods; its presence selects the settings for a cluster.
     #[arg(long, env = "VM_RUNNER_IMAGE")]
     pub runner_image: Option<String>,
-    /// Runner pods ask for no devices of a device plugin: guests run without KVM where nothing else gives them its device.
+    /// Runner pods ask for no devices of a device plugin: guests run without KVM where nothing else
+    /// gives them its device.
     #[arg(long)]
     pub no_device_limits: bool,
-    /// Whether runner pods request what their VMs have, less by over-commit, and are resized in place with them (Kubernetes 1.33
-    /// and later): for cluster-autoscaler, other schedulers and quotas.
+    /// Whether runner pods request what their VMs have, less by over-commit, and are resized in
+    /// place with them (Kubernetes 1.33 and later): for cluster-autoscaler, other schedulers and
+    /// quotas.
     #[arg(long, value_enum, default_value_t = TrueRequests::Off)]
     pub true_requests: TrueRequests,
-    /// API servers go on keeping who set which field (`managedFields`) of VMs and runner pods. Else that is cleared where nobody uses
-    /// server-side apply: it costs nearly half of each write of them.
+    /// API servers go on keeping who set which field (`managedFields`) of VMs and runner pods. Else
+    /// that is cleared where nobody uses server-side apply: it costs nearly half of each write of
+    /// them.
     #[arg(long)]
     pub keep_field_owners: bool,
     /// Runners leave cgroups alone: no quota of CPU time.
     #[arg(long)]
     pub disable_runner_cgroup: bool,
-    /// What the guest of a runner pod may use of its node's CPU time, in per cent of the VM's CPUs; 0 is no quota.
+    /// What the guest of a runner pod may use of its node's CPU time, in per cent of the VM's CPUs;
+    /// 0 is no quota.
     #[arg(long, default_value_t = 100, value_name = "PERCENT")]
     pub runner_cpu_quota_percent: u32,
     /// How the guests of runner pods are connected to them; a guest that runs stays as it is.
@@ -68,8 +74,9 @@ pub struct Args {
     /// Restart a VM only once its old pod is gone.
     #[arg(long)]
     pub at_most_one_pod: bool,
-    /// How QEMU caches what guests write to their disks: `cache.writeback=`, `cache.direct=` and `cache.no-flush=` with on or off, or one
-    /// of QEMU's words, as `cache=none`. A guest that runs stays as it is.
+    /// How QEMU caches what guests write to their disks: `cache.writeback=`, `cache.direct=` and
+    /// `cache.no-flush=` with on or off, or one of QEMU's words, as `cache=none`. A guest that runs
+    /// stays as it is.
     #[arg(long, default_value_t = DiskCache::OURS, value_name = "OPTIONS")]
     pub qemu_disk_cache_settings: DiskCache,
     /// Share of movable memory among hot-plugged memory.
@@ -82,11 +89,12 @@ pub struct Args {
     /// Work only while holding a Lease, so that several replicas may run.
     #[arg(long)]
     pub leader_elect: bool,
-    /// How long after its last renewal a leader is replaced, as in `15s` or `1m`. It stops working after three quarters of it, and
-    /// tries to renew eight times in it.
+    /// How long after its last renewal a leader is replaced, as in `15s` or `1m`. It stops working
+    /// after three quarters of it, and tries to renew eight times in it.
     #[arg(long, default_value = "15s", value_parser = lease_duration, value_name = "DURATION")]
     pub leader_election_lease_duration: Span,
-    /// Name of the network attachment whose configuration says which overlay addresses there are; VMs with `extraNetwork` get one.
+    /// Name of the network attachment whose configuration says which overlay addresses there are;
+    /// VMs with `extraNetwork` get one.
     #[arg(long, env = "NAD_IPAM_NAME", requires = "nad_ipam_namespace")]
     pub nad_ipam_name: Option<String>,
     /// Its namespace, and that of the pools.
@@ -173,7 +181,8 @@ impl Args {
         Some((namespace, self.nad_ipam_name.as_deref()?))
     }
 
-    /// The Lease and the rule of its election, if there is one. `settle` is longer than a call to the API takes.
+    /// The Lease and the rule of its election, if there is one. `settle` is longer than a call to
+    /// the API takes.
     ///
     /// # Errors
     /// When this machine's name cannot be read.
@@ -193,7 +202,8 @@ impl Args {
             name: self.lease_name.clone(),
         };
         let rule = ElectRule {
-            // The next process of the same host is another one: what this one began may yet be under way.
+            // The next process of the same host is another one: what this one began may yet be
+            // under way.
             identity: format!("{}_{}-{:x}", host.trim(), std::process::id(), now.0),
             duration: self.leader_election_lease_duration,
             settle,

@@ -1,4 +1,5 @@
-//! `neonvm-controller`: the controller alone. `bellows up` runs the same in one process with the other parts.
+//! `neonvm-controller`: the controller alone. `bellows up` runs the same in one process with the
+//! other parts.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -180,7 +180,8 @@ async fn n01_it_waits_for_an_api_server_that_is_not_there() {
     }
 }
 
-/// What it is asked at the start too: by the shipped arguments, whether it resizes pods; else, where the overlay's addresses are.
+/// What it is asked at the start too: by the shipped arguments, whether it resizes pods; else,
+/// where the overlay's addresses are.
 #[tokio::test]
 async fn n01_an_api_server_that_comes_late_is_asked_again() {
     let overlay = json!({

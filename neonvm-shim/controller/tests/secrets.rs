@@ -1,4 +1,5 @@
-//! What the controller and a VM's runners know each other by, between an API server and a controller.
+//! What the controller and a VM's runners know each other by, between an API server and a
+//! controller.
 
 mod support;
 
@@ -24,7 +25,8 @@ fn keys(owners: Value) -> Value {
     })
 }
 
-/// The token of a secret that is older than certificates stays: running pods know the controller by it.
+/// The token of a secret that is older than certificates stays: running pods know the controller by
+/// it.
 #[tokio::test]
 async fn b48_a_secret_of_before_gets_a_certificate_and_keeps_its_token() {
     let (api, dir) = (

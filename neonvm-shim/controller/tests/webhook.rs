@@ -33,7 +33,8 @@ const NAMES: [&str; 3] = [
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const KINDS: [&str; 2] = ["Mutating", "Validating"];
 
-/// A secret that somebody put there, as cert-manager writes it, with a certificate that signs itself; and that certificate.
+/// A secret that somebody put there, as cert-manager writes it, with a certificate that signs
+/// itself; and that certificate.
 fn foreign(ends: SystemTime) -> (Value, String) {
     let key = KeyPair::generate().expect("a key");
     let names = NAMES.map(str::to_owned).to_vec();
@@ -134,7 +135,8 @@ impl Scene {
         greeted.expect("it is served by what is trusted");
     }
 
-    /// The owner writes another certificate into the secret; without one, something that is none of ours.
+    /// The owner writes another certificate into the secret; without one, something that is none of
+    /// ours.
     fn owner_writes(&self, data: Option<&Value>) {
         self.api.edit("secrets", SECRET, |secret| match data {
             Some(data) => secret["data"] = data["data"].clone(),

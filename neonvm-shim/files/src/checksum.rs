@@ -1,5 +1,5 @@
-//! The checksum of a directory of files. Runner and daemon are upgraded apart from each other, so it never changes.
-//! Source: docs/compatibility/neonvm.md §3.7.
+//! The checksum of a directory of files. Runner and daemon are upgraded apart from each other, so
+//! it never changes. Source: docs/compatibility/neonvm.md §3.7.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use blake2::digest::consts::U32;
 use blake2::{Blake2b, Digest};
 
-/// BLAKE2b-256 over the files sorted by name: each as name, a zero byte, the length as 64 bits little-endian, content.
-/// Printed as standard base64 without padding.
+/// BLAKE2b-256 over the files sorted by name: each as name, a zero byte, the length as 64 bits
+/// little-endian, content. Printed as standard base64 without padding.
 #[must_use]
 pub fn checksum(files: &BTreeMap<String, Vec<u8>>) -> String {
     let mut hash = Blake2b::<U32>::new();

@@ -1,5 +1,5 @@
-//! A directory in the kubelet's layout: the visible names are links into `..data`, which is a link to a
-//! directory of its own for each version, so that one rename shows all new files at once.
+//! A directory in the kubelet's layout: the visible names are links into `..data`, which is a link
+//! to a directory of its own for each version, so that one rename shows all new files at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -84,11 +84,12 @@ fn check_name(name: &str) -> Result<(), FilesError> {
     }
 }
 
-/// Writes `files` as the whole content of `dir`, mode 0644. Equal content is left alone; what earlier writes left over goes.
+/// Writes `files` as the whole content of `dir`, mode 0644. Equal content is left alone; what
+/// earlier writes left over goes.
 ///
 /// # Errors
-/// [`FilesError::Name`] before anything is touched, [`FilesError::Io`] with the old content still in place, or with the new in place
-/// where only what is of no use any more could not be removed.
+/// [`FilesError::Name`] before anything is touched, [`FilesError::Io`] with the old content still
+/// in place, or with the new in place where only what is of no use any more could not be removed.
 pub fn write(
     dir: &Path,
     files: &BTreeMap<String, Vec<u8>>,
@@ -119,8 +120,8 @@ pub fn write(
     swept
 }
 
-/// The version that `..data` shows, if it is one: a directory of `dir` itself, by no link. Whoever may write to `dir` may have made
-/// `..data`, and what it shows is removed one day.
+/// The version that `..data` shows, if it is one: a directory of `dir` itself, by no link. Whoever
+/// may write to `dir` may have made `..data`, and what it shows is removed one day.
 fn shown(dir: &Path) -> Option<String> {
     let target = fs::read_link(dir.join(DATA_LINK)).ok()?;
     let name = target.into_os_string().into_string().ok()?;
@@ -140,7 +141,8 @@ fn is_version(name: &str) -> bool {
     parts.is_some_and(|(time, number)| is_of(time, b"_") && is_of(number, b""))
 }
 
-/// Removes all versions but the one to `keep`: the one before, and those of writers that failed or were killed.
+/// Removes all versions but the one to `keep`: the one before, and those of writers that failed or
+/// were killed.
 fn sweep(dir: &Path, keep: Option<&str>) -> Result<(), FilesError> {
     let mut swept = Ok(());
     for entry in fs::read_dir(dir).map_err(io_error("read", dir))? {
@@ -177,7 +179,8 @@ fn new_version(dir: &Path, now: WallTime) -> Result<String, FilesError> {
     Err(io_error("make", dir)(io::ErrorKind::AlreadyExists.into()))
 }
 
-/// Writes the files of a version, then shows it. Where that fails, what was shown before is shown still.
+/// Writes the files of a version, then shows it. Where that fails, what was shown before is shown
+/// still.
 fn replace(dir: &Path, version: &str, files: &BTreeMap<String, Vec<u8>>) -> Result<(), FilesError> {
     fill(&dir.join(version), files)?;
     let mut made = Vec::new();
@@ -213,8 +216,8 @@ fn fill(version: &Path, files: &BTreeMap<String, Vec<u8>>) -> Result<(), FilesEr
     Ok(())
 }
 
-/// Makes a file visible, before it is there: a link that cannot be made (a mount is in its place, the disk is full) must not come to
-/// light when there is nothing to go back to.
+/// Makes a file visible, before it is there: a link that cannot be made (a mount is in its place,
+/// the disk is full) must not come to light when there is nothing to go back to.
 fn link(dir: &Path, name: &str, made: &mut Vec<PathBuf>) -> Result<(), FilesError> {
     let (path, target) = (dir.join(name), Path::new(DATA_LINK).join(name));
     if fs::read_link(&path).is_ok_and(|to| to == target) {

@@ -79,7 +79,8 @@ fn the_host_is_listened_to_and_no_program_of_the_guest() {
     assert!(asked(&host, GUEST).contains("boot_id"));
 }
 
-/// Requirement: W3. On one machine every caller has the address of the guest's host, other guests and local users among them.
+/// Requirement: W3. On one machine every caller has the address of the guest's host, other guests
+/// and local users among them.
 #[test]
 fn host_without_the_key_of_the_runtime_drive_is_refused() {
     let made = || Network::new().expect("a network");

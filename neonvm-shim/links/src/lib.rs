@@ -1,7 +1,8 @@
-//! Links of this machine by netlink: the few things that runner and vxlan controller do with bridges, tunnels and what is plugged into
-//! them.
+//! Links of this machine by netlink: the few things that runner and vxlan controller do with
+//! bridges, tunnels and what is plugged into them.
 //!
-//! Everything goes to the network namespace in which the handle was opened. Nothing is remembered: each question is asked anew.
+//! Everything goes to the network namespace in which the handle was opened. Nothing is remembered:
+//! each question is asked anew.
 
 #![forbid(unsafe_code)]
 
@@ -185,7 +186,8 @@ impl Links {
             .map_err(tried("put a link into a bridge"))
     }
 
-    /// Has the bridge remember nothing of where frames from this link of its came from: it sends all others there.
+    /// Has the bridge remember nothing of where frames from this link of its came from: it sends
+    /// all others there.
     ///
     /// # Errors
     /// [`LinksError::Request`].

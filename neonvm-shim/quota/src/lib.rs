@@ -2,7 +2,8 @@
 //! the root of a machine's hierarchy, or in the group of the container that QEMU runs in; cgroups
 //! of version 1 and 2.
 //!
-//! A crate by itself, so that it can also be put into a guest, whose cgroups are of version 2, and tried there.
+//! A crate by itself, so that it can also be put into a guest, whose cgroups are of version 2, and
+//! tried there.
 
 #![forbid(unsafe_code)]
 
@@ -62,7 +63,8 @@ pub struct QuotaGroup {
 }
 
 impl QuotaGroup {
-    /// Makes the group in the one this process is in, or takes the one that is there. In a container that is the container's own.
+    /// Makes the group in the one this process is in, or takes the one that is there. In a
+    /// container that is the container's own.
     ///
     /// # Errors
     /// [`CgroupError::Own`], and what [`Self::make`] has.
@@ -85,7 +87,8 @@ impl QuotaGroup {
         let cpu = cpu
             .cloned()
             .ok_or_else(|| CgroupError::NoController(path.to_owned()))?;
-        // Of what version 2 has, a group with processes of its own may share out CPU time alone, and that among groups of threads.
+        // Of what version 2 has, a group with processes of its own may share out CPU time alone,
+        // and that among groups of threads.
         let kind = cpu.get_cgroup_type();
         if kind.is_ok_and(|kind| kind == CGROUP_MODE_DOMAIN_INVALID) {
             cpu.set_cgroup_type(CGROUP_MODE_THREADED)
@@ -109,8 +112,8 @@ impl QuotaGroup {
             .map_err(|error| CgroupError::Join(pid, error))
     }
 
-    /// Writes the quota: `limit` times `percent`, or what the group above has, if that is less. What is in force, the factor
-    /// taken off again.
+    /// Writes the quota: `limit` times `percent`, or what the group above has, if that is less.
+    /// What is in force, the factor taken off again.
     ///
     /// # Errors
     /// [`CgroupError::Quota`].
@@ -128,7 +131,8 @@ impl QuotaGroup {
         })
     }
 
-    /// Version 1 refuses a quota above that of the group above, as a pod's own limit is; version 2 holds both.
+    /// Version 1 refuses a quota above that of the group above, as a pod's own limit is; version 2
+    /// holds both.
     fn quota_above(&self) -> Option<u64> {
         let above = self.cpu.path().parent().filter(|_| !self.cpu.v2())?;
         let read = |name: &str| {
@@ -193,7 +197,8 @@ mod tests {
         }
     }
 
-    /// The kernel of version 1 refuses more than the group above has, which left a guest with the quota it had before.
+    /// The kernel of version 1 refuses more than the group above has, which left a guest with the
+    /// quota it had before.
     #[test]
     fn n20_a_lower_quota_above_holds_as_well() {
         let test = "n20_a_lower_quota_above_holds_as_well";

@@ -1,8 +1,9 @@
 //! The cgroup this process is in, as its container shows it.
 //!
-//! A container runtime mounts the container's own group, and nothing above it, read-only at `/sys/fs/cgroup`. With CAP_SYS_ADMIN it
-//! can be made writable; that reaches no other container. Where the whole hierarchy is mounted instead (a `hostPath`), the group is
-//! somewhere below, unless the container has a cgroup namespace too: then nothing says which one it is.
+//! A container runtime mounts the container's own group, and nothing above it, read-only at
+//! `/sys/fs/cgroup`. With CAP_SYS_ADMIN it can be made writable; that reaches no other container.
+//! Where the whole hierarchy is mounted instead (a `hostPath`), the group is somewhere below,
+//! unless the container has a cgroup namespace too: then nothing says which one it is.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -43,8 +44,8 @@ struct Place {
     read_only: bool,
 }
 
-/// Finds the group and sees to it that groups can be made in it. What it is called below where its hierarchy is mounted; nothing
-/// where the group itself is mounted.
+/// Finds the group and sees to it that groups can be made in it. What it is called below where its
+/// hierarchy is mounted; nothing where the group itself is mounted.
 ///
 /// # Errors
 /// [`OwnGroupError`]; there is no quota then, and the guest runs without.

@@ -1,4 +1,5 @@
-//! The runner as a process: what `neonvm-runner run` and the hidden subcommand of another program do alike.
+//! The runner as a process: what `neonvm-runner run` and the hidden subcommand of another program
+//! do alike.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,12 +26,13 @@ use crate::shell::supervisor::OnCancel;
 /// Exit status of a runner whose VM failed, as pods know it.
 const VM_FAILED: u8 = 1;
 
-/// Runs the runner of a directory to its end and returns the process's exit status: 0 when the VM succeeded or was left
-/// running, 1 when it failed, 64 for a directory or spec that cannot be run, 69 when a program or address is missing,
-/// 75 when another runner holds the directory.
+/// Runs the runner of a directory to its end and returns the process's exit status: 0 when the VM
+/// succeeded or was left running, 1 when it failed, 64 for a directory or spec that cannot be run,
+/// 69 when a program or address is missing, 75 when another runner holds the directory.
 ///
-/// The process becomes the leader of a session of its own, so that no terminal and no parent takes it along. A VM that could
-/// not be started is written down in the directory as one that failed, so that nobody tries it for ever.
+/// The process becomes the leader of a session of its own, so that no terminal and no parent takes
+/// it along. A VM that could not be started is written down in the directory as one that failed, so
+/// that nobody tries it for ever.
 pub async fn run_detached(dir: &Path, on_cancel: OnCancel, cancel: CancellationToken) -> ExitCode {
     if let Err(error) = inherit::no_files() {
         error!(%error, "open files of the caller may go on to QEMU");
@@ -89,7 +91,8 @@ pub struct NodeArgs {
     /// Directory of the image store.
     #[arg(long)]
     store_dir: PathBuf,
-    /// Identity of the API's store: guests of pods that a store of another identity showed are left alone.
+    /// Identity of the API's store: guests of pods that a store of another identity showed are left
+    /// alone.
     #[arg(long, default_value = "external")]
     store_id: String,
     /// N of the loopback block 127.N.0.0/16 that pods get addresses of.
@@ -115,7 +118,8 @@ pub struct NodeArgs {
     max_pods: u32,
 }
 
-/// Runs the node driver alone, against the API of `KUBECONFIG` or the cluster it is in, with this program as runner.
+/// Runs the node driver alone, against the API of `KUBECONFIG` or the cluster it is in, with this
+/// program as runner.
 ///
 /// # Errors
 /// When there is no API to be found, or the driver cannot begin.

@@ -1,4 +1,5 @@
-//! `config.json` of a runner's directory: everything a runner needs to know, written by who starts it.
+//! `config.json` of a runner's directory: everything a runner needs to know, written by who starts
+//! it.
 
 mod claims;
 mod walls;
@@ -41,7 +42,8 @@ pub struct RunnerConfig {
     /// How QEMU caches what the guest writes.
     #[serde(default, skip_serializing_if = "is_ours")]
     pub disk_cache: DiskCache,
-    /// Absolute path of a root disk that stays when this directory goes; `None`: `root.qcow2` in this directory.
+    /// Absolute path of a root disk that stays when this directory goes; `None`: `root.qcow2` in
+    /// this directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_overlay: Option<PathBuf>,
     /// Where the VM's claims are, of a VM with disks on claims.
@@ -49,14 +51,18 @@ pub struct RunnerConfig {
     pub claims: Option<Claims>,
     /// What this machine learned about KVM and about guest kernels is kept in this directory.
     pub knowledge_dir: PathBuf,
-    /// CPU quota of QEMU in per cent of the VM's milli-CPU: 100 is strict, 400 is what NeonVM's runner uses.
+    /// CPU quota of QEMU in per cent of the VM's milli-CPU: 100 is strict, 400 is what NeonVM's
+    /// runner uses.
     pub cpu_quota_percent: u32,
-    /// Cgroup under which QEMU gets one of its own; `None` leaves QEMU where the runner is, without a quota.
+    /// Cgroup under which QEMU gets one of its own; `None` leaves QEMU where the runner is, without
+    /// a quota.
     pub cgroup_parent: Option<String>,
-    /// QEMU gets a cgroup in the one the runner is in, as its container shows it; `cgroup_parent` is not looked at then.
+    /// QEMU gets a cgroup in the one the runner is in, as its container shows it; `cgroup_parent`
+    /// is not looked at then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cgroup_in_own: bool,
-    /// What the guest writes to its console and its log goes to our standard output, too, which is the log of a pod.
+    /// What the guest writes to its console and its log goes to our standard output, too, which is
+    /// the log of a pod.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tells_guest: bool,
     /// Number of the guest's vsock device; none without.
@@ -73,18 +79,20 @@ pub struct RunnerConfig {
     pub walls: Option<Walls>,
     /// A line of `authorized_keys` to be let into the guest by ssh.
     pub ssh_public_key: Option<String>,
-    /// Where the pod's volumes are, each where it is mounted in the guest; `mounts` in the runner's directory unless said.
+    /// Where the pod's volumes are, each where it is mounted in the guest; `mounts` in the runner's
+    /// directory unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mounts: Option<PathBuf>,
-    /// File with the token that whoever gives orders at the pod's address must show. Without one no orders are taken there but
-    /// those that NeonVM's runner takes.
+    /// File with the token that whoever gives orders at the pod's address must show. Without one no
+    /// orders are taken there but those that NeonVM's runner takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_token: Option<PathBuf>,
-    /// Directory with the key ([`protocol::migration::PSK_FILE`]) that all runners of the VM have: what moves the guest is
-    /// encrypted by it. Without one, or with a peer without one, it is not.
+    /// Directory with the key ([`protocol::migration::PSK_FILE`]) that all runners of the VM have:
+    /// what moves the guest is encrypted by it. Without one, or with a peer without one, it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_keys: Option<PathBuf>,
-    /// `spec.initScript` is run here before anything else. Only in a pod's container: elsewhere it would be run as who runs the node.
+    /// `spec.initScript` is run here before anything else. Only in a pod's container: elsewhere it
+    /// would be run as who runs the node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub runs_init_script: bool,
     /// Boot nothing: wait for a guest that runs elsewhere.
@@ -101,10 +109,12 @@ fn is_ours(cache: &DiskCache) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestNetwork {
-    /// A guest that boots here is connected by a bridge, else by QEMU's user network. One that comes is connected as where it booted.
+    /// A guest that boots here is connected by a bridge, else by QEMU's user network. One that
+    /// comes is connected as where it booted.
     #[serde(default)]
     pub bridged: bool,
-    /// The kernel's own side of a virtio device may be had, which the guest's packets take without QEMU.
+    /// The kernel's own side of a virtio device may be had, which the guest's packets take without
+    /// QEMU.
     #[serde(default)]
     pub vhost: bool,
     /// Who knows names, for a guest behind a bridge.
@@ -212,7 +222,8 @@ impl Accel {
 }
 
 impl RunnerConfig {
-    /// How QEMU caches the root disk. On a disk that stays, a guest's flush reaches the host's disk.
+    /// How QEMU caches the root disk. On a disk that stays, a guest's flush reaches the host's
+    /// disk.
     #[must_use]
     pub fn root_disk_cache(&self) -> DiskCache {
         DiskCache {

@@ -14,8 +14,8 @@
 //! /opt/qemu/bin/              QEMU
 //! ```
 //!
-//! The guest's ports appear at the pod's address by a bridge and the kernel's translation, or, where the controller says so, by QEMU's user
-//! network, as they do on one machine.
+//! The guest's ports appear at the pod's address by a bridge and the kernel's translation, or,
+//! where the controller says so, by QEMU's user network, as they do on one machine.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read as _, Write as _};
@@ -65,7 +65,8 @@ const FOREIGN_CMDLINE: &str = "panic=-1 init=/neonvm/bin/init loglevel=6 root=/d
                                memhp_default_state=online";
 /// What begins a disk of QEMU's own format; its size follows at a fixed place.
 const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
-/// What a controller of NeonVM's says where runners are to leave cgroups alone, and the quota it means where it does not.
+/// What a controller of NeonVM's says where runners are to leave cgroups alone, and the quota it
+/// means where it does not.
 const SKIP_CGROUP: &str = "skip-cgroup-management";
 const THEIR_QUOTA_PERCENT: u32 = 400;
 /// Mode of a file that is nobody's secret.
@@ -181,7 +182,8 @@ impl PodFacts {
     }
 }
 
-/// The address others see us by. Nothing is sent: a datagram socket that is connected only knows its route.
+/// The address others see us by. Nothing is sent: a datagram socket that is connected only knows
+/// its route.
 fn own_address() -> Result<Ipv4Addr, ContainerError> {
     let ask = || -> io::Result<IpAddr> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -377,8 +379,8 @@ fn fill(spec: &mut VmSpec, args: &[String]) -> Result<(), ContainerError> {
     Ok(())
 }
 
-/// The quota of QEMU's CPU time in per cent of its limit: what our controller's pods say in their environment, else as NeonVM's
-/// runner is told. `None`: there is none.
+/// The quota of QEMU's CPU time in per cent of its limit: what our controller's pods say in their
+/// environment, else as NeonVM's runner is told. `None`: there is none.
 fn quota_percent(args: &[String], said: Option<&str>) -> Result<Option<u32>, ContainerError> {
     let Some(said) = said else {
         return Ok((!is_set(args, SKIP_CGROUP)).then_some(THEIR_QUOTA_PERCENT));
@@ -389,7 +391,8 @@ fn quota_percent(args: &[String], said: Option<&str>) -> Result<Option<u32>, Con
     Ok(Some(percent).filter(|percent| *percent > 0))
 }
 
-/// How the guest is connected: as our controller says in the environment, else as NeonVM's runner does it.
+/// How the guest is connected: as our controller says in the environment, else as NeonVM's runner
+/// does it.
 fn guest_network(root: &Path, said: Option<&str>) -> Result<GuestNetwork, ContainerError> {
     let [bridge, user] = GUEST_NETWORKS;
     let bridged = match said.unwrap_or(bridge) {
@@ -407,8 +410,8 @@ fn guest_network(root: &Path, said: Option<&str>) -> Result<GuestNetwork, Contai
     })
 }
 
-/// The guest's place in the overlay, for whose address the status is read. Without an address the VM runs without it, as the controller
-/// tells in the VM's condition.
+/// The guest's place in the overlay, for whose address the status is read. Without an address the
+/// VM runs without it, as the controller tells in the VM's condition.
 fn overlay_nic(spec: &VmSpec, args: &[String]) -> Result<Option<OverlayNic>, ContainerError> {
     if !overlay::is_wanted(spec) {
         return Ok(None);
@@ -420,7 +423,8 @@ fn overlay_nic(spec: &VmSpec, args: &[String]) -> Result<Option<OverlayNic>, Con
     Ok(nic)
 }
 
-/// The disk of the pod with a kernel: the one an argument names, else the one of the runner's image.
+/// The disk of the pod with a kernel: the one an argument names, else the one of the runner's
+/// image.
 fn boot_image(root: &Path, args: &[String]) -> Result<BootImage, ContainerError> {
     let root_disk = root.join("vm/images/rootdisk.qcow2");
     let mut image = match argument(args, "kernelpath") {

@@ -1,4 +1,5 @@
-//! The runner: one process per virtual machine that owns a QEMU, and the node driver that starts runners for pods.
+//! The runner: one process per virtual machine that owns a QEMU, and the node driver that starts
+//! runners for pods.
 //!
 //! ```text
 //!            control.sock (orders, state)      podIP:25183 (docs/compatibility/neonvm.md §3.6)
@@ -17,10 +18,12 @@
 //!
 //! Invariants:
 //! 1. No end of a runner, however violent, ends its QEMU (`tests/adoption.rs`).
-//! 2. QEMU never makes more vCPUs in its life than its accelerator can bear (`core::budget::tests`).
-//! 3. An order is carried out from whatever state is observed, never from what an earlier order left in memory
-//!    (`core::sizer::tests`).
-//! 4. CPU and memory never wait for one another (`core::sizer::tests::memory_that_is_stuck_does_not_hold_cpus`).
+//! 2. QEMU never makes more vCPUs in its life than its accelerator can bear
+//!    (`core::budget::tests`).
+//! 3. An order is carried out from whatever state is observed, never from what an earlier order
+//!    left in memory (`core::sizer::tests`).
+//! 4. CPU and memory never wait for one another
+//!    (`core::sizer::tests::memory_that_is_stuck_does_not_hold_cpus`).
 
 pub mod accel;
 pub mod cli;

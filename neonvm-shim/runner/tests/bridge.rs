@@ -1,4 +1,5 @@
-//! A guest behind a bridge: a runner in a network of its own, which has an interface eth0 as a pod has, and neighbours beyond it.
+//! A guest behind a bridge: a runner in a network of its own, which has an interface eth0 as a pod
+//! has, and neighbours beyond it.
 
 mod support;
 
@@ -173,7 +174,8 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
         format!("bound {GUEST} 255.255.255.252 {POD} 10.96.0.10 svc.cluster.local 4294967295");
     assert!(told.lines().any(|line| line.trim() == wanted), "{told}");
 
-    // Somebody has pulled the plug while there was no runner: the next one puts it in, and answers who asks.
+    // Somebody has pulled the plug while there was no runner: the next one puts it in, and answers
+    // who asks.
     vm.kill_runner().await;
     pod.ip("link set tap-def nomaster");
     assert!(!pod.reaches(&GUEST.to_string()));
@@ -201,7 +203,8 @@ async fn failure(kit: &Kit, pod: &Network, words: &[&str]) -> String {
     report.message
 }
 
-/// Somebody who keeps the table of the guest's rules for itself, as the kernel lets who asks for it; ended when dropped.
+/// Somebody who keeps the table of the guest's rules for itself, as the kernel lets who asks for
+/// it; ended when dropped.
 async fn owner(pod: &Network) -> Child {
     let mut nft = tokio::process::Command::from(pod.command("nft"));
     nft.arg("-i").stdin(Stdio::piped()).stdout(Stdio::piped());

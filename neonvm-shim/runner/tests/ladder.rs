@@ -117,7 +117,8 @@ async fn n18_n19_a_guest_climbs_the_ladder_and_comes_back_without_residue() {
     vm.ended().await;
 }
 
-/// CPUs are there before their order, which then is done at once; what no order follows goes again. Nothing else changes meanwhile.
+/// CPUs are there before their order, which then is done at once; what no order follows goes again.
+/// Nothing else changes meanwhile.
 #[tokio::test]
 async fn n18_cpus_are_plugged_ahead_of_their_order_and_taken_back_with_the_wish() {
     let name = "n18_cpus_are_plugged_ahead_of_their_order_and_taken_back_with_the_wish";
@@ -217,7 +218,8 @@ async fn qemu_survives_more_resizes_than_it_could_bear_plugs() {
     let mut vm = Vm::new(&kit, &bounds, |_| ());
     vm.start().await;
     let first = vm.running().await;
-    // Three plugs a time; a TCG QEMU makes 64 vCPUs in its life. KVM has no such end, and passes all the same.
+    // Three plugs a time; a TCG QEMU makes 64 vCPUs in its life. KVM has no such end, and passes
+    // all the same.
     for revision in 0..52 {
         let cores = if revision % 2 == 0 { 4 } else { 1 };
         let state = vm.resize(cores * 1000, 2, revision + 1).await;

@@ -197,8 +197,9 @@ async fn take_over(from: &mut Vm, to: &Vm, id: &str) -> GuestState {
     state
 }
 
-/// One guest, moved with its disk copied, recalled in the middle and at the very end, left alone by a target that dies, and
-/// moved again with its disk shared while the runner that sends it dies: always the same boot, with what was plugged.
+/// One guest, moved with its disk copied, recalled in the middle and at the very end, left alone by
+/// a target that dies, and moved again with its disk shared while the runner that sends it dies:
+/// always the same boot, with what was plugged.
 ///
 /// QEMU 10.0 without KVM now and then misses a page that the guest writes while it is sent, and the
 /// guest's kernel panics right after the move (docs/migration.md).
@@ -285,7 +286,8 @@ async fn moves(kit: Arc<Kit>) {
     );
     let state = e.running().await;
     assert_eq!(state.memory.base.0 + state.memory.plugged.0, 4 * SLOT);
-    // A QEMU 10.0 under TCG that has unplugged a CPU seldom begins to send: memory alone comes and goes here.
+    // A QEMU 10.0 under TCG that has unplugged a CPU seldom begins to send: memory alone comes and
+    // goes here.
     e.resize(3000, 2, 3).await;
     e.resize(3000, 3, 4).await;
 
@@ -305,8 +307,8 @@ async fn moves(kit: Arc<Kit>) {
     f.resize(1000, 2, 5).await;
 }
 
-/// Requirement: W3. Every user of the machine may dial a loopback port, so nothing listens there; the key of the guest's daemon comes
-/// along, and what comes is the guest, with its disk.
+/// Requirement: W3. Every user of the machine may dial a loopback port, so nothing listens there;
+/// the key of the guest's daemon comes along, and what comes is the guest, with its disk.
 #[tokio::test]
 async fn guest_moves_over_private_sockets_where_runners_share_no_key() {
     let name = "guest_moves_over_private_sockets_where_runners_share_no_key";

@@ -1,4 +1,5 @@
-//! A guest with a place in the overlay network: a runner in a network of its own, which has an interface net1 as a pod has by multus.
+//! A guest with a place in the overlay network: a runner in a network of its own, which has an
+//! interface net1 as a pod has by multus.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! What is counted of a guest's traffic, by the kernel's own rules. The guest is a network behind the pod's bridge here.
+//! What is counted of a guest's traffic, by the kernel's own rules. The guest is a network behind
+//! the pod's bridge here.
 
 mod support;
 
@@ -12,7 +13,8 @@ use support::config_of_nothing;
 use test_network::Network;
 use test_records::{Missing, skip};
 
-/// The pod's address, and those of two neighbours: one as pods have them, one of the world's, kept for documentation.
+/// The pod's address, and those of two neighbours: one as pods have them, one of the world's, kept
+/// for documentation.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
 const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);

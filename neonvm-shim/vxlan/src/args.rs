@@ -7,9 +7,10 @@ use clap::Parser;
 
 use crate::core::Cidr;
 
-/// Makes this node a part of the overlay network of VMs: bridge neon-br0, tunnel neon-vxlan0, an entry for each other node, and rules that
-/// keep the overlay's traffic from being masqueraded. Needs CAP_NET_ADMIN in the node's network. Finds its API server by KUBECONFIG or, in a
-/// pod, by its service account.
+/// Makes this node a part of the overlay network of VMs: bridge neon-br0, tunnel neon-vxlan0, an
+/// entry for each other node, and rules that keep the overlay's traffic from being masqueraded.
+/// Needs CAP_NET_ADMIN in the node's network. Finds its API server by KUBECONFIG or, in a pod, by
+/// its service account.
 #[derive(Debug, Parser)]
 #[command(name = "neonvm-vxlan-controller", version)]
 pub struct Args {

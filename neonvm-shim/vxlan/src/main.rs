@@ -1,4 +1,5 @@
-//! `neonvm-vxlan-controller`: one node's part of the overlay network. See the library's documentation.
+//! `neonvm-vxlan-controller`: one node's part of the overlay network. See the library's
+//! documentation.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! How the program answers whoever starts it. What it does to links is shown in networks of the tests' own, by
-//! `tests/tests/overlay_network.rs`.
+//! How the program answers whoever starts it. What it does to links is shown in networks of the
+//! tests' own, by `tests/tests/overlay_network.rs`.
 
 use std::process::{Command, Output};
 

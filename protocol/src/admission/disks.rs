@@ -1,5 +1,5 @@
-//! Rules for disks and images. Node drivers and runners apply the same ones, with the same words, to objects that were stored before
-//! the rules.
+//! Rules for disks and images. Node drivers and runners apply the same ones, with the same words,
+//! to objects that were stored before the rules.
 
 use serde_json::Value;
 
@@ -15,7 +15,8 @@ pub const DISK_NAME_RULE: &str =
 /// What a mount path must be.
 pub const MOUNT_PATH_RULE: &str =
     "is not an absolute path of letters, digits and /._-+@:~=, without . and .. as parts";
-/// What a path in the guest may hold beside letters and digits: it is part of a request's path, too.
+/// What a path in the guest may hold beside letters and digits: it is part of a request's path,
+/// too.
 const PATH_MARKS: &str = "/._-+@:~=,";
 
 /// Whether a text can be a disk's name: what the kubelet takes as the name of a volume.

@@ -11,7 +11,8 @@ use super::{FieldError, FieldErrorKind, at};
 use crate::object::without_nulls;
 use crate::vm::{Disk, EnvVar, GuestSettings, MigrationSpec, Port, RootDisk};
 
-/// A member that must stay as it is; with `may_appear` it may be set once. Empty lists and maps count as absent.
+/// A member that must stay as it is; with `may_appear` it may be set once. Empty lists and maps
+/// count as absent.
 pub(super) fn check_kept(
     old: &Value,
     new: &Value,
@@ -36,7 +37,8 @@ pub(super) fn check_kept(
     ));
 }
 
-/// A member as its type would write it; null where it is absent. What its type cannot read is what it is.
+/// A member as its type would write it; null where it is absent. What its type cannot read is what
+/// it is.
 fn parsed(path: &str, value: &Value) -> Value {
     let value = without_nulls(value.clone());
     let written = match path {
@@ -88,7 +90,8 @@ fn is_absent(value: &Value) -> bool {
     }
 }
 
-// The types of what the objects keep as JSON, as far as they leave something out; the rest is as it is.
+// The types of what the objects keep as JSON, as far as they leave something out; the rest is as it
+// is.
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -101,7 +104,8 @@ struct EmptyDisk {
     rest: Map<String, Value>,
 }
 
-/// A config map or a secret. Whether it may be missing and the mode of its files are told from a zero there, so they are of the rest.
+/// A config map or a secret. Whether it may be missing and the mode of its files are told from a
+/// zero there, so they are of the rest.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Files {

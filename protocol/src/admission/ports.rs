@@ -17,8 +17,9 @@ pub(super) fn check_port_names(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What is allowed in a new, normalised and defaulted object, and yet not what its writer will think: a port that its guest is not
-/// reached by. The deployed system lets it pass too, so that it is no broken rule.
+/// What is allowed in a new, normalised and defaulted object, and yet not what its writer will
+/// think: a port that its guest is not reached by. The deployed system lets it pass too, so that it
+/// is no broken rule.
 #[must_use]
 pub fn warnings(kind: &str, object: &Value) -> Vec<String> {
     if kind != "VirtualMachine" {

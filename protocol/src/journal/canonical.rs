@@ -3,12 +3,14 @@
 use serde::Serialize;
 use serde_json::Value;
 
-/// Largest magnitude of a number: every reader of JSON holds it exactly. Larger ones are written as this.
+/// Largest magnitude of a number: every reader of JSON holds it exactly. Larger ones are written as
+/// this.
 pub const MAX_INTEGER: i64 = (1 << 53) - 1;
 
 /// The canonical text of a value.
 ///
-/// Records hold text, whole numbers, lists and maps with text keys only, so writing cannot fail; the tests write every kind.
+/// Records hold text, whole numbers, lists and maps with text keys only, so writing cannot fail;
+/// the tests write every kind.
 pub(super) fn text<T: Serialize>(value: &T) -> String {
     let value = serde_json::to_value(value).expect("a record is plain JSON");
     let mut out = String::new();
@@ -58,7 +60,8 @@ fn write(value: &Value, out: &mut String) {
     }
 }
 
-/// A text with the shortest escapes: only quote, backslash and control characters are escaped, by letter where there is one.
+/// A text with the shortest escapes: only quote, backslash and control characters are escaped, by
+/// letter where there is one.
 fn quote(text: &str, out: &mut String) {
     out.push('"');
     for c in text.chars() {

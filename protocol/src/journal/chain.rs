@@ -1,4 +1,5 @@
-//! Reading a segment: every line checked, the head understood, a torn tail told from damage in the middle.
+//! Reading a segment: every line checked, the head understood, a torn tail told from damage in the
+//! middle.
 
 use super::record::{Head, Record};
 use super::{DecodeError, FORMAT, OLDEST_FORMAT, crc, decode, open};

@@ -1,15 +1,17 @@
 //! The decision journal: one record of everything a decision rested on and what came of it.
 //!
-//! A segment is a file of lines `crc32c SP json LF`: eight lower-case hex digits over the JSON's bytes, then the JSON in
-//! canonical form. The first line is a [`Head`]; it names the last line of the segment before, so that a missing segment
-//! shows. One record, one line, one spelling: [`decode`] refuses every line that [`encode`] would write otherwise, so
-//! equal meaning is equal bytes.
+//! A segment is a file of lines `crc32c SP json LF`: eight lower-case hex digits over the JSON's
+//! bytes, then the JSON in canonical form. The first line is a [`Head`]; it names the last line of
+//! the segment before, so that a missing segment shows. One record, one line, one spelling:
+//! [`decode`] refuses every line that [`encode`] would write otherwise, so equal meaning is equal
+//! bytes.
 //!
-//! *Canonical form*: keys sorted by bytes, no blanks, whole numbers below 2^53 in magnitude, no floats, no nulls, the
-//! shortest escapes. What is a float in the agent is written as a decimal text (settings), in thousandths (votes) or packed
-//! exactly (samples).
+//! *Canonical form*: keys sorted by bytes, no blanks, whole numbers below 2^53 in magnitude, no
+//! floats, no nulls, the shortest escapes. What is a float in the agent is written as a decimal
+//! text (settings), in thousandths (votes) or packed exactly (samples).
 //!
-//! Nothing here touches a file or a clock: everything is over byte slices. Writing segments is `telemetry::journal`'s.
+//! Nothing here touches a file or a clock: everything is over byte slices. Writing segments is
+//! `telemetry::journal`'s.
 
 mod canonical;
 mod chain;
@@ -81,8 +83,8 @@ pub fn encode(record: &Record) -> String {
     line
 }
 
-/// Checks the outer form of a line (with or without its line feed) and returns its JSON text: what every format has in
-/// common, whatever kind of record it holds.
+/// Checks the outer form of a line (with or without its line feed) and returns its JSON text: what
+/// every format has in common, whatever kind of record it holds.
 ///
 /// # Errors
 /// [`DecodeError`] other than `Record` and `NotCanonical`.
@@ -112,7 +114,7 @@ pub fn open(line: &[u8]) -> Result<&str, DecodeError> {
 /// The record of a line.
 ///
 /// # Errors
-/// [`DecodeError`]: the line is damaged, of a kind unknown here, or not exactly what [`encode`] writes.
+/// [`DecodeError`]: the line is damaged, of an unknown kind, or not what [`encode`] writes.
 pub fn decode(line: &[u8]) -> Result<Record, DecodeError> {
     let json = open(line)?;
     let record: Record =

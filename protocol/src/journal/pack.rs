@@ -1,9 +1,10 @@
-//! The routine steps of one VM, packed: samples, deadlines, permits renewed as they were. Sixty-four of them take about a
-//! kilobyte, and come back bit by bit as they went in.
+//! The routine steps of one VM, packed: samples, deadlines, permits renewed as they were.
+//! Sixty-four of them take about a kilobyte, and come back bit by bit as they went in.
 //!
-//! Layout of a block: per step one kind byte, the time since the step before as a varint (microseconds), then the fields.
-//! A field is a varint: 0 = eight bytes of the float follow; else 1 + the zigzag difference, in steps of the field's scale, to
-//! the last scaled value of that field. A float that is a whole multiple of its scale is never written in eight bytes.
+//! Layout of a block: per step one kind byte, the time since the step before as a varint
+//! (microseconds), then the fields. A field is a varint: 0 = eight bytes of the float follow; else
+//! 1 + the zigzag difference, in steps of the field's scale, to the last scaled value of that
+//! field. A float that is a whole multiple of its scale is never written in eight bytes.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
@@ -54,7 +55,8 @@ pub enum Step {
     System(SystemSample),
     /// File cache metrics came.
     Lfc(LfcSample),
-    /// The permit request under way was answered with exactly what it asked, which is the permit held.
+    /// The permit request under way was answered with exactly what it asked, which is the permit
+    /// held.
     Renewed,
     /// The VM object came again with nothing new in it but its version.
     Again(Option<u64>),
@@ -100,14 +102,16 @@ impl Scale {
     }
 }
 
-/// Last scaled values, per field: load1, load5, usage, cached, hits, misses, writes, estimate, pressure, then the windows.
+/// Last scaled values, per field: load1, load5, usage, cached, hits, misses, writes, estimate,
+/// pressure, then the windows.
 #[derive(Default)]
 struct Memory {
     fields: [i64; 9],
     windows: Vec<i64>,
 }
 
-/// What a monitor adds to a sample: each bit of the kind byte beyond [`WITH_SIGNALS`] stands for one of them.
+/// What a monitor adds to a sample: each bit of the kind byte beyond [`WITH_SIGNALS`] stands for
+/// one of them.
 const SIGNALS: [(u8, usize, Scale); 2] = [(1, 7, Scale::Kibi), (2, 8, Scale::Hundredths)];
 /// Kinds above this one are samples with signals.
 const WITH_SIGNALS: u8 = 5;

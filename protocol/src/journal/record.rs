@@ -1,4 +1,5 @@
-//! The records. Members are declared in the order of the words; the file holds them sorted by key, absent ones left out.
+//! The records. Members are declared in the order of the words; the file holds them sorted by key,
+//! absent ones left out.
 
 use std::collections::BTreeMap;
 
@@ -211,7 +212,8 @@ pub struct Head {
     /// The segment before; absent where a chain begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prev: Option<Previous>,
-    /// Which run of the writer: when it began, microseconds since 1970. Numbers of VMs and times hold within one run.
+    /// Which run of the writer: when it began, microseconds since 1970. Numbers of VMs and times
+    /// hold within one run.
     pub run: u64,
     /// Number of the segment, from 1.
     pub seq: u64,
@@ -314,7 +316,8 @@ pub struct Scaling {
     pub mode: Mode,
 }
 
-/// How much less a monitor is asked to agree to at once. Journals older than the setting say nothing, and mean one unit.
+/// How much less a monitor is asked to agree to at once. Journals older than the setting say
+/// nothing, and mean one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShrinkStep {
@@ -325,7 +328,8 @@ pub enum ShrinkStep {
     Whole,
 }
 
-/// `V`: something about a VM changed that the core reads. Exactly one of `obj` and `monitor` is there.
+/// `V`: something about a VM changed that the core reads. Exactly one of `obj` and `monitor` is
+/// there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stated {
@@ -440,7 +444,8 @@ pub struct Decision {
     pub to: Option<Amount>,
     /// The VM's number.
     pub vm: u32,
-    /// Who asked for how much: `cpu`, `memory`, `working_set`, `monitor_estimate`, `memory_pressure`.
+    /// Who asked for how much: `cpu`, `memory`, `working_set`, `monitor_estimate`,
+    /// `memory_pressure`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub votes: BTreeMap<String, Milli>,
     /// What the metrics alone ask for, compute units.

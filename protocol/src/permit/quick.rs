@@ -1,8 +1,9 @@
 //! The request as agents write it, read in one pass.
 //!
-//! Nearly every request has the known members and sizes such as `"250m"` and `"4Gi"`, and then what is read here is what
-//! [`super::AgentRequest::decode`] would read by way of a tree of values, at a quarter of the time. Everything else, wrong or
-//! merely unusual, is left to it: this never says what is wrong with a body.
+//! Nearly every request has the known members and sizes such as `"250m"` and `"4Gi"`, and then what
+//! is read here is what [`super::AgentRequest::decode`] would read by way of a tree of values, at a
+//! quarter of the time. Everything else, wrong or merely unusual, is left to it: this never says
+//! what is wrong with a body.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -151,7 +151,8 @@ pub struct GrantInput {
 /// The result of [`grant`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// What the pod may hold from now on: between `held` and `asked` for an increase, `asked` for anything else.
+    /// What the pod may hold from now on: between `held` and `asked` for an increase, `asked` for
+    /// anything else.
     pub granted: u64,
     /// How far beyond `held` the pod could have grown.
     pub room: u64,
@@ -165,12 +166,13 @@ pub enum GrantError {
     ZeroUnit,
 }
 
-/// Grants as much of an increase as whole units of the node's room cover, at most the wish; a decrease always passes.
-/// A node that is over its total grants nothing and takes nothing back.
+/// Grants as much of an increase as whole units of the node's room cover, at most the wish; a
+/// decrease always passes. A node that is over its total grants nothing and takes nothing back.
 ///
-/// Room is what the others and what is held for certain leave. What else is counted for the pod itself gives it none: a
-/// copy of a grant that was given back may turn up late, after the room went to another pod. Invariant: no grant carries
-/// a node across its total (held by `tests::no_grant_crosses_the_total`).
+/// Room is what the others and what is held for certain leave. What else is counted for the pod
+/// itself gives it none: a copy of a grant that was given back may turn up late, after the room
+/// went to another pod. Invariant: no grant carries a node across its total (held by
+/// `tests::no_grant_crosses_the_total`).
 ///
 /// # Errors
 /// [`GrantError::ZeroUnit`] for an increase with unit 0.
@@ -243,7 +245,8 @@ mod tests {
             let reserved = given.others + share(granted, overcommit_milli);
             assert_eq!(granted, held_after, "{row:?}");
             assert_eq!(reserved, u128::from(reserved_after), "{row:?}");
-            // Memory is the same arithmetic in other magnitudes; shares that were rounded are not the same there.
+            // Memory is the same arithmetic in other magnitudes; shares that were rounded are not
+            // the same there.
             if overcommit_milli % 1000 == 0 {
                 let wide = grant(input(row.map(|cell| cell << 22), overcommit_milli));
                 assert_eq!(

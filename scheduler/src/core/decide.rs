@@ -1,4 +1,5 @@
-//! One permit request, decided: a pure function of the ledger and the request, with its reasons as data.
+//! One permit request, decided: a pure function of the ledger and the request, with its reasons as
+//! data.
 //!
 //! Per resource, independently (docs/compatibility/scheduler.md §2.3, §2.4):
 //!
@@ -13,7 +14,8 @@
 //! approved       = permit, and not less than the VM uses by the version of its object that the write is conditional on
 //! ```
 //!
-//! An agent's word and the object's have to agree: neither a forged request nor a forged annotation is room on the node.
+//! An agent's word and the object's have to agree: neither a forged request nor a forged annotation
+//! is room on the node.
 
 use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal};
 use protocol::time::Timestamp;
@@ -140,8 +142,9 @@ pub struct Decision {
     pub verdicts: Both<Verdict>,
     /// The answer.
     pub permit: Resources,
-    /// What is to be written as approved: the answer, or what the VM uses where that is more. An agent lowers its use before it
-    /// tells, so a request for less than what is used is one that an agent sent before it ended, and a successor has grown since.
+    /// What is to be written as approved: the answer, or what the VM uses where that is more. An
+    /// agent lowers its use before it tells, so a request for less than what is used is one that an
+    /// agent sent before it ended, and a successor has grown since.
     pub approved: Resources,
     /// The part of `last_permit` that goes beyond what is approved and was asked again.
     pub claim: Option<Resources>,
@@ -316,7 +319,8 @@ fn forbidden(ledger: &Ledger, pod: &PodView, node: &str, vm: &VmEntry) -> Option
     if vm.view.approved == Noted::Garbled {
         return Some(Limit::Garbled);
     }
-    // Both pods of a migrating VM share one approved annotation, and room was looked at on one node only.
+    // Both pods of a migrating VM share one approved annotation, and room was looked at on one node
+    // only.
     if pod.role != PodRole::Settled || ledger.live_pods_of(&vm.view.key) > 1 {
         return Some(Limit::Migrating);
     }

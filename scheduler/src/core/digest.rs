@@ -1,9 +1,10 @@
 //! What tells two cores apart, for model checking.
 //!
-//! [`Core::digest`] is the whole of it. The same in parts, [`Core::digest_of`] for each VM and [`Core::digest_shared`] for the
-//! rest, lets a checker take states for one that differ in nothing but which VM is which: it digests each VM's part without
-//! its names and puts the digests in order. What the parts leave out of the whole is the order of VMs alone
-//! (`tests/model.rs`, where both tell the same cores apart).
+//! [`Core::digest`] is the whole of it. The same in parts, [`Core::digest_of`] for each VM and
+//! [`Core::digest_shared`] for the rest, lets a checker take states for one that differ in nothing
+//! but which VM is which: it digests each VM's part without its names and puts the digests in
+//! order. What the parts leave out of the whole is the order of VMs alone (`tests/model.rs`, where
+//! both tell the same cores apart).
 
 use std::hash::{Hash, Hasher};
 
@@ -12,8 +13,9 @@ use protocol::permit::NamespacedName;
 use super::Core;
 
 impl Core {
-    /// Feeds all that decides over what it does from now on to a hasher: of two cores with the same rules, the same digest
-    /// means the same behaviour. Mere counts are left out. For model checking.
+    /// Feeds all that decides over what it does from now on to a hasher: of two cores with the same
+    /// rules, the same digest means the same behaviour. Mere counts are left out. For model
+    /// checking.
     pub fn digest(&self, hasher: &mut impl Hasher) {
         self.ledger.digest(hasher);
         self.permits.digest(hasher);
@@ -23,7 +25,8 @@ impl Core {
         }
     }
 
-    /// The part of [`Core::digest`] that concerns one VM. Its names and its pods' are in it, the numbers of its requests are not.
+    /// The part of [`Core::digest`] that concerns one VM. Its names and its pods' are in it, the
+    /// numbers of its requests are not.
     pub fn digest_of(&self, vm: &NamespacedName, hasher: &mut impl Hasher) {
         self.ledger.digest_of(vm, hasher);
         self.permits.digest_of(vm, hasher);
@@ -32,8 +35,8 @@ impl Core {
         }
     }
 
-    /// The part of [`Core::digest`] that concerns no VM in particular. Where more is on than grants, such as placement, fairness
-    /// or migration, that is all in here, with its names.
+    /// The part of [`Core::digest`] that concerns no VM in particular. Where more is on than
+    /// grants, such as placement, fairness or migration, that is all in here, with its names.
     pub fn digest_shared(&self, hasher: &mut impl Hasher) {
         self.ledger.digest_shared(hasher);
         self.permits.digest_shared(hasher);

@@ -90,7 +90,8 @@ pub enum PodSeen {
 pub enum CallOutcome {
     /// It succeeded; the object as it is now.
     Done(Box<VmView>),
-    /// A `test` of the patch failed or the object changed meanwhile: the write did not and will not happen.
+    /// A `test` of the patch failed or the object changed meanwhile: the write did not and will not
+    /// happen.
     Conflict,
     /// There is no such object: the write did not and will not happen.
     NotFound,
@@ -187,8 +188,8 @@ pub enum Action {
         /// The answer.
         told: Told,
     },
-    /// Take all lists anew, from reads that begin after this: a term of leading begins, or a time of waiting for one. Nothing needs
-    /// to follow but them, and what watches tell from then on.
+    /// Take all lists anew, from reads that begin after this: a term of leading begins, or a time
+    /// of waiting for one. Nothing needs to follow but them, and what watches tell from then on.
     List,
     /// Say on a pod that no node has room for it. Nothing needs to follow.
     Unschedulable {
@@ -199,7 +200,8 @@ pub enum Action {
         /// Why, for people.
         message: String,
     },
-    /// Change an unbound pod's object a little, so that kube-scheduler takes it up again. Nothing needs to follow.
+    /// Change an unbound pod's object a little, so that kube-scheduler takes it up again. Nothing
+    /// needs to follow.
     RoomAppeared {
         /// The pod.
         pod: NamespacedName,
@@ -335,8 +337,9 @@ impl Hash for VmWrite {
 }
 
 impl VmWrite {
-    /// The JSON patch. The test of the version makes it apply once or never, however late it arrives: without it a
-    /// write given up as lost could still raise the approved size after the room was granted to another VM.
+    /// The JSON patch. The test of the version makes it apply once or never, however late it
+    /// arrives: without it a write given up as lost could still raise the approved size after the
+    /// room was granted to another VM.
     #[must_use]
     pub fn patch(&self) -> Vec<u8> {
         let (version, [unit, requested, approved]) = (self.base.to_string(), &*PATHS);
@@ -423,11 +426,13 @@ pub struct StateDump {
     pub vms_total: usize,
     /// Pods that wait for room, and bindings under way.
     pub placement: Value,
-    /// Bindings that a kube-scheduler asked for, by the pod's uid, and pods it was told there is no room for.
+    /// Bindings that a kube-scheduler asked for, by the pod's uid, and pods it was told there is no
+    /// room for.
     pub extender: Value,
     /// Requests, writes and reads under way.
     pub permits: Value,
-    /// By VM, the last increase that was not granted whole and what limited it, unless one was since.
+    /// By VM, the last increase that was not granted whole and what limited it, unless one was
+    /// since.
     pub refused: BTreeMap<String, Value>,
     /// Migrations, and who is left alone for now.
     pub migrations: Value,

@@ -1,7 +1,8 @@
-//! What a kube-scheduler beside this process asks while it places pods: filter, prioritize, preempt, bind.
+//! What a kube-scheduler beside this process asks while it places pods: filter, prioritize,
+//! preempt, bind.
 //!
-//! The first three are questions to the ledger. Bind is a check and a hold on the same ledger as permits, so that a binding
-//! and a grant can never take the same room:
+//! The first three are questions to the ledger. Bind is a check and a hold on the same ledger as
+//! permits, so that a binding and a grant can never take the same room:
 //!
 //! ```text
 //! bind ──► not seen yet: waits for the watch, a moment
@@ -13,9 +14,9 @@
 //!                                                                     else it stays ── settle ──► read ──► it ends
 //! ```
 //!
-//! A hold of unclear fate ends when a read that begins after the call can have landed shows that it did not. Until then the
-//! pod fits on that node alone, so that kube-scheduler's next attempt repeats the binding there or waits.
-//! Source: docs/compatibility/scheduler.md §8.3.
+//! A hold of unclear fate ends when a read that begins after the call can have landed shows that it
+//! did not. Until then the pod fits on that node alone, so that kube-scheduler's next attempt
+//! repeats the binding there or waits. Source: docs/compatibility/scheduler.md §8.3.
 
 mod waiting;
 
@@ -521,8 +522,8 @@ fn prioritize(ledger: &Ledger, pod: &PodView, nodes: Vec<String>) -> Vec<(String
     scores.collect()
 }
 
-/// Keeps the nodes that would have room, with as many more victims of lower priority as that takes: of ignored namespaces
-/// first, then by priority, the youngest first.
+/// Keeps the nodes that would have room, with as many more victims of lower priority as that takes:
+/// of ignored namespaces first, then by priority, the youngest first.
 fn preempt(
     ledger: &Ledger,
     pod: &PodView,

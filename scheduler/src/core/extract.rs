@@ -105,21 +105,26 @@ pub struct PodView {
     pub role: PodRole,
     /// Whether the scheduler may migrate it.
     pub migratable: bool,
-    /// It must not be on a node with another pod of its VM: the target of a migration to another host.
+    /// It must not be on a node with another pod of its VM: the target of a migration to another
+    /// host.
     pub apart: bool,
-    /// A container of it may use more than it requests. Never of a VM's pod: what that may use is granted.
+    /// A container of it may use more than it requests. Never of a VM's pod: what that may use is
+    /// granted.
     pub may_burst: bool,
     /// Whether its status says that no node was found for it, so that this is said once.
     pub unschedulable_noted: bool,
     /// What it takes.
     pub size: Result<PodSize, PodProblem>,
-    /// Of a VM's pod, the larger of what its annotation `vm.neon.tech/resources` says is in use, whatever is approved, and of what its
-    /// runner requests, before over-commit: its controller writes one of them before a guest grows, and after one has shrunk. Zero
-    /// where there is neither, or the annotations are not readable.
+    /// Of a VM's pod, the larger of what its annotation `vm.neon.tech/resources` says is in use,
+    /// whatever is approved, and of what its runner requests, before over-commit: its controller
+    /// writes one of them before a guest grows, and after one has shrunk. Zero where there is
+    /// neither, or the annotations are not readable.
     pub told: Resources,
-    /// What a VM's pod requests of its node, as kubelet counts it; zero for other pods, whose `size` it is.
+    /// What a VM's pod requests of its node, as kubelet counts it; zero for other pods, whose
+    /// `size` it is.
     pub runner_requests: Resources,
-    /// The most it can be, counted while `size` is a problem: the larger of its requests and its VM's largest size.
+    /// The most it can be, counted while `size` is a problem: the larger of its requests and its
+    /// VM's largest size.
     pub fallback: Resources,
 }
 
@@ -194,7 +199,8 @@ fn owner<'a>(meta: &'a ObjectMeta, kind: &str) -> Option<&'a protocol::object::O
     owners.find(|owner| owner.kind == kind && owner.api_version.starts_with(OWNER_GROUP))
 }
 
-/// Whether a pod says that it must not share its host with some others. Of a migration's target those are its VM's pods.
+/// Whether a pod says that it must not share its host with some others. Of a migration's target
+/// those are its VM's pods.
 fn is_apart(object: &Value) -> bool {
     let terms = object
         .pointer("/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution");

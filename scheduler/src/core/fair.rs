@@ -1,5 +1,5 @@
-//! Who gets what is left of a node when several VMs want more than there is, and how fast a VM or a node may grow.
-//! All of it is off unless the configuration turns it on; then a grant is at most
+//! Who gets what is left of a node when several VMs want more than there is, and how fast a VM or a
+//! node may grow. All of it is off unless the configuration turns it on; then a grant is at most
 //!
 //! ```text
 //! min( what the node has left                                      always
@@ -7,12 +7,14 @@
 //!    , what its own and its node's growth per second leave )       rates
 //! ```
 //!
-//! *Sharing* divides what is left among the VMs whose last wish was not met, one class of pod priority after the other, and
-//! within a class from the smallest VM up (max-min): nobody is given more while a smaller one wants more. Nothing is ever
-//! taken from a VM, so this only says who grows next. A wish counts for a few seconds, longer than an agent waits before it
-//! asks again. *Rates* are token buckets, kept as the time at which the bucket will be full again.
+//! *Sharing* divides what is left among the VMs whose last wish was not met, one class of pod
+//! priority after the other, and within a class from the smallest VM up (max-min): nobody is given
+//! more while a smaller one wants more. Nothing is ever taken from a VM, so this only says who
+//! grows next. A wish counts for a few seconds, longer than an agent waits before it asks again.
+//! *Rates* are token buckets, kept as the time at which the bucket will be full again.
 //!
-//! Invariants: what is divided is never more than there is, and no class waits for a lower one (`tests::divide_is_max_min`).
+//! Invariants: what is divided is never more than there is, and no class waits for a lower one
+//! (`tests::divide_is_max_min`).
 
 use std::collections::BTreeMap;
 
@@ -26,7 +28,8 @@ use super::decide::{Decision, Limit};
 
 /// How long a wish that was not met counts against others. Agents ask again after two seconds.
 const WISH_LASTS: Span = Span::from_secs(5);
-/// Single units handed out for each wish after the division: what units of different sizes leave over.
+/// Single units handed out for each wish after the division: what units of different sizes leave
+/// over.
 const LEFTOVERS: usize = 16;
 
 /// What is on. The default is nothing.
@@ -37,9 +40,11 @@ pub struct Fairness {
     pub sharing: bool,
     /// How much each VM may grow by in a second; a resource of zero may grow at will.
     pub vm_growth_per_second: Resources,
-    /// How much all VMs of a node together may grow by in a second; a resource of zero may grow at will.
+    /// How much all VMs of a node together may grow by in a second; a resource of zero may grow at
+    /// will.
     pub node_growth_per_second: Resources,
-    /// For how many seconds of that rate a VM or node that has not grown lately may grow at once; at least 1.
+    /// For how many seconds of that rate a VM or node that has not grown lately may grow at once;
+    /// at least 1.
     pub burst_seconds: u32,
 }
 
@@ -132,7 +137,8 @@ fn divide_class(free: u128, wishes: &[Wish], members: &[usize], growth: &mut [u6
     for index in members {
         growth[*index] = wishes[*index].growth(low);
     }
-    // What is less than a unit for each still is one for some: always the smallest that a unit fits for.
+    // What is less than a unit for each still is one for some: always the smallest that a unit fits
+    // for.
     for _ in 0..LEFTOVERS * members.len() {
         let step = |index: usize| {
             let wish = &wishes[index];

@@ -1,7 +1,7 @@
 //! What every node carries: observed objects, holds for what is under way, and the sums of both.
 //!
-//! The question it answers: *how much of this node is spoken for, at the least?* Each pod is counted at the largest of
-//! all that may be true of it:
+//! The question it answers: *how much of this node is spoken for, at the least?* Each pod is
+//! counted at the largest of all that may be true of it:
 //!
 //! ```text
 //! counted(pod) = max( pod's own annotations, or the most it can be when they do not parse
@@ -16,18 +16,21 @@
 //! reserved     = counted / the over-commit factor that counts ([`super::overcommit`]), but no more than the node has
 //! ```
 //!
-//! A hold ends only by observation. A grant hold remembers the version of the VM its write was conditional on: the
-//! write applies to exactly that version or never, so any later version proves its fate, whichever it was. A bind hold
-//! ends when the pod is seen bound or gone, or when the API refused the first and only attempt. A peak ends when the
-//! runner's report catches up: a report may be older than the last growth, and a size given back is not free before the
-//! guest was seen without it.
+//! A hold ends only by observation. A grant hold remembers the version of the VM its write was
+//! conditional on: the write applies to exactly that version or never, so any later version proves
+//! its fate, whichever it was. A bind hold ends when the pod is seen bound or gone, or when the API
+//! refused the first and only attempt. A peak ends when the runner's report catches up: a report
+//! may be older than the last growth, and a size given back is not free before the guest was seen
+//! without it.
 //!
 //! Invariants:
 //! * sums equal the charges of the pods (`Ledger::audit`, called by every property test);
 //! * an older state of a VM never replaces a newer one (`tests::an_older_vm_state_is_ignored`);
-//! * what a guest may still have stays counted (`tests::a_late_report_frees_nothing_a_guest_may_still_have`);
+//! * what a guest may still have stays counted
+//!   (`tests::a_late_report_frees_nothing_a_guest_may_still_have`);
 //! * no word of an object or a caller counts a VM at more than its largest size (`bounds::tests`);
-//! * a hold outlives errors and time-outs (`tests::a_grant_hold_ends_only_when_a_later_version_is_seen`).
+//! * a hold outlives errors and time-outs
+//!   (`tests::a_grant_hold_ends_only_when_a_later_version_is_seen`).
 
 mod bounds;
 mod digest;
@@ -62,7 +65,8 @@ pub struct Load {
     pub committed: Both<u128>,
     /// The part of `reserved` whose pods are being migrated away.
     pub migrating: Both<u128>,
-    /// After over-commit, pods of ignored namespaces: no part of `reserved`, but in the way of placements.
+    /// After over-commit, pods of ignored namespaces: no part of `reserved`, but in the way of
+    /// placements.
     pub ignored: Both<u128>,
 }
 
@@ -91,7 +95,8 @@ pub struct VmEntry {
     pub claim: Option<Resources>,
     /// Writes whose fate is not observed yet.
     pub holds: Vec<GrantHold>,
-    /// The most its guest may have while the runner's report is behind; nothing once it has caught up.
+    /// The most its guest may have while the runner's report is behind; nothing once it has caught
+    /// up.
     pub peak: Resources,
     /// What an earlier agent was permitted and may yet patch.
     pub legacy: Resources,
@@ -196,8 +201,8 @@ pub struct Rules {
     pub watermark_ppm: u32,
     /// The scoring curve.
     pub curve: Curve,
-    /// Whether what a runner reports as plugged is counted, so that memory a guest has not given back yet is not given
-    /// to another.
+    /// Whether what a runner reports as plugged is counted, so that memory a guest has not given
+    /// back yet is not given to another.
     pub count_plugged: bool,
     /// Who grows next when several want more, and how fast.
     pub fairness: Fairness,
@@ -403,7 +408,8 @@ impl Ledger {
 
     // ---- VMs ----
 
-    /// A state of a VM was seen: by the watch, or in the answer to a write or a read. Returns whether it was news.
+    /// A state of a VM was seen: by the watch, or in the answer to a write or a read. Returns
+    /// whether it was news.
     pub fn vm_observed(&mut self, view: VmView) -> bool {
         let key = view.key.clone();
         match self.vms.get_mut(&key) {
@@ -579,7 +585,8 @@ impl Ledger {
         self.room_epoch
     }
 
-    /// Recomputes every sum from the pods and compares it with what is kept. Always `Ok`; for tests.
+    /// Recomputes every sum from the pods and compares it with what is kept. Always `Ok`; for
+    /// tests.
     ///
     /// # Errors
     /// The names of the nodes whose sums are wrong.
@@ -616,8 +623,8 @@ fn is_settled(view: &VmView) -> bool {
     view.reached || view.plugged.0.is_empty()
 }
 
-/// The peak of a VM never seen before. A report below what is wanted may be older than any growth and shrink since; where
-/// nothing was reported yet, the guest boots at what is wanted.
+/// The peak of a VM never seen before. A report below what is wanted may be older than any growth
+/// and shrink since; where nothing was reported yet, the guest boots at what is wanted.
 fn first_peak(view: &VmView) -> Resources {
     let is_reported = view.plugged.1.mem > Bytes(0);
     if is_reported && !is_settled(view) && view.plugged.1.has_field_below(view.in_use) {

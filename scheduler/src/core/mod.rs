@@ -1,8 +1,9 @@
 //! The scheduler's core: what each node carries, who may have more of it, and where new pods go.
 //!
-//! Synchronous and deterministic: [`Core::handle`] takes what happened, [`Core::poll_action`] gives what to do,
-//! [`Core::poll_deadline`] says when to come back. It owns no clock, socket, task or random source; state is rebuilt from
-//! the objects after a restart and nothing of it is kept elsewhere.
+//! Synchronous and deterministic: [`Core::handle`] takes what happened, [`Core::poll_action`] gives
+//! what to do, [`Core::poll_deadline`] says when to come back. It owns no clock, socket, task or
+//! random source; state is rebuilt from the objects after a restart and nothing of it is kept
+//! elsewhere.
 //!
 //! ```text
 //! Nodes, Pods, VMs (watch) ──► ledger ──► sums per node
@@ -14,9 +15,10 @@
 //! kube-scheduler asks ──► filter, score, preempt; bind ──► bind hold ──► binding
 //! ```
 //!
-//! Cold start: until each kind was listed once, permits are refused with 503 and nothing is placed. Whatever is written
-//! by an earlier process must have ended before the lists are taken (see `shell`). A replica in waiting may keep what its watches
-//! tell, and take over without lists from a leader that says what it has to know ([`warm`]).
+//! Cold start: until each kind was listed once, permits are refused with 503 and nothing is placed.
+//! Whatever is written by an earlier process must have ended before the lists are taken (see
+//! `shell`). A replica in waiting may keep what its watches tell, and take over without lists from
+//! a leader that says what it has to know ([`warm`]).
 //!
 //! Invariants (docs/compatibility/scheduler.md §6), all checked after every step of both tests in
 //! `tests/interleavings.rs` (`n06_n08_never_overcommits_under_any_interleaving`,
@@ -86,7 +88,8 @@ pub struct Settings {
     pub places_pods: bool,
     /// The Lease that says when this replica leads; alone, it always does.
     pub lease: Option<LeaseRule>,
-    /// Whether it lists and watches while another leads, so as to take over without lists from one that hands over.
+    /// Whether it lists and watches while another leads, so as to take over without lists from one
+    /// that hands over.
     pub keeps_warm: bool,
 }
 
@@ -114,7 +117,8 @@ pub struct Core {
     keeps_warm: bool,
     /// What watches tell goes here until it is the state of a term.
     warm: Option<Warm>,
-    /// A term began with a hand-over: what has to be known for it, and until when that is waited for.
+    /// A term began with a hand-over: what has to be known for it, and until when that is waited
+    /// for.
     awaited: Option<(Marks, Timestamp)>,
     /// What the next leader has to know.
     newest: Newest,
@@ -317,8 +321,8 @@ impl Core {
         self.catch_up(now);
     }
 
-    /// Begins the work of a term that was handed over: with what is known if that is enough, with lists if it does not
-    /// become enough in time.
+    /// Begins the work of a term that was handed over: with what is known if that is enough, with
+    /// lists if it does not become enough in time.
     fn catch_up(&mut self, now: Timestamp) {
         let Some((marks, until)) = self.awaited else {
             return;
@@ -435,8 +439,8 @@ impl Core {
             && self.migrate.is_drained()
     }
 
-    /// What the next leader has to know so as to need no lists; nothing while that cannot be said, as before this replica's own
-    /// watches have shown all that it did.
+    /// What the next leader has to know so as to need no lists; nothing while that cannot be said,
+    /// as before this replica's own watches have shown all that it did.
     #[must_use]
     pub fn marks(&self) -> Option<Marks> {
         let mut pods = self.ledger.pods();
@@ -585,7 +589,8 @@ impl Core {
 
     fn pod_applied(&mut self, pod: view::PodView, is_listed: bool) {
         for remark in self.remarks.pod_applied(&self.ledger, &pod, is_listed) {
-            // A list may hold very many, and those were there before; they show in the state and in the metric.
+            // A list may hold very many, and those were there before; they show in the state and in
+            // the metric.
             if !is_listed {
                 let (pod, uid) = (pod.key.clone(), pod.uid.clone());
                 self.out.push_back(Action::Remark { pod, uid, remark });

@@ -1,6 +1,7 @@
 //! How far an over-commit factor of a VM counts.
 //!
-//! A VM's author chooses `spec.overcommit`; the cluster's operator bounds it. The factor that counts is per resource
+//! A VM's author chooses `spec.overcommit`; the cluster's operator bounds it. The factor that
+//! counts is per resource
 //!
 //! ```text
 //! min( the pod's factor
@@ -18,7 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use super::amount::{Both, NO_OVERCOMMIT_MILLI};
 
-/// The bounds that hold where the configuration names none, in thousandths: 16 for CPU, 4 for memory.
+/// The bounds that hold where the configuration names none, in thousandths: 16 for CPU, 4 for
+/// memory.
 const DEFAULT_MAX: Both<u32> = Both::new(16_000, 4_000);
 
 /// The bounds of the configuration, in thousandths. None is below 1.
@@ -134,7 +136,8 @@ fn bound(factor: &Quantity) -> Option<u32> {
     (milli >= NO_OVERCOMMIT_MILLI).then_some(milli)
 }
 
-/// The bound that a node's labels set, in thousandths; a label that is no factor of at least 1 allows no over-commit.
+/// The bound that a node's labels set, in thousandths; a label that is no factor of at least 1
+/// allows no over-commit.
 pub(super) fn of_node(labels: &BTreeMap<String, String>) -> Both<u32> {
     let milli = |label: &str| {
         labels.get(label).map_or(u32::MAX, |text| {

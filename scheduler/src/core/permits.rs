@@ -10,11 +10,11 @@
 //!                                                            the VM is seen, which proves the write's fate
 //! ```
 //!
-//! One call per VM is in flight at a time; further requests for the same VM wait in order, up to [`MAX_WAITING`]. Every
-//! request is answered within [`Timing::request_budget`].
+//! One call per VM is in flight at a time; further requests for the same VM wait in order, up to
+//! [`MAX_WAITING`]. Every request is answered within [`Timing::request_budget`].
 //!
-//! Invariants: durable before said, and no room given twice (`tests/interleavings.rs`); every request is answered
-//! exactly once (`refusals::every_request_is_answered_once`).
+//! Invariants: durable before said, and no room given twice (`tests/interleavings.rs`); every
+//! request is answered exactly once (`refusals::every_request_is_answered_once`).
 
 mod digest;
 mod tell;
@@ -34,14 +34,16 @@ use super::ledger::{GrantHold, Ledger, PodEntry, VmEntry, vm_key};
 use super::pressure::Wishes;
 use super::view::{Noted, PodView};
 
-/// Requests that may wait for one VM. An agent has one under way; more are repeats it has given up on.
+/// Requests that may wait for one VM. An agent has one under way; more are repeats it has given up
+/// on.
 pub const MAX_WAITING: usize = 8;
 /// Times one request is decided anew because its VM changed under it.
 pub const MAX_CONFLICTS: u32 = 5;
-/// Writes of unclear fate that one VM may have; with more, requests for it are refused until one is settled.
+/// Writes of unclear fate that one VM may have; with more, requests for it are refused until one is
+/// settled.
 pub const MAX_UNCLEAR: usize = 4;
-/// How long after a first contact an agent's predecessor may yet patch the VM to what it was permitted: the time after which
-/// an agent gives up on a patch, and some.
+/// How long after a first contact an agent's predecessor may yet patch the VM to what it was
+/// permitted: the time after which an agent gives up on a patch, and some.
 const LEGACY_LASTS: Span = Span::from_secs(12);
 /// First pause before a write of unclear fate is sent again; doubled each time.
 const SETTLE_FIRST: Span = Span::from_millis(500);
@@ -182,7 +184,8 @@ impl Permits {
         }
     }
 
-    /// Forgets everything; outcomes of what is under way are not waited for. Returns the requests not answered.
+    /// Forgets everything; outcomes of what is under way are not waited for. Returns the requests
+    /// not answered.
     pub(super) fn forget(&mut self) -> Vec<TicketId> {
         self.desks.clear();
         self.calls.clear();
@@ -294,7 +297,8 @@ impl Permits {
             Ok(plan) => self.carry_out(bench, id, plan),
             Err(Some(refusal)) => self.refuse(bench, id, refusal),
             Err(None) => {
-                // The watch of VMs is behind that of pods; one look decides whether there is such a VM.
+                // The watch of VMs is behind that of pods; one look decides whether there is such a
+                // VM.
                 let vm = ticket.vm.clone();
                 if self.decide_again(bench, id).is_some() {
                     self.read(bench, &vm, Some(id));
@@ -303,7 +307,8 @@ impl Permits {
         }
     }
 
-    /// A request says that more was permitted than is known. The watch may be behind; the object itself says what is true.
+    /// A request says that more was permitted than is known. The watch may be behind; the object
+    /// itself says what is true.
     fn verify(&mut self, bench: &mut Bench<'_>, id: TicketId) {
         let Some(ticket) = self.tickets.get_mut(&id) else {
             return;
@@ -352,8 +357,9 @@ impl Permits {
         }
     }
 
-    /// The first contact of an agent says what its VM uses. A patch of the agent before it, to as much as was approved by then, may be
-    /// on its way: that much stays counted until such a patch has landed or never will, also if this agent gives it back meanwhile.
+    /// The first contact of an agent says what its VM uses. A patch of the agent before it, to as
+    /// much as was approved by then, may be on its way: that much stays counted until such a patch
+    /// has landed or never will, also if this agent gives it back meanwhile.
     fn keep_legacy(&mut self, bench: &mut Bench<'_>, vm: &NamespacedName) {
         let Some(entry) = bench.ledger.vm(vm) else {
             return;
@@ -405,7 +411,8 @@ impl Permits {
             _ => None,
         };
         if let Some(view) = observed {
-            // True whoever waits for it, unless the object has gone since; then it has no pods either.
+            // True whoever waits for it, unless the object has gone since; then it has no pods
+            // either.
             let known = bench
                 .ledger
                 .vm(&view.key)
@@ -475,8 +482,8 @@ impl Permits {
         }
     }
 
-    /// A write that changed nothing has left the version as it was, so that it proves nothing of the others to that version: whether
-    /// one of those may yet land.
+    /// A write that changed nothing has left the version as it was, so that it proves nothing of
+    /// the others to that version: whether one of those may yet land.
     fn may_be_undone(&mut self, bench: &mut Bench<'_>, sent: &Sent) -> bool {
         let vm = &sent.write.vm;
         bench.ledger.drop_hold(vm, sent.hold);
@@ -619,7 +626,8 @@ fn plan(
     let decision = Box::new(decide(ground, pod, node, vm, request)?);
     let view = &vm.view;
     if !decision.autoscaled {
-        // Its annotations are not ours to write and not counted, so nothing beyond its use was permitted.
+        // Its annotations are not ours to write and not counted, so nothing beyond its use was
+        // permitted.
         return Ok(Plan {
             decision,
             sent: None,
@@ -637,8 +645,9 @@ fn plan(
         requested: annotation_text(view.most().map_or(wish, |most| wish.field_min(most))),
         approved: annotation_text(decision.approved),
     };
-    // With a write of unclear fate, what is seen approved may not be so any more; and where more is used than is asked for, what is
-    // seen is most likely from before the agent's own patch, which the write then finds out.
+    // With a write of unclear fate, what is seen approved may not be so any more; and where more is
+    // used than is asked for, what is seen is most likely from before the agent's own patch, which
+    // the write then finds out.
     let stands = vm.holds.is_empty()
         && decision.approved == decision.permit
         && view.approved == Noted::Value(decision.approved);

@@ -7,8 +7,9 @@
 //!    └── no room: said on the pod; tried again when room appears, or after a pause
 //! ```
 //!
-//! The hold is taken under the same ledger as grants, so a binding and a grant can never take the same room. A binding
-//! of unclear fate is repeated on the *same* node until it is seen or the pod is gone: it may happen yet.
+//! The hold is taken under the same ledger as grants, so a binding and a grant can never take the
+//! same room. A binding of unclear fate is repeated on the *same* node until it is seen or the pod
+//! is gone: it may happen yet.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};

@@ -8,9 +8,9 @@
 //! accounted = what the pods that are leaving hold of either
 //! ```
 //!
-//! VMs are migrated away while `logical + capacity > accounted`. A VM's wish counts until it is met, given up, or not
-//! repeated for [`WISH_LASTS`]. It counts no more than the node could ever give that VM: what no migration can make room
-//! for is no reason for one.
+//! VMs are migrated away while `logical + capacity > accounted`. A VM's wish counts until it is
+//! met, given up, or not repeated for [`WISH_LASTS`]. It counts no more than the node could ever
+//! give that VM: what no migration can make room for is no reason for one.
 //!
 //! The deployed plugin knows `logical − accounted` only, so that it frees nothing for those it
 //! refused (docs/compatibility/scheduler.md §9.2 no. 8); [`Pressure::unmet`] is told which of the
@@ -28,7 +28,8 @@ use super::amount::{Both, share};
 use super::decide::{Decision, Limit};
 use super::ledger::Ledger;
 
-/// How long a wish counts after it was last made. An agent repeats itself every 15 seconds at the latest.
+/// How long a wish counts after it was last made. An agent repeats itself every 15 seconds at the
+/// latest.
 pub const WISH_LASTS: Span = Span::from_secs(20);
 
 /// See the module's description.
@@ -43,7 +44,8 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// What no migration under way takes care of yet. `counts_denied`: whether what was denied counts.
+    /// What no migration under way takes care of yet. `counts_denied`: whether what was denied
+    /// counts.
     #[must_use]
     pub fn unmet(&self, counts_denied: bool) -> Both<u128> {
         let sum = self.logical.zip(self.capacity);

@@ -1,8 +1,8 @@
 //! What people should know about pods that are counted all the same.
 //!
-//! A pod that may use more than it requests, and a pod of ours that came to its node without us, take room nobody granted.
-//! Both are counted on sight; this says so, once for each pod. What stood on a node before the first list cannot be told from
-//! what we bound, so nothing is said of it.
+//! A pod that may use more than it requests, and a pod of ours that came to its node without us,
+//! take room nobody granted. Both are counted on sight; this says so, once for each pod. What stood
+//! on a node before the first list cannot be told from what we bound, so nothing is said of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +15,11 @@ use super::view::PodView;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remark {
-    /// A container's limit is above its request: it is counted by what it requests and may use more.
+    /// A container's limit is above its request: it is counted by what it requests and may use
+    /// more.
     RequestsBelowLimits,
-    /// It came to its node without having been placed: `spec.nodeName` was set by hand, or another scheduler placed it.
+    /// It came to its node without having been placed: `spec.nodeName` was set by hand, or another
+    /// scheduler placed it.
     Unpermitted,
     /// Its over-commit factor is above the bound of its namespace.
     OvercommitBounded,
@@ -85,7 +87,8 @@ impl Remarks {
         }
     }
 
-    /// A pod is about to be counted anew; what is new to say about it. `is_listed`: it was not seen to come.
+    /// A pod is about to be counted anew; what is new to say about it. `is_listed`: it was not seen
+    /// to come.
     pub(super) fn pod_applied(
         &mut self,
         ledger: &Ledger,
@@ -114,7 +117,8 @@ impl Remarks {
         found
     }
 
-    /// Whether a pod of ours is on a node now, and neither we nor anybody before our eyes put it there.
+    /// Whether a pod of ours is on a node now, and neither we nor anybody before our eyes put it
+    /// there.
     fn came_unasked(&self, ledger: &Ledger, pod: &PodView) -> bool {
         let is_ours = pod.vm.is_some() || pod.scheduler_name == ledger.rules().scheduler_name;
         let (true, Some(node)) = (is_ours, &pod.node) else {

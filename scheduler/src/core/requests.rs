@@ -43,7 +43,8 @@ pub(super) fn of_pod(object: &Value) -> Result<Resources, PodProblem> {
     Ok(Both::new(milli, memory.of_spec(spec)?).to_resources())
 }
 
-/// What one of a pod's containers requests. `None` when there is no such container, or what it requests is not readable.
+/// What one of a pod's containers requests. `None` when there is no such container, or what it
+/// requests is not readable.
 pub(super) fn of_container(object: &Value, name: &str) -> Option<Resources> {
     let containers = object.pointer("/spec/containers")?.as_array()?;
     let container = containers.iter().find(|it| it["name"] == name)?;
@@ -118,7 +119,8 @@ mod tests {
         container
     }
 
-    /// CPUs and GiB of each row were counted by hand from the rule in Kubernetes' documentation of sidecar containers.
+    /// CPUs and GiB of each row were counted by hand from the rule in Kubernetes' documentation of
+    /// sidecar containers.
     #[test]
     fn pods_are_counted_as_kubelet_counts_them() {
         let table = [

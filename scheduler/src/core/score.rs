@@ -18,8 +18,8 @@ pub struct Curve {
     pub score_peak: f64,
 }
 
-/// Score of a node whose reserved sums (the pod included) and totals are given. `max_seen` is the largest total of each
-/// resource over all nodes.
+/// Score of a node whose reserved sums (the pod included) and totals are given. `max_seen` is the
+/// largest total of each resource over all nodes.
 ///
 /// Over its total in either resource, or with a total of 0: 0.
 #[must_use]
@@ -88,7 +88,8 @@ mod tests {
     };
     const GIB: u64 = 1 << 30;
 
-    /// One resource varies (`reserved`, `total`, `max_seen` in tenths); the other sits at its peak on the largest node.
+    /// One resource varies (`reserved`, `total`, `max_seen` in tenths); the other sits at its peak
+    /// on the largest node.
     fn one(reserved_tenths: u64, total: u64, max_seen: u64) -> (u8, u8) {
         let cpu = score(
             CURVE,

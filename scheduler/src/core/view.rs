@@ -1,8 +1,9 @@
 //! What the scheduler reads from Node, Pod and VirtualMachine objects.
 //!
-//! Reading never fails for a whole object that has a name: what does not parse becomes a problem *of that object*
-//! ([`PodProblem`], [`VmProblem`], [`NodeProblem`]) together with a safe value to count, so that one bad object neither
-//! stops a list nor hides what it may be using (docs/compatibility/scheduler.md §8.5).
+//! Reading never fails for a whole object that has a name: what does not parse becomes a problem
+//! *of that object* ([`PodProblem`], [`VmProblem`], [`NodeProblem`]) together with a safe value to
+//! count, so that one bad object neither stops a list nor hides what it may be using
+//! (docs/compatibility/scheduler.md §8.5).
 
 mod quick;
 
@@ -26,7 +27,8 @@ use super::overcommit;
 /// Bytes of a memory slot when the object does not say: the default of the VM's schema.
 const DEFAULT_SLOT_BYTES: u64 = 1 << 30;
 
-/// An object without so much as a name and a uid; it cannot be told apart from others and is skipped.
+/// An object without so much as a name and a uid; it cannot be told apart from others and is
+/// skipped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("object has no usable metadata: {0}")]
 pub struct Unreadable(pub String);
@@ -114,7 +116,8 @@ pub struct NodeView {
     pub labels: BTreeMap<String, String>,
     /// `spec.unschedulable`: nothing new is placed on it.
     pub cordoned: bool,
-    /// Its condition Ready is not `True`: nothing new is placed on it. A node that does not say is ready.
+    /// Its condition Ready is not `True`: nothing new is placed on it. A node that does not say is
+    /// ready.
     pub unready: bool,
     /// The largest over-commit factors that count on it by its labels, thousandths.
     pub max_overcommit_milli: Both<u32>,
@@ -192,8 +195,8 @@ pub enum VmProblem {
     Guest(String),
 }
 
-/// A VirtualMachine as the ledger sees it. The approved annotation of this object is the durable truth of what its
-/// agent may use.
+/// A VirtualMachine as the ledger sees it. The approved annotation of this object is the durable
+/// truth of what its agent may use.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct VmView {
     /// Namespace and name.
@@ -220,11 +223,11 @@ pub struct VmView {
     pub in_use: Resources,
     /// The largest size by `spec.guest`; zero where that is not readable.
     pub largest: Resources,
-    /// The size the runner reported last (`status.cpus`, `status.memorySize`, 0 where it did not), and the pod it
-    /// spoke of (`status.podName`).
+    /// The size the runner reported last (`status.cpus`, `status.memorySize`, 0 where it did not),
+    /// and the pod it spoke of (`status.podName`).
     pub plugged: (String, Resources),
-    /// That report speaks of the size wanted now: the guest has reached it. Otherwise the guest may have more than is
-    /// reported, because a report can be older than the last growth.
+    /// That report speaks of the size wanted now: the guest has reached it. Otherwise the guest may
+    /// have more than is reported, because a report can be older than the last growth.
     pub reached: bool,
     /// What is wrong with it.
     pub problem: Option<VmProblem>,
@@ -320,8 +323,8 @@ impl VmView {
         is_size(self.largest).then_some(self.largest)
     }
 
-    /// The least the VM must be counted at by this object alone: what is approved if it is autoscaled, what its spec
-    /// wants, and all it may become when either is not readable.
+    /// The least the VM must be counted at by this object alone: what is approved if it is
+    /// autoscaled, what its spec wants, and all it may become when either is not readable.
     #[must_use]
     pub fn floor(&self) -> Resources {
         let used = self.in_use;
@@ -355,7 +358,8 @@ fn plugged(object: &Value) -> (String, Resources) {
     (pod.to_owned(), size)
 }
 
-/// Whether the size was reached for the newest wish, not for an older one that happened to be of the same size.
+/// Whether the size was reached for the newest wish, not for an older one that happened to be of
+/// the same size.
 fn revision_is_reached(object: &Value) -> bool {
     let wanted = object.pointer("/spec/targetRevision/revision");
     wanted.is_none() || wanted == object.pointer("/status/currentRevision/revision")

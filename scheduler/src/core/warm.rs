@@ -6,15 +6,17 @@
 //!                                   └────── not within a bounded time, or no marks ──► lists anew
 //! ```
 //!
-//! A watch tells the changes of a kind in the order of their versions. So whoever was told everything up to a version that
-//! covers all writes of the last leader knows all of them, however late its watch is for the rest; a leader's own watch may be
-//! as late. After a crash there are no marks, and nobody knows what the last writes were.
+//! A watch tells the changes of a kind in the order of their versions. So whoever was told
+//! everything up to a version that covers all writes of the last leader knows all of them, however
+//! late its watch is for the rest; a leader's own watch may be as late. After a crash there are no
+//! marks, and nobody knows what the last writes were.
 //!
-//! A mark covers what the leader got a version for: the answers to its writes of VMs, and every state its watches told. A
-//! binding is answered without one, so there are no marks before its own watch has shown what it bound or created.
+//! A mark covers what the leader got a version for: the answers to its writes of VMs, and every
+//! state its watches told. A binding is answered without one, so there are no marks before its own
+//! watch has shown what it bound or created.
 //!
-//! Invariant: of two replicas no order of writes, watches and a hand-over overcommits (`tests/model.rs`, which also shows that
-//! a taker that does not wait for the marks does).
+//! Invariant: of two replicas no order of writes, watches and a hand-over overcommits
+//! (`tests/model.rs`, which also shows that a taker that does not wait for the marks does).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,8 +31,8 @@ use super::ledger::vm_key;
 use super::migrate::MigrationView;
 use super::view::{NodeView, PodView, VmView};
 
-/// How long a taker waits for its watches to reach the marks: far longer than a watch lags, far shorter than lists of a large
-/// cluster take.
+/// How long a taker waits for its watches to reach the marks: far longer than a watch lags, far
+/// shorter than lists of a large cluster take.
 pub const CATCH_UP: Span = Span::from_secs(1);
 
 /// What is listed and watched.
@@ -71,7 +73,8 @@ impl Kind {
 pub struct Reach {
     /// Every change up to this version was told.
     pub told: u64,
-    /// The newest state among those told just now; zero if there is none, as when something is gone.
+    /// The newest state among those told just now; zero if there is none, as when something is
+    /// gone.
     pub newest: u64,
 }
 
@@ -198,7 +201,8 @@ impl Warm {
         self.told.raise(kind, reach.map_or(0, |reach| reach.told));
     }
 
-    /// Whether everything was listed once. A cluster without migrations has no list of them, and no mark either.
+    /// Whether everything was listed once. A cluster without migrations has no list of them, and no
+    /// mark either.
     pub(super) fn is_listed(&self) -> bool {
         self.nodes.is_some() && self.pods.is_some() && self.vms.is_some()
     }

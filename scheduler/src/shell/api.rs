@@ -1,4 +1,5 @@
-//! Calls to the Kubernetes API: the conditional write of a VM, its read, bindings, conditions and events.
+//! Calls to the Kubernetes API: the conditional write of a VM, its read, bindings, conditions and
+//! events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,8 +130,9 @@ impl Caller {
         result
     }
 
-    /// Carries out a conditional write. Sent as the bytes it is: this is the one call that comes with every grant, and a
-    /// typed patch and a typed object would each be built only to be taken apart again.
+    /// Carries out a conditional write. Sent as the bytes it is: this is the one call that comes
+    /// with every grant, and a typed patch and a typed object would each be built only to be taken
+    /// apart again.
     pub(super) async fn write_vm(&self, write: &VmWrite) -> CallOutcome {
         let Some(path) = vm_path(&write.vm) else {
             return CallOutcome::NotFound;
@@ -228,7 +230,8 @@ impl Caller {
             .await;
     }
 
-    /// Says on a waiting pod that a node has room for it: any change of the object makes kube-scheduler take it up again.
+    /// Says on a waiting pod that a node has room for it: any change of the object makes
+    /// kube-scheduler take it up again.
     pub(super) async fn room_appeared(&self, pod: &NamespacedName, uid: &str, node: &str) {
         let pods: Api<Pod> = Api::namespaced(self.means.client.clone(), &pod.namespace);
         let now = self.means.clock.wall();
@@ -387,7 +390,8 @@ fn is_clear(code: u16) -> bool {
     (400..500).contains(&code) && code != 408 && code != 429
 }
 
-/// Address of a VM. A pod names its VM in its owner reference, which the API does not check: what is no name is no address.
+/// Address of a VM. A pod names its VM in its owner reference, which the API does not check: what
+/// is no name is no address.
 fn vm_path(vm: &NamespacedName) -> Option<String> {
     let (group, version) = (protocol::vm::GROUP, protocol::vm::VERSION);
     let NamespacedName { namespace, name } = vm;
@@ -415,7 +419,8 @@ fn of_object(result: Result<String, Failure>) -> CallOutcome {
     }
 }
 
-/// The patch that sets PodScheduled=False, unless it says so already or the pod is another one or bound.
+/// The patch that sets PodScheduled=False, unless it says so already or the pod is another one or
+/// bound.
 fn condition_patch(
     object: &DynamicObject,
     uid: &str,
@@ -461,7 +466,8 @@ fn condition_patch(
     Some(Value::Array(operations))
 }
 
-/// `no room on node n1: asked 1 CPU / 4Gi, held 500m CPU / 2Gi, permitted 750m CPU / 4Gi (cpu: no_room, room 300)`.
+/// `no room on node n1: asked 1 CPU / 4Gi, held 500m CPU / 2Gi, permitted 750m CPU / 4Gi
+/// (cpu: no_room, room 300)`.
 fn denial_text(decision: &Decision) -> String {
     let asked = decision
         .verdicts

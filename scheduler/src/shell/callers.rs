@@ -16,7 +16,8 @@
 //! 77ab90c41d2e8f35
 //! ```
 //!
-//! Several tokens are valid at once, so that they can be changed one by one. Files may be replaced at any time.
+//! Several tokens are valid at once, so that they can be changed one by one. Files may be replaced
+//! at any time.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,8 +1,10 @@
-//! The thread on which permits are served: the permit server's connections and the owner of the core together.
+//! The thread on which permits are served: the permit server's connections and the owner of the
+//! core together.
 //!
-//! A request goes from its connection to the core and back. Among the workers of a shared runtime each of those steps would wake
-//! another thread, which costs more than the decision; on one thread it is a turn of the same queue, and whatever
-//! arrived at once is decided at once. Calls to the API and everything else stay on the runtime the scheduler was started on.
+//! A request goes from its connection to the core and back. Among the workers of a shared runtime
+//! each of those steps would wake another thread, which costs more than the decision; on one thread
+//! it is a turn of the same queue, and whatever arrived at once is decided at once. Calls to the
+//! API and everything else stay on the runtime the scheduler was started on.
 
 use std::io;
 use std::num::NonZero;
@@ -15,8 +17,8 @@ use tokio::sync::oneshot;
 /// Name of the thread.
 const NAME: &str = "permits";
 
-/// A runtime for a process that is a scheduler and nothing else. Its workers and the thread that serves permits are as many as
-/// there are processors: more would wake each other for nothing.
+/// A runtime for a process that is a scheduler and nothing else. Its workers and the thread that
+/// serves permits are as many as there are processors: more would wake each other for nothing.
 ///
 /// # Errors
 /// When there is no thread or no poller to be had.

@@ -1,5 +1,6 @@
-//! TLS on the permit port. Files may be replaced at any time: connections made by what they held before are let go after the
-//! request that is open, so that nobody stays in by a certificate that is not trusted any more.
+//! TLS on the permit port. Files may be replaced at any time: connections made by what they held
+//! before are let go after the request that is open, so that nobody stays in by a certificate that
+//! is not trusted any more.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

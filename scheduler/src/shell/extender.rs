@@ -1,9 +1,9 @@
-//! What a kube-scheduler beside this process asks over HTTP: `/filter`, `/prioritize`, `/preempt`, `/bind`, each a POST of
-//! JSON. Source: docs/compatibility/scheduler.md §8.1, §8.3.
+//! What a kube-scheduler beside this process asks over HTTP: `/filter`, `/prioritize`, `/preempt`,
+//! `/bind`, each a POST of JSON. Source: docs/compatibility/scheduler.md §8.1, §8.3.
 //!
-//! 503 while this replica does not lead or has not listed everything: kube-scheduler then tries the pod again later. It must
-//! be told `nodeCacheCapable: true` (names, not whole nodes) and not `ignorable` (an extender that may be left out is left
-//! out of bindings as well).
+//! 503 while this replica does not lead or has not listed everything: kube-scheduler then tries the
+//! pod again later. It must be told `nodeCacheCapable: true` (names, not whole nodes) and not
+//! `ignorable` (an extender that may be left out is left out of bindings as well).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,8 @@ use crate::config::Config;
 use crate::core::extend::{Ask, Told, Unfit};
 use crate::core::view::PodView;
 
-/// Longest request body: a pod of 1.5 MiB at the most, and the names and victims of five thousand nodes.
+/// Longest request body: a pod of 1.5 MiB at the most, and the names and victims of five thousand
+/// nodes.
 pub const MAX_EXTENDER_BODY_BYTES: usize = 16 << 20;
 /// Time for a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -217,8 +218,8 @@ async fn prioritize(State(desk): State<Desk>, request: Request) -> Response {
     }
 }
 
-/// Scores of 0 to 100 as an extender's of 0 to 10; randomised, each is any from 1 up to itself, so that pods that come together
-/// do not all go to the best node.
+/// Scores of 0 to 100 as an extender's of 0 to 10; randomised, each is any from 1 up to itself, so
+/// that pods that come together do not all go to the best node.
 fn priorities(scores: Vec<(String, u8)>, randomize: bool) -> Vec<HostPriority> {
     let mut random = rand::rng();
     let scores = scores.into_iter().map(|(host, score)| {
@@ -268,7 +269,8 @@ fn preemption_result(
     given: &Victims,
 ) -> ExtenderPreemptionResult {
     let kept = kept.into_iter().map(|(node, uids)| {
-        // Of pods that we add no budget is known; kube-scheduler asks the API before it deletes any.
+        // Of pods that we add no budget is known; kube-scheduler asks the API before it deletes
+        // any.
         let pdb_violations = given.get(&node).map_or(0, |of| of.pdb_violations);
         let pods = uids.into_iter().map(|uid| MetaPod { uid }).collect();
         let victims = MetaVictims {
@@ -332,7 +334,8 @@ async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Refusal> {
     serde_json::from_slice(&bytes).map_err(|error| Refusal::Json(error.to_string()))
 }
 
-/// The one zone a pod wants to be in, if it says so: by what it requires, else by what it prefers. A label of metrics.
+/// The one zone a pod wants to be in, if it says so: by what it requires, else by what it prefers.
+/// A label of metrics.
 fn desired_zone(pod: &Value) -> String {
     let affinity = "/spec/affinity/nodeAffinity";
     let list = |path: String| {

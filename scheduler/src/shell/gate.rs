@@ -1,8 +1,9 @@
 //! Accepting connections within bounds, for whatever is served on them.
 //!
-//! Bounds: a time to send headers and to take answers, a number of open connections, and of each address a part of them
-//! ([`telemetry::connections`]). A connection that is too slow is closed. One too many takes the place of the one that has been idle
-//! longest, of the same address where that address has its part.
+//! Bounds: a time to send headers and to take answers, a number of open connections, and of each
+//! address a part of them ([`telemetry::connections`]). A connection that is too slow is closed.
+//! One too many takes the place of the one that has been idle longest, of the same address where
+//! that address has its part.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -22,8 +23,8 @@ const PATIENCE: Patience = Patience {
     head: Duration::from_secs(20),
     write: Duration::from_secs(20),
 };
-/// Open connections, where an eighth of the descriptors is enough for them. Agents keep one each, so this is a cluster of a thousand
-/// nodes.
+/// Open connections, where an eighth of the descriptors is enough for them. Agents keep one each,
+/// so this is a cluster of a thousand nodes.
 pub const MAX_CONNECTIONS: usize = 1024;
 /// Open connections of one address, so that a single peer cannot take all places.
 pub const MAX_CONNECTIONS_OF_ONE: usize = MAX_CONNECTIONS / 4;
@@ -32,7 +33,8 @@ const DESCRIPTOR_PART: u64 = 8;
 
 /// What can be served on a connection.
 pub(super) trait Serves: Clone + Send + 'static {
-    /// Answers the requests of one connection until it ends or `cancel`; then the one that is open is answered yet.
+    /// Answers the requests of one connection until it ends or `cancel`; then the one that is open
+    /// is answered yet.
     fn converse(
         self,
         stream: TcpStream,
@@ -92,7 +94,8 @@ pub(super) async fn serve(
     connections::accept(listener, bounds, counters, cancel, serve_one).await;
 }
 
-/// Answers the requests of one stream until it ends or `until`; then the one that is open is answered yet.
+/// Answers the requests of one stream until it ends or `until`; then the one that is open is
+/// answered yet.
 pub(super) async fn serve_http<T, S, B>(
     stream: T,
     service: S,

@@ -1,4 +1,5 @@
-//! Who leads: our own election through a Lease, or the one of a kube-scheduler beside us, which is only watched.
+//! Who leads: our own election through a Lease, or the one of a kube-scheduler beside us, which is
+//! only watched.
 
 use std::time::Duration;
 
@@ -37,7 +38,8 @@ impl Leadership {
         }
     }
 
-    /// Whether a leader can say to the next one what it has to know; on a kube-scheduler's Lease it cannot.
+    /// Whether a leader can say to the next one what it has to know; on a kube-scheduler's Lease it
+    /// cannot.
     #[must_use]
     pub const fn hands_over(&self) -> bool {
         matches!(self, Self::Elected(..))

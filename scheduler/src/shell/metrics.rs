@@ -343,8 +343,8 @@ impl Metrics {
         succeeded.inc();
     }
 
-    /// Kube-scheduler asked: by which method, which zone its pod wants, whether its namespace is ignored; and why that failed,
-    /// if so.
+    /// Kube-scheduler asked: by which method, which zone its pod wants, whether its namespace is
+    /// ignored; and why that failed, if so.
     pub(super) fn extension_called(&self, call: (&str, &str, bool), failure: Option<&str>) {
         let (method, zone, is_ignored) = call;
         let is_ignored = if is_ignored { "true" } else { "false" };

@@ -5,9 +5,10 @@
 //! Until all lists are there, permits answer 503 and `/readyz` says what is missing; nothing that
 //! does not parse delays that.
 //!
-//! Of several replicas the one that leads by [`Params::leadership`] does this at the beginning of each of its terms, unless the
-//! last leader handed over and this one knows all it did ([`crate::core::warm`]); the others answer 503 and are not ready. End: the server stops, what is under way ends, the
-//! Lease is given up, and only then does the process go.
+//! Of several replicas the one that leads by [`Params::leadership`] does this at the beginning of
+//! each of its terms, unless the last leader handed over and this one knows all it did
+//! ([`crate::core::warm`]); the others answer 503 and are not ready. End: the server stops, what is
+//! under way ends, the Lease is given up, and only then does the process go.
 
 mod api;
 mod callers;
@@ -65,16 +66,18 @@ pub struct Params {
     pub permit_listener: TcpListener,
     /// Who may ask for permits.
     pub callers: Callers,
-    /// Where a kube-scheduler beside this process asks where pods fit and has them bound; a loopback address, for whoever
-    /// reaches it may bind pods.
+    /// Where a kube-scheduler beside this process asks where pods fit and has them bound; a
+    /// loopback address, for whoever reaches it may bind pods.
     pub extender_listener: Option<TcpListener>,
-    /// Where `/metrics`, `/healthz`, `/readyz` and `/debug/state` are served; port 9100 by convention.
+    /// Where `/metrics`, `/healthz`, `/readyz` and `/debug/state` are served; port 9100 by
+    /// convention.
     pub metrics_listener: Option<TcpListener>,
     /// Token that `/metrics` needs; with one, state and log filter are not served there.
     pub metrics_token: Option<Expected>,
     /// Whether this process places pods itself, for a machine without kube-scheduler.
     pub embedded_bind: bool,
-    /// Whether memory and CPUs that a runner still reports as plugged are counted beyond what is approved.
+    /// Whether memory and CPUs that a runner still reports as plugged are counted beyond what is
+    /// approved.
     pub count_plugged: bool,
     /// Whether there are other replicas, and how it is told which one leads.
     pub leadership: Leadership,
@@ -124,8 +127,8 @@ struct Shown {
 }
 
 impl StateHandle {
-    /// The newest state dump; `null` before the first. Never waits for the core: of a large state it may be one from
-    /// before, and the next look sees a newer one.
+    /// The newest state dump; `null` before the first. Never waits for the core: of a large state
+    /// it may be one from before, and the next look sees a newer one.
     #[must_use]
     pub fn dump(&self) -> Value {
         let mut shown = self.lock();
@@ -334,8 +337,8 @@ impl Lead {
         Self { task, leave }
     }
 
-    /// Lets what is under way end, then gives the Lease up, so that the next leader need not wait for it to run out. What
-    /// takes too long is left to run out.
+    /// Lets what is under way end, then gives the Lease up, so that the next leader need not wait
+    /// for it to run out. What takes too long is left to run out.
     async fn hand_over(self, commands: &mpsc::Sender<owner::Command>) {
         let (done, drained) = oneshot::channel();
         let retired = async {

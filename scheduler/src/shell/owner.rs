@@ -36,13 +36,15 @@ const BATCH: usize = 256;
 const CALLS_AT_ONCE: usize = 256;
 /// Notes for people (events, conditions) under way at a time; more are dropped.
 const NOTES_AT_ONCE: usize = 32;
-/// With more pods than this the state is shown only when somebody looked at it since it was shown last.
+/// With more pods than this the state is shown only when somebody looked at it since it was shown
+/// last.
 const SHOWN_ALWAYS: usize = 2000;
 /// How long giving the lead up waits for watches to show what this replica bound last.
 const SHOW_OWN: Span = Span::from_millis(300);
 /// Showing the state may take this part of the owner's time at most.
 const SHOWING_PART: u32 = 100;
-/// How old the metrics of a node may be. They change with every grant, and nobody reads them so often.
+/// How old the metrics of a node may be. They change with every grant, and nobody reads them so
+/// often.
 const NODES_SHOWN_EVERY: Duration = Duration::from_millis(100);
 
 /// What the owner is told.
@@ -53,8 +55,8 @@ pub(super) enum Command {
     Called(Event),
     /// For the core, told by a watch of this round, and how far that watch has come with it.
     Told(u64, Option<Event>, (Kind, Option<Reach>)),
-    /// Begin nothing any more; answered when nothing is under way, by whether everything that was begun has a known end, and
-    /// with what the next leader has to know.
+    /// Begin nothing any more; answered when nothing is under way, by whether everything that was
+    /// begun has a known end, and with what the next leader has to know.
     Retire(oneshot::Sender<Leave>),
     /// A question of kube-scheduler and where its answer goes.
     Asked(Ask, oneshot::Sender<Told>),
@@ -237,7 +239,8 @@ impl Owner {
                 self.asking.insert(self.last_ticket, reply);
                 self.core.handle(now, Event::Asked(self.last_ticket, ask));
             }
-            // Whoever hung up has moved on: its request says what was, and must not overtake what is.
+            // Whoever hung up has moved on: its request says what was, and must not overtake what
+            // is.
             Command::Permit(_, _, reply) if reply.is_closed() => {}
             Command::Permit(request, Scope::Node(node), reply)
                 if self.node_of(&request).is_some_and(|is| *is != *node) =>
@@ -420,7 +423,8 @@ impl Owner {
         }
     }
 
-    /// Says when the lead comes and goes, and ends the watches of a term that is over unless they are of use to the next one.
+    /// Says when the lead comes and goes, and ends the watches of a term that is over unless they
+    /// are of use to the next one.
     fn follow_lead(&mut self) {
         let leads = self.core.may_act(self.clock.now());
         if self.leads != leads {
@@ -433,7 +437,8 @@ impl Owner {
         }
     }
 
-    /// Tells whoever waits for the end of what is under way; if the core's own watches are behind what it did, a little later.
+    /// Tells whoever waits for the end of what is under way; if the core's own watches are behind
+    /// what it did, a little later.
     fn retire(&mut self) {
         let now = self.clock.now();
         let Some((_, until)) = &self.retired else {
@@ -505,7 +510,8 @@ impl Owner {
         }
     }
 
-    /// Shows how this replica stands at once, metrics soon and the state dump as often as its cost allows.
+    /// Shows how this replica stands at once, metrics soon and the state dump as often as its cost
+    /// allows.
     fn show(&mut self) {
         // Time changes nodes too.
         self.changed |= self.core.has_touched();
@@ -564,7 +570,8 @@ impl Owner {
     }
 }
 
-/// Whether the state is to be shown anew. What is not due must not wake the owner either, or it would turn without end.
+/// Whether the state is to be shown anew. What is not due must not wake the owner either, or it
+/// would turn without end.
 const fn is_due(changed: bool, is_large: bool, is_wanted: bool) -> bool {
     changed && (!is_large || is_wanted)
 }
@@ -608,7 +615,8 @@ fn log(answer: &Answer) {
 mod tests {
     use super::is_due;
 
-    /// It was due for as long as nobody looked, so that a large state once changed kept a processor busy for ever.
+    /// It was due for as long as nobody looked, so that a large state once changed kept a processor
+    /// busy for ever.
     #[test]
     fn a_large_state_that_nobody_looks_at_wakes_nobody() {
         assert!(!is_due(true, true, false));

@@ -1,11 +1,13 @@
 //! Tokens that the API server knows: those of service accounts, reviewed by a `TokenReview`.
 //!
-//! A token must be valid for our audience, and its user one of those that may ask. Where the API server says on which node the
-//! token's pod runs (Kubernetes 1.32 does, of tokens bound to a pod) only pods of that node may be asked for.
+//! A token must be valid for our audience, and its user one of those that may ask. Where the API
+//! server says on which node the token's pod runs (Kubernetes 1.32 does, of tokens bound to a pod)
+//! only pods of that node may be asked for.
 //!
-//! What came of a review is kept for a bounded time, by the token's digest and not by the token: an agent asks every few
-//! seconds, and a token that is revoked must not be good for long. Reviews under way are bounded too, so that whoever sends made-up
-//! tokens cannot have the API server flooded.
+//! What came of a review is kept for a bounded time, by the token's digest and not by the token: an
+//! agent asks every few seconds, and a token that is revoked must not be good for long. Reviews
+//! under way are bounded too, so that whoever sends made-up tokens cannot have the API server
+//! flooded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,10 +1,11 @@
 //! The permit server: HTTP POST on any path. Source: docs/compatibility/scheduler.md §2.4.
 //!
-//! Bounds: those of [`super::gate`], a body of 64 KiB and a time to send it. Who may ask is decided by
-//! [`Callers`](super::Callers).
+//! Bounds: those of [`super::gate`], a body of 64 KiB and a time to send it. Who may ask is decided
+//! by [`Callers`](super::Callers).
 //!
-//! This is the path every agent takes several times a minute, so nothing stands between the connection and the core but a
-//! queue: no router, no boxed body, and labels are looked up rather than made.
+//! This is the path every agent takes several times a minute, so nothing stands between the
+//! connection and the core but a queue: no router, no boxed body, and labels are looked up rather
+//! than made.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -202,7 +203,8 @@ async fn decode(request: Request<Incoming>) -> Result<AgentRequest, PermitRefusa
     }
 }
 
-/// A whole body, unless it breaks off or is too long. One that came in one piece, as they do, is not copied.
+/// A whole body, unless it breaks off or is too long. One that came in one piece, as they do, is
+/// not copied.
 async fn read(mut body: Incoming) -> Option<Bytes> {
     let (mut whole, mut joined) = (Bytes::new(), Vec::new());
     while let Some(frame) = body.frame().await {
@@ -232,8 +234,8 @@ async fn read(mut body: Incoming) -> Option<Bytes> {
     })
 }
 
-/// Takes in the rest of a body that is refused, while the answer is on its way: whoever is still sending when a connection is
-/// closed may lose the answer.
+/// Takes in the rest of a body that is refused, while the answer is on its way: whoever is still
+/// sending when a connection is closed may lose the answer.
 async fn discard(mut body: Incoming) {
     let mut left = MAX_IGNORED_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
@@ -245,8 +247,8 @@ async fn discard(mut body: Incoming) {
     }
 }
 
-/// Puts a request to the owner. If the owner is gone the answer says that it crashed, for it ends in no other way
-/// while requests come in.
+/// Puts a request to the owner. If the owner is gone the answer says that it crashed, for it ends
+/// in no other way while requests come in.
 async fn ask(
     commands: &mpsc::Sender<Command>,
     request: AgentRequest,

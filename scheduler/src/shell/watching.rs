@@ -1,8 +1,10 @@
-//! Watches of nodes, pods, VMs and migrations. A list is handed to the core whole, so that what was deleted unseen is noticed; a
-//! stream that ends or is told "gone" lists anew. One object that does not read is counted and left out.
+//! Watches of nodes, pods, VMs and migrations. A list is handed to the core whole, so that what was
+//! deleted unseen is noticed; a stream that ends or is told "gone" lists anew. One object that does
+//! not read is counted and left out.
 //!
-//! How far a watch has come is told beside what it tells. A list's own version is not passed on by `kube`, and what is gone
-//! since has none: so before a list that a replica in waiting takes, the version of then is asked for; the list is no older.
+//! How far a watch has come is told beside what it tells. A list's own version is not passed on by
+//! `kube`, and what is gone since has none: so before a list that a replica in waiting takes, the
+//! version of then is asked for; the list is no older.
 
 use std::time::Duration;
 
@@ -56,8 +58,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches everything anew for each round that is told, from lists taken after that, until `cancel` or until nobody
-    /// listens; watches nothing while there is none.
+    /// Watches everything anew for each round that is told, from lists taken after that, until
+    /// `cancel` or until nobody listens; watches nothing while there is none.
     pub(super) async fn run(
         self,
         wait: Span,
@@ -269,8 +271,8 @@ fn migration(object: &DynamicObject, metrics: &Metrics) -> Option<MigrationView>
     )
 }
 
-/// A list while it comes. Only what the core needs is kept of each object: of a large cluster the objects themselves would
-/// take gigabytes.
+/// A list while it comes. Only what the core needs is kept of each object: of a large cluster the
+/// objects themselves would take gigabytes.
 #[derive(Default)]
 struct Listed {
     nodes: Vec<NodeView>,

@@ -201,7 +201,8 @@ impl Agent {
                     self.permitted(&name, permit, wish);
                     break;
                 }
-                // It may have arrived and only its answer be lost: what was given back may be another's by now.
+                // It may have arrived and only its answer be lost: what was given back may be
+                // another's by now.
                 self.permit = self.permit.map(|permit| permit.min(wish));
             }
             tokio::time::sleep(PACE).await;

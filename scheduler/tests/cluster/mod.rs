@@ -1,5 +1,5 @@
-//! Two real replicas as processes, the real API server, a proxy between them that can hold a write, and agents that ask
-//! all the time and check every answer.
+//! Two real replicas as processes, the real API server, a proxy between them that can hold a write,
+//! and agents that ask all the time and check every answer.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 

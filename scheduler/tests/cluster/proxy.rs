@@ -1,4 +1,5 @@
-//! An HTTP proxy in front of the API server that can hold the next write of a VM: before it is passed on, or its answer.
+//! An HTTP proxy in front of the API server that can hold the next write of a VM: before it is
+//! passed on, or its answer.
 
 use std::sync::Arc;
 
@@ -93,7 +94,8 @@ async fn pass(State(door): State<Door>, request: Request<Body>) -> Response {
         return forward.await;
     };
     let (answer, answered) = oneshot::channel();
-    // In a task of its own: a scheduler that is killed takes its connection with it, and not the write.
+    // In a task of its own: a scheduler that is killed takes its connection with it, and not the
+    // write.
     tokio::spawn(async move {
         let (go, released) = oneshot::channel();
         let (said, done) = oneshot::channel();

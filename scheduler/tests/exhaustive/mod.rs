@@ -1,5 +1,5 @@
-//! Every state of a model within its bounds: what must hold in all of them, and what must be reached for that to mean
-//! something.
+//! Every state of a model within its bounds: what must hold in all of them, and what must be
+//! reached for that to mean something.
 
 use std::fmt::Debug;
 use std::hash::Hash;

@@ -1,5 +1,6 @@
-//! Two nodes, VMs that may be migrated, their agents, an API server and a controller, as a system of small steps that a
-//! model checker can take in every order. Sizes are counted in units of 1 CPU / 1 GiB.
+//! Two nodes, VMs that may be migrated, their agents, an API server and a controller, as a system
+//! of small steps that a model checker can take in every order. Sizes are counted in units of 1 CPU
+//! / 1 GiB.
 
 mod oracle;
 
@@ -480,7 +481,8 @@ impl System {
         state.brain = Brain::new(core);
     }
 
-    /// Whether nothing is under way, there is pressure that somebody could relieve, and nobody is sent however long one waits.
+    /// Whether nothing is under way, there is pressure that somebody could relieve, and nobody is
+    /// sent however long one waits.
     pub(crate) fn sleeps(&self, state: &State) -> bool {
         if !state.is_quiet() {
             return false;

@@ -1,4 +1,5 @@
-//! What should be true of migrations, reckoned from what the core was told and what it answered, not from what it thinks.
+//! What should be true of migrations, reckoned from what the core was told and what it answered,
+//! not from what it thinks.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! A peer, not a part of ours: an in-memory Kubernetes API with just what a scheduler touches. Lists, watches from a version
-//! (410 when that is too old), JSON patches with `test`, bindings, status of pods, events, and faults on demand.
+//! A peer, not a part of ours: an in-memory Kubernetes API with just what a scheduler touches.
+//! Lists, watches from a version (410 when that is too old), JSON patches with `test`, bindings,
+//! status of pods, events, and faults on demand.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

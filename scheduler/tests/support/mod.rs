@@ -181,7 +181,8 @@ impl Running {
             .unwrap_or_else(|_| panic!("never {what}: {}", state()));
     }
 
-    /// Waits until the metrics page shows every one of these; what is counted is shown after what was answered.
+    /// Waits until the metrics page shows every one of these; what is counted is shown after what
+    /// was answered.
     pub(crate) async fn until_metrics(&self, lines: &[&str]) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {

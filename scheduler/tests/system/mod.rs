@@ -1,9 +1,10 @@
-//! Two replicas of the shipped core, one Lease, agents and an API server, as a system of small steps that a model checker
-//! can take in every order.
+//! Two replicas of the shipped core, one Lease, agents and an API server, as a system of small
+//! steps that a model checker can take in every order.
 //!
-//! What is real: [`Core`] whole, with its ledger, permits and Lease rules. What is played: the API server (a history of
-//! states per VM, conditional writes), agents that lower before they tell and raise after they are told, and time, which
-//! passes in ticks of a second. Sizes are counted in units.
+//! What is real: [`Core`] whole, with its ledger, permits and Lease rules. What is played: the API
+//! server (a history of states per VM, conditional writes), agents that lower before they tell and
+//! raise after they are told, and time, which passes in ticks of a second. Sizes are counted in
+//! units.
 
 mod brain;
 mod state;
@@ -76,8 +77,8 @@ impl System {
     }
 
     fn core(&self, replica: usize) -> Core {
-        // No time-out falls into a run: silence is a step of its own. Without an end, so that when something began tells no
-        // two states apart.
+        // No time-out falls into a run: silence is a step of its own. Without an end, so that when
+        // something began tells no two states apart.
         let long = Span(u64::MAX);
         let timing = Timing {
             request_budget: long,

@@ -35,8 +35,8 @@ pub(crate) struct Bounds {
     pub(crate) faults: u8,
     /// Calls whose answer is lost.
     pub(crate) losses: u8,
-    /// Times the leader hands over in good order. If there are any, versions are counted over all objects, watches tell in
-    /// their order, and replicas watch while another leads.
+    /// Times the leader hands over in good order. If there are any, versions are counted over all
+    /// objects, watches tell in their order, and replicas watch while another leads.
     pub(crate) hand_overs: u8,
     /// Whether a replica that crashed starts again.
     pub(crate) restarts: bool,
@@ -132,7 +132,8 @@ impl Call {
         }
     }
 
-    /// What tells it apart from the other calls of its VM. A replica waits for one call per VM, so that its number need not.
+    /// What tells it apart from the other calls of its VM. A replica waits for one call per VM, so
+    /// that its number need not.
     fn digest(&self, hasher: &mut Nameless) {
         let write = self.write.as_ref().ok();
         (self.replica, write, self.until, self.heard).hash(hasher);
@@ -141,10 +142,11 @@ impl Call {
 
 /// The whole system.
 ///
-/// Its hash is the same for states that differ in nothing but which VM of a node is which: of those, one is looked at. VMs of a
-/// node have the same size, the same wishes and the same room, neither agents nor API server nor [`Core`](scheduler::core::Core)
-/// go by their names, and no rule names one, so from such states the same is reached but for the names
-/// (`tests/model.rs`, `what_happens_to_vms_does_not_go_by_their_names`).
+/// Its hash is the same for states that differ in nothing but which VM of a node is which: of
+/// those, one is looked at. VMs of a node have the same size, the same wishes and the same room,
+/// neither agents nor API server nor [`Core`](scheduler::core::Core) go by their names, and no rule
+/// names one, so from such states the same is reached but for the names (`tests/model.rs`,
+/// `what_happens_to_vms_does_not_go_by_their_names`).
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct State {
     pub(crate) now: u64,
@@ -238,8 +240,8 @@ impl Hash for State {
 }
 
 impl State {
-    /// Leaves out what nothing can come of any more, and puts the rest into one order, so that states that differ in that alone are
-    /// one state.
+    /// Leaves out what nothing can come of any more, and puts the rest into one order, so that
+    /// states that differ in that alone are one state.
     pub(super) fn tidy(&mut self) {
         let Self {
             vms,
@@ -255,7 +257,8 @@ impl State {
         });
         calls.sort_by_key(Call::order);
         for (vm, machine) in vms.iter_mut().enumerate() {
-            // What every watch has shown is told to nobody again; who was shown nothing begins with a list.
+            // What every watch has shown is told to nobody again; who was shown nothing begins with
+            // a list.
             let shown = replicas.iter().map(|replica| replica.seen[vm]);
             let shown = shown.filter(|seen| *seen > 0).min();
             let over = shown.unwrap_or(machine.history.len()) - 1;

@@ -1,8 +1,9 @@
-//! An agent as the scheduler may rely on it: it asks before it grows, lowers before it tells, and takes a permit only
-//! from the answer it is waiting for.
+//! An agent as the scheduler may rely on it: it asks before it grows, lowers before it tells, and
+//! takes a permit only from the answer it is waiting for.
 //!
-//! One that ends leaves behind what it sent. Its patch may land as long as the scheduler counts on it (`LEGACY_LASTS` in
-//! `scheduler/src/core/permits.rs`); its request may arrive while its successor has no patch of its own under way.
+//! One that ends leaves behind what it sent. Its patch may land as long as the scheduler counts on
+//! it (`LEGACY_LASTS` in `scheduler/src/core/permits.rs`); its request may arrive while its
+//! successor has no patch of its own under way.
 
 use protocol::permit::{AgentRequest, NamespacedName};
 use protocol::time::{Span, Timestamp};
@@ -11,7 +12,8 @@ use scheduler::core::event::Event;
 
 use super::{UNIT, World, nth};
 
-/// A patch of an agent that is gone lands within this time of its successor's first contact, or never.
+/// A patch of an agent that is gone lands within this time of its successor's first contact, or
+/// never.
 const PATCH_LASTS: Span = Span::from_secs(12);
 
 /// The attempt of a request whose answer nobody waits for.
@@ -125,7 +127,8 @@ impl World {
             last_permit: agent.permit,
             metrics: None,
         };
-        // What it says it does not need it does not take back without asking, whether or not it hears an answer.
+        // What it says it does not need it does not take back without asking, whether or not it
+        // hears an answer.
         agent.permit = agent.permit.map(|permit| permit.field_min(wish));
         self.last_attempt += 1;
         agent.attempt = self.last_attempt;

@@ -1,11 +1,14 @@
 //! The guests of VMs' pods, the controller that orders their sizes, and the status it writes.
 //!
-//! The controller keeps the promises that the scheduler counts on (`neonvm-shim/controller/src/core/phases.rs`):
+//! The controller keeps the promises that the scheduler counts on
+//! (`neonvm-shim/controller/src/core/phases.rs`):
 //!
-//! * the pod says a size before its guest is ordered to have it, and says less only after the status did;
+//! * the pod says a size before its guest is ordered to have it, and says less only after the
+//!   status did;
 //! * the status says less than before only of a guest that is ordered to have the size wanted.
 //!
-//! All else is as late as it likes: the VM it works on, the report it has from the runner, and both watches.
+//! All else is as late as it likes: the VM it works on, the report it has from the runner, and both
+//! watches.
 
 use protocol::units::Resources;
 
@@ -64,7 +67,8 @@ impl World {
         }
     }
 
-    /// The controller orders what its VM wants, or hears its runner and writes the status, or lets the pod say less too.
+    /// The controller orders what its VM wants, or hears its runner and writes the status, or lets
+    /// the pod say less too.
     pub(super) fn controller_works(&mut self, which: u8, how: u8) {
         let steps = match how % 4 {
             0 | 1 => 0..3,

@@ -2,7 +2,8 @@
 //! late, a controller, agents that keep their rules, and the scheduler's core, which may be
 //! restarted at any moment.
 //!
-//! What is true is kept here, apart from what the core believes; after every step the two are compared.
+//! What is true is kept here, apart from what the core believes; after every step the two are
+//! compared.
 
 mod agent;
 mod api;
@@ -453,8 +454,9 @@ impl World {
         self.answers.push((vm, attempt, request, answer));
     }
 
-    /// The process is killed and another takes over after whatever it had sent has ended one way or the other. It does not
-    /// know of agents that ended before it began: with two ends within [`agent`]'s time no patch is late.
+    /// The process is killed and another takes over after whatever it had sent has ended one way or
+    /// the other. It does not know of agents that ended before it began: with two ends within
+    /// [`agent`]'s time no patch is late.
     fn restart(&mut self, how: u8) {
         self.calls.append(&mut self.ghosts);
         for (at, call) in std::mem::take(&mut self.calls).into_iter().enumerate() {

@@ -50,8 +50,8 @@ impl World {
         }
     }
 
-    /// The sums of a node, and each pod by itself: what is held for one pod beyond its use would hide
-    /// that too little is held for another.
+    /// The sums of a node, and each pod by itself: what is held for one pod beyond its use would
+    /// hide that too little is held for another.
     fn check_node(&self, node: &str, total: Both<u64>) {
         let ledger = self.core.ledger();
         let mut sum = Both::<u128>::default();

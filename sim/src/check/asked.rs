@@ -11,7 +11,8 @@ use crate::agent::METRICS_MAX_AGE;
 use crate::store::{Kind, Object};
 use crate::world::{UNIT, World};
 
-/// Longest time between two permit requests: the tick, a request that gets no answer, and the pause after it.
+/// Longest time between two permit requests: the tick, a request that gets no answer, and the pause
+/// after it.
 const HEARTBEAT: Span = Span::from_secs(15 + 2 + 3 + 1);
 /// A task that has just begun waits for its first input at most this long.
 const FIRST_INPUT: Span = Span::from_secs(15);
@@ -61,7 +62,8 @@ impl World {
         }
     }
 
-    /// N05: a request never reports less than the object uses, so a decrease is told after it happened.
+    /// N05: a request never reports less than the object uses, so a decrease is told after it
+    /// happened.
     pub(crate) fn requests_never_report_less_than_is_used(&mut self, vm: usize, target: Resources) {
         let using = self.checks.truth[vm].using;
         self.checked();
@@ -75,8 +77,8 @@ impl World {
         }
     }
 
-    /// N05, N11, N14: a patch grows to the permit and never past it, and shrinks to the monitor's approval and never
-    /// below it.
+    /// N05, N11, N14: a patch grows to the permit and never past it, and shrinks to the monitor's
+    /// approval and never below it.
     pub(crate) fn patches_stay_between_approval_and_permit(
         &mut self,
         vm: usize,
@@ -101,7 +103,8 @@ impl World {
         }
     }
 
-    /// Invariant 4: no shrink without fresh metrics and a monitor that answers, unless the bounds demand it.
+    /// Invariant 4: no shrink without fresh metrics and a monitor that answers, unless the bounds
+    /// demand it.
     pub(crate) fn shrinks_are_never_blind(&mut self, vm: usize, request: &NeonVmRequest) {
         let now = self.now;
         let Some(desk) = self.vms[vm].desk.as_ref() else {
@@ -126,8 +129,9 @@ impl World {
         }
     }
 
-    /// N13, N26 per resource: a decrease is permitted as asked, an increase between the old permit and what is asked;
-    /// N09: a first contact is permitted exactly what it tells, when that is what the object uses.
+    /// N13, N26 per resource: a decrease is permitted as asked, an increase between the old permit
+    /// and what is asked; N09: a first contact is permitted exactly what it tells, when that is
+    /// what the object uses.
     pub(crate) fn permits_stay_between_old_and_asked(
         &mut self,
         vm: usize,
@@ -181,7 +185,8 @@ impl World {
         }
     }
 
-    /// The controller asks for no name twice: one pod of a name came of the other's request, which arrived again.
+    /// The controller asks for no name twice: one pod of a name came of the other's request, which
+    /// arrived again.
     pub(crate) fn pod_names_are_never_reused(&mut self, pod: &Object) {
         self.checked();
         if self.checks.names.is_reused(pod) {

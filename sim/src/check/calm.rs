@@ -10,14 +10,15 @@ use crate::build::node_name;
 use crate::store::Kind;
 use crate::world::{UNIT, World};
 
-/// What the monitor keeps of memory before it applies its threshold, and what must stay free under that.
+/// What the monitor keeps of memory before it applies its threshold, and what must stay free under
+/// that.
 const MONITOR_BYTES: f64 = (100_u64 << 20) as f64;
 /// The part of usable memory under the monitor's threshold.
 const MONITOR_PART: f64 = 0.85;
 
 impl World {
-    /// Invariant 5: with no faults and constant load, every VM has its goal or as much of it as its node allows, the
-    /// scheduler holds exactly what is in use, and no part waits for anything.
+    /// Invariant 5: with no faults and constant load, every VM has its goal or as much of it as its
+    /// node allows, the scheduler holds exactly what is in use, and no part waits for anything.
     pub(crate) fn all_is_where_it_should_be(&mut self) {
         for vm in 0..self.vms.len() {
             if self.options.requests {
@@ -113,7 +114,8 @@ impl World {
             .unwrap_or_default();
         let cpu_fits = using.cpu >= low.cpu || free.cpu < UNIT.cpu;
         let mem_fits = using.mem >= low.mem || free.mem < UNIT.mem;
-        // A monitor judges by memory alone: where its node leaves a VM short of that, it refuses a shrink of CPUs too.
+        // A monitor judges by memory alone: where its node leaves a VM short of that, it refuses a
+        // shrink of CPUs too.
         let is_above = using.mem > high.mem || (using.cpu > high.cpu && using.mem == high.mem);
         if cpu_fits && mem_fits && !is_above {
             return Ok(());
@@ -124,7 +126,8 @@ impl World {
         ))
     }
 
-    /// The smallest and the largest size a VM may settle at: by its metrics, and by what its monitor lets it shrink to.
+    /// The smallest and the largest size a VM may settle at: by its metrics, and by what its
+    /// monitor lets it shrink to.
     fn goal_of(&self, vm: usize) -> (Resources, Resources) {
         let load = self.vms[vm].load;
         #[expect(clippy::cast_precision_loss, reason = "a gauge")]

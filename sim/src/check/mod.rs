@@ -56,25 +56,32 @@ pub struct Truth {
     pub approved: Option<Resources>,
     /// What its monitor counts on, bytes.
     pub monitor: Option<u64>,
-    /// What the monitor read of its machine when it connected; until it is told a size it counts on that.
+    /// What the monitor read of its machine when it connected; until it is told a size it counts on
+    /// that.
     pub excused: u64,
-    /// The largest size this agent's task may use: what it found, or the newest permit that reached it.
+    /// The largest size this agent's task may use: what it found, or the newest permit that reached
+    /// it.
     pub permitted: Resources,
-    /// A patch of a task that is gone landed; until the next patch of the present one the size is nobody's.
+    /// A patch of a task that is gone landed; until the next patch of the present one the size is
+    /// nobody's.
     pub orphaned: bool,
     /// That happened to the present task.
     pub foreign: bool,
-    /// The size such a patch set. While it stands nobody living decided it, until a permit for it reaches a task.
+    /// The size such a patch set. While it stands nobody living decided it, until a permit for it
+    /// reaches a task.
     pub stray: Option<Resources>,
-    /// What its pod requests could not be resized; until it covers the guest again that may have more.
+    /// What its pod requests could not be resized; until it covers the guest again that may have
+    /// more.
     pub unrequested: bool,
-    /// What calls added that a stalled API server carried out when nothing was counted for them any more.
+    /// What calls added that a stalled API server carried out when nothing was counted for them any
+    /// more.
     pub overrun: Option<Overrun>,
 }
 
 impl Truth {
-    /// A patch to `size` takes effect; `is_ours` if its task is there. A task that lowers a size that nobody living decided, and that is
-    /// more than is approved, has decided on no growth: what is left of it above that stays nobody's.
+    /// A patch to `size` takes effect; `is_ours` if its task is there. A task that lowers a size
+    /// that nobody living decided, and that is more than is approved, has decided on no growth:
+    /// what is left of it above that stays nobody's.
     pub(crate) fn patched(&mut self, is_ours: bool, size: Resources) {
         self.orphaned = !is_ours;
         self.foreign |= !is_ours;
@@ -120,8 +127,8 @@ impl Checks {
         self.nodes = (0..self.node_count).collect();
     }
 
-    /// A task begins with a state of the object that says this size. While it is not the newest one, the change since
-    /// is nobody's to the task, as one that lands later would be.
+    /// A task begins with a state of the object that says this size. While it is not the newest
+    /// one, the change since is nobody's to the task, as one that lands later would be.
     pub(crate) fn desk_opened(&mut self, vm: usize, size: Resources) {
         let truth = &mut self.truth[vm];
         truth.permitted = size;

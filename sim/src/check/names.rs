@@ -1,7 +1,8 @@
 //! Which pods were made by a request that arrived a second time.
 //!
-//! A proxy may send on a request that was answered long ago. Where the pod it made has gone meanwhile, it makes another one that
-//! nobody wants: its controller is right to take it away, whatever its guest does.
+//! A proxy may send on a request that was answered long ago. Where the pod it made has gone
+//! meanwhile, it makes another one that nobody wants: its controller is right to take it away,
+//! whatever its guest does.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -29,7 +29,8 @@ fn quota(machine: &Machine) -> Option<MilliCpu> {
     }
 }
 
-/// The most CPU time a machine may have whose guest is on its way down. Nobody lowers its quota while its runner is away.
+/// The most CPU time a machine may have whose guest is on its way down. Nobody lowers its quota
+/// while its runner is away.
 fn on_the_way_down(machine: &Machine, now: Timestamp) -> MilliCpu {
     let at = if machine.runner.is_none() {
         machine.leave.at
@@ -48,9 +49,10 @@ impl World {
         is_its.then(|| (machine, requested(pod)))
     }
 
-    /// N41: a guest never has more memory, nor may use more CPU time, than its pod requests. Two exceptions, each bounded, are
-    /// those of its quota: it boots at the speed of its largest size, and on its way down keeps the CPU time it had until CPUs and memory
-    /// have left. After a refusal it may have more until its pod is resized again.
+    /// N41: a guest never has more memory, nor may use more CPU time, than its pod requests. Two
+    /// exceptions, each bounded, are those of its quota: it boots at the speed of its largest size,
+    /// and on its way down keeps the CPU time it had until CPUs and memory have left. After a
+    /// refusal it may have more until its pod is resized again.
     pub(crate) fn n41_a_guest_has_no_more_than_its_pod_requests(&mut self, vm: usize) {
         self.checked();
         let Some((machine, requests)) = self.machine_and_pod(vm) else {
@@ -72,7 +74,8 @@ impl World {
         }
     }
 
-    /// What a pod requests was resized: from here it covers its guest again, unless that has more already.
+    /// What a pod requests was resized: from here it covers its guest again, unless that has more
+    /// already.
     pub(crate) fn requests_cover_again(&mut self, vm: usize) {
         let covers = self.machine_and_pod(vm).is_none_or(|(machine, requests)| {
             let cpu = quota(machine).unwrap_or_default();
@@ -81,8 +84,8 @@ impl World {
         self.checks.truth[vm].unrequested &= !covers;
     }
 
-    /// N20: whatever is plugged ahead of an order, the guest has the time of the last one, or of the one before it while something
-    /// leaves.
+    /// N20: whatever is plugged ahead of an order, the guest has the time of the last one, or of
+    /// the one before it while something leaves.
     pub(crate) fn cpus_plugged_ahead_take_no_time(&mut self, vm: usize) {
         self.checked();
         let Some((machine, _)) = self.machine_and_pod(vm) else {
@@ -98,8 +101,9 @@ impl World {
         }
     }
 
-    /// At the end of a calm nobody waits for an order, so nothing is plugged ahead of one. CPUs whose return could not be paid for stay
-    /// plugged, and are switched off in the guest (`neonvm-shim/runner/src/core/budget.rs`).
+    /// At the end of a calm nobody waits for an order, so nothing is plugged ahead of one. CPUs
+    /// whose return could not be paid for stay plugged, and are switched off in the guest
+    /// (`neonvm-shim/runner/src/core/budget.rs`).
     pub(crate) fn nothing_stays_plugged_ahead(&mut self, vm: usize) {
         self.checked();
         let Some((machine, _)) = self.machine_and_pod(vm) else {

@@ -1,4 +1,5 @@
-//! Checks against the truth: what the objects, the machines and the messages on their way say together.
+//! Checks against the truth: what the objects, the machines and the messages on their way say
+//! together.
 
 use protocol::units::{Bytes, MilliCpu, Resources};
 use scheduler::core::amount::Both;
@@ -38,7 +39,8 @@ impl World {
         self.checks.touch(vm);
     }
 
-    /// A patch takes effect. One whose task is gone is nobody's decision any more; what is held must cover it all the same.
+    /// A patch takes effect. One whose task is gone is nobody's decision any more; what is held
+    /// must cover it all the same.
     pub(crate) fn patch_lands(&mut self, vm: usize, desk: u64, size: Resources) {
         let is_ours = self.vms[vm].desk.as_ref().is_some_and(|now| now.id == desk);
         if !is_ours {
@@ -61,7 +63,8 @@ impl World {
         self.checks.touch(vm);
     }
 
-    /// The most a VM may use by now or soon without another decision: its object, patches on their way, and what its machine has.
+    /// The most a VM may use by now or soon without another decision: its object, patches on their
+    /// way, and what its machine has.
     fn actual(&self, vm: usize) -> Resources {
         let using = self.checks.truth[vm].using;
         let flying = self
@@ -129,7 +132,8 @@ impl World {
             })
     }
 
-    /// Invariant 1, N08: what is granted on a node, or in use there, is never more than the node has.
+    /// Invariant 1, N08: what is granted on a node, or in use there, is never more than the node
+    /// has.
     pub(crate) fn never_overcommit(&mut self, node: usize) {
         self.checked();
         let granted = self.sum_on(node, |vm| self.granted(vm));
@@ -148,7 +152,8 @@ impl World {
         }
     }
 
-    /// N06, and N16 after a restart: what the scheduler holds for a node covers what is in use there.
+    /// N06, and N16 after a restart: what the scheduler holds for a node covers what is in use
+    /// there.
     pub(crate) fn n06_held_covers_actual(&mut self, node: usize) {
         let Some(core) = self.leading_core() else {
             return;
@@ -169,7 +174,8 @@ impl World {
         }
     }
 
-    /// Invariant 2: monitor-approved ≤ in use ≤ permitted, by what is written and what the monitor counts on.
+    /// Invariant 2: monitor-approved ≤ in use ≤ permitted, by what is written and what the monitor
+    /// counts on.
     pub(crate) fn order_holds(&mut self, vm: usize) {
         self.checked();
         let truth = self.checks.truth[vm];

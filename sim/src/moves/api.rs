@@ -1,5 +1,5 @@
-//! The objects, and calls on their way to them. A watch is a place in the record of changes: it sees all of them, in order,
-//! and as late as the seed says.
+//! The objects, and calls on their way to them. A watch is a place in the record of changes: it
+//! sees all of them, in order, and as late as the seed says.
 
 use std::collections::BTreeMap;
 

@@ -123,7 +123,8 @@ impl Moves {
             return;
         }
         self.controller.moves.insert(change.name.clone(), vm);
-        // A new mover knows what the watches have shown, which its hub keeps; here it reads what it lacks.
+        // A new mover knows what the watches have shown, which its hub keeps; here it reads what it
+        // lacks.
         let core = self
             .controller
             .movers

@@ -1,13 +1,16 @@
-//! Live migrations with the shipped cores: the scheduler chooses and places, the controller carries out, two runners move
-//! the guest between their QEMUs; and a world that loses, delays and reorders, and kills any of them at any moment.
+//! Live migrations with the shipped cores: the scheduler chooses and places, the controller carries
+//! out, two runners move the guest between their QEMUs; and a world that loses, delays and
+//! reorders, and kills any of them at any moment.
 //!
-//! A world of its own beside [`crate::world`]: there a VM has one machine, whose size is what matters; here it has two, and
-//! what matters is whose the guest is. Sizes stand still. Everything that may happen next waits in one bag, and the seed
-//! draws from it, so that every order is met in which things may come.
+//! A world of its own beside [`crate::world`]: there a VM has one machine, whose size is what
+//! matters; here it has two, and what matters is whose the guest is. Sizes stand still. Everything
+//! that may happen next waits in one bag, and the seed draws from it, so that every order is met in
+//! which things may come.
 //!
-//! What must hold, after every step: no VM has two guests that run ([`Broken::TwoGuests`]); a guest is lost only with a QEMU
-//! that was killed ([`Broken::LostGuest`]); no pod is bound where its node has no room for it ([`Broken::Overcommitted`]).
-//! When the storm is over: every VM has one guest that runs, and nothing is left of any migration ([`Broken::Unsettled`]).
+//! What must hold, after every step: no VM has two guests that run ([`Broken::TwoGuests`]); a guest
+//! is lost only with a QEMU that was killed ([`Broken::LostGuest`]); no pod is bound where its node
+//! has no room for it ([`Broken::Overcommitted`]). When the storm is over: every VM has one guest
+//! that runs, and nothing is left of any migration ([`Broken::Unsettled`]).
 
 mod api;
 mod controller;
@@ -303,8 +306,9 @@ impl Moves {
                 quiet += 1;
             }
             if quiet > 0 && quiet % IDLE == 0 {
-                // Timers are long against steps. But no call, watch or core is so slow that they run out while it has something
-                // to do: a migration that is given up for want of progress would be begun again for ever.
+                // Timers are long against steps. But no call, watch or core is so slow that they
+                // run out while it has something to do: a migration that is given up for want of
+                // progress would be begun again for ever.
                 self.now = self.now + Span::from_secs(5);
             }
             if quiet > AT_REST && step % 16 == 0 && self.unsettled().is_none() {

@@ -1,7 +1,8 @@
 //! Nodes, runners and QEMUs: the two shipped cores of a move, over QEMUs made up here.
 //!
-//! A QEMU does what its lab notes say of the real one: it stops its guest when all is sent, goes on by itself when the stream
-//! breaks before, and not after; a receiving one is stopped until it is told to go on.
+//! A QEMU does what its lab notes say of the real one: it stops its guest when all is sent, goes on
+//! by itself when the stream breaks before, and not after; a receiving one is stopped until it is
+//! told to go on.
 
 use neonvm_controller::core::{Refusal, migration};
 use neonvm_runner::config::Accel;
@@ -185,7 +186,8 @@ impl Moves {
         }
     }
 
-    /// Pods that are bound get a machine, those that are to go lose it, and those that ended say so.
+    /// Pods that are bound get a machine, those that are to go lose it, and those that ended say
+    /// so.
     fn node_works(&mut self) -> bool {
         let names = self.objects.names(Kind::Pod);
         if names.is_empty() {

@@ -1,4 +1,5 @@
-//! The scheduler's process: the shipped core places pods and sends VMs away from nodes under pressure.
+//! The scheduler's process: the shipped core places pods and sends VMs away from nodes under
+//! pressure.
 
 use protocol::time::Span;
 use scheduler::config::Config;

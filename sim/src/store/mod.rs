@@ -1,5 +1,6 @@
-//! The objects of the world: a tiny Kubernetes API with versions, conflicts and a record of changes. It is the world, not
-//! a copy of the product's API server: one namespace, three kinds, only the operations the parts use.
+//! The objects of the world: a tiny Kubernetes API with versions, conflicts and a record of
+//! changes. It is the world, not a copy of the product's API server: one namespace, three kinds,
+//! only the operations the parts use.
 
 mod patch;
 

@@ -1,4 +1,5 @@
-//! JSON merge patches (RFC 7396) and the four operations of JSON patches (RFC 6902) that are in use here.
+//! JSON merge patches (RFC 7396) and the four operations of JSON patches (RFC 6902) that are in use
+//! here.
 
 use serde_json::{Map, Value};
 
@@ -64,7 +65,8 @@ fn one(target: &mut Value, operation: &Value) -> Result<(), Unapplicable> {
         return wrong("the parent is no object");
     };
     match kind {
-        // A replacement of what is not there acts as an addition, as it does in the Kubernetes API server.
+        // A replacement of what is not there acts as an addition, as it does in the Kubernetes API
+        // server.
         "add" | "replace" => {
             parent.insert(key, value.clone());
             Ok(())

@@ -1,13 +1,13 @@
-//! The accept loop of a TCP server with bounds: connections in all, connections of one peer address,
-//! and open files. [`http::serve`] adds the bounds in time for a server of plain HTTP.
+//! The accept loop of a TCP server with bounds: connections in all, connections of one peer
+//! address, and open files. [`http::serve`] adds the bounds in time for a server of plain HTTP.
 //!
 //! ```text
 //! accept ─▶ Table::admit ─▶ a task per connection ─▶ ended by itself, timed out, or closed for another
 //!   └─ no descriptor left ─▶ the idlest connection is closed
 //! ```
-//! A new connection takes the place of the one that has been idle longest ([`table`]), so a peer that
-//! holds connections without using them keeps nobody else out. Every connection closed by a bound is
-//! counted ([`ConnectionCounters`]).
+//! A new connection takes the place of the one that has been idle longest ([`table`]), so a peer
+//! that holds connections without using them keeps nobody else out. Every connection closed by a
+//! bound is counted ([`ConnectionCounters`]).
 
 pub mod http;
 mod metrics;
@@ -159,8 +159,8 @@ impl Connection {
         RequestGuard(self.clone())
     }
 
-    /// Marks the peer as one that has proved who it is. Its connection is closed for another one only
-    /// if there is no idle connection of a stranger.
+    /// Marks the peer as one that has proved who it is. Its connection is closed for another one
+    /// only if there is no idle connection of a stranger.
     pub fn trust(&self) {
         self.0.open.inner().table.trust(self.0.id);
     }
@@ -177,8 +177,8 @@ impl Drop for RequestGuard {
     }
 }
 
-/// Accepts connections until `cancel`, then gives open requests five seconds to end. `converse` serves
-/// one connection; it is dropped when the connection has to close.
+/// Accepts connections until `cancel`, then gives open requests five seconds to end. `converse`
+/// serves one connection; it is dropped when the connection has to close.
 pub async fn accept<F, Fut>(
     listener: TcpListener,
     bounds: Bounds,

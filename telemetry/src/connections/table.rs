@@ -1,8 +1,8 @@
 //! The open connections of one server, and which of them is closed when there are too many.
 //!
-//! Anybody may connect, and a peer is known only by what it asks. So a new connection is admitted, if
-//! need be in the place of the one that has been idle longest. A connection whose request is being
-//! answered is never closed. Idle connections that have proved who they are go last.
+//! Anybody may connect, and a peer is known only by what it asks. So a new connection is admitted,
+//! if need be in the place of the one that has been idle longest. A connection whose request is
+//! being answered is never closed. Idle connections that have proved who they are go last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! The files of a journal: `<part>/<seq>.bj` while it is written, `<part>/<seq>.bj.zst` after. Listing, reading, packing.
+//! The files of a journal: `<part>/<seq>.bj` while it is written, `<part>/<seq>.bj.zst` after.
+//! Listing, reading, packing.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -47,7 +48,8 @@ fn seq_of(name: &str) -> Option<(u64, bool)> {
     Some((number.parse().ok()?, is_packed))
 }
 
-/// The segments of a part's folder by number. Where a segment is there both ways, packing was interrupted: the plain one counts.
+/// The segments of a part's folder by number. Where a segment is there both ways, packing was
+/// interrupted: the plain one counts.
 ///
 /// # Errors
 /// When the folder cannot be read; one that is not there is empty.
@@ -128,7 +130,8 @@ pub(super) fn scan_is_newer(scan: &Scan) -> bool {
     matches!(scan.damages.first(), Some(Damage::Format(_)))
 }
 
-/// Packs a segment and removes the plain file. What a crash leaves behind is found by the next start.
+/// Packs a segment and removes the plain file. What a crash leaves behind is found by the next
+/// start.
 pub(super) fn pack(file: &SegmentFile) -> io::Result<()> {
     if file.is_packed {
         return Ok(());

@@ -1,15 +1,18 @@
-//! Writing a decision journal (`protocol::journal`): segments in a folder, rotation, retention, and a disk that may fail.
+//! Writing a decision journal (`protocol::journal`): segments in a folder, rotation, retention, and
+//! a disk that may fail.
 //!
 //! ```text
 //! append ──▶ queue (1 MiB, a share per VM) ──▶ writer thread ──▶ <seq>.bj ──▶ keeper thread: fsync, zstd, delete
 //!   │ never waits                                   │ position written
 //!   └── Ticket::handed_over ◀───────────────────────┘ bounded wait, only where an act must follow its record
 //! ```
-//! *Happy path*: [`Journal::append`] puts a line into the queue; the writer hands it to the operating system at once when someone
-//! waits for it, else with others; the keeper makes it last every second or 64 KiB. *Full or failing disk*: the queue fills, then
-//! lines are dropped and counted; when the disk takes lines again the first is an `X` record with the count, and every VM writes
-//! a checkpoint ([`Journal::epoch`] changes). Nobody waits for a disk known to fail. *Crash*: the tail torn off is cut at the next
-//! start and told by an `X` record. *Newer format*: never touched; a new chain begins beside it.
+//! *Happy path*: [`Journal::append`] puts a line into the queue; the writer hands it to the
+//! operating system at once when someone waits for it, else with others; the keeper makes it last
+//! every second or 64 KiB. *Full or failing disk*: the queue fills, then lines are dropped and
+//! counted; when the disk takes lines again the first is an `X` record with the count, and every VM
+//! writes a checkpoint ([`Journal::epoch`] changes). Nobody waits for a disk known to fail.
+//! *Crash*: the tail torn off is cut at the next start and told by an `X` record. *Newer format*:
+//! never touched; a new chain begins beside it.
 
 pub mod files;
 mod queue;
@@ -38,8 +41,8 @@ pub use retention::Retention;
 use segment::Segment;
 use writer::{KEEPER_BOUND, Keeper, Order, Writer};
 
-/// Longest time an act waits for its record to reach the operating system. After one such time-out nobody waits until the disk
-/// takes lines again.
+/// Longest time an act waits for its record to reach the operating system. After one such time-out
+/// nobody waits until the disk takes lines again.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(20);
 /// Longest time an answer to a person waits for its record to reach the disk.
 const DURABLE_LIMIT: Duration = Duration::from_secs(5);
@@ -154,8 +157,9 @@ pub struct Ticket {
 }
 
 impl Journal {
-    /// Opens the journal of a part in `folder` (`<state>/journal/<part>`), which is made if need be. Cuts a torn tail, begins a
-    /// segment of its own and starts the threads. `preamble` is written after the first line of every segment.
+    /// Opens the journal of a part in `folder` (`<state>/journal/<part>`), which is made if need
+    /// be. Cuts a torn tail, begins a segment of its own and starts the threads. `preamble` is
+    /// written after the first line of every segment.
     ///
     /// # Errors
     /// [`OpenError`]: nothing is written and no thread runs.
@@ -236,8 +240,8 @@ impl Journal {
         Ok(Self { shared })
     }
 
-    /// Adds a record. Never waits; `None` when there is no room for it, which is counted and told by an `X` record later. With
-    /// `is_urgent` it is handed to the operating system at once.
+    /// Adds a record. Never waits; `None` when there is no room for it, which is counted and told
+    /// by an `X` record later. With `is_urgent` it is handed to the operating system at once.
     #[must_use = "without a ticket the record is lost, and what follows it needs a checkpoint"]
     pub fn append(&self, record: &Record, is_urgent: bool) -> Option<Ticket> {
         let line = encode(record);
@@ -266,7 +270,8 @@ impl Journal {
         })
     }
 
-    /// Changes when a segment begins and when records were lost: then each VM writes a checkpoint before anything else.
+    /// Changes when a segment begins and when records were lost: then each VM writes a checkpoint
+    /// before anything else.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.shared.epoch.load(Ordering::Acquire)
@@ -305,8 +310,9 @@ impl Journal {
 }
 
 impl Ticket {
-    /// Waits until the line is handed to the operating system: it survives the end of this process. Gives up after a short time,
-    /// and does not wait at all for a disk that fails, because a record never holds up a decision. Returns whether it got there.
+    /// Waits until the line is handed to the operating system: it survives the end of this process.
+    /// Gives up after a short time, and does not wait at all for a disk that fails, because a
+    /// record never holds up a decision. Returns whether it got there.
     pub async fn handed_over(self) -> bool {
         if self.shared.is_failing.load(Ordering::Relaxed) {
             return false;

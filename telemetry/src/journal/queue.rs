@@ -1,7 +1,8 @@
-//! What waits to be written: a bounded buffer of lines, a fair share for each VM, and an account of what did not fit.
+//! What waits to be written: a bounded buffer of lines, a fair share for each VM, and an account of
+//! what did not fit.
 //!
-//! Pushing never waits. A line that does not fit is dropped and counted; the next one that fits is preceded by an `X` record
-//! that says how many are missing and over what time.
+//! Pushing never waits. A line that does not fit is dropped and counted; the next one that fits is
+//! preceded by an `X` record that says how many are missing and over what time.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +24,9 @@ impl Default for QueueLimits {
     fn default() -> Self {
         Self {
             ring_bytes: 1 << 20,
-            // Hours of a VM that resizes all the time; in the long run what fills, packed four to one, the 5 MiB kept for a VM
-            // in the seven days they are kept. So whatever one VM does, the others keep theirs.
+            // Hours of a VM that resizes all the time; in the long run what fills, packed four to
+            // one, the 5 MiB kept for a VM in the seven days they are kept. So whatever one VM
+            // does, the others keep theirs.
             share_burst: 1 << 20,
             share_rate: 32,
         }
@@ -69,7 +71,8 @@ struct Share {
 impl Share {
     fn fill(&mut self, now: Timestamp, limits: &QueueLimits) {
         let gained = u128::from(now.since(self.at).0) * u128::from(limits.share_rate) / 1_000_000;
-        // Too little time for a whole byte stays on the clock, so that frequent lines do not starve the bucket.
+        // Too little time for a whole byte stays on the clock, so that frequent lines do not starve
+        // the bucket.
         if gained > 0 {
             let gained = u64::try_from(gained).unwrap_or(u64::MAX);
             self.bytes = self.bytes.saturating_add(gained).min(limits.share_burst);
@@ -118,7 +121,8 @@ impl Queue {
         let disk_gap = self.lost.map(|lost| lost.line(now, None, Why::Disk));
         let gaps =
             share_gap.as_ref().map_or(0, String::len) + disk_gap.as_ref().map_or(0, String::len);
-        // After a loss half the room must be free again, so that a disk that crawls leaves one gap and not hundreds.
+        // After a loss half the room must be free again, so that a disk that crawls leaves one gap
+        // and not hundreds.
         let room = if self.lost.is_some() {
             self.limits.ring_bytes / 2
         } else {

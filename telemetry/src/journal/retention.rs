@@ -29,7 +29,8 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// The segments to delete, oldest first. `vms` is how many VMs write here; the newest segment is being written and stays.
+    /// The segments to delete, oldest first. `vms` is how many VMs write here; the newest segment
+    /// is being written and stays.
     #[must_use]
     pub fn surplus<'a>(
         &self,

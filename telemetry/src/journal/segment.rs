@@ -23,7 +23,8 @@ pub(super) struct Left {
     pub torn: usize,
 }
 
-/// Looks at what is there, and cuts a torn tail. A segment of a newer format is left as it is; a new chain begins beside it.
+/// Looks at what is there, and cuts a torn tail. A segment of a newer format is left as it is; a
+/// new chain begins beside it.
 pub(super) fn recover(files: &[SegmentFile]) -> io::Result<Left> {
     let mut torn = 0;
     let newest = files.last().map_or(0, |file| file.seq);
@@ -69,7 +70,8 @@ pub(super) struct Segment {
     pub seq: u64,
     pub bytes: u64,
     pub begun: Timestamp,
-    /// Its last line so far, for the link from the next one; without its line feed while it is not whole.
+    /// Its last line so far, for the link from the next one; without its line feed while it is not
+    /// whole.
     last_line: Vec<u8>,
 }
 

@@ -1,5 +1,5 @@
-//! The two threads of a journal. The writer hands lines to the operating system; the keeper does what may take long: fsync,
-//! packing, deleting. Neither is ever waited for by whoever appends.
+//! The two threads of a journal. The writer hands lines to the operating system; the keeper does
+//! what may take long: fsync, packing, deleting. Neither is ever waited for by whoever appends.
 
 use std::fs::File;
 use std::io;
@@ -174,7 +174,8 @@ impl Writer {
         }
     }
 
-    /// Begins the next segment when this one is full or old. When that fails this one simply grows on.
+    /// Begins the next segment when this one is full or old. When that fails this one simply grows
+    /// on.
     fn rotate(&mut self) {
         let now = self.shared.clock.now();
         let is_due = self.segment.bytes >= self.limits.segment_bytes
@@ -250,7 +251,8 @@ impl Keeper {
         }
     }
 
-    /// Packs what is finished and deletes what is too much. A failure is told and tried again at the next rotation.
+    /// Packs what is finished and deletes what is too much. A failure is told and tried again at
+    /// the next rotation.
     fn tidy(&self) {
         if let Err(error) = self.try_tidy() {
             tracing::warn!(

@@ -1,5 +1,6 @@
-//! Certificates for the tests of those who talk TLS: an authority of one test's own, what it signs, and files put in place
-//! as a key is replaced in life, at once and with a tight mode. A dev-dependency; nothing that is shipped uses it.
+//! Certificates for the tests of those who talk TLS: an authority of one test's own, what it signs,
+//! and files put in place as a key is replaced in life, at once and with a tight mode. A
+//! dev-dependency; nothing that is shipped uses it.
 
 #![allow(
     clippy::expect_used,
@@ -89,7 +90,8 @@ impl Authority {
         }
     }
 
-    /// The certificate, PEM, that a request (PKCS #10, PEM) asks for, good from the one time to the other.
+    /// The certificate, PEM, that a request (PKCS #10, PEM) asks for, good from the one time to the
+    /// other.
     ///
     /// # Panics
     /// When it is no request.

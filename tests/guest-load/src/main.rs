@@ -1,12 +1,13 @@
-//! What goes wrong with memory, on demand, inside a guest: a fast climb, a slow leak, a storm of forks, a flood of page
-//! cache. It enters the group it is told to, does its one thing, and prints what it really did as one line of JSON,
-//! because a guest without hardware virtualisation is slower than what it is asked for.
+//! What goes wrong with memory, on demand, inside a guest: a fast climb, a slow leak, a storm of
+//! forks, a flood of page cache. It enters the group it is told to, does its one thing, and prints
+//! what it really did as one line of JSON, because a guest without hardware virtualisation is
+//! slower than what it is asked for.
 //!
-//! And a relay from TCP to the guest's own AF_VSOCK, dialled as an agent dials it: where the host cannot reach the guest that way,
-//! this shows that a monitor there is served by it.
+//! And a relay from TCP to the guest's own AF_VSOCK, dialled as an agent dials it: where the host
+//! cannot reach the guest that way, this shows that a monitor there is served by it.
 //!
-//! And a runner's quota on a busy process, in a group that is shown to it as a container's is: guests have cgroups of version 2 where
-//! the machine that tests may have none.
+//! And a runner's quota on a busy process, in a group that is shown to it as a container's is:
+//! guests have cgroups of version 2 where the machine that tests may have none.
 //!
 //! It is put into guests as one static file.
 
@@ -105,7 +106,8 @@ fn run(words: &[&str]) -> io::Result<Option<String>> {
     }
 }
 
-/// Carries every connection to a TCP port to a port of AF_VSOCK of this machine. Ends only with an error.
+/// Carries every connection to a TCP port to a port of AF_VSOCK of this machine. Ends only with an
+/// error.
 fn relay(tcp: u16, vsock: u32) -> io::Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -141,7 +143,8 @@ impl Drop for Busy {
     }
 }
 
-/// From here on this process sees its own cgroup alone, and may not write it: what a container runtime does.
+/// From here on this process sees its own cgroup alone, and may not write it: what a container
+/// runtime does.
 fn contain() -> io::Result<()> {
     let (groups, none) = (Path::new("/sys/fs/cgroup"), None::<&Path>);
     unshare(CloneFlags::CLONE_NEWCGROUP | CloneFlags::CLONE_NEWNS)?;
@@ -254,7 +257,8 @@ fn climb(bytes: u64, rate: u64, hold_ms: u64) -> String {
     )
 }
 
-/// Children that start as fast as they can be forked, each with memory of its own. One that was killed is an error.
+/// Children that start as fast as they can be forked, each with memory of its own. One that was
+/// killed is an error.
 fn storm(group: &str, children: u64, bytes: u64, hold_ms: u64) -> io::Result<String> {
     let began = Instant::now();
     let me = std::env::current_exe()?;

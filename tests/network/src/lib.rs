@@ -1,5 +1,6 @@
-//! Networks of the tests' own: each is a namespace of the kernel with nothing in it but what a test puts there. Nothing that happens in
-//! one is seen outside, and it ends with the last program in it, at the latest with the test.
+//! Networks of the tests' own: each is a namespace of the kernel with nothing in it but what a test
+//! puts there. Nothing that happens in one is seen outside, and it ends with the last program in
+//! it, at the latest with the test.
 
 #![forbid(unsafe_code)]
 
@@ -113,7 +114,8 @@ impl Network {
         })
     }
 
-    /// The line by which a server greets who connects to it in the network; nothing if there is none.
+    /// The line by which a server greets who connects to it in the network; nothing if there is
+    /// none.
     #[must_use]
     pub fn greeting(&self, address: SocketAddr) -> String {
         self.connected(address, |stream| {

@@ -1,5 +1,5 @@
-//! A caller with the token of a service account. It sends requests as they are, without a client's reads
-//! before them.
+//! A caller with the token of a service account. It sends requests as they are, without a client's
+//! reads before them.
 
 use std::path::PathBuf;
 
@@ -43,7 +43,8 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// With the token of a service account of `namespace`: bound to the pod `pod`, as the kubelet's are, or to none.
+    /// With the token of a service account of `namespace`: bound to the pod `pod`, as the kubelet's
+    /// are, or to none.
     ///
     /// # Errors
     /// When there is no token to be had.

@@ -1,8 +1,10 @@
-//! Who dials whom in a cluster: the connections of our parts' pods, by what the kernel lists of their networks.
+//! Who dials whom in a cluster: the connections of our parts' pods, by what the kernel lists of
+//! their networks.
 //!
-//! Pods are told by the programs in them, and known by the addresses at which they are reached. The kernel lists a connection for a
-//! minute after its end, with whoever ended it, so that a look every second misses few. Not seen: UDP, parts in the network of their
-//! node, and what a guest itself dials, which its pod only forwards.
+//! Pods are told by the programs in them, and known by the addresses at which they are reached. The
+//! kernel lists a connection for a minute after its end, with whoever ended it, so that a look
+//! every second misses few. Not seen: UDP, parts in the network of their node, and what a guest
+//! itself dials, which its pod only forwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -233,9 +235,11 @@ fn api_server(process: &Process) -> Option<IpAddr> {
 }
 
 impl Known {
-    /// The connections of one pod: who comes to a port on which it listens is answered, all else it dials.
+    /// The connections of one pod: who comes to a port on which it listens is answered, all else it
+    /// dials.
     ///
-    /// A program that ends, or has just begun, still has connections of a port on which it listens no more, or not yet again.
+    /// A program that ends, or has just begun, still has connections of a port on which it listens
+    /// no more, or not yet again.
     fn note(&mut self, end: End, rows: &[Row]) {
         for row in rows.iter().filter(|row| row.there.is_none()) {
             self.listened.insert((end, row.here.port()));

@@ -1,4 +1,5 @@
-//! The images of `deploy/images`, packed by `bellows image pack` from what lies in the target directory and the image store.
+//! The images of `deploy/images`, packed by `bellows image pack` from what lies in the target
+//! directory and the image store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,8 +43,9 @@ pub fn pack_busybox(dir: &Path) -> Result<PathBuf> {
     pack(BUSYBOX, &BTreeMap::new(), dir)
 }
 
-/// Packs everything that runs in a cluster made of `programs` into `dir`: what [`pack_ours`] packs, Kubernetes' own scheduler, and
-/// what pods without an image of their own are made of. Returns the archives.
+/// Packs everything that runs in a cluster made of `programs` into `dir`: what [`pack_ours`] packs,
+/// Kubernetes' own scheduler, and what pods without an image of their own are made of. Returns the
+/// archives.
 ///
 /// # Errors
 /// When something that goes into them is missing.
@@ -54,8 +56,8 @@ pub fn pack_all(programs: &Programs, dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(archives)
 }
 
-/// Packs our parts, the runner and a guest into `dir`, for any cluster. Returns the archives. The overlay's is among them where there is
-/// what nodes are made of, whose iptables it brings along.
+/// Packs our parts, the runner and a guest into `dir`, for any cluster. Returns the archives. The
+/// overlay's is among them where there is what nodes are made of, whose iptables it brings along.
 ///
 /// # Errors
 /// When something that goes into them is missing.
@@ -86,8 +88,9 @@ pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
     packed.collect()
 }
 
-/// Makes a guest of a container image, which is specified as for `bellows image pack`, and packs its disk into `dir` as the image
-/// `docker.io/bellows/NAME:1` of a VM. Its kernel is the one of the runner's image. Returns the archive.
+/// Makes a guest of a container image, which is specified as for `bellows image pack`, and packs
+/// its disk into `dir` as the image `docker.io/bellows/NAME:1` of a VM. Its kernel is the one of
+/// the runner's image. Returns the archive.
 ///
 /// # Errors
 /// When something that goes into it is missing, or its modules are those of another kernel.

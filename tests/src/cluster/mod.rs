@@ -1,12 +1,13 @@
 //! A real Kubernetes on this machine, in two sizes.
 //!
-//! * [`ControlPlane`]: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as ordinary processes on loopback. There is
-//!   no kubelet: Node objects are made by hand and pods stay where they are bound.
+//! * [`ControlPlane`]: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as ordinary
+//!   processes on loopback. There is no kubelet: Node objects are made by hand and pods stay where
+//!   they are bound.
 //! * [`Cluster`]: the same and nodes that run pods, in namespaces; needs root.
 //!
-//! `cargo xtask cluster build` puts what they are made of into the cache; see [`Programs`] and [`NodeKit`]. Every cluster has a
-//! directory of its own with all it writes, none of which others may read, and one port, so that any number of them run side by
-//! side.
+//! `cargo xtask cluster build` puts what they are made of into the cache; see [`Programs`] and
+//! [`NodeKit`]. Every cluster has a directory of its own with all it writes, none of which others
+//! may read, and one port, so that any number of them run side by side.
 
 mod caller;
 mod dials;

@@ -1,4 +1,5 @@
-//! A whole cluster on this machine: a control plane and nodes with a kubelet, containerd and pods that reach each other.
+//! A whole cluster on this machine: a control plane and nodes with a kubelet, containerd and pods
+//! that reach each other.
 //!
 //! ```text
 //!  this machine          switch: a network namespace             node-1, node-2: all namespaces
@@ -6,8 +7,9 @@
 //!  (kubectl, tests)        10.199.0.1, 10.96.0.1:443 ◄──uplink── kubelet, containerd, pods 10.244.2.0/24
 //! ```
 //!
-//! Every cluster has the same addresses, and none sees another or this machine. A node is ended by ending one process; what else
-//! there is of it are control groups, which [`remove_groups`] removes, and files in the cluster's directory.
+//! Every cluster has the same addresses, and none sees another or this machine. A node is ended by
+//! ending one process; what else there is of it are control groups, which [`remove_groups`]
+//! removes, and files in the cluster's directory.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -54,7 +56,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one in `dir` with so many nodes, each with these image archives, and waits until all are ready. Needs root.
+    /// Starts one in `dir` with so many nodes, each with these image archives, and waits until all
+    /// are ready. Needs root.
     ///
     /// # Errors
     /// When a part ends or is not ready in time; the end of its log is in the message.
@@ -143,8 +146,8 @@ impl Cluster {
         Ok(command)
     }
 
-    /// Puts this thread, and those it starts, onto the nodes' network, where pods are reached at their addresses; returns a client
-    /// of the API there. There is no way back.
+    /// Puts this thread, and those it starts, onto the nodes' network, where pods are reached at
+    /// their addresses; returns a client of the API there. There is no way back.
     ///
     /// # Errors
     /// When the network cannot be entered, or there is no client.

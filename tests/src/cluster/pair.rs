@@ -1,5 +1,5 @@
-//! The scheduler as it is deployed: kube-scheduler as it comes and our process beside it, both with the rights, the
-//! configuration and the Lease of `deploy/scheduler`.
+//! The scheduler as it is deployed: kube-scheduler as it comes and our process beside it, both with
+//! the rights, the configuration and the Lease of `deploy/scheduler`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! The certificates of one cluster: one authority, a certificate for each component, the key of service accounts.
+//! The certificates of one cluster: one authority, a certificate for each component, the key of
+//! service accounts.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -51,7 +52,8 @@ impl std::fmt::Debug for Pki {
 }
 
 impl Pki {
-    /// Makes everything and writes it into `dir`, which is private. The API is served at `addresses`.
+    /// Makes everything and writes it into `dir`, which is private. The API is served at
+    /// `addresses`.
     pub(super) fn make(dir: &Path, addresses: &[IpAddr]) -> Result<Self> {
         let ca_key = KeyPair::generate().context("cannot make a key")?;
         let params = ca_params();

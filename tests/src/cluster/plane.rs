@@ -30,11 +30,13 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// The control plane's address on the nodes' network (`switch.sh`).
 pub(super) const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 199, 0, 1));
-/// The port of the API there: the one pods know its service by, so that nothing needs to translate it.
+/// The port of the API there: the one pods know its service by, so that nothing needs to translate
+/// it.
 pub(super) const SERVICE_PORT: u16 = 443;
 /// Addresses of services; nothing answers there.
 const SERVICES: &str = "10.96.0.0/16";
-/// What both clients of the API are allowed a second: by default they slow themselves down so much that a start takes 5 s longer.
+/// What both clients of the API are allowed a second: by default they slow themselves down so much
+/// that a start takes 5 s longer.
 const CLIENT_RATE: [&str; 2] = ["--kube-api-qps=500", "--kube-api-burst=1000"];
 /// Starts with another port when somebody took ours between our look and the server's.
 const PORTS_TRIED: usize = 3;
@@ -70,8 +72,8 @@ pub(super) enum Place {
 }
 
 impl ControlPlane {
-    /// Starts one in `dir` and waits until it can be used: the API answers, and with controllers there is the account without which
-    /// no pod is taken.
+    /// Starts one in `dir` and waits until it can be used: the API answers, and with controllers
+    /// there is the account without which no pod is taken.
     ///
     /// # Errors
     /// When a part ends or is not ready in time; the end of its log is in the message.
@@ -111,8 +113,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// As [`ControlPlane::start`] of everything, on the nodes' network. The relay to it is started by `relay`, which returns
-    /// where it listens.
+    /// As [`ControlPlane::start`] of everything, on the nodes' network. The relay to it is started
+    /// by `relay`, which returns where it listens.
     pub(super) async fn bring_up_on(
         &mut self,
         switch: i32,
@@ -471,7 +473,8 @@ fn owned(flags: &[&str]) -> Vec<String> {
     flags.iter().map(|flag| (*flag).to_owned()).collect()
 }
 
-/// etcd listens on unix sockets alone; it writes them as host and port, and makes the file of that name in its directory.
+/// etcd listens on unix sockets alone; it writes them as host and port, and makes the file of that
+/// name in its directory.
 fn etcd_flags() -> Vec<String> {
     owned(&[
         "--data-dir=etcd",
@@ -545,7 +548,8 @@ fn controller_flags() -> Vec<String> {
     flags
 }
 
-/// Waits until definitions are served. `kubectl wait` by itself fails for one that has no status at all yet.
+/// Waits until definitions are served. `kubectl wait` by itself fails for one that has no status at
+/// all yet.
 pub(crate) fn until_established(
     definitions: &[&str],
     kubectl: impl Fn(&[&str]) -> Result<String>,

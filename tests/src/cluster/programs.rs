@@ -18,12 +18,14 @@ const NODE: &str = "bellows/node:bookworm";
 /// A folder to use instead of the store's.
 const FOLDER: &str = "BELLOWS_CLUSTER_PROGRAMS";
 
-/// A folder with `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler` and `kubectl`.
+/// A folder with `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler` and
+/// `kubectl`.
 #[derive(Debug, Clone)]
 pub struct Programs(PathBuf);
 
 impl Programs {
-    /// The folder named by `BELLOWS_CLUSTER_PROGRAMS`, else the one in the image store, if it is there.
+    /// The folder named by `BELLOWS_CLUSTER_PROGRAMS`, else the one in the image store, if it is
+    /// there.
     #[must_use]
     pub fn find() -> Option<Self> {
         let folder = match std::env::var_os(FOLDER) {
@@ -73,8 +75,8 @@ impl NodeKit {
     }
 }
 
-/// The programs; where they are missing, the test is [recorded](test_records::skip) as one that does
-/// not run.
+/// The programs; where they are missing, the test is [recorded](test_records::skip) as one that
+/// does not run.
 ///
 /// # Panics
 /// When the test may not be left out.

@@ -1,4 +1,5 @@
-//! Which processes belong to a cluster, as a file in its directory, so that another command can end exactly those.
+//! Which processes belong to a cluster, as a file in its directory, so that another command can end
+//! exactly those.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -50,8 +51,8 @@ impl Part {
         }
     }
 
-    /// What kubeadm has the program's pod request of a machine's CPUs, in thousandths: its share of the machine where it is busy.
-    /// Source: kubeadm's static pods.
+    /// What kubeadm has the program's pod request of a machine's CPUs, in thousandths: its share of
+    /// the machine where it is busy. Source: kubeadm's static pods.
     #[must_use]
     pub(super) const fn milli_cpu(self) -> u32 {
         match self {
@@ -62,7 +63,8 @@ impl Part {
     }
 }
 
-/// A process that was started. The kernel gives a number again after the process is gone, but not with the same time of start.
+/// A process that was started. The kernel gives a number again after the process is gone, but not
+/// with the same time of start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Known {
     pub(super) part: Part,
@@ -94,8 +96,8 @@ impl Known {
         Some(kib >> 10)
     }
 
-    /// Kills it and waits until it is gone. It has nothing to lose: its data are thrown away, and told to end kube-apiserver would
-    /// first wait for every watch.
+    /// Kills it and waits until it is gone. It has nothing to lose: its data are thrown away, and
+    /// told to end kube-apiserver would first wait for every watch.
     pub(super) fn kill(self) -> Result<()> {
         if !self.runs() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Connections from one network into another: from this machine into that of a cluster, or from there into a pod's.
+//! Connections from one network into another: from this machine into that of a cluster, or from
+//! there into a pod's.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -9,8 +10,9 @@ use nix::sched::{CloneFlags, setns};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-/// Listens here, writes the address into `note`, enters the network namespace and carries every connection to `to` there. Never
-/// ends. To be called before there is any other thread: a socket belongs to the namespace that its thread is in.
+/// Listens here, writes the address into `note`, enters the network namespace and carries every
+/// connection to `to` there. Never ends. To be called before there is any other thread: a socket
+/// belongs to the namespace that its thread is in.
 ///
 /// # Errors
 /// When it cannot begin.

@@ -52,7 +52,8 @@ pub(crate) fn spawn(dir: &Path, name: &str, life: Life, words: &[OsString]) -> R
     child.with_context(|| format!("cannot start {}", program.display()))
 }
 
-/// A thread that never ends: to the kernel the parent of a process is the *thread* that started it, and a test's ends with the test.
+/// A thread that never ends: to the kernel the parent of a process is the *thread* that started it,
+/// and a test's ends with the test.
 fn spawner() -> &'static Sender<Order> {
     static SPAWNER: OnceLock<Sender<Order>> = OnceLock::new();
     SPAWNER.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! The part of the contract that is about each kind's own form: what of a VM is fixed however it is spelled, migrations, pools.
+//! The part of the contract that is about each kind's own form: what of a VM is fixed however it is
+//! spelled, migrations, pools.
 
 use bellows_tests::api::Api;
 use bellows_tests::site::vm_resource;

@@ -1,4 +1,5 @@
-//! Attacker: anybody who can connect to a port. It holds connections and says nothing, or half of something.
+//! Attacker: anybody who can connect to a port. It holds connections and says nothing, or half of
+//! something.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -35,12 +36,13 @@ const OPENINGS: [&[u8]; 3] = [
 const REQUESTS: usize = 100;
 /// Nobody waits longer for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What requests may take under attack: this, or the same multiple of what they take without, where the
-/// machine is that slow.
+/// What requests may take under attack: this, or the same multiple of what they take without, where
+/// the machine is that slow.
 const ALLOWED_MS: f64 = 1_000.0;
 const ALLOWED_TIMES: f64 = 10.0;
 
-/// Requirement: W9, S6. Idle and half-open connections over all ports stop neither the API nor the pages.
+/// Requirement: W9, S6. Idle and half-open connections over all ports stop neither the API nor the
+/// pages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn w9_idle_connections_over_all_ports_keep_nobody_out() -> Result<()> {
     raise_file_limit()?;

@@ -1,4 +1,5 @@
-//! Attacker: root inside a guest. It has its devices, its network, its monitor and its metrics page.
+//! Attacker: root inside a guest. It has its devices, its network, its monitor and its metrics
+//! page.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,5 @@
-//! Attacker: a local user without groups or capabilities. It has the loopback of the machine and its file system.
+//! Attacker: a local user without groups or capabilities. It has the loopback of the machine and
+//! its file system.
 
 #[path = "local_user/permits.rs"]
 mod permits;
@@ -40,7 +41,8 @@ fn running(vm: &VirtualMachine) -> bool {
     status.is_some_and(|status| status.phase == VmPhase::Running)
 }
 
-/// What listens at an address of an instance, by the last two bytes and the port; `None`: no list names it.
+/// What listens at an address of an instance, by the last two bytes and the port; `None`: no list
+/// names it.
 fn name_of(at: SocketAddr) -> Option<&'static str> {
     let IpAddr::V4(ip) = at.ip() else { return None };
     let [_, _, high, low] = ip.octets();

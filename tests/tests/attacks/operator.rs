@@ -1,6 +1,6 @@
-//! Attacker: an operator in a hurry, as root. It moves the store away, puts an older copy back, or starts with another one.
-//! No guest may lose its data by that. A stand-in plays the runner, so that no guest has to boot; `tests/store_lost.rs` does
-//! the same with real guests.
+//! Attacker: an operator in a hurry, as root. It moves the store away, puts an older copy back, or
+//! starts with another one. No guest may lose its data by that. A stand-in plays the runner, so
+//! that no guest has to boot; `tests/store_lost.rs` does the same with real guests.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

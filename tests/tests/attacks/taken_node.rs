@@ -1,5 +1,6 @@
-//! Attacker: an intruder on one node, with the tokens of the agent and the runners of that node. And an
-//! intruder in the scheduler or controller of a cluster, whose roles allow more than their programs do.
+//! Attacker: an intruder on one node, with the tokens of the agent and the runners of that node.
+//! And an intruder in the scheduler or controller of a cluster, whose roles allow more than their
+//! programs do.
 
 use bellows_tests::attacks::Report;
 use bellows_tests::cluster::{

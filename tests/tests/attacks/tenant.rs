@@ -1,4 +1,5 @@
-//! Attacker: a tenant with the stock role `edit` in one namespace. It has the VM objects of that namespace.
+//! Attacker: a tenant with the stock role `edit` in one namespace. It has the VM objects of that
+//! namespace.
 
 #[path = "tenant/members.rs"]
 mod members;
@@ -144,7 +145,8 @@ async fn tenant_with_edit_sets_nothing_of_a_vm_that_acts_outside_its_guest() {
     the_verb_is_enough(&plane, &tenant, &own).await;
 }
 
-/// With `use-privileged` the tenant sets such members. Without it, the tenant may still change the others.
+/// With `use-privileged` the tenant sets such members. Without it, the tenant may still change the
+/// others.
 async fn the_verb_is_enough(plane: &ControlPlane, tenant: &Caller, own: &str) {
     let account = format!("--serviceaccount={SPACE}:{TENANT}");
     let role = "--clusterrole=neonvm-virtualmachine-privileged-role";
@@ -222,7 +224,8 @@ fn tenants_containers(pod: &Pod) -> Vec<(String, Value)> {
     shown.collect()
 }
 
-/// Requirement: W7. The same VM in a namespace that admits everything, and in one of level `baseline`.
+/// Requirement: W7. The same VM in a namespace that admits everything, and in one of level
+/// `baseline`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn images_of_a_tenant_run_without_privileges_and_vm_pods_are_admitted_by_baseline() {
     let test = "images_of_a_tenant_run_without_privileges_and_vm_pods_are_admitted_by_baseline";

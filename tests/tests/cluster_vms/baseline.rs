@@ -1,5 +1,5 @@
-//! A VM in a namespace of Pod Security level `baseline`: its pod has no privileges, and it boots, is reached and is resized all the
-//! same.
+//! A VM in a namespace of Pod Security level `baseline`: its pod has no privileges, and it boots,
+//! is reached and is resized all the same.
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::patience::wait_for;

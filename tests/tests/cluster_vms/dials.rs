@@ -51,7 +51,8 @@ struct Line {
 }
 
 impl Line {
-    /// Reads the cells of a line; `None` for one about what is not looked at: parts in the network of their node.
+    /// Reads the cells of a line; `None` for one about what is not looked at: parts in the network
+    /// of their node.
     fn read(cells: &[&str]) -> Result<Option<Self>> {
         let [who, whom, port, ..] = cells else {
             anyhow::bail!("{cells:?} are too few");
@@ -80,8 +81,9 @@ impl Line {
         Ok(Some(Self { who, whom, port }))
     }
 
-    /// Whether a connection is what this line says. A cluster's API server has a port of its own. A node bears its own address, and lends
-    /// it to its pods when they dial another node's: those are told where they dial, and here by the port alone.
+    /// Whether a connection is what this line says. A cluster's API server has a port of its own. A
+    /// node bears its own address, and lends it to its pods when they dial another node's: those
+    /// are told where they dial, and here by the port alone.
     fn allows(&self, dial: &Dial) -> bool {
         let is_who = match dial.who {
             End::Other(_) => true,

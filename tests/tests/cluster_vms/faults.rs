@@ -13,7 +13,8 @@ use super::{PATIENCE, World, minimal, moving, rollout};
 
 /// Kubernetes gives a node up after 50 s and its pods after another 30; then a guest boots.
 const GIVEN_UP: Duration = Duration::from_secs(480);
-/// How long the API server is away, unless [`AWAY`] says: longer than the controller's Lease and than its calls are waited for.
+/// How long the API server is away, unless [`AWAY`] says: longer than the controller's Lease and
+/// than its calls are waited for.
 const AWAY_SECONDS: u64 = 20;
 /// Seconds that it is away instead.
 const AWAY: &str = "BELLOWS_API_AWAY_SECONDS";
@@ -72,7 +73,8 @@ pub(super) async fn schedulers_deleted(world: &World) -> Result<()> {
     plane.ask(&wait).map(drop)
 }
 
-/// The API server hears and says nothing for a while: the guest runs on and can be reached, and afterwards it is resized as before.
+/// The API server hears and says nothing for a while: the guest runs on and can be reached, and
+/// afterwards it is resized as before.
 pub(super) async fn api_server_away(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     moving::load(world, &vm).await?;
@@ -115,7 +117,8 @@ pub(super) async fn api_server_away(world: &World) -> Result<()> {
     moving::unload(world, &after).await
 }
 
-/// N17: a guest that ends is started again in another pod, and so is one whose pod somebody deletes; both are counted.
+/// N17: a guest that ends is started again in another pod, and so is one whose pod somebody
+/// deletes; both are counted.
 pub(super) async fn restarts(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     world.guests_are(1).await?;
@@ -134,8 +137,9 @@ pub(super) async fn restarts(world: &World) -> Result<()> {
     world.guests_are(0).await
 }
 
-/// A node loses its power, with the guest and whatever of ours leads there: Kubernetes gives it up after a while, and the VM is started on
-/// the other node though nobody can say what became of its pod.
+/// A node loses its power, with the guest and whatever of ours leads there: Kubernetes gives it up
+/// after a while, and the VM is started on the other node though nobody can say what became of its
+/// pod.
 pub(super) async fn node_gone(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     world.guests_are(1).await?;

@@ -1,4 +1,5 @@
-//! What a VM's spec gives its guest beside CPUs and memory, in pods of a kubelet: its volumes are the runner's files.
+//! What a VM's spec gives its guest beside CPUs and memory, in pods of a kubelet: its volumes are
+//! the runner's files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,7 +54,8 @@ pub(super) async fn check(world: &World) -> Result<()> {
         mounts.contains("size=65536k") && mounts.contains("iso9660 ro"),
         "{mounts}"
     );
-    // Nodes without a capability cannot be asked by `kubectl exec`; a pod's files are those of its QEMU.
+    // Nodes without a capability cannot be asked by `kubectl exec`; a pod's files are those of its
+    // QEMU.
     world.guests_are(1).await?;
     let qemu = world.cluster.qemus().into_iter().next();
     let pod = PathBuf::from(format!("/proc/{}/root", qemu.context("it has a QEMU")?));

@@ -113,7 +113,8 @@ fn known_panic(world: &World) -> Option<String> {
     })
 }
 
-/// The target dies in the middle and the guest stays; then it goes to the other node, its disk copied.
+/// The target dies in the middle and the guest stays; then it goes to the other node, its disk
+/// copied.
 async fn moves(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     let boot = world.guest_says(&vm, BOOT_ID).await?;
@@ -163,7 +164,8 @@ async fn moves(world: &World) -> Result<()> {
     unload(world, &vm).await
 }
 
-/// The target's QEMU ends while memory is sent to it: the guest stays where it is, and nothing is left of the target.
+/// The target's QEMU ends while memory is sent to it: the guest stays where it is, and nothing is
+/// left of the target.
 async fn target_dies(world: &World, vm: &Value) -> Result<()> {
     let source = world.cluster.qemus();
     migrate(
@@ -189,7 +191,8 @@ async fn target_dies(world: &World, vm: &Value) -> Result<()> {
     goes_on(world, vm).await
 }
 
-/// Whoever reaches the runner's port without the token that its controller has is told nothing and changes nothing.
+/// Whoever reaches the runner's port without the token that its controller has is told nothing and
+/// changes nothing.
 fn strangers_give_no_orders(world: &World, vm: &Value) -> Result<()> {
     for request in ["GET /v1/state", "POST /cpu_change"] {
         let text = world.runner_says(vm, request)?;

@@ -25,7 +25,8 @@ const RECORD: [u8; 3] = [0x17, 3, 3];
 /// How long a greeting may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// N18: the guest has the address that NeonVM's has, sees who comes to its ports, gets out, and reaches nothing of its runner.
+/// N18: the guest has the address that NeonVM's has, sees who comes to its ports, gets out, and
+/// reaches nothing of its runner.
 pub(super) async fn check(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     let address = vm["status"]["podIP"].as_str().context("an address")?;

@@ -1,4 +1,5 @@
-//! Guests of two nodes in the overlay network, with everything of it deployed as it is shipped, and multus as it is published.
+//! Guests of two nodes in the overlay network, with everything of it deployed as it is shipped, and
+//! multus as it is published.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -16,9 +17,11 @@ use super::{PATIENCE, World, minimal};
 /// Where pods' network plugins lie in a node, and what says which are called.
 const PLUGINS: &str = "/usr/lib/cni";
 const SETTINGS: &str = "/etc/cni/net.d";
-/// Whom multus is in the cluster, and what it may: read pods and networks, and tell in a pod what it has given.
+/// Whom multus is in the cluster, and what it may: read pods and networks, and tell in a pod what
+/// it has given.
 const ACCOUNT: &str = include_str!("multus.yaml");
-/// Has it called for every pod, in the place of the plugins of before, which it calls for the first interface.
+/// Has it called for every pod, in the place of the plugins of before, which it calls for the first
+/// interface.
 const CALL: &str = r#"cd /etc/cni/net.d
     printf '{"cniVersion": "0.4.0", "name": "multus", "type": "multus", "binDir": "/usr/lib/cni",
         "capabilities": {"portMappings": true},

@@ -1,4 +1,5 @@
-//! A fraction of a CPU in a pod: the runner's cgroup, below the one that the kubelet made for its container.
+//! A fraction of a CPU in a pod: the runner's cgroup, below the one that the kubelet made for its
+//! container.
 
 use std::time::{Duration, Instant};
 

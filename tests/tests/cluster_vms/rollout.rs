@@ -1,4 +1,5 @@
-//! Schedulers that are rolled out anew, or evicted from their node: it ends by itself, another leads, and sizes follow their bounds.
+//! Schedulers that are rolled out anew, or evicted from their node: it ends by itself, another
+//! leads, and sizes follow their bounds.
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::is_ready;
@@ -39,7 +40,8 @@ fn schedulers(world: &World) -> Result<Vec<Scheduler>> {
     Ok(schedulers.collect())
 }
 
-/// Waits until there are two, neither of them one of those that are to have gone, and one leads; tells where.
+/// Waits until there are two, neither of them one of those that are to have gone, and one leads;
+/// tells where.
 async fn two_of_which_one_leads(world: &World, gone: &[String]) -> Result<String> {
     wait_for("two schedulers of which one leads", PATIENCE, || async {
         let found = schedulers(world).map_err(|error| format!("{error:#}"))?;

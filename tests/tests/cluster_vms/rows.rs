@@ -291,7 +291,8 @@ pub(super) async fn tls(world: &World) -> Result<()> {
     verify(&chain, &key, &ground.authority)
 }
 
-/// A client that trusts the authority takes the certificate for the server's, and the key is its own.
+/// A client that trusts the authority takes the certificate for the server's, and the key is its
+/// own.
 fn verify(chain: &str, key: &str, authority: &str) -> Result<()> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -308,7 +309,8 @@ fn verify(chain: &str, key: &str, authority: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the guest writes to other disks than its root disk is not copied, so it stays where it is, and the migration says why.
+/// What the guest writes to other disks than its root disk is not copied, so it stays where it is,
+/// and the migration says why.
 pub(super) async fn stays(world: &World) -> Result<()> {
     let vm = vm(world).await?;
     let boot = world.guest_says(&vm, moving::BOOT_ID).await?;

@@ -1,4 +1,5 @@
-//! Whom the policy of VMs' pods lets in, and where; and that the policies of VM objects come with the roles, by the right accounts.
+//! Whom the policy of VMs' pods lets in, and where; and that the policies of VM objects come with
+//! the roles, by the right accounts.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +7,8 @@ use serde_json::Value;
 
 use super::{Kit, key};
 
-/// What of a pod is not its guest's to offer to everybody: metrics, monitor, the way of a guest that moves, orders.
+/// What of a pod is not its guest's to offer to everybody: metrics, monitor, the way of a guest
+/// that moves, orders.
 const CLOSED: [u64; 7] = [9100, 9499, 10301, 20187, 20188, 25183, 25184];
 
 /// Whom a rule is about.

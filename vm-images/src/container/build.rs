@@ -111,7 +111,8 @@ pub struct ContainerBuild {
     pub disk_mib: u32,
 }
 
-/// Builds a guest from a container image, and makes its name point to it. Waits for other builds in the same cache.
+/// Builds a guest from a container image, and makes its name point to it. Waits for other builds in
+/// the same cache.
 ///
 /// # Errors
 /// [`BuildError`]; the cache is then as it was.
@@ -543,7 +544,8 @@ fn texts(guest: &GuestRecipe, spec: &ImageSpec) -> BTreeMap<String, String> {
     texts
 }
 
-/// What busybox's init does. A line's command is cut at 256 bytes, so commands keep theirs in files.
+/// What busybox's init does. A line's command is cut at 256 bytes, so commands keep theirs in
+/// files.
 fn inittab(guest: &GuestRecipe, spec: &ImageSpec) -> String {
     let mut text = String::from(
         "::sysinit:/neonvm/lib/sysinit\n::wait:/neonvm/lib/log-port\n\

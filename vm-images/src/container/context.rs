@@ -1,5 +1,5 @@
-//! The directory an image was written to, used as a root: paths are found as the guest will find them, and what is written stays
-//! inside whatever links the image holds.
+//! The directory an image was written to, used as a root: paths are found as the guest will find
+//! them, and what is written stays inside whatever links the image holds.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -27,7 +27,8 @@ pub(super) struct Account {
 pub(super) struct Root<'a>(pub(super) &'a Path);
 
 impl Root<'_> {
-    /// Where a path of the image is on the host: every link on the way is followed inside the image, the last part is not.
+    /// Where a path of the image is on the host: every link on the way is followed inside the
+    /// image, the last part is not.
     pub(super) fn place(&self, path: &str) -> Result<PathBuf, BuildError> {
         let mut place = self.0.to_owned();
         let mut todo = reversed(Path::new(path));
@@ -143,7 +144,8 @@ impl Root<'_> {
         false
     }
 
-    /// The user that an image's configuration names: a name or a number, perhaps with a group after a colon.
+    /// The user that an image's configuration names: a name or a number, perhaps with a group after
+    /// a colon.
     pub(super) fn account(&self, asked: &str) -> Result<Account, BuildError> {
         let (user, group) = match asked.split_once(':') {
             Some((user, group)) => (user, Some(group)),

@@ -23,7 +23,8 @@ const NAMES: [&str; 12] = [
 /// Most paths in a tree before no more is taken from one input.
 const MAX_PATHS: usize = 512;
 
-/// Reads `data` as an archive to its end. It never gives more than there is, whatever lengths it tells of.
+/// Reads `data` as an archive to its end. It never gives more than there is, whatever lengths it
+/// tells of.
 ///
 /// # Panics
 /// When it does.
@@ -41,8 +42,8 @@ pub fn container_archive(data: &[u8]) {
     assert!(given <= data.len(), "{given} bytes from {}", data.len());
 }
 
-/// Makes layers of `data`, two bytes and more for each entry, and lays them over each other. Whatever they say, the tree is sound as
-/// far as they were taken.
+/// Makes layers of `data`, two bytes and more for each entry, and lays them over each other.
+/// Whatever they say, the tree is sound as far as they were taken.
 ///
 /// # Panics
 /// When it is not.

@@ -1,6 +1,8 @@
-//! What a container image gets to become a guest: a kernel, and under `/neonvm` an init and tools that need nothing of the image.
+//! What a container image gets to become a guest: a kernel, and under `/neonvm` an init and tools
+//! that need nothing of the image.
 //!
-//! The tools are Debian's, with the libraries they need and their own loader, so that an image of any distribution will do.
+//! The tools are Debian's, with the libraries they need and their own loader, so that an image of
+//! any distribution will do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +32,8 @@ const KIND: &str = "kit";
 pub(super) const TREE: &str = "kit.tar.zst";
 /// MiB a kit needs while it is made.
 const WORK_MIB: u64 = 768;
-/// Programs taken from packages, by their place there; they are called by their names in `/neonvm/bin`.
+/// Programs taken from packages, by their place there; they are called by their names in
+/// `/neonvm/bin`.
 const PROGRAMS: &[&str] = &[
     "usr/bin/flock",
     "usr/bin/setpriv",
@@ -42,7 +45,8 @@ const PROGRAMS: &[&str] = &[
     "usr/sbin/sshd",
     "usr/sbin/tune2fs",
 ];
-/// The loader of the tools, by its own place: the usual one is a link that is right only where the tree is the root.
+/// The loader of the tools, by its own place: the usual one is a link that is right only where the
+/// tree is the root.
 const LOADER: &str = "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
 /// The code that makes this layer: another version of it makes another layer.
 const BUILDER: &[&str] = &[
@@ -175,7 +179,8 @@ fn make(
     Ok(LayerManifest { files, facts })
 }
 
-/// Runs a program by the kit's own loader. sshd starts itself again for each connection by the name it was called by.
+/// Runs a program by the kit's own loader. sshd starts itself again for each connection by the name
+/// it was called by.
 fn wrapper(program: &str) -> String {
     let name = program.rsplit('/').next().unwrap_or(program);
     let (root, libraries) = ("/neonvm/root", runtime::LIBRARIES);

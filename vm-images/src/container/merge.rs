@@ -1,7 +1,8 @@
-//! The lines of a Dockerfile by which a specification changes the image: `USER`, `WORKDIR`, `ENV`, `RUN` and `COPY`.
+//! The lines of a Dockerfile by which a specification changes the image: `USER`, `WORKDIR`, `ENV`,
+//! `RUN` and `COPY`.
 //!
-//! `RUN` has no network, so that a build does not depend on what the network holds that day. `COPY` takes the specification's
-//! files only.
+//! `RUN` has no network, so that a build does not depend on what the network holds that day. `COPY`
+//! takes the specification's files only.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Where the documents and layers of an image lie: a directory, or one tar archive that is read in place.
+//! Where the documents and layers of an image lie: a directory, or one tar archive that is read in
+//! place.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,7 +15,8 @@ use super::tar::{Archive, Kind, TarError};
 const MAX_DOCUMENT: u64 = 4 << 20;
 /// Most entries of the outer archive: a few for each layer.
 const MAX_ENTRIES: usize = 100_000;
-/// Names followed from one to another in an archive, where old versions of docker linked equal layers.
+/// Names followed from one to another in an archive, where old versions of docker linked equal
+/// layers.
 const MAX_LINKS: u32 = 8;
 
 /// Why an image cannot be opened.

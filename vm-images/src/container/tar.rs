@@ -1,7 +1,8 @@
-//! Reads the tar archives that container images are made of: POSIX ustar with pax and GNU extensions, as a stream.
+//! Reads the tar archives that container images are made of: POSIX ustar with pax and GNU
+//! extensions, as a stream.
 //!
-//! Nothing here trusts a length: an extension record is bounded, content is never held, and what is not understood (a sparse
-//! file, a number that is none) is an error that names the place.
+//! Nothing here trusts a length: an extension record is bounded, content is never held, and what is
+//! not understood (a sparse file, a number that is none) is an error that names the place.
 
 use std::io::{self, BufReader, Read, Seek};
 
@@ -150,7 +151,8 @@ impl<S: Source> Archive<S> {
         }
     }
 
-    /// Bytes from the beginning to the content of the present entry, while none of it has been read.
+    /// Bytes from the beginning to the content of the present entry, while none of it has been
+    /// read.
     #[must_use]
     pub(super) fn position(&self) -> u64 {
         self.at

@@ -1,11 +1,14 @@
-//! What is in an image once all its layers lie over each other: computed from the headers alone, before anything is written.
+//! What is in an image once all its layers lie over each other: computed from the headers alone,
+//! before anything is written.
 //!
-//! A layer adds and replaces paths; a file `.wh.NAME` in it takes NAME of the layers below away, `.wh..wh..opq` everything its
-//! directory held below. A path is found through symbolic links as a kernel would with the image as its root, so in what comes
-//! out the parent of every path is a directory, and writing it out below some place cannot lead out of there.
+//! A layer adds and replaces paths; a file `.wh.NAME` in it takes NAME of the layers below away,
+//! `.wh..wh..opq` everything its directory held below. A path is found through symbolic links as a
+//! kernel would with the image as its root, so in what comes out the parent of every path is a
+//! directory, and writing it out below some place cannot lead out of there.
 //!
-//! Invariants (`whatever_the_layers_say_the_tree_is_sound`): every parent is a directory; no path has an empty part, `.` or `..`;
-//! no whiteout is left; every hard link leads to something that is there.
+//! Invariants (`whatever_the_layers_say_the_tree_is_sound`): every parent is a directory; no path
+//! has an empty part, `.` or `..`; no whiteout is left; every hard link leads to something that is
+//! there.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -198,7 +198,8 @@ fn n46_memory_is_made_movable_before_the_driver_is_loaded() {
     assert!(modules.contains(&"virtio_mem".to_owned()) && modules.contains(&"button".to_owned()));
 }
 
-/// Runs the script of the log's port in a guest with these ports, of which the second is the log's; returns what it put there.
+/// Runs the script of the log's port in a guest with these ports, of which the second is the log's;
+/// returns what it put there.
 fn log_port(names: &[&str], container: bool) -> (String, Option<PathBuf>, u32) {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();

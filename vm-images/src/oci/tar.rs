@@ -1,4 +1,5 @@
-//! As much of the tar format as layers need: POSIX ustar headers, and a pax header where a path or a size does not fit one.
+//! As much of the tar format as layers need: POSIX ustar headers, and a pax header where a path or
+//! a size does not fit one.
 
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};

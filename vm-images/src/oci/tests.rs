@@ -76,7 +76,8 @@ fn blob(layout: &Path, descriptor: &Value) -> PathBuf {
     path
 }
 
-/// N46: what is written is an OCI layout whose digests hold and whose layers unpack to what went in.
+/// N46: what is written is an OCI layout whose digests hold and whose layers unpack to what went
+/// in.
 #[test]
 fn n46_an_archive_is_a_layout_and_its_layers_unpack() {
     let dir = tempfile::tempdir().expect("a directory");

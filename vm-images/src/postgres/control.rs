@@ -1,12 +1,14 @@
-//! Replaces what a cluster has of chance and of the clock: its system identifier, the nonce of refused logins, and the
-//! times of its last checkpoint.
+//! Replaces what a cluster has of chance and of the clock: its system identifier, the nonce of
+//! refused logins, and the times of its last checkpoint.
 //!
-//! The identifier only tells apart clusters that replicate to each other; the nonce only makes the challenge for an
-//! unknown user look like any other. Both are the same in every guest of one image, as the data is.
+//! The identifier only tells apart clusters that replicate to each other; the nonce only makes the
+//! challenge for an unknown user look like any other. Both are the same in every guest of one
+//! image, as the data is.
 //!
-//! Works on a cluster fresh from `pg_resetwal`: `global/pg_control`, and a log of one segment with one record in it.
-//! Source of the layouts: PostgreSQL's documentation of `pg_controldata` and its headers `catalog/pg_control.h`,
-//! `access/xlog_internal.h` and `access/xlogrecord.h`, versions 13 to 18.
+//! Works on a cluster fresh from `pg_resetwal`: `global/pg_control`, and a log of one segment with
+//! one record in it. Source of the layouts: PostgreSQL's documentation of `pg_controldata` and its
+//! headers `catalog/pg_control.h`, `access/xlog_internal.h` and `access/xlogrecord.h`, versions 13
+//! to 18.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -35,7 +37,8 @@ const PAGE_IDENTIFIER_AT: usize = 24;
 /// Length of a record's header and where its checksum lies in it.
 const RECORD_HEADER: usize = 24;
 const RECORD_CRC_AT: usize = 20;
-/// The checkpoint's time inside the record: after the header, two bytes of framing and 64 of other fields.
+/// The checkpoint's time inside the record: after the header, two bytes of framing and 64 of other
+/// fields.
 const RECORD_TIME_AT: usize = RECORD_HEADER + 2 + 64;
 /// A checkpoint record: header, framing, 88 bytes of checkpoint.
 const RECORD_BYTES: usize = RECORD_HEADER + 2 + 88;

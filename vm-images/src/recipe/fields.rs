@@ -1,4 +1,5 @@
-//! Reads a TOML table field by field and collects every problem on the way, unknown fields included.
+//! Reads a TOML table field by field and collects every problem on the way, unknown fields
+//! included.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,8 @@ use toml::{Table, Value};
 
 use super::Problem;
 
-/// A table being read. Each `take_*` removes a field; what is left at [`Fields::finish`] is unknown.
+/// A table being read. Each `take_*` removes a field; what is left at [`Fields::finish`] is
+/// unknown.
 pub(super) struct Fields {
     path: String,
     table: Table,

@@ -198,7 +198,8 @@ fn qemu_image_takes_its_programs_from_debian_13_on_every_host() {
 }
 
 proptest::proptest! {
-    /// A recipe somebody damaged is refused with words, never with a panic, and a refusal names a problem.
+    /// A recipe somebody damaged is refused with words, never with a panic, and a refusal names a
+    /// problem.
     #[test]
     fn n46_a_damaged_recipe_is_refused_in_words(
         number in 0..BUILTIN.len(),

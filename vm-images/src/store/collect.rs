@@ -19,11 +19,13 @@ pub struct Collected {
 }
 
 impl Store {
-    /// Removes every artefact that no image's name and none of `keep` needs. Waits for a running build.
+    /// Removes every artefact that no image's name and none of `keep` needs. Waits for a running
+    /// build.
     ///
     /// Layers stay while the image they belong to has its name.
     ///
-    /// A virtual machine's disk is an overlay over an image's root disk: `keep` must hold the digests that machines use.
+    /// A virtual machine's disk is an overlay over an image's root disk: `keep` must hold the
+    /// digests that machines use.
     ///
     /// # Errors
     /// When files cannot be listed or removed.
@@ -73,7 +75,8 @@ impl Store {
                 continue;
             }
             collected.bytes += disk_bytes(&dir);
-            // First out of the way by one rename, so that a kill leaves no half artefact under a digest.
+            // First out of the way by one rename, so that a kill leaves no half artefact under a
+            // digest.
             let doomed = self.root.join("tmp").join(digest.as_str());
             fs::rename(&dir, &doomed).at("move", &dir)?;
             fs::remove_dir_all(&doomed).at("remove", &doomed)?;

@@ -16,7 +16,8 @@ pub(crate) struct Guard {
 }
 
 impl Store {
-    /// Takes the cache's lock, reporting while another build holds it, and clears what a killed build left.
+    /// Takes the cache's lock, reporting while another build holds it, and clears what a killed
+    /// build left.
     pub(crate) fn lock(&self, reporter: &mut Reporter<'_>) -> Result<Guard, StoreError> {
         let path = self.root.join("lock");
         let file = File::options()

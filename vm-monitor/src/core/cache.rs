@@ -106,8 +106,8 @@ impl CacheState {
 
     /// Takes in the outcome of an attempt.
     ///
-    /// Once the setting has been seen, a database that does not answer is a failure: its cache may still be as large as
-    /// before, so a shrink must not count on it.
+    /// Once the setting has been seen, a database that does not answer is a failure: its cache may
+    /// still be as large as before, so a shrink must not count on it.
     pub fn note(
         &mut self,
         mode: CacheMode,

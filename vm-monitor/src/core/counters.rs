@@ -1,4 +1,5 @@
-//! What the monitor has done since it started, as plain numbers. Rendered by the shell, never used for decisions.
+//! What the monitor has done since it started, as plain numbers. Rendered by the shell, never used
+//! for decisions.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,8 @@ use serde::Serialize;
 use super::ask::AskReason;
 use super::handshake::HandshakeFailure;
 
-/// A counter per label value. All the values are known beforehand, so that each series exists from the start.
+/// A counter per label value. All the values are known beforehand, so that each series exists from
+/// the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Family(BTreeMap<&'static str, u64>);

@@ -74,7 +74,8 @@ pub enum Refusal {
         /// The most that was in use lately.
         peak: Bytes,
     },
-    /// What of the use is in memory would fit under the threshold of the new size; with what is in swap it does not.
+    /// What of the use is in memory would fit under the threshold of the new size; with what is in
+    /// swap it does not.
     Swapped {
         /// The threshold of the new size.
         threshold: Bytes,
@@ -215,7 +216,8 @@ pub struct Basis<'a> {
 pub struct Weight {
     /// How much of the use is in swap, none where there is no such figure.
     pub swap: Option<Bytes>,
-    /// Share of the last ten seconds in which some tasks waited for memory, in thousandths; none without PSI.
+    /// Share of the last ten seconds in which some tasks waited for memory, in thousandths; none
+    /// without PSI.
     pub some_permille: Option<u16>,
     /// All memory the guest sees it has.
     pub total: Option<Bytes>,
@@ -247,8 +249,8 @@ impl Weight {
 
 /// Decides on a shrink to `mem` bytes. The order of the checks is part of the rule.
 ///
-/// A failed newest reading refuses before age is looked at: a reason that can be named beats one that follows from it.
-/// Source: docs/compatibility/monitor.md §3, §5.
+/// A failed newest reading refuses before age is looked at: a reason that can be named beats one
+/// that follows from it. Source: docs/compatibility/monitor.md §3, §5.
 #[must_use]
 pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
     let Basis {

@@ -1,7 +1,7 @@
 //! How much memory the database's file cache may use, as a function of the guest's size.
 //!
-//! `size(total) = min(fraction · total, (total − reserve) / (1 + spread))`, 0 when `total` is no more than the reserve,
-//! rounded down to whole MiB. Source: docs/compatibility/monitor.md §3.
+//! `size(total) = min(fraction · total, (total − reserve) / (1 + spread))`, 0 when `total` is no
+//! more than the reserve, rounded down to whole MiB. Source: docs/compatibility/monitor.md §3.
 
 use protocol::units::Bytes;
 use serde::Serialize;
@@ -68,7 +68,8 @@ impl Sizing {
     }
 }
 
-/// Reads a decimal fraction such as `0.75` into millionths; digits past the sixth are refused rather than dropped.
+/// Reads a decimal fraction such as `0.75` into millionths; digits past the sixth are refused
+/// rather than dropped.
 #[must_use]
 pub fn parse_ppm(text: &str) -> Option<u32> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));

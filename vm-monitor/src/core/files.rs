@@ -1,5 +1,5 @@
-//! Readers of the kernel's small text files. They take bytes and read nothing themselves, so that any file's content can
-//! be a test case.
+//! Readers of the kernel's small text files. They take bytes and read nothing themselves, so that
+//! any file's content can be a test case.
 
 use std::collections::BTreeMap;
 
@@ -43,8 +43,9 @@ fn number_of(text: &[u8], key: &str) -> Option<u64> {
     })
 }
 
-/// Anonymous memory of a cgroup v2 group, `active_anon` + `inactive_anon` of its `memory.stat`: what cannot be dropped
-/// without swap. Pages that are in memory and in swap (`swapcached`, since kernel 5.12) count as being in swap only.
+/// Anonymous memory of a cgroup v2 group, `active_anon` + `inactive_anon` of its `memory.stat`:
+/// what cannot be dropped without swap. Pages that are in memory and in swap (`swapcached`, since
+/// kernel 5.12) count as being in swap only.
 ///
 /// # Errors
 /// The name of the line that is missing or is no number.
@@ -66,8 +67,9 @@ pub fn bytes_of_memory_current(text: &[u8]) -> Result<Bytes, &'static str> {
     number.map(Bytes).map_err(|_| "it is not one number")
 }
 
-/// Pages that were read back after they had been evicted while in use (`workingset_refault_*`), from a group's
-/// `memory.stat` or the machine's `vmstat`; none from a kernel that does not count them.
+/// Pages that were read back after they had been evicted while in use (`workingset_refault_*`),
+/// from a group's `memory.stat` or the machine's `vmstat`; none from a kernel that does not count
+/// them.
 #[must_use]
 pub fn refaults(text: &[u8]) -> Option<u64> {
     let of_files = number_of(text, "workingset_refault_file")?;
@@ -93,7 +95,8 @@ pub fn oom_counts(text: &[u8]) -> Option<OomCounts> {
     })
 }
 
-/// Anonymous memory of the whole machine from `/proc/meminfo`: the same sum, with what of it is in swap.
+/// Anonymous memory of the whole machine from `/proc/meminfo`: the same sum, with what of it is in
+/// swap.
 ///
 /// # Errors
 /// The name of the line that is missing or is no number.
@@ -184,8 +187,8 @@ pub fn swap_of_meminfo(text: &[u8]) -> Result<Bytes, &'static str> {
     Ok(Bytes(total.saturating_sub(free).saturating_mul(1024)))
 }
 
-/// For each CPU in `/proc/schedstat`, how long tasks have run or waited to run there, nanoseconds: the seventh and eighth
-/// number of its line. Lines of another kind are left.
+/// For each CPU in `/proc/schedstat`, how long tasks have run or waited to run there, nanoseconds:
+/// the seventh and eighth number of its line. Lines of another kind are left.
 #[must_use]
 pub fn runnable_ns(text: &str) -> BTreeMap<u32, u64> {
     text.lines().filter_map(runnable_of_cpu).collect()

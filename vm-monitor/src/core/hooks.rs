@@ -1,5 +1,5 @@
-//! Programs of the guest's owner that have a say in a resize: before a shrink they may veto, after a growth they may use
-//! what has come.
+//! Programs of the guest's owner that have a say in a resize: before a shrink they may veto, after
+//! a growth they may use what has come.
 
 use protocol::monitor::Allocation;
 use protocol::time::Timestamp;

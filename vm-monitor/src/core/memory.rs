@@ -13,7 +13,8 @@ use super::watch::Pacing;
 /// docs/compatibility/monitor.md §3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Rules {
-    /// Between two readings that count for the mean; between two looks where there is no bound to look at.
+    /// Between two readings that count for the mean; between two looks where there is no bound to
+    /// look at.
     pub sample_interval: Span,
     /// How many readings the mean is taken over.
     pub window: usize,
@@ -29,12 +30,13 @@ pub struct Rules {
     pub downscale_buffer: Bytes,
     /// Least time between two requests for growth.
     pub upscale_interval: Span,
-    /// Whether growth is asked for before the mean has reached the threshold: by forecast and by the kernel's own
-    /// signs of want. Without it the deployed monitor's rule is the only one.
+    /// Whether growth is asked for before the mean has reached the threshold: by forecast and by
+    /// the kernel's own signs of want. Without it the deployed monitor's rule is the only one.
     pub asks_early: bool,
     /// A shrink must leave room for the most that was in use for this long.
     pub peak_window: Span,
-    /// With tasks waiting for memory in this share of the last ten seconds or more, in thousandths, nothing shrinks.
+    /// With tasks waiting for memory in this share of the last ten seconds or more, in thousandths,
+    /// nothing shrinks.
     pub calm_permille: u16,
     /// For this long after a shrink any pressure is held against it.
     pub watch_after_shrink: Span,
@@ -69,7 +71,8 @@ impl Rules {
         Bytes(mem.saturating_sub(self.kernel_reserve.0))
     }
 
-    /// The smallest size, as seen from outside, to which a shrink would be approved with this in use.
+    /// The smallest size, as seen from outside, to which a shrink would be approved with this in
+    /// use.
     #[must_use]
     pub fn smallest_for(&self, used: Bytes) -> u64 {
         self.smallest_over(Bytes(used.0.saturating_add(self.downscale_buffer.0)))
@@ -103,8 +106,8 @@ pub struct Window {
 impl Window {
     /// Notes the outcome of a reading; the newest few good ones are kept.
     ///
-    /// Readings that come faster than the pace of the mean take each other's place, so that the mean is over the same
-    /// time however often memory is looked at.
+    /// Readings that come faster than the pace of the mean take each other's place, so that the
+    /// mean is over the same time however often memory is looked at.
     pub fn push(&mut self, now: Timestamp, outcome: Result<Bytes, ReadFailure>, rules: &Rules) {
         match outcome {
             Ok(used) => {

@@ -1,7 +1,7 @@
 //! The monitor's decisions: *may this VM shrink, and does it need more memory now?*
 //!
-//! Synchronous and deterministic. The shell tells it what happened ([`Monitor::handle`]), asks what to do
-//! ([`Monitor::poll_action`]) and when to come back ([`Monitor::poll_deadline`]).
+//! Synchronous and deterministic. The shell tells it what happened ([`Monitor::handle`]), asks what
+//! to do ([`Monitor::poll_action`]) and when to come back ([`Monitor::poll_deadline`]).
 //!
 //! ```text
 //!             AgentReady                         AgentReady (newer): Close the old one
@@ -12,23 +12,28 @@
 //!                            │  HealthCheck ─► HealthCheck;  anything unreadable ─► InvalidMessage, go on
 //! ```
 //!
-//! *Happy path:* an agent completes its handshake (that part is [`handshake`], before the core knows of it), the threshold
-//! is taken from the machine's own total, readings begin, requests are answered in the order they came.
+//! *Happy path:* an agent completes its handshake (that part is [`handshake`], before the core
+//! knows of it), the threshold is taken from the machine's own total, readings begin, requests are
+//! answered in the order they came.
 //!
-//! *Failure paths:* memory unreadable: every shrink is refused, with the reason, and growth is not asked for (the agent's
-//! own metrics still see it). File cache not settable: the request fails with `InternalError`; growth still raises the
-//! threshold, because the memory is there. A bad frame: `InvalidMessage` under its id. A frame that cannot even be text:
-//! the same under id 0, then the connection ends, as the WebSocket protocol wants.
+//! *Failure paths:* memory unreadable: every shrink is refused, with the reason, and growth is not
+//! asked for (the agent's own metrics still see it). File cache not settable: the request fails
+//! with `InternalError`; growth still raises the threshold, because the memory is there. A bad
+//! frame: `InvalidMessage` under its id. A frame that cannot even be text: the same under id 0,
+//! then the connection ends, as the WebSocket protocol wants.
 //!
-//! *Precedence:* one request is carried out at a time; health checks overtake it, so that a slow database does not look
-//! like a dead monitor. *Cold start and recovery:* nothing is remembered between connections but the state of the file
-//! cache; each new agent starts from the machine as it is.
+//! *Precedence:* one request is carried out at a time; health checks overtake it, so that a slow
+//! database does not look like a dead monitor. *Cold start and recovery:* nothing is remembered
+//! between connections but the state of the file cache; each new agent starts from the machine as
+//! it is.
 //!
 //! # Invariants
-//! * A shrink is approved only on readings that are there and fresh: `decision::tests::n27_the_checks_come_in_their_order`.
-//! * Each request of an agent gets exactly one answer, with its id; our own ids are odd, from 3, in steps of two:
-//!   `n33_crossed_transactions_keep_their_ids`.
-//! * A shrink sets the file cache before the threshold and before the answer: `n27_the_file_cache_shrinks_before_the_answer`.
+//! * A shrink is approved only on readings that are there and fresh:
+//!   `decision::tests::n27_the_checks_come_in_their_order`.
+//! * Each request of an agent gets exactly one answer, with its id; our own ids are odd, from 3, in
+//!   steps of two: `n33_crossed_transactions_keep_their_ids`.
+//! * A shrink sets the file cache before the threshold and before the answer:
+//!   `n27_the_file_cache_shrinks_before_the_answer`.
 //! * `InvalidMessage` and `InternalError` are never answered: `n38_errors_are_never_answered`.
 //! * At most one `UpscaleRequest` a second: `n29_asks_at_most_once_a_second`.
 
@@ -83,10 +88,12 @@ use weighing::Weighing;
 use working_set::{Estimator, Gauge};
 use zones::{ZoneSizes, Zones};
 
-/// Longest text in an answer, bytes: the agent drops a connection on frames past 32 KiB, and people read these.
+/// Longest text in an answer, bytes: the agent drops a connection on frames past 32 KiB, and people
+/// read these.
 pub const TEXT_LIMIT_BYTES: usize = 1000;
 
-/// Between two lines in the log about strangers at the door, for each reason. The counters have all of them.
+/// Between two lines in the log about strangers at the door, for each reason. The counters have all
+/// of them.
 const STRANGER_LOG_EVERY: Span = Span::from_secs(60);
 
 /// A connection, numbered by the shell in the order of acceptance.
@@ -126,7 +133,8 @@ pub enum Received {
     Text(String),
     /// A binary frame: counted and ignored.
     NotText,
-    /// A text frame past [`MONITOR_FRAME_LIMIT_BYTES`], read and dropped: answered, and the connection lives on.
+    /// A text frame past [`MONITOR_FRAME_LIMIT_BYTES`], read and dropped: answered, and the
+    /// connection lives on.
     TooLarge {
         /// Its length.
         bytes: usize,
@@ -184,7 +192,8 @@ pub enum Event {
     Squeezed {
         /// Of which squeeze.
         operation: OperationId,
-        /// The figures after it; none where the group cannot be squeezed or its figures not be read.
+        /// The figures after it; none where the group cannot be squeezed or its figures not be
+        /// read.
         gauge: Option<Gauge>,
     },
     /// The hooks have ended: all were content, or the first that was not.
@@ -494,7 +503,8 @@ impl Monitor {
         times.into_iter().flatten().min()
     }
 
-    /// When the estimator's next step is due; only with an agent, who can give back what is taken too much.
+    /// When the estimator's next step is due; only with an agent, who can give back what is taken
+    /// too much.
     fn estimate_at(&self) -> Option<Timestamp> {
         let is_on = self.setup.estimates && self.session.is_some();
         is_on.then(|| self.estimator.next_at())

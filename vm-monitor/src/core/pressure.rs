@@ -1,5 +1,6 @@
-//! The kernel's own signs of want: stalls (PSI) and out-of-memory events. They are the second witness, for trouble that
-//! the readings of use do not show; alone they come late (docs/compatibility/monitor.md §6).
+//! The kernel's own signs of want: stalls (PSI) and out-of-memory events. They are the second
+//! witness, for trouble that the readings of use do not show; alone they come late
+//! (docs/compatibility/monitor.md §6).
 
 use std::collections::BTreeMap;
 
@@ -40,11 +41,13 @@ pub struct Stalled {
     pub stall: Stall,
     /// The machine's memory right after, if it could be read.
     pub machine: Option<MachineMemory>,
-    /// Pages read back until now after they had been evicted while in use: its count is of the same tasks.
+    /// Pages read back until now after they had been evicted while in use: its count is of the same
+    /// tasks.
     pub refaults: Option<u64>,
 }
 
-/// Refaults, in pages, that tell a working set which no longer fits from page cache that goes round: 4 MiB.
+/// Refaults, in pages, that tell a working set which no longer fits from page cache that goes
+/// round: 4 MiB.
 const THRASHING: u64 = 1024;
 
 /// What was read back since the last shrink.
@@ -55,7 +58,8 @@ pub struct Refaults {
 }
 
 impl Refaults {
-    /// Whether what was taken by the shrink is missed. Without a count every stall is taken for that.
+    /// Whether what was taken by the shrink is missed. Without a count every stall is taken for
+    /// that.
     fn are_missed(&mut self, stalled: Stalled) -> bool {
         stalled.refaults.is_none_or(|count| {
             let at_first = *self.at_first.entry(stalled.scope).or_insert(count);
@@ -79,8 +83,9 @@ impl Stalled {
         }
     }
 
-    /// Whether these tasks waited because memory is short, not because page cache went round: either the machine has
-    /// little left that could be had without swapping, or a good part of the threshold is in use already.
+    /// Whether these tasks waited because memory is short, not because page cache went round:
+    /// either the machine has little left that could be had without swapping, or a good part of the
+    /// threshold is in use already.
     fn is_want(self, used: Option<Bytes>, threshold: Option<Bytes>, reserve_permille: u16) -> bool {
         let is_short = self.machine.is_some_and(|machine| {
             let reserve = u128::from(machine.total.0) * u128::from(reserve_permille) / 1000;

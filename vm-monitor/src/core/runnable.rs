@@ -2,14 +2,15 @@
 //!
 //! The kernel's own load average misleads an autoscaler in three ways, all seen on real guests:
 //! * it counts uninterruptible sleep, and a shrink of memory makes a kernel worker sleep just so;
-//! * it counts that worker while it runs, for seconds, and everything that waits for the CPU meanwhile, so that a shrink
-//!   looks like load and is taken back;
-//! * it looks at one instant each five seconds. In a guest whose CPU is a fraction of one, everything that waited through a
-//!   pause of that CPU is runnable at the same instant, which is just when the kernel looks.
+//! * it counts that worker while it runs, for seconds, and everything that waits for the CPU
+//!   meanwhile, so that a shrink looks like load and is taken back;
+//! * it looks at one instant each five seconds. In a guest whose CPU is a fraction of one,
+//!   everything that waited through a pause of that CPU is runnable at the same instant, which is
+//!   just when the kernel looks.
 //!
-//! So this average is made from how long tasks ran and waited to run, which the scheduler counts to the nanosecond. While
-//! memory goes that is more than the load, never less: for so long, which is bounded, the average may fall but not rise.
-//! Pressure on memory is watched all the same.
+//! So this average is made from how long tasks ran and waited to run, which the scheduler counts to
+//! the nanosecond. While memory goes that is more than the load, never less: for so long, which is
+//! bounded, the average may fall but not rise. Pressure on memory is watched all the same.
 
 use std::collections::BTreeMap;
 
@@ -24,12 +25,13 @@ pub const PERIOD: Span = Span::from_secs(2);
 const ONE_SECONDS: f64 = 60.0;
 const FIVE_SECONDS: f64 = 300.0;
 
-/// How long it must have been read before it is shown: a monitor that has just started in a busy machine must not say that
-/// the machine is idle.
+/// How long it must have been read before it is shown: a monitor that has just started in a busy
+/// machine must not say that the machine is idle.
 const WARM_UP_SECONDS: f64 = 60.0;
 /// Memory that went this recently is still going.
 const STILL_GOING: Span = Span::from_secs(5);
-/// How long the averages may be kept from rising: a shrink that takes longer must not hide a load for ever.
+/// How long the averages may be kept from rising: a shrink that takes longer must not hide a load
+/// for ever.
 const HOLD_LIMIT: Span = Span::from_secs(120);
 
 /// One reading.
@@ -72,7 +74,8 @@ pub struct RunnableLoad {
 }
 
 impl RunnableLoad {
-    /// Takes in a reading made at `now`. The first only starts the clock; so does the first of a CPU that came.
+    /// Takes in a reading made at `now`. The first only starts the clock; so does the first of a
+    /// CPU that came.
     pub fn observe(&mut self, now: Timestamp, reading: Reading) {
         let is_held = self.is_held(now, reading.total);
         let before = std::mem::replace(&mut self.runnable_ns, reading.runnable_ns);

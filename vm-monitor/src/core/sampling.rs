@@ -64,7 +64,8 @@ impl Monitor {
         self.watch.next_look_at = self.watch.next_look_at.min(planned);
     }
 
-    /// By deadline where there is a bound to look at; else, as the deployed monitor does, at its fixed pace.
+    /// By deadline where there is a bound to look at; else, as the deployed monitor does, at its
+    /// fixed pace.
     fn plan_next_look(&mut self, now: Timestamp) {
         let rules = &self.setup.rules;
         let is_filling = self.window.len() < rules.window || self.window.failure().is_some();

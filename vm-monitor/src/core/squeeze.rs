@@ -1,10 +1,11 @@
-//! The soft squeeze: before a shrink is approved, the group is brought down to the size it will have, a little at a time,
-//! and while it can still have everything back.
+//! The soft squeeze: before a shrink is approved, the group is brought down to the size it will
+//! have, a little at a time, and while it can still have everything back.
 //!
-//! Off unless asked for. Without it the kernel does the same work while the memory is being unplugged, all at once, when
-//! nobody can say no any more. Each step takes a share of what is too much (`memory.reclaim`) and then looks at how long
-//! tasks have waited for memory since the beginning. When they wait too long, when it takes too long, or when nothing more
-//! can be taken, the shrink is refused. There is nothing to undo: no limit was set, so what is needed comes back.
+//! Off unless asked for. Without it the kernel does the same work while the memory is being
+//! unplugged, all at once, when nobody can say no any more. Each step takes a share of what is too
+//! much (`memory.reclaim`) and then looks at how long tasks have waited for memory since the
+//! beginning. When they wait too long, when it takes too long, or when nothing more can be taken,
+//! the shrink is refused. There is nothing to undo: no limit was set, so what is needed comes back.
 
 use protocol::monitor::Allocation;
 use protocol::time::{Span, Timestamp};
@@ -16,7 +17,8 @@ use super::requests::Job;
 use super::working_set::Gauge;
 use super::{Action, ConnectionId, Monitor, OperationId};
 
-/// Longest a squeeze takes. With hooks and the file cache after it an answer stays within the agent's patience of 5 s.
+/// Longest a squeeze takes. With hooks and the file cache after it an answer stays within the
+/// agent's patience of 5 s.
 const LIMIT: Span = Span::from_millis(1500);
 /// Longest that tasks of the group may wait for memory in that time, all waits together.
 const BUDGET: Span = Span::from_millis(50);
@@ -151,7 +153,8 @@ pub(super) struct Shrink {
 }
 
 impl Monitor {
-    /// A shrink would be approved: squeezes first, if that is wanted and there is something to fit into.
+    /// A shrink would be approved: squeezes first, if that is wanted and there is something to fit
+    /// into.
     pub(super) fn squeeze_before_shrink(&mut self, now: Timestamp, shrink: Shrink) {
         let Approval::Fits { total, .. } = shrink.approval else {
             return self.squeezed_enough(now, shrink);
@@ -178,7 +181,8 @@ impl Monitor {
         self.hooks_before_shrink(now, connection, id, (target, approval));
     }
 
-    /// A step was taken and looked at; without figures there is no group to squeeze, or no means to.
+    /// A step was taken and looked at; without figures there is no group to squeeze, or no means
+    /// to.
     pub(super) fn squeezed(
         &mut self,
         now: Timestamp,
@@ -310,7 +314,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is seen: never more is taken than is too much, a squeeze ends, and what it says is what it saw.
+        /// Whatever is seen: never more is taken than is too much, a squeeze ends, and what it says
+        /// is what it saw.
         #[test]
         fn squeezes_end_and_take_no_more_than_needed(
             goal in 0_u64..1 << 40,

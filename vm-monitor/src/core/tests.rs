@@ -21,7 +21,8 @@ struct Bench {
     core: Monitor,
     now: Timestamp,
     usage: Result<Bytes, ReadFailure>,
-    /// What `memory.current` says; without it there is no such file, and the deployed monitor's pace holds.
+    /// What `memory.current` says; without it there is no such file, and the deployed monitor's
+    /// pace holds.
     bound: Option<Bytes>,
     /// Times of the readings of the use.
     read_at: Vec<Timestamp>,
@@ -638,7 +639,8 @@ impl Choices {
     }
 }
 
-/// One random conversation of both sides' transactions; returns how many own requests crossed an agent's.
+/// One random conversation of both sides' transactions; returns how many own requests crossed an
+/// agent's.
 fn crossed_conversation(choices: &mut Choices) -> u64 {
     let mut bench = Bench::served(CacheMode::Auto);
     bench.usage = Ok(Bytes::gib(4));

@@ -1,7 +1,7 @@
 //! How fast one connection's frames are read.
 //!
-//! A flooding peer is not answered with errors and not cut off: its frames are read no faster than the rate, and TCP
-//! makes it wait. Nothing is lost and nothing grows.
+//! A flooding peer is not answered with errors and not cut off: its frames are read no faster than
+//! the rate, and TCP makes it wait. Nothing is lost and nothing grows.
 
 use protocol::time::{Span, Timestamp};
 
@@ -37,7 +37,8 @@ impl Throttle {
         }
     }
 
-    /// One frame has been read at `now`. The next one may be read at the time returned, which may have passed.
+    /// One frame has been read at `now`. The next one may be read at the time returned, which may
+    /// have passed.
     pub fn note(&mut self, now: Timestamp) -> Timestamp {
         self.settled_at = self.settled_at.max(now) + self.interval;
         self.settled_at - self.burst

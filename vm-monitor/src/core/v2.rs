@@ -1,7 +1,8 @@
-//! What version 2 of the link adds: capabilities, details of requests and refusals, sizes that were seen, pushed metrics.
+//! What version 2 of the link adds: capabilities, details of requests and refusals, sizes that were
+//! seen, pushed metrics.
 //!
-//! Nothing here is reached by a session of version 1, and nothing is added to a frame before the agent has named the
-//! capability for it.
+//! Nothing here is reached by a session of version 1, and nothing is added to a frame before the
+//! agent has named the capability for it.
 
 use protocol::monitor::{AgentFrame, Allocation, FrameError};
 use protocol::monitor_v2::{
@@ -38,8 +39,8 @@ impl Seen {
         })
     }
 
-    /// Whether a guest that sees this has what was granted. The kernel's account of its memory takes a little of what is
-    /// plugged, so that much may be missing.
+    /// Whether a guest that sees this has what was granted. The kernel's account of its memory
+    /// takes a little of what is plugged, so that much may be missing.
     fn has(self, granted: Allocation, usable: Bytes) -> bool {
         let has_cpus = self
             .cpus
@@ -91,7 +92,8 @@ impl Monitor {
             ?agreed,
             "the agent's capabilities"
         );
-        // The answer is all that would be done for an agent that names everything, with the period agreed on.
+        // The answer is all that would be done for an agent that names everything, with the period
+        // agreed on.
         let all = Capabilities::all(agreed.metrics.unwrap_or(METRICS_PERIODS.1));
         let names = all.names();
         self.send_v2(connection, id, MonitorBodyV2::Capabilities { names });
@@ -125,8 +127,8 @@ impl Monitor {
         }
     }
 
-    /// The size in which the use expected when growth has come fits below its threshold, with room for the next shrink's
-    /// buffer; never less than there is.
+    /// The size in which the use expected when growth has come fits below its threshold, with room
+    /// for the next shrink's buffer; never less than there is.
     fn wanted(&self, ask: &Ask) -> Option<Allocation> {
         let rules = &self.setup.rules;
         let used = ask.used.or_else(|| self.window.mean())?;

@@ -1,10 +1,12 @@
 //! When to look at memory again: by deadline, not by period.
 //!
-//! Two figures are kept. The *bound* is `memory.current`: one cheap number, never less than what cannot be reclaimed, and
-//! mostly page cache. The *use* is what cannot be reclaimed, from the dearer `memory.stat`. Each of them promises, by
-//! itself, a time before which the use cannot reach the threshold: its distance divided by the fastest climb that is
-//! plausible. The later of the two promises is when to look again, so that a guest far from its threshold is looked at
-//! about once a second, one near it every few milliseconds, and a guest full of page cache is not mistaken for a full one.
+//! Two figures are kept. The *bound* is `memory.current`: one cheap number, never less than what
+//! cannot be reclaimed, and mostly page cache. The *use* is what cannot be reclaimed, from the
+//! dearer `memory.stat`. Each of them promises, by itself, a time before which the use cannot reach
+//! the threshold: its distance divided by the fastest climb that is plausible. The later of the two
+//! promises is when to look again, so that a guest far from its threshold is looked at about once a
+//! second, one near it every few milliseconds, and a guest full of page cache is not mistaken for a
+//! full one.
 
 use std::collections::VecDeque;
 
@@ -21,7 +23,8 @@ pub struct Pacing {
     pub fast: Span,
     /// Longest that the shortest time may become while memory does not climb.
     pub steady: Span,
-    /// A climb that is plausible though none so fast was seen, bytes a second. One core that touches new pages.
+    /// A climb that is plausible though none so fast was seen, bytes a second. One core that
+    /// touches new pages.
     pub least_rate: u64,
     /// No climb is held for faster than this, bytes a second.
     pub most_rate: u64,
@@ -73,7 +76,8 @@ impl Climb {
         while self.points.len() >= POINTS {
             self.points.pop_front();
         }
-        // The newest of those that are too old is kept: after a long pause it is all there is to compare with.
+        // The newest of those that are too old is kept: after a long pause it is all there is to
+        // compare with.
         while self
             .points
             .get(1)
@@ -214,7 +218,8 @@ impl Watch {
         }
     }
 
-    /// A new agent: what was seen before says nothing about now. What was learned about this machine stays.
+    /// A new agent: what was seen before says nothing about now. What was learned about this
+    /// machine stays.
     pub fn restart(&mut self, now: Timestamp) {
         self.next_look_at = now;
         self.bound = None;
@@ -246,7 +251,8 @@ impl Watch {
     pub fn note_lead(&mut self, took: Span) {
         let (least, most) = self.pacing.lead_limits;
         let took = took.clamp(least, most);
-        // A slower one counts at once, a faster one by half: being early costs less than being late.
+        // A slower one counts at once, a faster one by half: being early costs less than being
+        // late.
         self.lead = took.max(Span(u64::midpoint(self.lead.0, took.0)));
     }
 
@@ -304,8 +310,8 @@ impl Watch {
         self.used_climb.ahead(threshold, self.lead)
     }
 
-    /// Whether the use has to be read now that the bound is known. `patience` is the time for which the bound alone is
-    /// trusted.
+    /// Whether the use has to be read now that the bound is known. `patience` is the time for which
+    /// the bound alone is trusted.
     #[must_use]
     pub fn needs_use(&self, now: Timestamp, threshold: Option<Bytes>, patience: Span) -> bool {
         let (Some((_, bound)), Some((used_at, _)), Some(threshold)) =
@@ -318,14 +324,15 @@ impl Watch {
         if now.since(used_at) >= self.pacing.slow {
             return true;
         }
-        // Whether it is page cache that climbs, only the use can tell, and its own climb has to be known by then.
+        // Whether it is page cache that climbs, only the use can tell, and its own climb has to be
+        // known by then.
         self.bound_climb.rate(threshold) > 0
             || bound >= threshold
             || self.safe_for(now, bound, threshold, Bytes(0)) < patience
     }
 
-    /// Plans the next look: no later than half the time in which the use could reach `threshold`. `reserve` is what lies
-    /// above the threshold.
+    /// Plans the next look: no later than half the time in which the use could reach `threshold`.
+    /// `reserve` is what lies above the threshold.
     pub fn plan(&mut self, now: Timestamp, threshold: Bytes, reserve: Bytes) {
         let ahead = self.ahead(Some(threshold));
         let rate = self.plausible(now);

@@ -1,8 +1,9 @@
 //! How much memory the group really needs, by taking a little and seeing whether it is missed.
 //!
-//! Off unless asked for. A small share is reclaimed every few seconds as long as hardly any task waits for memory. When
-//! tasks do wait, what was charged before the last step is the estimate, and nothing is taken for a long while. Nothing is
-//! taken from a group that climbs or has just asked for more.
+//! Off unless asked for. A small share is reclaimed every few seconds as long as hardly any task
+//! waits for memory. When tasks do wait, what was charged before the last step is the estimate, and
+//! nothing is taken for a long while. Nothing is taken from a group that climbs or has just asked
+//! for more.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;

@@ -1,11 +1,12 @@
 //! How much memory the guest's kernel could give back: the figures of its zones.
 //!
-//! The hypervisor takes plugged memory back in blocks. From `ZONE_MOVABLE` that works as long as what is in use in a block
-//! finds another place, or is page cache and can go; from the kernel's own zones nobody can tell. A guest without a
-//! movable zone is therefore not judged by this at all.
+//! The hypervisor takes plugged memory back in blocks. From `ZONE_MOVABLE` that works as long as
+//! what is in use in a block finds another place, or is page cache and can go; from the kernel's
+//! own zones nobody can tell. A guest without a movable zone is therefore not judged by this at
+//! all.
 //!
-//! Everything that might go is counted as going, and only as much is asked for as must go (the guest sees less memory
-//! than it has): a shrink is refused for this only where it cannot be done.
+//! Everything that might go is counted as going, and only as much is asked for as must go (the
+//! guest sees less memory than it has): a shrink is refused for this only where it cannot be done.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
@@ -142,7 +143,8 @@ impl Pages {
     }
 }
 
-/// Reads `/proc/zoneinfo`, which anybody may read. None if a zone's figures are missing: a file cut short says nothing.
+/// Reads `/proc/zoneinfo`, which anybody may read. None if a zone's figures are missing: a file cut
+/// short says nothing.
 #[must_use]
 pub fn zones(text: &str, page_bytes: u64) -> Option<Zones> {
     let mut found = Zones::default();
@@ -190,7 +192,8 @@ mod tests {
 
     use super::*;
 
-    /// Of a guest with 1 GiB at boot and 2 GiB plugged, of which half is in use; shortened to what is told apart.
+    /// Of a guest with 1 GiB at boot and 2 GiB plugged, of which half is in use; shortened to what
+    /// is told apart.
     const GUEST: &str = include_str!("../../testdata/zoneinfo");
     const PAGE: u64 = 4096;
 

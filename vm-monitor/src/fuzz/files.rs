@@ -1,5 +1,6 @@
-//! The kernel's small files. Each reader is held against what is added to a file, not against a second reader: lines put
-//! before the file must win, the file twice over must read like the file, and lines taken away must be missed.
+//! The kernel's small files. Each reader is held against what is added to a file, not against a
+//! second reader: lines put before the file must win, the file twice over must read like the file,
+//! and lines taken away must be missed.
 
 use protocol::units::Bytes;
 
@@ -42,8 +43,8 @@ pub fn memory_events(data: &[u8]) {
     assert_eq!(oom_counts(&whole), Some(OomCounts { oom, oom_kill }));
 }
 
-/// A PSI file: every line that is read is one of the file's, reads the same when it is written again, and no line changes
-/// how another is read.
+/// A PSI file: every line that is read is one of the file's, reads the same when it is written
+/// again, and no line changes how another is read.
 pub fn pressure_file(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let lines: Vec<_> = pressure_lines(&text).collect();
@@ -97,10 +98,12 @@ pub fn machine_files(data: &[u8]) {
     }
 }
 
-/// The machine's `/proc/zoneinfo`: twice the zones are twice the memory, and no more is given than is movable.
+/// The machine's `/proc/zoneinfo`: twice the zones are twice the memory, and no more is given than
+/// is movable.
 pub fn zone_file(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    // What stands before the first zone belongs to none; in between it must not become the last one's.
+    // What stands before the first zone belongs to none; in between it must not become the last
+    // one's.
     let nobodys = "Node 9, zone   Device\n";
     let both = zones(&format!("{text}\n{nobodys}{text}\n{nobodys}"), 1);
     let Some(once) = zones(&text, 1) else {

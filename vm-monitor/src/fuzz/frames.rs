@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use crate::core::handshake::{HandshakeFailure, negotiate};
 
-/// A frame of an agent's, as a monitor of either version reads it: what is read is written so that it reads the same
-/// again, what is refused is refused with the id it bears, and version 2 reads all of version 1 alike.
+/// A frame of an agent's, as a monitor of either version reads it: what is read is written so that
+/// it reads the same again, what is refused is refused with the id it bears, and version 2 reads
+/// all of version 1 alike.
 pub fn agent_frame(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -70,7 +71,8 @@ pub fn monitor_frame(data: &[u8]) {
     }
 }
 
-/// The first frame of a connection: the highest version of both, or an answer that says why not and is short.
+/// The first frame of a connection: the highest version of both, or an answer that says why not and
+/// is short.
 pub fn handshake(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -141,7 +143,8 @@ fn are_same_agent_frames(one: &AgentFrame, other: &AgentFrame) -> bool {
         }
 }
 
-/// Numbers with a point are read to within the last digit (the JSON reader trades that for speed), all else exactly.
+/// Numbers with a point are read to within the last digit (the JSON reader trades that for speed),
+/// all else exactly.
 fn are_same_sizes(one: Allocation, other: Allocation) -> bool {
     one.mem == other.mem && are_same_numbers(one.cpu, other.cpu)
 }

@@ -1,8 +1,8 @@
 //! What holds for any input, one function for each thing that reads what others wrote.
 //!
-//! These bodies take any bytes and panic when a property does not hold. The coverage-guided fuzzer of `fuzz/` drives them
-//! (`cargo xtask fuzz`), and so do the property tests beside them, which run with all other tests: neither can go stale
-//! without the other.
+//! These bodies take any bytes and panic when a property does not hold. The coverage-guided fuzzer
+//! of `fuzz/` drives them (`cargo xtask fuzz`), and so do the property tests beside them, which run
+//! with all other tests: neither can go stale without the other.
 
 #![expect(
     clippy::missing_panics_doc,

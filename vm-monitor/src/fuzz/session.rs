@@ -1,4 +1,5 @@
-//! A whole session with the core: frames of any bytes between readings, stalls, slow hooks and new connections.
+//! A whole session with the core: frames of any bytes between readings, stalls, slow hooks and new
+//! connections.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,7 +24,8 @@ use crate::core::{Action, CloseReason, ConnectionId, Event, Monitor, Received, S
 
 /// What may be done at one instant before it is taken for going round in circles.
 const ACTIONS_AT_ONCE: usize = 200;
-/// Long enough for everything under way to end: growth is waited for the longest, three seconds for each request.
+/// Long enough for everything under way to end: growth is waited for the longest, three seconds for
+/// each request.
 const UNTIL_ALL_ENDS: Span = Span::from_secs(300);
 /// Most of a session that is played: what a long one finds, a shorter one does.
 const LINES_LIMIT: usize = 40;
@@ -32,12 +34,13 @@ const PAUSE_LIMIT_MS: u64 = 2000;
 /// Requests that may be under way: those that wait, and what they wait for.
 const WAITING_LIMIT: usize = 35;
 
-/// A session in a few bytes and many lines. The first byte is the setup. A line that begins with `+ = ^ % ! ? ~ # @`
-/// changes the world (see [`World::command`]); any other is a frame.
+/// A session in a few bytes and many lines. The first byte is the setup. A line that begins with
+/// `+ = ^ % ! ? ~ # @` changes the world (see [`World::command`]); any other is a frame.
 ///
-/// What holds: each request is answered once and under its id, each unreadable frame by `InvalidMessage`, nothing else is;
-/// own ids are odd and rise; growth is asked for no more than once a second; no shrink is approved on memory that could
-/// not be read; frames stay short; and whatever was sent, the session goes on.
+/// What holds: each request is answered once and under its id, each unreadable frame by
+/// `InvalidMessage`, nothing else is; own ids are odd and rise; growth is asked for no more than
+/// once a second; no shrink is approved on memory that could not be read; frames stay short; and
+/// whatever was sent, the session goes on.
 pub fn session(data: &[u8]) {
     let Some((setup, lines)) = data.split_first() else {
         return;
@@ -137,8 +140,9 @@ impl World {
         }
     }
 
-    /// `+ms` time passes · `=MiB` in use, 0 for unreadable · `^MiB` the bound, 0 for none · `%permille` stalled ·
-    /// `!` hooks and file cache fail or do again · `?` slow or quick · `~` a stall · `#` out of memory · `@` a new agent.
+    /// `+ms` time passes · `=MiB` in use, 0 for unreadable · `^MiB` the bound, 0 for none ·
+    /// `%permille` stalled · `!` hooks and file cache fail or do again · `?` slow or quick · `~` a
+    /// stall · `#` out of memory · `@` a new agent.
     fn command(&mut self, command: u8, number: u64) {
         match command {
             b'+' => self.pass(Span::from_millis(number.min(PAUSE_LIMIT_MS))),

@@ -21,14 +21,15 @@ const BODIES: [Body<'static>; 10] = [
     ("zone_file", zone_file),
 ];
 
-/// Everything the fuzzer starts from holds, and each target has something to start from. What it once found is there too.
+/// Everything the fuzzer starts from holds, and each target has something to start from. What it
+/// once found is there too.
 #[test]
 fn n38_every_seed_holds() {
     test_seeds::hold(&BODIES);
 }
 
-/// A target is a file that hands its bytes to the body of its name, and every body has one. Other crates' bodies are theirs
-/// to hold.
+/// A target is a file that hands its bytes to the body of its name, and every body has one. Other
+/// crates' bodies are theirs to hold.
 #[test]
 fn every_body_is_a_target() {
     let targets = Path::new("../fuzz/targets");

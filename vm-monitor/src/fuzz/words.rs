@@ -6,8 +6,8 @@ use crate::shell::cli::{self, CliError};
 /// A password that must not be shown, whatever is wrong with the rest.
 const SECRET: &str = "hunter2";
 
-/// Words, one to a line: they are a configuration or an error that says what is wrong, and a connection string among
-/// them is never shown.
+/// Words, one to a line: they are a configuration or an error that says what is wrong, and a
+/// connection string among them is never shown.
 pub fn command_line(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     // Where the input itself has the word, showing it proves nothing.

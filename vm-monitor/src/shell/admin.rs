@@ -24,8 +24,9 @@ use crate::core::decision::Watched;
 use crate::core::files::ReadFailure;
 use crate::core::runnable::RunnableLoad;
 
-/// Scrapers at once. Each VM has one agent and perhaps a Prometheus. One more takes the place of the one that has asked least recently,
-/// so that connections on which nobody asks keep the agent from nothing.
+/// Scrapers at once. Each VM has one agent and perhaps a Prometheus. One more takes the place of
+/// the one that has asked least recently, so that connections on which nobody asks keep the agent
+/// from nothing.
 const CONNECTIONS_AT_ONCE: usize = 16;
 /// An idle connection, or a request that does not end, is closed after this.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
@@ -71,7 +72,8 @@ impl Admin {
         timeout(DUMP_LIMIT, asked).await.ok()?
     }
 
-    /// Why memory use cannot be read now, if so. Readings of the core's own are made only while there is an agent.
+    /// Why memory use cannot be read now, if so. Readings of the core's own are made only while
+    /// there is an agent.
     fn memory_failure(&self) -> Option<ReadFailure> {
         if self.watched == Watched::Nothing {
             return None;

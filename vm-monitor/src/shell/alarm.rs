@@ -1,8 +1,9 @@
 //! One timer for the owner's deadline, on a timer descriptor.
 //!
-//! The runtime's own timers wake the process two or three times for each deadline (its wheel has steps of 64 ms, and a
-//! nearer deadline interrupts the wait for a later one). Ten readings a second, for as long as the VM lives, are most of
-//! what this process does, so each should cost one wake-up.
+//! The runtime's own timers wake the process two or three times for each deadline (its wheel has
+//! steps of 64 ms, and a nearer deadline interrupts the wait for a later one). Ten readings a
+//! second, for as long as the VM lives, are most of what this process does, so each should cost one
+//! wake-up.
 
 use std::io;
 

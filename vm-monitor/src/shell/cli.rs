@@ -17,8 +17,8 @@ use crate::core::file_cache::{Sizing, parse_ppm};
 use crate::core::memory::Rules;
 use protocol::units::Bytes;
 
-/// The monitor inside a VM: approves shrinks by what is in use, asks for growth when memory climbs, sizes the database's
-/// file cache, and serves the host metrics the agent reads.
+/// The monitor inside a VM: approves shrinks by what is in use, asks for growth when memory climbs,
+/// sizes the database's file cache, and serves the host metrics the agent reads.
 ///
 /// It never sets memory.high or any other limit of the group it watches.
 #[derive(Debug, Clone, Parser)]
@@ -47,12 +47,13 @@ pub struct Args {
         env = "VM_MONITOR_METRICS_ADDR"
     )]
     metrics_addr: String,
-    /// File with the token that agents must show, at least 16 characters: who asks for the WebSocket without `Authorization:
-    /// Bearer TOKEN` is answered 401, and the present agent stays. Read at the start
+    /// File with the token that agents must show, at least 16 characters: who asks for the
+    /// WebSocket without `Authorization: Bearer TOKEN` is answered 401, and the present agent
+    /// stays. Read at the start
     #[arg(long, value_name = "PATH", env = "VM_MONITOR_AGENT_TOKEN_FILE")]
     agent_token_file: Option<PathBuf>,
-    /// Certificate of the monitor, PEM. With the two below, agents are spoken to by TLS only, and only those with a
-    /// certificate. All three files are read again when they change
+    /// Certificate of the monitor, PEM. With the two below, agents are spoken to by TLS only, and
+    /// only those with a certificate. All three files are read again when they change
     #[arg(long, value_name = "PATH", env = "VM_MONITOR_TLS_CERT")]
     tls_cert: Option<PathBuf>,
     /// Key of that certificate, PEM, mode 0600 or 0400
@@ -61,7 +62,8 @@ pub struct Args {
     /// Authority that has signed the certificates of agents, PEM
     #[arg(long, value_name = "PATH", env = "VM_MONITOR_TLS_CLIENT_CA")]
     tls_client_ca: Option<PathBuf>,
-    /// Group to watch: a name under the cgroup root, or the absolute path of any folder with a cgroup v2 group's files
+    /// Group to watch: a name under the cgroup root, or the absolute path of any folder with a
+    /// cgroup v2 group's files
     #[arg(short, long, value_name = "NAME|PATH", env = "VM_MONITOR_CGROUP")]
     cgroup: Option<String>,
     /// Where cgroup v2 is mounted
@@ -73,8 +75,8 @@ pub struct Args {
     /// Where the kernel's process file system is mounted
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     proc_root: PathBuf,
-    /// Connection to the database whose file cache is managed. Better given by the environment than on a command line,
-    /// if it holds a password
+    /// Connection to the database whose file cache is managed. Better given by the environment than
+    /// on a command line, if it holds a password
     #[arg(
         short,
         long,
@@ -105,11 +107,12 @@ pub struct Args {
     /// How much more than its size the file cache costs, as a share of it
     #[arg(long, value_name = "FRACTION", default_value = "0.1")]
     file_cache_spread: String,
-    /// Whether growth is asked for before use has reached its threshold: by forecast, by memory pressure (PSI), after an
-    /// out-of-memory kill. Off leaves the rule of the mean alone
+    /// Whether growth is asked for before use has reached its threshold: by forecast, by memory
+    /// pressure (PSI), after an out-of-memory kill. Off leaves the rule of the mean alone
     #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::On)]
     ask_early: Switch,
-    /// Folder whose executable files are run before a shrink, which they may veto, and after a growth; empty for none
+    /// Folder whose executable files are run before a shrink, which they may veto, and after a
+    /// growth; empty for none
     #[arg(
         long,
         value_name = "PATH",
@@ -117,8 +120,8 @@ pub struct Args {
         env = "VM_MONITOR_HOOKS"
     )]
     hooks: PathBuf,
-    /// Whether the group's working set is estimated, by reclaiming a little of its memory every ten seconds until that is
-    /// missed. Needs --cgroup
+    /// Whether the group's working set is estimated, by reclaiming a little of its memory every ten
+    /// seconds until that is missed. Needs --cgroup
     #[arg(
         long,
         value_enum,
@@ -127,8 +130,8 @@ pub struct Args {
         env = "VM_MONITOR_WORKING_SET"
     )]
     working_set: Switch,
-    /// Whether the group is brought down to its new size, a little at a time, before a shrink is approved; if that hurts
-    /// the shrink is refused. Needs --cgroup
+    /// Whether the group is brought down to its new size, a little at a time, before a shrink is
+    /// approved; if that hurts the shrink is refused. Needs --cgroup
     #[arg(
         long,
         value_enum,

@@ -43,7 +43,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The name of a PostgreSQL setting, safe to put into a statement: letters, digits, `_` and dots between parts.
+/// The name of a PostgreSQL setting, safe to put into a statement: letters, digits, `_` and dots
+/// between parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingName(String);
 

@@ -1,4 +1,5 @@
-//! Figures that are not part of the memory watch: what the guest sees of its size, and what is pushed to the agent.
+//! Figures that are not part of the memory watch: what the guest sees of its size, and what is
+//! pushed to the agent.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -24,7 +25,8 @@ use crate::core::{Event, OperationId};
 
 /// Size of a page on x86-64, which all guests are.
 const PAGE_BYTES: u64 = 4096;
-/// Most that is read of `/proc/zoneinfo`, bytes: it has some lines for each zone and CPU. Of a longer one nothing is used.
+/// Most that is read of `/proc/zoneinfo`, bytes: it has some lines for each zone and CPU. Of a
+/// longer one nothing is used.
 const ZONEINFO_LIMIT_BYTES: u64 = 1 << 20;
 
 /// Where these figures are read.
@@ -137,7 +139,8 @@ impl Gauges {
         });
     }
 
-    /// Takes this much from the group, in a thread of its own. That it could not be taken shows in the next step.
+    /// Takes this much from the group, in a thread of its own. That it could not be taken shows in
+    /// the next step.
     pub fn reclaim(&self, bytes: Bytes) {
         let Some(group) = self.group.clone() else {
             return;

@@ -1,8 +1,10 @@
-//! Running the hooks: every executable file of one folder, in the order of their names, one after the other.
+//! Running the hooks: every executable file of one folder, in the order of their names, one after
+//! the other.
 //!
-//! A hook gets the event as its argument and the sizes in its environment, and nothing else of ours: no input, a plain
-//! `PATH`, a time limit for all of them together. Before a shrink, any end but status 0 is a veto, a hook that takes too
-//! long as well: nothing shrinks blind. The first line it prints is the reason.
+//! A hook gets the event as its argument and the sizes in its environment, and nothing else of
+//! ours: no input, a plain `PATH`, a time limit for all of them together. Before a shrink, any end
+//! but status 0 is a veto, a hook that takes too long as well: nothing shrinks blind. The first
+//! line it prints is the reason.
 
 use std::fs::Metadata;
 use std::io;
@@ -22,8 +24,8 @@ use super::owner::Inbox;
 use crate::core::hooks::{HookEvent, HookSizes, HookVeto};
 use crate::core::{Event, OperationId};
 
-/// Time for all hooks of one event together. The agent waits 5 s for an answer, and the file cache and the guest's own
-/// size may take 3 s of it.
+/// Time for all hooks of one event together. The agent waits 5 s for an answer, and the file cache
+/// and the guest's own size may take 3 s of it.
 pub const HOOKS_LIMIT: Duration = Duration::from_millis(1500);
 /// Most hooks of a folder; further ones are not run, and that is a veto.
 pub const HOOKS_AT_MOST: usize = 32;

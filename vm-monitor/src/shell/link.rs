@@ -28,14 +28,15 @@ use crate::core::handshake::{HandshakeFailure, Refused, negotiate};
 use crate::core::throttle::Throttle;
 use crate::core::{CloseReason, ConnectionId, Event, Received};
 
-/// Connections that may be on their way through the handshake at once. An agent needs one; the rest are strangers, and
-/// each of them is gone after the time limit.
+/// Connections that may be on their way through the handshake at once. An agent needs one; the rest
+/// are strangers, and each of them is gone after the time limit.
 pub const HANDSHAKES_AT_ONCE: usize = 16;
-/// Frames to one agent that may wait to be written. While it does not read, nothing is read from it either, so at most
-/// an inbox full of its requests is answered; twice that leaves room for requests of our own.
+/// Frames to one agent that may wait to be written. While it does not read, nothing is read from it
+/// either, so at most an inbox full of its requests is answered; twice that leaves room for
+/// requests of our own.
 pub const OUTGOING_LIMIT: usize = 2 * INBOX_LIMIT;
-/// Frames longer than this are not read at all, and end the connection. Between [`MONITOR_FRAME_LIMIT_BYTES`] and this
-/// they are read, dropped and answered.
+/// Frames longer than this are not read at all, and end the connection. Between
+/// [`MONITOR_FRAME_LIMIT_BYTES`] and this they are read, dropped and answered.
 pub const HARD_FRAME_LIMIT_BYTES: usize = 4 * MONITOR_FRAME_LIMIT_BYTES;
 /// How long one write may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);

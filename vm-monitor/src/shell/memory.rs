@@ -201,8 +201,9 @@ fn read_parsed<T>(
     parse(&buffer[..read]).map_err(failure)
 }
 
-/// Whether a file is one of the kernel's. Such a file can be kept open between readings: it cannot be replaced by another of its name
-/// without reads of it failing, where an ordinary one goes on showing what it was.
+/// Whether a file is one of the kernel's. Such a file can be kept open between readings: it cannot
+/// be replaced by another of its name without reads of it failing, where an ordinary one goes on
+/// showing what it was.
 pub(super) fn is_the_kernels(file: &File) -> bool {
     fstatfs(file).is_ok_and(|system| {
         matches!(
@@ -227,7 +228,8 @@ pub(super) fn read_open(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
             Ok(count) => {
                 let is_all = count < buffer.len() - length;
                 length += count;
-                // The kernel composes these files whole: less than there was room for means that this was all.
+                // The kernel composes these files whole: less than there was room for means that
+                // this was all.
                 if is_all {
                     break;
                 }

@@ -1,4 +1,5 @@
-//! Everything with a clock, a socket or a file: it moves bytes, asks the core what to do and tells it what happened.
+//! Everything with a clock, a socket or a file: it moves bytes, asks the core what to do and tells
+//! it what happened.
 
 pub mod admin;
 pub mod alarm;

@@ -1,8 +1,9 @@
 //! The database's side of the file cache: one connection, a few statements.
 //!
-//! The limit is set with `ALTER SYSTEM`, so it outlives a restart of the database, and takes effect with a reload. The
-//! names of the settings come from the configuration; the deployed ones belong to an extension, and a stock PostgreSQL
-//! can have one of its own managed (say `effective_cache_size`).
+//! The limit is set with `ALTER SYSTEM`, so it outlives a restart of the database, and takes effect
+//! with a reload. The names of the settings come from the configuration; the deployed ones belong
+//! to an extension, and a stock PostgreSQL can have one of its own managed (say
+//! `effective_cache_size`).
 
 use std::time::Duration;
 
@@ -59,7 +60,8 @@ impl Database {
         match timeout(ATTEMPT_LIMIT, self.attempt(size)).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                // Whatever the connection is waiting for, its next answer would be to this question.
+                // Whatever the connection is waiting for, its next answer would be to this
+                // question.
                 self.client = None;
                 let seconds = ATTEMPT_LIMIT.as_secs();
                 let detail = format!("no answer within {seconds} s");
@@ -138,7 +140,8 @@ impl Database {
             let connected = tokio_postgres::connect(self.connection.reveal(), NoTls).await;
             let (client, connection) = connected.map_err(|error| {
                 let detail = chain(&error);
-                // A server that answers and turns us away is not one that is away, except while it starts or stops.
+                // A server that answers and turns us away is not one that is away, except while it
+                // starts or stops.
                 match error.code() {
                     Some(code) if !code.code().starts_with("57P") => {
                         CacheFailure::Refused { detail }
@@ -174,7 +177,8 @@ fn setting_of(row: &Row) -> Result<Setting, CacheFailure> {
     })
 }
 
-/// The statement that sets the limit. A setting counted in MB gets a bare number, as the deployed monitor writes it.
+/// The statement that sets the limit. A setting counted in MB gets a bare number, as the deployed
+/// monitor writes it.
 fn alter(name: &SettingName, setting: &Setting, size: Bytes) -> String {
     let (name, mib) = (name.as_str(), size.0 >> 20);
     let least = setting.least.parse::<u64>().unwrap_or(0);

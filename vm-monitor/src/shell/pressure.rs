@@ -1,10 +1,12 @@
 //! Listening to the kernel's signs of want: PSI triggers and the group's `memory.events`.
 //!
-//! A trigger is armed by writing it into a `memory.pressure` file (cgroup v2) or into `/proc/pressure/memory`, and tells
-//! by priority readiness of that descriptor. These two kinds of file are all that this program ever opens for writing,
-//! and only where they are the kernel's. Windows below two seconds need CAP_SYS_RESOURCE; without it the longer ones of
-//! everybody are used. Kernels before 6.5 let nobody without it arm `/proc/pressure/memory` at all, but whoever owns a
-//! group's file may arm that; the root group's `memory.pressure` is the machine's. What cannot be armed is said once and tried again, for a group may come later than the monitor.
+//! A trigger is armed by writing it into a `memory.pressure` file (cgroup v2) or into
+//! `/proc/pressure/memory`, and tells by priority readiness of that descriptor. These two kinds of
+//! file are all that this program ever opens for writing, and only where they are the kernel's.
+//! Windows below two seconds need CAP_SYS_RESOURCE; without it the longer ones of everybody are
+//! used. Kernels before 6.5 let nobody without it arm `/proc/pressure/memory` at all, but whoever
+//! owns a group's file may arm that; the root group's `memory.pressure` is the machine's. What
+//! cannot be armed is said once and tried again, for a group may come later than the monitor.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -26,7 +28,8 @@ use crate::core::pressure::{Scope, Stall, Stalled};
 
 /// How long until a source that could not be listened to, or went away, is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
-/// How often an ordinary file in the place of `memory.events` is read: nobody tells when it changes.
+/// How often an ordinary file in the place of `memory.events` is read: nobody tells when it
+/// changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Stall and window in microseconds, for those who may have short windows.

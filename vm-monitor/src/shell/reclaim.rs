@@ -1,5 +1,5 @@
-//! Taking a little memory from the group: the one use of `memory.reclaim`, by the estimator of the working set and by the
-//! soft squeeze, which are both off unless asked for.
+//! Taking a little memory from the group: the one use of `memory.reclaim`, by the estimator of the
+//! working set and by the soft squeeze, which are both off unless asked for.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -7,7 +7,8 @@ use std::path::Path;
 
 use protocol::units::Bytes;
 
-/// Asks the kernel to take this much from the group. It may take long, so not from the runtime's own thread.
+/// Asks the kernel to take this much from the group. It may take long, so not from the runtime's
+/// own thread.
 ///
 /// # Errors
 /// What the kernel says; `EAGAIN` when it could not take as much, which is no fault.

@@ -1,4 +1,5 @@
-//! The metrics page, in the Prometheus text format, written by hand: a library for it would outweigh the monitor.
+//! The metrics page, in the Prometheus text format, written by hand: a library for it would
+//! outweigh the monitor.
 //!
 //! `host_*` are the names the agent reads (docs/compatibility/agent.md §2.2); they are read from
 //! the kernel at each scrape. A figure that cannot be had is left out: the agent then keeps its

@@ -1,4 +1,5 @@
-//! The part of the metrics page about looking at memory and asking for growth: by deadline, by forecast, by pressure.
+//! The part of the metrics page about looking at memory and asking for growth: by deadline, by
+//! forecast, by pressure.
 
 use std::fmt::Write as _;
 

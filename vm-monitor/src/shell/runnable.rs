@@ -16,7 +16,8 @@ use crate::core::runnable::{PERIOD, Reading, RunnableLoad};
 /// Most read of `schedstat`, bytes: a line for each CPU and for each of its scheduling domains.
 const LIMIT_BYTES: u64 = 1024 * 1024;
 
-/// Reads until cancelled. On a kernel without `schedstat` there are no averages, and the agent takes the kernel's load.
+/// Reads until cancelled. On a kernel without `schedstat` there are no averages, and the agent
+/// takes the kernel's load.
 pub async fn run(
     to: watch::Sender<RunnableLoad>,
     proc_root: PathBuf,

@@ -1,5 +1,6 @@
-//! TLS on the agent's port. Both sides show a certificate: the monitor the one of its files, the agent one that a given
-//! authority has signed. Only then is there a WebSocket, so a stranger cannot take the present agent's place.
+//! TLS on the agent's port. Both sides show a certificate: the monitor the one of its files, the
+//! agent one that a given authority has signed. Only then is there a WebSocket, so a stranger
+//! cannot take the present agent's place.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -95,8 +96,8 @@ impl Identity {
         })
     }
 
-    /// For the next connection, by the files as they are now. Files that cannot be used, such as a certificate whose key
-    /// is yet to be written, leave in force what was.
+    /// For the next connection, by the files as they are now. Files that cannot be used, such as a
+    /// certificate whose key is yet to be written, leave in force what was.
     pub fn acceptor(&mut self) -> TlsAcceptor {
         let stamp = stamp_of(&self.files);
         if stamp != self.stamp {
@@ -135,7 +136,8 @@ pub async fn accept(acceptor: TlsAcceptor, stream: Stream) -> Result<Stream, Han
     }
 }
 
-/// The peer has been told why; a socket closed with unread input would take that back (RFC 1122 §4.2.2.13).
+/// The peer has been told why; a socket closed with unread input would take that back (RFC 1122
+/// §4.2.2.13).
 async fn say_goodbye(mut stream: Stream) {
     let goodbye = async {
         if stream.shutdown().await.is_ok() {

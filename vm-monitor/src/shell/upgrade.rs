@@ -34,7 +34,8 @@ const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
 
-/// Serves the one HTTP request of a connection; the stream after a WebSocket upgrade, `None` if there was none.
+/// Serves the one HTTP request of a connection; the stream after a WebSocket upgrade, `None` if
+/// there was none.
 ///
 /// # Errors
 /// When what comes is no HTTP at all, such as TLS to a port without, or shows no token to a port
@@ -86,7 +87,8 @@ pub async fn upgraded(
 fn answer(request: &Request<Incoming>, token: Option<&AgentToken>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
     *response.status_mut() = StatusCode::NOT_FOUND;
-    // One request to a connection. (hyper's own switch for this would say `close` on an upgrade, too.)
+    // One request to a connection. (hyper's own switch for this would say `close` on an upgrade,
+    // too.)
     response
         .headers_mut()
         .insert(CONNECTION, HeaderValue::from_static("close"));

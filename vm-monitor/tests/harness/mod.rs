@@ -1,4 +1,5 @@
-//! A real monitor on loopback ports, with folders that hold a group's and the kernel's files, and an agent to talk to it.
+//! A real monitor on loopback ports, with folders that hold a group's and the kernel's files, and
+//! an agent to talk to it.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -41,7 +42,8 @@ pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     }
 }
 
-/// A guest's files: a cgroup v2 group and the part of /proc the monitor reads, of a machine with 4 GiB.
+/// A guest's files: a cgroup v2 group and the part of /proc the monitor reads, of a machine with 4
+/// GiB.
 pub struct Files {
     folder: TempDir,
 }
@@ -214,7 +216,8 @@ impl Guest {
         self.state_when("five readings", is_so).await;
     }
 
-    /// Waits until a shrink is approved: before the peak of a moment ago is forgotten it is refused for that.
+    /// Waits until a shrink is approved: before the peak of a moment ago is forgotten it is refused
+    /// for that.
     pub async fn shrinks_at_last(&self, agent: &mut Agent, bytes: u64) {
         let approved = async {
             loop {
@@ -369,7 +372,8 @@ impl Agent {
         MonitorFrame::decode(&text).expect("a frame of ours")
     }
 
-    /// Asks, and takes the answer under that id; requests of the monitor's own in between are dropped.
+    /// Asks, and takes the answer under that id; requests of the monitor's own in between are
+    /// dropped.
     pub async fn call(&mut self, body: AgentBody) -> MonitorBody {
         let id = self.ask(body).await;
         loop {

@@ -1,4 +1,5 @@
-//! `cargo xtask cluster`: a real Kubernetes on this machine or in Docker, for tests and for looking at things by hand.
+//! `cargo xtask cluster`: a real Kubernetes on this machine or in Docker, for tests and for looking
+//! at things by hand.
 
 mod kind;
 pub(crate) mod programs;
@@ -40,14 +41,16 @@ pub(crate) struct Options {
     /// Where the cluster keeps everything [default: a directory of the cache]
     #[arg(long, global = true)]
     dir: Option<PathBuf>,
-    /// A cluster of kind's, in Docker, instead of one of this machine's own processes; without Docker, in one of its own
+    /// A cluster of kind's, in Docker, instead of one of this machine's own processes; without
+    /// Docker, in one of its own
     #[arg(long, global = true)]
     kind: bool,
 }
 
 #[derive(Subcommand)]
 enum Action {
-    /// Build the programs of a control plane, the kubelet, and the nodes' root file system into the cache, once
+    /// Build the programs of a control plane, the kubelet, and the nodes' root file system into the
+    /// cache, once
     Build,
     /// Start a control plane and its nodes and print the path of the kubeconfig
     Up {
@@ -61,7 +64,8 @@ enum Action {
         #[arg(long)]
         images: bool,
     },
-    /// Pack Bellows' own images as OCI archives into a directory, for any cluster: of BELLOWS_BIN and what lies beside it, or built anew
+    /// Pack Bellows' own images as OCI archives into a directory, for any cluster: of BELLOWS_BIN
+    /// and what lies beside it, or built anew
     Images {
         /// The directory
         to: PathBuf,
@@ -129,7 +133,8 @@ pub(crate) fn test_kind(bellows: &Path, may_build: bool) -> Result<Option<&'stat
     kind::test_last(&shell::cache_dir()?.join("cluster"), bellows, may_build)
 }
 
-/// The `bellows` of `BELLOWS_BIN`, with its siblings, as every test takes it; else one that is built as it is shipped.
+/// The `bellows` of `BELLOWS_BIN`, with its siblings, as every test takes it; else one that is
+/// built as it is shipped.
 fn built() -> Result<PathBuf> {
     match std::env::var_os("BELLOWS_BIN").filter(|path| !path.is_empty()) {
         Some(path) => Ok(path.into()),
@@ -168,7 +173,8 @@ fn test(names: &[String], rest: &[String]) -> Result<()> {
     shell::run("the tests of clusters", &mut command)
 }
 
-/// Everything a cluster is made of; without root its nodes are left out. What builds them is installed first.
+/// Everything a cluster is made of; without root its nodes are left out. What builds them is
+/// installed first.
 pub(crate) fn build() -> Result<Vec<PathBuf>> {
     setup::ensure(setup::Need::Everything)?;
     let mut folders = programs::ensure()?;
@@ -178,7 +184,8 @@ pub(crate) fn build() -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// As [`build`]; without Go nothing is done and the tests that need a cluster say so. Returns whether it is there.
+/// As [`build`]; without Go nothing is done and the tests that need a cluster say so. Returns
+/// whether it is there.
 pub(crate) fn build_if_possible() -> Result<bool> {
     setup::ensure(setup::Need::Everything)?;
     let can = programs::ensure_if_possible()?;
@@ -193,7 +200,8 @@ fn kit() -> Result<Command> {
     let build = Cargo {
         command: shell::cargo()?,
         subcommand: &["build", "--bin", "control-plane"],
-        // Of the whole workspace, so that no dependency is compiled with other features than elsewhere.
+        // Of the whole workspace, so that no dependency is compiled with other features than
+        // elsewhere.
         selection: &["--workspace"],
         depends: Depends::Normal,
         trailing: &[],

@@ -1,5 +1,6 @@
-//! The programs of a cluster, built once from their Go modules into the content-addressed store: those of a control plane, the
-//! kubelet of a node, Helm, which installs into it, cert-manager's controllers, and multus, a network plugin.
+//! The programs of a cluster, built once from their Go modules into the content-addressed store:
+//! those of a control plane, the kubelet of a node, Helm, which installs into it, cert-manager's
+//! controllers, and multus, a network plugin.
 //!
 //! ```text
 //! modules/*/go.{mod,sum}  what is built, pinned: the same versions on every machine, and no resolution at build time
@@ -9,8 +10,8 @@
 //!                    coredns:1.12 when `--kind` asks for them
 //! ```
 //!
-//! Kubernetes' own `go.mod` names its staging modules at v0.0.0 and replaces them by folders that a published module does
-//! not have, hence the replacements in ours.
+//! Kubernetes' own `go.mod` names its staging modules at v0.0.0 and replaces them by folders that a
+//! published module does not have, hence the replacements in ours.
 
 mod sets;
 
@@ -105,7 +106,8 @@ fn build_set(set: &Set, work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// As [`ensure`]; without Go nothing is done and the tests that need a cluster say so. Returns whether the programs are there.
+/// As [`ensure`]; without Go nothing is done and the tests that need a cluster say so. Returns
+/// whether the programs are there.
 pub(crate) fn ensure_if_possible() -> Result<bool> {
     if all(&SETS)?.is_none() && !has_go() {
         shell::say(

@@ -1,6 +1,7 @@
-//! Root file systems made of Debian's packages: that of a cluster's nodes, with a container runtime, network plugins and what
-//! they call, and nothing that a machine of flesh would need to boot; one that boots with systemd, to install packages in; and,
-//! for kind where there is no Docker, that of its nodes and one with Docker.
+//! Root file systems made of Debian's packages: that of a cluster's nodes, with a container
+//! runtime, network plugins and what they call, and nothing that a machine of flesh would need to
+//! boot; one that boots with systemd, to install packages in; and, for kind where there is no
+//! Docker, that of its nodes and one with Docker.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,15 +17,16 @@ use crate::shell;
 const NODE: &str = "bellows/node:bookworm";
 /// What guests of another make than ours run.
 pub(crate) const SYSTEMD: &str = "bellows/systemd:bookworm";
-/// What the nodes of kind's run: a machine that boots, with a container runtime, and what kubeadm looks for.
+/// What the nodes of kind's run: a machine that boots, with a container runtime, and what kubeadm
+/// looks for.
 const KIND_NODE: &str = "bellows/kind-node:bookworm";
 /// A machine for Docker where none is installed.
 const DOCKER: &str = "bellows/docker:bookworm";
 const SUITE: &str = "bookworm";
 /// Raised when what follows makes something else of the same packages.
 const RECIPE: &str = "1";
-/// containerd and what it runs pods with; the first process of a node, which reaps orphans; what pods without an image of their
-/// own are made of.
+/// containerd and what it runs pods with; the first process of a node, which reaps orphans; what
+/// pods without an image of their own are made of.
 const PACKAGES: [&str; 10] = [
     "busybox-static",
     "containerd",
@@ -145,7 +147,8 @@ fn mirror() -> Option<String> {
         .find_map(|text| text.lines().find_map(archive_of))
 }
 
-/// The address in a line of either format, if it is that of a Debian archive and not of its security updates.
+/// The address in a line of either format, if it is that of a Debian archive and not of its
+/// security updates.
 fn archive_of(line: &str) -> Option<String> {
     let words = line
         .strip_prefix("URIs:")

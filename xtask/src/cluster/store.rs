@@ -1,5 +1,5 @@
-//! What is built for clusters, in the content-addressed store: a folder with a manifest whose digest is the folder's name, and
-//! a reference that names it.
+//! What is built for clusters, in the content-addressed store: a folder with a manifest whose
+//! digest is the folder's name, and a reference that names it.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -49,8 +49,9 @@ pub(super) fn current(reference: &str, inputs: &str) -> Result<Option<PathBuf>> 
     Ok(is_whole.then_some(folder))
 }
 
-/// The folder a reference names, made of these inputs if it is not there. One at a time is made in the cache's folder `work`, which
-/// goes when it is done: `make` is given that and `out` in it, which is empty and which it fills. `files` are among what it makes.
+/// The folder a reference names, made of these inputs if it is not there. One at a time is made in
+/// the cache's folder `work`, which goes when it is done: `make` is given that and `out` in it,
+/// which is empty and which it fills. `files` are among what it makes.
 pub(super) fn ensure(
     (reference, inputs): (&str, &str),
     (work, what): (&str, &str),
@@ -83,7 +84,8 @@ pub(super) fn ensure(
     Ok(folder)
 }
 
-/// Moves a folder into the store, each step one rename, under the lock of all who change it. `files` tell what is in it.
+/// Moves a folder into the store, each step one rename, under the lock of all who change it.
+/// `files` tell what is in it.
 pub(super) fn publish(
     reference: &str,
     inputs: &str,

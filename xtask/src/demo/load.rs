@@ -14,7 +14,8 @@ use crate::interrupt;
 /// Progress lines so far, shared with the reader thread.
 pub(crate) type Lines = Arc<Mutex<Vec<Progress>>>;
 
-/// Memory the burst takes inside one backend, in pieces of 32 MiB, so that it climbs instead of jumping.
+/// Memory the burst takes inside one backend, in pieces of 32 MiB, so that it climbs instead of
+/// jumping.
 const BURST_SQL: &str = "DO $$
 DECLARE pieces text[];
 BEGIN
@@ -76,7 +77,8 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Starts `clients` clients for `seconds`; progress is appended to `lines` with times since `origin`.
+    /// Starts `clients` clients for `seconds`; progress is appended to `lines` with times since
+    /// `origin`.
     pub(crate) fn start(
         database: &Database,
         clients: u32,

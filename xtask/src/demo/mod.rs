@@ -1,8 +1,8 @@
 //! `cargo xtask demo`: the main job, end to end, on a real guest, with a report.
 //!
-//! A VM with PostgreSQL and our monitor inside goes from its smallest size to its largest and back under a rising and
-//! falling pgbench load and a memory burst. The run fails if the VM did not grow to three times its smallest size, did not
-//! come back, or the guest restarted.
+//! A VM with PostgreSQL and our monitor inside goes from its smallest size to its largest and back
+//! under a rising and falling pgbench load and a memory burst. The run fails if the VM did not grow
+//! to three times its smallest size, did not come back, or the guest restarted.
 
 pub(crate) mod load;
 mod plot;

@@ -47,7 +47,8 @@ pub(crate) struct Resize {
     pub(crate) t: f64,
     #[serde(default)]
     pub(crate) change: String,
-    /// Milliseconds by stage: decision, permit, patch, `monitor_approval`, controller, qmp, `guest_visible`, status.
+    /// Milliseconds by stage: decision, permit, patch, `monitor_approval`, controller, qmp,
+    /// `guest_visible`, status.
     pub(crate) stages_ms: BTreeMap<String, f64>,
 }
 
@@ -82,7 +83,8 @@ pub(crate) struct Sample {
     pub(crate) permit_mem_gib: Option<f64>,
     /// One-minute load of the guest, as its kernel counts it.
     pub(crate) load1: Option<f64>,
-    /// The same of runnable tasks only, less our own shrink: what the agent goes by, from a minute after the boot on.
+    /// The same of runnable tasks only, less our own shrink: what the agent goes by, from a minute
+    /// after the boot on.
     #[serde(default)]
     pub(crate) runnable_load1: Option<f64>,
 }

@@ -1,4 +1,5 @@
-//! One running `bellows up` and one VM in it, driven as a user would: by the `bellows` and `kubectl` commands.
+//! One running `bellows up` and one VM in it, driven as a user would: by the `bellows` and
+//! `kubectl` commands.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, SocketAddr};
@@ -128,7 +129,8 @@ impl Site {
         Ok(self.state.join("vms").join(format!("default_{pod}")))
     }
 
-    /// Resizes so far with their stages, from the admin socket; times are seconds since `origin_unix_us`.
+    /// Resizes so far with their stages, from the admin socket; times are seconds since
+    /// `origin_unix_us`.
     pub(crate) fn resizes(&self, origin_unix_us: i64) -> Result<Vec<Resize>> {
         let text = http::get_unix(&self.state.join("admin.sock"), "/v1/resizes")?;
         let value: Value = serde_json::from_str(&text).context("the resizes are not JSON")?;
@@ -144,7 +146,8 @@ impl Site {
 
     /// One look at the VM: its object as last shown and the load its monitor reports.
     pub(super) fn sample(t: f64, vm: &Value) -> Sample {
-        // A guest that is busy or being resized may not answer in time: then its load is unknown for this second.
+        // A guest that is busy or being resized may not answer in time: then its load is unknown
+        // for this second.
         let page = guest_page(vm).unwrap_or_default();
         let gib = |bytes: f64| bytes / f64::from(1 << 30);
         let slot = quantity(&vm["spec"]["guest"]["memorySlotSize"]).unwrap_or(0.0);
@@ -221,8 +224,8 @@ fn guest_page(vm: &Value) -> Result<String> {
     http::get_tcp(SocketAddr::new(ip, 9100), "/metrics")
 }
 
-/// A metric on a page, summed over its labels; `None` when there is no such name. A name may end in one label, as in
-/// `x_total{outcome="denied"`.
+/// A metric on a page, summed over its labels; `None` when there is no such name. A name may end in
+/// one label, as in `x_total{outcome="denied"`.
 fn metric(page: &str, name: &str) -> Option<f64> {
     let matching = page.lines().filter(|line| {
         line.strip_prefix(name)

@@ -25,7 +25,8 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/bellows.fish"),
 ];
 
-/// Where systemd looks for the unit. The package does not enable it: a machine that only asks clusters needs no `bellows up`.
+/// Where systemd looks for the unit. The package does not enable it: a machine that only asks
+/// clusters needs no `bellows up`.
 const UNIT: &str = "usr/lib/systemd/system/bellows.service";
 
 /// The package of a `bellows`, which is asked for its completions; returns its path.

@@ -121,7 +121,8 @@ mod tests {
         assert!(unit.contains("\nExecStart=/usr/bin/vm-monitor\n"), "{unit}");
     }
 
-    /// What systemd itself says of the unit: nothing in it is unknown or wrong, and little is open to the program.
+    /// What systemd itself says of the unit: nothing in it is unknown or wrong, and little is open
+    /// to the program.
     #[test]
     fn systemd_finds_the_unit_sound_and_well_shut() {
         if !shell::on_path("systemd-analyze") {

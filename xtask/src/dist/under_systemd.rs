@@ -1,4 +1,5 @@
-//! The package installed in a Debian with systemd, booted as a guest: whether the hardened unit leaves the monitor what it needs.
+//! The package installed in a Debian with systemd, booted as a guest: whether the hardened unit
+//! leaves the monitor what it needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ const LOOK_UNIT: &str = "[Unit]\nAfter=vm-monitor.service\n[Service]\nExecStart=
                          EnvironmentFile=/etc/default/vm-monitor\nStandardOutput=file:/dev/ttyS0\n\
                          [Install]\nWantedBy=multi-user.target\n";
 
-/// Kernel, initial RAM disk, a Debian, QEMU and a monitor, all built by earlier steps of `cargo xtask test`.
+/// Kernel, initial RAM disk, a Debian, QEMU and a monitor, all built by earlier steps of
+/// `cargo xtask test`.
 struct Parts {
     guest: PathBuf,
     debian: PathBuf,
@@ -136,8 +138,9 @@ fn boot(parts: &Parts, disk: &Path, folder: &Path) -> String {
     said
 }
 
-/// N46: the package installs, the unit starts under a running systemd with the one capability and the shut doors it asks for,
-/// the monitor arms its triggers all the same, and is there again after `kill -9`.
+/// N46: the package installs, the unit starts under a running systemd with the one capability and
+/// the shut doors it asks for, the monitor arms its triggers all the same, and is there again after
+/// `kill -9`.
 #[test]
 fn n46_the_package_runs_under_systemd() {
     if !shell::is_root() {

@@ -1,11 +1,13 @@
-//! Which room may use which: design's arrows, read from `cargo metadata`; and what a core may not name.
+//! Which room may use which: design's arrows, read from `cargo metadata`; and what a core may not
+//! name.
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use crate::shell;
 
-/// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is not listed is a finding.
+/// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
+/// not listed is a finding.
 const ARROWS: [(&str, &[&str]); 26] = [
     ("protocol", &["test-seeds"]),
     ("telemetry", &["protocol"]),

@@ -1,4 +1,5 @@
-//! `cargo xtask tidy`: rules of the house that no compiler knows. Every rule is checked, all findings are shown at once.
+//! `cargo xtask tidy`: rules of the house that no compiler knows. Every rule is checked, all
+//! findings are shown at once.
 
 mod arrows;
 mod citations;

@@ -89,7 +89,8 @@ impl CallError {
     }
 }
 
-/// A size as the core has it: a part of a milli-CPU counts as a whole one; what is below zero, or no number, as none.
+/// A size as the core has it: a part of a milli-CPU counts as a whole one; what is below zero, or
+/// no number, as none.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,20 +1,22 @@
-//! How fast a monitor is read. A guest is root over its monitor and may send without pause, so frames and
-//! bytes are taken from token buckets. A bucket that is empty pauses the reading; then TCP pushes back.
+//! How fast a monitor is read. A guest is root over its monitor and may send without pause, so
+//! frames and bytes are taken from token buckets. A bucket that is empty pauses the reading; then
+//! TCP pushes back.
 //!
-//! A pause lasts a second and not until the next token: what a flood sends is read in batches, and wishes
-//! of one batch are one ([`super::WISH_GAP`]). So a flood costs a wake-up a second.
+//! A pause lasts a second and not until the next token: what a flood sends is read in batches, and
+//! wishes of one batch are one ([`super::WISH_GAP`]). So a flood costs a wake-up a second.
 
 use protocol::time::{Span, Timestamp};
 
 /// Reading pauses for this long once a bucket is empty.
 pub const PAUSE: Span = Span::from_secs(1);
-/// Frames of one monitor. An honest one sends a handful a second at most: wishes ten times a second,
-/// metrics twice a second, and answers.
+/// Frames of one monitor. An honest one sends a handful a second at most: wishes ten times a
+/// second, metrics twice a second, and answers.
 pub const FRAMES: Rate = Rate {
     per_second: 20,
     burst: 200,
 };
-/// Bytes of one connection to a monitor, below TLS and WebSocket. The burst holds two of the largest frames.
+/// Bytes of one connection to a monitor, below TLS and WebSocket. The burst holds two of the
+/// largest frames.
 pub const BYTES: Rate = Rate {
     per_second: 32 << 10,
     burst: 64 << 10,
@@ -109,8 +111,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// A connection has ended, by a flood or otherwise, after it lasted `lasted`: how long to wait before
-    /// the next one, beside what is waited in any case.
+    /// A connection has ended, by a flood or otherwise, after it lasted `lasted`: how long to wait
+    /// before the next one, beside what is waited in any case.
     pub fn ended(&mut self, by_flood: bool, lasted: Span) -> Span {
         if !by_flood {
             if lasted >= FORGIVEN_AFTER {

@@ -1,5 +1,6 @@
-//! The agent's half of the transactions of one connection, over every order of what may come: right answers, answers of
-//! another kind, late, repeated and unknown ones, complaints, wishes in between, and none at all.
+//! The agent's half of the transactions of one connection, over every order of what may come: right
+//! answers, answers of another kind, late, repeated and unknown ones, complaints, wishes in
+//! between, and none at all.
 
 use std::collections::BTreeMap;
 
@@ -164,7 +165,8 @@ impl Talk<'_> {
         came.end
     }
 
-    /// Time passes: what is overdue by then is given up, and nothing else; health is checked when that is due.
+    /// Time passes: what is overdue by then is given up, and nothing else; health is checked when
+    /// that is due.
     fn pass(&mut self, span: Span) -> Option<Breach> {
         self.now = self.now + span;
         let was_checking = self.waiting.values().any(|ask| *ask == Ask::Health);
@@ -219,7 +221,8 @@ fn conversation(ends: &mut BTreeMap<&'static str, u64>, choices: &mut Choices) {
         done: Vec::new(),
         ends,
     };
-    // Version 2 begins with capabilities, which no choice below answers: they are overdue some time, or end with the rest.
+    // Version 2 begins with capabilities, which no choice below answers: they are overdue some
+    // time, or end with the rest.
     assert_eq!(
         talk.take().frames.len(),
         usize::from(version >= Version::V2)
@@ -254,7 +257,8 @@ fn conversation(ends: &mut BTreeMap<&'static str, u64>, choices: &mut Choices) {
                     urgency: None,
                     wanted: None,
                 };
-                // Its id is the monitor's own, and may be one of ours by chance: it answers nothing.
+                // Its id is the monitor's own, and may be one of ours by chance: it answers
+                // nothing.
                 let (body, id) = (MonitorBodyV2::Asked(asked), choices.below(20));
                 let text = MonitorFrameV2 { body, id }.encode();
                 talk.conversation.received(talk.now, &text);
@@ -308,12 +312,14 @@ fn a_monitor_that_fails_its_health_checks_for_too_long_is_left() {
         }
         assert!(checks < 100, "it never ends");
     };
-    // The first fails 10 s after the start, and one that fails more than 60 s later is one too many.
+    // The first fails 10 s after the start, and one that fails more than 60 s later is one too
+    // many.
     assert_eq!(end, (Timestamp(75_000_000), Breach::Unhealthy));
     assert_eq!(checks, 14);
 }
 
-/// The answer that ends a failed health check for good is itself one to complain of: there is one end, and nothing after it.
+/// The answer that ends a failed health check for good is itself one to complain of: there is one
+/// end, and nothing after it.
 #[test]
 fn a_connection_ends_once() {
     for kind in ["Odd", "DownscaleResult"] {

@@ -1,5 +1,5 @@
-//! Billing: looks at the VMs of this node as the watch shows them, and writes what they used, period by period, into the log of
-//! billing events. Source: docs/compatibility/agent.md §4.6.
+//! Billing: looks at the VMs of this node as the watch shows them, and writes what they used,
+//! period by period, into the log of billing events. Source: docs/compatibility/agent.md §4.6.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -121,7 +121,8 @@ impl Book {
                 None => inner.vms.remove(key),
             };
         }
-        // Changes come in order: whatever else changed while the watch failed has come by now, or comes at once.
+        // Changes come in order: whatever else changed while the watch failed has come by now, or
+        // comes at once.
         if !inner.is_listing {
             inner.meter.certain(now);
         }
@@ -242,7 +243,8 @@ impl Biller {
         }
     }
 
-    /// Writes events with a checkpoint of right now: together, so that a restart neither loses nor repeats anything.
+    /// Writes events with a checkpoint of right now: together, so that a restart neither loses nor
+    /// repeats anything.
     async fn write(&mut self, events: Vec<BillingEvent>) {
         let Some(stream) = &self.stream else { return };
         let lines = events

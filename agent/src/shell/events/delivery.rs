@@ -1,5 +1,6 @@
-//! Brings a log's events to one receiver, batch by batch. A batch gets its bounds and its name on disk before it is sent for the
-//! first time, so whatever happens after that it is sent again as the same batch.
+//! Brings a log's events to one receiver, batch by batch. A batch gets its bounds and its name on
+//! disk before it is sent for the first time, so whatever happens after that it is sent again as
+//! the same batch.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -222,7 +223,8 @@ impl Delivery {
             done: batch.end,
             batch: None,
         };
-        // If this fails, the same batch is sent again after a restart, under the same name and keys.
+        // If this fails, the same batch is sent again after a restart, under the same name and
+        // keys.
         if let Err(error) = self.log.moved(self.name, cursor.clone()).await {
             self.failed("disk error", &error);
         }

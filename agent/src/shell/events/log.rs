@@ -1,9 +1,10 @@
 //! Events on disk, so that a restart loses none and none is sent in two different batches.
 //!
-//! A folder holds segments named by the position of their first event, and one cursor file per receiver. A segment is lines: an
-//! event each, and after each group of events a line that begins with `!` and may hold a checkpoint of who wrote them. A group
-//! counts only with that line, so events and checkpoint are there together or not at all. What follows the last such line was
-//! torn by a crash and is cut off when the log is opened.
+//! A folder holds segments named by the position of their first event, and one cursor file per
+//! receiver. A segment is lines: an event each, and after each group of events a line that begins
+//! with `!` and may hold a checkpoint of who wrote them. A group counts only with that line, so
+//! events and checkpoint are there together or not at all. What follows the last such line was torn
+//! by a crash and is cut off when the log is opened.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -179,8 +180,8 @@ impl EventLog {
         self.checkpoint.as_deref()
     }
 
-    /// Adds a group of events (each one line of JSON) with a checkpoint, on disk when this returns: all of it, or after an error
-    /// nothing. Returns the position after it.
+    /// Adds a group of events (each one line of JSON) with a checkpoint, on disk when this returns:
+    /// all of it, or after an error nothing. Returns the position after it.
     ///
     /// # Errors
     /// [`LogError`]; the same group may be added again.
@@ -267,7 +268,8 @@ impl EventLog {
         Ok(events)
     }
 
-    /// Deletes segments that everybody has received, and the oldest ones of a log that is too large.
+    /// Deletes segments that everybody has received, and the oldest ones of a log that is too
+    /// large.
     ///
     /// # Errors
     /// [`LogError`] when a file cannot be deleted.

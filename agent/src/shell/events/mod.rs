@@ -83,7 +83,8 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Opens the logs and starts writers and deliveries, which end after `cancel`, when everything is told once.
+    /// Opens the logs and starts writers and deliveries, which end after `cancel`, when everything
+    /// is told once.
     ///
     /// # Errors
     /// [`EventsError`]: nothing was sent.
@@ -153,7 +154,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Opens the log of a stream and starts its deliveries, which end when the stream is dropped. `None` without receivers.
+    /// Opens the log of a stream and starts its deliveries, which end when the stream is dropped.
+    /// `None` without receivers.
     fn start(
         section: &str,
         folder: Option<&Path>,

@@ -1,6 +1,6 @@
-//! Receivers of events: an HTTP endpoint, a bucket, a blob container. Each takes a batch under a name that stays the same when
-//! the batch is sent again, so that an object is written over by itself and a request is known by its trace id.
-//! Source: docs/compatibility/agent.md §4.6, §4.7.
+//! Receivers of events: an HTTP endpoint, a bucket, a blob container. Each takes a batch under a
+//! name that stays the same when the batch is sent again, so that an object is written over by
+//! itself and a request is known by its trace id. Source: docs/compatibility/agent.md §4.6, §4.7.
 
 use std::future::Future;
 use std::io::Write as _;

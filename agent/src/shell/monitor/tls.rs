@@ -1,6 +1,7 @@
 //! TLS to a monitor: the agent's own certificate, and the authority that has signed the monitors'.
 //!
-//! The files are read for each connection, so that renewed ones need no restart; connections are few and long.
+//! The files are read for each connection, so that renewed ones need no restart; connections are
+//! few and long.
 
 use std::io;
 
@@ -23,8 +24,8 @@ pub(super) enum TlsError {
     Handshake(#[source] io::Error),
 }
 
-/// Shakes hands by TLS with the monitor of the pod at an address, whatever carries it. Our monitors speak nothing older than TLS
-/// 1.3, and others no TLS at all.
+/// Shakes hands by TLS with the monitor of the pod at an address, whatever carries it. Our monitors
+/// speak nothing older than TLS 1.3, and others no TLS at all.
 pub(super) async fn connect(
     files: &config::MonitorTls,
     address: &str,

@@ -450,7 +450,8 @@ impl Api {
             );
         }
         let left = leads(&self.processes[leader]).unwrap_or_default();
-        // A call begun now is given up within a second or what is left, and may land a second later.
+        // A call begun now is given up within a second or what is left, and may land a second
+        // later.
         let lasts = Span(left.min(Span::from_secs(1)).0 + 1_000_000);
         self.processes[leader].busy_until = now + lasts;
     }
@@ -484,7 +485,8 @@ impl Api {
                 }
             }
             Blow::Leave(n, drained) => {
-                // Whoever says that nothing is under way has waited for its own calls, and begins none any more.
+                // Whoever says that nothing is under way has waited for its own calls, and begins
+                // none any more.
                 let process = &mut self.processes[n];
                 process.lead = Lead::new(rule("nobody").lease_rule());
                 if drained {

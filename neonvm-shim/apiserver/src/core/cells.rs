@@ -5,7 +5,8 @@ use serde_json::Value;
 use super::object::meta;
 use super::time::{WallTime, human_age, seconds_since};
 
-/// The cell of a computed column. Unknown rules give an empty cell, so that a wrong document shows a gap, not an error.
+/// The cell of a computed column. Unknown rules give an empty cell, so that a wrong document shows
+/// a gap, not an error.
 #[must_use]
 pub fn compute(rule: &str, object: &Value, now: WallTime) -> Value {
     match rule {

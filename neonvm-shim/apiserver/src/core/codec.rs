@@ -1,4 +1,5 @@
-//! Between the form a client asks for and the form objects are kept in: versions of a kind, and aliases of a kind.
+//! Between the form a client asks for and the form objects are kept in: versions of a kind, and
+//! aliases of a kind.
 
 use std::borrow::Cow;
 
@@ -41,7 +42,8 @@ impl Form {
         self.alias().is_none() && self.stored.storage_version().name == self.version
     }
 
-    /// Checks a client's object and turns it into the stored form. Absent `apiVersion` and `kind` are filled in.
+    /// Checks a client's object and turns it into the stored form. Absent `apiVersion` and `kind`
+    /// are filled in.
     ///
     /// # Errors
     /// 400 when the object is none, or of another kind or version than the path.

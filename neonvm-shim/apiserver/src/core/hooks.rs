@@ -1,4 +1,5 @@
-//! What single kinds ask beyond their schema: admission of VM objects, and the few rules of core kinds.
+//! What single kinds ask beyond their schema: admission of VM objects, and the few rules of core
+//! kinds.
 
 use serde_json::Value;
 

@@ -1,4 +1,5 @@
-//! The JSONPath forms that printer columns use: `.a.b`, `.a['b.c']`, `.a\.b`, `[0]`, `[*]`, `[?(@.type=="Ready")]`.
+//! The JSONPath forms that printer columns use: `.a.b`, `.a['b.c']`, `.a\.b`, `[0]`, `[*]`,
+//! `[?(@.type=="Ready")]`.
 
 use serde_json::Value;
 

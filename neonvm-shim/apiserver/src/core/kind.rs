@@ -1,7 +1,8 @@
 //! A kind of object, read from a CustomResourceDefinition document.
 //!
-//! Built-in kinds use the same document form plus one extra member, `builtin`, for what a CRD cannot say
-//! (graceful deletion, computed printer cells, …); a document that arrives at run time has no such member.
+//! Built-in kinds use the same document form plus one extra member, `builtin`, for what a CRD
+//! cannot say (graceful deletion, computed printer cells, …); a document that arrives at run time
+//! has no such member.
 
 mod parse;
 

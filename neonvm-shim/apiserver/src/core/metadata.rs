@@ -87,7 +87,8 @@ pub fn schema_document() -> Value {
     })
 }
 
-/// Drops unknown members, `null`s and the obsolete `selfLink`; adds the paths of unknown ones to `dropped`.
+/// Drops unknown members, `null`s and the obsolete `selfLink`; adds the paths of unknown ones to
+/// `dropped`.
 pub fn prune(value: &mut Value, dropped: &mut Vec<String>) {
     let Some(map) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;

@@ -1,4 +1,5 @@
-//! The API server without I/O: requests are applied to a map of objects and give a new object, changes or a refusal.
+//! The API server without I/O: requests are applied to a map of objects and give a new object,
+//! changes or a refusal.
 //!
 //! ```text
 //!   path, query, body ─▶ request ─▶ store::Store::apply ─▶ Reply + changes ─▶ (shell: commit, then publish to view)
@@ -8,15 +9,18 @@
 //!                                     └ delete: finalizers, grace, cascade
 //! ```
 //!
-//! Nothing here reads a clock or draws a random number: both come with the call. Readers use [`view::View`], which the
-//! shell brings up to date only after a commit, so nothing is shown that could still be lost.
+//! Nothing here reads a clock or draws a random number: both come with the call. Readers use
+//! [`view::View`], which the shell brings up to date only after a commit, so nothing is shown that
+//! could still be lost.
 //!
 //! *Invariants*, each with its test:
 //! * the revision only grows, also over removals and restarts — `store::tests::revisions_only_grow`
 //! * a refused call changes nothing — `store::tests::a_refused_call_changes_nothing`
-//! * taking the changes of a call back restores the state before it — `store::tests::rollback_restores_the_state`
+//! * taking the changes of a call back restores the state before it —
+//!   `store::tests::rollback_restores_the_state`
 //! * what is stored can be read back — `fuzz::tests::requests_hold`
-//! * a `/status` write never touches the spec, a plain write never the status — `store::tests::status_and_spec_are_kept_apart`
+//! * a `/status` write never touches the spec, a plain write never the status —
+//!   `store::tests::status_and_spec_are_kept_apart`
 
 pub mod body;
 pub mod cells;

@@ -1,7 +1,8 @@
 //! Built-in kinds against their types in the Kubernetes API.
 //!
-//! Their schemas here leave the leaves open, but an object that does not fit its type would make every typed client's
-//! whole list or watch fail. Such an object is refused on its way in, as the real server refuses what it cannot decode.
+//! Their schemas here leave the leaves open, but an object that does not fit its type would make
+//! every typed client's whole list or watch fail. Such an object is refused on its way in, as the
+//! real server refuses what it cannot decode.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Pod, Secret, ServiceAccount};
@@ -30,7 +31,8 @@ pub fn check(kind: &str, object: &Value) -> Result<(), String> {
     fits.map_err(|error| error.to_string())
 }
 
-/// Drops members that are `null`: for the types of built-in kinds that is the same as absent, and Go clients write many.
+/// Drops members that are `null`: for the types of built-in kinds that is the same as absent, and
+/// Go clients write many.
 pub fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -42,7 +44,8 @@ pub fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Brings amounts (schema nodes of format `quantity`) into canonical spelling: `2` → `"2"`, `"1024Mi"` → `"1Gi"`.
+/// Brings amounts (schema nodes of format `quantity`) into canonical spelling: `2` → `"2"`,
+/// `"1024Mi"` → `"1Gi"`.
 pub fn canonical_quantities(
     value: &mut Value,
     schema: &Schema,

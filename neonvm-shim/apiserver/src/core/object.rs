@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// An object as it is kept: at its storage version, with its JSON text made once for the store and all watchers.
+/// An object as it is kept: at its storage version, with its JSON text made once for the store and
+/// all watchers.
 #[derive(Debug)]
 pub struct Object {
     /// The object.
@@ -96,7 +97,8 @@ pub fn copy_meta(value: &mut Value, from: &Value, name: &str) {
     }
 }
 
-/// Source of the random parts of one request, seeded by the shell so that the core stays deterministic.
+/// Source of the random parts of one request, seeded by the shell so that the core stays
+/// deterministic.
 #[derive(Debug, Clone)]
 pub struct Entropy(u64);
 
@@ -144,8 +146,8 @@ impl Entropy {
     }
 }
 
-/// Whether `name` is a DNS-1123 subdomain: at most 253 characters of lower-case letters, digits, `-` and `.`,
-/// alphanumeric at both ends of each label.
+/// Whether `name` is a DNS-1123 subdomain: at most 253 characters of lower-case letters, digits,
+/// `-` and `.`, alphanumeric at both ends of each label.
 #[must_use]
 pub fn is_dns_subdomain(name: &str) -> bool {
     let label = |label: &str| {

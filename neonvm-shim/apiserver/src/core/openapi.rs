@@ -1,4 +1,5 @@
-//! OpenAPI v3 documents, one per group and version: what `kubectl` validates, explains and patches by.
+//! OpenAPI v3 documents, one per group and version: what `kubectl` validates, explains and patches
+//! by.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +13,8 @@ const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 
-/// `/openapi/v3`: where the documents are. `hash` tells states of the registry apart, so that clients may cache.
+/// `/openapi/v3`: where the documents are. `hash` tells states of the registry apart, so that
+/// clients may cache.
 #[must_use]
 pub fn index(registry: &Registry, hash: impl Fn(&Value) -> String) -> Value {
     let mut paths = Map::new();

@@ -1,8 +1,8 @@
 //! Reading the Kubernetes protobuf form of a few core kinds.
 //!
-//! `kubectl create namespace|configmap|secret|serviceaccount` and some client libraries send core kinds only in this
-//! form, with no way back to JSON. It is read, never written: all of them take JSON answers. Which messages have which
-//! members is data, in `kinds/protobuf.yaml`.
+//! `kubectl create namespace|configmap|secret|serviceaccount` and some client libraries send core
+//! kinds only in this form, with no way back to JSON. It is read, never written: all of them take
+//! JSON answers. Which messages have which members is data, in `kinds/protobuf.yaml`.
 
 use std::collections::BTreeMap;
 

@@ -16,7 +16,8 @@ impl Registry {
     /// Adds or replaces a kind.
     ///
     /// # Errors
-    /// When another kind of the group has the same singular or CamelCase name, or the resource is a built-in one.
+    /// When another kind of the group has the same singular or CamelCase name, or the resource is a
+    /// built-in one.
     pub fn insert(&mut self, kind: Kind) -> Result<(), Cause> {
         let same_group = self
             .kinds
@@ -103,7 +104,8 @@ fn taken(field: &str, name: &str) -> Cause {
     }
 }
 
-/// Order of versions: `v2` before `v1` before `v1beta2` before `v1beta1` before `v1alpha1` before anything else.
+/// Order of versions: `v2` before `v1` before `v1beta2` before `v1beta1` before `v1alpha1` before
+/// anything else.
 fn rank(version: &str) -> (u8, u64, u64) {
     let Some(rest) = version.strip_prefix('v') else {
         return (0, 0, 0);

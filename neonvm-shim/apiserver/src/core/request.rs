@@ -48,7 +48,8 @@ impl Target {
             ..Self::default()
         };
         let rest = match segments {
-            // `namespaces/x/pods` is inside a namespace; `namespaces/x` and `namespaces/x/status` are the object itself.
+            // `namespaces/x/pods` is inside a namespace; `namespaces/x` and `namespaces/x/status`
+            // are the object itself.
             [first, namespace, rest @ ..]
                 if first == "namespaces"
                     && !rest.is_empty()
@@ -134,7 +135,8 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// Reads them from a query. `agent` is the `User-Agent`, whose first word names the writer by default.
+    /// Reads them from a query. `agent` is the `User-Agent`, whose first word names the writer by
+    /// default.
     ///
     /// # Errors
     /// 400 for values that do not exist; 422 for a manager name over 128 characters.

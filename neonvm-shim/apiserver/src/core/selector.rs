@@ -190,7 +190,8 @@ fn key_of(text: &str) -> Option<String> {
     fine.then(|| text.to_owned())
 }
 
-/// A label value: at most 63 characters of letters, digits, `-`, `_`, `.`, an alphanumeric one at both ends.
+/// A label value: at most 63 characters of letters, digits, `-`, `_`, `.`, an alphanumeric one at
+/// both ends.
 fn value_of(text: &str) -> Option<String> {
     is_label_value(text).then(|| text.to_owned())
 }

@@ -1,4 +1,5 @@
-//! Wall time as it appears in objects and tables. The core never reads a clock; the time comes with each request.
+//! Wall time as it appears in objects and tables. The core never reads a clock; the time comes with
+//! each request.
 
 pub use protocol::time::WallTime;
 

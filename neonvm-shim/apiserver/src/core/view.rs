@@ -131,12 +131,13 @@ impl View {
             .insert(place, object)
     }
 
-    /// Serves a kind, and gives its objects the defaults its schema has now. Their revisions stay: to clients it is as
-    /// if the defaults were filled in when reading.
+    /// Serves a kind, and gives its objects the defaults its schema has now. Their revisions stay:
+    /// to clients it is as if the defaults were filled in when reading.
     fn redefine(&mut self, defined: Kind) {
         let schema = Arc::clone(&defined.storage_version().schema);
         let objects = self.kinds.get_mut(&defined.key());
-        // A definition whose names clash is refused before it comes here; an old one that does is not served.
+        // A definition whose names clash is refused before it comes here; an old one that does is
+        // not served.
         if Arc::make_mut(&mut self.registry).insert(defined).is_err() {
             return;
         }

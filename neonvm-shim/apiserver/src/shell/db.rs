@@ -1,10 +1,12 @@
 //! The store on disk: one redb file with all objects as JSON text.
 //!
-//! A file has an identity, a random number made with it, and a position, the last revision given out. Both together say
-//! whether an object that is absent was deleted or was never known here: see [`Db::fork_if_older`].
+//! A file has an identity, a random number made with it, and a position, the last revision given
+//! out. Both together say whether an object that is absent was deleted or was never known here: see
+//! [`Db::fork_if_older`].
 //!
-//! A file that was there and cannot be read is an error that names it, never an empty store: a new file is made under
-//! another name and moved into place only once it is whole, so an empty or short file is always damage.
+//! A file that was there and cannot be read is an error that names it, never an empty store: a new
+//! file is made under another name and moved into place only once it is whole, so an empty or short
+//! file is always damage.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -108,8 +110,9 @@ impl Db {
         })
     }
 
-    /// Gives the store a new identity if somebody has seen a later position of it: it is an older copy then, and from
-    /// here on its revisions mean other changes. `true` if it did. Must precede the first commit.
+    /// Gives the store a new identity if somebody has seen a later position of it: it is an older
+    /// copy then, and from here on its revisions mean other changes. `true` if it did. Must precede
+    /// the first commit.
     ///
     /// # Errors
     /// See [`DbError`].

@@ -1,4 +1,5 @@
-//! The one thread that writes: it applies calls in order, commits many at once, and only then answers and publishes.
+//! The one thread that writes: it applies calls in order, commits many at once, and only then
+//! answers and publishes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use crate::core::view::Change;
 
 /// Calls waiting for the thread. Beyond it callers wait their turn.
 const QUEUE: usize = 1024;
-/// Calls in one commit: enough that the disk's speed does not bound concurrent writers, few enough that the first of
-/// them does not wait long for the last.
+/// Calls in one commit: enough that the disk's speed does not bound concurrent writers, few enough
+/// that the first of them does not wait long for the last.
 const BATCH: usize = 128;
 
 type Answer = Result<Reply, ApiError>;
@@ -26,8 +27,8 @@ enum Job {
     Freeze(oneshot::Sender<Result<(Position, Frozen), DbError>>),
 }
 
-/// The writing thread, waited for at the latest when this goes: the store is closed then. Every [`Engine`] must be gone
-/// by that time.
+/// The writing thread, waited for at the latest when this goes: the store is closed then. Every
+/// [`Engine`] must be gone by that time.
 #[derive(Debug)]
 pub struct StoreThread(Option<std::thread::JoinHandle<()>>);
 
@@ -109,7 +110,8 @@ impl Engine {
 pub struct Backups(mpsc::WeakSender<Job>);
 
 impl Backups {
-    /// Writes a copy of the store to `path`, which must not exist. `None` when the server is stopping.
+    /// Writes a copy of the store to `path`, which must not exist. `None` when the server is
+    /// stopping.
     ///
     /// # Errors
     /// See [`DbError`].

@@ -48,7 +48,8 @@ pub fn make_private_dir(path: &Path) -> Result<(), FileError> {
     made.map_err(failed("create directory", path))
 }
 
-/// Writes a 0600 file: a new file beside it, made durable, then put in its place, so that no reader sees half of it.
+/// Writes a 0600 file: a new file beside it, made durable, then put in its place, so that no reader
+/// sees half of it.
 ///
 /// # Errors
 /// When any step fails; an older file is then untouched.

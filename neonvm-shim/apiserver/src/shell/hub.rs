@@ -1,6 +1,7 @@
 //! What has been committed, for readers; and every change, for watchers.
 //!
-//! One lock guards both, so that a watch starts exactly where its list ended. It is never held across I/O.
+//! One lock guards both, so that a watch starts exactly where its list ended. It is never held
+//! across I/O.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, RwLock};
@@ -13,7 +14,8 @@ use crate::core::view::{Change, View};
 const HISTORY_EVENTS: usize = 4096;
 /// Bytes of JSON kept per kind.
 const HISTORY_BYTES: usize = 16 << 20;
-/// Changes waiting for one watcher. One that falls further behind is closed and must start again from what it has seen.
+/// Changes waiting for one watcher. One that falls further behind is closed and must start again
+/// from what it has seen.
 const WATCH_QUEUE: usize = 1024;
 /// Watchers of all kinds together.
 const MAX_WATCHERS: usize = 4096;
@@ -117,7 +119,8 @@ impl Hub {
             view.replay(&change);
             let change = Arc::new(change);
             if let Some(list) = watchers.get_mut(&change.kind) {
-                // A full queue means a watcher that does not read: it is dropped, the others are not held up.
+                // A full queue means a watcher that does not read: it is dropped, the others are
+                // not held up.
                 list.retain(|watcher| {
                     watcher
                         .try_send(Notice::Change(Arc::clone(&change)))
@@ -145,8 +148,8 @@ impl Hub {
         inner.watchers.retain(|_, list| !list.is_empty());
     }
 
-    /// Starts a watch of one kind after `since` (`None` = from the current state, which `start` reads under the same
-    /// lock).
+    /// Starts a watch of one kind after `since` (`None` = from the current state, which `start`
+    /// reads under the same lock).
     ///
     /// # Errors
     /// See [`WatchRefused`].

@@ -1,7 +1,8 @@
 //! TCP, TLS and HTTP/1.1 connections.
 //!
-//! Without the token a client gets no further than an idle connection, and the longest idle one is closed
-//! for a new one ([`telemetry::connections`]). So connections that nobody uses keep no client out.
+//! Without the token a client gets no further than an idle connection, and the longest idle one is
+//! closed for a new one ([`telemetry::connections`]). So connections that nobody uses keep no
+//! client out.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Our own certificate authority and the server's certificate.
 //!
-//! The authority is made once and kept; the server's certificate is made at every start for the address and names of
-//! that start, and lives in memory only.
+//! The authority is made once and kept; the server's certificate is made at every start for the
+//! address and names of that start, and lives in memory only.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -57,7 +57,8 @@ pub struct Identity {
     pub ca_pem: String,
 }
 
-/// Loads or makes the authority in `dir` and makes a server certificate for `addresses` and `names`.
+/// Loads or makes the authority in `dir` and makes a server certificate for `addresses` and
+/// `names`.
 ///
 /// # Errors
 /// See [`PkiError`].
@@ -132,7 +133,8 @@ fn authority(dir: &Path) -> Result<(String, KeyPair), PkiError> {
             Ok((cert, key))
         }
         (Some(_), None) => Err(damaged("ca.key is missing".to_owned())),
-        // The key is written first: a crash in between leaves it alone, and it has signed nothing yet.
+        // The key is written first: a crash in between leaves it alone, and it has signed nothing
+        // yet.
         (None, Some(_)) => Err(damaged("ca.crt is missing".to_owned())),
     }
 }

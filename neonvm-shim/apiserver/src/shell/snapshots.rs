@@ -1,7 +1,7 @@
 //! Copies of the store that the server makes by itself, in `snapshots/` beside it.
 //!
-//! A name tells everything that the rules below need: `api_IDENTITY_TIME_REVISION.redb`. No file is opened to decide what
-//! is due and what may go.
+//! A name tells everything that the rules below need: `api_IDENTITY_TIME_REVISION.redb`. No file is
+//! opened to decide what is due and what may go.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -146,8 +146,8 @@ fn is_due(all: &[Snapshot], position: Position, now: WallTime) -> bool {
     })
 }
 
-/// The snapshots that may go: of store `id` all but the newest [`KEPT`] and the newest of each of the last [`KEPT_DAYS`]
-/// days; of other stores those older than that.
+/// The snapshots that may go: of store `id` all but the newest [`KEPT`] and the newest of each of
+/// the last [`KEPT_DAYS`] days; of other stores those older than that.
 fn surplus(all: &[Snapshot], id: u64, now: WallTime) -> Vec<PathBuf> {
     let is_old = |one: &Snapshot| now.0.saturating_sub(one.taken.0) > KEPT_DAYS * DAY_US;
     let (own, others): (Vec<_>, Vec<_>) = all.iter().partition(|one| one.position.id == id);

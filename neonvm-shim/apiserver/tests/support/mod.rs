@@ -28,7 +28,8 @@ impl Running {
         Self::start_in(tempfile::tempdir().expect("a directory"))
     }
 
-    /// Starts a server on the state in `dir`. It has a runtime of its own, so that blocking tests do not starve it.
+    /// Starts a server on the state in `dir`. It has a runtime of its own, so that blocking tests
+    /// do not starve it.
     pub(crate) fn start_in(dir: tempfile::TempDir) -> Self {
         let stop = CancellationToken::new();
         let (sender, receiver) = std::sync::mpsc::channel();

@@ -18,17 +18,18 @@ use super::overlay::Holder;
 pub enum Peer {
     /// The API server.
     Api,
-    /// The API server about what a pod requests, an endpoint of its own: a growth that waits for the pod's metadata too waits for
-    /// the slower of the two, not for both.
+    /// The API server about what a pod requests, an endpoint of its own: a growth that waits for
+    /// the pod's metadata too waits for the slower of the two, not for both.
     Requests,
     /// The runner of the VM.
     Runner,
-    /// The API server once more: an issuer may take its time, and nothing else of a VM waits for that.
+    /// The API server once more: an issuer may take its time, and nothing else of a VM waits for
+    /// that.
     Certificates,
 }
 
-/// One thing to do. Writes to the VM object carry the version they rest on, so that one based on an old state is
-/// refused.
+/// One thing to do. Writes to the VM object carry the version they rest on, so that one based on an
+/// old state is refused.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Action {
@@ -114,7 +115,8 @@ pub enum Action {
         /// Seconds it has to end.
         grace_s: u32,
     },
-    /// Take the owners off a pod that is being deleted, so that its deletion cannot hold up the VM's.
+    /// Take the owners off a pod that is being deleted, so that its deletion cannot hold up the
+    /// VM's.
     OrphanPod {
         /// Its name.
         name: String,
@@ -151,7 +153,8 @@ pub enum Action {
         pod: String,
         /// The order.
         order: SizeOrder,
-        /// How many it has taken up, by the state that the order was decided by; nothing of a runner that does not say.
+        /// How many it has taken up, by the state that the order was decided by; nothing of a
+        /// runner that does not say.
         over: Option<u64>,
     },
 }
@@ -252,7 +255,8 @@ impl Kind {
         }
     }
 
-    /// Whether its VM lacks something as long as it fails. CPUs that do not come ahead of their order come with it.
+    /// Whether its VM lacks something as long as it fails. CPUs that do not come ahead of their
+    /// order come with it.
     #[must_use]
     pub fn is_needed(self) -> bool {
         self != Self::PlugAhead
@@ -290,8 +294,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The merge patch that turns `from` into `to`: changed members, `null` for vanished ones, objects by recursion, arrays
-/// whole. `None` when nothing differs.
+/// The merge patch that turns `from` into `to`: changed members, `null` for vanished ones, objects
+/// by recursion, arrays whole. `None` when nothing differs.
 #[must_use]
 pub fn merge_difference(from: &Value, to: &Value) -> Option<Value> {
     match (from, to) {

@@ -1,11 +1,12 @@
 //! CPUs that a guest starts before it may use them, and the write that waits for them.
 //!
-//! A growth is on its pod before it is ordered, and its guest needs longer to start a CPU than that write takes. So the CPUs come
-//! first ([`Draft::plug_ahead`]), held back by the quota, and the write just in time: what it sets off (an API server, a scheduler,
-//! a kubelet and its runtime) works on the same node on which the guest starts its CPUs, and holds them up.
+//! A growth is on its pod before it is ordered, and its guest needs longer to start a CPU than that
+//! write takes. So the CPUs come first ([`Draft::plug_ahead`]), held back by the quota, and the
+//! write just in time: what it sets off (an API server, a scheduler, a kubelet and its runtime)
+//! works on the same node on which the guest starts its CPUs, and holds them up.
 //!
-//! How long a guest takes is what it took the last time; nothing waits for one that has not been seen at it, for longer than
-//! [`LONGEST`], for memory, or once the guest has its CPUs.
+//! How long a guest takes is what it took the last time; nothing waits for one that has not been
+//! seen at it, for longer than [`LONGEST`], for memory, or once the guest has its CPUs.
 
 use protocol::object::Pod;
 use protocol::runner::{CpusAhead, QuotaState, RunnerState};
@@ -17,12 +18,15 @@ use super::action::Action;
 use super::observe::{Fit, size_of};
 use super::plan::{Draft, RunnerView};
 
-/// How long before the guest has its CPUs the write begins: what it takes to write, to be seen and to be ordered.
+/// How long before the guest has its CPUs the write begins: what it takes to write, to be seen and
+/// to be ordered.
 const WRITE: Span = Span::from_millis(20);
-/// The longest that the write waits. A guest's first CPU takes it many times as long as the later ones.
+/// The longest that the write waits. A guest's first CPU takes it many times as long as the later
+/// ones.
 const LONGEST: Span = Span::from_millis(100);
 
-/// CPUs the guest is starting ahead of their order, and how long it took for one of them the last time.
+/// CPUs the guest is starting ahead of their order, and how long it took for one of them the last
+/// time.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct HeadStart {
     /// What one CPU took.
@@ -39,7 +43,8 @@ struct Begun {
 }
 
 impl HeadStart {
-    /// The runner is asked for CPUs of a guest that has `online` of them. A wish for none takes the one before back.
+    /// The runner is asked for CPUs of a guest that has `online` of them. A wish for none takes the
+    /// one before back.
     pub fn asked(&mut self, now: Timestamp, wish: MilliCpu, online: Option<u32>) {
         let more = online.map(|online| wish.rounded_up_cores().saturating_sub(online));
         self.begun = more.filter(|more| *more > 0).map(|more| Begun {
@@ -76,8 +81,9 @@ impl HeadStart {
 }
 
 impl Draft<'_> {
-    /// A guest that waits for its pod's requests, and only for them, need not wait for its own kernel after: that may start its CPUs
-    /// meanwhile, as long as a quota holds them to the time they had.
+    /// A guest that waits for its pod's requests, and only for them, need not wait for its own
+    /// kernel after: that may start its CPUs meanwhile, as long as a quota holds them to the time
+    /// they had.
     pub(super) fn plug_ahead(&mut self, pod: &Pod, state: &RunnerState, by_requests: bool) {
         let wanted = self.vm.spec.guest.in_use().cpu;
         let is_held = matches!(state.quota, QuotaState::Enforced { .. });
@@ -92,7 +98,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether the guest is starting CPUs and nothing else of the size waits for its pod to say so; then to be looked at again.
+    /// Whether the guest is starting CPUs and nothing else of the size waits for its pod to say so;
+    /// then to be looked at again.
     pub(super) fn has_a_head_start(&mut self, wanted: Resources) -> bool {
         let RunnerView::Known(state) = self.input.runner else {
             return false;

@@ -1,4 +1,5 @@
-//! Which notes become events: the same thing said again is counted, not repeated, and no VM can flood the log.
+//! Which notes become events: the same thing said again is counted, not repeated, and no VM can
+//! flood the log.
 
 use std::collections::BTreeMap;
 

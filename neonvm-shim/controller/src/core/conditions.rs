@@ -46,7 +46,8 @@ pub fn clear(list: &mut [Condition], kind: &str, wall: WallTime) {
     }
 }
 
-/// The wire keeps whole seconds; keeping more in memory would make an object differ from its own copy.
+/// The wire keeps whole seconds; keeping more in memory would make an object differ from its own
+/// copy.
 #[must_use]
 pub fn whole_seconds(wall: WallTime) -> WallTime {
     WallTime(wall.0 - wall.0.rem_euclid(1_000_000))

@@ -9,8 +9,9 @@ use super::vm::READ_AGAIN;
 
 /// An object counts as degraded once something about it has had only failures for this long.
 pub const PENDING: Span = Span::from_secs(60);
-/// Failures are over when no new one has come for this long. What is still to be done is tried again within [`READ_AGAIN`] at the
-/// latest, and a try takes less than that; so nobody asks any more for what has not failed again.
+/// Failures are over when no new one has come for this long. What is still to be done is tried
+/// again within [`READ_AGAIN`] at the latest, and a try takes less than that; so nobody asks any
+/// more for what has not failed again.
 pub const OVER: Span = Span(3 * READ_AGAIN.0);
 
 /// How one attempt ended.
@@ -41,9 +42,10 @@ impl Streak {
 /// By object and kind of action: that a pod can be read says nothing of whether one can be made.
 type Streaks<K> = BTreeMap<(String, K), Streak>;
 
-/// Follows the failures of objects by the kind `K` of what was tried. An object is degraded as long as one kind has had failures
-/// for [`PENDING`] and nothing else; it is actively retried while the newest of these is younger than that. A single failure
-/// that nothing follows degrades nobody. Conflicts are kept apart; a failure of another sort clears those of its kind.
+/// Follows the failures of objects by the kind `K` of what was tried. An object is degraded as long
+/// as one kind has had failures for [`PENDING`] and nothing else; it is actively retried while the
+/// newest of these is younger than that. A single failure that nothing follows degrades nobody.
+/// Conflicts are kept apart; a failure of another sort clears those of its kind.
 #[derive(Debug, Clone)]
 pub struct FailureLag<K> {
     failing: Streaks<K>,

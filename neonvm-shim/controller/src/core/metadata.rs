@@ -147,10 +147,11 @@ fn networks(vm: &VirtualMachine, settings: &Settings) -> Option<String> {
     ))
 }
 
-/// The sizes that others add up a node by. A change of them rests on what they were: one that arrives late, or again, does not undo a later
-/// one, unless that has brought back what they were.
+/// The sizes that others add up a node by. A change of them rests on what they were: one that
+/// arrives late, or again, does not undo a later one, unless that has brought back what they were.
 const SIZES: [&str; 2] = [ANNOTATION_VM_USAGE, ANNOTATION_VM_RESOURCES];
-/// All by which others know how much to count for a pod: what a cluster-autoscaler reads of its annotations, and what the scheduler does.
+/// All by which others know how much to count for a pod: what a cluster-autoscaler reads of its
+/// annotations, and what the scheduler does.
 const COUNTED: [&str; 6] = [
     ANNOTATION_VM_USAGE,
     ANNOTATION_VM_RESOURCES,
@@ -205,7 +206,8 @@ pub fn said(found: &ObjectMeta) -> Option<Resources> {
     usage.size()
 }
 
-/// Of a pod's sync, what others count it by. A guest grows once this is so, whatever becomes of the rest.
+/// Of a pod's sync, what others count it by. A guest grows once this is so, whatever becomes of the
+/// rest.
 #[must_use]
 pub fn counted(ops: &[PatchOp]) -> Vec<PatchOp> {
     let is_counted = |path: &str| COUNTED.iter().any(|key| annotation(key) == path);
@@ -225,8 +227,8 @@ pub fn counted(ops: &[PatchOp]) -> Vec<PatchOp> {
     ops.iter().filter_map(part).collect()
 }
 
-/// Where a pod has not the labels and annotations that it was to have by these operations, by the answer to them: a server may change
-/// in the same request what it was asked for.
+/// Where a pod has not the labels and annotations that it was to have by these operations, by the
+/// answer to them: a server may change in the same request what it was asked for.
 #[must_use]
 pub fn unmet<'a>(ops: &'a [PatchOp], found: &ObjectMeta) -> Option<&'a str> {
     let found = json!({"metadata": found});
@@ -255,7 +257,8 @@ pub fn unmet_text(path: &str) -> String {
     format!("the API server takes the patch and leaves {path} otherwise")
 }
 
-/// The operations that give a pod the label by which the watch finds it, and leave all else; empty if it has it.
+/// The operations that give a pod the label by which the watch finds it, and leave all else; empty
+/// if it has it.
 #[must_use]
 pub fn mark(vm: &str, found: &ObjectMeta) -> Vec<PatchOp> {
     let wanted = [(LABEL_VM_NAME.to_owned(), vm.to_owned())].into();
@@ -265,8 +268,8 @@ pub fn mark(vm: &str, found: &ObjectMeta) -> Vec<PatchOp> {
     ops
 }
 
-/// Whether the operations rest on other values of what is counted than a pod has. A server refuses those by the same code as what it
-/// would never take.
+/// Whether the operations rest on other values of what is counted than a pod has. A server refuses
+/// those by the same code as what it would never take.
 #[must_use]
 pub fn rest_on_others(ops: &[PatchOp], found: &ObjectMeta) -> bool {
     SIZES.iter().any(|key| {
@@ -370,7 +373,8 @@ mod tests {
         assert!(!rest_on_others(&growth, &small));
         assert!(rest_on_others(&growth, &grown), "once it is carried out");
         assert!(rest_on_others(&growth, &ObjectMeta::default()));
-        // Of what nobody counts the last word stays, and where nothing was said there is nothing to rest on.
+        // Of what nobody counts the last word stays, and where nothing was said there is nothing to
+        // rest on.
         vm.metadata.labels.insert("a".into(), "b".into());
         let label = expected(&vm, &settings).patch(&grown);
         assert_eq!((label.len(), tests(&label)), (1, 0));

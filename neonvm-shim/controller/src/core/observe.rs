@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use super::pod::{CONTAINER, INIT_CONTAINER};
 
-/// A pod whose deletion was asked this long ago counts as failed, whatever its phase says: a node that does not answer
-/// must not hold a VM for ever. Microseconds.
+/// A pod whose deletion was asked this long ago counts as failed, whatever its phase says: a node
+/// that does not answer must not hold a VM for ever. Microseconds.
 pub const DELETED_COUNTS_AS_FAILED_US: i64 = 5_000_000;
 
 /// State of a runner by its pod (docs/compatibility/neonvm.md §2.3).
@@ -96,7 +96,8 @@ fn says(pod: &Pod, name: &str, value: &str) -> bool {
     variables.any(|it| it.name == name && it.value == value)
 }
 
-/// The very image of the guest's disk in a pod, as its kubelet resolved it; `None` where nobody says it.
+/// The very image of the guest's disk in a pod, as its kubelet resolved it; `None` where nobody
+/// says it.
 #[must_use]
 pub fn disk_image(pod: &Pod) -> Option<&str> {
     let mut all = pod.status.init_container_statuses.iter();
@@ -107,8 +108,8 @@ pub fn disk_image(pod: &Pod) -> Option<&str> {
 /// What a container that does not run yet says when it is on its way.
 const ON_ITS_WAY: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
 
-/// Why a pod that was made does not start: no node takes it, or an image is not to be had, or the like. `None` while there is nothing
-/// unusual to be said.
+/// Why a pod that was made does not start: no node takes it, or an image is not to be had, or the
+/// like. `None` while there is nothing unusual to be said.
 #[must_use]
 pub fn held_up(pod: &Pod) -> Option<String> {
     let mut conditions = pod.status.conditions.iter();
@@ -170,10 +171,12 @@ pub fn end_of(pod: &Pod) -> String {
     words.join(": ")
 }
 
-/// The size a guest has: what both QEMU's quota and the guest's own CPUs allow, and the memory QEMU has plugged.
+/// The size a guest has: what both QEMU's quota and the guest's own CPUs allow, and the memory QEMU
+/// has plugged.
 ///
-/// On its way down a guest keeps the quota of the order before for a while. That counts until it is lowered, because the
-/// guest may use it. A guest that boots has the quota of its largest size, which does not count.
+/// On its way down a guest keeps the quota of the order before for a while. That counts until it is
+/// lowered, because the guest may use it. A guest that boots has the quota of its largest size,
+/// which does not count.
 ///
 /// Until the guest's daemon has answered, plugged CPUs stand for those online.
 #[must_use]

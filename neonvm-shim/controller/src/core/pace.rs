@@ -1,4 +1,5 @@
-//! When something that failed may be tried again, and how fast a VM that keeps ending is started again.
+//! When something that failed may be tried again, and how fast a VM that keeps ending is started
+//! again.
 
 use std::collections::BTreeMap;
 

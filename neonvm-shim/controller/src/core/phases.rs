@@ -37,7 +37,7 @@ use super::{metadata, pod, requests, volumes};
 pub const SILENCE_REPORTED: Span = Span::from_secs(5);
 /// Progress of a resize is written at most this often.
 pub const PROGRESS_INTERVAL: Span = Span::from_millis(250);
-/// What a pod requests follows a guest that shrinks at most this often: a kubelet carries out each change, and tells of it.
+/// Shortest pause between two writes of a pod's requests while its guest shrinks.
 pub const REQUESTS_INTERVAL: Span = Span::from_secs(1);
 
 /// How a VM came to its end.
@@ -47,8 +47,9 @@ enum End {
 }
 
 impl Draft<'_> {
-    /// A controller's write can land after its end, when the migration it was for is gone as well: the VM would be taken for ever.
-    /// Whether it is taken back. No other migration takes it without a newer version of the object.
+    /// A controller's write can land after its end, when the migration it was for is gone as well:
+    /// the VM would be taken for ever. Whether it is taken back. No other migration takes it
+    /// without a newer version of the object.
     pub(super) fn take_back(&mut self) -> bool {
         let Some(taker) = self.stored.migration.clone() else {
             return false;
@@ -96,7 +97,8 @@ impl Draft<'_> {
         }
     }
 
-    /// A name of its own, or that of the guest which the VM adopts. Only a node driver on this machine knows of such guests.
+    /// A name of its own, or that of the guest which the VM adopts. Only a node driver on this
+    /// machine knows of such guests.
     fn first_pod_name(&self) -> String {
         let adopts = self.vm.metadata.annotations.get(ANNOTATION_ADOPTS);
         let is_first = self.stored.restart_count == 0 && !self.input.settings.runners_at_pods;
@@ -136,8 +138,8 @@ impl Draft<'_> {
         self.has_runner_secret()
     }
 
-    /// Whether runners of the VM find the token by which they know us. It is made if it is not there, also for a VM that is
-    /// older than it: a pod that a migration makes asks for it.
+    /// Whether runners of the VM find the token by which they know us. It is made if it is not
+    /// there, also for a VM that is older than it: a pod that a migration makes asks for it.
     pub(super) fn has_runner_secret(&mut self) -> bool {
         let is_there = !self.input.settings.runners_at_pods || self.input.runner_secret_ready;
         if !is_there {
@@ -305,9 +307,10 @@ impl Draft<'_> {
         self.status.node.clone_from(&pod.spec.node_name);
     }
 
-    /// The pod first, then the order: whoever adds up a node by its pods must never see a guest grow before its pod
-    /// says so. Growth therefore waits for the sync, and so does what is less than a guest booted with and more than its pod says by
-    /// now; everything else goes out beside it. A pod says so by its requests, where they tell all of its VM, and its metadata may
+    /// The pod first, then the order: whoever adds up a node by its pods must never see a guest
+    /// grow before its pod says so. Growth therefore waits for the sync, and so does what is less
+    /// than a guest booted with and more than its pod says by now; everything else goes out beside
+    /// it. A pod says so by its requests, where they tell all of its VM, and its metadata may
     /// follow the guest then; else by that part of its metadata by which others count it.
     fn sync_and_size(&mut self, pod: &Pod) {
         if pod.metadata.deletion_timestamp.is_some() {
@@ -354,7 +357,8 @@ impl Draft<'_> {
         }
     }
 
-    /// All in one write; but where that is refused or undone, what is counted goes by itself and first.
+    /// All in one write; but where that is refused or undone, what is counted goes by itself and
+    /// first.
     fn sync(&mut self, pod: &Pod, ops: Vec<PatchOp>, counted: Vec<PatchOp>, can_wait: bool) {
         let is_refused = self.input.failures.contains_key(&Kind::PatchPodMetadata);
         let name = || pod.metadata.name.clone();
@@ -389,8 +393,9 @@ impl Draft<'_> {
         });
     }
 
-    /// What is to change in what the pod requests. An API server or a node that will not have it is told of and holds nobody up:
-    /// what a node has room for is the scheduler's to know, and it has permitted the size.
+    /// What is to change in what the pod requests. An API server or a node that will not have it is
+    /// told of and holds nobody up: what a node has room for is the scheduler's to know, and it has
+    /// permitted the size.
     fn requests(&mut self, pod: &Pod) -> Option<requests::Change> {
         if !self.input.settings.true_requests {
             return None;
@@ -410,8 +415,8 @@ impl Draft<'_> {
         Some(change)
     }
 
-    /// The most a guest has, or comes to have by what its runner was told last or is being told. A runner that has just taken over
-    /// does not know its QEMU yet.
+    /// The most a guest has, or comes to have by what its runner was told last or is being told. A
+    /// runner that has just taken over does not know its QEMU yet.
     fn may_have(&self, state: &RunnerState) -> Option<Resources> {
         if matches!(state.phase, RunnerPhase::Booting | RunnerPhase::Receiving) {
             return None;
@@ -424,8 +429,9 @@ impl Draft<'_> {
         Some(told.fold(has, Resources::field_max))
     }
 
-    /// Whether the pod may say less than it does. The guest has as much as it was made for, or told before, until the status says what
-    /// it has: of a controller that died meanwhile it tells less than that.
+    /// Whether the pod may say less than it does. The guest has as much as it was made for, or told
+    /// before, until the status says what it has: of a controller that died meanwhile it tells less
+    /// than that.
     fn may_say_less(&self) -> bool {
         let RunnerView::Known(state) = self.input.runner else {
             return false;
@@ -440,7 +446,7 @@ impl Draft<'_> {
         has.is_some_and(|has| !has.has_field_above(told))
     }
 
-    /// Whether the guest is on its way down, and what its pod requests has followed it not long ago; then to be looked at again.
+    /// Whether the guest shrinks and its pod's requests followed lately. If so, looks again.
     fn has_yet_to_shrink(&mut self) -> bool {
         let is_there = matches!(self.input.runner, RunnerView::Known(state) if self.fit(state) == Fit::Reached);
         let next = self.input.wished_at.max(self.input.resized_at) + REQUESTS_INTERVAL;
@@ -454,7 +460,7 @@ impl Draft<'_> {
             && requests::tell_all(self.vm, pod)
     }
 
-    /// Whether the resize may be done before it is worth a write that it is under way; then to be looked at again.
+    /// Whether the resize may end before its progress is worth a write. If so, looks again.
     fn may_be_quick(&mut self) -> bool {
         let until = self.input.wished_at + self.input.settings.quick;
         self.stored.phase == VmPhase::Running && self.is_before(until)
@@ -469,8 +475,8 @@ impl Draft<'_> {
         is_before
     }
 
-    /// Where the runner stands. An order of another size that is on its way may yet be taken up: the guest does not have
-    /// the wanted size for good before that order's fate is known.
+    /// Where the runner stands. An order of another size that is on its way may yet be taken up:
+    /// the guest does not have the wanted size for good before that order's fate is known.
     pub(super) fn fit(&self, state: &RunnerState) -> Fit {
         match fit(self.vm.spec.guest.in_use(), state) {
             Fit::Reached if self.is_ordering_another() => Fit::Unordered,
@@ -541,7 +547,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Tells of a resize that is done, also of one that was done before phase Scaling could be written.
+    /// Reports a resize that is done, also one that was done before phase Scaling was written.
     fn scaled(&mut self, state: &RunnerState) {
         let to = size_of(state);
         let from = self.input.scaling_from;
@@ -551,10 +557,12 @@ impl Draft<'_> {
         }
     }
 
-    /// A guest that is told to have another size than the wanted one may be about to grow. Less than before is said only of one that
-    /// is told the wanted size: whoever adds up a node takes it that a guest seen to shrink goes on doing so.
+    /// A guest that is told to have another size than the wanted one may be about to grow. Less
+    /// than before is said only of one that is told the wanted size: whoever adds up a node takes
+    /// it that a guest seen to shrink goes on doing so.
     fn measured(&mut self, state: &RunnerState) {
-        // A runner that has just taken over does not know its QEMU yet: what the one before said stands.
+        // A runner that has just taken over does not know its QEMU yet: what the one before said
+        // stands.
         if state.phase == RunnerPhase::Booting && self.status.memory_size.is_some() {
             return;
         }
@@ -566,7 +574,7 @@ impl Draft<'_> {
         self.status.memory_size = Some(Quantity::from_bytes(size.mem.0));
     }
 
-    /// The guest has the size of this spec, so the spec's revision is the current one. Only equality matters.
+    /// The guest has the spec's size, so the spec's revision is current. Only equality matters.
     fn propagate(&mut self, state: &RunnerState) {
         let Some(target) = self.vm.spec.target_revision else {
             return;
@@ -581,7 +589,8 @@ impl Draft<'_> {
         }
     }
 
-    /// A guest that hangs is told of, and left alone: it may be at work all the same. So is one that its node's disk keeps from it.
+    /// A guest that hangs is told of, and left alone: it may be at work all the same. So is one
+    /// that its node's disk keeps from it.
     fn guest_answers(&mut self, pod: &Pod) {
         let RunnerView::Known(state) = self.input.runner else {
             return;

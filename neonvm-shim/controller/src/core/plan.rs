@@ -1,6 +1,6 @@
-//! One look at a VM: from what is stored, what its pod and runner say and what went wrong lately, to the status it
-//! should have and the things to do now. Pure: the same input gives the same plan, and a plan whose actions have all
-//! been carried out plans nothing more.
+//! One look at a VM: from what is stored, what its pod and runner say and what went wrong lately,
+//! to the status it should have and the things to do now. Pure: the same input gives the same plan,
+//! and a plan whose actions have all been carried out plans nothing more.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -88,7 +88,8 @@ pub struct Input<'a> {
     pub address_released: bool,
     /// What is known of the guest's certificate.
     pub certificate: &'a Course,
-    /// When to ask whether the migration exists that the VM is taken for; `None` once it is known not to.
+    /// When to ask whether the migration exists that the VM is taken for; `None` once it is known
+    /// not to.
     pub ask_taker_at: Option<Timestamp>,
     /// Five characters for the next pod name.
     pub suffix: &'a str,
@@ -102,7 +103,8 @@ pub struct Input<'a> {
     pub resized_at: Timestamp,
     /// CPUs that the guest starts ahead of their order.
     pub head_start: &'a HeadStart,
-    /// The sizes of orders that are on their way to the runner of a pod, or may have been taken up without our knowing.
+    /// The sizes of orders that are on their way to the runner of a pod, or may have been taken up
+    /// without our knowing.
     pub ordering: &'a [(String, Resources)],
     /// The change of what the pod requests that may yet be carried out, or was without our knowing.
     pub resizing: Option<&'a [PatchOp]>,
@@ -352,7 +354,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Goes on with the guest's certificate. What is wrong with `spec.tls` is told, and a VM without a pod gets none before it is right.
+    /// Goes on with the guest's certificate. What is wrong with `spec.tls` is told, and a VM
+    /// without a pod gets none before it is right.
     fn certificate(&mut self) {
         let Some(tls) = &self.vm.spec.tls else {
             return;

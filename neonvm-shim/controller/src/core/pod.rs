@@ -32,7 +32,8 @@ const QEMU_UID: u32 = 36;
 const QEMU_GID: u32 = 34;
 /// Seconds a pod stays on a node that is not ready or not reachable.
 const LOST_NODE_S: u32 = 30;
-/// Second byte of "operating system: unknown" in a gzip header, so that the bytes depend on nothing but the content.
+/// Second byte of "operating system: unknown" in a gzip header, so that the bytes depend on nothing
+/// but the content.
 const GZIP_OS_UNKNOWN: u8 = 255;
 
 /// Builds the pod `status.podName` of `vm`.
@@ -112,7 +113,8 @@ pub fn packed(value: &impl Serialize) -> String {
 
 fn tolerations(vm: &VirtualMachine) -> Vec<Value> {
     let lost = |key: &str| {
-        // The operator is left out on purpose: Equal to the empty value is what the deployed pods have.
+        // The operator is left out on purpose: Equal to the empty value is what the deployed pods
+        // have.
         json!({"key": key, "effect": "NoExecute", "tolerationSeconds": LOST_NODE_S})
     };
     let mut all = vm.spec.tolerations.clone();
@@ -179,7 +181,8 @@ fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value 
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        // With a command the image's own entry point is bypassed, so that the runner is process 1 and gets SIGTERM.
+        // With a command the image's own entry point is bypassed, so that the runner is process 1
+        // and gets SIGTERM.
         "command": ["runner"],
         "args": arguments(vm, status, settings),
         "env": environment(vm, settings, image),
@@ -199,13 +202,15 @@ fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value 
 fn environment(vm: &VirtualMachine, settings: &Settings, image: &str) -> Value {
     let name =
         json!({"name": "K8S_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
-    // Without privileges a runner can make no control group. The container's limit bounds it instead (`requests::bound`).
+    // Without privileges a runner can make no control group. The container's limit bounds it
+    // instead (`requests::bound`).
     let unprivileged = settings.unprivileged_pods;
     let percent = settings.cpu_quota_percent.filter(|_| !unprivileged);
     let quota = percent.map(|it| json!({"name": CPU_QUOTA_PERCENT, "value": it.to_string()}));
     let network = settings.guest_network;
     let network = network.map(|it| json!({"name": GUEST_NETWORK, "value": it.as_str()}));
-    // What came with us knows TLS. Of a runner that somebody else chose nobody knows that before it is tried.
+    // What came with us knows TLS. Of a runner that somebody else chose nobody knows that before it
+    // is tried.
     let knows_tls = settings.runners_at_pods && image == settings.runner_image;
     let orders = knows_tls.then(|| json!({"name": RUNNER_ORDERS, "value": ORDERS_BY_TLS}));
     let privileges =

@@ -1,7 +1,8 @@
-//! The power state of a VM: `bellows.dev/power-state: stopped` keeps it without a pod. Object and disk stay.
+//! The power state of a VM: `bellows.dev/power-state: stopped` keeps it without a pod. Object and
+//! disk stay.
 //!
-//! Condition `Stopped` says that a VM has no pod for this reason, so that it starts again when the annotation goes,
-//! whatever its restart policy says about guests that end by themselves.
+//! Condition `Stopped` says that a VM has no pod for this reason, so that it starts again when the
+//! annotation goes, whatever its restart policy says about guests that end by themselves.
 
 use protocol::annotations::{ANNOTATION_POWER_STATE, POWER_STOPPED};
 use protocol::vm::{VirtualMachine, VmPhase};
@@ -19,7 +20,8 @@ pub fn is_to_be_off(vm: &VirtualMachine) -> bool {
 }
 
 impl Draft<'_> {
-    /// Whether the VM's phase is decided by its power state: it is to be off, or comes back from that.
+    /// Whether the VM's phase is decided by its power state: it is to be off, or comes back from
+    /// that.
     pub(super) fn power(&mut self) -> bool {
         if is_to_be_off(self.vm) {
             self.switch_off();

@@ -20,7 +20,8 @@ use super::pod::CONTAINER;
 
 /// The subresource by which a pod is resized (Kubernetes 1.33 and later).
 pub const SUBRESOURCE: &str = "resize";
-/// Type of the condition by which a kubelet says that it has not yet, or will never, set aside what a pod requests.
+/// Type of the condition by which a kubelet says that it has not yet, or will never, set aside what
+/// a pod requests.
 const PENDING: &str = "PodResizePending";
 
 /// One resource a pod may request.
@@ -72,9 +73,9 @@ pub(super) fn insert(resources: &mut serde_json::Map<String, Value>, vm: &Virtua
     }
 }
 
-/// Limits the CPU time of a new container whose runner cannot hold QEMU to a quota: `percent` of the
-/// VM's largest size, and at least one CPU, so that a small guest boots in time. A limit by the largest
-/// size never has to follow a resize.
+/// Limits the CPU time of a new container whose runner cannot hold QEMU to a quota: `percent` of
+/// the VM's largest size, and at least one CPU, so that a small guest boots in time. A limit by the
+/// largest size never has to follow a resize.
 pub(super) fn bound(
     resources: &mut serde_json::Map<String, Value>,
     vm: &VirtualMachine,
@@ -91,8 +92,9 @@ pub(super) fn bound(
     }
 }
 
-/// The part of a size that a node is to set aside for it: less by the VM's over-commit factors, never
-/// nothing. It is rounded up, as the scheduler takes the request times the factor for the size.
+/// The part of a size that a node is to set aside for it: less by the VM's over-commit factors,
+/// never nothing. It is rounded up, as the scheduler takes the request times the factor for the
+/// size.
 fn shared(vm: &VirtualMachine, size: Resources) -> Resources {
     let overcommit: Overcommit = vm.spec.overcommit.unwrap_or_default();
     let part = |whole: u64, factor: Option<Quantity>| {
@@ -120,10 +122,12 @@ pub(super) struct Change {
     pub(super) grows: bool,
 }
 
-/// What is to change in the requests of `pod` so that its node sets aside what `vm` is to have and still `has`; of a guest that
-/// does not say what it has, only more than before. `None` when nothing is.
+/// What is to change in the requests of `pod` so that its node sets aside what `vm` is to have and
+/// still `has`; of a guest that does not say what it has, only more than before. `None` when
+/// nothing is.
 ///
-/// The change rests on the pod as it is seen: one that arrives late, or a second time, would undo a newer one.
+/// The change rests on the pod as it is seen: one that arrives late, or a second time, would undo a
+/// newer one.
 pub(super) fn change(vm: &VirtualMachine, pod: &Pod, has: Option<Resources>) -> Option<Change> {
     let mut containers = pod.spec.containers.iter();
     let at = containers.position(|container| container.name == CONTAINER)?;
@@ -165,7 +169,8 @@ pub(super) fn change(vm: &VirtualMachine, pod: &Pod, has: Option<Resources>) -> 
     (change.ops.len() > tests).then_some(change)
 }
 
-/// Whether the operations set less than the VM is to have: carried out late, they would undercut a guest that has grown.
+/// Whether the operations set less than the VM is to have: carried out late, they would undercut a
+/// guest that has grown.
 pub(super) fn undercuts(vm: &VirtualMachine, ops: &[PatchOp]) -> bool {
     let wanted = shared(vm, vm.spec.guest.in_use());
     let sets_less = |resource: Resource| {
@@ -180,8 +185,8 @@ pub(super) fn undercuts(vm: &VirtualMachine, ops: &[PatchOp]) -> bool {
     Resource::ALL.into_iter().any(sets_less)
 }
 
-/// Whether the operations rest on another state of the pod than this one. A server answers that as it answers what it will never
-/// have, so it is to be told apart from it by a look at the pod.
+/// Whether the operations rest on another state of the pod than this one. A server answers that as
+/// it answers what it will never have, so it is to be told apart from it by a look at the pod.
 #[must_use]
 pub fn rest_on_another(ops: &[PatchOp], pod: &Pod) -> bool {
     let seen = ops.iter().find_map(|op| match op {

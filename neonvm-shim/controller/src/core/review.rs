@@ -1,8 +1,9 @@
-//! Admission of VM objects in front of a real API server: what is answered to an `AdmissionReview`. The rules are those the embedded
-//! API server applies itself (`protocol::admission`). Source: docs/compatibility/neonvm.md §1.9.
+//! Admission of VM objects in front of a real API server: what is answered to an `AdmissionReview`.
+//! The rules are those the embedded API server applies itself (`protocol::admission`). Source:
+//! docs/compatibility/neonvm.md §1.9.
 //!
-//! A change that leaves the spec as it is (labels, finalizers, owners) always passes: an object that was stored before there were
-//! rules must still be able to go.
+//! A change that leaves the spec as it is (labels, finalizers, owners) always passes: an object
+//! that was stored before there were rules must still be able to go.
 
 use std::collections::BTreeSet;
 
@@ -172,8 +173,9 @@ fn validated(kind: &str, request: &Value, excused: &Excused) -> Answer {
     }
 }
 
-/// The object in the form it is kept in, and what of it cannot be read. It was not necessarily brought into that form before: a size of
-/// a VM of which nothing else changes is not sent to be (`webhook.yaml`).
+/// The object in the form it is kept in, and what of it cannot be read. It was not necessarily
+/// brought into that form before: a size of a VM of which nothing else changes is not sent to be
+/// (`webhook.yaml`).
 fn kept(kind: &str, object: &Value) -> (Value, Result<(), Vec<FieldError>>) {
     let mut kept = object.clone();
     match admission::normalise(kind, &mut kept) {

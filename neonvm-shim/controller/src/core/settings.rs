@@ -12,17 +12,17 @@ use super::overlay::Overlay;
 /// (docs/compatibility/neonvm.md §1.3).
 pub const SLOT_ALIGNMENT_BYTES: u64 = protocol::vm::MEMORY_BLOCK_BYTES;
 
-/// A resize that takes no longer is written once, when it is done: every write costs the machine time that the guest needs
-/// to carry the resize out. Long enough for a gibibyte to come online on a busy machine, short enough that whoever looks at the VM sees
-/// what it is doing.
+/// A resize that takes no longer is written once, when it is done: every write costs the machine
+/// time that the guest needs to carry the resize out. Long enough for a gibibyte to come online on
+/// a busy machine, short enough that whoever looks at the VM sees what it is doing.
 const QUICK: Span = Span::from_millis(250);
 
 /// How the two terms of ours join the node affinity of a VM's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AffinityStyle {
-    /// One more term beside the user's. Terms are OR-ed by Kubernetes, so a user's own term is weakened; kept for
-    /// clusters that relied on it.
+    /// One more term beside the user's. Terms are OR-ed by Kubernetes, so a user's own term is
+    /// weakened; kept for clusters that relied on it.
     Appended,
     /// Into each of the user's terms, so that both hold.
     Joined,
@@ -77,7 +77,8 @@ impl std::str::FromStr for SecretName {
     }
 }
 
-/// Settings of the controller's core. Two presets: [`Settings::one_machine`] and [`Settings::cluster`].
+/// Settings of the controller's core. Two presets: [`Settings::one_machine`] and
+/// [`Settings::cluster`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Settings {
     /// Written into VMs that name no mode.
@@ -90,14 +91,14 @@ pub struct Settings {
     pub qemu_disk_cache: DiskCache,
     /// Passes `-skip-cgroup-management` and leaves the cgroup mount out.
     pub skip_cgroup_management: bool,
-    /// What QEMU may use of the node's CPU time, in per cent of the VM's milli-CPU, enforced by a runner of ours in the pod's own
-    /// cgroup; `None` says nothing of it to the runner.
+    /// What QEMU may use of the node's CPU time, in per cent of the VM's milli-CPU, enforced by a
+    /// runner of ours in the pod's own cgroup; `None` says nothing of it to the runner.
     pub cpu_quota_percent: Option<u32>,
     /// How guests are connected to their pods; `None` says nothing of it to the runner.
     pub guest_network: Option<GuestNetwork>,
-    /// Runner pods have no privileges, so that namespaces of Pod Security level `baseline` admit them:
-    /// QEMU's own network, and a limit of the container in place of the quota. A VM's core sets it when
-    /// the API server refuses the pod for its privileges.
+    /// Runner pods have no privileges, so that namespaces of Pod Security level `baseline` admit
+    /// them: QEMU's own network, and a limit of the container in place of the quota. A VM's core
+    /// sets it when the API server refuses the pod for its privileges.
     pub unprivileged_pods: bool,
     /// Passes `-use-virtio-console`.
     pub use_virtio_console: bool,
@@ -109,13 +110,16 @@ pub struct Settings {
     pub true_requests: bool,
     /// Seconds before the first readiness probe: a floor of the boot time seen.
     pub readiness_initial_delay_s: u32,
-    /// API servers go on keeping who set which field of VMs and runner pods, though nobody applies parts of them.
+    /// API servers go on keeping who set which field of VMs and runner pods, though nobody applies
+    /// parts of them.
     pub keep_field_owners: bool,
-    /// How long a resize may take before the object says phase Scaling, and the pod that the VM shrinks.
+    /// How long a resize may take before the object says phase Scaling, and the pod that the VM
+    /// shrinks.
     pub quick: Span,
     /// How node affinity is joined.
     pub affinity: AffinityStyle,
-    /// Scheduler of VMs that name none; `None` leaves the choice to the cluster, whose own scheduler takes them.
+    /// Scheduler of VMs that name none; `None` leaves the choice to the cluster, whose own
+    /// scheduler takes them.
     pub default_scheduler: Option<String>,
     /// The addresses of the overlay; `None`: VMs get none.
     pub overlay: Option<Overlay>,
@@ -126,13 +130,15 @@ pub struct Settings {
     /// The secret of the key from which the tokens of guests' monitors are derived; `None`: guests
     /// get none.
     pub monitor_key: Option<SecretName>,
-    /// Only runners of pods bound to this node are reachable by their control socket; `None`: all are.
+    /// Only runners of pods bound to this node are reachable by their control socket; `None`: all
+    /// are.
     pub local_node: Option<String>,
 }
 
 impl Settings {
-    /// For `bellows up`: runners are processes beside us, no device plugin, no probe delay, one pod at a time, and no
-    /// scheduler but ours, so that a VM that names none is not left waiting for one.
+    /// For `bellows up`: runners are processes beside us, no device plugin, no probe delay, one pod
+    /// at a time, and no scheduler but ours, so that a VM that names none is not left waiting for
+    /// one.
     #[must_use]
     pub fn one_machine() -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! Where the time of a resize goes, as far as the controller sees it: from the watch event to the order, what the runner
-//! stamped, and from its report to the status written.
+//! Where the time of a resize goes, as far as the controller sees it: from the watch event to the
+//! order, what the runner stamped, and from its report to the status written.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,8 @@ use protocol::units::Resources;
 
 use super::plan::Moment;
 
-/// Resizes followed at once: the newest, and one whose status is being written while the next is already ordered.
+/// Resizes followed at once: the newest, and one whose status is being written while the next is
+/// already ordered.
 const FOLLOWED: usize = 2;
 
 /// Follows the newest resizes.

@@ -1,5 +1,6 @@
-//! Pods that the watch shows no more. It shows those that are marked as a VM's, so such a pod is gone or has lost the mark, and only a
-//! read tells which: a guest that runs is not given up for a label.
+//! Pods that the watch shows no more. It shows those that are marked as a VM's, so such a pod is
+//! gone or has lost the mark, and only a read tells which: a guest that runs is not given up for a
+//! label.
 
 use std::collections::BTreeMap;
 

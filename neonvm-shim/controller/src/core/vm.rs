@@ -1,9 +1,11 @@
 //! One VM's state machine: events in, actions out, at most one action per peer under way.
 //!
-//! It holds the newest known state of the VM, its pods and its runner, and plans from scratch ([`plan()`]) whenever it is
-//! asked what to do. So whatever was missed, repeated or reordered changes nothing but how soon the right thing happens.
+//! It holds the newest known state of the VM, its pods and its runner, and plans from scratch
+//! ([`plan()`]) whenever it is asked what to do. So whatever was missed, repeated or reordered
+//! changes nothing but how soon the right thing happens.
 //!
-//! Cold start: everything is read from the objects and the runner; nothing of this struct needs to survive.
+//! Cold start: everything is read from the objects and the runner; nothing of this struct needs to
+//! survive.
 
 mod done;
 mod dump;
@@ -38,7 +40,8 @@ use super::unseen::{Found, Unseen};
 pub const LOOK_AGAIN: Span = Span::from_secs(15);
 /// Whatever the watches say or not, a VM and its pod are read afresh after this long.
 pub const READ_AGAIN: Span = Span::from_secs(60);
-/// A VM that is taken for a migration is left to it this long before it is asked whether there is one.
+/// A VM that is taken for a migration is left to it this long before it is asked whether there is
+/// one.
 pub const TAKER_PATIENCE: Span = Span::from_secs(10);
 /// Notes kept for a shell that does not fetch them; the oldest fall out.
 const NOTES_LIMIT: usize = 64;
@@ -184,13 +187,15 @@ pub struct VmCore {
     progress_at: Timestamp,
     resized_at: Timestamp,
     head_start: HeadStart,
-    /// Orders to a pod's runner, and the sizes they order, that are on their way or may have been taken up without our knowing: until the
-    /// runner answers a later one, or the same sent again.
+    /// Orders to a pod's runner, and the sizes they order, that are on their way or may have been
+    /// taken up without our knowing: until the runner answers a later one, or the same sent again.
     ordering: Vec<(String, Resources)>,
-    /// A change of what the pod requests that may have been carried out or not, until the pod is read.
+    /// A change of what the pod requests that may have been carried out or not, until the pod is
+    /// read.
     resize_unsure: Option<Vec<PatchOp>>,
     scaling_from: Option<Resources>,
-    /// What the runner had when the order under way was decided: its news may overtake the order's answer.
+    /// What the runner had when the order under way was decided: its news may overtake the order's
+    /// answer.
     ordered_from: Option<Resources>,
     must_read_vm: bool,
     read_at: Timestamp,
@@ -316,7 +321,8 @@ impl VmCore {
         Some(action)
     }
 
-    /// The secrets that a pod mounts are looked for again while it may wait for them: nothing tells that one is gone.
+    /// The secrets that a pod mounts are looked for again while it may wait for them: nothing tells
+    /// that one is gone.
     fn doubt_secrets(&mut self) {
         let status = self.vm.as_ref().and_then(|vm| vm.status.as_ref());
         if status.is_some_and(|status| status.phase == VmPhase::Pending) {
@@ -364,7 +370,8 @@ impl VmCore {
             .then_some(status.pod_name.as_str())
     }
 
-    /// Where the runner of that pod listens; `None` where it has a socket on this machine, or no address yet.
+    /// Where the runner of that pod listens; `None` where it has a socket on this machine, or no
+    /// address yet.
     #[must_use]
     pub fn link_address(&self) -> Option<PodRunner> {
         if !self.settings.runners_at_pods {
@@ -482,7 +489,8 @@ impl VmCore {
         })
     }
 
-    /// The change of what the pod requests that is under way, or whose end is not known. One that keeps failing holds nobody up.
+    /// The change of what the pod requests that is under way, or whose end is not known. One that
+    /// keeps failing holds nobody up.
     fn resizing(&self) -> Option<&[PatchOp]> {
         if let Some(Action::ResizePod { ops, .. }) = self.busy.get(&Peer::Requests) {
             return Some(ops);
@@ -521,8 +529,9 @@ impl VmCore {
                     self.must_read_vm = false;
                 }
                 let edited = held.metadata.generation != vm.metadata.generation;
-                // The server answers again. What only it can refuse is not hurried by our own writes, though: a refusal
-                // told in the status would lead to the next refusal at once.
+                // The server answers again. What only it can refuse is not hurried by our own
+                // writes, though: a refusal told in the status would lead to the next refusal at
+                // once.
                 let with_the_vm = [Kind::ReadVm, Kind::PatchVm, Kind::WriteStatus];
                 self.pace
                     .hurry_only(at.now, |kind| edited || with_the_vm.contains(&kind));
@@ -558,7 +567,8 @@ impl VmCore {
     /// Whether it is not older than what is known.
     fn saw_pod(&mut self, at: Moment, pod: Pod) -> bool {
         let name = pod.metadata.name.clone();
-        // Versions go on from one pod to the next of its name: what is known of the next is not undone by old news.
+        // Versions go on from one pod to the next of its name: what is known of the next is not
+        // undone by old news.
         let older = self.pods.get(&name).is_some_and(|held| {
             is_older(
                 &pod.metadata.resource_version,
@@ -571,7 +581,8 @@ impl VmCore {
         if self.absent.as_ref() == Some(&name) {
             self.absent = None;
         }
-        // What was read again and is as it was promises nothing: a patch that it led to would be refused again.
+        // What was read again and is as it was promises nothing: a patch that it led to would be
+        // refused again.
         let is_news = self.pods.get(&name) != Some(&pod);
         self.pods.insert(name, pod);
         if is_news {
@@ -664,8 +675,8 @@ pub(super) fn suffix(seed: &mut u64) -> String {
     text
 }
 
-/// Whether a version is older than another. Versions are numbers on every known server; where they are not, nothing is
-/// older.
+/// Whether a version is older than another. Versions are numbers on every known server; where they
+/// are not, nothing is older.
 pub(super) fn is_older(version: &str, than: &str) -> bool {
     match (version.parse::<u64>(), than.parse::<u64>()) {
         (Ok(version), Ok(than)) => version < than,

@@ -10,9 +10,9 @@ use super::settings::Settings;
 pub const SSH_PUBLIC: &str = "ssh-publickey";
 /// Volume that holds the SSH private key, for people in the runner's container.
 pub const SSH_PRIVATE: &str = "ssh-privatekey";
-/// Volume that holds what a runner shares with others: the token by which it knows its controller, the certificate by which that
-/// knows it, and the key by which it moves its guest to another one; and where that appears. It gives way to a disk of that name
-/// ([`token_volume`]).
+/// Volume that holds what a runner shares with others: the token by which it knows its controller,
+/// the certificate by which that knows it, and the key by which it moves its guest to another one;
+/// and where that appears. It gives way to a disk of that name ([`token_volume`]).
 pub const RUNNER_TOKEN: &str = "runner-token";
 /// The key of the token in its secret, and the file it appears as.
 pub const TOKEN: &str = "token";
@@ -137,8 +137,8 @@ pub(super) fn mounts(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
     all
 }
 
-/// What the token's volume is called: of all our own names it alone is none that admission keeps from disks, as the deployed system
-/// takes such a disk.
+/// What the token's volume is called: of all our own names it alone is none that admission keeps
+/// from disks, as the deployed system takes such a disk.
 fn token_volume(vm: &VirtualMachine) -> String {
     let is_free = |name: &String| vm.spec.disks.iter().all(|disk| disk.name != *name);
     let others = (2_usize..).map(|count| format!("{RUNNER_TOKEN}-{count}"));

@@ -19,8 +19,8 @@ use super::state::StateHandle;
 pub struct Waits {
     /// Set while it waits for the lead: then it is as ready as it can be.
     pub for_lead: Arc<AtomicBool>,
-    /// Set once its webhook serves and is trusted, if it has one. Objects are refused while nobody answers for them: whoever waits
-    /// for this replica waits for its webhook too.
+    /// Set once its webhook serves and is trusted, if it has one. Objects are refused while nobody
+    /// answers for them: whoever waits for this replica waits for its webhook too.
     pub is_asked: Option<Arc<AtomicBool>>,
 }
 

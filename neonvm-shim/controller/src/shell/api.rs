@@ -68,7 +68,8 @@ impl ApiError {
         }
     }
 
-    /// Whether the server was not reached, or had no answer for now: the same request may work later. Others need somebody's hand.
+    /// Whether the server was not reached, or had no answer for now: the same request may work
+    /// later. Others need somebody's hand.
     pub(super) fn is_away(&self) -> bool {
         match self {
             Self::Timeout => true,
@@ -275,7 +276,8 @@ impl KubeApi {
         }
     }
 
-    /// Applies a JSON patch to what a pod requests. Not found is the subresource or the pod, so it says nothing of the pod.
+    /// Applies a JSON patch to what a pod requests. Not found is the subresource or the pod, so it
+    /// says nothing of the pod.
     async fn resize_pod(&self, namespace: &str, name: &str, ops: &[PatchOp]) -> Found {
         let patch = Patch::Merge(json!(ops));
         let pods = pods(namespace);
@@ -295,8 +297,8 @@ impl KubeApi {
         }
     }
 
-    /// The answer to a patch that does not apply: the refusal, unless the patch `rests` on another state of the pod than it has now. Then
-    /// it is how the pod is, by which the core decides anew.
+    /// The answer to a patch that does not apply: the refusal, unless the patch `rests` on another
+    /// state of the pod than it has now. Then it is how the pod is, by which the core decides anew.
     async fn unless_changed(
         &self,
         namespace: &str,
@@ -311,7 +313,8 @@ impl KubeApi {
         }
     }
 
-    /// Deletes the pod of this uid; finds what is left of it, which may be a pod that takes its time to end.
+    /// Deletes the pod of this uid; finds what is left of it, which may be a pod that takes its
+    /// time to end.
     pub(super) async fn delete_pod(
         &self,
         namespace: &str,
@@ -415,7 +418,8 @@ impl KubeApi {
         }
     }
 
-    /// What the runners of a VM know us by, and we them; `None` if it has nothing: its pods are older than that.
+    /// What the runners of a VM know us by, and we them; `None` if it has nothing: its pods are
+    /// older than that.
     pub(super) async fn read_runner_secret(
         &self,
         namespace: &str,

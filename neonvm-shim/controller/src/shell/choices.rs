@@ -32,7 +32,8 @@ impl SettingsError {
     }
 }
 
-/// What the arguments set, and what they leave to the API server. One that cannot be reached is waited for.
+/// What the arguments set, and what they leave to the API server. One that cannot be reached is
+/// waited for.
 ///
 /// # Errors
 /// [`SettingsError`], of what asking again does not mend.

@@ -1,4 +1,5 @@
-//! From what an API server sends to typed objects. One object that does not decode hurts itself only.
+//! From what an API server sends to typed objects. One object that does not decode hurts itself
+//! only.
 
 use protocol::object::{Pod, without_nulls};
 use protocol::vm::{VirtualMachine, VirtualMachineMigration};

@@ -1,4 +1,5 @@
-//! Routes what the watches see to one worker per VM, and starts a worker anew that a defect has ended.
+//! Routes what the watches see to one worker per VM, and starts a worker anew that a defect has
+//! ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -280,7 +281,8 @@ impl Hub {
         }
     }
 
-    /// Tells the VM of a pod that the watch does not show it any more. Whether it is gone is for the VM's core to find out.
+    /// Tells the VM of a pod that the watch does not show it any more. Whether it is gone is for
+    /// the VM's core to find out.
     fn is_unseen(&self, key: &Key, pod: KnownPod) {
         self.moves.missed_pod(&pod.vm, &key.1, &pod.uid);
         if let Some(running) = self.vms.get(&pod.vm) {

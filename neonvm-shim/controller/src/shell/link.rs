@@ -1,4 +1,5 @@
-//! The link to a runner: HTTP/1 over the unix socket in its directory, or by TLS to its pod's address (types: `protocol::runner`).
+//! The link to a runner: HTTP/1 over the unix socket in its directory, or by TLS to its pod's
+//! address (types: `protocol::runner`).
 
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
@@ -32,14 +33,15 @@ use crate::core::observe::PodRunner;
 const LONG_POLL: Duration = Duration::from_secs(20);
 /// How long past that an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same two on a socket of this machine, where asking costs little: a runner that stands still is noticed after both, and
-/// reported [`SILENCE_REPORTED`](crate::core::phases::SILENCE_REPORTED) later.
+/// The same two on a socket of this machine, where asking costs little: a runner that stands still
+/// is noticed after both, and reported [`SILENCE_REPORTED`](crate::core::phases::SILENCE_REPORTED)
+/// later.
 const LOCAL_POLL: Duration = Duration::from_secs(2);
 const LOCAL_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a connection to a pod may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// First and longest pause between attempts to reach a runner. A refused connection to a unix socket costs
-/// microseconds, and a runner that has just come up should be found at once.
+/// First and longest pause between attempts to reach a runner. A refused connection to a unix
+/// socket costs microseconds, and a runner that has just come up should be found at once.
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_CAP: Duration = Duration::from_millis(250);
 /// Longest answer read, bytes.
@@ -113,7 +115,8 @@ impl LinkError {
     /// Whether the same request can never work.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
-        // A token may have been made, or made anew; and an order that was overtaken is decided anew.
+        // A token may have been made, or made anew; and an order that was overtaken is decided
+        // anew.
         let passing = [StatusCode::UNAUTHORIZED, StatusCode::PRECONDITION_FAILED];
         matches!(self, Self::Refused { status, .. }
             if status.is_client_error() && !passing.contains(status))
@@ -182,7 +185,8 @@ impl RunnerLink {
             .join("control.sock")
     }
 
-    /// Asks for the state; with `after`, waits until its generation is above, or for [`LONG_POLL`] ([`LOCAL_POLL`]).
+    /// Asks for the state; with `after`, waits until its generation is above, or for [`LONG_POLL`]
+    /// ([`LOCAL_POLL`]).
     ///
     /// # Errors
     /// [`LinkError`]; the next call connects anew.
@@ -204,11 +208,12 @@ impl RunnerLink {
             .await
     }
 
-    /// Gives an order, decided when `over` so many had been taken up; returns the state in which it is held.
+    /// Gives an order, decided when `over` so many had been taken up; returns the state in which it
+    /// is held.
     ///
     /// # Errors
-    /// [`LinkError`], status 412 where there are more by now; else the runner may or may not hold the order, or may come to: giving it again
-    /// does no harm.
+    /// [`LinkError`], status 412 where there are more by now; else the runner may or may not hold
+    /// the order, or may come to: giving it again does no harm.
     pub async fn put_size(
         &mut self,
         order: &SizeOrder,
@@ -287,7 +292,8 @@ impl RunnerLink {
     /// Sees that there is a connection, within the time that an answer may take.
     ///
     /// # Errors
-    /// All of [`LinkError`] but [`LinkError::Refused`], [`LinkError::Body`] and [`LinkError::Decode`]; the next call begins anew.
+    /// All of [`LinkError`] but [`LinkError::Refused`], [`LinkError::Body`] and
+    /// [`LinkError::Decode`]; the next call begins anew.
     pub async fn connect(&mut self) -> Result<(), LinkError> {
         let connected = timeout(ANSWER_TIMEOUT, self.connect_unbounded()).await;
         connected.unwrap_or(Err(LinkError::Timeout(ANSWER_TIMEOUT)))
@@ -315,8 +321,8 @@ impl RunnerLink {
         }
     }
 
-    /// By TLS, where the VM's secret has a certificate. A runner of which nobody knows that it speaks TLS is spoken to in the clear if it
-    /// does not.
+    /// By TLS, where the VM's secret has a certificate. A runner of which nobody knows that it
+    /// speaks TLS is spoken to in the clear if it does not.
     async fn connect_to_pod(&mut self, runner: PodRunner) -> Result<(), LinkError> {
         let known = match &self.key {
             Some(key) => key.credentials().await?,
@@ -463,7 +469,8 @@ fn answers_in_the_clear(error: &std::io::Error) -> bool {
     matches!(tls_error(error), Some(TlsError::InvalidMessage(_)))
 }
 
-/// Whether an error of a handshake is that of a peer that does not know TLS: it answered in words, or hung up.
+/// Whether an error of a handshake is that of a peer that does not know TLS: it answered in words,
+/// or hung up.
 fn is_not_tls(error: &std::io::Error) -> bool {
     let hung_up = [
         ErrorKind::UnexpectedEof,

@@ -1,5 +1,6 @@
-//! The way into a worker: holds the newest of each thing and nothing older, so it is bounded by what exists, a slow
-//! worker never holds up the watches, and what is missed in between does not matter.
+//! The way into a worker: holds the newest of each thing and nothing older, so it is bounded by
+//! what exists, a slow worker never holds up the watches, and what is missed in between does not
+//! matter.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -71,7 +72,8 @@ impl News for migration::Event {
     }
 }
 
-/// Coalescing mailbox; clones share it. The lock is held for one insertion or one swap, never across an await.
+/// Coalescing mailbox; clones share it. The lock is held for one insertion or one swap, never
+/// across an await.
 #[derive(Debug)]
 pub(super) struct Mailbox<E> {
     shared: Arc<Shared<E>>,

@@ -174,7 +174,8 @@ impl Metrics {
             "From the creation of a VM to phase Running",
             metrics.vm_to_running.clone(),
         );
-        // A gauge, because the library would append `_total` to a counter's name, which peers' dashboards do not ask for.
+        // A gauge, because the library would append `_total` to a counter's name, which peers'
+        // dashboards do not ask for.
         registry.register(
             "vm_restarts_count",
             "Restarts of VMs since this process started; only ever grows",

@@ -97,7 +97,8 @@ pub enum RunError {
     WatchEnded(&'static str),
 }
 
-/// Runs the controller until `cancel`. An API server that cannot be reached, now or later, is waited for.
+/// Runs the controller until `cancel`. An API server that cannot be reached, now or later, is
+/// waited for.
 ///
 /// # Errors
 /// [`RunError`] only through a defect.

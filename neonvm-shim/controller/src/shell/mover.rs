@@ -1,4 +1,5 @@
-//! One task per VM that has migrations: feeds its core, carries out what it asks, one request per peer at a time.
+//! One task per VM that has migrations: feeds its core, carries out what it asks, one request per
+//! peer at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

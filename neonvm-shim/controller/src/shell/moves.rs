@@ -1,4 +1,5 @@
-//! Routes what the watches see to one mover per VM that has migrations, and ends those that have nothing left to do.
+//! Routes what the watches see to one mover per VM that has migrations, and ends those that have
+//! nothing left to do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -67,8 +68,8 @@ impl Moves {
         }
     }
 
-    /// The watch of migrations saw something. The VMs whose movers are to be started: after a list all at once, for what one
-    /// migration may do rests on what the others of its VM do.
+    /// The watch of migrations saw something. The VMs whose movers are to be started: after a list
+    /// all at once, for what one migration may do rests on what the others of its VM do.
     pub(super) fn event(&mut self, event: watcher::Event<DynamicObject>) -> BTreeSet<Key> {
         match event {
             watcher::Event::Init => self.listed.clear(),
@@ -183,7 +184,8 @@ impl Moves {
         }
     }
 
-    /// Starts the mover of a VM, with everything known of it in its mailbox. A VM that was not seen is read.
+    /// Starts the mover of a VM, with everything known of it in its mailbox. A VM that was not seen
+    /// is read.
     pub(super) fn start(&mut self, key: Key, ground: Ground) {
         let mailbox = Mailbox::default();
         for (of, at, event) in self.migrations.values() {
@@ -224,7 +226,8 @@ impl Moves {
         self.running.insert(key, running);
     }
 
-    /// Waits for a mover that a defect ends: the VM it was of is to get another one after [`MOVER_PAUSE`].
+    /// Waits for a mover that a defect ends: the VM it was of is to get another one after
+    /// [`MOVER_PAUSE`].
     pub(super) async fn died(&mut self) -> Key {
         loop {
             match self.tasks.join_next_with_id().await {

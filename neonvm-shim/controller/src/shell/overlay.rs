@@ -55,7 +55,8 @@ pub enum OverlayError {
     },
 }
 
-/// Reads the overlay's ranges from a NetworkAttachmentDefinition; its namespace is that of the pools.
+/// Reads the overlay's ranges from a NetworkAttachmentDefinition; its namespace is that of the
+/// pools.
 ///
 /// # Errors
 /// [`OverlayError`].
@@ -88,7 +89,8 @@ pub(super) async fn overlay(
     }
 }
 
-/// The pools of an overlay. One at a time of this process works on them: waiting costs less than writes that are refused.
+/// The pools of an overlay. One at a time of this process works on them: waiting costs less than
+/// writes that are refused.
 #[derive(Debug)]
 pub(super) struct Pools {
     overlay: Overlay,
@@ -296,7 +298,8 @@ impl Pools {
         let known = |id: &str| state.knows(id);
         let (grace, now) = (self.overlay.grace, self.clock.now());
         for holder in leaks.look(&range.pool, &pool.allocations, known, grace, now) {
-            // Who comes after the answer has its uid written first, which is after our reading of the pool.
+            // Who comes after the answer has its uid written first, which is after our reading of
+            // the pool.
             let Some(change) = release(&pool.allocations, &holder) else {
                 continue;
             };

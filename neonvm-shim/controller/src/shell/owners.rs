@@ -1,9 +1,10 @@
 //! Who set which field of the objects we write.
 //!
-//! API servers keep that in `metadata.managedFields`, and bring the whole object into another form once for each who is in it, at every
-//! write: nearly half of what a write of a runner pod or a VM costs them, the kubelet's and the agent's as well as ours. It serves those
-//! who apply parts of objects (server-side apply). Where nobody does, it is cleared once, and servers keep none from then on, until
-//! somebody applies.
+//! API servers keep that in `metadata.managedFields`, and bring the whole object into another form
+//! once for each who is in it, at every write: nearly half of what a write of a runner pod or a VM
+//! costs them, the kubelet's and the agent's as well as ours. It serves those who apply parts of
+//! objects (server-side apply). Where nobody does, it is cleared once, and servers keep none from
+//! then on, until somebody applies.
 
 use kube::api::Patch;
 use kube::core::Request;
@@ -13,7 +14,8 @@ use telemetry::chain;
 use super::api::{ApiError, KubeApi, as_json_patch, patch_params};
 
 impl KubeApi {
-    /// The answer to a write of an object, in which nobody is left of those who set its fields, if that is to be and nobody applies.
+    /// The answer to a write of an object, in which nobody is left of those who set its fields, if
+    /// that is to be and nobody applies.
     pub(super) async fn disown(
         &self,
         objects: &Request,
@@ -28,7 +30,8 @@ impl KubeApi {
         let request = objects.patch(name, &patch_params(), &patch);
         match self.send(request.map(as_json_patch)).await {
             Ok(cleared) => Ok(cleared),
-            // Changed meanwhile, by somebody who applies perhaps, or gone: the next write looks again.
+            // Changed meanwhile, by somebody who applies perhaps, or gone: the next write looks
+            // again.
             Err(error) => {
                 tracing::debug!(name, error = chain(&error), "who set which field is kept");
                 Ok(object)
@@ -46,7 +49,8 @@ fn is_written_by_plain_writers(object: &Value) -> bool {
     })
 }
 
-/// Clears them from the object as it was seen, and from no other state of it. One empty entry means none.
+/// Clears them from the object as it was seen, and from no other state of it. One empty entry means
+/// none.
 fn clearing(object: &Value) -> Value {
     json!([
         {"op": "test", "path": "/metadata/resourceVersion", "value": object["metadata"]["resourceVersion"]},

@@ -1,4 +1,5 @@
-//! What the controller and the runners of one VM know each other by: a token and a certificate, in one secret.
+//! What the controller and the runners of one VM know each other by: a token and a certificate, in
+//! one secret.
 
 use std::sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,8 +14,9 @@ use super::api::{ApiError, KubeApi};
 use super::link::LinkError;
 use super::secret;
 
-/// First and longest pause before a secret that is in doubt is read once more. A kubelet takes a minute or more to bring a secret that
-/// was made anew to its runner; links try much more often, and the API server has other work.
+/// First and longest pause before a secret that is in doubt is read once more. A kubelet takes a
+/// minute or more to bring a secret that was made anew to its runner; links try much more often,
+/// and the API server has other work.
 const READ_FIRST: Duration = Duration::from_millis(100);
 const READ_CAP: Duration = Duration::from_secs(30);
 
@@ -29,8 +31,9 @@ pub(super) struct Credentials {
     pub(super) version: String,
 }
 
-/// The secret of one VM, read when it is first needed. What was read is kept, over failures to read it again and over its end, for
-/// runners go by the files they have; when one of them refuses it, it is read again, at a bounded pace.
+/// The secret of one VM, read when it is first needed. What was read is kept, over failures to read
+/// it again and over its end, for runners go by the files they have; when one of them refuses it,
+/// it is read again, at a bounded pace.
 pub(super) struct RunnerKey {
     api: Arc<KubeApi>,
     namespace: String,

@@ -30,8 +30,8 @@ pub enum KeyError {
     Certificate(#[from] rcgen::Error),
 }
 
-/// A new secret: type `kubernetes.io/ssh-auth`, immutable, ed25519, keys `ssh-publickey` (a line of `authorized_keys`)
-/// and `ssh-privatekey` (OpenSSH PEM).
+/// A new secret: type `kubernetes.io/ssh-auth`, immutable, ed25519, keys `ssh-publickey` (a line of
+/// `authorized_keys`) and `ssh-privatekey` (OpenSSH PEM).
 ///
 /// # Errors
 /// [`KeyError`] when the operating system gives no randomness.
@@ -109,8 +109,9 @@ pub(super) fn runner_lacks(
     Ok(Some(data).filter(|data| *data != json!({})))
 }
 
-/// A certificate that the runners of one VM show, which signs itself, and its key: `tls.crt` and `tls.key`, as a secret holds them.
-/// It is good for as long as its secret is there, for it is trusted by that alone.
+/// A certificate that the runners of one VM show, which signs itself, and its key: `tls.crt` and
+/// `tls.key`, as a secret holds them. It is good for as long as its secret is there, for it is
+/// trusted by that alone.
 ///
 /// # Errors
 /// [`KeyError`] when the operating system gives no randomness.
@@ -129,7 +130,8 @@ pub(super) fn orders_identity() -> Result<Value, KeyError> {
     }))
 }
 
-/// The side of TLS that trusts the certificate in such a secret; `None` if it has none that is any good, or not its key.
+/// The side of TLS that trusts the certificate in such a secret; `None` if it has none that is any
+/// good, or not its key.
 pub(super) fn certificate(secret: &Value) -> Option<Arc<ClientConfig>> {
     let [pem, key] = ORDERS_IDENTITY.map(|name| secret["data"][name].as_str());
     key.filter(|key| !key.is_empty())?;
@@ -149,8 +151,9 @@ pub(super) fn is_owned(secret: &Value, owner: &Value) -> bool {
     owners(secret).any(|has| has["uid"] == owner["uid"])
 }
 
-/// Whether the guest of the VM that `owner` names gets the key pair of this secret: its own, or one that somebody has put there. What is
-/// another VM's, an earlier one's of the same name, is deleted with that one, and a pod that mounts it would wait for it for ever.
+/// Whether the guest of the VM that `owner` names gets the key pair of this secret: its own, or one
+/// that somebody has put there. What is another VM's, an earlier one's of the same name, is deleted
+/// with that one, and a pod that mounts it would wait for it for ever.
 pub(super) fn is_key_pair_of(secret: &Value, owner: &Value) -> bool {
     is_owned(secret, owner) || owners(secret).all(|has| has["kind"] != owner["kind"])
 }

@@ -1,5 +1,5 @@
-//! What can be asked about the controller while it runs. Each answer is read from what the workers published; none waits
-//! for a worker.
+//! What can be asked about the controller while it runs. Each answer is read from what the workers
+//! published; none waits for a worker.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -59,8 +59,9 @@ struct Page<D, K> {
     lag: FailureLag<K>,
 }
 
-/// A task's place in the book. Whether a page is still its own is decided under the lock under which it is written, so nothing
-/// comes back that was forgotten, however late its task is, and nothing of the one who has the place next is lost.
+/// A task's place in the book. Whether a page is still its own is decided under the lock under
+/// which it is written, so nothing comes back that was forgotten, however late its task is, and
+/// nothing of the one who has the place next is lost.
 pub(super) struct Place<D, K> {
     state: StateHandle,
     key: String,
@@ -88,7 +89,8 @@ impl<D, K> Default for Pages<D, K> {
 }
 
 impl<D, K: Ord + Copy> Pages<D, K> {
-    /// The page of `key` is this writer's from now on. What is there stays until it writes: its VM is the same.
+    /// The page of `key` is this writer's from now on. What is there stays until it writes: its VM
+    /// is the same.
     fn give(&mut self, key: &str, writer: u64) {
         let new = || Page {
             writer,
@@ -295,7 +297,8 @@ fn shown<D: Serialize>(dumps: BTreeMap<String, Arc<D>>) -> BTreeMap<String, Valu
         .collect()
 }
 
-/// A runner whose guest is about to move says the key of the guest's daemon, for the other runner alone.
+/// A runner whose guest is about to move says the key of the guest's daemon, for the other runner
+/// alone.
 fn hide_secrets(shown: &mut Value) {
     match shown {
         Value::Object(members) => {

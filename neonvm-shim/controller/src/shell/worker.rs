@@ -50,7 +50,8 @@ pub(super) struct Worker {
 }
 
 impl Common {
-    /// Where the runner of a pod listens: at the pod's address where it does so there, else on the socket in its directory.
+    /// Where the runner of a pod listens: at the pod's address where it does so there, else on the
+    /// socket in its directory.
     pub(super) fn address(
         &self,
         namespace: &str,

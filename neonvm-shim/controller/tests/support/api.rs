@@ -1,5 +1,6 @@
-//! A Kubernetes API server as far as the controller can see: list, watch, get, create, patch, delete of any kind, with
-//! versions, the status subresource, finalizers, graceful deletion of pods and of what goes with its owner. Faults can be ordered.
+//! A Kubernetes API server as far as the controller can see: list, watch, get, create, patch,
+//! delete of any kind, with versions, the status subresource, finalizers, graceful deletion of pods
+//! and of what goes with its owner. Faults can be ordered.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -286,7 +287,8 @@ impl Inner {
         object
     }
 
-    /// What a watch tells of a change. An object that comes to match its selector is new to it, one that no longer does is gone for it.
+    /// What a watch tells of a change. An object that comes to match its selector is new to it, one
+    /// that no longer does is gone for it.
     fn told(&self, call: &Call, change: usize) -> Option<Value> {
         let (_, kind, place, object) = &self.history[change];
         let mut before = self.history[..change].iter().rev();

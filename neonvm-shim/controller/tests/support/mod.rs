@@ -1,5 +1,6 @@
-//! Peers of the controller for its shell tests: an API server that keeps a few kinds in memory, and a runner at a real unix
-//! socket. Both speak what the real ones speak, as far as the controller can see.
+//! Peers of the controller for its shell tests: an API server that keeps a few kinds in memory, and
+//! a runner at a real unix socket. Both speak what the real ones speak, as far as the controller
+//! can see.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 

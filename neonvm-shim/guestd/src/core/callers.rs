@@ -1,9 +1,9 @@
-//! Who is listened to: the guest's host alone. What is asked for is done by root, so that no program of the guest may ask, and nobody in
-//! an overlay network.
+//! Who is listened to: the guest's host alone. What is asked for is done by root, so that no
+//! program of the guest may ask, and nobody in an overlay network.
 //!
-//! A program may bind itself to any address the guest has and dial any other, a loopback address from the first device's or the other
-//! way round: so neither end may be a loopback address, and the caller's none of the guest's. Another address than the guest's only root
-//! can give itself.
+//! A program may bind itself to any address the guest has and dial any other, a loopback address
+//! from the first device's or the other way round: so neither end may be a loopback address, and
+//! the caller's none of the guest's. Another address than the guest's only root can give itself.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,8 @@ pub enum Stranger {
     Overlay,
 }
 
-/// What is wrong with a caller at `peer` that dialled `local`, in a guest with the addresses `own`; `None`: it is the host.
+/// What is wrong with a caller at `peer` that dialled `local`, in a guest with the addresses `own`;
+/// `None`: it is the host.
 #[must_use]
 pub fn stranger(
     peer: IpAddr,

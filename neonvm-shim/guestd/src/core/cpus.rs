@@ -1,4 +1,5 @@
-//! Which CPUs to switch: sets of CPU numbers as the kernel prints them, and the plan from what is online to what is wanted.
+//! Which CPUs to switch: sets of CPU numbers as the kernel prints them, and the plan from what is
+//! online to what is wanted.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,7 +8,8 @@ use std::str::FromStr;
 /// Highest CPU number accepted: the largest `NR_CPUS` a stock x86 kernel is built with.
 pub const MAX_CPU: u32 = 8191;
 
-/// A set of CPU numbers. Text form: `"0-1,3-5, 9"`; blanks are tolerated, empty text is the empty set.
+/// A set of CPU numbers. Text form: `"0-1,3-5, 9"`; blanks are tolerated, empty text is the empty
+/// set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuSet(BTreeSet<u32>);
 
@@ -114,11 +116,13 @@ pub struct Switch {
 pub struct Plan {
     /// The writes.
     pub switches: Vec<Switch>,
-    /// CPUs by which the target stays out of reach, in either direction: not enough present, or CPU 0 in the way.
+    /// CPUs by which the target stays out of reach, in either direction: not enough present, or CPU
+    /// 0 in the way.
     pub missing: u32,
 }
 
-/// Plans the way to `target` online CPUs: off from the highest down, on from the lowest up, CPU 0 never.
+/// Plans the way to `target` online CPUs: off from the highest down, on from the lowest up, CPU 0
+/// never.
 #[must_use]
 pub fn plan(online: &CpuSet, present: &CpuSet, target: u32) -> Plan {
     let have = online.len();
@@ -140,7 +144,8 @@ pub fn plan(online: &CpuSet, present: &CpuSet, target: u32) -> Plan {
 /// Who decides how many CPUs are online.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CpuPolicy {
-    /// Every present CPU, unless a target says less. The target is held: CPUs that appear later are switched on up to it.
+    /// Every present CPU, unless a target says less. The target is held: CPUs that appear later are
+    /// switched on up to it.
     OnlineAll,
     /// Nothing but `PUT /cpu`, once per request.
     Managed,
@@ -156,7 +161,8 @@ pub struct CpuOrder {
 }
 
 impl CpuOrder {
-    /// The order at start. A kernel that was told `maxcpus=N` was told a target: it holds until a `PUT /cpu`.
+    /// The order at start. A kernel that was told `maxcpus=N` was told a target: it holds until a
+    /// `PUT /cpu`.
     #[must_use]
     pub fn at_start(policy: CpuPolicy, kernel_cmdline: &str) -> Self {
         let maxcpus = kernel_cmdline

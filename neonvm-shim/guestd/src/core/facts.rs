@@ -60,8 +60,8 @@ pub struct Facts {
     pub uptime_s: u64,
 }
 
-/// The state after a reading. The generation grows when CPUs or MemTotal changed; a change of MemAvailable or of the
-/// uptime alone is no news worth waking anybody for.
+/// The state after a reading. The generation grows when CPUs or MemTotal changed; a change of
+/// MemAvailable or of the uptime alone is no news worth waking anybody for.
 #[must_use]
 pub fn next_state(before: Option<&GuestState>, identity: &Identity, facts: &Facts) -> GuestState {
     let mut state = GuestState {

@@ -1,4 +1,5 @@
-//! The daemon's command line. Read by hand: an argument parser would be a quarter of the binary, which every guest carries.
+//! The daemon's command line. Read by hand: an argument parser would be a quarter of the binary,
+//! which every guest carries.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,7 +1,9 @@
-//! The guest's place in the overlay network, by the words its kernel was told it with: who is there must not give orders to the guest.
+//! The guest's place in the overlay network, by the words its kernel was told it with: who is there
+//! must not give orders to the guest.
 //!
-//! Orders come over the guest's first device, which only its own host reaches. An answer to any other address leaves by that device, so
-//! whoever is in the overlay and gives another address as its own is never connected.
+//! Orders come over the guest's first device, which only its own host reaches. An answer to any
+//! other address leaves by that device, so whoever is in the overlay and gives another address as
+//! its own is never connected.
 
 use std::net::{IpAddr, Ipv4Addr};
 

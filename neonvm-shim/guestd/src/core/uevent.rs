@@ -10,7 +10,8 @@ pub enum Topic {
     Memory,
 }
 
-/// The topic of a kernel message; `None` for every other subsystem and for anything that is not a kernel uevent.
+/// The topic of a kernel message; `None` for every other subsystem and for anything that is not a
+/// kernel uevent.
 #[must_use]
 pub fn topic(message: &[u8]) -> Option<Topic> {
     let mut parts = message.split(|byte| *byte == 0);

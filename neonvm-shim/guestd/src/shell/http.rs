@@ -265,8 +265,9 @@ async fn get_state(served: &Served, query: &str) -> Answer {
     }
 }
 
-/// Waits for a generation above `after`. Memory comes and goes in many blocks, and a guest that tells of each does little
-/// else meanwhile: all but a change of the CPUs online waits until nothing has changed for as long as `quiet`.
+/// Waits for a generation above `after`. Memory comes and goes in many blocks, and a guest that
+/// tells of each does little else meanwhile: all but a change of the CPUs online waits until
+/// nothing has changed for as long as `quiet`.
 async fn news(mut states: watch::Receiver<GuestState>, after: u64, quiet: Duration) {
     let (known, online) = {
         let state = states.borrow();
@@ -354,8 +355,9 @@ mod tests {
         }
     }
 
-    /// After how many milliseconds a question for what comes after generation 1 is answered, and with which generation,
-    /// where a block of memory comes every 10 ms until there are `blocks`, and a second CPU with number `cpu_at`.
+    /// After how many milliseconds a question for what comes after generation 1 is answered, and
+    /// with which generation, where a block of memory comes every 10 ms until there are `blocks`,
+    /// and a second CPU with number `cpu_at`.
     async fn answered(blocks: u64, cpu_at: Option<u64>, quiet: Duration) -> (u128, u64) {
         let (tx, rx) = watch::channel(machine(1, 1));
         let began = Instant::now();

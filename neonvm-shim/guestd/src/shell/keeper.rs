@@ -1,7 +1,8 @@
 //! The one task that owns the guest's CPUs and publishes what the guest has.
 //!
-//! It wakes for kernel events, for requests, and once a second whatever happens. Switching runs on a blocking thread, one
-//! plan at a time, so that a memory event is published while a CPU is still coming up.
+//! It wakes for kernel events, for requests, and once a second whatever happens. Switching runs on
+//! a blocking thread, one plan at a time, so that a memory event is published while a CPU is still
+//! coming up.
 
 use std::time::Duration;
 
@@ -19,11 +20,13 @@ use crate::core::facts::{Identity, next_state};
 
 /// The safety net's period: what no event told is seen this late.
 const SWEEP: Duration = Duration::from_secs(1);
-/// After an event or a request the kernel may still be at work without telling: look again this soon …
+/// After an event or a request the kernel may still be at work without telling: look again this
+/// soon …
 const BURST_STEP: Duration = Duration::from_millis(20);
 /// … this many times.
 const BURST_LOOKS: u32 = 25;
-/// Requests waiting for the keeper. One runner asks at a time; more than this means somebody floods.
+/// Requests waiting for the keeper. One runner asks at a time; more than this means somebody
+/// floods.
 pub const MAX_WAITING: usize = 16;
 
 /// `PUT /cpu`, or a demand for a fresh look (`target` is `None`).

@@ -1,4 +1,5 @@
-//! Everything of the guest daemon that touches the machine: sysfs and procfs, kernel events, files, HTTP.
+//! Everything of the guest daemon that touches the machine: sysfs and procfs, kernel events, files,
+//! HTTP.
 
 pub mod http;
 pub mod keeper;

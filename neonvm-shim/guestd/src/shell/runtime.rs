@@ -24,7 +24,8 @@ const PUSHED: &str = "pushed.txt";
 #[derive(Debug)]
 pub struct Runtime {
     dir: PathBuf,
-    /// Digest of the key. Kept once it was read, so that a drive that is unmounted later opens nothing.
+    /// Digest of the key. Kept once it was read, so that a drive that is unmounted later opens
+    /// nothing.
     key: OnceLock<[u8; 32]>,
 }
 
@@ -46,7 +47,8 @@ impl Runtime {
         self.digest().map(|digest| digest.is_some())
     }
 
-    /// Whether a request with these headers is the runner's. A drive with a key that cannot be read admits no request.
+    /// Whether a request with these headers is the runner's. A drive with a key that cannot be read
+    /// admits no request.
     #[must_use]
     pub fn admits(&self, headers: &HeaderMap) -> bool {
         let shown = headers.get(AUTHORIZATION);

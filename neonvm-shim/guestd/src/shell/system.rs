@@ -102,10 +102,12 @@ impl Roots {
         fs::read_to_string(self.procfs.join("cmdline")).unwrap_or_default()
     }
 
-    /// Carries out a plan, in order; the first error ends it. Blocks: a CPU takes a tenth of a second.
+    /// Carries out a plan, in order; the first error ends it. Blocks: a CPU takes a tenth of a
+    /// second.
     ///
     /// # Errors
-    /// [`SystemError::Switch`], and [`SystemError::OutOfCpus`] after all that could be switched was.
+    /// [`SystemError::Switch`], and [`SystemError::OutOfCpus`] after all that could be switched
+    /// was.
     pub fn carry_out(&self, plan: &Plan) -> Result<(), SystemError> {
         for Switch { cpu, on } in &plan.switches {
             let path = self.cpu(&format!("cpu{cpu}/online"));

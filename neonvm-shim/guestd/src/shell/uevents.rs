@@ -21,8 +21,8 @@ const MESSAGE_BYTES: usize = 8192;
 /// Kernel events about CPUs and memory.
 #[derive(Debug)]
 pub struct Uevents {
-    /// A netlink socket. The type only lends its registration with the runtime, which knows no netlink: it is read with
-    /// `recvfrom` alone.
+    /// A netlink socket. The type only lends its registration with the runtime, which knows no
+    /// netlink: it is read with `recvfrom` alone.
     socket: UnixDatagram,
 }
 
@@ -41,7 +41,8 @@ impl Uevents {
         })
     }
 
-    /// Waits for the next event about CPUs or memory; `None` stands for lost messages: look at everything.
+    /// Waits for the next event about CPUs or memory; `None` stands for lost messages: look at
+    /// everything.
     ///
     /// # Errors
     /// When the socket is broken.
@@ -76,8 +77,9 @@ mod tests {
 
     #[tokio::test]
     async fn the_kernel_gives_the_socket() {
-        // No CPU can be plugged into the machine that runs the tests; that the socket opens, binds and is quiet without
-        // blocking is what can be shown here. Events themselves are shown by the tests with a real guest.
+        // No CPU can be plugged into the machine that runs the tests; that the socket opens, binds
+        // and is quiet without blocking is what can be shown here. Events themselves are shown by
+        // the tests with a real guest.
         let uevents = Uevents::open().expect("netlink is there");
         let quiet = tokio::time::timeout(std::time::Duration::from_millis(20), uevents.next());
         if let Ok(event) = quiet.await {

@@ -1,4 +1,5 @@
-//! What this machine learned and need not learn again: small JSON files beside the VMs' directories.
+//! What this machine learned and need not learn again: small JSON files beside the VMs'
+//! directories.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,8 @@ fn kernel_key(version: &str, accel: Accel) -> String {
     format!("{version}/{}", accel.as_str())
 }
 
-/// Whether a guest kernel is known not to see hot-plugged CPUs. A kernel without a name is not known.
+/// Whether a guest kernel is known not to see hot-plugged CPUs. A kernel without a name is not
+/// known.
 #[must_use]
 pub fn is_blind(dir: &Path, version: &str, accel: Accel) -> bool {
     let kernels: Kernels = read_json(&kernels_path(dir))

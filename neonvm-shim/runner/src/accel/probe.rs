@@ -17,7 +17,8 @@ use crate::shell::process::host_boot_id;
 
 /// Longest run of the probe guest. It takes a quarter of a second under TCG.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Longest run of the control: a machine on which even this fails is too busy to say anything about KVM.
+/// Longest run of the control: a machine on which even this fails is too busy to say anything about
+/// KVM.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(10);
 /// KVM gets as much longer as the control needed, times this.
 const PATIENCE: u32 = 4;
@@ -37,7 +38,8 @@ pub enum Finding {
     Boots,
     /// It did not end, or ended wrongly, under KVM, while the same guest ran under TCG.
     Broken(String),
-    /// Not even the control ran: nothing can be said, so the safe choice is made and not remembered.
+    /// Not even the control ran: nothing can be said, so the safe choice is made and not
+    /// remembered.
     Unclear(String),
     /// It was learned earlier in this boot.
     Remembered(String),
@@ -69,7 +71,8 @@ impl Verdict {
     }
 }
 
-/// Resolves a choice; `auto` asks what is remembered in `knowledge`, else probes. Says so in one log line.
+/// Resolves a choice; `auto` asks what is remembered in `knowledge`, else probes. Says so in one
+/// log line.
 pub async fn resolve(choice: AccelChoice, qemu: &Path, knowledge: Option<&Path>) -> Verdict {
     let chosen = |accel| Verdict {
         accel,
@@ -88,8 +91,8 @@ pub async fn resolve(choice: AccelChoice, qemu: &Path, knowledge: Option<&Path>)
     verdict
 }
 
-/// Finds out whether KVM boots a guest here. With `knowledge` the answer of this boot and this QEMU is used if there is
-/// one, and written if there was none.
+/// Finds out whether KVM boots a guest here. With `knowledge` the answer of this boot and this QEMU
+/// is used if there is one, and written if there was none.
 pub async fn probe(qemu: &Path, knowledge: Option<&Path>) -> Verdict {
     if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/kvm") {
         return Verdict {
@@ -204,8 +207,9 @@ pub async fn run(
     }
 }
 
-/// Starts `command` with a limit on its CPU time that lies above what `deadline` lets it use. A guest that hangs in KVM
-/// burns a CPU until somebody ends it, and `kill -9` of this process takes that somebody away; the kernel stays.
+/// Starts `command` with a limit on its CPU time that lies above what `deadline` lets it use. A
+/// guest that hangs in KVM burns a CPU until somebody ends it, and `kill -9` of this process takes
+/// that somebody away; the kernel stays.
 fn spawn_limited(command: &mut Command, deadline: Duration) -> io::Result<Child> {
     let child = command.spawn()?;
     let seconds = deadline.as_secs() * QEMU_THREADS + 1;
@@ -243,7 +247,8 @@ mod tests {
 
     use super::*;
 
-    /// A probe that hangs ends even if nobody is left to end it: nothing but the limit ends this one.
+    /// A probe that hangs ends even if nobody is left to end it: nothing but the limit ends this
+    /// one.
     #[tokio::test]
     async fn a_hanging_probe_ends_without_its_parent() {
         let mut command = Command::new("/bin/sh");

@@ -3,14 +3,15 @@
 //! The machine starts at `F000:FFF0`, the last paragraph of the image, in real mode. From there:
 //!
 //! 1. jump to the image's begin; interrupts off; clear the tables' memory at 0x1000;
-//! 2. page tables: one PML4, one page directory pointer table, one page directory with one 2 MiB page at address 0, which
-//!    holds the image too (at 0xF0000);
+//! 2. page tables: one PML4, one page directory pointer table, one page directory with one 2 MiB
+//!    page at address 0, which holds the image too (at 0xF0000);
 //! 3. CR4.PAE, CR3, EFER.LME by RDMSR/WRMSR, CR0.PG and CR0.PE at once: long mode;
-//! 4. far jump to 64-bit code; CPUID, a store and a load through the page tables, ten million turns of a loop, which a
-//!    hypervisor that single-steps or faults without end does not finish;
+//! 4. far jump to 64-bit code; CPUID, a store and a load through the page tables, ten million turns
+//!    of a loop, which a hypervisor that single-steps or faults without end does not finish;
 //! 5. write the passing value to QEMU's `isa-debug-exit` port; QEMU exits with `2 · value + 1`.
 //!
-//! A triple fault resets the machine, which `-no-reboot` turns into exit status 0: not the passing status.
+//! A triple fault resets the machine, which `-no-reboot` turns into exit status 0: not the passing
+//! status.
 
 /// Port of the `isa-debug-exit` device.
 pub const EXIT_PORT: u16 = 0x501;

@@ -18,8 +18,8 @@ pub struct Addresses {
     pub block: [u8; 2],
     /// Pods by `namespace/name`.
     pub held: BTreeMap<String, Ipv4Addr>,
-    /// The address given last: the next search begins behind it, so that a freed address is not given at once to another
-    /// VM while somebody still talks to the old one.
+    /// The address given last: the next search begins behind it, so that a freed address is not
+    /// given at once to another VM while somebody still talks to the old one.
     pub last: Option<Ipv4Addr>,
 }
 

@@ -21,13 +21,14 @@ pub const ALWAYS_PORTS: [u16; 3] = [22, 9100, 10301];
 pub const MEMORY_DEVICE: &str = "vm0";
 /// What the guest calls the port of its log (docs/compatibility/neonvm.md §3.2).
 pub const LOG_PORT: &str = "tech.neon.log.0";
-/// What QEMU forbids itself: a guest that breaks out of it can start no program and change no identity.
+/// What QEMU forbids itself: a guest that breaks out of it can start no program and change no
+/// identity.
 const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 /// Type of a CPU of `-cpu max`.
 const CPU_DRIVER: &str = "max-x86_64-cpu";
 
-/// The command line without the program's own name; with the manifest of a guest that runs elsewhere, that of a QEMU of the
-/// same shape which waits for it.
+/// The command line without the program's own name; with the manifest of a guest that runs
+/// elsewhere, that of a QEMU of the same shape which waits for it.
 #[must_use]
 pub fn qemu_args(
     config: &RunnerConfig,
@@ -150,8 +151,9 @@ fn disks(args: &mut Args, config: &RunnerConfig, paths: &Paths, drives: &[Drive]
     }
 }
 
-/// The port that a guest's programs write their log to. QEMU puts what comes into a file itself, and forgets it otherwise: a port whose
-/// other end is nobody's, or is read slowly, would hold up whoever writes to it.
+/// The port that a guest's programs write their log to. QEMU puts what comes into a file itself,
+/// and forgets it otherwise: a port whose other end is nobody's, or is read slowly, would hold up
+/// whoever writes to it.
 fn log_port(args: &mut Args, paths: &Paths) {
     let log = escaped(&paths.guest_log());
     args.one(
@@ -250,7 +252,8 @@ pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
     add(&config.image.cmdline);
     if accel == Accel::Tcg {
         add(&config.image.cmdline_tcg);
-        // A kernel that boots panics if too few ticks of its timer come within a moment, as happens on a busy host.
+        // A kernel that boots panics if too few ticks of its timer come within a moment, as happens
+        // on a busy host.
         add("no_timer_check");
     }
     if let Some(ratio) = &config.spec.guest.memhp_auto_movable_ratio {
@@ -297,7 +300,8 @@ pub fn device_mac(config: &RunnerConfig, arrival: Option<&Manifest>) -> String {
     arrival.map_or_else(|| mac(config.pod_ip), |from| from.mac.clone())
 }
 
-/// The hardware address of the guest's device in the overlay network, if it has one. A guest that comes has what it booted with.
+/// The hardware address of the guest's device in the overlay network, if it has one. A guest that
+/// comes has what it booted with.
 #[must_use]
 pub fn overlay_mac(config: &RunnerConfig, arrival: Option<&Manifest>) -> Option<String> {
     match arrival {
@@ -310,7 +314,8 @@ fn path(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A path as part of an option list: QEMU reads a comma as the end of the value unless it is doubled.
+/// A path as part of an option list: QEMU reads a comma as the end of the value unless it is
+/// doubled.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }

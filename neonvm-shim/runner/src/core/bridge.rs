@@ -4,13 +4,15 @@
 //!  pod:  eth0 ── translated by port ── br-def 169.254.254.253/30 ── tap-def ─── QEMU   guest:  eth0 169.254.254.254
 //! ```
 //!
-//! The addresses are of the link alone, so that no network of a cluster has them. The guest is told its own by words of its kernel's
-//! command line, and by DHCP if it asks.
+//! The addresses are of the link alone, so that no network of a cluster has them. The guest is told
+//! its own by words of its kernel's command line, and by DHCP if it asks.
 //!
-//! What comes to the pod's address at one of the guest's ports goes to the guest, with the address it came from; what the guest sends
-//! elsewhere, itself by the pod's address included, has the pod's. Nothing else reaches the guest, its daemon only the pod itself, and
-//! the guest reaches nothing of the pod but the answers to its pings. Only what the pod says to its own loopback address comes from
-//! [`POD`], which a guest may trust as far as its host: `kubectl port-forward` comes that way, and asks who one is.
+//! What comes to the pod's address at one of the guest's ports goes to the guest, with the address
+//! it came from; what the guest sends elsewhere, itself by the pod's address included, has the
+//! pod's. Nothing else reaches the guest, its daemon only the pod itself, and the guest reaches
+//! nothing of the pod but the answers to its pings. Only what the pod says to its own loopback
+//! address comes from [`POD`], which a guest may trust as far as its host: `kubectl port-forward`
+//! comes that way, and asks who one is.
 
 use std::net::Ipv4Addr;
 
@@ -41,7 +43,8 @@ pub const BRIDGE_MAC: [u8; 6] = [0x52, 0x55, 169, 254, 254, 253];
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCH: usize = 6;
 
-/// Whether a guest is connected by it: one that boots as the pod is told, one that comes as it was where it booted.
+/// Whether a guest is connected by it: one that boots as the pod is told, one that comes as it was
+/// where it booted.
 #[must_use]
 pub fn connects(config: &RunnerConfig, arrival: Option<&Manifest>) -> bool {
     arrival.map_or(config.network.bridged, |from| from.bridged)

@@ -1,9 +1,10 @@
 //! How many vCPUs a TCG QEMU may still make.
 //!
-//! A multi-threaded TCG reserves one translation context per possible CPU and gives one to each vCPU thread it ever
-//! starts; it takes none back when a CPU is unplugged, and aborts when they run out. So plugs are counted, and when an
-//! unplug would leave too few to reach the largest size again, CPUs are switched off inside the guest instead.
-//! Source: observed with QEMU 10.0 (`tcg_register_thread: assertion failed: (n < tcg_max_ctxs)`).
+//! A multi-threaded TCG reserves one translation context per possible CPU and gives one to each
+//! vCPU thread it ever starts; it takes none back when a CPU is unplugged, and aborts when they run
+//! out. So plugs are counted, and when an unplug would leave too few to reach the largest size
+//! again, CPUs are switched off inside the guest instead. Source: observed with QEMU 10.0
+//! (`tcg_register_thread: assertion failed: (n < tcg_max_ctxs)`).
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +37,8 @@ impl PlugBudget {
         }
     }
 
-    /// Whether `count` of `plugged` CPUs may be unplugged so that `most` can still be reached afterwards.
+    /// Whether `count` of `plugged` CPUs may be unplugged so that `most` can still be reached
+    /// afterwards.
     #[must_use]
     pub fn allows_unplug(self, count: u32, plugged: u32, most: u32) -> bool {
         self.left() >= most.saturating_sub(plugged.saturating_sub(count))

@@ -1,4 +1,5 @@
-//! One lease of DHCP, for a guest that asks for its address: ours is told it by its kernel's command line, one made for NeonVM asks.
+//! One lease of DHCP, for a guest that asks for its address: ours is told it by its kernel's
+//! command line, one made for NeonVM asks.
 
 use std::net::Ipv4Addr;
 
@@ -15,7 +16,8 @@ pub const SERVER_PORT: u16 = 67;
 pub const CLIENT_PORT: u16 = 68;
 /// A lease that does not end.
 const FOREVER: u32 = u32::MAX;
-/// Options that the library leaves to us: servers of names, and domains to look for names in (RFC 3397).
+/// Options that the library leaves to us: servers of names, and domains to look for names in (RFC
+/// 3397).
 const SERVERS: u8 = 6;
 const SEARCH: u8 = 119;
 /// Longest content of an option.
@@ -31,8 +33,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The answer to a packet, if it is one to be answered: to a question where there is an address, to a wish for the one there is, or
-    /// the refusal of another one.
+    /// The answer to a packet, if it is one to be answered: to a question where there is an
+    /// address, to a wish for the one there is, or the refusal of another one.
     #[must_use]
     pub fn answer(&self, packet: &[u8]) -> Option<Vec<u8>> {
         let packet = DhcpPacket::new_checked(packet).ok()?;

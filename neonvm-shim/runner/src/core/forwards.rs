@@ -32,8 +32,8 @@ impl Protocol {
     }
 }
 
-/// The ports that anybody may reach, with the same number in the guest: those of spec and image, and those that each guest has. Not
-/// those that the pod itself has.
+/// The ports that anybody may reach, with the same number in the guest: those of spec and image,
+/// and those that each guest has. Not those that the pod itself has.
 #[must_use]
 pub fn public(config: &RunnerConfig) -> BTreeSet<(Protocol, u16)> {
     let guest = config.spec.guest.ports.iter().filter_map(|port| {

@@ -1,5 +1,5 @@
-//! The key by which a guest's daemon knows its runner: one per boot of a guest, in the runner's directory and on the guest's
-//! runtime drive.
+//! The key by which a guest's daemon knows its runner: one per boot of a guest, in the runner's
+//! directory and on the guest's runtime drive.
 
 use std::fmt;
 

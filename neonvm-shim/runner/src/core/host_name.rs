@@ -4,7 +4,8 @@
 /// Longest name of a host that is a label of DNS, too; Linux takes one more.
 const MAX_BYTES: usize = 63;
 
-/// What a kernel and our guests' init are told. Kernels before 5.19 do not know the first, and other inits not the second.
+/// What a kernel and our guests' init are told. Kernels before 5.19 do not know the first, and
+/// other inits not the second.
 #[must_use]
 pub fn kernel_words(pod: &str) -> String {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);

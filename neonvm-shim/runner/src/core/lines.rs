@@ -20,7 +20,8 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Takes what was read and appends the lines that are finished by it, each with its end, to `out`.
+    /// Takes what was read and appends the lines that are finished by it, each with its end, to
+    /// `out`.
     pub fn take(&mut self, now: Timestamp, bytes: &[u8], out: &mut Vec<u8>) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, is_end) = match piece.split_last() {

@@ -5,11 +5,12 @@
 //!  (multus)     ├── br-overlay ── tap-overlay ─── QEMU
 //! ```
 //!
-//! The pod's interface loses its own addresses and becomes one end of a cable; the other end is the guest's device. The guest has its
-//! address from the words `ip=…:eth1:off` of its kernel's command line.
+//! The pod's interface loses its own addresses and becomes one end of a cable; the other end is the
+//! guest's device. The guest has its address from the words `ip=…:eth1:off` of its kernel's command
+//! line.
 //!
-//! The device's hardware address is made of its address in the overlay, which is unique there: a guest that moves or is started again is
-//! found by those who remember it.
+//! The device's hardware address is made of its address in the overlay, which is unique there: a
+//! guest that moves or is started again is found by those who remember it.
 
 use std::net::Ipv4Addr;
 
@@ -45,7 +46,8 @@ pub enum OverlayProblem {
     Address(String, String),
 }
 
-/// The guest's place in the overlay, as spec and status say; none where the spec asks for none, or the controller has given no address.
+/// The guest's place in the overlay, as spec and status say; none where the spec asks for none, or
+/// the controller has given no address.
 ///
 /// # Errors
 /// [`OverlayProblem`].
@@ -92,14 +94,16 @@ fn may_be_given_away(name: &str) -> bool {
     is_name && !["lo", "eth0", ".", "..", BRIDGE, TAP].contains(&name)
 }
 
-/// The hardware address of the guest's device: locally administered, and as unique in the overlay as the address.
+/// The hardware address of the guest's device: locally administered, and as unique in the overlay
+/// as the address.
 #[must_use]
 pub fn mac(nic: &OverlayNic) -> String {
     let [a, b, c, d] = nic.address.octets();
     format!("52:54:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
 }
 
-/// What the guest's kernel, or its init, is told: address, mask, name of the host, device, and that nobody is to be asked.
+/// What the guest's kernel, or its init, is told: address, mask, name of the host, device, and that
+/// nobody is to be asked.
 #[must_use]
 pub fn kernel_word(nic: &OverlayNic, pod: &str) -> String {
     let OverlayNic { address, mask, .. } = nic;

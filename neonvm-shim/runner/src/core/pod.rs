@@ -6,7 +6,8 @@
 //!    └─> waits (Pending), tries again       └──────────────────────>┘
 //! ```
 //!
-//! * A pod that is `Running` in the API and has no directory here lost its VM: it fails, it is not started a second time.
+//! * A pod that is `Running` in the API and has no directory here lost its VM: it fails, it is not
+//!   started a second time.
 //! * A pod that has ended is never started again; its directory stays until the pod is deleted.
 //! * A runner that is gone while nothing says that QEMU ended is started again, and adopts.
 
@@ -124,8 +125,8 @@ pub struct StatusInput<'a> {
     pub now: WallTime,
 }
 
-/// The members of the status that are ours, complete: lists replace those in the API. Equal to what the API has if there
-/// is no news: times are kept from there.
+/// The members of the status that are ours, complete: lists replace those in the API. Equal to what
+/// the API has if there is no news: times are kept from there.
 #[must_use]
 pub fn status(view: &View, input: &StatusInput<'_>) -> Value {
     let now = input.now.to_string();

@@ -1,9 +1,10 @@
 //! How much CPU time QEMU may burn.
 //!
-//! The quota follows the order's milli-CPU. Three exceptions, each bounded: a guest boots at its largest size's speed,
-//! because a quarter of a CPU makes a boot of five seconds one of twenty; when CPUs leave, the quota stays up for a moment,
-//! because a throttled guest takes long to give a CPU back; and when memory leaves, it stays up until that is done, because
-//! emptying a GiB is seconds of work for the guest's kernel, which would take everything a smaller CPU can do.
+//! The quota follows the order's milli-CPU. Three exceptions, each bounded: a guest boots at its
+//! largest size's speed, because a quarter of a CPU makes a boot of five seconds one of twenty;
+//! when CPUs leave, the quota stays up for a moment, because a throttled guest takes long to give a
+//! CPU back; and when memory leaves, it stays up until that is done, because emptying a GiB is
+//! seconds of work for the guest's kernel, which would take everything a smaller CPU can do.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::MilliCpu;

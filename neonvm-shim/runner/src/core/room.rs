@@ -1,15 +1,16 @@
 //! Whether the node's disk has room for what the guest writes.
 //!
-//! QEMU stops a guest whose write finds no room on the disk, in a state of its own ([`STOPPED`]), and keeps what was to be written. Told
-//! to go on, it writes again, and stops again if there is still none. So nothing is lost, and nobody but the runner has to do anything
-//! once there is room.
+//! QEMU stops a guest whose write finds no room on the disk, in a state of its own ([`STOPPED`]),
+//! and keeps what was to be written. Told to go on, it writes again, and stops again if there is
+//! still none. So nothing is lost, and nobody but the runner has to do anything once there is room.
 //!
 //! ```text
 //! told, or from time to time ─► look ─► stopped by it: told of ─┬─► look ─► still: let it go on, unless it moves ─┐
 //!                                                               └──────────────────── a moment later ◄────────────┘
 //! ```
 //!
-//! QEMU's words only hurry a look: what it says of itself counts. A guest that stands still by anything else is left alone.
+//! QEMU's words only hurry a look: what it says of itself counts. A guest that stands still by
+//! anything else is left alone.
 
 use protocol::runner::DiskFull;
 use protocol::time::{Span, Timestamp, WallTime};
@@ -18,7 +19,8 @@ use super::disks::Drive;
 
 /// `query-status` of a guest that QEMU has stopped because a disk of the host is full.
 pub const STOPPED: &str = "io-error";
-/// Between two attempts to let it go on: long enough to cost nothing, short enough that nobody waits for it who has made room.
+/// Between two attempts to let it go on: long enough to cost nothing, short enough that nobody
+/// waits for it who has made room.
 pub const AGAIN: Span = Span::from_secs(3);
 /// Between two looks when nothing was told: a word of QEMU's may be lost.
 pub const LOOK_IDLE: Span = Span::from_secs(30);
@@ -79,7 +81,8 @@ impl Room {
         self.under_way == Some(RoomAction::GoOn)
     }
 
-    /// Something was told: look at once. Not while it is known: then the next attempt would come at once, and make QEMU tell again.
+    /// Something was told: look at once. Not while it is known: then the next attempt would come at
+    /// once, and make QEMU tell again.
     pub fn hint(&mut self, now: Timestamp) {
         if self.full.is_none() {
             self.due = self.due.min(now);
@@ -87,12 +90,14 @@ impl Room {
         }
     }
 
-    /// The monitor is lost. What is known stands until the next look, which is due as soon as it is there again.
+    /// The monitor is lost. What is known stands until the next look, which is due as soon as it is
+    /// there again.
     pub fn disconnected(&mut self) {
         (self.fresh, self.under_way, self.due) = (false, None, Timestamp(0));
     }
 
-    /// The next thing to do. A guest that moves is not let go on: whoever moves it decides where it runs.
+    /// The next thing to do. A guest that moves is not let go on: whoever moves it decides where it
+    /// runs.
     pub fn poll_action(&mut self, now: Timestamp, moves: bool) -> Option<RoomAction> {
         if self.under_way.is_some() {
             return None;

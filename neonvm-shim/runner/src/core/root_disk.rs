@@ -7,7 +7,8 @@
 //!   root.qcow2.new             a disk in the making; no guest has run on it
 //! ```
 //!
-//! Absence never means permission: a disk without a record, and a record without its disk, are refused.
+//! Absence never means permission: a disk without a record, and a record without its disk, are
+//! refused.
 
 use protocol::time::WallTime;
 use serde::{Deserialize, Serialize};
@@ -33,7 +34,8 @@ pub struct DiskRecord {
     pub vm_uid: String,
     /// Name of the image that the disk was made over.
     pub image: String,
-    /// Digest of that image. The guest boots its kernel, and a disk that is not whole holds only what differs from it.
+    /// Digest of that image. The guest boots its kernel, and a disk that is not whole holds only
+    /// what differs from it.
     pub image_digest: String,
     /// The disk lies over nothing: it was restored from a backup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -101,8 +103,8 @@ pub enum ClaimProblem {
     NothingToUse,
 }
 
-/// Decides what a VM does about its disk directory. `use_disk` is what the VM says of an earlier VM's disk: `"true"`, or the
-/// uid of that VM.
+/// Decides what a VM does about its disk directory. `use_disk` is what the VM says of an earlier
+/// VM's disk: `"true"`, or the uid of that VM.
 ///
 /// # Errors
 /// [`ClaimProblem`].

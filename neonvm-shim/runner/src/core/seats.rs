@@ -1,7 +1,9 @@
-//! Who is connected to the runner's port at its pod's address, and who has to go when all places are taken.
+//! Who is connected to the runner's port at its pod's address, and who has to go when all places
+//! are taken.
 //!
-//! Anybody may connect there, and only by what they ask is it seen who they are. So whoever comes is given a place, if need be that of whom
-//! has been waited for longest: one that has not asked anything yet, or not again. Who is being answered stays, and who has shown the token.
+//! Anybody may connect there, and only by what they ask is it seen who they are. So whoever comes
+//! is given a place, if need be that of whom has been waited for longest: one that has not asked
+//! anything yet, or not again. Who is being answered stays, and who has shown the token.
 
 use std::collections::BTreeSet;
 

@@ -1,11 +1,13 @@
-//! What a QEMU is built like at its start, by the VM's spec: how many CPUs at boot, how many ever, how much memory where.
+//! What a QEMU is built like at its start, by the VM's spec: how many CPUs at boot, how many ever,
+//! how much memory where.
 //!
-//! The smallest size becomes boot CPUs and boot memory, which can never be taken away. What the VM has beyond it at the
-//! start is plugged on the command line already, in removable form, so that a VM boots at the size it shall have.
+//! The smallest size becomes boot CPUs and boot memory, which can never be taken away. What the VM
+//! has beyond it at the start is plugged on the command line already, in removable form, so that a
+//! VM boots at the size it shall have.
 //!
-//! Under TCG a VM boots with one CPU, and gets the others when its guest answers: QEMU 10.0 was seen to die at boot
-//! (`msix_table_mmio_write: Assertion`, once in a hundred boots) when a second vCPU ran while the first one laid out the
-//! PCI devices.
+//! Under TCG a VM boots with one CPU, and gets the others when its guest answers: QEMU 10.0 was
+//! seen to die at boot (`msix_table_mmio_write: Assertion`, once in a hundred boots) when a second
+//! vCPU ran while the first one laid out the PCI devices.
 
 use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::{CpuScalingMode, Guest, MEMORY_BLOCK_BYTES};
@@ -60,7 +62,8 @@ pub struct Shape {
     pub initial: Resources,
     /// The largest CPU limit.
     pub max_cpu: MilliCpu,
-    /// There is a port that the guest's programs write their log to. A QEMU that an older runner started has none.
+    /// There is a port that the guest's programs write their log to. A QEMU that an older runner
+    /// started has none.
     #[serde(default)]
     pub log_port: bool,
     /// A network device behind passt says how large a frame may be
@@ -147,7 +150,8 @@ pub fn shape(guest: &Guest, control: CpuControl, accel: Accel) -> Result<Shape, 
     })
 }
 
-/// Who adds and takes CPUs, by what the spec asks and by whether this guest kernel is known not to see hot-plugged ones.
+/// Who adds and takes CPUs, by what the spec asks and by whether this guest kernel is known not to
+/// see hot-plugged ones.
 #[must_use]
 pub fn control(mode: Option<CpuScalingMode>, kernel_is_blind: bool) -> CpuControl {
     match mode {

@@ -1,12 +1,14 @@
 //! How long a guest has not answered, and when that is long.
 //!
-//! neonvmd repeats itself every few seconds while it has nothing to say. A guest that does not is busy, stopped, or hangs: which of
-//! these nobody can tell from outside, so it is told of and nothing is done.
+//! neonvmd repeats itself every few seconds while it has nothing to say. A guest that does not is
+//! busy, stopped, or hangs: which of these nobody can tell from outside, so it is told of and
+//! nothing is done.
 
 use protocol::runner::{BeforeSilence, GuestSilence};
 use protocol::time::{Span, Timestamp, WallTime};
 
-/// A guest that has answered may be silent this long: several times what the slowest answer of a guest held to a quarter of a CPU takes.
+/// A guest that has answered may be silent this long: several times what the slowest answer of a
+/// guest held to a quarter of a CPU takes.
 pub const SILENT_AFTER: Span = Span::from_secs(60);
 /// One that boots may take longer.
 pub const BOOTS_WITHIN: Span = Span::from_secs(300);

@@ -1,4 +1,5 @@
-//! Drives a guest to the newest order: all CPUs and all memory in one pass, each on a lane of its own.
+//! Drives a guest to the newest order: all CPUs and all memory in one pass, each on a lane of its
+//! own.
 //!
 //! ```text
 //!  order ──> CPU lane:    look ─> plug / unplug ─> look … match ─┐
@@ -6,16 +7,22 @@
 //!                         neonvmd's long-poll ───────────────────┘
 //! ```
 //!
-//! * *Happy path up*: the free slots are known from the last look, so an order turns into `device_add`s and one `qom-set`
-//!   at once; looks confirm; neonvmd reports that the guest uses them.
-//! * *Truth* is `query-hotpluggable-cpus` and `query-memory-devices`, and of single CPUs what QEMU says of them: a `device_add` it
-//!   has carried out, a device it has deleted. A look holds up the guest whose CPU or memory is just coming or going. Other events,
-//!   and a guest that sees about the memory it is to have, only make the next look come at once.
-//! * *Superseding*: a lane that waits for a reply decides again, by the newest order, when it comes.
-//! * *Failures*: a refused command is kept as the problem and tried again with a growing pause; a CPU that does not leave is
-//!   asked again after [`LEAVE_AGAIN`]; memory that does not leave stays requested (the guest's driver retries by itself).
-//! * *Cold start and recovery*: nothing is known before the first look at each lane; what was before does not matter.
-//! * *Under TCG* CPUs are switched off inside the guest once [`super::budget`] says that unplugging is over.
+//! * *Happy path up*: the free slots are known from the last look, so an order turns into
+//!   `device_add`s and one `qom-set` at once; looks confirm; neonvmd reports that the guest uses
+//!   them.
+//! * *Truth* is `query-hotpluggable-cpus` and `query-memory-devices`, and of single CPUs what QEMU
+//!   says of them: a `device_add` it has carried out, a device it has deleted. A look holds up the
+//!   guest whose CPU or memory is just coming or going. Other events, and a guest that sees about
+//!   the memory it is to have, only make the next look come at once.
+//! * *Superseding*: a lane that waits for a reply decides again, by the newest order, when it
+//!   comes.
+//! * *Failures*: a refused command is kept as the problem and tried again with a growing pause; a
+//!   CPU that does not leave is asked again after [`LEAVE_AGAIN`]; memory that does not leave stays
+//!   requested (the guest's driver retries by itself).
+//! * *Cold start and recovery*: nothing is known before the first look at each lane; what was
+//!   before does not matter.
+//! * *Under TCG* CPUs are switched off inside the guest once [`super::budget`] says that unplugging
+//!   is over.
 
 use std::collections::BTreeMap;
 
@@ -94,12 +101,14 @@ pub struct Sizer {
     memory_moved: Timestamp,
     at_rest_since: Option<Timestamp>,
     guest: Option<Sight>,
-    /// What the guest's kernel keeps of its memory: boot and plugged memory less MemTotal, the least seen at rest.
+    /// What the guest's kernel keeps of its memory: boot and plugged memory less MemTotal, the
+    /// least seen at rest.
     reserved: Option<u64>,
     /// Whether that was learnt from memory at rest.
     reserved_at_rest: bool,
     telling: bool,
-    /// How many CPUs the guest was told to have, if ever: of more its daemon brings up none by itself.
+    /// How many CPUs the guest was told to have, if ever: of more its daemon brings up none by
+    /// itself.
     told: Option<u32>,
     told_at: Option<Timestamp>,
     booting_since: Option<Timestamp>,
@@ -110,8 +119,8 @@ pub struct Sizer {
 }
 
 impl Sizer {
-    /// A sizer for a QEMU of this shape. `order` is what was ordered last, if this is not the first runner of the QEMU;
-    /// `booting_since` is when the guest began to boot, if it still may.
+    /// A sizer for a QEMU of this shape. `order` is what was ordered last, if this is not the first
+    /// runner of the QEMU; `booting_since` is when the guest began to boot, if it still may.
     #[must_use]
     pub fn new(
         shape: Shape,
@@ -216,7 +225,8 @@ impl Sizer {
                 self.memory.busy = false;
                 self.memory_moved = now;
                 match reply {
-                    // A look holds up the guest that has just begun; the guest itself tells when it has done it.
+                    // A look holds up the guest that has just begun; the guest itself tells when it
+                    // has done it.
                     Ok(()) => self.memory.expect_event(now),
                     Err(failure) => self.memory.fail(now, failure),
                 }
@@ -347,7 +357,8 @@ impl Sizer {
         self.decide_cpus(now);
     }
 
-    /// CPUs that are switched inside the guest come at once, and those of one whose size is refused do not come.
+    /// CPUs that are switched inside the guest come at once, and those of one whose size is refused
+    /// do not come.
     fn can_plug_ahead(&self) -> bool {
         self.shape.control == CpuControl::Plug && self.wanted().is_some()
     }
@@ -388,7 +399,8 @@ impl Sizer {
         u32::try_from(slots.iter().filter(|slot| slot.qom_path.is_some()).count()).ok()
     }
 
-    /// Whether the CPUs above `wanted` stay plugged for good, because re-plugging them could not be paid for.
+    /// Whether the CPUs above `wanted` stay plugged for good, because re-plugging them could not be
+    /// paid for.
     fn keeps_plugged(&self, plugged: u32, wanted: u32) -> bool {
         match (self.shape.control, self.budget) {
             (CpuControl::Guest, _) => plugged >= wanted,
@@ -484,8 +496,8 @@ impl Sizer {
         self.decide_cpus(now);
     }
 
-    /// QEMU has deleted a device. Where it may have told so before a reply that is yet to be heard, or where not all is known, it is
-    /// looked at.
+    /// QEMU has deleted a device. Where it may have told so before a reply that is yet to be heard,
+    /// or where not all is known, it is looked at.
     fn gone(&mut self, now: Timestamp, id: &str) {
         let is_known = !self.cpu.busy && self.cpu.failure.is_none();
         let mut slots = self.slots.iter_mut().flatten();
@@ -612,7 +624,8 @@ impl Sizer {
     fn wanted_quota(&self, now: Timestamp) -> (MilliCpu, Option<Timestamp>) {
         let wanted = self.wanted_cpus();
         let online = self.guest.as_ref().map(|guest| guest.cpus_online);
-        // More than wanted once it was reached are plugged ahead of another order, and not to be hurried.
+        // More than wanted once it was reached are plugged ahead of another order, and not to be
+        // hurried.
         let cpus_to_leave = self.held.visible.is_none()
             && matches!((wanted, online.or(self.plugged())), (Some(wanted), Some(have)) if have > wanted);
         let memory_to_leave = matches!((self.wanted_device(), self.device), (Some(wanted), Some(have)) if have.size > wanted);

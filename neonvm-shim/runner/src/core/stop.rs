@@ -1,5 +1,5 @@
-//! Ending a guest: power button, once a second until the guest is heard to shut down; at the end of the grace period by
-//! `quit`, and by force if QEMU does not go.
+//! Ending a guest: power button, once a second until the guest is heard to shut down; at the end of
+//! the grace period by `quit`, and by force if QEMU does not go.
 
 use protocol::time::{Span, Timestamp};
 

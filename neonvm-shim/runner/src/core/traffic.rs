@@ -1,14 +1,16 @@
 //! How much a guest behind a bridge says to the world, and hears from it:
 //! `spec.enableNetworkMonitoring` (docs/compatibility/neonvm.md §3.6).
 //!
-//! As NeonVM counts: TCP alone, and nothing that stays among private addresses, which is what a cluster's own traffic has. The kernel
-//! counts what it lets through, in the table of the guest's rules, as long as the pod is there; the runner only reads.
+//! As NeonVM counts: TCP alone, and nothing that stays among private addresses, which is what a
+//! cluster's own traffic has. The kernel counts what it lets through, in the table of the guest's
+//! rules, as long as the pod is there; the runner only reads.
 
 use serde::Deserialize;
 
 use super::bridge::BRIDGE;
 
-/// Whose traffic with the guest is not counted: private networks, loopback, and links, as that between guest and pod.
+/// Whose traffic with the guest is not counted: private networks, loopback, and links, as that
+/// between guest and pod.
 const UNCOUNTED: &str =
     "{ 10.0.0.0/8, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16 }";
 /// Words of the program that gives rules to the kernel, for what was counted.
@@ -23,7 +25,8 @@ pub struct Traffic {
     pub egress: u64,
 }
 
-/// The part of the table `inet bellows` that counts: behind the chain that drops, so that what is dropped is not counted.
+/// The part of the table `inet bellows` that counts: behind the chain that drops, so that what is
+/// dropped is not counted.
 #[must_use]
 pub fn rules() -> String {
     format!(

@@ -1,4 +1,5 @@
-//! Directories that are moved aside instead of deleted: `STATE/trash/NAME_TIME`, removed a week later.
+//! Directories that are moved aside instead of deleted: `STATE/trash/NAME_TIME`, removed a week
+//! later.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,8 @@ pub fn trash(state_dir: &Path) -> PathBuf {
     state_dir.join("trash")
 }
 
-/// Moves a file or directory of `state_dir` to the trash. Returns its new path, `None` if there was nothing to move. When
-/// it returns the move survives a crash of the machine.
+/// Moves a file or directory of `state_dir` to the trash. Returns its new path, `None` if there was
+/// nothing to move. When it returns the move survives a crash of the machine.
 ///
 /// # Errors
 /// As the file system says; the directory is then where it was.

@@ -1,4 +1,5 @@
-//! Reads the image store: `refs/<name>` holds a digest, `blobs/<digest>/` the files with their `manifest.json`.
+//! Reads the image store: `refs/<name>` holds a digest, `blobs/<digest>/` the files with their
+//! `manifest.json`.
 
 use std::fs;
 use std::io;

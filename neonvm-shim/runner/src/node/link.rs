@@ -40,7 +40,8 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// Starts a runner for a directory. It makes itself a session of its own, so that no end of ours reaches it.
+    /// Starts a runner for a directory. It makes itself a session of its own, so that no end of
+    /// ours reaches it.
     ///
     /// # Errors
     /// When the command cannot be executed or the log not opened.

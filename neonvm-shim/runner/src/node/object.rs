@@ -215,7 +215,8 @@ fn status(params: &NodeParams, old: &Value, now: WallTime) -> Value {
     status
 }
 
-/// The condition that says which guests run without objects. It is there only while there are such guests.
+/// The condition that says which guests run without objects. It is there only while there are such
+/// guests.
 fn orphaned(orphans: &[Orphan], old: &Value, now: WallTime) -> Value {
     let pods: Vec<String> = orphans.iter().map(Orphan::key).collect();
     json!({

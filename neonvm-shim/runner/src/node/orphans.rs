@@ -1,7 +1,9 @@
-//! Guests whose pods the API's store does not have, and never had: they are left alone until somebody decides.
+//! Guests whose pods the API's store does not have, and never had: they are left alone until
+//! somebody decides.
 //!
-//! A pod that is absent was deleted only if the same store has shown it before. With another store, an emptied one or an
-//! older copy the absence says nothing, and ending the guest would lose its disk.
+//! A pod that is absent was deleted only if the same store has shown it before. With another store,
+//! an emptied one or an older copy the absence says nothing, and ending the guest would lose its
+//! disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -73,7 +75,8 @@ impl Orphans {
         self.locked().all.values().cloned().collect()
     }
 
-    /// Lets the guest of a pod go: the driver ends it and moves its directory aside. `false` if it is no orphan.
+    /// Lets the guest of a pod go: the driver ends it and moves its directory aside. `false` if it
+    /// is no orphan.
     #[must_use]
     pub fn release(&self, key: &str) -> bool {
         let mut state = self.locked();

@@ -39,7 +39,8 @@ pub enum GuestWalls {
 pub struct NodeParams {
     /// The API.
     pub client: kube::Client,
-    /// Identity of the API's store. An absent pod means a deleted one only if this store has shown it.
+    /// Identity of the API's store. An absent pod means a deleted one only if this store has shown
+    /// it.
     pub store_id: String,
     /// The guests that are left alone because the store has no pod for them.
     pub orphans: Orphans,
@@ -65,7 +66,8 @@ pub struct NodeParams {
     pub walls: GuestWalls,
     /// An `authorized_keys` line that is let into every guest, beside its VM's own key.
     pub ssh_public_key: Option<String>,
-    /// Derives the token that the agent shows to each guest's monitor; `None` gives guests none to ask for.
+    /// Derives the token that the agent shows to each guest's monitor; `None` gives guests none to
+    /// ask for.
     pub monitor_key: Option<VmKey>,
     /// What pods may use.
     pub allocatable: Allocatable,

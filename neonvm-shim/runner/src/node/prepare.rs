@@ -138,8 +138,8 @@ pub(super) struct PodRecord {
     pub(super) ip: Ipv4Addr,
     /// Milliseconds the guest gets when the pod is gone from the API.
     pub(super) grace_ms: u64,
-    /// The store that has the pod, and the revision of the pod when that was last looked at. A directory of an earlier
-    /// version has none.
+    /// The store that has the pod, and the revision of the pod when that was last looked at. A
+    /// directory of an earlier version has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) store: Option<StorePosition>,
 }
@@ -192,7 +192,8 @@ impl PodRecord {
         write_json(&dir.join("pod.json"), self)
     }
 
-    /// Whether the store `id` has shown this pod. Only then does the pod's absence from it mean that it was deleted.
+    /// Whether the store `id` has shown this pod. Only then does the pod's absence from it mean
+    /// that it was deleted.
     pub(super) fn is_of_store(&self, id: &str) -> bool {
         self.store.as_ref().is_some_and(|store| store.id == id)
     }
@@ -231,7 +232,8 @@ impl AddressBook {
     }
 }
 
-/// Resolves everything and writes the directory; `config.json` last, so that a directory with one is complete.
+/// Resolves everything and writes the directory; `config.json` last, so that a directory with one
+/// is complete.
 pub(super) async fn prepare(
     params: &NodeParams,
     (addresses, users): (&AddressBook, Option<&UserBook>),
@@ -372,7 +374,8 @@ fn check(spec: &VmSpec) -> Result<(), PrepareError> {
     Ok(())
 }
 
-/// Writes the token that the guest's monitor asks for, or removes the one of an earlier try. A VM that takes any agent gets none.
+/// Writes the token that the guest's monitor asks for, or removes the one of an earlier try. A VM
+/// that takes any agent gets none.
 fn write_monitor_token(
     params: &NodeParams,
     pod: &Pod,

@@ -1,5 +1,6 @@
-//! Root disks that stay, in `disks/NAMESPACE_VM` of the state directory: a pod claims its VM's disk, and the deletion of the
-//! VM object lets go of it. Nothing else does: the absence of an object proves nothing, since the store may be another one.
+//! Root disks that stay, in `disks/NAMESPACE_VM` of the state directory: a pod claims its VM's
+//! disk, and the deletion of the VM object lets go of it. Nothing else does: the absence of an
+//! object proves nothing, since the store may be another one.
 
 use std::fs;
 use std::io;
@@ -309,8 +310,8 @@ pub(super) fn let_go(
     Ok(to.map_or(LetGo::Nothing, LetGo::Aside))
 }
 
-/// Whether the directory of any runner names the disk. It goes when the runner's QEMU has ended. A configuration is searched as
-/// text: one that another version wrote counts too.
+/// Whether the directory of any runner names the disk. It goes when the runner's QEMU has ended. A
+/// configuration is searched as text: one that another version wrote counts too.
 fn is_in_use(vms: &Path, disk: &Path) -> bool {
     let disk = disk.display().to_string();
     let entries = fs::read_dir(vms);

@@ -1,5 +1,6 @@
-//! The objects without which a guest cannot be adopted in another store: its VM, and the secrets and config maps that its
-//! pod mounts or its VM owns. They are saved in `STATE/objects/NAMESPACE_POD.json`, outside of what QEMU may see.
+//! The objects without which a guest cannot be adopted in another store: its VM, and the secrets
+//! and config maps that its pod mounts or its VM owns. They are saved in
+//! `STATE/objects/NAMESPACE_POD.json`, outside of what QEMU may see.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -156,7 +157,8 @@ fn of_pod(api: &Objects, pod: &Pod) -> Option<Saved> {
     })
 }
 
-/// An object as it can be created: without what the API server writes, and without owners of this store.
+/// An object as it can be created: without what the API server writes, and without owners of this
+/// store.
 fn plain(object: &Value, api_version: &str, kind: &str) -> Value {
     let mut plain = object.clone();
     let old = &object["metadata"];

@@ -27,8 +27,8 @@ pub struct Stopped {
     pub exit: Option<ExitReport>,
 }
 
-/// Stops all VMs below `state_dir/vms`, all at once, each with this grace period: by its runner if there is one, else QEMU
-/// is killed. Directories stay.
+/// Stops all VMs below `state_dir/vms`, all at once, each with this grace period: by its runner if
+/// there is one, else QEMU is killed. Directories stay.
 pub async fn stop_all(state_dir: &Path, grace: Duration) -> Vec<Stopped> {
     let Ok(entries) = std::fs::read_dir(state_dir.join("vms")) else {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! Secrets and config maps of a pod as directories: written before the pod starts, and kept as the API has them from then on, in
-//! the kubelet's layout.
+//! Secrets and config maps of a pod as directories: written before the pod starts, and kept as the
+//! API has them from then on, in the kubelet's layout.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -101,8 +101,8 @@ pub(super) struct Projection {
 /// The volumes of a pod's runner that guests get to see.
 ///
 /// # Errors
-/// [`VolumeError::MountPath`] for the first that is mounted at a path which is not a plain one: a pod of somebody's own can
-/// name any.
+/// [`VolumeError::MountPath`] for the first that is mounted at a path which is not a plain one: a
+/// pod of somebody's own can name any.
 pub(super) fn projections(pod: &Pod) -> Result<Vec<Projection>, VolumeError> {
     let mut containers = pod.spec.containers.iter();
     let Some(container) = containers.find(|container| container.name == CONTAINER) else {
@@ -264,7 +264,8 @@ impl Keeper {
         }
     }
 
-    /// What was there stays where nothing, or not all of it, is there any more: a guest lives by it.
+    /// What was there stays where nothing, or not all of it, is there any more: a guest lives by
+    /// it.
     fn take(&mut self, data: Option<Files>) {
         let written = self.projection.write(&self.mounts, data, &self.clock);
         let problem = written.err().map(|error| telemetry::chain(&error));

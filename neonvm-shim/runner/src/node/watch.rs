@@ -128,7 +128,8 @@ struct Driver {
 impl Driver {
     async fn follow(&mut self, cancel: &CancellationToken) {
         let pods: Api<ApiPod> = Api::all(self.params.client.clone());
-        // Not by the label: a watch tells of a pod that loses it as of one that is gone, and its guest would be stopped for that.
+        // Not by the label: a watch tells of a pod that loses it as of one that is gone, and its
+        // guest would be stopped for that.
         let node = format!("spec.nodeName={}", self.params.node_name);
         let config = watcher::Config::default().fields(&node);
         let mut events = watcher(pods, config).default_backoff().boxed();

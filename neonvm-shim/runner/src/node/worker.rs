@@ -1,4 +1,5 @@
-//! One pod: drives its directory and its runner to what the API wants, and its status to what is there.
+//! One pod: drives its directory and its runner to what the API wants, and its status to what is
+//! there.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,11 +28,13 @@ use crate::shell::record::{Record, read_json};
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// The same after something failed; doubles up to [`LOOK_AGAIN`].
 const RETRY: Duration = Duration::from_millis(250);
-/// A runner that ends without an end of its VM is started again after this, doubled each time up to [`RESPAWN_MOST`].
+/// A runner that ends without an end of its VM is started again after this, doubled each time up to
+/// [`RESPAWN_MOST`].
 const RESPAWN: Duration = Duration::from_millis(200);
 /// Longest such pause.
 const RESPAWN_MOST: Duration = Duration::from_secs(30);
-/// A status that has not come back by the watch after this was overwritten by somebody, and is written again.
+/// A status that has not come back by the watch after this was overwritten by somebody, and is
+/// written again.
 const OVERWRITTEN_AFTER: Duration = Duration::from_secs(3);
 /// A QEMU that is still there this long after its stop is over is ended by force.
 const KILL_AFTER: Duration = Duration::from_secs(15);
@@ -458,7 +461,8 @@ fn remove(dir: &Path) -> std::io::Result<()> {
 /// VMs whose logs are kept after a failure.
 const KEPT_LOGS: usize = 16;
 
-/// Keeps the logs of a VM that failed: the controller deletes such a pod at once, and with it everything one would look at.
+/// Keeps the logs of a VM that failed: the controller deletes such a pod at once, and with it
+/// everything one would look at.
 fn keep_logs(state_dir: &Path, dir: &Path, end: Option<&ExitReport>) {
     let failed = end.is_some_and(|report| !report.success && report.reason != ExitReason::Killed);
     let (true, Some(name)) = (failed, dir.file_name()) else {

@@ -1,8 +1,8 @@
 //! The bridge between the pod and its guest's first device: see [`crate::core::bridge`].
 //!
-//! Bridge, rules and QEMU's end are made before QEMU starts, which may make nothing, so that a pod that cannot have them fails at once
-//! and says why. That the end is plugged in, and that a guest that asks for its address is answered, is seen to by every runner that
-//! starts or adopts a QEMU.
+//! Bridge, rules and QEMU's end are made before QEMU starts, which may make nothing, so that a pod
+//! that cannot have them fails at once and says why. That the end is plugged in, and that a guest
+//! that asks for its address is answered, is seen to by every runner that starts or adopts a QEMU.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -76,8 +76,8 @@ impl From<NftError> for BridgeError {
     }
 }
 
-/// Makes bridge, rules and QEMU's end, with so many queues; nothing for a guest that is connected otherwise. Doing it again before there
-/// is a QEMU does no harm.
+/// Makes bridge, rules and QEMU's end, with so many queues; nothing for a guest that is connected
+/// otherwise. Doing it again before there is a QEMU does no harm.
 ///
 /// # Errors
 /// [`BridgeError`].
@@ -97,13 +97,15 @@ pub async fn prepare(
     cable::make_tap(&links, TAP, queues).await?;
     set(FORWARD, "1").map_err(BridgeError::Forward)?;
     if let Err(error) = set(ROUTE_LOCALNET, "1") {
-        // The one thing that needs it: connections to the pod's own loopback address, as kubectl port-forward makes them.
+        // The one thing that needs it: connections to the pod's own loopback address, as kubectl
+        // port-forward makes them.
         info!(%error, "the guest is not reached by the pod's loopback address");
     }
     if Path::new(ON_BRIDGES).exists()
         && let Err(error) = set(ON_BRIDGES, "0")
     {
-        // What the guest sends to the pod's address is translated on the bridge then, which sends nothing back where it came from.
+        // What the guest sends to the pod's address is translated on the bridge then, which sends
+        // nothing back where it came from.
         info!(%error, "the guest does not reach itself by the pod's address");
     }
     nft::give(&bridge::rules(config)).await?;
@@ -120,8 +122,8 @@ pub async fn clear(config: &RunnerConfig, from: Option<&Manifest>) {
     }
 }
 
-/// Gives a setting of the kernel's its value, if it has another one. A container may often only read them; its pod's init container has
-/// set them then.
+/// Gives a setting of the kernel's its value, if it has another one. A container may often only
+/// read them; its pod's init container has set them then.
 fn set(setting: &str, value: &str) -> io::Result<()> {
     if std::fs::read_to_string(setting)?.trim() == value {
         return Ok(());
@@ -142,7 +144,8 @@ fn name_guest(hosts: &Path) -> io::Result<()> {
     file.write_all(line.as_bytes())
 }
 
-/// Sees to it that a guest behind the bridge, from elsewhere or booted here, is connected, and gets an answer when it asks for its address.
+/// Sees to it that a guest behind the bridge, from elsewhere or booted here, is connected, and gets
+/// an answer when it asks for its address.
 pub fn keep_connected(config: &RunnerConfig, qemu: ProcessId, from: Option<&Manifest>) {
     if !bridge::connects(config, from) {
         return;

@@ -53,7 +53,8 @@ fn make_tun() -> Result<(), TunError> {
         .map_err(|errno| TunError::Device(errno.into()))
 }
 
-/// Makes QEMU's end, with so many queues, for a QEMU that may make none itself. One that is left of an earlier QEMU goes.
+/// Makes QEMU's end, with so many queues, for a QEMU that may make none itself. One that is left of
+/// an earlier QEMU goes.
 ///
 /// # Errors
 /// [`TunError`].
@@ -84,7 +85,8 @@ pub(super) async fn clear(tap: &str) {
     }
 }
 
-/// The bridge of this name, made with this hardware address or one by chance where it is missing; `None` if somebody took it away again.
+/// The bridge of this name, made with this hardware address or one by chance where it is missing;
+/// `None` if somebody took it away again.
 ///
 /// # Errors
 /// [`LinksError`].
@@ -99,7 +101,8 @@ pub(super) async fn bridge(
     Ok(links.find(name).await?.map(|link| link.index))
 }
 
-/// Plugs a link into a bridge. With two ends it is a cable, which has nothing to remember: a guest that moves is elsewhere at once.
+/// Plugs a link into a bridge. With two ends it is a cable, which has nothing to remember: a guest
+/// that moves is elsewhere at once.
 ///
 /// # Errors
 /// [`LinksError`].

@@ -270,7 +270,8 @@ impl Wanted<'_> {
         disk::run_on(drives::mke2fs_program(), &words, input, MAKE_LIMIT).await
     }
 
-    /// Makes the file as large as it is to be, refuses one that has lost a part, and returns its size.
+    /// Makes the file as large as it is to be, refuses one that has lost a part, and returns its
+    /// size.
     fn grow(self, file: &File, record: &DiskRecord, path: &Path) -> Result<u64, ClaimError> {
         let place = |error| ClaimError::Place(path.to_owned(), error);
         let found = file.metadata().map_err(place)?.len();

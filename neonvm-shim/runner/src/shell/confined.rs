@@ -1,8 +1,8 @@
-//! Starts a program that is to have none of our privileges: a guest that breaks out of its QEMU is a process that may do what the
-//! owner of QEMU's files may, and no more.
+//! Starts a program that is to have none of our privileges: a guest that breaks out of its QEMU is
+//! a process that may do what the owner of QEMU's files may, and no more.
 //!
-//! Privileges are a thread's, and a child gets those of the thread that starts it. So a thread gives up its own, starts the program and
-//! ends; there is no moment in which the program has them.
+//! Privileges are a thread's, and a child gets those of the thread that starts it. So a thread
+//! gives up its own, starts the program and ends; there is no moment in which the program has them.
 
 use std::io;
 

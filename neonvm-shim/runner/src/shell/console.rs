@@ -1,7 +1,8 @@
 //! Keeps log files that QEMU appends to within a bound.
 //!
-//! QEMU opens them for appending and never closes them, so that they survive us; a file that grew too long is copied to
-//! `NAME.1` and cut to nothing in place. What is written between copy and cut is lost: a line or two per 4 MiB.
+//! QEMU opens them for appending and never closes them, so that they survive us; a file that grew
+//! too long is copied to `NAME.1` and cut to nothing in place. What is written between copy and cut
+//! is lost: a line or two per 4 MiB.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -11,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::core::paths::Paths;
 
-/// Longest log of a guest, of its console or its programs; with the copy there are at most two of this.
+/// Longest log of a guest, of its console or its programs; with the copy there are at most two of
+/// this.
 pub const GUEST_LOG_BYTES: u64 = 4 << 20;
 /// Longest log of QEMU's own messages.
 pub const QEMU_LOG_BYTES: u64 = 1 << 20;

@@ -1,5 +1,5 @@
-//! The two HTTP servers of a runner: the private one on its control socket ([`protocol::runner`]) and the one at the
-//! pod's address (docs/compatibility/neonvm.md §3.6).
+//! The two HTTP servers of a runner: the private one on its control socket ([`protocol::runner`])
+//! and the one at the pod's address (docs/compatibility/neonvm.md §3.6).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,11 +37,13 @@ pub struct Handle {
     pub inputs: mpsc::Sender<Input>,
     /// The newest state.
     pub state: watch::Receiver<RunnerState>,
-    /// Whether the guest itself switches its CPUs: then its count is asked for, not what was ordered.
+    /// Whether the guest itself switches its CPUs: then its count is asked for, not what was
+    /// ordered.
     pub guest_counts: bool,
 }
 
-/// Binds the control socket, mode 0600. A socket left over by a killed runner is replaced; the caller holds the lock.
+/// Binds the control socket, mode 0600. A socket left over by a killed runner is replaced; the
+/// caller holds the lock.
 ///
 /// # Errors
 /// As the system says.
@@ -81,8 +83,8 @@ fn control() -> Router<Handle> {
         .route("/v1/incoming/{id}/begin", post(begin))
 }
 
-/// The file with what whoever gives orders at the pod's address must show. It is read each time: the kubelet replaces it when the
-/// secret is made anew.
+/// The file with what whoever gives orders at the pod's address must show. It is read each time:
+/// the kubelet replaces it when the secret is made anew.
 #[derive(Debug, Clone)]
 pub struct Token(PathBuf);
 
@@ -113,10 +115,11 @@ impl Token {
     }
 }
 
-/// Serves the pod's routes until cancelled. Who has the token of a cluster's controller may do here what is done on the control
-/// socket, by TLS if they choose ([`Door`]); and where there is one, nobody without it changes anything. Without one there are the routes
-/// of NeonVM's runner, open as they are there. Metrics are open in any case. A loopback address is open to every user of the machine:
-/// no order is taken there, and the controller uses the socket.
+/// Serves the pod's routes until cancelled. Who has the token of a cluster's controller may do here
+/// what is done on the control socket, by TLS if they choose ([`Door`]); and where there is one,
+/// nobody without it changes anything. Without one there are the routes of NeonVM's runner, open as
+/// they are there. Metrics are open in any case. A loopback address is open to every user of the
+/// machine: no order is taken there, and the controller uses the socket.
 pub async fn serve_pod(
     listener: TcpListener,
     handle: Handle,
@@ -307,7 +310,8 @@ async fn cpu_current(State(handle): State<Handle>) -> Json<Vcpus> {
     })
 }
 
-/// The limit, unless the guest counts and has another number of CPUs: then that one, so that whoever compares sees it.
+/// The limit, unless the guest counts and has another number of CPUs: then that one, so that
+/// whoever compares sees it.
 fn reported(cpus: CpuState, guest_counts: bool) -> MilliCpu {
     match cpus.guest_online {
         Some(online) if guest_counts && online != cpus.limit.rounded_up_cores() => {

@@ -1,4 +1,5 @@
-//! Descriptors on their way to QEMU: they go along with the bytes of a command on the monitor's socket (`SCM_RIGHTS`).
+//! Descriptors on their way to QEMU: they go along with the bytes of a command on the monitor's
+//! socket (`SCM_RIGHTS`).
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -12,8 +13,8 @@ use tokio::io::{AsyncWrite, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 
-/// The descriptor that goes along with the next bytes. QEMU keeps the newest one it was sent for the next `getfd`, so one
-/// at a time is given.
+/// The descriptor that goes along with the next bytes. QEMU keeps the newest one it was sent for
+/// the next `getfd`, so one at a time is given.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Attached(Arc<Mutex<Option<OwnedFd>>>);
 

@@ -1,5 +1,6 @@
-//! The runner's port at its pod's address. Who begins by TLS is answered by it, everybody else in plain HTTP, on the same port: kubelets and
-//! Prometheus ask as they ask NeonVM's runner, and our controller's orders, with the token among them, go over the wire encrypted.
+//! The runner's port at its pod's address. Who begins by TLS is answered by it, everybody else in
+//! plain HTTP, on the same port: kubelets and Prometheus ask as they ask NeonVM's runner, and our
+//! controller's orders, with the token among them, go over the wire encrypted.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -53,14 +54,16 @@ impl Door {
     }
 }
 
-/// What a runner is known by, as the kubelet has it in files: there or not yet, and replaced when the secret is made anew. Whom their
-/// mode lets in does not matter: the volume is the pod's own, and a group of the pod's may be on it.
+/// What a runner is known by, as the kubelet has it in files: there or not yet, and replaced when
+/// the secret is made anew. Whom their mode lets in does not matter: the volume is the pod's own,
+/// and a group of the pod's may be on it.
 struct Identity {
     files: [PathBuf; 2],
     loaded: Mutex<Option<Loaded>>,
 }
 
-/// How the files looked, and what they held then, or before if that was no good; `None`: they never held anything.
+/// How the files looked, and what they held then, or before if that was no good; `None`: they never
+/// held anything.
 struct Loaded {
     stamp: Stamp,
     config: Option<Arc<ServerConfig>>,
@@ -83,7 +86,8 @@ impl Identity {
         }
     }
 
-    /// Of the files as they are now, or as they were when they were good. What is wrong with them is told once.
+    /// Of the files as they are now, or as they were when they were good. What is wrong with them
+    /// is told once.
     fn acceptor(&self) -> Option<TlsAcceptor> {
         // Only whole values are stored, so a panic elsewhere leaves nothing half done.
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);

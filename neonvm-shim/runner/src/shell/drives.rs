@@ -1,6 +1,7 @@
 //! Makes the drives of a plan in the runner's directory.
 //!
-//! Files and swap are written here ([`crate::core::disks`]); an empty file system is made by `mke2fs`, the one program for it.
+//! Files and swap are written here ([`crate::core::disks`]); an empty file system is made by
+//! `mke2fs`, the one program for it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -74,7 +75,8 @@ pub enum DriveError {
     },
 }
 
-/// The token that an agent must show to the guest's monitor, where the node driver has put one into the runner's directory.
+/// The token that an agent must show to the guest's monitor, where the node driver has put one into
+/// the runner's directory.
 ///
 /// # Errors
 /// When the file is there and cannot be read.

@@ -21,7 +21,8 @@ const QMP_AGAIN: Duration = Duration::from_millis(20);
 const QMP_AGAIN_SLOW: Duration = Duration::from_millis(500);
 /// Tries at the quick pace: QEMU makes its socket within a second.
 const QMP_QUICK_TRIES: u32 = 250;
-/// Times it may be silent, each for as long as a greeting is waited for, before that is told: a busy host's QEMU may be late once.
+/// Times it may be silent, each for as long as a greeting is waited for, before that is told: a
+/// busy host's QEMU may be late once.
 const QMP_SILENCES: u32 = 2;
 
 /// Tries at a monitor that is not reached.

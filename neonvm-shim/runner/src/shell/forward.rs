@@ -1,8 +1,9 @@
 //! What a guest writes to its console and its log, on its way to the log of its pod
 //! (docs/compatibility/neonvm.md §3.8).
 //!
-//! QEMU writes to files, and a file takes everything at once: whatever becomes of us or of whoever reads our standard output, the guest
-//! waits for nobody. Here the files are read on; what is cut off them before it could be is lost and told.
+//! QEMU writes to files, and a file takes everything at once: whatever becomes of us or of whoever
+//! reads our standard output, the guest waits for nobody. Here the files are read on; what is cut
+//! off them before it could be is lost and told.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -37,7 +38,8 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Forwards the lines of these logs to `out`, by a thread of its own, which a slow reader may hold up as long as it likes.
+    /// Forwards the lines of these logs to `out`, by a thread of its own, which a slow reader may
+    /// hold up as long as it likes.
     pub(super) fn start(
         clock: Clock,
         logs: Vec<Arc<KeptLog>>,

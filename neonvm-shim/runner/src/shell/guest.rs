@@ -19,8 +19,8 @@ use tracing::{debug, info, warn};
 use super::http::{HttpError, Link};
 use crate::core::guestd_key::GuestdKey;
 
-/// Longest wait for the first answer of a booting guest. QEMU's network takes the connection before anybody in the guest
-/// could, so only an answer says that somebody is there.
+/// Longest wait for the first answer of a booting guest. QEMU's network takes the connection before
+/// anybody in the guest could, so only an answer says that somebody is there.
 const FIRST_ANSWER: Duration = Duration::from_millis(750);
 /// Pause between the beginnings of two tries. passt asks a guest once for a connection, so a try
 /// that began before the guest had a network stays without an answer, and the next one must not
@@ -35,8 +35,8 @@ const PATIENT_ANSWER: Duration = Duration::from_secs(4);
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// How long neonvmd holds a question before it repeats itself.
 const LONG_POLL_MS: u64 = 5_000;
-/// For how long its memory must be the same before neonvmd tells of it: the blocks of one order come about 10 ms apart under
-/// TCG. CPUs are told of at once.
+/// For how long its memory must be the same before neonvmd tells of it: the blocks of one order
+/// come about 10 ms apart under TCG. CPUs are told of at once.
 const SETTLE_MS: u64 = 25;
 /// Longest wait for the answer to a long-poll: a throttled guest under TCG is slow.
 const LONG_POLL_LIMIT: Duration = Duration::from_secs(15);
@@ -57,7 +57,8 @@ const KEY_TRIES: u32 = 60;
 pub struct Daemon {
     /// Where it is reached.
     pub address: SocketAddrV4,
-    /// The key of the guest's boot; none for a guest that an older runner booted. NeonVM's daemon ignores it.
+    /// The key of the guest's boot; none for a guest that an older runner booted. NeonVM's daemon
+    /// ignores it.
     pub key: Option<GuestdKey>,
 }
 

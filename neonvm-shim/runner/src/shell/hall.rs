@@ -1,5 +1,6 @@
-//! Connections to the runner's port at its pod's address, within bounds: how many there are ([`crate::core::seats`]), and for how long
-//! their other ends are waited for. Nobody who waits for an answer is hurried.
+//! Connections to the runner's port at its pod's address, within bounds: how many there are
+//! ([`crate::core::seats`]), and for how long their other ends are waited for. Nobody who waits for
+//! an answer is hurried.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -32,7 +33,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Bounds {
     /// Connections at once.
     pub(super) connections: usize,
-    /// For somebody's handshake and the head of its request, or for that of its next one; for a body; and for it to take an answer.
+    /// For somebody's handshake and the head of its request, or for that of its next one; for a
+    /// body; and for it to take an answer.
     pub(super) patience: Duration,
     /// For the next request of one who has shown the token.
     pub(super) patience_with_known: Duration,

@@ -20,7 +20,8 @@ const SHELL: &str = "/bin/sh";
 const FILE: &str = "init-script";
 /// Longest line that is logged as one, bytes.
 const MAX_LINE_BYTES: u64 = 4096;
-/// How long its last words may take once it has ended. Whoever it leaves behind may hold its output open for ever.
+/// How long its last words may take once it has ended. Whoever it leaves behind may hold its output
+/// open for ever.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Why a VM is not started.
@@ -61,7 +62,8 @@ pub async fn run(config: &RunnerConfig, dir: &Path) -> Result<(), InitError> {
     to_end(script, dir).await
 }
 
-/// Runs a script to its end, its output in our log. It has all the time it takes, as there. Dropped, it is ended.
+/// Runs a script to its end, its output in our log. It has all the time it takes, as there.
+/// Dropped, it is ended.
 async fn to_end(script: &str, dir: &Path) -> Result<(), InitError> {
     let path = dir.join(FILE);
     // As a file: what it reads from its input is not itself, and no length is too long for it.

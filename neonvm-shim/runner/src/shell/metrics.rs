@@ -1,5 +1,5 @@
-//! What a runner counts, for `/metrics` at its pod's address. NeonVM's runner has metrics of its guest's network there, named
-//! `runner_vm_…`, and so has ours; the others are named like them.
+//! What a runner counts, for `/metrics` at its pod's address. NeonVM's runner has metrics of its
+//! guest's network there, named `runner_vm_…`, and so has ours; the others are named like them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,7 +1,9 @@
-//! The cable between the pod's interface in the overlay network and the guest's: see [`crate::core::overlay`].
+//! The cable between the pod's interface in the overlay network and the guest's: see
+//! [`crate::core::overlay`].
 //!
-//! Bridge and QEMU's end are made before QEMU starts, which may make nothing, so that a pod without the interface fails at once and says
-//! why. Every runner that starts or adopts a QEMU plugs its end in, so that nothing depends on who lived through what.
+//! Bridge and QEMU's end are made before QEMU starts, which may make nothing, so that a pod without
+//! the interface fails at once and says why. Every runner that starts or adopts a QEMU plugs its
+//! end in, so that nothing depends on who lived through what.
 
 use neonvm_links::{Links, LinksError};
 
@@ -31,8 +33,9 @@ pub enum OverlayError {
     Tun(#[from] TunError),
 }
 
-/// Makes a bridge and puts the pod's interface into it, without addresses of its own, and QEMU's end with so many queues; nothing for a
-/// guest that has no place in the overlay. Doing it again before there is a QEMU does no harm.
+/// Makes a bridge and puts the pod's interface into it, without addresses of its own, and QEMU's
+/// end with so many queues; nothing for a guest that has no place in the overlay. Doing it again
+/// before there is a QEMU does no harm.
 ///
 /// # Errors
 /// [`OverlayError`].
@@ -59,7 +62,8 @@ pub async fn clear(nic: Option<&OverlayNic>) {
     }
 }
 
-/// Sees to it that a guest with a device in the overlay network, from elsewhere or booted here, is connected, whoever started its QEMU.
+/// Sees to it that a guest with a device in the overlay network, from elsewhere or booted here, is
+/// connected, whoever started its QEMU.
 pub fn keep_connected(config: &RunnerConfig, qemu: ProcessId, from: Option<&Manifest>) {
     if overlay_mac(config, from).is_some() {
         tokio::spawn(cable::keep(qemu, BRIDGE, TAP, "the overlay network"));

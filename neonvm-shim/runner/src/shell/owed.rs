@@ -1,7 +1,9 @@
-//! What is owed to whoever ordered something of the guest: where it is to outlive the runner a record of it, and then the answer.
+//! What is owed to whoever ordered something of the guest: where it is to outlive the runner a
+//! record of it, and then the answer.
 //!
-//! The order is carried out first: a file and a log are written while QEMU works, not while whoever ordered waits for the guest. A
-//! runner that dies in between has answered nobody, and is ordered again.
+//! The order is carried out first: a file and a log are written while QEMU works, not while whoever
+//! ordered waits for the guest. A runner that dies in between has answered nobody, and is ordered
+//! again.
 
 use super::supervisor::Supervisor;
 use super::transfer::Answer;

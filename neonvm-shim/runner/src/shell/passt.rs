@@ -33,8 +33,8 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 /// How often that is looked for.
 const LOOK: Duration = Duration::from_millis(3);
 /// Bytes that may wait for QEMU. QEMU takes none while the guest has no driver or is stopped. A
-/// write that does not fit ends passt of Debian 13 by a null pointer: 200 KiB, the kernel's measure,
-/// hold 280 frames, which 20 s of connection attempts fill.
+/// write that does not fit ends passt of Debian 13 by a null pointer: 200 KiB, the kernel's
+/// measure, hold 280 frames, which 20 s of connection attempts fill.
 const WAITING_BYTES: usize = 4 << 20;
 /// Pause before it is started again, doubled up to [`PAUSE_MOST`] while that does not help.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -78,7 +78,8 @@ impl ProcessId {
     }
 }
 
-/// Field 22 of `/proc/PID/stat`; `None` for a zombie. The name in field 2 may hold blanks and brackets.
+/// Field 22 of `/proc/PID/stat`; `None` for a zombie. The name in field 2 may hold blanks and
+/// brackets.
 fn start_ticks(stat: &str) -> Option<u64> {
     let after_name = stat.rsplit_once(')')?.1;
     let mut fields = after_name.split_ascii_whitespace();

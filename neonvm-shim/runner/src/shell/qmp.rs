@@ -24,8 +24,8 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Events not yet taken. The supervisor never waits for QEMU, so it takes them at once.
 const EVENT_BACKLOG: usize = 64;
 
-/// What a guest says of a device that comes, goes, or is about to go, as it was asked to (ACPI 6.5, `_OST`). QEMU's own word, that
-/// it is there or gone, is what counts.
+/// What a guest says of a device that comes, goes, or is about to go, as it was asked to (ACPI 6.5,
+/// `_OST`). QEMU's own word, that it is there or gone, is what counts.
 const OST_FINE: [i64; 2] = [0, 0x84];
 
 /// What QEMU tells by itself.
@@ -47,7 +47,8 @@ pub enum QmpEvent {
     Stopped(i64),
     /// It runs on.
     Resumed(i64),
-    /// QEMU stops the guest because a disk's file cannot be written or read: the drive's id, and why.
+    /// QEMU stops the guest because a disk's file cannot be written or read: the drive's id, and
+    /// why.
     DiskStopped(String, String),
     /// A migration or a copy of a disk got further.
     Transfer,
@@ -124,7 +125,8 @@ pub async fn connect(
             let event = match event {
                 Ok(event) => translate(&event),
                 Err(error) => {
-                    // A late reply to a command that was given up, or an event newer than the schema.
+                    // A late reply to a command that was given up, or an event newer than the
+                    // schema.
                     debug!(%error, "monitor line not understood");
                     Some(QmpEvent::Unclear)
                 }

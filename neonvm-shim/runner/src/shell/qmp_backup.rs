@@ -1,4 +1,5 @@
-//! What a backup and the growth of the root disk ask of QEMU. `bellows` asks it over the monitor for people.
+//! What a backup and the growth of the root disk ask of QEMU. `bellows` asks it over the monitor
+//! for people.
 
 use std::fs::File;
 use std::io;

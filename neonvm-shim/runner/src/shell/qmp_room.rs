@@ -1,4 +1,5 @@
-//! What QEMU says of a guest whose disk's file finds no room on the host: see [`crate::core::room`].
+//! What QEMU says of a guest whose disk's file finds no room on the host: see
+//! [`crate::core::room`].
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! What a migration asks of QEMU, step by step.
 //!
-//! Arguments are plain JSON: options that came or went between QEMU's versions are asked for by name (see
-//! [`Qmp::known_capabilities`]), and a word of a newer QEMU must not break a reply.
+//! Arguments are plain JSON: options that came or went between QEMU's versions are asked for by
+//! name (see [`Qmp::known_capabilities`]), and a word of a newer QEMU must not break a reply.
 
 use std::fs::Permissions;
 use std::net::SocketAddrV4;
@@ -199,7 +199,8 @@ impl Qmp {
         let wanted = [
             // Told, so that nobody has to ask all the time.
             ("events", true),
-            // Who is to run is not decided by what the sender believes: the receiver's own word is waited for.
+            // Who is to run is not decided by what the sender believes: the receiver's own word is
+            // waited for.
             ("return-path", false),
             ("xbzrle", true),
             ("auto-converge", how.auto_converge),
@@ -368,12 +369,14 @@ impl Qmp {
         Ok(())
     }
 
-    /// The guest is stopped: ends the copy of the disk with everything in it, and goes on to the end.
+    /// The guest is stopped: ends the copy of the disk with everything in it, and goes on to the
+    /// end.
     ///
     /// # Errors
     /// When the copy does not end, or QEMU refuses or is silent.
     pub async fn switch(&self) -> Step {
-        // Once it has caught up this ends it with all that was written, and leaves the guest's own disk where it is.
+        // Once it has caught up this ends it with all that was written, and leaves the guest's own
+        // disk where it is.
         self.execute(JobCancel(json!({"device": COPY}))).await?;
         let ended = async {
             while self.view().await?.copy.is_some() {

@@ -36,7 +36,8 @@ pub struct Record {
     pub accel: Accel,
     /// How it was built.
     pub shape: Shape,
-    /// vCPU threads it may still make. Written before each plug, so that it never claims more than there are.
+    /// vCPU threads it may still make. Written before each plug, so that it never claims more than
+    /// there are.
     pub budget: Option<PlugBudget>,
     /// When QEMU was started, microseconds since 1970.
     pub started_unix_us: i64,
@@ -52,7 +53,8 @@ pub struct Record {
     pub orders: u64,
     /// A stop was ordered.
     pub stop_ordered: bool,
-    /// The cgroup QEMU is in, if any: below the root of its hierarchy, or below the runner's own where the configuration says so.
+    /// The cgroup QEMU is in, if any: below the root of its hierarchy, or below the runner's own
+    /// where the configuration says so.
     pub cgroup: Option<String>,
     /// The migration its guest leaves by.
     #[serde(default)]

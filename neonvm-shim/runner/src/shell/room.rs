@@ -1,5 +1,5 @@
-//! A guest whose disk finds no room on its node, as the supervisor deals with it: asks [`crate::core::room`] what to do, and does it
-//! beside everything else.
+//! A guest whose disk finds no room on its node, as the supervisor deals with it: asks
+//! [`crate::core::room`] what to do, and does it beside everything else.
 
 use protocol::time::Timestamp;
 use tracing::{info, warn};

@@ -1,6 +1,8 @@
-//! Opens a root disk that stays ([`crate::core::root_disk`]): makes it once, and checks it before each start of its guest.
+//! Opens a root disk that stays ([`crate::core::root_disk`]): makes it once, and checks it before
+//! each start of its guest.
 //!
-//! What QEMU wrote is not trusted: a guest that broke out of QEMU may have written another disk's path into the header.
+//! What QEMU wrote is not trusted: a guest that broke out of QEMU may have written another disk's
+//! path into the header.
 
 use std::fs::{self, File};
 use std::io;
@@ -97,7 +99,8 @@ pub(crate) async fn open(config: &RunnerConfig, path: &Path) -> Result<(), RootD
     match (record.made, exists) {
         (true, false) => return Err(RootDiskError::Missing(path.to_owned())),
         (false, false) => make(config, path, wanted).await?,
-        // If the record does not say that it is made, a runner died before it wrote that; no guest has run on it.
+        // If the record does not say that it is made, a runner died before it wrote that; no guest
+        // has run on it.
         (_, true) => {}
     }
     let bytes = check(config, path, record.whole).await?;

@@ -78,8 +78,9 @@ pub enum End {
     Left,
 }
 
-/// Runs the VM of a directory (`config.json` in it) until QEMU ends or `cancel` comes: adopts the QEMU that is there, else
-/// starts one. A directory whose VM has ended answers at once with that end.
+/// Runs the VM of a directory (`config.json` in it) until QEMU ends or `cancel` comes: adopts the
+/// QEMU that is there, else starts one. A directory whose VM has ended answers at once with that
+/// end.
 ///
 /// # Errors
 /// [`RunError`]; nothing was started then.
@@ -322,7 +323,8 @@ impl Runner {
         Ok(Some(started.listener))
     }
 
-    /// Waits to be told which guest is to come, and starts a QEMU of its shape. `Err` is an end without one.
+    /// Waits to be told which guest is to come, and starts a QEMU of its shape. `Err` is an end
+    /// without one.
     async fn receive(
         &self,
         desk: &mut Desk,
@@ -583,7 +585,8 @@ impl Runner {
         })
     }
 
-    /// Tells what the guest says from now on, where that is wanted: of a guest that runs already, an earlier runner has told the rest.
+    /// Tells what the guest says from now on, where that is wanted: of a guest that runs already,
+    /// an earlier runner has told the rest.
     fn forwarder(&self, logs: &[Arc<KeptLog>], runs_already: bool) -> Option<Forwarder> {
         let ours = [self.paths.console_log(), self.paths.guest_log()];
         let of_guest = logs

@@ -1,7 +1,8 @@
 //! What the runner shows of itself: the state that whoever asks is told, and is woken by.
 //!
-//! Each state that is shown wakes the controller, on a machine whose guest is at work then. What only says how far a resize has come waits
-//! a moment for what comes next; all else is shown at once.
+//! Each state that is shown wakes the controller, on a machine whose guest is at work then. What
+//! only says how far a resize has come waits a moment for what comes next; all else is shown at
+//! once.
 
 use protocol::runner::RunnerState;
 use protocol::time::{Span, Timestamp};
@@ -70,7 +71,8 @@ fn same(a: &RunnerState, b: &RunnerState) -> bool {
     plain(a) == plain(b)
 }
 
-/// Whether they differ only in how far a resize has come that is not done, or CPUs that are plugged ahead of one.
+/// Whether they differ only in how far a resize has come that is not done, or CPUs that are plugged
+/// ahead of one.
 fn is_progress(a: &RunnerState, b: &RunnerState) -> bool {
     let is_ahead = b.cpus.ahead.is_some_and(|cpu| cpu.0 > 0);
     let is_under_way = a.resize.as_ref().is_some_and(|resize| !resize.done);

@@ -1,4 +1,5 @@
-//! The one task that owns a VM: takes inputs, asks the sizer and the stopper what to do, publishes the state.
+//! The one task that owns a VM: takes inputs, asks the sizer and the stopper what to do, publishes
+//! the state.
 
 use std::sync::Arc;
 
@@ -65,7 +66,8 @@ pub enum Input {
     Guest(News),
     /// An action of the sizer is done.
     Reply(Event),
-    /// A size order, and how many there had been as far as whoever gave it knew; answered when it is held.
+    /// A size order, and how many there had been as far as whoever gave it knew; answered when it
+    /// is held.
     Order(SizeOrder, Option<u64>, Answer),
     /// CPUs to be plugged ahead of one; answered when that is held.
     Ahead(CpusAhead, Answer),
@@ -279,7 +281,8 @@ impl Supervisor {
         match action {
             Action::SetQuota(limit) => return self.set_quota(limit),
             Action::Plug { budget, .. } => {
-                // Before the plug: a runner that dies right after it must not leave a budget that is too large.
+                // Before the plug: a runner that dies right after it must not leave a budget that
+                // is too large.
                 self.record.budget = budget;
                 self.save();
             }
@@ -383,7 +386,8 @@ impl Supervisor {
         self.hold(now, Event::Order(order), reply);
     }
 
-    /// Logs the order that is held. After it is under way: whoever reads the log shares the guest's processors.
+    /// Logs the order that is held. After it is under way: whoever reads the log shares the guest's
+    /// processors.
     pub(super) fn tell_order(&self) {
         if let Some(order) = &self.record.order {
             let TraceId { vm, revision } = &order.trace;

@@ -1,5 +1,5 @@
-//! Keeps directories of the pod the same in the guest ([`crate::core::disks::sync`]): looks when it is time, and when a
-//! directory here changed, which the kernel tells.
+//! Keeps directories of the pod the same in the guest ([`crate::core::disks::sync`]): looks when it
+//! is time, and when a directory here changed, which the kernel tells.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,7 +21,8 @@ use super::http::HttpError;
 use super::metrics::Metrics;
 use crate::core::disks::sync::{Look, News, Sync, SyncProblem};
 
-/// Most bytes of a directory: what the guest's daemon takes in one request, less what base64 and names add.
+/// Most bytes of a directory: what the guest's daemon takes in one request, less what base64 and
+/// names add.
 const MAX_BYTES: usize = 2 << 20;
 
 /// Keeps the directories at `paths` of the guest as those below `mounts` until stopped.
@@ -119,7 +120,8 @@ pub(super) async fn changed(notices: Option<&Notices>) {
     }
 }
 
-/// The kernel's notices of directories whose `..data` was replaced, or of files that were written to.
+/// The kernel's notices of directories whose `..data` was replaced, or of files that were written
+/// to.
 pub(super) struct Notices {
     fd: AsyncFd<Registered<OwnedFd>>,
     watched: BTreeMap<PathBuf, i32>,

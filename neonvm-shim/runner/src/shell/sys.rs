@@ -16,7 +16,8 @@ use rustix::ioctl::{IntegerSetter, Opcode, Updater, ioctl};
 const SET_INTERFACE: Opcode = 0x4004_54ca;
 /// `TUNSETPERSIST`, which takes a number.
 const SET_PERSIST: Opcode = 0x4004_54cb;
-/// `IFF_TAP`, `IFF_NO_PI`, `IFF_VNET_HDR`: frames, with nothing before them but what virtio puts there.
+/// `IFF_TAP`, `IFF_NO_PI`, `IFF_VNET_HDR`: frames, with nothing before them but what virtio puts
+/// there.
 const FRAMES: u16 = 0x0002 | 0x1000 | 0x4000;
 /// `IFF_MULTI_QUEUE`.
 const QUEUES: u16 = 0x0100;
@@ -30,8 +31,8 @@ struct Request {
     rest: [u8; 22],
 }
 
-/// Makes an interface of this name that stays when nobody has its other end, which anybody may take then who may open the device file
-/// `tun`; by several queues, if it is to be.
+/// Makes an interface of this name that stays when nobody has its other end, which anybody may take
+/// then who may open the device file `tun`; by several queues, if it is to be.
 ///
 /// # Errors
 /// As the kernel says.
@@ -46,7 +47,8 @@ pub(super) fn make_tap(tun: &Path, name: &str, has_queues: bool) -> io::Result<(
         *to = from;
     }
     let file = File::options().read(true).write(true).open(tun)?;
-    // SAFETY: the kernel reads and writes one `struct ifreq`, which `Request` is in size and layout.
+    // SAFETY: the kernel reads and writes one `struct ifreq`, which `Request` is in size and
+    // layout.
     unsafe { ioctl(&file, Updater::<SET_INTERFACE, Request>::new(&mut request)) }?;
     // SAFETY: the kernel takes a number, and touches no memory of ours.
     unsafe { ioctl(&file, IntegerSetter::<SET_PERSIST>::new_usize(1)) }?;

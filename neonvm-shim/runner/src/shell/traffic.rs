@@ -1,4 +1,5 @@
-//! The runner's `/metrics`, for which the kernel is asked what it has counted of the guest's traffic: see [`crate::core::traffic`].
+//! The runner's `/metrics`, for which the kernel is asked what it has counted of the guest's
+//! traffic: see [`crate::core::traffic`].
 
 use std::io;
 use std::process::Stdio;
@@ -22,7 +23,8 @@ use super::nft::NFT;
 use crate::config::RunnerConfig;
 use crate::core::traffic::{READ, Traffic, TrafficError, parse};
 
-/// What was read is good for this long: whoever reaches the pod's address may ask as often as it likes, and reading starts a program.
+/// What was read is good for this long: whoever reaches the pod's address may ask as often as it
+/// likes, and reading starts a program.
 const FRESH: Span = Span::from_secs(1);
 /// The program answers in milliseconds.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -48,7 +50,8 @@ struct Reader {
     last: Arc<Mutex<Option<Timestamp>>>,
 }
 
-/// Whether the guest's traffic is counted: asked for, and by the kernel, which QEMU's user network passes by.
+/// Whether the guest's traffic is counted: asked for, and by the kernel, which QEMU's user network
+/// passes by.
 pub(super) fn is_counted(config: &RunnerConfig) -> bool {
     let is_asked_for = config.spec.enable_network_monitoring;
     if is_asked_for && !config.network.bridged {

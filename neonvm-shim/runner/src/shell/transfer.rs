@@ -1,5 +1,5 @@
-//! A guest's move, as the supervisor carries it out: asks the two cores of [`crate::core::transfer`] what to do, does it
-//! beside everything else, and answers the routes.
+//! A guest's move, as the supervisor carries it out: asks the two cores of
+//! [`crate::core::transfer`] what to do, does it beside everything else, and answers the routes.
 
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
@@ -72,7 +72,8 @@ pub enum Transfer {
     Came(IncomingAction, Result<(), String>),
 }
 
-/// Where a target listens: at ports of its pod, or at sockets of its directory where everybody may dial the ports.
+/// Where a target listens: at ports of its pod, or at sockets of its directory where everybody may
+/// dial the ports.
 #[must_use]
 pub fn destination(config: &RunnerConfig, paths: &Paths, arrival: &Arrival) -> Destination {
     let at = |port| SocketAddrV4::new(config.pod_ip, port);
@@ -91,7 +92,8 @@ fn is_encrypted(config: &RunnerConfig, order: &IncomingOrder) -> bool {
     config.migration_keys.is_some() && sender_encrypts(order)
 }
 
-/// Whether ports would be open to every user of the machine. A key of both runners' keeps those out.
+/// Whether ports would be open to every user of the machine. A key of both runners' keeps those
+/// out.
 fn uses_sockets(config: &RunnerConfig, order: &IncomingOrder) -> bool {
     config.pod_ip.is_loopback() && !is_encrypted(config, order)
 }
@@ -134,8 +136,8 @@ pub fn manifest(config: &RunnerConfig, order: &IncomingOrder) -> Result<Manifest
     Ok(manifest)
 }
 
-/// Checks that the source reaches this place by a way that nobody else has. Only asked before a guest comes: one that is here may have
-/// come to an older runner.
+/// Checks that the source reaches this place by a way that nobody else has. Only asked before a
+/// guest comes: one that is here may have come to an older runner.
 ///
 /// # Errors
 /// [`Unfit::NoSockets`].
@@ -150,15 +152,16 @@ pub fn is_reached(
     Ok(())
 }
 
-/// What a guest that came was built with where it booted, which it keeps; none for one that booted here.
+/// What a guest that came was built with where it booted, which it keeps; none for one that booted
+/// here.
 #[must_use]
 pub fn origin(config: &RunnerConfig, record: &Record) -> Option<Manifest> {
     let arrival = record.arrival.as_ref()?;
     manifest(config, &arrival.order).ok()
 }
 
-/// Makes the target's disk: the source's own file where that is this machine's and may be had, else an empty layer that is
-/// to be filled. Returns whether it is the source's.
+/// Makes the target's disk: the source's own file where that is this machine's and may be had, else
+/// an empty layer that is to be filled. Returns whether it is the source's.
 ///
 /// # Errors
 /// [`DiskError`].
@@ -193,8 +196,8 @@ pub async fn make_disk(
     Ok(false)
 }
 
-/// Makes the target's drives beside the root disk: the source's own files where the root disk is the source's, else those of
-/// files anew, which must be the same.
+/// Makes the target's drives beside the root disk: the source's own files where the root disk is
+/// the source's, else those of files anew, which must be the same.
 ///
 /// # Errors
 /// [`Unfit`].
@@ -300,7 +303,8 @@ async fn describe(
     let path = paths.root_disk(&config);
     let file = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let queues = nic::queues(&record.shape, origin.as_ref());
-    // That of its start: the runner that wrote it may have been an older one, which told guests less.
+    // That of its start: the runner that wrote it may have been an older one, which told guests
+    // less.
     let booted_with = record
         .qemu
         .and_then(|qemu| process::argument_of(qemu, "-append"));

@@ -1,4 +1,5 @@
-//! A runner with a real QEMU and a real guest from the image store. Where a part is missing, one line says so.
+//! A runner with a real QEMU and a real guest from the image store. Where a part is missing, one
+//! line says so.
 
 #![allow(dead_code, reason = "each test binary uses its own part of the kit")]
 #![allow(
@@ -35,7 +36,8 @@ use test_records::{Missing, skip};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Longest wait for anything a guest does. Hosts without KVM translate every instruction, and share their CPUs.
+/// Longest wait for anything a guest does. Hosts without KVM translate every instruction, and share
+/// their CPUs.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 /// Images to boot, the smallest first.
 const GUESTS: [&str; 2] = ["bellows/minimal", "bellows/postgres:15"];
@@ -110,7 +112,8 @@ pub struct Vm {
     pub dir: tempfile::TempDir,
     pub config: RunnerConfig,
     pub runner: Option<Child>,
-    /// The command that starts its runner, whose words come behind: one that gives it another place. None: itself.
+    /// The command that starts its runner, whose words come behind: one that gives it another
+    /// place. None: itself.
     pub under: Vec<String>,
 }
 

@@ -7,18 +7,22 @@
 //!                                        │ entries: 00:00:00:00:00:00 → each other node
 //! ```
 //!
-//! * Happy path: bridge, tunnel, tunnel into bridge, one entry per other node; then nothing until a node comes or goes.
-//! * Every look starts from what is there, so a process that died between two steps is mended by the next one, and whatever somebody
-//!   else took away is made again.
+//! * Happy path: bridge, tunnel, tunnel into bridge, one entry per other node; then nothing until a
+//!   node comes or goes.
+//! * Every look starts from what is there, so a process that died between two steps is mended by
+//!   the next one, and whatever somebody else took away is made again.
 //! * A tunnel that is another one than wanted (this node has got another address) is made anew.
-//! * A link of our name that is no bridge or no tunnel is somebody else's: it is told and not touched.
+//! * A link of our name that is no bridge or no tunnel is somebody else's: it is told and not
+//!   touched.
 //! * As long as the nodes are not known (no list yet, the API away) no entry is made or removed.
 //!
 //! Invariants:
-//! 1. Steps lead to the wanted state from any other, wherever they break off (`tests::steps_lead_to_what_is_wanted_from_anywhere`).
+//! 1. Steps lead to the wanted state from any other, wherever they break off
+//!    (`tests::steps_lead_to_what_is_wanted_from_anywhere`).
 //! 2. Where all is as wanted there are no steps (the same).
 //! 3. An entry goes with its node, and only then (`tests::entries_follow_the_nodes`).
-//! 4. Removal leaves nothing of ours and takes nothing else (`tests::steps_lead_to_what_is_wanted_from_anywhere`).
+//! 4. Removal leaves nothing of ours and takes nothing else
+//!    (`tests::steps_lead_to_what_is_wanted_from_anywhere`).
 
 pub mod cidr;
 pub mod nat;

@@ -1,11 +1,13 @@
-//! The rules that keep the overlay's own traffic from being masqueraded, as `iptables -S` spells them.
+//! The rules that keep the overlay's own traffic from being masqueraded, as `iptables -S` spells
+//! them.
 //!
 //! ```text
 //! POSTROUTING ──destination in the overlay──> NEON-EXTRANET ──source or destination in it──> accepted as it is
 //! ```
 //!
-//! Where bridged frames are shown to iptables, as Kubernetes' network plugins often ask for, a rule that masquerades whatever leaves a
-//! node would change the source of one guest's packets to another.
+//! Where bridged frames are shown to iptables, as Kubernetes' network plugins often ask for, a rule
+//! that masquerades whatever leaves a node would change the source of one guest's packets to
+//! another.
 
 use serde::Serialize;
 
@@ -193,7 +195,8 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        /// Whatever is there, and wherever the steps break off: the next ones end at the same rules, and removal leaves none.
+        /// Whatever is there, and wherever the steps break off: the next ones end at the same
+        /// rules, and removal leaves none.
         #[test]
         fn steps_lead_to_the_rules_from_anywhere(start in any_seen(), stop in 0_usize..8) {
             let mut seen = start;

@@ -1,4 +1,5 @@
-//! The cluster's nodes, as their watch tells of them, and which of their addresses frames are to be sent to.
+//! The cluster's nodes, as their watch tells of them, and which of their addresses frames are to be
+//! sent to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -22,7 +23,8 @@ pub enum Told {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Nodes {
     known: Option<BTreeMap<String, BTreeSet<Ipv4Addr>>>,
-    /// A list under way. Until it is whole the last one holds, so that a watch that begins anew takes nobody away.
+    /// A list under way. Until it is whole the last one holds, so that a watch that begins anew
+    /// takes nobody away.
     coming: BTreeMap<String, BTreeSet<Ipv4Addr>>,
 }
 
@@ -48,7 +50,8 @@ impl Nodes {
         self.known != before
     }
 
-    /// Where frames for everybody go: the addresses of all nodes but the one that has `own`. `None` before the first whole list.
+    /// Where frames for everybody go: the addresses of all nodes but the one that has `own`. `None`
+    /// before the first whole list.
     #[must_use]
     pub fn peers(&self, own: Ipv4Addr) -> Option<BTreeSet<Ipv4Addr>> {
         let others = self.known.as_ref()?.values();

@@ -1,4 +1,5 @@
-//! The kernel: links and entries by netlink, rules by the program iptables, which alone knows how other programs' rules are kept.
+//! The kernel: links and entries by netlink, rules by the program iptables, which alone knows how
+//! other programs' rules are kept.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -42,7 +43,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel's part of the network namespace that this thread is in. Without a program rules are left alone.
+    /// The kernel's part of the network namespace that this thread is in. Without a program rules
+    /// are left alone.
     ///
     /// # Errors
     /// When there is no netlink socket to be had.

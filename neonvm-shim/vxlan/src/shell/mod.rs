@@ -26,7 +26,8 @@ pub use state::StateHandle;
 use crate::core::nodes::{Nodes, Told};
 use crate::core::{Cidr, Foreign, Seen, Wanted, removal, steps};
 
-/// How often the kernel is looked at although nothing was heard: somebody may have taken something away.
+/// How often the kernel is looked at although nothing was heard: somebody may have taken something
+/// away.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// The first pause after a failure; each further one takes twice as long, up to [`LOOK_EVERY`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -80,7 +81,8 @@ pub async fn remove(kernel: &Kernel) -> Result<(), WorkError> {
     Ok(())
 }
 
-/// Keeps this node a part of the overlay until cancelled. Links, entries and rules stay then: guests run on.
+/// Keeps this node a part of the overlay until cancelled. Links, entries and rules stay then:
+/// guests run on.
 ///
 /// # Errors
 /// [`WorkError::Watch`].

@@ -1,8 +1,9 @@
 //! Pods for which a kube-scheduler was told that there is no room, until there is.
 //!
-//! kube-scheduler takes up such a pod again when something happens that it knows of. That a VM has shrunk is no such thing. Of
-//! what it knows, a pod that went, say, it may know before us: then it asks, is refused once more, and nothing brings the pod
-//! back for minutes. So a pod that would fit by now is touched, which makes kube-scheduler ask again.
+//! kube-scheduler takes up such a pod again when something happens that it knows of. That a VM has
+//! shrunk is no such thing. Of what it knows, a pod that went, say, it may know before us: then it
+//! asks, is refused once more, and nothing brings the pod back for minutes. So a pod that would fit
+//! by now is touched, which makes kube-scheduler ask again.
 //!
 //! ```text
 //! refused ──► waits ── room appears ──► touched ──► asked about: begins anew
@@ -10,8 +11,8 @@
 //!                └──────────────────────────────────────────────────────────────────────── no
 //! ```
 //!
-//! Whom an earlier leader refused is not known: once after everything was listed, every unbound pod of ours counts as refused
-//! on all nodes.
+//! Whom an earlier leader refused is not known: once after everything was listed, every unbound pod
+//! of ours counts as refused on all nodes.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};

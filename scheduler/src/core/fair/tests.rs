@@ -115,7 +115,8 @@ proptest! {
             for (other, theirs) in wishes.iter().enumerate() {
                 // Nobody of a lower class grows while one of a higher class waits.
                 prop_assert!(theirs.priority >= wish.priority || growth[other] == 0);
-                // Nobody of the class grew beyond whoever waits and could have had a unit of it by more than leftovers.
+                // Nobody of the class grew beyond whoever waits and could have had a unit of it by
+                // more than leftovers.
                 let step = wish.unit.min(wish.asked - size(n));
                 let costs = wish.cost(growth[n] + step) - wish.cost(growth[n]);
                 let could = costs <= theirs.cost(growth[other]) + (free - taken);

@@ -1,7 +1,8 @@
-//! The most a pod is counted at: by its VM's own largest size, by the over-commit factors that count, and by its node.
+//! The most a pod is counted at: by its VM's own largest size, by the over-commit factors that
+//! count, and by its node.
 //!
-//! Annotations, status and requests of callers are words. Each of them counts at most what the VM can become, so that no
-//! word takes more of a node than its VM could use.
+//! Annotations, status and requests of callers are words. Each of them counts at most what the VM
+//! can become, so that no word takes more of a node than its VM could use.
 
 use protocol::units::Resources;
 use serde::Serialize;
@@ -62,11 +63,13 @@ impl Ledger {
         }
         let most = most(pod, vm);
         let amount = most.map_or(amount, |most| amount.field_min(most));
-        // A pod without its VM may be that of an earlier VM of the same name, with another largest size.
+        // A pod without its VM may be that of an earlier VM of the same name, with another largest
+        // size.
         amount.field_max(orphan_floor.unwrap_or_default())
     }
 
-    /// The over-commit factors of a pod that count on a node, thousandths; none when its size is not known.
+    /// The over-commit factors of a pod that count on a node, thousandths; none when its size is
+    /// not known.
     #[must_use]
     pub fn factors(&self, pod: &PodView, node: &str) -> Both<u32> {
         self.factors_on(pod, self.nodes.get(node))
@@ -144,8 +147,8 @@ impl Ledger {
     }
 }
 
-/// A VM's share of a node, cut to what the node has. A share of all that it has makes it full; more would only send other VMs
-/// away. Other pods are counted as kubelet counts them.
+/// A VM's share of a node, cut to what the node has. A share of all that it has makes it full; more
+/// would only send other VMs away. Other pods are counted as kubelet counts them.
 pub(super) fn cut(pod: &PodView, node: Option<&NodeView>, share: Both<u128>) -> Both<u128> {
     match node.filter(|node| pod.vm.is_some() && node.problem.is_none()) {
         Some(node) => share

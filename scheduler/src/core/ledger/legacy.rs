@@ -18,7 +18,8 @@ impl Ledger {
         }
     }
 
-    /// It is `now`: what an earlier agent was permitted is not counted any more, unless it is to be for longer.
+    /// It is `now`: what an earlier agent was permitted is not counted any more, unless it is to be
+    /// for longer.
     pub fn end_legacy(&mut self, vm: &NamespacedName, now: Timestamp) {
         if let Some(entry) = self.vms.get_mut(vm).filter(|it| it.legacy_until <= now) {
             entry.legacy = Resources::default();

@@ -22,7 +22,8 @@ impl Ledger {
         uids.filter_map(|uid| self.pods.get(uid))
     }
 
-    /// What is counted for a pod on a node after over-commit; nothing where it is not counted, or ignored.
+    /// What is counted for a pod on a node after over-commit; nothing where it is not counted, or
+    /// ignored.
     #[must_use]
     pub fn share_on(&self, pod: &PodView, node: &str) -> Both<u128> {
         self.own(pod, node).reserved

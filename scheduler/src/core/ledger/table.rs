@@ -1,8 +1,9 @@
 //! Entries by key, for very many of them: found at once, walked in the order of their keys.
 //!
-//! A tree of names compares a dozen of them on the way to each entry, and with 200,000 entries every one lies in memory that no
-//! cache holds. Here a digest of the key leads to the entry; the tree is there for order alone, and only insertion, removal and
-//! walks use it. The digest is the same in every process, and nothing is ever walked by it, so a replay sees one order.
+//! A tree of names compares a dozen of them on the way to each entry, and with 200,000 entries
+//! every one lies in memory that no cache holds. Here a digest of the key leads to the entry; the
+//! tree is there for order alone, and only insertion, removal and walks use it. The digest is the
+//! same in every process, and nothing is ever walked by it, so a replay sees one order.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -130,8 +131,8 @@ pub(super) fn digest<Q: Hash + ?Sized>(key: &Q) -> u64 {
     hasher.finish()
 }
 
-/// Slots by digest: cells in a row, each slot in the cell that its digest names or in the next one that is free. At most half of
-/// the cells are in use.
+/// Slots by digest: cells in a row, each slot in the cell that its digest names or in the next one
+/// that is free. At most half of the cells are in use.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Index {
     /// The lower half of a digest, and the slot.

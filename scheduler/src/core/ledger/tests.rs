@@ -425,7 +425,8 @@ fn the_larger_node_wins_between_equally_full_ones() {
     assert_eq!(ledger.score(&pod, "elsewhere"), 0);
 }
 
-/// The deployed plugin never forgets the largest node it saw, so that all scores stay low once it has left.
+/// The deployed plugin never forgets the largest node it saw, so that all scores stay low once it
+/// has left.
 #[test]
 fn scores_do_not_remember_a_larger_node_that_has_left() {
     let pod = plain("default", "p", 1, 2, None);
@@ -531,7 +532,8 @@ fn requesting_pod(cpu: &str, memory: &str, overcommit: &str) -> PodView {
     .expect("has a name")
 }
 
-/// A scheduler began while a VM was to shrink whose guest was still on its way to the size before, and its report was older.
+/// A scheduler began while a VM was to shrink whose guest was still on its way to the size before,
+/// and its report was older.
 #[test]
 fn n16_a_new_scheduler_counts_what_a_pod_requests_for_its_guest() {
     let counted = |ledger: &Ledger| {
@@ -558,8 +560,8 @@ fn what_over_commit_took_off_a_request_is_counted() {
     assert_eq!(told(unreadable), (1000, GIB), "as its annotation says");
 }
 
-/// The same where pods request nothing: approved, wanted and reported was less, and what the pod says is in use, which is written before
-/// a guest grows, told of it.
+/// The same where pods request nothing: approved, wanted and reported was less, and what the pod
+/// says is in use, which is written before a guest grows, told of it.
 #[test]
 fn n16_a_new_scheduler_counts_what_a_pod_says_is_in_use() {
     let pod = |slots: u64| {
@@ -576,7 +578,8 @@ fn n16_a_new_scheduler_counts_what_a_pod_says_is_in_use() {
     assert_eq!(ledger.audit(), Ok(()));
 }
 
-/// What is counted of a pod whose annotation says that so many slots are in use, whatever is approved.
+/// What is counted of a pod whose annotation says that so many slots are in use, whatever is
+/// approved.
 fn told_in_use(slots: u64) -> Resources {
     let resources = format!(
         r#"{{"cpus":{{"min":1,"max":8,"use":1}},"memorySlots":{{"min":1,"max":8,"use":{slots}}},"memorySlotSize":"1Gi"}}"#

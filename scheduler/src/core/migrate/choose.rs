@@ -58,7 +58,8 @@ pub struct Picked {
     pub pod_uid: String,
     /// The VM.
     pub vm: NamespacedName,
-    /// The node with room for it, the best by score; where it goes is decided when its new pod is placed.
+    /// The node with room for it, the best by score; where it goes is decided when its new pod is
+    /// placed.
     pub target: Option<String>,
     /// What it takes along, of either kind of pressure.
     pub relief: Both<u128>,
@@ -193,7 +194,8 @@ fn judge(
     target.map(Some).ok_or(PassedOver::NoTarget)
 }
 
-/// The best other node that stays within its watermark with the pod, the first by name among equals.
+/// The best other node that stays within its watermark with the pod, the first by name among
+/// equals.
 fn target_of(
     ground: &Ground<'_>,
     from: &NodeView,

@@ -1,4 +1,5 @@
-//! Live migrations: who begins them, what is waited for, what is cleaned up, and who is left alone for how long.
+//! Live migrations: who begins them, what is waited for, what is cleaned up, and who is left alone
+//! for how long.
 //!
 //! ```text
 //! pressure ──► choice ──► create ──► seen ──► Succeeded / Failed ──► cleaned up ──► the VM is left alone
@@ -6,14 +7,16 @@
 //!    └── looked at again ◄──┘ └─ 5 s ──┘ no progress: cancelled ────────┘
 //! ```
 //!
-//! A VM is *leaving* its node from the choice on: while a migration of it is being made or is seen and not over, whoever made
-//! it, and while its pod is the source of one. What it holds is accounted for (`pressure`), so that nobody else is sent away
-//! for the same reason. The objects are the truth: after a restart what is under way is seen in them. Pauses are kept in
-//! memory and are forgotten with it.
+//! A VM is *leaving* its node from the choice on: while a migration of it is being made or is seen
+//! and not over, whoever made it, and while its pod is the source of one. What it holds is
+//! accounted for (`pressure`), so that nobody else is sent away for the same reason. The objects
+//! are the truth: after a restart what is under way is seen in them. Pauses are kept in memory and
+//! are forgotten with it.
 //!
-//! Invariants: nothing is begun unless the pressure is more than what is accounted for, and no more than one VM beyond what
-//! it takes (`tests/migrations.rs`, exhaustively); a VM is never moved twice within its pause
-//! (`tests::n25_…`); what is not ours is never deleted (`tests::a_foreign_migration_…`).
+//! Invariants: nothing is begun unless the pressure is more than what is accounted for, and no more
+//! than one VM beyond what it takes (`tests/migrations.rs`, exhaustively); a VM is never moved
+//! twice within its pause (`tests::n25_…`); what is not ours is never deleted
+//! (`tests::a_foreign_migration_…`).
 
 mod agenda;
 mod choose;
@@ -45,9 +48,11 @@ use super::view::{PodRole, PodView};
 
 /// A node is looked at once in this time at most: a look goes through its pods.
 const LOOK_GAP: Span = Span::from_secs(1);
-/// A node that is still under pressure is looked at again after this: room may have come up elsewhere.
+/// A node that is still under pressure is looked at again after this: room may have come up
+/// elsewhere.
 const LOOK_AGAIN: Span = Span::from_secs(5);
-/// A creation that has not shown, and a deletion that failed, are tried again after this. Dictated by the deployed plugin.
+/// A creation that has not shown, and a deletion that failed, are tried again after this. Dictated
+/// by the deployed plugin.
 const TRY_AGAIN: Span = Span::from_secs(5);
 /// The same is said of the same node again after this long.
 const TOLD_QUIET: Span = Span::from_secs(600);
@@ -137,7 +142,8 @@ impl Migrate {
         }
     }
 
-    /// Forgets what the objects say; outcomes of what is under way are not waited for. Pauses stay: they are about time.
+    /// Forgets what the objects say; outcomes of what is under way are not waited for. Pauses stay:
+    /// they are about time.
     pub(super) fn forget(&mut self) {
         *self = Self {
             past: std::mem::take(&mut self.past),
@@ -367,7 +373,8 @@ impl Migrate {
 
     /// Until when a VM is left alone.
     fn left_alone(&self, vm: &NamespacedName) -> Timestamp {
-        // Its pod may be a new one already, while the end of the move that made it was not told yet.
+        // Its pod may be a new one already, while the end of the move that made it was not told
+        // yet.
         if self.begun.values().any(|begun| begun.vm == *vm) {
             return Timestamp(u64::MAX);
         }
@@ -502,8 +509,8 @@ impl Migrate {
         self.timers.set(until + pause, Timer::Forgive(vm.clone()));
     }
 
-    /// A pod appeared or changed. That is not the end of what was begun: it may be over before the watch of migrations has
-    /// told that it was there, and the VM is to be left alone then.
+    /// A pod appeared or changed. That is not the end of what was begun: it may be over before the
+    /// watch of migrations has told that it was there, and the VM is to be left alone then.
     pub(super) fn pod_applied(&mut self, pod: &PodView) {
         if pod.role == PodRole::Source
             && let Some(begun) = self.begun.get_mut(&pod.uid)

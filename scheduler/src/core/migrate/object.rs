@@ -110,7 +110,8 @@ pub struct NewMigration {
 }
 
 impl NewMigration {
-    /// The migration of the VM that runs in a pod. The name holds the pod's, so that a later pod of that VM gets another.
+    /// The migration of the VM that runs in a pod. The name holds the pod's, so that a later pod of
+    /// that VM gets another.
     #[must_use]
     pub fn of(pod: &NamespacedName, vm: &NamespacedName) -> Self {
         Self {

@@ -1,4 +1,5 @@
-//! The migrations that are there: whoever made them they say who is leaving; ours are cleaned up, and cancelled when stuck.
+//! The migrations that are there: whoever made them they say who is leaving; ours are cleaned up,
+//! and cancelled when stuck.
 
 use std::collections::BTreeSet;
 
@@ -80,7 +81,8 @@ impl Migrate {
         if known.is_none() {
             let chosen = self.take_begun(&key);
             if chosen.is_some() && !view.is_live() {
-                // One of the same name, from before: what was begun just now met it and is over too.
+                // One of the same name, from before: what was begun just now met it and is over
+                // too.
                 self.pause(now, &vm);
             }
             let fresh = Known {

@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 pub enum MigrationMode {
     /// Nothing: pressure is shown and that is all. Migrations that are over are still cleaned up.
     Off,
-    /// As the deployed plugin does: use above the watermark alone, whether or not there is a node to go to, as many at a
-    /// time as it takes, and a VM whose migration failed again at once.
+    /// As the deployed plugin does: use above the watermark alone, whether or not there is a node
+    /// to go to, as many at a time as it takes, and a VM whose migration failed again at once.
     Deployed,
-    /// Use above the watermark and what was denied; only where there is room, and within the bounds below.
+    /// Use above the watermark and what was denied; only where there is room, and within the bounds
+    /// below.
     Pressure,
 }
 
@@ -22,10 +23,12 @@ pub enum MigrationMode {
 pub struct MigrationRule {
     /// What for.
     pub mode: MigrationMode,
-    /// VMs that may be leaving one node at a time; 0 is no bound. One stream of the 1 GiB/s that a migration may use fills a
-    /// 10 Gbit/s link, and a VM gets nothing more while it moves: two at once both take longer, and free no room sooner.
+    /// VMs that may be leaving one node at a time; 0 is no bound. One stream of the 1 GiB/s that a
+    /// migration may use fills a 10 Gbit/s link, and a VM gets nothing more while it moves: two at
+    /// once both take longer, and free no room sooner.
     pub max_per_node: u32,
-    /// Pause after a VM's migration before the next of that VM, seconds; doubled with each that follows.
+    /// Pause after a VM's migration before the next of that VM, seconds; doubled with each that
+    /// follows.
     pub backoff_seconds: u32,
     /// Longest such pause, seconds.
     pub backoff_max_seconds: u32,
@@ -41,7 +44,8 @@ impl Default for MigrationRule {
             // Agents ask every few seconds: in a minute a VM has grown to what it wants.
             backoff_seconds: 60,
             backoff_max_seconds: 3600,
-            // A target pod that has room starts within seconds; within a minute the kubelet has pulled its image or will not.
+            // A target pod that has room starts within seconds; within a minute the kubelet has
+            // pulled its image or will not.
             stuck_seconds: 60,
         }
     }

@@ -361,7 +361,8 @@ fn two_that_leave_do_not_count_on_the_same_room() {
         rig.put(0, name, whole(3, 1), Is::Free);
     }
     rig.put(0, "d", whole(1, 1), Is::Free);
-    // Two would have to leave; below the watermark of 4 there is room for one of them, and for the small one.
+    // Two would have to leave; below the watermark of 4 there is room for one of them, and for the
+    // small one.
     assert_eq!(rig.picked(0), ["a"], "one relieves two above the watermark");
     rig.put(2, "e", whole(2, 1), Is::Plain);
     let picked = rig.picked(2);
@@ -474,8 +475,8 @@ fn a_creation_is_tried_again_until_it_shows() {
     assert!((61..70).any(|at| rig.picked(at) == ["a"]));
 }
 
-/// Found by `tests/migrations.rs`: the pod showed the migration and its end before the watch of migrations had told of it,
-/// and another VM was sent away for the same pressure.
+/// Found by `tests/migrations.rs`: the pod showed the migration and its end before the watch of
+/// migrations had told of it, and another VM was sent away for the same pressure.
 #[test]
 fn a_migration_that_failed_before_it_was_seen_is_still_accounted_for() {
     let rule = MigrationRule::default();
@@ -502,8 +503,8 @@ fn a_migration_that_failed_before_it_was_seen_is_still_accounted_for() {
     assert!((60..=65).any(|at| rig.picked(at) == ["b"]));
 }
 
-/// Found by `tests/migrations.rs`: the VM had arrived before the watch of migrations had told of its migration, and was sent on
-/// at once from where it arrived.
+/// Found by `tests/migrations.rs`: the VM had arrived before the watch of migrations had told of
+/// its migration, and was sent on at once from where it arrived.
 #[test]
 fn n25_a_vm_that_arrived_before_its_migration_was_seen_is_left_alone() {
     let rule = MigrationRule::default();

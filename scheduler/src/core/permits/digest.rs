@@ -1,5 +1,5 @@
-//! What tells apart two states of what is under way, whole and in parts. Which number a call got, and when what was told to
-//! people, decide nothing.
+//! What tells apart two states of what is under way, whole and in parts. Which number a call got,
+//! and when what was told to people, decide nothing.
 
 use std::hash::{Hash, Hasher};
 

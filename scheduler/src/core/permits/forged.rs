@@ -1,4 +1,5 @@
-//! Requests and annotations that say more than is true, played by the caller and by the VM's author.
+//! Requests and annotations that say more than is true, played by the caller and by the VM's
+//! author.
 
 use proptest::prelude::*;
 use protocol::annotations::ANNOTATION_APPROVED;
@@ -31,7 +32,8 @@ fn forged_last_permit_is_permitted_and_written_nothing_beyond_what_is_approved()
         assert_eq!(outcomes(&got[0]), [Outcome::Denied(Limit::Claim); 2]);
         assert_eq!(rig.approved(), Some(held));
         assert_eq!(rig.core.oddities().overclaims, 1);
-        // It is counted until the agent says otherwise, but at no more than the VM could use and the node has.
+        // It is counted until the agent says otherwise, but at no more than the VM could use and
+        // the node has.
         let total = held.cpu.0 + room.cpu.0 + 1_000;
         let reserved = rig.core.ledger().load("n").reserved.cpu;
         assert_eq!(reserved, u128::from(LARGEST.cpu.0.min(total)) + 1_000);

@@ -116,7 +116,8 @@ impl Rig {
         std::iter::from_fn(|| self.core.poll_action(MS(at))).collect()
     }
 
-    /// Carries a write out on the object, as the API does: one that changes nothing makes no new version.
+    /// Carries a write out on the object, as the API does: one that changes nothing makes no new
+    /// version.
     pub(super) fn apply(&mut self, write: &VmWrite) -> CallOutcome {
         if write.base != self.version {
             return CallOutcome::Conflict;

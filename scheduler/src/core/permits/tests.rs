@@ -1,5 +1,5 @@
-//! Vectors of docs/compatibility/scheduler.md §7.8 and the life of a request, on the whole core with
-//! its calls answered by hand.
+//! Vectors of docs/compatibility/scheduler.md §7.8 and the life of a request, on the whole core
+//! with its calls answered by hand.
 
 use protocol::annotations::ANNOTATION_APPROVED;
 use protocol::units::Resources;
@@ -253,7 +253,8 @@ fn a_late_unclear_write_can_not_land_after_the_room_was_given_back() {
     assert_eq!(rig.apply(&late), CallOutcome::Conflict);
 }
 
-/// A shrink was not heard to its end, and is taken back: what is asked for is what is approved, so its write changes nothing.
+/// A shrink was not heard to its end, and is taken back: what is asked for is what is approved, so
+/// its write changes nothing.
 #[test]
 fn nothing_is_permitted_that_a_write_of_unclear_fate_may_yet_take_away() {
     let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
@@ -354,7 +355,8 @@ fn n16_what_an_earlier_agent_was_permitted_stays_counted_for_a_while() {
     assert_eq!(rig.reserved(), using);
 }
 
-/// An agent asked for less and ended; the next one was permitted more and uses it by the time the request arrives.
+/// An agent asked for less and ended; the next one was permitted more and uses it by the time the
+/// request arrives.
 #[test]
 fn a_late_request_leaves_approved_what_is_in_use() {
     let (using, asked) = (size(500, 2), size(250, 1));
@@ -366,7 +368,8 @@ fn a_late_request_leaves_approved_what_is_in_use() {
     assert_eq!(rig.reserved(), using);
 }
 
-/// An agent patches its VM before it tells, and the scheduler's watch is behind: what is given back is free at once all the same.
+/// An agent patches its VM before it tells, and the scheduler's watch is behind: what is given back
+/// is free at once all the same.
 #[test]
 fn what_is_given_back_before_the_watch_tells_of_it_is_given_back() {
     let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));

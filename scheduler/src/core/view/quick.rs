@@ -1,8 +1,9 @@
 //! A VirtualMachine as API servers write it, read in one pass.
 //!
-//! The answer to each write is such an object. Where every member that counts has its usual form, what is read here is what
-//! [`VmView::read`] would read by way of a tree of values, at a fraction of the time. Everything else, wrong or merely unusual,
-//! is left to it: this never says what is wrong with an object.
+//! The answer to each write is such an object. Where every member that counts has its usual form,
+//! what is read here is what [`VmView::read`] would read by way of a tree of values, at a fraction
+//! of the time. Everything else, wrong or merely unusual, is left to it: this never says what is
+//! wrong with an object.
 
 use protocol::annotations::VmResources;
 use protocol::permit::NamespacedName;
@@ -74,7 +75,8 @@ struct Status {
     current_revision: Option<Revised>,
 }
 
-/// One without a revision, or with `null` for it, goes the long way: what that means is decided there.
+/// One without a revision, or with `null` for it, goes the long way: what that means is decided
+/// there.
 #[derive(Deserialize)]
 struct Revised {
     revision: Revision,

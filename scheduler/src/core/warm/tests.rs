@@ -191,7 +191,8 @@ fn marks_are_what_their_text_says() {
     }
 }
 
-/// What a watch of pods tells, as the test draws it: a list of some, or one that comes, changes or goes.
+/// What a watch of pods tells, as the test draws it: a list of some, or one that comes, changes or
+/// goes.
 #[derive(Debug, Clone)]
 enum Tale {
     List(Vec<u8>),

@@ -32,7 +32,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// The wall held if the port is closed or wants a proof. Any other answer was worked out for the caller.
+    /// The wall held if the port is closed or wants a proof. Any other answer was worked out for
+    /// the caller.
     fn outcome(&self) -> Outcome {
         let text: String = self.body.trim().chars().take(120).collect();
         let text = format!("{} {text}", self.status);

@@ -1,5 +1,5 @@
-//! Every member of a VirtualMachine's spec, and what it can reach. A member that no list names fails the
-//! test: the author of a new member classifies it here.
+//! Every member of a VirtualMachine's spec, and what it can reach. A member that no list names
+//! fails the test: the author of a new member classifies it here.
 
 use std::collections::BTreeSet;
 
@@ -80,7 +80,8 @@ const ATTACKED: &[&str] = &[
     "tls.mountPath",
 ];
 
-/// Changes that run a program of the tenant's beside its guest, or name something of another namespace.
+/// Changes that run a program of the tenant's beside its guest, or name something of another
+/// namespace.
 pub(super) fn privileged() -> Vec<(&'static str, Value)> {
     let container =
         json!([{"name": "x", "image": "tenant/x:1", "securityContext": {"privileged": true}}]);
@@ -150,7 +151,8 @@ pub(super) fn of_parts() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Checks that the lists name every member of the spec that the API serves, and none that it does not.
+/// Checks that the lists name every member of the spec that the API serves, and none that it does
+/// not.
 pub(super) fn all_are_listed(plane: &ControlPlane) {
     let kind = ["get", "crd", "virtualmachines.vm.neon.tech", "-o", "json"];
     let kind: Value = serde_json::from_str(&plane.ask(&kind).expect("it")).expect("JSON");

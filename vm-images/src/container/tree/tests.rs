@@ -162,8 +162,8 @@ fn n46_what_leads_out_or_nowhere_is_refused_by_name() {
     assert_eq!(paths(&all), ["dev", "p"]);
 }
 
-/// What a path holds by looking from the topmost layer down, for layers that have files and whiteouts only: the layer whose file
-/// is seen.
+/// What a path holds by looking from the topmost layer down, for layers that have files and
+/// whiteouts only: the layer whose file is seen.
 fn seen(layers: &[BTreeMap<String, bool>], path: &str) -> Option<usize> {
     let mut above: Vec<&str> = path.match_indices('/').map(|(at, _)| &path[..at]).collect();
     above.push(path);

@@ -36,7 +36,8 @@ impl Climber {
         }
     }
 
-    /// Lets time pass; at each look memory is what `at` says for the time since the beginning, `(use, cache)` in bytes.
+    /// Lets time pass; at each look memory is what `at` says for the time since the beginning,
+    /// `(use, cache)` in bytes.
     fn run(&mut self, span: Span, at: impl Fn(Span) -> (u64, u64)) {
         let end = self.bench.now + span;
         while let Some(due) = self.bench.core.poll_deadline().filter(|due| *due <= end) {
@@ -64,7 +65,8 @@ fn climbed(from: u64, rate: u64, since: Span) -> u64 {
 
 #[test]
 fn n29_a_gibibyte_a_second_is_asked_about_before_it_is_killed() {
-    // At every phase of the idle guest's looks, for small and large guests, with and without a full page cache.
+    // At every phase of the idle guest's looks, for small and large guests, with and without a full
+    // page cache.
     for total in [412, 924, 3996] {
         for cache in [0, total] {
             for phase in 0..40 {

@@ -1,5 +1,5 @@
-//! Whatever an agent sends, it is answered or ends the exchange, nothing grows, and the monitor lives on. These bodies take
-//! any bytes, so that a fuzzer can drive them as well.
+//! Whatever an agent sends, it is answered or ends the exchange, nothing grows, and the monitor
+//! lives on. These bodies take any bytes, so that a fuzzer can drive them as well.
 
 use proptest::prelude::*;
 

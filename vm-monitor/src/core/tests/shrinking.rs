@@ -237,7 +237,8 @@ fn after_shrink(bench: &Bench) -> u64 {
     asks.get("after_shrink")
 }
 
-/// A flood of page cache stalls tasks and brings nothing back; a working set that no longer fits comes back again and again.
+/// A flood of page cache stalls tasks and brings nothing back; a working set that no longer fits
+/// comes back again and again.
 #[test]
 fn n30_after_a_shrink_page_cache_is_missed_only_if_it_comes_back() {
     let mut bench = Bench::with(Rules::default(), CacheMode::Off, Watched::Cgroup);

@@ -313,7 +313,8 @@ fn n36_after_the_limit_the_guest_says_what_it_sees() {
         1,
         "and it is counted"
     );
-    // What is not there was not counted on: the shrink behind it was judged and set its own threshold.
+    // What is not there was not counted on: the shrink behind it was judged and set its own
+    // threshold.
     assert!(sent.iter().any(|frame| frame.id == 6));
     let total = bench.core.snapshot(bench.now).total;
     assert_eq!(total, Some(rules.usable(2 * GIB)));
@@ -355,8 +356,9 @@ fn n02_metrics_are_pushed_at_their_period() {
     );
 }
 
-/// One random conversation of both sides' transactions in version 2, with duplicate and crossed requests, answers that
-/// come late, and capabilities that change; returns how many own frames crossed an agent's.
+/// One random conversation of both sides' transactions in version 2, with duplicate and crossed
+/// requests, answers that come late, and capabilities that change; returns how many own frames
+/// crossed an agent's.
 fn crossed_conversation(choices: &mut Choices) -> u64 {
     let capabilities = Capabilities {
         ask_details: choices.below(2) == 0,
@@ -404,7 +406,8 @@ fn crossed_conversation(choices: &mut Choices) -> u64 {
             crossed += 1;
         }
     }
-    // Everything in flight comes to its end: the first growth by the limit perhaps, those behind it as they are seen.
+    // Everything in flight comes to its end: the first growth by the limit perhaps, those behind it
+    // as they are seen.
     bench.run_for(OBSERVE_LIMIT);
     bench.seen.total = Some(Bytes::gib(99));
     bench.run_for(Span::from_secs(1));

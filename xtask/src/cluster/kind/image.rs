@@ -1,4 +1,5 @@
-//! What a cluster of kind's is made of where there is no Docker, and the image of its nodes, which is made of it.
+//! What a cluster of kind's is made of where there is no Docker, and the image of its nodes, which
+//! is made of it.
 //!
 //! ```text
 //! cache/kind-build/              while the image is made; gone when it is done
@@ -54,7 +55,8 @@ const FILES: [(&str, &str); 12] = [
 pub(super) struct Parts(Vec<(&'static str, PathBuf)>);
 
 impl Parts {
-    /// Builds what is not there, and installs what that takes. The sets of programs come in the order in which they are listed.
+    /// Builds what is not there, and installs what that takes. The sets of programs come in the
+    /// order in which they are listed.
     pub(super) fn ensure() -> Result<Self> {
         setup::ensure(setup::Need::Everything)?;
         let plane = ["plane", "kubelet", "helm"];

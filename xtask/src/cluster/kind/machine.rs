@@ -1,4 +1,5 @@
-//! Docker where none is installed: its server in namespaces of its own, of Debian's package in the store.
+//! Docker where none is installed: its server in namespaces of its own, of Debian's package in the
+//! store.
 //!
 //! ```text
 //! DIR-kind/parts             folders of the store, for the scripts

@@ -102,7 +102,8 @@ struct RawColumn {
 }
 
 impl Kind {
-    /// Reads a CRD document. With `trusted` the `builtin` member is honoured and the core group allowed.
+    /// Reads a CRD document. With `trusted` the `builtin` member is honoured and the core group
+    /// allowed.
     ///
     /// # Errors
     /// Every problem found, as causes with field paths.

@@ -1,8 +1,9 @@
-//! Who set which field: `metadata.managedFields`, kept on every write, and server-side apply on top of it.
+//! Who set which field: `metadata.managedFields`, kept on every write, and server-side apply on top
+//! of it.
 //!
-//! A plain write (`Update`) takes the fields it changed from whoever had them. An apply states all fields its manager
-//! wants: fields it no longer states go if nobody else has them, and a field of somebody else's that it would change is
-//! a conflict unless forced.
+//! A plain write (`Update`) takes the fields it changed from whoever had them. An apply states all
+//! fields its manager wants: fields it no longer states go if nobody else has them, and a field of
+//! somebody else's that it would change is a conflict unless forced.
 
 mod set;
 mod typed;
@@ -21,7 +22,8 @@ use super::time::WallTime;
 const MAX_UPDATE_MANAGERS: usize = 10;
 /// Name of the manager the oldest ones are folded into.
 const FOLDED: &str = "ancient-changes";
-/// Name of the manager of what was there before the first apply, where nobody's fields were kept until then.
+/// Name of the manager of what was there before the first apply, where nobody's fields were kept
+/// until then.
 const BEFORE_APPLY: &str = "before-first-apply";
 
 /// Members of `metadata` that nobody owns.
@@ -121,8 +123,8 @@ pub fn managers(object: &Value) -> Vec<Manager> {
         .collect()
 }
 
-/// The managers a plain write starts from: those the client sent if they can be read, else those there were. A client
-/// clears them with an empty list or one empty entry.
+/// The managers a plain write starts from: those the client sent if they can be read, else those
+/// there were. A client clears them with an empty list or one empty entry.
 #[must_use]
 pub fn managers_after(old: &Value, sent: &Value) -> Vec<Manager> {
     match sent["metadata"]["managedFields"].as_array() {
@@ -163,7 +165,8 @@ fn owned_part(object: &Value) -> Value {
         let part = match (name.as_str(), member) {
             ("apiVersion" | "kind", _) => continue,
             ("metadata", Value::Object(metadata)) => {
-                // The list of owners is often the larger half of an object: it is not copied to be thrown away.
+                // The list of owners is often the larger half of an object: it is not copied to be
+                // thrown away.
                 let kept = metadata
                     .iter()
                     .filter(|(name, _)| !UNOWNED_METADATA.contains(&name.as_str()));
@@ -180,8 +183,8 @@ fn owned_part(object: &Value) -> Value {
     Value::Object(owned)
 }
 
-/// The managers after a plain write from `old` (`None` = created) to `new`. Of an object whose managers a client has cleared none are
-/// kept, until somebody applies to it.
+/// The managers after a plain write from `old` (`None` = created) to `new`. Of an object whose
+/// managers a client has cleared none are kept, until somebody applies to it.
 #[must_use]
 pub fn after_update(
     mut managers: Vec<Manager>,
@@ -292,7 +295,8 @@ pub struct Applied {
 /// Merges what a manager applies into the live object.
 ///
 /// # Errors
-/// One cause per conflict (`FieldManagerConflict`) when others own fields it would change and `force` is not given.
+/// One cause per conflict (`FieldManagerConflict`) when others own fields it would change and
+/// `force` is not given.
 pub fn apply(
     live: &Value,
     config: &Value,

@@ -7,9 +7,11 @@ use serde_json::{Map, Value};
 /// Deepest nesting read from a client's document.
 const MAX_DEPTH: usize = 64;
 
-/// A set of fields: a tree of path elements, each itself in the set or only on the way to one that is.
+/// A set of fields: a tree of path elements, each itself in the set or only on the way to one that
+/// is.
 ///
-/// Elements are kept in their wire spelling: `f:<member>`, `k:<keys of a list item as JSON>`, `v:<value as JSON>`.
+/// Elements are kept in their wire spelling: `f:<member>`, `k:<keys of a list item as JSON>`,
+/// `v:<value as JSON>`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSet {
     /// The element itself is in the set.

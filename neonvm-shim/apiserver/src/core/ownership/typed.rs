@@ -1,7 +1,8 @@
-//! Objects seen as sets of fields: which there are, which differ, merging them and taking some away.
+//! Objects seen as sets of fields: which there are, which differ, merging them and taking some
+//! away.
 //!
-//! The schema says what is one field: scalars, atomic maps and lists are; granular maps, keyed lists and sets are not.
-//! Below unknown members maps are granular and lists are atomic.
+//! The schema says what is one field: scalars, atomic maps and lists are; granular maps, keyed
+//! lists and sets are not. Below unknown members maps are granular and lists are atomic.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +56,8 @@ fn parts<'a>(value: &'a Value, schema: Option<&Schema>) -> Parts<'a> {
     }
 }
 
-/// The element of a keyed item; a missing key takes its default. `None` if the item has no key at all.
+/// The element of a keyed item; a missing key takes its default. `None` if the item has no key at
+/// all.
 fn key_of(item: &Value, keys: &[String], schema: Option<&Schema>) -> Option<String> {
     let map = item.as_object()?;
     let mut found = Map::new();
@@ -76,7 +78,8 @@ fn item_schema(schema: Option<&Schema>) -> Option<&Schema> {
     schema.and_then(|schema| schema.items.as_deref())
 }
 
-/// Whether the schema names this member itself, so that the way to its parts is not a field of its own.
+/// Whether the schema names this member itself, so that the way to its parts is not a field of its
+/// own.
 fn is_named(schema: Option<&Schema>, name: &str) -> bool {
     schema.is_some_and(|schema| schema.properties.contains_key(name))
 }
@@ -109,8 +112,8 @@ pub fn fields_of(value: &Value, schema: Option<&Schema>) -> FieldSet {
     }
 }
 
-/// Fills in defaults inside the fields of a config that have one owner as a whole: their owner states those too, and the
-/// live object has them.
+/// Fills in defaults inside the fields of a config that have one owner as a whole: their owner
+/// states those too, and the live object has them.
 pub fn default_whole_fields(config: &mut Value, schema: Option<&Schema>) {
     let whole = matches!(parts(config, schema), Parts::Whole);
     match config {

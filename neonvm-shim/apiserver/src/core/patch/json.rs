@@ -1,7 +1,7 @@
 //! JSON Patch (RFC 6902) with the leniency the Kubernetes API server has for members of objects.
 //!
-//! Differences from the RFC: `replace` of an absent object member sets it, `test` of an absent member against `null`
-//! succeeds. `remove` of an absent member fails. Array indices are strict.
+//! Differences from the RFC: `replace` of an absent object member sets it, `test` of an absent
+//! member against `null` succeeds. `remove` of an absent member fails. Array indices are strict.
 
 use serde_json::Value;
 
@@ -20,8 +20,8 @@ const MAX_CARRIED_VALUES: usize = 1 << 20;
 /// Applies `patch` (the array of operations) to `document`.
 ///
 /// # Errors
-/// [`PatchError::Malformed`] when `patch` is not a list of operations; [`PatchError::DoesNotApply`] naming the first
-/// operation that failed. `document` is then half changed and must be thrown away.
+/// [`PatchError::Malformed`] when `patch` is not a list of operations; [`PatchError::DoesNotApply`]
+/// naming the first operation that failed. `document` is then half changed and must be thrown away.
 pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let malformed = |why: &str| PatchError::Malformed(why.to_owned());
     let operations = patch

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-/// Merges `patch` into `target`: members that are `null` are removed, objects merge, everything else replaces.
+/// Merges `patch` into `target`: members that are `null` are removed, objects merge, everything
+/// else replaces.
 pub fn apply(target: &mut Value, patch: &Value) {
     let Value::Object(members) = patch else {
         *target = patch.clone();

@@ -1,4 +1,5 @@
-//! Strategic merge patch, for the built-in kinds: a merge patch whose lists merge by key, with directives.
+//! Strategic merge patch, for the built-in kinds: a merge patch whose lists merge by key, with
+//! directives.
 //!
 //! Directives: `$patch: delete|replace|merge`, `$retainKeys`, `$deleteFromPrimitiveList/<list>`,
 //! `$setElementOrder/<list>`. Which lists merge, and by which key, is said by the schema
@@ -17,7 +18,8 @@ const ORDER: &str = "$setElementOrder/";
 /// Applies `patch` to `target`.
 ///
 /// # Errors
-/// [`PatchError::Malformed`] for unknown directives, a list item without its key, or a patch that is no object.
+/// [`PatchError::Malformed`] for unknown directives, a list item without its key, or a patch that
+/// is no object.
 pub fn apply(target: &mut Value, patch: &Value, schema: &Schema) -> Result<(), PatchError> {
     let Some(members) = patch.as_object() else {
         return Err(malformed("a strategic merge patch must be an object"));

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::Schema;
 
-/// Sets every absent member that has a default, also inside defaults just set. A `null` where the schema is not
-/// nullable counts as absent, as in the real server.
+/// Sets every absent member that has a default, also inside defaults just set. A `null` where the
+/// schema is not nullable counts as absent, as in the real server.
 pub fn apply_defaults(value: &mut Value, schema: &Schema) {
     match value {
         Value::Object(map) => {

@@ -1,7 +1,9 @@
-//! Structural schemas: read once from a CRD document, then used to default, prune, validate and merge objects.
+//! Structural schemas: read once from a CRD document, then used to default, prune, validate and
+//! merge objects.
 //!
-//! The subset is what `apiextensions.k8s.io/v1` calls structural: one type per node, no `$ref`, and the
-//! `x-kubernetes-*` extensions. Value validations under `allOf`/`anyOf`/`oneOf`/`not` are checked too.
+//! The subset is what `apiextensions.k8s.io/v1` calls structural: one type per node, no `$ref`, and
+//! the `x-kubernetes-*` extensions. Value validations under `allOf`/`anyOf`/`oneOf`/`not` are
+//! checked too.
 
 mod defaults;
 mod prune;
@@ -133,7 +135,8 @@ pub struct Checks {
 /// One node of a structural schema.
 #[derive(Debug, Clone, Default)]
 pub struct Schema {
-    /// JSON type; absent under `x-kubernetes-int-or-string` and `x-kubernetes-preserve-unknown-fields`.
+    /// JSON type; absent under `x-kubernetes-int-or-string` and
+    /// `x-kubernetes-preserve-unknown-fields`.
     pub node_type: Option<NodeType>,
     /// Named members.
     pub properties: BTreeMap<String, Schema>,

@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::Schema;
 
-/// Removes unknown members from `value` and adds the path of each to `dropped` (`spec.guest.foo`, `spec.disks[0].x`).
-/// At the root and in embedded objects `apiVersion`, `kind` and `metadata` are always known.
+/// Removes unknown members from `value` and adds the path of each to `dropped` (`spec.guest.foo`,
+/// `spec.disks[0].x`). At the root and in embedded objects `apiVersion`, `kind` and `metadata` are
+/// always known.
 pub fn prune(value: &mut Value, schema: &Schema, is_root: bool, dropped: &mut Vec<String>) {
     prune_at(value, schema, is_root, "", dropped);
 }

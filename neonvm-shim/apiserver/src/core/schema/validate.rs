@@ -12,7 +12,8 @@ const MAX_PROBLEMS: usize = 100;
 /// A problem in the form the API reports it.
 pub type Problem = Cause;
 
-/// All problems of `value` (at most 100). `path` is the field path of `value` itself, empty at the root.
+/// All problems of `value` (at most 100). `path` is the field path of `value` itself, empty at the
+/// root.
 #[must_use]
 pub fn validate(value: &Value, schema: &Schema, path: &str) -> Vec<Problem> {
     let mut problems = Vec::new();

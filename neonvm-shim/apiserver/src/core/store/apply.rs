@@ -73,8 +73,8 @@ impl Store {
         }
     }
 
-    /// Prunes a config and brings its amounts into the form they are kept in, without adding members: what is added
-    /// would be owned by its manager.
+    /// Prunes a config and brings its amounts into the form they are kept in, without adding
+    /// members: what is added would be owned by its manager.
     fn settle_config(&self, context: &mut Context, config: &mut Value) -> Result<(), ApiError> {
         let kind = Arc::clone(&context.form.stored);
         let mut dropped = Vec::new();
@@ -94,7 +94,8 @@ impl Store {
     }
 }
 
-/// Leaves only what this path can write: the status, or everything else. What is left out is not owned either.
+/// Leaves only what this path can write: the status, or everything else. What is left out is not
+/// owned either.
 fn keep_part(context: &Context, is_new: bool, config: &mut Value) {
     let kind = &context.form.stored;
     let Some(map) = config.as_object_mut() else {

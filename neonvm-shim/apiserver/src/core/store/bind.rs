@@ -8,7 +8,8 @@ use crate::core::metadata;
 use crate::core::object::{Object, is_deleting};
 
 impl Store {
-    /// Sets `spec.nodeName` once, with the binding's annotations and labels and the `PodScheduled` condition.
+    /// Sets `spec.nodeName` once, with the binding's annotations and labels and the `PodScheduled`
+    /// condition.
     pub(super) fn bind(
         &mut self,
         context: &Context,

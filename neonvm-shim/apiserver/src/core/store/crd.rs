@@ -124,7 +124,8 @@ fn fill_names(value: &mut Value) {
     }
 }
 
-/// The status: kinds are served as soon as the definition is written, so the conditions hold from the start.
+/// The status: kinds are served as soon as the definition is written, so the conditions hold from
+/// the start.
 fn status(context: &Context, kind: &Kind, value: &Value) -> Value {
     let since = value["status"]["conditions"][0]["lastTransitionTime"].as_str();
     let since = since.map_or_else(|| context.now.to_string(), str::to_owned);

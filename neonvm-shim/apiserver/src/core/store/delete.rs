@@ -91,7 +91,8 @@ impl Store {
         ))
     }
 
-    /// Starts or finishes the deletion of an object. Answers its state if it must wait, `None` if it is gone.
+    /// Starts or finishes the deletion of an object. Answers its state if it must wait, `None` if
+    /// it is gone.
     fn delete_at(
         &mut self,
         now: WallTime,
@@ -301,8 +302,8 @@ impl Store {
         outlived
     }
 
-    /// Deletes objects all of whose owners are gone (those created after their owner went) and those that outlived
-    /// their kind's time to live. To be called now and then.
+    /// Deletes objects all of whose owners are gone (those created after their owner went) and
+    /// those that outlived their kind's time to live. To be called now and then.
     pub fn collect_garbage(&mut self, now: WallTime) -> Vec<Change> {
         for (key, place) in self.outlived(now) {
             self.delete_at(now, &key, &place, &DeleteOptions::default());

@@ -99,8 +99,8 @@ impl Store {
         }
     }
 
-    /// Takes over an object read from disk. CRDs must come before the objects of their kinds, so that members added to
-    /// a schema later get their defaults.
+    /// Takes over an object read from disk. CRDs must come before the objects of their kinds, so
+    /// that members added to a schema later get their defaults.
     pub fn load(&mut self, kind: &str, place: Place, object: Arc<Object>) {
         let known = self
             .view
@@ -293,7 +293,8 @@ pub fn form(registry: &Registry, target: &Target) -> Result<Form, ApiError> {
     let version = asked
         .version(&target.version)
         .ok_or_else(ApiError::unknown_path)?;
-    // A namespaced kind may be listed over all namespaces, but single objects and creation need one.
+    // A namespaced kind may be listed over all namespaces, but single objects and creation need
+    // one.
     if target.namespace.is_some() && !asked.namespaced {
         return Err(ApiError::unknown_path());
     }

@@ -16,8 +16,8 @@ use super::{CACHE_BYTES, Failure, META, OBJECTS};
 pub struct Frozen(pub(super) redb::ReadTransaction);
 
 impl Frozen {
-    /// Writes a store with the same content, identity and position to `path`, which must not exist. When it returns the
-    /// file survives a crash of the machine.
+    /// Writes a store with the same content, identity and position to `path`, which must not exist.
+    /// When it returns the file survives a crash of the machine.
     ///
     /// # Errors
     /// See [`DbError`]; half a file is then removed.

@@ -25,7 +25,8 @@ pub(super) fn media_type(headers: &HeaderMap) -> &str {
 /// Reads the body; an empty one is `null`.
 ///
 /// # Errors
-/// 413 over the bound, 415 for a media type that is not read (protobuf only of some core kinds), 400 for text that does not parse.
+/// 413 over the bound, 415 for a media type that is not read (protobuf only of some core kinds),
+/// 400 for text that does not parse.
 pub(super) async fn read(
     request: Request,
     patch: Option<PatchKind>,

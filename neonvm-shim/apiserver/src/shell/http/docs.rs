@@ -19,7 +19,8 @@ use crate::core::store::method_not_allowed;
 const MAJOR: &str = "1";
 const MINOR: &str = "32";
 
-/// OpenAPI documents already made for a registry: they are large, and clients ask for them again and again.
+/// OpenAPI documents already made for a registry: they are large, and clients ask for them again
+/// and again.
 #[derive(Debug, Default)]
 pub struct Documents {
     made: Mutex<Made>,

@@ -98,7 +98,8 @@ fn plain_list(exchange: &Exchange, objects: &[Arc<Object>], metadata: &Value) ->
     text
 }
 
-/// `resourceVersion` of a list: any state we have is new enough, but none from the future and no old one exactly.
+/// `resourceVersion` of a list: any state we have is new enough, but none from the future and no
+/// old one exactly.
 fn check_revision(exchange: &Exchange, view: &View) -> Result<(), ApiError> {
     let Some(revision) = exchange
         .query
@@ -152,7 +153,8 @@ impl Page {
         token: Option<&Continue>,
         limit: Option<usize>,
     ) -> Self {
-        // All pages carry the revision of the first: a watch from there replays what changed in between.
+        // All pages carry the revision of the first: a watch from there replays what changed in
+        // between.
         let revision = token.map_or(view.revision, |token| token.revision);
         let after = token.map(|token| &token.after);
         let mut selected = view.select(kind, selection, after);

@@ -196,7 +196,8 @@ impl LineWriter {
         }
     }
 
-    /// An object that comes to match a selector is new to the watcher, one that no longer does is gone for it.
+    /// An object that comes to match a selector is new to the watcher, one that no longer does is
+    /// gone for it.
     fn change(&mut self, change: &Change, lines: &mut Vec<u8>) {
         let namespace = &change.place.0;
         let matches = |object: &Object| self.selection.matches_in(namespace, &object.value);

@@ -1,4 +1,5 @@
-//! What is remembered between two looks: the objects as last read, and how often an issuer has refused.
+//! What is remembered between two looks: the objects as last read, and how often an issuer has
+//! refused.
 
 use protocol::time::{Span, Timestamp};
 use protocol::vm::VirtualMachine;
@@ -218,7 +219,8 @@ impl Course {
         });
     }
 
-    /// The objects are to be read again soon. What is known of them stands until then: nothing waits for it.
+    /// The objects are to be read again soon. What is known of them stands until then: nothing
+    /// waits for it.
     pub fn doubt(&mut self) {
         self.read_at = Timestamp(0);
     }

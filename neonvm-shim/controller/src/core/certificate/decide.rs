@@ -28,8 +28,9 @@ pub enum Verdict {
     },
 }
 
-/// When a certificate is to be renewed. One that lives no longer than it would have to be renewed before its end, or for which
-/// nothing is said, is renewed after two thirds of its life: never at once, or there would be no end of it.
+/// When a certificate is to be renewed. One that lives no longer than it would have to be renewed
+/// before its end, or for which nothing is said, is renewed after two thirds of its life: never at
+/// once, or there would be no end of it.
 #[must_use]
 pub fn renewal(wanted: &Wanted, certificate: &Certificate) -> WallTime {
     let (from, until) = (certificate.not_before.0, certificate.not_after.0);
@@ -161,8 +162,9 @@ fn unfit(
     }
 }
 
-/// Whether what is stored is of as much use as `issued`. It may be the same one: whoever stored it ended before they tidied up,
-/// and by now it is due. To store it again would change nothing, for ever.
+/// Whether what is stored is of as much use as `issued`. It may be the same one: whoever stored it
+/// ended before they tidied up, and by now it is due. To store it again would change nothing, for
+/// ever.
 fn outlasts(stored: &Stored, wanted: &Wanted, issued: &Certificate) -> bool {
     matches!(stored, Stored::Pair(pair)
         if pair.names.contains(&wanted.name) && pair.not_after >= issued.not_after)

@@ -9,19 +9,23 @@
 //!                      └── withdrawn ◄────┘ (after a pause that doubles)
 //! ```
 //!
-//! The temporary secret `tls-neonvm-<vm>-tmp` holds the key as long as there is no certificate for it; the CertificateRequest
-//! bears the VM's name; the secret `tls-neonvm-<vm>` gets key and certificate in one write, so that nobody ever finds a
-//! certificate beside another's key. Every step reads the objects again when it is done, so one that was interrupted, or done
-//! by another, is taken up from where it stands.
+//! The temporary secret `tls-neonvm-<vm>-tmp` holds the key as long as there is no certificate for
+//! it; the CertificateRequest bears the VM's name; the secret `tls-neonvm-<vm>` gets key and
+//! certificate in one write, so that nobody ever finds a certificate beside another's key. Every
+//! step reads the objects again when it is done, so one that was interrupted, or done by another,
+//! is taken up from where it stands.
 //!
-//! Until there is a certificate that belongs to its key the VM does not start. From then on it does, also with one that is
-//! due or has expired: an issuer that is away must not keep guests down. That is told instead.
+//! Until there is a certificate that belongs to its key the VM does not start. From then on it
+//! does, also with one that is due or has expired: an issuer that is away must not keep guests
+//! down. That is told instead.
 //!
 //! Invariants:
-//! * A certificate is stored only with the key it belongs to, for the name asked for, and not expired.
-//!   `what_the_issuer_hands_out_is_looked_at`
-//! * The pair in use is left alone until the next one is complete. `renewal_goes_on_with_the_old_pair`
-//! * Whatever step is interrupted, the next look leads on. `from_any_state_a_good_issuer_leads_to_rest`
+//! * A certificate is stored only with the key it belongs to, for the name asked for, and not
+//!   expired. `what_the_issuer_hands_out_is_looked_at`
+//! * The pair in use is left alone until the next one is complete.
+//!   `renewal_goes_on_with_the_old_pair`
+//! * Whatever step is interrupted, the next look leads on.
+//!   `from_any_state_a_good_issuer_leads_to_rest`
 
 mod course;
 mod decide;

@@ -1,4 +1,5 @@
-//! The three objects and an issuer, for tests: what steps do to them, and what the issuer makes of a request.
+//! The three objects and an issuer, for tests: what steps do to them, and what the issuer makes of
+//! a request.
 
 use protocol::time::WallTime;
 

@@ -72,7 +72,8 @@ fn each_state_at_each_time() {
         reason: "Failed",
         message: String::new(),
     };
-    // What is kept, the key, the request: at the first time, while the pair is good, when it is due, when it is over.
+    // What is kept, the key, the request: at the first time, while the pair is good, when it is
+    // due, when it is over.
     let table: [(TemporaryKey, Request, [&str; 4]); 10] = [
         (
             Absent,
@@ -413,7 +414,8 @@ fn somebody_elses_objects_are_left_alone() {
     }
 }
 
-/// A controller that ended after it stored a pair, and before it tidied up, and was away until that pair is due.
+/// A controller that ended after it stored a pair, and before it tidied up, and was away until that
+/// pair is due.
 #[test]
 fn a_pair_that_is_due_and_whose_request_is_still_there_is_renewed() {
     let from = WallTime(wall().0 - 23 * HOUR - 1);

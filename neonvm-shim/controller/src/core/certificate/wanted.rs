@@ -6,7 +6,8 @@ pub use protocol::time::Span;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Units of a duration as objects spell it, in microseconds; the longer name of two that begin alike comes first.
+/// Units of a duration as objects spell it, in microseconds; the longer name of two that begin
+/// alike comes first.
 const UNITS: [(&str, f64); 7] = [
     ("ms", 1e3),
     ("us", 1.0),

@@ -1,7 +1,8 @@
 //! How a migration ends, and what is tidied up after it.
 //!
-//! What a guest needs comes first and what is written about it last, so that each write is true, and a controller that
-//! starts anew at any point finds in the objects and the runners what is still to be done.
+//! What a guest needs comes first and what is written about it last, so that each write is true,
+//! and a controller that starts anew at any point finds in the objects and the runners what is
+//! still to be done.
 
 use protocol::migration::IncomingStage;
 use protocol::vm::{VirtualMachineMigration, VmPhase};
@@ -139,7 +140,8 @@ impl Draft<'_> {
         });
     }
 
-    /// Milliseconds the guest did not run, by the stamps of both QEMUs; they are of one clock only on one machine.
+    /// Milliseconds the guest did not run, by the stamps of both QEMUs; they are of one clock only
+    /// on one machine.
     fn pause_ms(&self) -> Option<u64> {
         let same_node = self.status.source_node == self.status.target_node;
         let stopped = self.outgoing()?.stopped_unix_us.filter(|_| same_node)?;
@@ -168,7 +170,8 @@ impl Draft<'_> {
     /// Failed: the VM is given back, the guest stays where it is, and nothing of the target stays.
     pub(super) fn tidy_failure(&mut self) {
         if self.holds_vm() {
-            // From here on the guest cannot become the target's any more: this write and that one exclude each other.
+            // From here on the guest cannot become the target's any more: this write and that one
+            // exclude each other.
             return self.write_vm(VmPhase::Running, None);
         }
         let target = self.target();
@@ -180,8 +183,8 @@ impl Draft<'_> {
         self.give_back();
     }
 
-    /// Whether the VM is still taken for this one, which has failed. The next one takes it only after this one has let it go, so
-    /// once another has begun it is that one's.
+    /// Whether the VM is still taken for this one, which has failed. The next one takes it only
+    /// after this one has let it go, so once another has begun it is that one's.
     fn holds_vm(&self) -> bool {
         let taken = matches!(self.vm_phase(), VmPhase::PreMigrating | VmPhase::Migrating);
         if let Some(is_ours) = self.is_taker() {
@@ -220,7 +223,8 @@ impl Draft<'_> {
         }
         let name = pod.metadata.name.clone();
         if self.vm_status().is_none_or(|vm| vm.pod_name != name) {
-            // The guest was handed over, lost there, and begun anew elsewhere: what is stopped here never runs again.
+            // The guest was handed over, lost there, and begun anew elsewhere: what is stopped here
+            // never runs again.
             return self.delete_pod(pod);
         }
         if self.end(pod).is_none() {
@@ -239,7 +243,8 @@ impl Draft<'_> {
         self.own(pod, Part::Settled);
     }
 
-    /// Its deletion was asked before the guest was handed over, or after all was done. Whether nothing of it is left.
+    /// Its deletion was asked before the guest was handed over, or after all was done. Whether
+    /// nothing of it is left.
     pub(super) fn cancelled(&mut self) -> bool {
         let source = self.stored.source_pod_name.clone();
         if self.stored.phase == SUCCEEDED {

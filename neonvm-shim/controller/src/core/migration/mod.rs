@@ -7,13 +7,15 @@
 //! target  ─┘   (newest state)       └─► runner of the target: receive, begin
 //! ```
 //!
-//! *One running guest.* The sending QEMU stops its guest when all of it is sent and does not go on by itself; the receiving
-//! one is started stopped. Whose the guest is then is decided by one write of the VM's status with the version it rests on:
-//! either its pod becomes the target, or its phase becomes Running with the source. `begin` is said only after the first,
-//! `recall` only after the second. So whatever dies or is repeated, and if two controllers overlap, no guest runs twice; and
-//! none runs nowhere unless its own runner is lost. `tests::*_leaves_one_guest`
+//! *One running guest.* The sending QEMU stops its guest when all of it is sent and does not go on
+//! by itself; the receiving one is started stopped. Whose the guest is then is decided by one write
+//! of the VM's status with the version it rests on: either its pod becomes the target, or its phase
+//! becomes Running with the source. `begin` is said only after the first, `recall` only after the
+//! second. So whatever dies or is repeated, and if two controllers overlap, no guest runs twice;
+//! and none runs nowhere unless its own runner is lost. `tests::*_leaves_one_guest`
 //!
-//! Cold start: everything is read from objects and runners; nothing of this struct needs to survive.
+//! Cold start: everything is read from objects and runners; nothing of this struct needs to
+//! survive.
 //!
 //! One core takes all migrations of a VM in turn, so that two never take the same VM.
 
@@ -179,8 +181,9 @@ impl MoveCore {
         core
     }
 
-    /// Something happened at `at`. News from elsewhere lets everything be tried again at once; answers to our own requests do
-    /// not, or what is always refused would be tried as fast as it is.
+    /// Something happened at `at`. News from elsewhere lets everything be tried again at once;
+    /// answers to our own requests do not, or what is always refused would be tried as fast as it
+    /// is.
     pub fn handle(&mut self, at: Moment, event: Event) {
         match event {
             Event::Migration(migration) => {
@@ -207,7 +210,8 @@ impl MoveCore {
             Event::VmGone => self.vm = KnownVm::Absent,
             Event::Pod(pod) => {
                 let name = pod.metadata.name.clone();
-                // What our own write has made of it was in the answer, and is no reason to write again.
+                // What our own write has made of it was in the answer, and is no reason to write
+                // again.
                 let is_news = self.pods.get(&name) != Some(&*pod);
                 if self.saw_pod(*pod) {
                     self.unseen.remove(&name);
@@ -268,7 +272,8 @@ impl MoveCore {
         }
     }
 
-    /// The migration that the action of this kind is for that is under way: the one it names, else the one whose turn it is.
+    /// The migration that the action of this kind is for that is under way: the one it names, else
+    /// the one whose turn it is.
     #[must_use]
     pub fn migration_of(&self, kind: Kind) -> Option<&str> {
         let action = self.busy.get(&kind.peer());
@@ -290,7 +295,8 @@ impl MoveCore {
                 let Some(pod) = self.pods.get(name) else {
                     continue;
                 };
-                // What is over and tidied up has no pod that it owns; what it left is not listened to.
+                // What is over and tidied up has no pod that it owns; what it left is not listened
+                // to.
                 let part = objects::is_of(pod, &migration.metadata);
                 let settled = over && (!part || status.phase == SUCCEEDED);
                 let before = status.phase.is_empty();
@@ -302,7 +308,8 @@ impl MoveCore {
         all
     }
 
-    /// Where the runner of a pod listens; `None` where it has a socket on this machine, or no address yet.
+    /// Where the runner of a pod listens; `None` where it has a socket on this machine, or no
+    /// address yet.
     #[must_use]
     pub fn link_address(&self, pod: &str) -> Option<PodRunner> {
         let pod = self.pods.get(pod)?;
@@ -461,7 +468,8 @@ impl MoveCore {
     /// Whether it is not older than what is known.
     fn saw_pod(&mut self, pod: Pod) -> bool {
         let name = pod.metadata.name.clone();
-        // The answer to a call may come after the watch has told of the end of the pod it was about.
+        // The answer to a call may come after the watch has told of the end of the pod it was
+        // about.
         if self.gone.get(&name) == Some(&pod.metadata.uid) {
             return false;
         }
@@ -478,7 +486,8 @@ impl MoveCore {
         !old
     }
 
-    /// A watch shows a pod no more. One that somebody asks for is read before anything else is done about it.
+    /// A watch shows a pod no more. One that somebody asks for is read before anything else is done
+    /// about it.
     fn missed_pod(&mut self, at: Moment, name: &str, uid: Option<&str>) {
         let Some(held) = self.pods.get(name) else {
             return;

@@ -164,8 +164,8 @@ fn keep_apart(affinity: &mut Value, vm: &str) {
     .push(term);
 }
 
-/// Terms of one node affinity are alternatives; those of the VM and those of the migration must both hold, so each of
-/// the one is joined with each of the other.
+/// Terms of one node affinity are alternatives; those of the VM and those of the migration must
+/// both hold, so each of the one is joined with each of the other.
 fn join_affinity(affinity: &mut Value, wanted: &Value) {
     const REQUIRED: [&str; 2] = [
         "requiredDuringSchedulingIgnoredDuringExecution",

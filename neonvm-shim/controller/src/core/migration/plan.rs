@@ -1,8 +1,9 @@
-//! One look at a VM's migrations: from what is stored and what pods and runners say to what is to be done now. Pure: the
-//! same input gives the same plan, and a plan whose actions have all been carried out plans nothing more.
+//! One look at a VM's migrations: from what is stored and what pods and runners say to what is to
+//! be done now. Pure: the same input gives the same plan, and a plan whose actions have all been
+//! carried out plans nothing more.
 //!
-//! The migrations of a VM take turns; here is decided whose it is. What one of them does is in `steps`, how one ends in
-//! `ends`.
+//! The migrations of a VM take turns; here is decided whose it is. What one of them does is in
+//! `steps`, how one ends in `ends`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -239,7 +240,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether the VM's object says that the guest is the target's. This is the point of no return, and the only one.
+    /// Whether the VM's object says that the guest is the target's. This is the point of no return,
+    /// and the only one.
     pub(super) fn committed(&self) -> bool {
         let target = &self.stored.target_pod_name;
         let left = self.stored.phase == SUCCEEDED && self.stored.source_pod_name.is_empty();
@@ -257,7 +259,8 @@ impl<'a> Draft<'a> {
         self.vm_status().map_or(VmPhase::New, |status| status.phase)
     }
 
-    /// Whether a VM that is taken is taken for this one, as far as the VM says; `None` if it does not.
+    /// Whether a VM that is taken is taken for this one, as far as the VM says; `None` if it does
+    /// not.
     pub(super) fn is_taker(&self) -> Option<bool> {
         let taker = self.vm_status()?.migration.as_ref()?;
         Some(taker.uid == self.id())

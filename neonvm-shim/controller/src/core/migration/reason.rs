@@ -55,14 +55,16 @@ pub enum Reason {
         /// Its words.
         why: String,
     },
-    /// The source ended before the guest had left it: the guest is lost, and started again by its restart policy.
+    /// The source ended before the guest had left it: the guest is lost, and started again by its
+    /// restart policy.
     SourceEnded {
         /// The pod.
         pod: String,
         /// In its words; may be empty.
         why: String,
     },
-    /// The target ended after the guest was handed over: the guest is lost, and started again by its restart policy.
+    /// The target ended after the guest was handed over: the guest is lost, and started again by
+    /// its restart policy.
     LostAfterHandover {
         /// The pod.
         pod: String,

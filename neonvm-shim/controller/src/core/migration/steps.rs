@@ -280,8 +280,8 @@ impl Draft<'_> {
         }
     }
 
-    /// How the disk travels. What was written over an image is worth nothing over another one, and in a cluster a name does
-    /// not say that two nodes have the same: then all of it is sent.
+    /// How the disk travels. What was written over an image is worth nothing over another one, and
+    /// in a cluster a name does not say that two nodes have the same: then all of it is sent.
     fn travel(&self) -> DiskTravel {
         let image = |pod| match pod {
             PodView::Present(pod) => disk_image(pod),
@@ -342,7 +342,8 @@ impl Draft<'_> {
             PodView::Present(pod) => Some(pod),
             _ => None,
         };
-        // All of it is there, and nothing here will ever run it again: it is the target's. Nothing but this decides it.
+        // All of it is there, and nothing here will ever run it again: it is the target's. Nothing
+        // but this decides it.
         if let (true, true, Some(target)) = (loaded, handed_over || source_gone, target)
             && self.vm.is_some()
             && self.end(target).is_none()

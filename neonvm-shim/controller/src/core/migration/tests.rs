@@ -90,8 +90,8 @@ fn n44_a_guest_moves() {
     assert_eq!(given, orders);
 }
 
-/// The answer to a source's deletion comes after its end was told, and is older: it does not bring the pod back, which would be
-/// waited for forever. Found by `sim::moves`, seed 1.
+/// The answer to a source's deletion comes after its end was told, and is older: it does not bring
+/// the pod back, which would be waited for forever. Found by `sim::moves`, seed 1.
 #[test]
 fn n44_a_late_answer_does_not_bring_back_a_pod_that_is_gone() {
     let mut world = world();
@@ -107,8 +107,9 @@ fn n44_a_late_answer_does_not_bring_back_a_pod_that_is_gone() {
     assert!(!known.contains(&SOURCE.to_owned()), "{known:?}");
 }
 
-/// The guest is handed over and lost at the target, and the VM begins anew in a third pod before the migration is looked at again.
-/// What was stopped at the source never runs again. Found by `sim::moves`, seed 13.
+/// The guest is handed over and lost at the target, and the VM begins anew in a third pod before
+/// the migration is looked at again. What was stopped at the source never runs again. Found by
+/// `sim::moves`, seed 13.
 #[test]
 fn n44_a_source_is_not_recalled_once_the_vm_has_begun_anew_elsewhere() {
     let mut met = 0;
@@ -214,7 +215,8 @@ fn n44_a_target_that_dies_at_any_step_leaves_one_guest() {
     }
 }
 
-/// At each step: a source that dies takes its guest along, unless all of it was elsewhere. Never does an unfinished one run.
+/// At each step: a source that dies takes its guest along, unless all of it was elsewhere. Never
+/// does an unfinished one run.
 #[test]
 fn n44_a_source_that_dies_at_any_step_leaves_one_guest_or_its_vm_to_restart() {
     let (mut lost, mut kept) = (0, 0);
@@ -253,7 +255,8 @@ fn n44_a_source_that_dies_at_any_step_leaves_one_guest_or_its_vm_to_restart() {
     );
 }
 
-/// At each step: pods that lose the label by which the watch finds them are not taken for gone, and get it back.
+/// At each step: pods that lose the label by which the watch finds them are not taken for gone, and
+/// get it back.
 #[test]
 fn n44_pods_that_lose_their_label_at_any_step_still_move_their_guest() {
     for count in 0..steps() {
@@ -316,7 +319,8 @@ fn n44_both_pods_have_their_label_back_while_the_guest_is_on_its_way() {
     }
 }
 
-/// At each step: called off, the guest runs on where it was, or where it has gone, and nothing is left of the rest.
+/// At each step: called off, the guest runs on where it was, or where it has gone, and nothing is
+/// left of the rest.
 #[test]
 fn n44_cancelled_at_any_step_leaves_one_guest() {
     let (mut stayed, mut left) = (0, 0);
@@ -345,7 +349,8 @@ fn n44_cancelled_at_any_step_leaves_one_guest() {
     );
 }
 
-/// At each step: a controller that starts anew, and one whose writes meet others', ends at the same.
+/// At each step: a controller that starts anew, and one whose writes meet others', ends at the
+/// same.
 #[test]
 fn n44_a_controller_restarted_at_any_step_converges() {
     for count in 0..=steps() {

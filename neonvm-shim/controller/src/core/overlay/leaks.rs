@@ -1,4 +1,5 @@
-//! Addresses of VMs that are gone: somebody took the finalizer off by hand, or the pool is older than the VMs.
+//! Addresses of VMs that are gone: somebody took the finalizer off by hand, or the pool is older
+//! than the VMs.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,8 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// Looks at a pool. Gives back the holders to ask the API server about, one by one, before what they hold is given back.
+    /// Looks at a pool. Gives back the holders to ask the API server about, one by one, before what
+    /// they hold is given back.
     pub fn look(
         &mut self,
         pool: &str,

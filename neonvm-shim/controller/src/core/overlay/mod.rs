@@ -2,10 +2,11 @@
 //! this answers: given who holds which address of a pool, which one does this VM get, and which can
 //! be taken back?
 //!
-//! A pool is an IPPool object: decimal offsets from the first address of its range, each with the namespace and name of the VM
-//! that holds it, and in `podref` that VM's uid. Every change is one write on the version that was read, so of two controllers
-//! one has to look again. A VM of the same namespace and name has its own uid written before it uses what an earlier one held:
-//! whoever was about to take that back is refused.
+//! A pool is an IPPool object: decimal offsets from the first address of its range, each with the
+//! namespace and name of the VM that holds it, and in `podref` that VM's uid. Every change is one
+//! write on the version that was read, so of two controllers one has to look again. A VM of the
+//! same namespace and name has its own uid written before it uses what an earlier one held: whoever
+//! was about to take that back is refused.
 //!
 //! Invariants:
 //! * No address is held twice, and a VM that asks again gets the one it holds.

@@ -65,8 +65,8 @@ pub fn claim(
     }
 }
 
-/// The same of all pools of an overlay, in their order: the one in which it holds an address already, or else the first with a free
-/// one. Which pool that is comes first.
+/// The same of all pools of an overlay, in their order: the one in which it holds an address
+/// already, or else the first with a free one. Which pool that is comes first.
 #[must_use]
 pub fn claim_any<'a>(
     overlay: &Overlay,
@@ -109,8 +109,8 @@ fn lowest_free(range: &Range, taken: &BTreeSet<u32>) -> Option<u32> {
     None
 }
 
-/// What changes in `allocations` of a pool when this VM gives back what it holds; `None` if that is nothing. What a VM of the same
-/// name but of another uid holds stays.
+/// What changes in `allocations` of a pool when this VM gives back what it holds; `None` if that is
+/// nothing. What a VM of the same name but of another uid holds stays.
 #[must_use]
 pub fn release(allocations: &BTreeMap<String, IpAllocation>, holder: &Holder) -> Option<Value> {
     let mine = allocations.iter().filter(|(_, by)| {

@@ -1,5 +1,5 @@
-//! Privileges of the containers of a runner pod (`docs/threat-model.md`, W7). Images of the VM's author
-//! run without any. The runner has none where its namespace admits none.
+//! Privileges of the containers of a runner pod (`docs/threat-model.md`, W7). Images of the VM's
+//! author run without any. The runner has none where its namespace admits none.
 
 use protocol::vm::VirtualMachine;
 use serde_json::{Value, json};
@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use super::{INIT_CONTAINER, QEMU_GID, QEMU_UID};
 use crate::core::settings::{GuestNetwork, Settings};
 
-/// Name of the init container that prepares the pod's network. Of all containers it alone is privileged.
+/// Name of the init container that prepares the pod's network. Of all containers it alone is
+/// privileged.
 const NETWORK_CONTAINER: &str = "init-network";
 
-/// The containers that run before the runner. The one that prepares the network is privileged and runs
-/// the operator's image; images of the VM's author have no privileges.
+/// The containers that run before the runner. The one that prepares the network is privileged and
+/// runs the operator's image; images of the VM's author have no privileges.
 pub(super) fn init_containers(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
     let images = json!([{"name": "virtualmachineimages", "mountPath": "/vm/images"}]);
     let disk = "/vm/images/rootdisk.qcow2";
@@ -56,8 +57,9 @@ fn network_container(settings: &Settings) -> Option<Value> {
     }
     let mut kernel = "net.ipv4.ip_forward=1".to_owned();
     if settings.guest_network == Some(GuestNetwork::Bridge) {
-        // For the bridge, which is made later: what comes from the pod's loopback address may leave by it, and nothing on it is
-        // translated before it reaches the pod. Where bridges have no such setting, that is so.
+        // For the bridge, which is made later: what comes from the pod's loopback address may leave
+        // by it, and nothing on it is translated before it reaches the pod. Where bridges have no
+        // such setting, that is so.
         kernel.push_str(
             " net.ipv4.conf.default.route_localnet=1 && sysctl -e -w net.bridge.bridge-nf-call-iptables=0",
         );

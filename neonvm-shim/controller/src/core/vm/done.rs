@@ -92,8 +92,8 @@ impl VmCore {
         }
     }
 
-    /// Switches to pods without privileges when Pod Security has refused one with them; returns whether it
-    /// did. A refusal of a pod without privileges is handled like any other.
+    /// Switches to pods without privileges when Pod Security has refused one with them; returns
+    /// whether it did. A refusal of a pod without privileges is handled like any other.
     fn does_without_privileges(&mut self, kind: Kind, refusal: &Refusal) -> bool {
         let may = kind == Kind::CreatePod && refusal.is_of_pod_security();
         if !may || self.settings.unprivileged_pods {
@@ -197,8 +197,8 @@ impl VmCore {
         }
     }
 
-    /// The answer tells of the moment an order was taken; a later report may have come before it over the other connection, and
-    /// nothing would be told again.
+    /// The answer tells of the moment an order was taken; a later report may have come before it
+    /// over the other connection, and nothing would be told again.
     fn answered(&mut self, at: Moment, pod: &str, state: Box<RunnerState>) {
         let is_late = matches!(&self.link, Link::Known { pod: known, state: held }
             if known == pod && held.generation > state.generation);

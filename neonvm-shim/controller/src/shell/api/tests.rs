@@ -45,7 +45,8 @@ fn said(usage: &str) -> Pod {
     pod
 }
 
-/// A change that rests on what another has changed meanwhile is answered by how the pod is; whatever else is refused stays refused.
+/// A change that rests on what another has changed meanwhile is answered by how the pod is;
+/// whatever else is refused stays refused.
 #[tokio::test]
 async fn what_rests_on_another_state_of_a_pod_is_decided_anew() {
     let ops = [PatchOp::Test {

@@ -1,5 +1,6 @@
-//! The steps to a guest's certificate as requests to the API server. Each one looks at what is there itself, so that doing it
-//! twice, or beside another controller, does no harm; and each ends with the three objects being read.
+//! The steps to a guest's certificate as requests to the API server. Each one looks at what is
+//! there itself, so that doing it twice, or beside another controller, does no harm; and each ends
+//! with the three objects being read.
 
 mod facts;
 mod x509;

@@ -239,7 +239,8 @@ async fn a_secret_that_is_made_anew_is_taken_up_when_the_runner_has_it() {
     assert_eq!(api.reads(), 2);
 }
 
-/// Of a runner of which nobody knows that it speaks TLS either: its secret may get a certificate, and another token.
+/// Of a runner of which nobody knows that it speaks TLS either: its secret may get a certificate,
+/// and another token.
 #[tokio::test]
 async fn what_is_missing_or_refused_is_looked_for_again() {
     let own = identity();
@@ -277,8 +278,8 @@ async fn what_is_missing_or_refused_is_looked_for_again() {
     assert_eq!(runner.shown(), token());
 }
 
-/// A kubelet takes its time, and links try on: the API server is asked ever more seldom, and what a runner had is kept if it is of
-/// no more use to ask.
+/// A kubelet takes its time, and links try on: the API server is asked ever more seldom, and what a
+/// runner had is kept if it is of no more use to ask.
 #[tokio::test]
 async fn who_waits_for_a_runner_does_not_wear_out_the_api_server() {
     let (own, other) = (identity(), identity());

@@ -33,7 +33,8 @@ fn migration(name: &str) -> Event {
     Event::Migration(Box::new(object))
 }
 
-/// The mover is refused whatever it asks, but for reading its VM, for this long. Gives back when that is.
+/// The mover is refused whatever it asks, but for reading its VM, for this long. Gives back when
+/// that is.
 fn refuse_all(mover: &mut Mover, mut at: Moment, time: Span) -> Moment {
     let end = at.now + time;
     while at.now < end {

@@ -1,8 +1,8 @@
 //! The webhook's certificate, which is kept in a secret that all replicas share.
 //!
-//! It is made with an authority of its own whose key is thrown away, and renewed in time. Those who trust the last one trust it until
-//! it ends: the bundle of a renewed secret holds both. A secret of somebody else's is theirs to renew, when they like: it is used until
-//! it ends.
+//! It is made with an authority of its own whose key is thrown away, and renewed in time. Those who
+//! trust the last one trust it until it ends: the bundle of a renewed secret holds both. A secret
+//! of somebody else's is theirs to renew, when they like: it is used until it ends.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The webhook by which an API server asks about VM objects before it takes them: `core::review` over HTTPS. Every replica serves it,
-//! whoever leads.
+//! The webhook by which an API server asks about VM objects before it takes them: `core::review`
+//! over HTTPS. Every replica serves it, whoever leads.
 //!
 //! ```text
 //! secret with the certificate ─watch─┐
@@ -7,7 +7,8 @@
 //! validating configuration ────watch─┘      └────► what connections are served with
 //! ```
 //!
-//! Bounds: connections, the size of a review, and the time of a handshake, of a request's head and of its body.
+//! Bounds: connections, the size of a review, and the time of a handshake, of a request's head and
+//! of its body.
 
 mod identity;
 mod keeper;
@@ -85,7 +86,8 @@ impl Names {
         }
     }
 
-    /// By which API servers dial it: the service's names, and the address it listens on where that is one.
+    /// By which API servers dial it: the service's names, and the address it listens on where that
+    /// is one.
     fn dialled(&self, listens: IpAddr) -> Vec<String> {
         let service = format!("{}.{}.svc", self.service, self.namespace);
         let mut names = vec![service.clone(), format!("{service}.cluster.local")];

@@ -28,7 +28,8 @@ fn refused() -> Result<Reply, Refusal> {
     })
 }
 
-/// A worker, and an API server that carries out what it asks but for one kind of action. No time passes but by [`Scene::live`].
+/// A worker, and an API server that carries out what it asks but for one kind of action. No time
+/// passes but by [`Scene::live`].
 struct Scene {
     worker: Worker,
     vm: VirtualMachine,
@@ -152,7 +153,8 @@ async fn cpus_that_do_not_come_ahead_of_their_order_are_no_failure() {
     assert_eq!(scene.failing(), Degraded::default());
 }
 
-/// Both answers to the end of a VM are under way at once: that of its last write to the worker, that of the watch to the hub.
+/// Both answers to the end of a VM are under way at once: that of its last write to the worker,
+/// that of the watch to the hub.
 #[tokio::test]
 async fn what_a_worker_says_of_a_vm_that_is_gone_is_not_kept() {
     let common = common();

@@ -4,8 +4,8 @@ use std::path::Path;
 use super::*;
 use crate::core::cpus::CpuPolicy;
 
-/// A machine of files: `present` CPUs, CPU 0 alone online. The kernel's own bookkeeping of `online` is done by
-/// [`settle`], which a test calls where the kernel would act.
+/// A machine of files: `present` CPUs, CPU 0 alone online. The kernel's own bookkeeping of `online`
+/// is done by [`settle`], which a test calls where the kernel would act.
 fn machine(root: &Path, present: u32) -> Roots {
     let roots = Roots {
         sysfs: root.join("sys"),

@@ -1,7 +1,9 @@
-//! A file system of ISO 9660 with the names of Rock Ridge: one directory of plain files, as Linux mounts it read-only.
+//! A file system of ISO 9660 with the names of Rock Ridge: one directory of plain files, as Linux
+//! mounts it read-only.
 //!
-//! Written here because it is small (all of a format's extents in one pass), the same for the same files whatever is
-//! installed (a guest that moves must find the same drive), and needs no program in a runner's container.
+//! Written here because it is small (all of a format's extents in one pass), the same for the same
+//! files whatever is installed (a guest that moves must find the same drive), and needs no program
+//! in a runner's container.
 //!
 //! ```text
 //! sector 16  what the volume is called and where its root directory lies
@@ -45,7 +47,8 @@ pub enum IsoError {
     Size,
 }
 
-/// The bytes of a volume with that label and those files. The files named `private` are readable by root alone.
+/// The bytes of a volume with that label and those files. The files named `private` are readable by
+/// root alone.
 ///
 /// # Errors
 /// [`IsoError`].
@@ -195,7 +198,8 @@ fn entry_sizes(files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<usize>, IsoError
     Ok(first.into_iter().chain(files.keys().map(of_file)).collect())
 }
 
-/// Where things of these sizes begin, none across the end of a sector, and how many sectors they take.
+/// Where things of these sizes begin, none across the end of a sector, and how many sectors they
+/// take.
 fn pack(sizes: &[usize]) -> (Vec<usize>, usize) {
     let mut at = 0;
     let mut places = Vec::with_capacity(sizes.len());

@@ -7,7 +7,8 @@
 //!                 └──> directories that are pushed into the guest and kept fresh (`sync`)
 //! ```
 //!
-//! The guest finds each drive by its label. Whatever cannot be carried out is refused before anything is made.
+//! The guest finds each drive by its label. Whatever cannot be carried out is refused before
+//! anything is made.
 
 mod claimed;
 pub mod iso;
@@ -32,7 +33,8 @@ use crate::core::guestd_key::GuestdKey;
 
 /// Label of the drive that says what the guest is to do.
 pub const RUNTIME_LABEL: &str = "vmruntime";
-/// File on that drive with the token that an agent must show to the guest's monitor. Only root of the guest reads it.
+/// File on that drive with the token that an agent must show to the guest's monitor. Only root of
+/// the guest reads it.
 pub const MONITOR_TOKEN: &str = "monitor.token";
 /// The files of a drive that only root of the guest may read.
 #[must_use]
@@ -47,7 +49,8 @@ pub fn private_files(label: &str) -> &'static [&'static str] {
 pub const KEYS: &str = "ssh-authorized-keys";
 /// Id and label of the swap drive.
 pub const SWAP: &str = "swapdisk";
-/// What the id of a disk of the spec begins with, before its name: QEMU takes no id that begins with a digit.
+/// What the id of a disk of the spec begins with, before its name: QEMU takes no id that begins
+/// with a digit.
 const DISK_ID: &str = "disk-";
 /// Where TLS files appear in a guest unless `spec.tls.mountPath` says otherwise.
 pub const TLS_PATH: &str = "/var/tls";
@@ -213,7 +216,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Puts the token that the guest's monitor asks for on the runtime drive. Without one the drive is as it was.
+    /// Puts the token that the guest's monitor asks for on the runtime drive. Without one the drive
+    /// is as it was.
     #[must_use]
     pub fn with_monitor_token(mut self, token: Option<&str>) -> Self {
         if let Some(token) = token {
@@ -413,7 +417,8 @@ pub fn ext4_label(name: &str) -> String {
     format!("{}~{hash:08x}", &name[..EXT4_LABEL_BYTES - 9])
 }
 
-/// What to make and attach, and what to push, for a spec, the keys that open the guest and the key of its daemon.
+/// What to make and attach, and what to push, for a spec, the keys that open the guest and the key
+/// of its daemon.
 ///
 /// # Errors
 /// [`DiskProblem`] for the first thing that cannot be.

@@ -1,5 +1,5 @@
-//! The files of the drive labelled `vmruntime`: what a guest made for NeonVM, of ours or another, does at its start
-//! (docs/compatibility/neonvm.md §3.3).
+//! The files of the drive labelled `vmruntime`: what a guest made for NeonVM, of ours or another,
+//! does at its start (docs/compatibility/neonvm.md §3.3).
 //!
 //! | file | when | what |
 //! |---|---|---|
@@ -31,8 +31,9 @@ const PUSHED: &str = "pushed.txt";
 /// Where the guest has these files.
 const RUNTIME_PATH: &str = "/neonvm/runtime";
 
-/// Tools of the guest come first in images made of containers; others have them in the usual places. A guest may have no tool
-/// that tells labels but busybox's `findfs`, which knows those of disks and not those of files.
+/// Tools of the guest come first in images made of containers; others have them in the usual
+/// places. A guest may have no tool that tells labels but busybox's `findfs`, which knows those of
+/// disks and not those of files.
 const PREAMBLE: &str = r#"#!/bin/sh
 # Mounts what the VM's spec gives. What fails is told, and does not hold up the rest.
 set -u
@@ -99,7 +100,8 @@ fn words(words: &[String]) -> String {
         .join(" ")
 }
 
-/// All files by name, for a guest with these disks, so much swap, keys or none, and the key of its daemon or none.
+/// All files by name, for a guest with these disks, so much swap, keys or none, and the key of its
+/// daemon or none.
 ///
 /// # Errors
 /// [`DiskProblem`] for a text that no shell would read back as it is.
@@ -127,7 +129,8 @@ pub fn files(
     if swap.is_some() {
         put("resize-swap-internal.sh", RESIZE_SWAP.to_owned());
     }
-    // Without a key the drive is as older runners make it: a guest that moves from one of those finds the same.
+    // Without a key the drive is as older runners make it: a guest that moves from one of those
+    // finds the same.
     if let Some(key) = daemon {
         put(GUESTD_KEY, format!("{}\n", key.as_str()));
         put(PUSHED, pushed(disks));

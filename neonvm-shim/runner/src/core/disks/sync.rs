@@ -1,4 +1,5 @@
-//! Directories of the pod that are kept the same in the guest: what is due when, and what is told of it.
+//! Directories of the pod that are kept the same in the guest: what is due when, and what is told
+//! of it.
 //!
 //! ```text
 //!            all are in the guest                       a directory changed, here
@@ -6,10 +7,12 @@
 //!  (every second)  ◄─────────────── one fails ─────┘
 //! ```
 //!
-//! A look compares checksums and pushes what differs, so nothing is lost with a notice that did not come, and a guest whose own
-//! copy was changed gets it back. Invariants:
-//! 1. A directory that failed is tried again within a second, however it failed (`tests::what_fails_is_tried_every_second`).
-//! 2. A change is told once, a failure once per reason (`tests::a_failure_is_told_once_per_reason`).
+//! A look compares checksums and pushes what differs, so nothing is lost with a notice that did not
+//! come, and a guest whose own copy was changed gets it back. Invariants:
+//! 1. A directory that failed is tried again within a second, however it failed
+//!    (`tests::what_fails_is_tried_every_second`).
+//! 2. A change is told once, a failure once per reason
+//!    (`tests::a_failure_is_told_once_per_reason`).
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,8 @@ use super::parts::QmpFailure;
 const LOOK_FIRST: Span = Span::from_millis(5);
 /// Longest such pause within [`LOOK_BRISK`].
 const LOOK_STEP: Span = Span::from_millis(25);
-/// Pause where QEMU tells by an event: a look only keeps a guest waiting that has work to do, and makes up for a lost event.
+/// Pause where QEMU tells by an event: a look only keeps a guest waiting that has work to do, and
+/// makes up for a lost event.
 const LOOK_TOLD: Span = Span::from_millis(100);
 /// How long looks come quickly.
 const LOOK_BRISK: Span = Span::from_secs(2);

@@ -1,4 +1,5 @@
-//! The memory lane: what is asked of QEMU, and what its answers and the guest's MemTotal say together.
+//! The memory lane: what is asked of QEMU, and what its answers and the guest's MemTotal say
+//! together.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
@@ -6,9 +7,11 @@ use protocol::units::Resources;
 use super::Sizer;
 use super::parts::{Action, DeviceView};
 
-/// Memory must have been at rest for this long before the guest's MemTotal is taken as belonging to it.
+/// Memory must have been at rest for this long before the guest's MemTotal is taken as belonging to
+/// it.
 const MEMORY_AT_REST: Span = Span::from_secs(2);
-/// How far the guest's MemTotal may lie from what it should be: kernel bookkeeping, and a 32nd of what was plugged.
+/// How far the guest's MemTotal may lie from what it should be: kernel bookkeeping, and a 32nd of
+/// what was plugged.
 const TOTAL_SLACK: u64 = 16 << 20;
 
 impl Sizer {
@@ -28,8 +31,9 @@ impl Sizer {
         }
     }
 
-    /// QEMU tells that the device has another size: when that begins, and then once a second. Of what has just been asked for that
-    /// says nothing new, and a look would hold the guest up; it tells itself when it is done, and a look is due soon.
+    /// QEMU tells that the device has another size: when that begins, and then once a second. Of
+    /// what has just been asked for that says nothing new, and a look would hold the guest up; it
+    /// tells itself when it is done, and a look is due soon.
     pub(super) fn hear_of_memory(&mut self, now: Timestamp) {
         let has_just_begun = !self.device_fresh && self.memory.looks_soon(now);
         if !has_just_begun {
@@ -84,8 +88,9 @@ impl Sizer {
         TOTAL_SLACK + (wanted.mem.0 - self.shape.base.0) / 32
     }
 
-    /// Takes the guest's MemTotal as belonging to the memory QEMU has plugged, if that is at rest. What is learnt before
-    /// it has `rested` may rest on a report from before the last block moved: it holds only until there is better.
+    /// Takes the guest's MemTotal as belonging to the memory QEMU has plugged, if that is at rest.
+    /// What is learnt before it has `rested` may rest on a report from before the last block moved:
+    /// it holds only until there is better.
     pub(super) fn learn_reserved(&mut self, rested: bool) {
         let at_rest = self
             .device
@@ -98,8 +103,8 @@ impl Sizer {
             // It is of a larger size.
             return;
         };
-        // With nothing plugged there is nothing that the guest might not have taken in yet: then the newest is right, even
-        // where an older report was late.
+        // With nothing plugged there is nothing that the guest might not have taken in yet: then
+        // the newest is right, even where an older report was late.
         let least = self
             .reserved
             .filter(|_| self.reserved_at_rest && view.size.0 > 0);

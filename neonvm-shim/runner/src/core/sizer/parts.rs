@@ -135,7 +135,8 @@ pub enum Event {
     CpuGone(String),
     /// QEMU told of memory.
     MemoryHint,
-    /// The guest moves by the migration of this name: its size stays as it is. `None`: it does so no more.
+    /// The guest moves by the migration of this name: its size stays as it is. `None`: it does so
+    /// no more.
     Hold(Option<String>),
 }
 

@@ -226,7 +226,8 @@ impl World {
             .handle(self.now, Event::Order(order(milli, memory, revision)));
     }
 
-    /// Orders the most CPUs and the fewest by turns, and lets it come to pass; returns the thousandths ordered.
+    /// Orders the most CPUs and the fewest by turns, and lets it come to pass; returns the
+    /// thousandths ordered.
     fn swing(&mut self, revision: i64) -> u32 {
         let milli = if revision % 2 == 0 { 4000 } else { 1000 };
         self.order(milli, GIB, revision);
@@ -336,7 +337,8 @@ fn a_guest_that_takes_memory_is_not_looked_at_before_it_sees_it() {
     assert_eq!(untold, Some(Action::QueryMemory));
 }
 
-/// What was known from before the request was taken for what there is: the guest kept what it was not to have.
+/// What was known from before the request was taken for what there is: the guest kept what it was
+/// not to have.
 #[test]
 fn a_growth_taken_back_before_it_is_looked_at_is_taken_back() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
@@ -448,7 +450,8 @@ fn a_blind_kernel_is_named() {
     );
 }
 
-/// QEMU tells at once that a device has begun to change its size. The look that this led to held up the guest that had just begun.
+/// QEMU tells at once that a device has begun to change its size. The look that this led to held up
+/// the guest that had just begun.
 #[test]
 fn a_guest_that_has_just_begun_to_take_memory_is_not_looked_at() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
@@ -783,7 +786,8 @@ fn a_report_from_before_the_last_block_left_teaches_nothing_for_good() {
     );
 }
 
-/// A runner that stood still while somebody else plugged memory and took it back reads first what the guest said then.
+/// A runner that stood still while somebody else plugged memory and took it back reads first what
+/// the guest said then.
 #[test]
 fn a_report_that_was_kept_waiting_teaches_nothing_for_good() {
     for late in [128 << 20, GIB] {

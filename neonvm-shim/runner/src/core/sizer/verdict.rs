@@ -92,7 +92,8 @@ impl Sizer {
         })
     }
 
-    /// Whether CPUs and memory were looked at since this began; before that the figures are guesses.
+    /// Whether CPUs and memory were looked at since this began; before that the figures are
+    /// guesses.
     #[must_use]
     pub fn has_looked(&self) -> bool {
         self.looked

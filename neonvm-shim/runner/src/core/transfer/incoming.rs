@@ -1,4 +1,5 @@
-//! The side that is gone to: a QEMU of the same shape waits, stopped, until its guest is there and told to run.
+//! The side that is gone to: a QEMU of the same shape waits, stopped, until its guest is there and
+//! told to run.
 
 use protocol::migration::{Destination, IncomingReport, IncomingStage};
 use protocol::time::Timestamp;

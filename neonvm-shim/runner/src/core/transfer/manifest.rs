@@ -273,8 +273,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Whether a QEMU of this version may take the guest: it knows the machine type if it is no older. Bug-fix releases of
-    /// one minor version take each other's guests.
+    /// Whether a QEMU of this version may take the guest: it knows the machine type if it is no
+    /// older. Bug-fix releases of one minor version take each other's guests.
     ///
     /// # Errors
     /// [`Unfit::Older`].
@@ -288,7 +288,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Whether its drives can be had where the source's files are not: those of files are made anew, what the guest writes is lost.
+    /// Whether its drives can be had where the source's files are not: those of files are made
+    /// anew, what the guest writes is lost.
     ///
     /// # Errors
     /// [`Unfit::Written`] with all that cannot.

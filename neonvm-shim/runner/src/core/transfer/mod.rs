@@ -1,12 +1,13 @@
-//! A guest's move from one QEMU to another: what the two sides' runners decide ([`protocol::migration`] says what they are
-//! told and tell).
+//! A guest's move from one QEMU to another: what the two sides' runners decide
+//! ([`protocol::migration`] says what they are told and tell).
 //!
-//! * *Same shape.* The target is built from a [`Manifest`] taken when nothing of the source changes any more: the command
-//!   line of the source's start, its machine type by version, and the CPUs plugged since. What virtio-mem has plugged comes
-//!   with the stream.
-//! * *One running guest.* The target is started stopped, and its disk is taken up by `begin` alone. The source does not go on
-//!   by itself once all was sent; it does when it is recalled.
-//! * *Level-triggered.* Both sides look at what QEMU says and act on that, so a runner that starts anew in the middle goes on.
+//! * *Same shape.* The target is built from a [`Manifest`] taken when nothing of the source changes
+//!   any more: the command line of the source's start, its machine type by version, and the CPUs
+//!   plugged since. What virtio-mem has plugged comes with the stream.
+//! * *One running guest.* The target is started stopped, and its disk is taken up by `begin` alone.
+//!   The source does not go on by itself once all was sent; it does when it is recalled.
+//! * *Level-triggered.* Both sides look at what QEMU says and act on that, so a runner that starts
+//!   anew in the middle goes on.
 
 mod incoming;
 mod manifest;

@@ -15,7 +15,8 @@ use crate::core::room;
 /// `query-status` of a guest that runs.
 const RUNS: &str = "running";
 
-/// Whether the guest is where no migration has stopped it: it runs, or QEMU has stopped it because its host's disk is full.
+/// Whether the guest is where no migration has stopped it: it runs, or QEMU has stopped it because
+/// its host's disk is full.
 fn is_here(view: &View) -> bool {
     view.run == RUNS || view.run == room::STOPPED
 }
@@ -342,7 +343,8 @@ impl Outgoing {
     }
 
     fn stage(&self) -> OutgoingStage {
-        // A guest that is here has not left, whatever QEMU says of the last migration: it may be an earlier one.
+        // A guest that is here has not left, whatever QEMU says of the last migration: it may be an
+        // earlier one.
         let stopped = self.view.as_ref().filter(|view| !is_here(view));
         let status = stopped.map(|view| view.migration.as_str());
         match (&self.problem, status) {

@@ -118,7 +118,8 @@ fn recalled(run: &str, migration: &str) -> Outgoing {
 fn a_guest_that_its_disk_has_stopped_stays_as_one_that_runs() {
     for (run, action, over) in [
         ("running", None, true),
-        // It is let go on by whoever waits for room, not again and again by the migration that is over.
+        // It is let go on by whoever waits for room, not again and again by the migration that is
+        // over.
         ("io-error", None, true),
         ("postmigrate", Some(OutgoingAction::Continue), false),
         ("paused", Some(OutgoingAction::Continue), false),

@@ -1,4 +1,5 @@
-//! Guests whose pods the API does not list: which are ended, and which are left alone as [`Orphan`]s.
+//! Guests whose pods the API does not list: which are ended, and which are left alone as
+//! [`Orphan`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,8 @@ use crate::node::prepare::StorePosition;
 use crate::node::saved;
 
 impl Driver {
-    /// Sorts what runs here without a pod in the list. Only a store that has shown a pod can have deleted it.
+    /// Sorts what runs here without a pod in the list. Only a store that has shown a pod can have
+    /// deleted it.
     pub(super) fn miss(&mut self, listed: &BTreeSet<String>) {
         let workers = self.workers.keys();
         let unlisted = workers.filter(|key| !listed.contains(*key));
@@ -32,8 +34,8 @@ impl Driver {
         }
     }
 
-    /// Ends those of the doubtful whose pods the API says are gone. A list can lack a pod that is there, for example one
-    /// that is bound to this node under another name.
+    /// Ends those of the doubtful whose pods the API says are gone. A list can lack a pod that is
+    /// there, for example one that is bound to this node under another name.
     pub(super) async fn end_deleted(&mut self) {
         let records: BTreeMap<String, PodRecord> = self
             .directories()

@@ -1,4 +1,5 @@
-//! The node driver between an API of one pod, which filters as a real one does, and a runner that is there already.
+//! The node driver between an API of one pod, which filters as a real one does, and a runner that
+//! is there already.
 
 use std::convert::Infallible;
 use std::ffi::OsString;

@@ -85,7 +85,8 @@ async fn who_says_nothing_holds_up_nobody() {
     }
 }
 
-/// As a kubelet puts a secret's files in place: behind a name that it moves, and open to a group where the pod has one.
+/// As a kubelet puts a secret's files in place: behind a name that it moves, and open to a group
+/// where the pod has one.
 #[tokio::test]
 async fn a_kubelets_files_are_read_and_replaced() {
     use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -13,7 +13,8 @@ const FOR_EVER: Duration = Duration::from_secs(600);
 /// What is asked for again on the same connection.
 const KEPT: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// A server of these routes that is not patient, which may be spoken to by TLS with the certificate beside a token.
+/// A server of these routes that is not patient, which may be spoken to by TLS with the certificate
+/// beside a token.
 async fn serves(routes: Router, token: Option<&Path>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();

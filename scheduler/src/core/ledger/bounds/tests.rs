@@ -1,4 +1,5 @@
-//! Words of tenants and callers that must take no more of a node than the VM they speak of could use.
+//! Words of tenants and callers that must take no more of a node than the VM they speak of could
+//! use.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -279,7 +280,8 @@ fn reserved_for_a_pod_is_no_less_than_it_requests() {
     assert_eq!(ledger.audit(), Ok(()));
 }
 
-/// A VM was deleted, and another of its name is smaller: the guest of the first runs until its pod is gone.
+/// A VM was deleted, and another of its name is smaller: the guest of the first runs until its pod
+/// is gone.
 #[test]
 fn pod_of_a_deleted_vm_is_not_cut_to_the_size_of_its_namesake() {
     let first = Words {

@@ -1,4 +1,5 @@
-//! What is different in a cluster: runners are at their pods' addresses, and nodes do not share disks.
+//! What is different in a cluster: runners are at their pods' addresses, and nodes do not share
+//! disks.
 
 use protocol::migration::DiskTravel;
 use protocol::runner::{NO_PRIVILEGES, RUNNER_PRIVILEGES};

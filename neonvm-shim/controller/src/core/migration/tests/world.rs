@@ -1,5 +1,5 @@
-//! An API server, nodes, and runners that do what they are told, for one VM and its migrations. QEMU is modelled by where the
-//! guest is, so that it can be counted how many run.
+//! An API server, nodes, and runners that do what they are told, for one VM and its migrations.
+//! QEMU is modelled by where the guest is, so that it can be counted how many run.
 
 use std::collections::BTreeMap;
 
@@ -160,7 +160,8 @@ impl World {
         self.at.wall = WallTime(self.at.wall.0 + i64::try_from(time.0).expect("small"));
     }
 
-    /// One thing happens: an action of the core if it has one, else something of the world. `false` when nothing is left.
+    /// One thing happens: an action of the core if it has one, else something of the world. `false`
+    /// when nothing is left.
     pub(super) fn step(&mut self) -> bool {
         let mut acted = false;
         if let Some(action) = self.core.poll_action(self.at) {

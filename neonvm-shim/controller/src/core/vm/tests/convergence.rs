@@ -1,5 +1,5 @@
-//! From any state, in a world that answers, the core comes to rest; on the way it never loses a restart and never has two
-//! pods for one VM.
+//! From any state, in a world that answers, the core comes to rest; on the way it never loses a
+//! restart and never has two pods for one VM.
 
 use std::collections::BTreeSet;
 
@@ -226,7 +226,8 @@ fn a_size_is_not_reached_while_an_order_of_another_is_on_its_way() {
     let before = world.vm().spec.guest.cpus.r#use;
     world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
     let growth = until_ordered(&mut world);
-    // Taken back before the runner heard of it: the guest has the wanted size, and will not keep it.
+    // Taken back before the runner heard of it: the guest has the wanted size, and will not keep
+    // it.
     world.edit(|vm| vm.spec.guest.cpus.r#use = before);
     world.settle();
     assert_eq!(world.phase(), VmPhase::Scaling);
@@ -296,7 +297,8 @@ fn the_answer_to_an_order_never_hides_a_later_report() {
     world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
     let order = until_ordered(&mut world);
     let answer = world.carry_out(&order);
-    // The runner is done, and says so over the other connection, before its answer to the order is heard.
+    // The runner is done, and says so over the other connection, before its answer to the order is
+    // heard.
     world.finish_resize(&pod);
     done(&mut world, &order, answer);
     world.settle();
@@ -400,7 +402,8 @@ fn less_than_before_is_not_told_of_a_guest_that_is_on_its_way_to_more() {
     let (mut world, pod) = shrinking();
     world.edit(|vm| vm.spec.guest.memory_slots.r#use = 4);
     let growth = until_ordered(&mut world);
-    // Taken back while the order is on its way, and the guest still gives up memory for the one before.
+    // Taken back while the order is on its way, and the guest still gives up memory for the one
+    // before.
     world.edit(|vm| vm.spec.guest.memory_slots.r#use = 2);
     has(&mut world, &pod, 2560);
     world.settle();

@@ -41,7 +41,8 @@ pub(super) fn notes(world: &mut World) -> Vec<&'static str> {
         .collect()
 }
 
-/// Requirement: D5. Only on one machine: in a cluster nobody but the controller chooses names of pods.
+/// Requirement: D5. Only on one machine: in a cluster nobody but the controller chooses names of
+/// pods.
 #[test]
 fn vm_that_adopts_a_guest_gives_its_first_pod_the_name_of_the_guest_s_pod() {
     let mut vm = sample_vm();

@@ -21,7 +21,8 @@ fn large() -> (World, String) {
     (world, pod)
 }
 
-/// The same, which has shrunk to half a CPU and 2 GiB, and the change of its pod's requests that is on its way.
+/// The same, which has shrunk to half a CPU and 2 GiB, and the change of its pod's requests that is
+/// on its way.
 fn lowering() -> (World, String, Action) {
     let (mut world, pod) = large();
     world.edit(|vm| ask(vm, 500, 2, 2, 1));
@@ -86,7 +87,8 @@ fn n41_nor_before_it_is_known_what_became_of_that_change() {
     assert!(at("ResizePod") < at("SetSize"), "{after:?}");
 }
 
-/// A VM that is to grow to two CPUs and 4 GiB, its pod, and the order to its runner that is on its way; by then it is to be small again.
+/// A VM that is to grow to two CPUs and 4 GiB, its pod, and the order to its runner that is on its
+/// way; by then it is to be small again.
 fn taken_back() -> (World, String, Action) {
     let (mut world, pod) = requesting();
     world.edit(|vm| ask(vm, 2000, 4, 1, 1));
@@ -139,7 +141,8 @@ fn n41_a_pod_requests_what_an_order_on_its_way_gives_its_guest() {
     assert_eq!(requested(&world, &pod), large, "its runner was told so");
 }
 
-/// The runner took it up, but neither its answer nor its news arrived; by the last news the guest was small.
+/// The runner took it up, but neither its answer nor its news arrived; by the last news the guest
+/// was small.
 #[test]
 fn n41_a_pod_requests_what_an_order_without_an_answer_may_have_given_its_guest() {
     let (mut world, pod, order) = taken_back();
@@ -159,7 +162,8 @@ fn n41_a_pod_requests_what_an_order_without_an_answer_may_have_given_its_guest()
     }
     let large = json!({"cpu": "2", "memory": "4Gi"});
     assert_eq!(requested(&world, &pod), large, "it may have grown");
-    // An order of what is wanted now, decided by that news, was overtaken by it; one decided by newer news settles it.
+    // An order of what is wanted now, decided by that news, was overtaken by it; one decided by
+    // newer news settles it.
     let again = again.expect("it is told what is wanted now");
     let refused = world.carry_out(&again);
     assert!(
@@ -179,7 +183,8 @@ fn n41_a_pod_requests_what_an_order_without_an_answer_may_have_given_its_guest()
     assert_eq!(begun(&mut world), [], "and nothing is in doubt any more");
 }
 
-/// It shows no plugged memory before its first look at its QEMU, and the pod was thought to request too much.
+/// It shows no plugged memory before its first look at its QEMU, and the pod was thought to request
+/// too much.
 #[test]
 fn n41_a_runner_that_has_just_taken_over_takes_nothing_from_what_its_pod_requests() {
     let (mut world, pod) = large();

@@ -768,7 +768,8 @@ fn a_server_that_resizes_no_pods_holds_no_growth_up() {
     );
 }
 
-/// Reading the pod again after a refusal led to the next try at once: as fast as the server refused.
+/// Reading the pod again after a refusal led to the next try at once: as fast as the server
+/// refused.
 #[test]
 fn a_patch_that_is_always_refused_is_not_tried_as_fast_as_the_server_answers() {
     let (mut world, _) = running();

@@ -235,7 +235,8 @@ impl World {
         );
     }
 
-    /// Goes on until an order is given, with an API server that resizes no pods; what was asked for.
+    /// Goes on until an order is given, with an API server that resizes no pods; what was asked
+    /// for.
     pub(super) fn order_without_resizing_pods(&mut self) -> Vec<Kind> {
         let mut kinds = Vec::new();
         for _ in 0..200 {
@@ -344,7 +345,8 @@ impl World {
         kinds
     }
 
-    /// Settles with the world moving on by itself: pods start, resizes finish, deleted pods go, time passes.
+    /// Settles with the world moving on by itself: pods start, resizes finish, deleted pods go,
+    /// time passes.
     pub(super) fn live(&mut self) {
         for _ in 0..60 {
             let mut acted = !self.settle_writes().is_empty();
@@ -546,7 +548,8 @@ impl World {
         self.most_pods = self.most_pods.max(alive);
     }
 
-    /// As a server that lets somebody have a say does it. What changes nothing makes no new version.
+    /// As a server that lets somebody have a say does it. What changes nothing makes no new
+    /// version.
     fn sync_pod(&mut self, name: &str, ops: &[PatchOp]) -> Reply {
         let Some(before) = self.pods.get(name).cloned() else {
             return self.pod_reply(name);

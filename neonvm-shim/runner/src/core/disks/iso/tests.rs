@@ -22,7 +22,8 @@ fn fields(mut bytes: &[u8]) -> Vec<(&[u8], &[u8])> {
     all
 }
 
-/// Another reading of the format: label and files of a volume, as a reader that knows Rock Ridge sees them.
+/// Another reading of the format: label and files of a volume, as a reader that knows Rock Ridge
+/// sees them.
 fn read(image: &[u8]) -> (String, BTreeMap<String, Vec<u8>>) {
     let volume = &image[16 * SECTOR..17 * SECTOR];
     assert_eq!(&volume[..7], b"\x01CD001\x01");
