@@ -21,7 +21,6 @@ const ACCESS: &str = "test-access";
 const SECRET: &str = "test-secret-key";
 const BUCKET: &str = "bills";
 const ACCOUNT: &str = "bellows";
-/// `test-secret-key`.
 const ACCOUNT_KEY: &str = "dGVzdC1zZWNyZXQta2V5";
 
 /// The S3 server's program: `$BELLOWS_S3_SERVER`, or where `cargo xtask setup` puts it.

@@ -19,7 +19,6 @@ async fn scheduler_is_shown_the_token_given_at_the_start() {
     world.stop().await;
 }
 
-/// Requirement: W3.
 #[tokio::test]
 async fn monitor_is_shown_the_token_of_its_vm() {
     let folder = tempfile::tempdir().expect("a folder");

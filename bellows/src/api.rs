@@ -31,22 +31,17 @@ pub(crate) struct Api {
 pub(crate) enum Asked {
     /// That of `bellows up` on this machine.
     Up,
-    /// A cluster's.
     Cluster,
 }
 
 /// What can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// VirtualMachine.
     Vm,
-    /// VirtualMachineMigration.
     Migration,
-    /// Pod.
     Pod,
     /// Node; has no namespace.
     Node,
-    /// Secret.
     Secret,
 }
 

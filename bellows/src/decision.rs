@@ -21,7 +21,6 @@ pub(crate) struct Decision {
     pub(crate) target: Resources,
     /// What the metrics alone ask for, compute units.
     pub(crate) goal_units: u32,
-    /// What decided.
     pub(crate) reason: String,
     /// Who asked for how many compute units.
     #[serde(default)]
@@ -60,7 +59,6 @@ pub(crate) struct Refusal {
     /// Its reason's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// Its words.
     pub(crate) status: String,
 }
 
@@ -88,10 +86,8 @@ fn clock_time(at: &str) -> Option<&str> {
 /// What each signal asks for, compute units.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Votes {
-    /// Load average.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cpu: Option<f64>,
-    /// Memory usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<f64>,
     /// Working set of the file cache.

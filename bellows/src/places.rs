@@ -139,7 +139,6 @@ fn choose_state_dir(
     home_dir(variable, "XDG_STATE_HOME", ".local/state").map(|dir| StateDir(dir.join("bellows")))
 }
 
-/// `${XDG_CACHE_HOME:-~/.cache}/bellows`.
 pub(crate) fn cache_dir() -> Outcome<PathBuf> {
     home_dir(&|name| std::env::var_os(name), "XDG_CACHE_HOME", ".cache")
         .map(|dir| dir.join("bellows"))

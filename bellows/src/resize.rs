@@ -21,7 +21,6 @@ pub(crate) const STAGES: [(Stage, &str); 8] = [
 /// `{"vm":"default/pg","revision":7,"start_unix_us":…,"total_us":…,"change":"…","stages":[{"stage":"permit","start_unix_us":…,"duration_us":…}]}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resize {
-    /// `namespace/name`.
     pub(crate) vm: String,
     /// The agent's revision; 0 when somebody else patched the object.
     pub(crate) revision: i64,
@@ -39,7 +38,6 @@ pub(crate) struct Resize {
 /// Which stage, when and how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StageTime {
-    /// Which.
     pub(crate) stage: Stage,
     /// Begin, microseconds since 1970.
     pub(crate) start_unix_us: i64,

@@ -63,28 +63,18 @@ pub(crate) enum UnixHttpError {
     /// Nobody listens there.
     #[error("{path} does not answer")]
     Connect {
-        /// The socket.
         path: String,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
     /// The exchange broke off.
     #[error("{path}: the exchange broke off: {why}")]
-    Broken {
-        /// The socket.
-        path: String,
-        /// Why.
-        why: String,
-    },
+    Broken { path: String, why: String },
     /// The answer is a refusal.
     #[error("{path} answered {status}: {text}")]
     Refused {
-        /// The socket.
         path: String,
-        /// HTTP status.
         status: u16,
-        /// Its words.
         text: String,
     },
 }

@@ -24,7 +24,7 @@ pub struct DiskCache {
 /// What is not understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DiskCacheError {
-    /// Another option.
+    /// An option that is not known.
     #[error(
         "{0:?} is not one of cache.writeback=, cache.direct=, cache.no-flush= with on or off, and cache= with \
          writeback, none, writethrough, directsync or unsafe"

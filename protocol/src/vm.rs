@@ -222,7 +222,6 @@ pub struct MemorySlots {
     pub r#use: i32,
 }
 
-/// `guest.rootDisk`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(

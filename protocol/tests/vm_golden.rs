@@ -53,7 +53,6 @@ fn names(of: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Both directions.
 fn same<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, value: &T) {
     let text = golden(name);
     let written = serde_json::to_string_pretty(value).expect("encodes");

@@ -316,7 +316,6 @@ async fn a_reviewed_token_of_an_agent_is_good_for_its_node_and_reviewed_once() {
     running.stop().await.expect("ends well");
 }
 
-/// Requirement: W4.
 #[tokio::test]
 async fn scheduler_of_one_machine_grants_permits_to_its_agent_only() {
     let api = two_nodes().await;
@@ -335,7 +334,6 @@ async fn scheduler_of_one_machine_grants_permits_to_its_agent_only() {
     running.stop().await.expect("ends well");
 }
 
-/// Requirement: W4.
 #[tokio::test]
 async fn scheduler_without_a_proof_to_ask_for_grants_nothing() {
     let api = two_nodes().await;

@@ -36,7 +36,6 @@ pub(crate) const HANDED_OVER: &str = "scheduler told to end";
 /// A call about the Lease.
 #[derive(Debug, Clone)]
 pub(crate) enum LeaseCall {
-    /// Reads it.
     Read,
     /// Makes or replaces it.
     Write(LeaseWrite),

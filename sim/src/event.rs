@@ -30,15 +30,12 @@ pub struct Reader {
 pub(crate) enum Sleeper {
     /// The agent's task of a VM.
     Desk(usize, u64),
-    /// The scheduler.
     Scheduler(usize, u64),
     /// A scheduler's part in the election.
     Election(usize, u64),
     /// The controller's task of a VM.
     Controller(usize, u64),
-    /// A runner.
     Runner(usize, u64),
-    /// A monitor.
     Monitor(usize, u64),
 }
 
@@ -84,7 +81,6 @@ pub(crate) enum Operation {
     ResizePod(String, Vec<PatchOp>),
     /// Merge patch of a VM, or of its status.
     MergeVm(String, Value),
-    /// Get.
     Get(Kind, String),
     /// Binds a pod (name, uid, node).
     Bind(String, String, String),
@@ -137,7 +133,6 @@ pub(crate) enum Chore {
     Stop,
 }
 
-/// An event.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A part asked to be woken.
@@ -167,11 +162,20 @@ pub(crate) enum Event {
     /// The connection of a permit request is gone.
     PermitBreaks(u64),
     /// The agent's task tries to reach the monitor.
-    Dial { vm: usize, desk: u64 },
+    Dial {
+        vm: usize,
+        desk: u64,
+    },
     /// The monitor has a new connection.
-    GuestLinked { vm: usize, connection: u64 },
+    GuestLinked {
+        vm: usize,
+        connection: u64,
+    },
     /// The agent has it too.
-    AgentLinked { vm: usize, connection: u64 },
+    AgentLinked {
+        vm: usize,
+        connection: u64,
+    },
     /// A frame reaches the monitor.
     ToMonitor {
         vm: usize,
@@ -185,13 +189,26 @@ pub(crate) enum Event {
         frame: MonitorFrame,
     },
     /// The monitor notices that a connection is gone.
-    GuestUnlinked { vm: usize, connection: u64 },
+    GuestUnlinked {
+        vm: usize,
+        connection: u64,
+    },
     /// The agent notices it.
-    AgentUnlinked { vm: usize, connection: u64 },
+    AgentUnlinked {
+        vm: usize,
+        connection: u64,
+    },
     /// No answer of the monitor in time.
-    CallOverdue { vm: usize, connection: u64, id: u64 },
+    CallOverdue {
+        vm: usize,
+        connection: u64,
+        id: u64,
+    },
     /// The agent's task scrapes the guest.
-    Scrape { vm: usize, desk: u64 },
+    Scrape {
+        vm: usize,
+        desk: u64,
+    },
     /// The page is there.
     Scraped {
         vm: usize,
@@ -212,11 +229,19 @@ pub(crate) enum Event {
         up: bool,
     },
     /// CPUs come and go in the guest.
-    CpusSettle { vm: usize, machine: u64 },
-    /// Memory moves.
-    MemoryMoves { vm: usize, machine: u64 },
+    CpusSettle {
+        vm: usize,
+        machine: u64,
+    },
+    MemoryMoves {
+        vm: usize,
+        machine: u64,
+    },
     /// The controller's question to a runner is answered.
-    News { vm: usize, epoch: u64 },
+    News {
+        vm: usize,
+        epoch: u64,
+    },
     /// What the controller tells a runner reaches it.
     OrderArrives {
         asked: Asked,
@@ -229,14 +254,17 @@ pub(crate) enum Event {
         answer: Option<Result<Box<RunnerState>, String>>,
     },
     /// The node works on a pod.
-    Chore { vm: usize, pod: PodId, chore: Chore },
+    Chore {
+        vm: usize,
+        pod: PodId,
+        chore: Chore,
+    },
     /// A guest's load changes.
     Load(usize),
     /// Something goes wrong.
     Mischief,
     /// A crashed part starts again.
     Start(Part),
-    /// Faults stop.
     Calm,
     /// All must be where it should be; then the next storm.
     Judge,

@@ -66,7 +66,6 @@ impl<E> Queue<E> {
         Some((entry.at, entry.event))
     }
 
-    /// Events waiting.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.heap.len()

@@ -33,7 +33,6 @@ use crate::weather::Weather;
 
 /// When the world begins: time 0 means "never" to some parts.
 pub(crate) const BEGIN: Timestamp = Timestamp(1_000_000);
-/// 2026-01-01T00:00:00Z.
 const EPOCH_US: i64 = 1_767_225_600_000_000;
 /// The compute unit of the whole world.
 pub(crate) const UNIT: Resources = Resources::new(250, 1 << 30);
@@ -379,7 +378,6 @@ impl World {
         self.serial
     }
 
-    /// Notes something.
     pub(crate) fn note(&mut self, note: Note) {
         self.journal.note(self.steps, self.now, note);
     }
@@ -395,7 +393,6 @@ impl World {
         WallTime(EPOCH_US + i64::try_from(self.now.0).unwrap_or(i64::MAX))
     }
 
-    /// Both times.
     pub(crate) fn moment(&self) -> Moment {
         Moment {
             now: self.now,

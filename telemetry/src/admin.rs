@@ -334,7 +334,6 @@ mod tests {
         server.await.expect("joins");
     }
 
-    /// Requirement: W4.
     #[tokio::test]
     async fn state_and_orders_are_for_this_machine_or_pod_only() {
         let routes = Admin::new(Arc::default(), ServerCounters::unregistered()).router();
@@ -371,7 +370,6 @@ mod tests {
         }
     }
 
-    /// Requirement: W4.
     #[tokio::test]
     async fn metrics_behind_a_token_are_for_its_holder_and_state_is_for_nobody() {
         let token = crate::bearer::random();

@@ -324,7 +324,6 @@ fn values_of_the_others_reach_their_manifests() {
     );
 }
 
-/// Requirement: W8.
 #[test]
 fn permits_of_the_chart_need_a_token_unless_that_is_switched_off() {
     let Some(kit) = Kit::find("permits_of_the_chart_need_a_token_unless_that_is_switched_off")

@@ -33,7 +33,6 @@ async fn psql(site: &Site, words: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Requirement: W5.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn vm_has_a_password_of_its_own_that_can_be_changed_and_goes_with_it() {
     if !guest_or_skip("vm_has_a_password_of_its_own_that_can_be_changed_and_goes_with_it") {

@@ -92,7 +92,6 @@ async fn moves() {
     assert_eq!(rows(&site).await, ["before", "after"]);
 }
 
-/// Requirement: D2.
 async fn flushes_reach_the_host(site: &Site) {
     let rundir = site.rundir(VM).await.unwrap();
     let mut qmp = Qmp::connect(&rundir.join("qmp-manual.sock")).await.unwrap();
@@ -110,7 +109,6 @@ async fn flushes_reach_the_host(site: &Site) {
     assert!(flushes(&after) > flushes(&before), "a commit is flushed");
 }
 
-/// Requirement: D3.
 async fn stops_and_starts(site: &Site) {
     site.bellows(&["vm", "stop", VM]).await.unwrap();
     let shown = site.bellows(&["get", "vms", VM]).await.unwrap();

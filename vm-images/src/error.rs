@@ -107,7 +107,7 @@ pub enum BuildError {
         /// apt's complaint.
         detail: String,
     },
-    /// No room.
+    /// The disk has no space for a build.
     #[error(
         "no space left under {}: a build needs {need_mib} MiB, {free_mib} MiB are free; \
          free some or collect old images", path.display()

@@ -81,7 +81,6 @@ async fn agent_that_reads_late_still_gets_its_answers_and_the_close_frame() {
     guest.stop().await;
 }
 
-/// Requirement: W3.
 #[tokio::test]
 async fn agent_with_token_is_not_replaced_by_caller_without_it() {
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";

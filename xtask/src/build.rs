@@ -63,7 +63,6 @@ fn guest_dir() -> Result<PathBuf> {
 /// features, so that nothing is compiled twice within a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Binaries only.
     Binaries,
     /// Binaries and every test, as `cargo test --workspace` needs them.
     Tests,

@@ -9,7 +9,6 @@ use crate::shell;
 /// Which command asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Compiling.
     Build,
     /// Compiling, images, a guest, load and plots.
     Everything,

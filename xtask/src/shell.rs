@@ -41,7 +41,6 @@ pub(crate) fn root() -> PathBuf {
         .expect("the checkout exists")
 }
 
-/// `${XDG_CACHE_HOME:-~/.cache}/bellows`.
 pub(crate) fn cache_dir() -> Result<PathBuf> {
     let base = match std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
         Some(dir) => PathBuf::from(dir),

@@ -31,7 +31,6 @@ impl Input {
     }
 }
 
-/// What happened.
 #[derive(Debug)]
 pub(super) enum InputKind {
     System(SystemMetrics),

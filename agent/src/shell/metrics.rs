@@ -39,7 +39,6 @@ const LAST_BUCKET: f64 = 60.0;
 type FloatCounter = Counter<f64, AtomicU64>;
 type LatencyFamily = Family<Direction, Histogram, fn() -> Histogram>;
 
-/// `direction`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct Direction {
     direction: &'static str,
@@ -161,7 +160,6 @@ impl RunnerState {
     }
 }
 
-/// Which watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Watcher {
     VirtualMachines,

@@ -41,7 +41,6 @@ impl MonitorKey {
 mod tests {
     use super::*;
 
-    /// Requirement: W3.
     #[test]
     fn key_of_a_file_is_used_from_when_the_file_is_there() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -65,7 +65,6 @@ pub(super) enum PermitError {
     /// Another status than 200.
     #[error("the scheduler answered {status}: {text}")]
     Status {
-        /// The status.
         status: u16,
         /// The text with it.
         text: String,

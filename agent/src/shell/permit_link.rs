@@ -34,7 +34,6 @@ pub(super) type Http = Client<Connector, Full<Bytes>>;
 pub(super) enum Link {
     /// Nothing is hidden from the network.
     Plain(Http),
-    /// By TLS.
     Tls(Box<TlsLink>),
 }
 
@@ -112,7 +111,6 @@ fn http(tls: Option<Tls>) -> Http {
         .build(Connector { tls })
 }
 
-/// Makes connections.
 #[derive(Clone)]
 pub(super) struct Connector {
     tls: Option<Tls>,

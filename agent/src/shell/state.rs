@@ -54,7 +54,6 @@ pub(super) struct Refusal {
     /// Why, where it says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// Its words.
     status: String,
 }
 

@@ -27,7 +27,6 @@ pub enum Page {
     Good(f64, f64),
     /// Accepts and says nothing.
     Silent,
-    /// This text.
     Text(String),
     /// Lines without end.
     Endless,
@@ -38,7 +37,6 @@ pub enum Page {
     /// A good page of which the last part never comes, over a connection whose writing side is
     /// closed.
     HalfClosed,
-    /// Status 503.
     Unavailable,
 }
 

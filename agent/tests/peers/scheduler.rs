@@ -25,7 +25,6 @@ pub enum Mood {
     Grants(Resources),
     /// Grants and says that a migration comes.
     Migrates,
-    /// Answers 500.
     Fails,
     /// Answers 200 with something that is no permit.
     Garbage,

@@ -18,7 +18,6 @@ use super::{Seen, Trace};
 /// What is done with one answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trick {
-    /// Nothing.
     Honest,
     /// These bytes are said instead of it, and the connection is closed.
     Says(Vec<u8>),

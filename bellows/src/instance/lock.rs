@@ -13,7 +13,6 @@ pub(crate) struct StateLock(#[expect(dead_code, reason = "the open file is the l
 /// Who holds the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// Nobody.
     Nobody,
     /// A process; `None` in the moment between its lock and its writing down of its id.
     Process(Option<i32>),

@@ -123,7 +123,6 @@ impl Instance {
         &self.node
     }
 
-    /// `127.N.0.last`.
     pub(crate) fn address(&self, last: u8) -> Ipv4Addr {
         Ipv4Addr::new(127, self.block, 0, last)
     }

@@ -143,7 +143,6 @@ fn spark(values: &VecDeque<u64>, max: u64) -> String {
     format!("{}{bars}", " ".repeat(HISTORY.saturating_sub(values.len())))
 }
 
-/// `[#####...............]`.
 fn gauge(part: u64, whole: u64) -> String {
     let cells = u64::try_from(GAUGE).unwrap_or(0);
     let full = if whole == 0 {

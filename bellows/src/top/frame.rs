@@ -26,7 +26,6 @@ const HISTORY_VMS: usize = 1_000;
 pub(crate) struct Frame {
     /// When it was taken.
     pub(crate) at: WallTime,
-    /// The nodes.
     pub(crate) nodes: Vec<NodeView>,
     /// The VMs, each with its sizes of the last looks, oldest first.
     pub(crate) vms: Vec<(VmView, Trail)>,
@@ -39,9 +38,7 @@ pub(crate) struct Frame {
 /// Sizes of the last looks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Trail {
-    /// CPU, thousandths.
     pub(crate) cpu_milli: VecDeque<u64>,
-    /// Memory, bytes.
     pub(crate) memory_bytes: VecDeque<u64>,
 }
 

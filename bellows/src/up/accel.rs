@@ -19,7 +19,6 @@ const QEMU_PROGRAM: &str = "qemu-system-x86_64";
 pub(crate) struct Learned(Arc<OnceLock<String>>);
 
 impl Learned {
-    /// In words.
     pub(crate) fn words(&self) -> String {
         self.0
             .get()

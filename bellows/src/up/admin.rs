@@ -39,7 +39,6 @@ use crate::{resize, unix_http};
 /// What ends the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Shutdown {
-    /// Nothing yet.
     #[default]
     No,
     /// Our parts end, guests run on.
@@ -53,7 +52,6 @@ pub(crate) enum Shutdown {
 pub(crate) struct AdminApi {
     /// Everything of [`Status`] that does not change; its parts are read from the board.
     pub(crate) status: std::sync::Arc<dyn Fn() -> Status + Send + Sync>,
-    /// The parts.
     pub(crate) board: Board,
     /// Where all parts record stages.
     pub(crate) stages: StageLog,

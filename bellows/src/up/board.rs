@@ -49,7 +49,6 @@ impl Board {
         }
     }
 
-    /// Every part.
     pub(crate) fn parts(&self) -> Vec<PartStatus> {
         self.locked().iter().map(Entry::status).collect()
     }

@@ -18,7 +18,6 @@ const PORT: u16 = 8080;
 /// Its name among the parts.
 const NAME: &str = "metrics";
 
-/// The address.
 pub(crate) fn address(instance: &Instance) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(instance.address(1)), PORT)
 }

@@ -8,9 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The answer of `/v1/status`. Members are added, never changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Status {
-    /// Our version.
     pub(crate) version: String,
-    /// Process id.
     pub(crate) pid: u32,
     /// Seconds since it started.
     pub(crate) uptime_s: u64,
@@ -20,7 +18,6 @@ pub(crate) struct Status {
     pub(crate) block: u8,
     /// The state directory.
     pub(crate) state_dir: String,
-    /// The kubeconfig.
     pub(crate) kubeconfig: String,
     /// The accelerator of guests and why it is that one.
     pub(crate) accel: String,
@@ -98,10 +95,8 @@ fn reasons(missing: &[(Option<String>, String)]) -> String {
         .join("; ")
 }
 
-/// One part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PartStatus {
-    /// Its name.
     pub(crate) name: String,
     /// Where it is.
     pub(crate) phase: PartPhase,
@@ -121,12 +116,10 @@ pub(crate) enum PartPhase {
     Starting,
     /// Does its work.
     Ready,
-    /// Has ended.
     Ended,
 }
 
 impl PartPhase {
-    /// For people.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Starting => "starting",

@@ -16,7 +16,6 @@ use crate::terminal::Tone;
 /// A node: what it can give and what it has given. Shape of `bellows get nodes -o json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeView {
-    /// Name.
     pub(crate) name: String,
     /// Whether its Ready condition is True.
     pub(crate) ready: bool,
@@ -37,19 +36,14 @@ pub(crate) struct NodeView {
 /// A pod. Shape of `bellows get pods -o json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct PodView {
-    /// Namespace.
     pub(crate) namespace: String,
-    /// Name.
     pub(crate) name: String,
-    /// Phase.
     pub(crate) phase: String,
     /// Whether it is Ready.
     pub(crate) ready: bool,
     /// The VM whose runner it is.
     pub(crate) vm: Option<String>,
-    /// Its node.
     pub(crate) node: String,
-    /// Its address.
     pub(crate) address: String,
     /// What the scheduler granted.
     pub(crate) granted: Option<Resources>,

@@ -20,9 +20,7 @@ use crate::terminal::Tone;
 /// never changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct VmView {
-    /// Namespace.
     pub(crate) namespace: String,
-    /// Name.
     pub(crate) name: String,
     /// Phase of the object; `Unreadable` when the object could not be understood, see `problem`.
     pub(crate) phase: String,
@@ -33,7 +31,6 @@ pub(crate) struct VmView {
     pub(crate) node: Option<String>,
     /// Its runner pod.
     pub(crate) pod: Option<String>,
-    /// Its address.
     pub(crate) address: Option<String>,
     /// Ports reachable at the address.
     pub(crate) ports: Vec<PortView>,
@@ -64,7 +61,6 @@ pub(crate) struct Beside {
     pub(crate) resizes: Vec<Resize>,
     /// What runner pods wait for, by pod.
     pub(crate) waiting: BTreeMap<String, String>,
-    /// The time.
     pub(crate) now: WallTime,
 }
 
@@ -73,7 +69,6 @@ pub(crate) struct Beside {
 pub(crate) struct PortView {
     /// Name, may be empty.
     pub(crate) name: String,
-    /// Number.
     pub(crate) port: i32,
 }
 
@@ -211,7 +206,6 @@ impl VmView {
         }
     }
 
-    /// `namespace/name`.
     pub(crate) fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

@@ -139,7 +139,6 @@ pub struct LeaseWrite {
 /// What is known of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 enum Known {
-    /// Nothing yet.
     Not,
     /// There is none.
     Absent,

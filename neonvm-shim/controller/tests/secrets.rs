@@ -148,7 +148,6 @@ async fn a_key_pair_that_a_pod_still_waits_for_is_made_again() {
     controller.stop().await;
 }
 
-/// Requirement: W3.
 #[tokio::test]
 async fn guest_of_a_cluster_gets_a_token_derived_from_the_key_that_agents_mount() {
     let (api, dir) = (

@@ -82,7 +82,6 @@ mod tests {
 
     use super::*;
 
-    /// Requirement: W1.
     #[test]
     fn process_that_takes_more_memory_than_its_bound_is_ended() {
         let test = "process_that_takes_more_memory_than_its_bound_is_ended";

@@ -163,7 +163,6 @@ async fn a_qemu_that_dies_is_a_failure() {
 
 #[tokio::test]
 async fn qemu_has_none_of_its_runners_privileges_but_to_serve_on_low_ports() {
-    /// `CAP_NET_BIND_SERVICE`.
     const LOW_PORTS: u64 = 1 << 10;
     let test = "qemu_has_none_of_its_runners_privileges_but_to_serve_on_low_ports";
     let Some(kit) = kit(test).await else {

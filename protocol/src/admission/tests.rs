@@ -254,7 +254,6 @@ fn every_fixed_member_stays() {
     }
 }
 
-/// Requirement: D4
 #[test]
 fn root_disk_that_stays_may_grow_and_nothing_else_of_it_changes() {
     let disk = |disk: Value| with("spec.guest.rootDisk", disk);

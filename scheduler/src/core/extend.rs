@@ -180,7 +180,6 @@ enum Stage {
 enum Doubt {
     /// It was bound or changed already; this attempt did nothing.
     Conflict,
-    /// No answer.
     Unclear(String),
 }
 
@@ -214,7 +213,6 @@ impl Extender {
         }
     }
 
-    /// Somebody asks.
     pub(super) fn asked(&mut self, bench: &mut Bench<'_>, ticket: TicketId, ask: Ask) {
         let told = match ask {
             Ask::Filter { pod, nodes } => {
@@ -463,12 +461,10 @@ impl Extender {
         binds.into_values().filter_map(|bind| bind.ticket).collect()
     }
 
-    /// See [`super::Core::is_drained`].
     pub(super) fn is_drained(&self) -> bool {
         self.binds.is_empty()
     }
 
-    /// See [`super::Core::digest`].
     pub(super) fn digest(&self, hasher: &mut impl Hasher) {
         self.binds.hash(hasher);
         if let Some(waiting) = &self.waiting {
@@ -476,7 +472,6 @@ impl Extender {
         }
     }
 
-    /// For people.
     pub(super) fn dump(&self) -> Value {
         let waiting = self.waiting.as_ref().map(WaitingPods::dump);
         json!({"binds": self.binds, "waiting": waiting})

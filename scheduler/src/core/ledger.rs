@@ -216,7 +216,6 @@ pub struct Ledger {
     rules: Rules,
     nodes: BTreeMap<String, NodeView>,
     loads: BTreeMap<String, Load>,
-    /// By uid.
     pods: Table<PodEntry>,
     /// Where in `pods` the pod of a name is.
     names: Index,

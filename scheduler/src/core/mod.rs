@@ -113,7 +113,6 @@ pub struct Core {
     remarks: Remarks,
     synced: Synced,
     lead: Option<Lead>,
-    /// See [`Settings::keeps_warm`].
     keeps_warm: bool,
     /// What watches tell goes here until it is the state of a term.
     warm: Option<Warm>,

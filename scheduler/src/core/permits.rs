@@ -194,7 +194,6 @@ impl Permits {
         std::mem::take(&mut self.tickets).into_keys().collect()
     }
 
-    /// See [`super::Core::is_drained`].
     pub(super) fn is_drained(&self) -> bool {
         let done = |desk: &Desk| desk.flight.is_none() && desk.unclear.is_empty();
         self.desks.values().all(done)
@@ -204,7 +203,6 @@ impl Permits {
         self.oddities
     }
 
-    /// For people.
     pub(super) fn dump(&self) -> Value {
         let desks = self
             .desks

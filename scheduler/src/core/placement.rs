@@ -99,7 +99,6 @@ impl Placement {
         self.looked_at = None;
     }
 
-    /// See [`super::Core::digest`].
     pub(super) fn digest(&self, hasher: &mut impl Hasher) {
         self.pending.hash(hasher);
     }
@@ -109,13 +108,11 @@ impl Placement {
         self.pending.remove(&(pod.created, pod.key.clone()));
     }
 
-    /// See [`super::Core::is_drained`].
     pub(super) fn is_drained(&self) -> bool {
         let done = |entry: &Pending| entry.flight.is_none() && !entry.unclear;
         self.pending.values().all(done)
     }
 
-    /// For people.
     pub(super) fn dump(&self) -> Value {
         let pending = self
             .pending

@@ -192,7 +192,6 @@ impl Wishes {
         shown.map(show).collect()
     }
 
-    /// See [`super::Core::digest`].
     pub(super) fn digest(&self, hasher: &mut impl Hasher) {
         for (node, vms) in &self.by_node {
             node.hash(hasher);

@@ -153,7 +153,6 @@ impl Remarks {
         }
     }
 
-    /// Forgets everything.
     pub(super) fn forget(&mut self) {
         self.by_pod.clear();
         self.counts.clear();

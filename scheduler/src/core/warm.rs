@@ -164,7 +164,6 @@ impl Newest {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Warm {
     nodes: Option<BTreeMap<String, NodeView>>,
-    /// By uid.
     pods: Option<BTreeMap<String, PodView>>,
     vms: Option<BTreeMap<NamespacedName, VmView>>,
     migrations: Option<BTreeMap<NamespacedName, MigrationView>>,
@@ -227,13 +226,11 @@ impl Warm {
         (lists.into_iter().flatten().collect(), newest)
     }
 
-    /// See [`super::Core::digest`].
     pub(super) fn digest(&self, hasher: &mut impl Hasher) {
         (&self.nodes, &self.pods, &self.vms, &self.migrations).hash(hasher);
         (self.told, self.newest).hash(hasher);
     }
 
-    /// See [`super::Core::digest_of`].
     pub(super) fn digest_of(&self, vm: &NamespacedName, hasher: &mut impl Hasher) {
         let pods = self.pods.iter().flat_map(|pods| pods.values());
         for pod in pods.filter(|pod| vm_key(pod).as_ref() == Some(vm)) {
@@ -242,7 +239,6 @@ impl Warm {
         self.vms.as_ref().and_then(|vms| vms.get(vm)).hash(hasher);
     }
 
-    /// See [`super::Core::digest_shared`].
     pub(super) fn digest_shared(&self, hasher: &mut impl Hasher) {
         let pods = self.pods.iter().flat_map(|pods| pods.values());
         for pod in pods.filter(|pod| vm_key(pod).is_none()) {

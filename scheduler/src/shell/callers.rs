@@ -32,7 +32,6 @@ use super::review::ReviewRule;
 
 /// Shortest token: what is shorter can be guessed.
 const MIN_TOKEN: usize = 16;
-/// Longest file.
 const MAX_FILE: u64 = 1 << 20;
 /// Most tokens: each is compared with, whoever asks.
 const MAX_TOKENS: usize = 4096;

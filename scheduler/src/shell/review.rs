@@ -52,7 +52,6 @@ pub struct ReviewRule {
 
 type Outcome = Result<Scope, PermitRefusal>;
 
-/// Reviews tokens.
 pub(super) struct Reviewer {
     pub(super) rule: ReviewRule,
     pub(super) client: Client,

@@ -39,7 +39,6 @@ const MAX_IGNORED_BYTES: usize = 16 << 20;
 /// Time for a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Answers requests.
 pub(super) struct Desk {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) metrics: Metrics,

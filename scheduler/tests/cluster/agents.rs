@@ -140,7 +140,6 @@ impl Agents {
         }
     }
 
-    /// Ends them.
     pub(crate) async fn stop(self) {
         for task in self.tasks {
             task.abort();

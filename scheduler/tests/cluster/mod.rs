@@ -269,7 +269,6 @@ impl Replica {
         assert!(sent.expect("runs").success());
     }
 
-    /// `kill -9`.
     pub(crate) async fn kill(mut self) {
         self.child.kill().await.expect("is killed");
     }

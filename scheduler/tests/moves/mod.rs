@@ -193,7 +193,6 @@ impl State {
     }
 }
 
-/// A step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The agent of a VM asks for so much.
@@ -216,7 +215,6 @@ pub(crate) enum Step {
     Pass(u64),
 }
 
-/// Bounds.
 #[derive(Debug, Clone)]
 pub(crate) struct System {
     pub(crate) bounds: Bounds,

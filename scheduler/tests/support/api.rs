@@ -22,7 +22,6 @@ type Key = (String, String, String);
 /// What becomes of the next writes of VMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// They work.
     None,
     /// They are refused with this status and change nothing.
     Refuse(u16),

@@ -29,7 +29,6 @@ pub(crate) struct Bounds {
     pub(crate) nodes: usize,
     /// What each agent wants, one after the other, in units; each begins with 1.
     pub(crate) wishes: &'static [u32],
-    /// Ticks.
     pub(crate) ticks: u64,
     /// Crashes, and Leases that cannot be renewed any more.
     pub(crate) faults: u8,
@@ -47,7 +46,6 @@ pub(crate) struct Bounds {
 /// One state of a VM's object, in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Object {
-    /// Its version.
     pub(super) version: u64,
     /// What is approved, if anything is.
     pub(crate) approved: Option<u32>,
@@ -164,7 +162,6 @@ pub(crate) struct State {
     pub(crate) said_too_early: bool,
 }
 
-/// A step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A second passes.

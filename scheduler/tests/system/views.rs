@@ -44,7 +44,6 @@ impl Names {
 /// See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Views {
-    /// Nodes.
     pub(crate) nodes: Vec<NodeView>,
     /// Units of each node.
     pub(crate) units: Vec<u32>,

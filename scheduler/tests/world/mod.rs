@@ -37,11 +37,8 @@ const LOG: usize = 120;
 /// One random step. The numbers choose among what is there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Step {
-    /// What happens.
     pub(crate) kind: u8,
-    /// To which.
     pub(crate) which: u8,
-    /// How.
     pub(crate) how: u8,
 }
 

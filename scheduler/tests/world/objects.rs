@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::UNIT;
 
-/// A VirtualMachine.
 #[derive(Debug, Clone)]
 pub(crate) struct VmObject {
     pub(crate) name: String,
@@ -20,7 +19,6 @@ pub(crate) struct VmObject {
     pub(crate) approved: Option<String>,
     /// Counts the sizes its agents wanted.
     pub(crate) revision: u64,
-    /// Its status.
     pub(crate) report: Option<Report>,
     /// An agent that is gone set the size, and the present one was not permitted it.
     pub(crate) stray: bool,
@@ -55,7 +53,6 @@ pub(crate) struct Report {
     pub(crate) revision: u64,
 }
 
-/// A pod.
 #[derive(Debug, Clone)]
 pub(crate) struct PodObject {
     pub(crate) name: String,

@@ -42,7 +42,6 @@ pub(crate) enum Operation {
     Bind(String, String, String),
 }
 
-/// Who asked.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Caller {
     Vm(usize, u64, Doing, Moment, String),

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use super::api::{Answer, Call, Caller, Change, Kind, Operation};
 use super::{Moves, settings};
 
-/// The process.
 #[derive(Default)]
 pub(crate) struct ControllerPart {
     epoch: u64,

@@ -32,7 +32,6 @@ use controller::ControllerPart;
 use runner::Machine;
 use scheduler::SchedulerPart;
 
-/// 2026-01-01T00:00:00Z.
 const EPOCH_US: i64 = 1_767_225_600_000_000;
 /// What each node has: room for this many VMs, all of one size.
 const ROOM: u32 = 4;

@@ -20,12 +20,9 @@ use serde_json::json;
 use super::api::Kind;
 use super::{Cheat, Moves};
 
-/// One QEMU.
 #[derive(Debug, Clone)]
 struct Qemu {
-    /// `query-migrate`.
     migration: &'static str,
-    /// `query-status`.
     run: &'static str,
     /// Whom it sends to.
     peer: Option<String>,

@@ -12,7 +12,6 @@ use serde_json::Value;
 use super::Moves;
 use super::api::{Answer, Call, Caller, Kind, Operation};
 
-/// The process.
 #[derive(Default)]
 pub(crate) struct SchedulerPart {
     core: Option<Core>,

@@ -23,11 +23,9 @@ pub(crate) const NAMESPACE: &str = "default";
 /// Kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A node.
     Node,
     /// A runner's pod.
     Pod,
-    /// A VirtualMachine.
     Vm,
 }
 
@@ -111,7 +109,6 @@ pub struct Change {
 /// Why an operation was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
-    /// 404.
     NotFound,
     /// 409: it rests on an old version, or the name is taken.
     Conflict,

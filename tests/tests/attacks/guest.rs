@@ -190,7 +190,6 @@ fn processes_of(state: &Path) -> Vec<(procfs::process::Process, String)> {
     .collect()
 }
 
-/// Requirement: W11.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_of_the_caller_goes_on_to_processes_that_stay() {
     if !guest_or_skip("nothing_of_the_caller_goes_on_to_processes_that_stay") {

@@ -104,7 +104,6 @@ fn beyond_a_size() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Requirement: W8.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_of_a_taken_node_sizes_vms_of_its_own_node_and_does_nothing_else() {
     let test = "agent_of_a_taken_node_sizes_vms_of_its_own_node_and_does_nothing_else";
@@ -151,7 +150,6 @@ async fn agent_of_a_taken_node_sizes_vms_of_its_own_node_and_does_nothing_else()
     assert_eq!(own["spec"]["guest"]["cpus"]["use"], 3);
 }
 
-/// Requirement: W8.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scheduler_that_is_taken_over_writes_its_grants_and_migrations_alone() {
     let test = "scheduler_that_is_taken_over_writes_its_grants_and_migrations_alone";
@@ -209,7 +207,6 @@ async fn scheduler_that_is_taken_over_writes_its_grants_and_migrations_alone() {
     own.expect("its work");
 }
 
-/// Requirement: W8.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn controller_that_is_taken_over_writes_secrets_of_vms_alone() {
     let test = "controller_that_is_taken_over_writes_secrets_of_vms_alone";

@@ -95,7 +95,6 @@ impl Line {
     }
 }
 
-/// The table.
 fn table() -> Result<Vec<Line>> {
     let text = std::fs::read_to_string(checkout().join("docs/reference/ports.md"))?;
     let (_, section) = text

@@ -50,7 +50,6 @@ pub(super) async fn load(world: &World, vm: &Value) -> Result<()> {
     goes_on(world, vm).await
 }
 
-/// Ends it.
 pub(super) async fn unload(world: &World, vm: &Value) -> Result<()> {
     world.guest_says(vm, END).await.map(drop)
 }

@@ -207,7 +207,6 @@ pub(super) async fn ssh(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// swap.
 pub(super) async fn swap(world: &World) -> Result<()> {
     let vm = vm(world).await?;
     swap_is(world, &vm, SWAP_BYTES - PAGE_BYTES).await?;
@@ -232,7 +231,6 @@ async fn swap_is(world: &World, vm: &Value, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// disk-quota.
 pub(super) async fn disk_quota(world: &World) -> Result<()> {
     let vm = vm(world).await?;
     let report = async || -> Result<Vec<String>> {
@@ -276,7 +274,6 @@ pub(super) async fn disk_quota(world: &World) -> Result<()> {
         .map(drop)
 }
 
-/// vm-tls.
 pub(super) async fn tls(world: &World) -> Result<()> {
     let vm = vm(world).await?;
     let name = vm["status"]["tlsSecretName"].as_str().unwrap_or_default();

@@ -52,7 +52,6 @@ pub(crate) async fn come_late(site: &Site) {
         .unwrap();
 }
 
-/// All rows.
 pub(crate) async fn check(site: &Site) {
     vm_ssh(site).await;
     vm_neonvmd(site).await;

@@ -68,7 +68,6 @@ pub enum ConfigError {
     },
 }
 
-/// A layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LayerRef {
     /// Its file in the archive.
@@ -79,7 +78,6 @@ pub(super) struct LayerRef {
     pub(super) unpacked: Digest,
 }
 
-/// An image.
 #[derive(Debug)]
 pub(super) struct Image {
     pub(super) store: Store,

@@ -17,7 +17,6 @@ const MAX_LINKS: u32 = 40;
 pub(super) struct Account {
     pub(super) uid: u32,
     pub(super) gid: u32,
-    /// Other groups.
     pub(super) groups: Vec<u32>,
     pub(super) home: String,
 }

@@ -50,7 +50,7 @@ pub enum LayerError {
     /// Its paths.
     #[error("layer {0} cannot be laid over those below it")]
     Tree(String, #[source] TreeError),
-    /// The whole.
+    /// All layers together unpack to more than the disk holds.
     #[error(
         "the image unpacks to {bytes} bytes, its disk has {disk_mib} MiB: give it a larger one (--disk-size)"
     )]

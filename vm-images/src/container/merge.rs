@@ -16,7 +16,6 @@ pub struct MergeError {
     pub problem: String,
 }
 
-/// One instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Instruction {
     pub(super) line: usize,
@@ -28,7 +27,6 @@ pub(super) struct Instruction {
 pub(super) enum What {
     /// Who runs what follows.
     User(String),
-    /// Where.
     Workdir(String),
     /// With which variables.
     Env(BTreeMap<String, String>),
@@ -105,7 +103,6 @@ fn instruction(word: &str, rest: &str, files: &BTreeMap<String, Vec<u8>>) -> Res
     }
 }
 
-/// `["program", "argument"]`.
 fn exec_form(rest: &str) -> Option<Vec<String>> {
     let words: Vec<String> = serde_json::from_str(rest).ok()?;
     (!words.is_empty()).then_some(words)

@@ -135,7 +135,6 @@ impl Store {
         }
     }
 
-    /// A document.
     pub(super) fn document(&self, name: &str) -> Result<Vec<u8>, StoreError> {
         let (mut reader, bytes) = self.reader(name)?;
         if bytes > MAX_DOCUMENT {

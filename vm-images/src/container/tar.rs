@@ -15,7 +15,6 @@ const MAX_EXTENSION: u64 = 1 << 20;
 /// Why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
-    /// The stream.
     #[error("it cannot be read")]
     Read(#[from] io::Error),
     /// It ends in the middle.
@@ -24,28 +23,18 @@ pub enum TarError {
     /// No header where one must be.
     #[error("there is no tar header at byte {0}")]
     Header(u64),
-    /// A number.
     #[error("a number in the header at byte {0} is not one")]
     Number(u64),
-    /// A name.
     #[error("a name in the header at byte {0} is not UTF-8")]
     Name(u64),
     /// An extension record.
     #[error(
         "the extension of {bytes} bytes at byte {at} is not one, or longer than {MAX_EXTENSION}"
     )]
-    Extension {
-        /// Where.
-        at: u64,
-        /// Its length.
-        bytes: u64,
-    },
+    Extension { at: u64, bytes: u64 },
     /// Something no container image needs.
     #[error("the entry {path:?} is of a kind that is not supported (a sparse file)")]
-    Sparse {
-        /// Its path.
-        path: String,
-    },
+    Sparse { path: String },
 }
 
 /// What an entry is.
@@ -57,11 +46,9 @@ pub(super) enum Kind {
     HardLink,
     /// A symbolic link.
     Symlink,
-    /// A directory.
     Directory,
     /// A named pipe.
     Fifo,
-    /// A device.
     Device,
 }
 
@@ -70,13 +57,10 @@ pub(super) enum Kind {
 pub(super) struct Header {
     /// Where, as the archive says it.
     pub(super) path: String,
-    /// What.
     pub(super) kind: Kind,
     /// Permissions, twelve bits.
     pub(super) mode: u32,
-    /// Owner.
     pub(super) uid: u32,
-    /// Group.
     pub(super) gid: u32,
     /// Bytes of content.
     pub(super) bytes: u64,

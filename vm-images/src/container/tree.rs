@@ -22,7 +22,6 @@ const OPAQUE: &str = ".wh..wh..opq";
 const MAX_LINKS: u32 = 40;
 /// Longest path and longest target of a link, bytes.
 const MAX_PATH: usize = 4095;
-/// Longest name.
 const MAX_NAME: usize = 255;
 /// Most paths in an image.
 const MAX_NODES: usize = 2_000_000;
@@ -30,10 +29,8 @@ const MAX_NODES: usize = 2_000_000;
 /// Why layers make no tree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
-    /// Path traversal.
     #[error("the path {0:?} leads out of the image, or is none")]
     Path(String),
-    /// A link.
     #[error("the link at {0:?} points to nothing, or its target is longer than {MAX_PATH} bytes")]
     Link(String),
     /// Links in a circle.
@@ -45,15 +42,12 @@ pub enum TreeError {
     /// A hard link to nothing.
     #[error("the hard link {path:?} is to {target:?}, which is no file of the image")]
     HardLink {
-        /// The link.
         path: String,
         /// What it names.
         target: String,
     },
-    /// The root.
     #[error("the root of the image is replaced by something that is no directory")]
     Root,
-    /// Too many.
     #[error("the image has more than {MAX_NODES} paths")]
     Many,
 }
@@ -61,11 +55,8 @@ pub enum TreeError {
 /// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
-    /// Permissions.
     pub(super) mode: u32,
-    /// Owner.
     pub(super) uid: u32,
-    /// Group.
     pub(super) gid: u32,
     /// What it is.
     pub(super) body: Body,
@@ -74,7 +65,6 @@ pub(super) struct Node {
 /// The kinds of things in a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Body {
-    /// A directory.
     Directory,
     /// A file: which layer has its content, as which of the layer's entries, and how many bytes.
     File {
@@ -82,7 +72,6 @@ pub(super) enum Body {
         layer: usize,
         /// Number of the entry.
         entry: usize,
-        /// Length.
         bytes: u64,
     },
     /// A symbolic link.

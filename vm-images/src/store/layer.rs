@@ -15,7 +15,6 @@ const LAYER_FILE: &str = "layer.json";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LayerManifest<T> {
-    /// Every file.
     pub(crate) files: BTreeMap<String, FileRecord>,
     /// What the next step must know about it.
     pub(crate) facts: T,

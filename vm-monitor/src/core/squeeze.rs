@@ -72,7 +72,6 @@ pub struct Squeezed {
 enum Step {
     /// Take this much more.
     Take(Bytes),
-    /// It fits.
     Done,
     /// It does not, for this.
     GiveUp(GaveUp),

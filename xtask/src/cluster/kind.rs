@@ -16,7 +16,6 @@ use crate::shell;
 
 /// The name of our cluster among those of kind.
 const NAME: &str = "bellows";
-/// Its nodes.
 const CONFIG: &str = "deploy/kind.yaml";
 
 /// Does what is asked.

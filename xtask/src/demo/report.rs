@@ -69,13 +69,9 @@ pub(crate) struct Sample {
     /// Seconds since the demo began.
     pub(crate) t: f64,
     pub(crate) phase: String,
-    /// `spec.guest.cpus.use`, cores.
     pub(crate) cpu_want: f64,
-    /// `status.cpus`, cores.
     pub(crate) cpu_now: f64,
-    /// `spec.guest.memorySlots.use`, GiB.
     pub(crate) mem_want_gib: f64,
-    /// `status.memorySize`, GiB.
     pub(crate) mem_now_gib: f64,
     /// The approved permit on the VM, cores; absent before the first.
     pub(crate) permit_cpu: Option<f64>,

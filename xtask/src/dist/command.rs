@@ -100,7 +100,6 @@ mod tests {
         assert!(fields.contains(&libc), "{fields}");
     }
 
-    /// Requirement: D3
     #[test]
     fn systemd_finds_the_unit_of_bellows_sound() {
         if !shell::on_path("systemd-analyze") {

@@ -11,7 +11,6 @@ const LINE: usize = 96;
 
 /// A golden file of a message.
 pub(super) struct Example {
-    /// Below `protocol/testdata`.
     pub(super) path: String,
     /// Its name without `.json`.
     pub(super) file: String,

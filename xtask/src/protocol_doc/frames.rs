@@ -23,7 +23,6 @@ pub(super) struct FrameKind<'a> {
 
 /// A member at its place in the frame.
 pub(super) struct Placed<'a> {
-    /// As `content.target`.
     pub(super) path: String,
     /// The first version that has it.
     pub(super) since: usize,
@@ -181,7 +180,6 @@ mod tests {
 
     const SOURCE: &str = r#"
 pub enum Body {
-    /// Asks.
     Ask {
         /// Waits so long.
         again: Option<u64>,

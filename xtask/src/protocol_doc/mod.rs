@@ -47,7 +47,6 @@ struct Section {
 enum Body {
     /// The variants of these enums, one for each version. Member `type` tells which.
     Frames(&'static [&'static str]),
-    /// One type.
     Whole(&'static str),
 }
 
@@ -310,14 +309,12 @@ fn types_page(named: Vec<(Sources, Vec<String>)>, page: &mut Page) -> Result<()>
 mod tests {
     use super::*;
 
-    /// Requirement: N39.
     #[test]
     fn page_on_disk_is_what_code_and_golden_files_say() {
         let findings = findings().expect("reads");
         assert!(findings.is_empty(), "{findings:?}");
     }
 
-    /// Requirement: N39.
     #[test]
     fn page_has_every_message_of_the_monitor_link() {
         let page = make().expect("is made");

@@ -32,13 +32,11 @@ impl Pace {
     }
 }
 
-/// `clients.http`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct HttpConfig {
     pub url: String,
 }
 
-/// `clients.s3`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct S3Config {
@@ -50,7 +48,6 @@ pub(crate) struct S3Config {
     pub prefix_in_bucket: Option<String>,
 }
 
-/// `clients.azureBlob`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AzureConfig {
@@ -60,7 +57,6 @@ pub(crate) struct AzureConfig {
     pub prefix_in_container: Option<String>,
 }
 
-/// One receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
     Http(HttpConfig),

@@ -53,7 +53,6 @@ pub(crate) enum SendError {
     Store {
         /// The label of the error counter.
         cause: &'static str,
-        /// Why.
         #[source]
         source: object_store::Error,
     },
@@ -89,7 +88,6 @@ fn root(error: &dyn std::error::Error) -> String {
     root.to_string()
 }
 
-/// A receiver.
 #[derive(Debug, Clone)]
 pub(crate) enum Receiver {
     Http {

@@ -112,7 +112,6 @@ impl Entropy {
         Self(seed)
     }
 
-    /// SplitMix64.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

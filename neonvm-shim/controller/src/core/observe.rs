@@ -341,7 +341,6 @@ mod tests {
         assert_eq!(size_of(&state).cpu, MilliCpu(1000));
     }
 
-    /// Requirement: N06
     #[test]
     fn quota_counts_until_it_is_lowered_and_not_while_guest_boots() {
         let mut state = runner_at(1000, 3);

@@ -92,7 +92,6 @@ pub(crate) fn runner_at(milli_cpu: u32, gib: u64) -> RunnerState {
     }
 }
 
-/// 2026-11-21T10:00:10Z.
 pub(crate) fn wall() -> WallTime {
     WallTime::parse("2026-11-21T10:00:10Z").expect("a time")
 }

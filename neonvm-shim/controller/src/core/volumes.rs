@@ -201,7 +201,6 @@ mod tests {
         of.iter().filter_map(|one| one["name"].as_str()).collect()
     }
 
-    /// Requirement: D1.
     #[test]
     fn each_claim_is_mounted_in_a_directory_of_its_own_outside_the_guests_mounts() {
         let mut vm = sample_vm();

@@ -171,7 +171,6 @@ fn moment(clock: &Clock) -> Moment {
     }
 }
 
-/// Waits.
 async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }

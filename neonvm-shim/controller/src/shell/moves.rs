@@ -39,7 +39,6 @@ struct Running {
 pub(super) struct Ground {
     /// The VM, if it was seen.
     pub(super) vm: Option<(Moment, Box<VirtualMachine>)>,
-    /// Its pods.
     pub(super) pods: Vec<(Moment, Event)>,
     /// How long to wait first.
     pub(super) after: Duration,
@@ -256,7 +255,6 @@ impl Moves {
         Some(key)
     }
 
-    /// Ends all.
     pub(super) async fn end(&mut self) {
         for running in self.running.values() {
             running.cancel.cancel();

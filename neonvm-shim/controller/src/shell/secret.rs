@@ -219,7 +219,6 @@ mod tests {
         assert!(certificate(&json!({"data": {"token": "eA=="}})).is_none());
     }
 
-    /// Requirement: W3.
     #[test]
     fn secret_gets_the_monitors_token_that_it_lacks_and_nothing_else() {
         let owner = json!({"uid": "u"});

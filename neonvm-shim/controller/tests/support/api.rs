@@ -26,7 +26,6 @@ pub(crate) struct FakeApi {
     revision: watch::Sender<u64>,
     /// Counts orders to close every watch.
     hangups: watch::Sender<u64>,
-    /// Counts requests.
     asked: watch::Sender<usize>,
     _server: Arc<Server>,
 }

@@ -209,7 +209,6 @@ fn a_token_that_the_pod_has_is_asked_for() {
     assert_eq!(config.control_token, Some(token));
 }
 
-/// Requirement: W3.
 #[test]
 fn guest_of_a_pod_gets_the_token_of_its_secret_unless_its_monitor_is_open() {
     let root = files();
@@ -304,7 +303,6 @@ fn persistent_disk_without_a_volume_is_refused() {
     );
 }
 
-/// Requirement: D1.
 #[test]
 fn disk_on_a_claim_takes_persistent_and_the_uid_of_the_vm() {
     let root = files();

@@ -568,7 +568,6 @@ pub(crate) mod tests {
         assert_eq!(cached, [true, false, true, true], "{drives:#?}");
     }
 
-    /// Requirement: D2
     #[test]
     fn flush_on_a_root_disk_that_stays_reaches_the_hosts_disk() {
         let mut config = config();

@@ -39,7 +39,7 @@ pub enum OverlayProblem {
          digits and .-_, and not lo, eth0, {BRIDGE} or {TAP}"
     )]
     Interface(String),
-    /// The address.
+    /// The address or its mask is not IPv4.
     #[error(
         "status.extraNetIP and extraNetMask: {0:?} and {1:?} are not an IPv4 address and its mask"
     )]

@@ -18,12 +18,10 @@ pub(super) struct PodId {
 }
 
 impl PodId {
-    /// `namespace/name`.
     pub(super) fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// From `namespace/name`.
     pub(super) fn of_key(key: &str, uid: &str) -> Option<Self> {
         let (namespace, name) = key.split_once('/')?;
         Some(Self {

@@ -43,10 +43,8 @@ pub(super) enum PrepareError {
     /// No runner container.
     #[error("the pod has no container {CONTAINER}")]
     NoContainer,
-    /// No label.
     #[error("the pod has no label vm.neon.tech/name")]
     NoVm,
-    /// No spec.
     #[error(transparent)]
     Spec(#[from] PackedError),
     /// A script that nothing would hold.
@@ -64,13 +62,11 @@ pub(super) enum PrepareError {
     /// The cache of disks.
     #[error("-{DISK_CACHE} is not understood")]
     DiskCache(#[from] DiskCacheError),
-    /// No image.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// No number of a device.
     #[error(transparent)]
     Vsock(#[from] VsockCidError),
-    /// No device.
     #[error(
         "the VM asks for a vsock device, and this node has no {VHOST_VSOCK}: load the module vhost_vsock, or take the annotation {ANNOTATION_VSOCK_CID} away"
     )]
@@ -78,13 +74,11 @@ pub(super) enum PrepareError {
     /// What the spec says of disks.
     #[error(transparent)]
     Disks(#[from] DiskProblem),
-    /// A volume.
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// A root disk that stays.
     #[error("the VM's root disk cannot be used")]
     RootDisk(#[from] DiskClaimError),
-    /// No address.
     #[error("all addresses of the instance's loopback block are taken")]
     NoAddress,
     /// What the annotation says of the guest's network.
@@ -99,7 +93,6 @@ pub(super) enum PrepareError {
     /// Every user of the range belongs to a pod.
     #[error("all users of the instance's range are taken")]
     NoUser,
-    /// No directory.
     #[error("cannot write the VM's directory")]
     Directory(#[from] RecordError),
 }
@@ -438,7 +431,6 @@ pub(super) fn grace_ms(pod: &Pod) -> u64 {
 mod tests {
     use super::*;
 
-    /// Requirement: W3.
     #[test]
     fn guest_gets_the_token_of_its_vm_unless_its_monitor_is_open() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -461,7 +453,6 @@ mod tests {
         assert_eq!(monitor_token(Some(&key), &pod, "pg"), None);
     }
 
-    /// Requirement: D1.
     #[test]
     fn disk_on_a_claim_is_refused_on_one_machine_with_what_serves_there() {
         let mut spec = VmSpec::default();

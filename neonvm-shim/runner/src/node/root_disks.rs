@@ -34,7 +34,6 @@ const DISKS: &str = "disks";
 /// Why a pod cannot have its VM's disk now.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskClaimError {
-    /// The API.
     #[error("cannot read the VM object, whose uid says whether the disk is its own")]
     Api(#[from] kube::Error),
     /// No such VM.
@@ -64,15 +63,12 @@ pub(super) enum DiskClaimError {
     Image {
         /// Name of the image.
         image: String,
-        /// Its digest.
         digest: String,
-        /// Why.
         source: ImageError,
     },
     /// The image of a new disk.
     #[error(transparent)]
     NewImage(#[from] ImageError),
-    /// The record.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// A file operation.

@@ -28,11 +28,9 @@ const INTERNAL: &str = "internal.";
 pub(super) struct Saved {
     /// The VM, without the size it has now.
     pub(super) vm: Value,
-    /// Secrets.
     pub(super) secrets: Vec<Value>,
     /// Names of those secrets that the VM owns.
     pub(super) owned_secrets: Vec<String>,
-    /// Config maps.
     pub(super) config_maps: Vec<Value>,
 }
 

@@ -33,11 +33,9 @@ pub(super) enum VolumeError {
     /// No such object.
     #[error("volume {volume:?}: {kind} {object:?} is not there, create it")]
     Missing {
-        /// The volume.
         volume: String,
         /// What it is made of.
         kind: Kind,
-        /// Its name.
         object: String,
     },
     /// No such key.
@@ -45,27 +43,17 @@ pub(super) enum VolumeError {
         "volume {volume:?}: {kind} {object:?} has no key {key:?}, add it or take it from items"
     )]
     Key {
-        /// The volume.
         volume: String,
         /// What it is made of.
         kind: Kind,
-        /// Its name.
         object: String,
-        /// The key.
         key: String,
     },
-    /// The API.
     #[error("volume {0:?}: the API does not answer")]
     Api(String, #[source] kube::Error),
     /// A mount path that may lead out of the VM's directory.
     #[error("volume {volume:?}: mountPath {path:?} {MOUNT_PATH_RULE}")]
-    MountPath {
-        /// The volume.
-        volume: String,
-        /// The path.
-        path: String,
-    },
-    /// The directory.
+    MountPath { volume: String, path: String },
     #[error("volume {0:?}: its files cannot be written")]
     Write(String, #[source] FilesError),
 }

@@ -52,7 +52,6 @@ pub(super) struct Wish {
     pub(super) seen_deleted: bool,
 }
 
-/// A worker.
 pub(super) struct Worker {
     pub(super) params: NodeParams,
     pub(super) addresses: AddressBook,

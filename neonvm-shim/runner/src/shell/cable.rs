@@ -25,7 +25,6 @@ pub enum TunError {
     /// The device file.
     #[error("cannot make {TUN}: give the pod's container that device, or the capability MKNOD")]
     Device(#[source] io::Error),
-    /// The interface.
     #[error(
         "cannot make the interface {0}: the pod's container needs the capability NET_ADMIN for it"
     )]

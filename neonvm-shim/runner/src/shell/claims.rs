@@ -47,7 +47,6 @@ pub enum ClaimError {
     Refused {
         /// The directory of the claim.
         dir: PathBuf,
-        /// Why.
         refusal: Refusal,
     },
     /// Something else than a file.
@@ -67,21 +66,14 @@ pub enum ClaimError {
          restore it from a backup"
     )]
     Short {
-        /// The disk.
         path: PathBuf,
-        /// Its size.
         found: u64,
         /// The size it had.
         bytes: u64,
     },
     /// It cannot be made.
     #[error("cannot make {path}; is there room on the claim?")]
-    Make {
-        /// The disk.
-        path: PathBuf,
-        /// Why.
-        source: DiskError,
-    },
+    Make { path: PathBuf, source: DiskError },
     /// The record is none.
     #[error("{0} is malformed: restore it")]
     Malformed(PathBuf, #[source] serde_json::Error),

@@ -181,7 +181,6 @@ async fn admit(State(token): State<Token>, request: Request, next: Next) -> Resp
         .into_response()
 }
 
-/// `?after=GEN&wait_ms=MS`.
 #[derive(Debug, Default, Deserialize)]
 struct Wait {
     after: Option<u64>,
@@ -198,7 +197,6 @@ async fn state(State(mut handle): State<Handle>, Query(wait): Query<Wait>) -> Js
     Json(handle.state.borrow().clone())
 }
 
-/// `?over=N`.
 #[derive(Debug, Deserialize)]
 struct Over {
     over: Option<u64>,

@@ -35,7 +35,7 @@ pub enum DriveError {
         /// Why.
         source: io::Error,
     },
-    /// Its volume.
+    /// The files of a volume cannot be read.
     #[error(
         "disk {name}: cannot read its files in {path}; is the secret or config map there, with all its keys?"
     )]

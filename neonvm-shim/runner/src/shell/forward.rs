@@ -82,7 +82,6 @@ fn write(mut lines: mpsc::Receiver<Vec<u8>>, mut out: impl Write) {
     }
 }
 
-/// One log.
 struct Stream {
     log: Arc<KeptLog>,
     lines: Lines,

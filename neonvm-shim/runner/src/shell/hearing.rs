@@ -134,7 +134,6 @@ impl Supervisor {
             || self.outgoing.as_ref().is_some_and(Outgoing::is_handed_over)
     }
 
-    /// Its daemon.
     pub(super) fn daemon(&self) -> Daemon {
         Daemon {
             address: SocketAddrV4::new(self.config.pod_ip, GUESTD_FORWARD),

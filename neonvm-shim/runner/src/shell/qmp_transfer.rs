@@ -61,7 +61,6 @@ impl Side {
 /// How a QEMU reaches the one that its guest goes to.
 #[derive(Debug)]
 pub enum Via {
-    /// It dials.
     Address(SocketAddrV4),
     /// It is given a connection.
     Descriptor(OwnedFd),

@@ -12,9 +12,7 @@ use crate::core::transfer::Incoming;
 /// What came of an action.
 #[derive(Debug)]
 pub enum RoomNews {
-    /// Of [`RoomAction::Look`].
     Looked(Result<Standing, QmpFailure>),
-    /// Of [`RoomAction::GoOn`].
     WentOn(Result<(), QmpFailure>),
 }
 

@@ -24,10 +24,8 @@ const CHECK_LEAKS: i32 = 3;
 /// Why a root disk that stays cannot be used. The disk is as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum RootDiskError {
-    /// The record.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// No record.
     #[error(
         "{0} has no {RECORD_FILE}, which says whose disk it is and what it lies over: restore it"
     )]
@@ -40,7 +38,6 @@ pub enum RootDiskError {
     /// The disk lies over another file than the VM's image.
     #[error("{path} lies over {found:?} instead of {wanted:?}: put back the VM's own disk")]
     OtherImage {
-        /// The disk.
         path: PathBuf,
         /// What its header says.
         found: String,
@@ -53,19 +50,13 @@ pub enum RootDiskError {
     /// It is not whole.
     #[error("{path} is damaged: {report}; nothing was changed, restore it from a backup")]
     Damaged {
-        /// The disk.
         path: PathBuf,
         /// What `qemu-img` says.
         report: String,
     },
     /// It cannot be made or made larger.
     #[error("cannot make or grow {path}; is there room on its file system?")]
-    Make {
-        /// The disk.
-        path: PathBuf,
-        /// Why.
-        source: DiskError,
-    },
+    Make { path: PathBuf, source: DiskError },
     /// A program could not be run.
     #[error(transparent)]
     Tool(DiskError),

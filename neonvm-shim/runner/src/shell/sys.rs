@@ -19,10 +19,8 @@ const SET_PERSIST: Opcode = 0x4004_54cb;
 /// `IFF_TAP`, `IFF_NO_PI`, `IFF_VNET_HDR`: frames, with nothing before them but what virtio puts
 /// there.
 const FRAMES: u16 = 0x0002 | 0x1000 | 0x4000;
-/// `IFF_MULTI_QUEUE`.
 const QUEUES: u16 = 0x0100;
 
-/// `struct ifreq`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Request {

@@ -25,7 +25,7 @@ pub enum KernelError {
     /// A link that was there a moment ago.
     #[error("{0} has gone meanwhile")]
     Gone(&'static str),
-    /// The program.
+    /// The iptables of the node cannot be executed.
     #[error(
         "cannot execute {0}: name the iptables of this node with --iptables, or leave rules alone with --exempt=none"
     )]

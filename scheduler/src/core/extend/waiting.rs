@@ -133,7 +133,6 @@ impl WaitingPods {
             .min()
     }
 
-    /// See [`crate::core::Core::digest`].
     pub(super) fn digest(&self, hasher: &mut impl Hasher) {
         (&self.by_uid, self.is_adopted).hash(hasher);
     }

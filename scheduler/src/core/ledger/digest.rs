@@ -7,12 +7,10 @@ use protocol::permit::NamespacedName;
 use super::{Ledger, vm_key};
 
 impl Ledger {
-    /// See [`crate::core::Core::digest`].
     pub(in crate::core) fn digest(&self, hasher: &mut impl Hasher) {
         (&self.nodes, &self.pods, &self.vms).hash(hasher);
     }
 
-    /// See [`crate::core::Core::digest_of`].
     pub(in crate::core) fn digest_of(&self, vm: &NamespacedName, hasher: &mut impl Hasher) {
         for pod in self.pods_of(vm) {
             pod.hash(hasher);
@@ -20,7 +18,6 @@ impl Ledger {
         self.vm(vm).hash(hasher);
     }
 
-    /// See [`crate::core::Core::digest_shared`].
     pub(in crate::core) fn digest_shared(&self, hasher: &mut impl Hasher) {
         self.nodes.hash(hasher);
         for pod in self.pods.values() {

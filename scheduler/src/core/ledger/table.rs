@@ -16,10 +16,8 @@ const NOWHERE: u32 = u32::MAX;
 
 /// Something that knows its key, which does not change as long as it is in a [`Table`].
 pub(super) trait Keyed {
-    /// The key.
     type Key: Ord + Clone + Hash;
 
-    /// Its key.
     fn key(&self) -> &Self::Key;
 }
 

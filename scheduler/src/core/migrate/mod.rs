@@ -156,7 +156,6 @@ impl Migrate {
         }
     }
 
-    /// See [`super::Core::is_drained`].
     pub(super) fn is_drained(&self) -> bool {
         self.calls.is_empty()
     }
@@ -170,7 +169,6 @@ impl Migrate {
         self.timers.next()
     }
 
-    /// See [`super::Core::digest`].
     pub(super) fn digest(&self, hasher: &mut impl Hasher) {
         (&self.known, &self.begun, &self.past, &self.timers).hash(hasher);
         for call in self.calls.values() {
@@ -530,7 +528,6 @@ impl Migrate {
         self.looks.get(node).map_or(Value::Null, |look| json!(look))
     }
 
-    /// For people.
     pub(super) fn dump(&self) -> Value {
         let by_name = |key: &NamespacedName| key.to_string();
         let known = self.known.iter().map(|(key, it)| (by_name(key), json!(it)));

@@ -9,7 +9,6 @@ use protocol::time::Timestamp;
 use super::{Flight, Permits, TicketId, Timer};
 
 impl Permits {
-    /// See [`crate::core::Core::digest`].
     pub(in crate::core) fn digest(&self, hasher: &mut impl Hasher) {
         (&self.tickets, &self.fair).hash(hasher);
         for (vm, desk) in &self.desks {
@@ -35,7 +34,6 @@ impl Permits {
         timers.hash(hasher);
     }
 
-    /// See [`crate::core::Core::digest_of`].
     pub(in crate::core) fn digest_of(&self, vm: &NamespacedName, hasher: &mut impl Hasher) {
         // A request is told by its place among those of its VM.
         let tickets = self.tickets.iter().filter(|(_, ticket)| ticket.vm == *vm);
@@ -67,7 +65,6 @@ impl Permits {
         timers.hash(hasher);
     }
 
-    /// See [`crate::core::Core::digest_shared`].
     pub(in crate::core) fn digest_shared(&self, hasher: &mut impl Hasher) {
         self.fair.hash(hasher);
     }

@@ -20,7 +20,6 @@ fn outcomes(answer: &Answer) -> [Outcome; 2] {
     [decision.verdicts.cpu.outcome, decision.verdicts.mem.outcome]
 }
 
-/// Requirement: W6
 #[test]
 fn forged_last_permit_is_permitted_and_written_nothing_beyond_what_is_approved() {
     let held = size(500, 2);
@@ -43,7 +42,6 @@ fn forged_last_permit_is_permitted_and_written_nothing_beyond_what_is_approved()
     }
 }
 
-/// Requirement: W6
 #[test]
 fn forged_last_permit_below_the_largest_size_is_not_accepted_as_a_fact() {
     let mut rig = Rig::new(size(0, 0), Some(size(500, 2)));
@@ -55,7 +53,6 @@ fn forged_last_permit_below_the_largest_size_is_not_accepted_as_a_fact() {
     assert_eq!(rig.reserved(), size(1_000, 2), "the agent may be using it");
 }
 
-/// Requirement: W6
 #[test]
 fn claim_for_one_resource_leaves_the_other_to_be_granted() {
     let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
@@ -117,7 +114,6 @@ fn claim_is_verified_once_and_refused_when_the_object_cannot_be_read() {
     assert!(reads(&actions).is_empty() && writes(&actions).is_empty());
 }
 
-/// Requirement: W6
 #[test]
 fn wish_above_the_largest_size_is_cut_to_it_and_says_so() {
     let mut rig = Rig::new(size(9_000, 64), Some(size(500, 2)));
@@ -149,7 +145,6 @@ fn wish_above_the_largest_size_makes_no_more_pressure_than_the_largest_size() {
     assert!(pressure.cpu <= total - has, "{pressure:?}");
 }
 
-/// Requirement: W6
 #[test]
 fn forged_annotation_is_no_room_and_is_repaired_by_the_next_request() {
     let held = size(500, 2);

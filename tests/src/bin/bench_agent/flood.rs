@@ -22,7 +22,6 @@ const WISH_TARGET_P50_MS: f64 = 100.0;
 /// Time in which the first bursts end and those that flood are left for the first times.
 const TURN: Duration = Duration::from_secs(60);
 
-/// One measurement.
 struct Costs {
     /// Part of a processor.
     cpu: f64,

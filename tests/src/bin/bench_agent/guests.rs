@@ -51,7 +51,6 @@ pub(super) enum Temper {
     Lies,
 }
 
-/// One guest.
 struct Guest {
     /// Load average shown, bits of an `f64`.
     load: AtomicU64,
@@ -66,7 +65,6 @@ struct Guest {
     approvals: AtomicUsize,
 }
 
-/// All guests.
 #[derive(Clone)]
 pub(super) struct Guests {
     all: Arc<Vec<Arc<Guest>>>,

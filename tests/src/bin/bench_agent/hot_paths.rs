@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result};
 use bellows_tests::figures::Figure;
 
-/// Nanoseconds.
 const TARGETS: [(&str, f64); 3] = [
     ("decision_ns", 1_000.0),
     ("decision_journaled_ns", 3_000.0),

@@ -32,7 +32,6 @@ pub(super) struct World {
     dir: TempDir,
     bin_dir: PathBuf,
     block: u8,
-    /// The API.
     pub(super) client: kube::Client,
     permits: std::net::SocketAddr,
     http: reqwest::Client,
@@ -42,7 +41,6 @@ pub(super) struct World {
 
 /// A running agent.
 pub(super) struct Agent {
-    /// Its process.
     pub(super) process: Process,
     log: PathBuf,
     metrics: String,
@@ -114,7 +112,6 @@ impl World {
         })
     }
 
-    /// The VirtualMachines.
     pub(super) fn vms(&self) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), "default", &vm_resource())
     }

@@ -22,7 +22,6 @@ use super::api::{Played, PlayedApi, name};
 /// How the leader ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// `kill -9`.
     Kill,
     /// SIGTERM: it hands over.
     Term,

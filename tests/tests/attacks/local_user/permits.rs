@@ -112,7 +112,6 @@ async fn bound_pod(site: &Site) -> String {
     .unwrap()
 }
 
-/// Requirement: W4.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_user_gets_no_permit_and_reads_neither_state_nor_metrics() {
     let site = Site::fresh().await.unwrap();
@@ -192,7 +191,6 @@ async fn local_user_gets_no_permit_and_reads_neither_state_nor_metrics() {
     }
 }
 
-/// Requirement: W3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_user_does_not_take_the_agents_place_at_a_monitor() {
     if !guest_or_skip("local_user_does_not_take_the_agents_place_at_a_monitor") {

@@ -39,7 +39,6 @@ fn attempt(ip: &str, role: &str, guess: Option<&str>, sql: &str) -> Outcome {
     }
 }
 
-/// Requirement: W5.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_user_gets_no_session_of_a_guests_postgres() {
     if !guest_or_skip("local_user_gets_no_session_of_a_guests_postgres") {

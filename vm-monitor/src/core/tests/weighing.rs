@@ -47,7 +47,6 @@ fn zones_are_read_once_while_the_machine_keeps_its_size() {
     assert_eq!(bench.zone_reads, 3, "a minute is over");
 }
 
-/// Requirement: N27.
 #[test]
 fn shrink_is_judged_by_new_zones_where_free_memory_has_become_short() {
     let mut bench = guest(Bytes::gib(3));

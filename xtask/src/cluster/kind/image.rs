@@ -20,7 +20,6 @@ use crate::{setup, shell};
 const REFERENCE: &str = "bellows/kind-image:1.34";
 /// What lies in the folder of that name.
 const ARCHIVE: &str = "node.tar";
-/// Makes it.
 const SCRIPT: &str = include_str!("image.sh");
 /// What it is made of.
 const CONTENT: [&str; 5] = ["plane", "kubelet", "kubeadm", "coredns", "node"];
@@ -79,7 +78,6 @@ impl Parts {
     }
 }
 
-/// `NAME='VALUE'`.
 pub(super) fn assignment(name: &str, value: &Path) -> String {
     let value = value.display().to_string().replace('\'', r"'\''");
     format!("{name}='{value}'\n")

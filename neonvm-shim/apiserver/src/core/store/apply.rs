@@ -14,7 +14,6 @@ use crate::core::ownership;
 use crate::core::schema::prune;
 
 impl Store {
-    /// Server-side apply.
     pub(super) fn apply_config(
         &mut self,
         context: &mut Context,

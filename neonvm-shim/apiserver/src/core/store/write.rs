@@ -56,7 +56,6 @@ impl Store {
         found.cloned().ok_or_else(|| context.not_found(name))
     }
 
-    /// POST.
     pub(super) fn create(
         &mut self,
         context: &mut Context,
@@ -161,7 +160,6 @@ impl Store {
         Ok(())
     }
 
-    /// PUT.
     pub(super) fn update(
         &mut self,
         context: &mut Context,
@@ -203,7 +201,6 @@ impl Store {
         Ok((200, Body::Object(object)))
     }
 
-    /// PATCH.
     pub(super) fn patch(
         &mut self,
         context: &mut Context,
@@ -334,7 +331,6 @@ impl Store {
         }
     }
 
-    /// Keeps `managedFields`.
     fn own(&self, context: &Context, old: Option<&Value>, value: &mut Value) {
         let api_version = context.form.api_version();
         let schema = &context.form.stored.storage_version().schema;

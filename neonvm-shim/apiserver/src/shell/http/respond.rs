@@ -20,7 +20,6 @@ pub(super) enum Shape {
     Object,
     /// A table for people.
     Table,
-    /// Only metadata.
     Metadata,
 }
 

@@ -23,7 +23,6 @@ use crate::shell::hub::{Notice, Watch, WatchRefused};
 
 /// Length of a watch whose client does not say; the real server picks 30 to 60 minutes.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
-/// Longest watch.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// What a watch's query asks.

@@ -15,7 +15,6 @@ pub(crate) const HOUR: i64 = 3_600_000_000;
 pub(crate) enum Manner {
     /// A certificate of 24 hours.
     Signs,
-    /// Nothing.
     Ponders,
     /// It says no.
     Denies,

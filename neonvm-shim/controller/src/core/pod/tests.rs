@@ -439,7 +439,6 @@ fn guest_ports_follow_the_runners() {
     );
 }
 
-/// Requirement: D1.
 #[test]
 fn runner_knows_its_vm_by_uid_where_disks_lie_on_claims_and_nowhere_else() {
     let mut vm = sample_vm();

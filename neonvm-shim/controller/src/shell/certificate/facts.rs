@@ -61,7 +61,6 @@ pub(super) fn temporary(secret: Option<&Value>, owner: &Value) -> TemporaryKey {
     key.map_or(TemporaryKey::Unusable, TemporaryKey::Key)
 }
 
-/// The CertificateRequest.
 pub(super) fn request(object: Option<&Value>, owner: &Value) -> Request {
     let Some(object) = object else {
         return Request::Absent;

@@ -285,7 +285,7 @@ pub enum Problem {
     /// A size too small.
     #[error("its size {0} is less than 8Mi")]
     Small(u64),
-    /// No source.
+    /// The disk names no source.
     #[error(
         "it has none of emptyDisk, configMap, secret, tmpfs and persistentVolumeClaim, say one"
     )]

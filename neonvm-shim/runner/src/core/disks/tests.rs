@@ -117,7 +117,6 @@ fn labels_fit_their_file_systems_and_stay_apart() {
     assert_ne!(one, other);
 }
 
-/// Requirement: W3.
 #[test]
 fn monitors_token_is_on_the_runtime_drive_for_root_of_the_guest_alone() {
     let planned = |token: Option<&str>| {
@@ -148,7 +147,6 @@ fn monitors_token_is_on_the_runtime_drive_for_root_of_the_guest_alone() {
     );
 }
 
-/// Requirement: D1.
 #[test]
 fn disk_on_a_claim_is_a_drive_that_the_guest_mounts_and_keeps_as_it_is() {
     let claimed = json!({"name": "data", "mountPath": "/data",

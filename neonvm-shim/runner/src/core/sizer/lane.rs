@@ -20,7 +20,6 @@ const LOOK_IDLE: Span = Span::from_secs(5);
 const RETRY_FIRST: Span = Span::from_millis(250);
 /// Longest pause after a refused command.
 const RETRY_MOST: Span = Span::from_secs(5);
-/// Pause afterwards.
 pub(super) const LOOK_SLOW: Span = Span::from_secs(1);
 
 /// A lane: at most one command under way, a time for the next look, a pause that grows.

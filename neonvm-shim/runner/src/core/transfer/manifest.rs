@@ -241,7 +241,6 @@ const WORD: (&str, fn(&str) -> bool) = ("a word of letters, digits, '.', '_' and
     !text.is_empty() && text.bytes().all(is_of)
 });
 
-/// Hardware addresses.
 const ADDRESS: (&str, fn(&str) -> bool) = ("a hardware address", |text| {
     let is_pair = |pair: &str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
     text.split(':').count() == 6 && text.split(':').all(is_pair)

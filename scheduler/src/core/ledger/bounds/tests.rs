@@ -112,7 +112,6 @@ fn reserved(ledger: &Ledger) -> (u128, u128) {
     (load.reserved.cpu, load.reserved.mem / u128::from(GIB))
 }
 
-/// Requirement: W6
 #[test]
 fn approved_annotation_above_the_largest_size_counts_that_size_and_is_an_anomaly() {
     let mut words = Words {
@@ -133,7 +132,6 @@ fn approved_annotation_above_the_largest_size_counts_that_size_and_is_an_anomaly
     assert_eq!(ledger.audit(), Ok(()));
 }
 
-/// Requirement: W6
 #[test]
 fn use_raised_by_hand_reserves_no_more_than_the_largest_size_and_the_node() {
     let small = Words {
@@ -159,7 +157,6 @@ fn use_raised_by_hand_reserves_no_more_than_the_largest_size_and_the_node() {
     assert_eq!(ledger.audit(), Ok(()));
 }
 
-/// Requirement: W6
 #[test]
 fn use_above_what_was_permitted_is_counted_up_to_the_largest_size() {
     let words = Words {
@@ -170,7 +167,6 @@ fn use_above_what_was_permitted_is_counted_up_to_the_largest_size() {
     assert_eq!(reserved(&after(&words)), (2_000, 2));
 }
 
-/// Requirement: W6
 #[test]
 fn overcommit_of_a_thousand_does_not_put_64_gib_on_a_node_of_6() {
     let words = Words {
@@ -211,7 +207,6 @@ fn ordinary_overcommit_counts_as_in_the_deployed_scheduler() {
     }
 }
 
-/// Requirement: W6
 #[test]
 fn namespace_may_allow_more_overcommit_and_a_node_only_less() {
     let mut rules = Config::default().settings(true, true).rules;

@@ -90,7 +90,6 @@ fn n44_what_the_target_cannot_take_is_told_and_the_guest_stays() {
     world.assert_tidy();
 }
 
-/// Requirement: D1.
 #[test]
 fn guest_with_disks_on_claims_is_not_moved_and_its_claims_are_named() {
     let mut world = World::with(&json!({}), Settings::cluster("runner:1"));

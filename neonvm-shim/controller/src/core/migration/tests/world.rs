@@ -22,10 +22,8 @@ use crate::core::{Moment, Settings};
 
 /// Where the guest goes from.
 pub(super) const SOURCE: &str = "example-first";
-/// The migration.
 pub(super) const MOVE: &str = "m";
 
-/// One QEMU.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Qemu {
     pub(super) state: RunnerState,
@@ -616,7 +614,6 @@ impl World {
     }
 }
 
-/// RFC 7386.
 pub(super) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(members) = patch else {
         *target = patch.clone();

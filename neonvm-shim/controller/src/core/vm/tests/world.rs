@@ -601,7 +601,6 @@ impl World {
     }
 }
 
-/// RFC 7386.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(members) = patch else {
         *target = patch.clone();
