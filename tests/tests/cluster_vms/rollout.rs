@@ -61,11 +61,13 @@ async fn two_of_which_one_leads(world: &World, gone: &[String]) -> Result<String
     .await
 }
 
-/// Has the agents size the VM.
+/// Has the agents size the VM, within bounds: a guest that load has grown leaves a node of two CPUs
+/// no space for another scheduler, which then preempts the guest's pod.
 pub(super) async fn begin(world: &World) -> Result<Value> {
     let vm = world.vm().await?;
     world.mode("full")?;
     world.is_sized(true)?;
+    size(world, "250m", "1Gi").await?;
     Ok(vm)
 }
 
