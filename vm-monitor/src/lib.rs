@@ -38,9 +38,9 @@ pub enum BindError {
     /// An address that could not be bound.
     #[error("cannot listen on {addr}")]
     Address {
-        /// The address.
+        /// Address from `--addr` or `--metrics-addr`: a socket address or a vsock port.
         addr: Address,
-        /// Why.
+        /// Error of the operating system, for example that the address is in use.
         #[source]
         source: io::Error,
     },

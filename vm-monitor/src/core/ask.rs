@@ -12,11 +12,11 @@ use super::Monitor;
 /// Growth that was asked for, with what it rested on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Ask {
-    /// When.
+    /// Monotonic time of the request; a second request within `upscale_interval` is not sent.
     pub at: Timestamp,
-    /// Why.
+    /// Trigger that caused the request. With `ask_details` agreed, it goes to the agent.
     pub reason: AskReason,
-    /// Use then.
+    /// Newest reading of memory use at that time; `None` before the session's first reading.
     pub used: Option<Bytes>,
     /// The threshold then.
     pub threshold: Option<Bytes>,

@@ -35,7 +35,7 @@ pub enum CacheFailure {
     /// The database answers, and has no such setting.
     #[error("the database has no setting {setting}")]
     NoSuchSetting {
-        /// Its name.
+        /// Setting from `--file-cache-setting` that the database does not have.
         setting: String,
     },
     /// The database does not answer.
@@ -56,7 +56,7 @@ pub enum CacheFailure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheState {
-    /// Not ours.
+    /// The monitor never sets the cache: [`CacheMode::Off`].
     Off,
     /// Not tried yet.
     Unknown,
@@ -67,12 +67,13 @@ pub enum CacheState {
     },
     /// Tried, and there is nothing to manage for now. Tried again at each chance.
     NotManaged {
-        /// Why.
+        /// Failure of the newest attempt, excused in [`CacheMode::Auto`].
         why: CacheFailure,
     },
     /// Ours, but the last attempt failed.
     Failing {
-        /// Why.
+        /// Failure of the newest attempt. A request that waited for it was answered
+        /// `InternalError`.
         why: CacheFailure,
     },
 }

@@ -64,7 +64,7 @@ pub enum Refusal {
     TooFewSamples {
         /// Readings there are.
         have: usize,
-        /// Readings needed.
+        /// Fewest readings to decide with: `min_samples` of the [`Rules`].
         need: usize,
     },
     /// What was in use a moment ago does not fit under the threshold of the new size.
@@ -110,7 +110,7 @@ pub enum Refusal {
     TooLow {
         /// The threshold of the new size.
         threshold: Bytes,
-        /// Mean use.
+        /// Mean of the readings in the window, with what is in swap.
         in_use: Bytes,
         /// What must stay free between the two.
         buffer: Bytes,
@@ -167,7 +167,7 @@ impl Refusal {
 pub enum Failure {
     /// The newest reading is too old, though no attempt failed: we have not been running.
     Stale {
-        /// Its age.
+        /// Time since the newest reading, longer than `max_age` of the [`Rules`].
         age: Span,
     },
     /// The file cache could not be set.
@@ -177,7 +177,7 @@ pub enum Failure {
     },
     /// More requests are waiting than a sane agent sends.
     Busy {
-        /// How many.
+        /// Requests waiting when this one came: the queue's limit of 32.
         waiting: usize,
     },
 }
@@ -186,22 +186,22 @@ pub enum Failure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Yes.
+    /// Use fits into the new size. Squeeze, hooks and file cache can still stop the shrink.
     Approve(Approval),
-    /// No.
+    /// The VM must keep its size for now. The agent keeps that answer for a while.
     Refuse(Refusal),
-    /// Cannot say.
+    /// The rule could not be applied. The agent gets an `InternalError`.
     Fail(Failure),
 }
 
 /// What a verdict rests on.
 #[derive(Debug, Clone, Copy)]
 pub struct Basis<'a> {
-    /// The numbers.
+    /// Numbers of the memory rules: reserve, headroom, buffer, least readings, age.
     pub rules: &'a Rules,
     /// What is watched.
     pub watched: Watched,
-    /// The readings.
+    /// Newest readings of memory use in this session, with the failure of the newest attempt.
     pub window: &'a Window,
     /// The threshold in force.
     pub threshold: Option<Bytes>,

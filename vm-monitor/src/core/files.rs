@@ -116,9 +116,9 @@ pub fn anon_of_meminfo(text: &[u8]) -> Result<Bytes, &'static str> {
 /// What the agent reads of `/proc/meminfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct MachineMemory {
-    /// `MemTotal`.
+    /// `MemTotal`: all memory that the kernel manages, a little less than is plugged.
     pub total: Bytes,
-    /// `MemAvailable`.
+    /// `MemAvailable`: the kernel's estimate of what programs can get without swapping.
     pub available: Bytes,
     /// `Cached`: the page cache without swap cache and buffers.
     pub cached: Bytes,
@@ -140,7 +140,7 @@ pub fn machine_memory(text: &[u8]) -> Result<MachineMemory, &'static str> {
 /// What a shrink is held against of `/proc/meminfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineRoom {
-    /// `MemTotal`.
+    /// `MemTotal`: all memory that the kernel manages, a little less than is plugged.
     pub total: Bytes,
     /// Free memory and page cache; none from a kernel that does not tell them apart.
     pub idle: Option<Bytes>,

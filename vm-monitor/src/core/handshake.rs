@@ -80,7 +80,7 @@ impl HandshakeFailure {
 /// A handshake that fails: why, and what to tell the peer before closing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// Why.
+    /// Reason for the log and for the counter of failed handshakes; the peer gets `answer`.
     pub failure: HandshakeFailure,
     /// The answer, `{"error":"…"}`.
     pub answer: VersionResponse,

@@ -136,7 +136,7 @@ pub enum Received {
     /// A text frame past [`MONITOR_FRAME_LIMIT_BYTES`], read and dropped: answered, and the
     /// connection lives on.
     TooLarge {
-        /// Its length.
+        /// Length of the frame's text in UTF-8 bytes.
         bytes: usize,
     },
     /// A text frame that is no UTF-8: answered, and the connection must end (RFC 6455 §8.1).
@@ -145,13 +145,13 @@ pub enum Received {
     FarTooLarge,
 }
 
-/// Something happened.
+/// Input of the core, from connections, readings and finished actions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// An agent has completed its handshake: it is the one from now on.
     AgentReady {
-        /// Its connection.
+        /// Connection of the new agent. An earlier agent's connection is closed as replaced.
         connection: ConnectionId,
         /// The version both speak.
         version: Version,
@@ -162,14 +162,14 @@ pub enum Event {
     HandshakeFailed(HandshakeFailure),
     /// A connection has ended.
     AgentGone {
-        /// Which.
+        /// Connection that has ended. One that is no longer served changes nothing.
         connection: ConnectionId,
     },
     /// A frame came.
     Received {
         /// Over which connection.
         connection: ConnectionId,
-        /// What.
+        /// Text of the frame, or why the core gets none.
         what: Received,
     },
     /// The bound on memory use was read; `None` where there is no such figure.
@@ -190,7 +190,7 @@ pub enum Event {
     ZonesRead(Option<Zones>),
     /// A step of the soft squeeze has ended and was looked at.
     Squeezed {
-        /// Of which squeeze.
+        /// Number from [`Action::Squeeze`]. One of an earlier squeeze is ignored.
         operation: OperationId,
         /// The figures after it; none where the group cannot be squeezed or its figures not be
         /// read.
@@ -198,9 +198,10 @@ pub enum Event {
     },
     /// The hooks have ended: all were content, or the first that was not.
     HooksDone {
-        /// Which run of them.
+        /// Number from [`Action::RunHooks`]. One that no job waits for is ignored.
         operation: OperationId,
-        /// How.
+        /// `Err` holds the first hook's veto. It refuses a shrink, and is only logged after a
+        /// growth.
         outcome: Result<(), HookVeto>,
     },
     /// What the guest sees of its size was read.
@@ -209,9 +210,9 @@ pub enum Event {
     Measured(Box<GuestMetrics>),
     /// An attempt to set the file cache has ended.
     CacheSet {
-        /// Which.
+        /// Number from [`Action::SetFileCache`]. One that no job waits for is ignored.
         operation: OperationId,
-        /// How.
+        /// Sizes before and after, or why the database did not take the size.
         outcome: Result<CacheChange, CacheFailure>,
     },
 }
@@ -232,44 +233,44 @@ pub enum CloseReason {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Read the bound on memory use now and tell.
+    /// Read the bound on memory use now; [`Event::Probed`] brings it.
     Probe,
-    /// Read memory use now and tell.
+    /// Read memory use now; [`Event::Sampled`] brings it.
     Sample,
-    /// Read the figures of the estimator's step and tell.
+    /// Read the figures of the estimator's step; [`Event::Gauged`] brings them.
     Gauge,
     /// Take this much from the group.
     Reclaim {
-        /// How much.
+        /// Bytes to reclaim. The kernel may reclaim less; the next [`Action::Gauge`] shows it.
         bytes: Bytes,
     },
-    /// Read what weighs on memory beside what is in use and tell.
+    /// Read what weighs on memory beside what is in use; [`Event::Weighed`] brings it.
     Weigh,
-    /// Read the zones of memory and tell.
+    /// Read the zones of memory; [`Event::ZonesRead`] brings them.
     ReadZones,
-    /// Take this much from the group, if anything, then read its figures and tell.
+    /// Take this much from the group, then read its figures; [`Event::Squeezed`] brings them.
     Squeeze {
-        /// Of which squeeze this is a step.
+        /// Number of the squeeze, repeated in [`Event::Squeezed`].
         operation: OperationId,
-        /// How much.
+        /// Bytes to reclaim; 0 reads the figures only.
         bytes: Bytes,
     },
-    /// Run the hooks and tell.
+    /// Run the hooks; [`Event::HooksDone`] brings the outcome.
     RunHooks {
-        /// Under which number to tell.
+        /// Number of this run, repeated in [`Event::HooksDone`].
         operation: OperationId,
-        /// Those of which event.
+        /// Event whose hooks are run.
         event: HookEvent,
-        /// What to tell them.
+        /// Sizes for the hooks' environment variables.
         sizes: HookSizes,
     },
-    /// Read what the guest sees of its size and tell.
+    /// Read what the guest sees of its size; [`Event::Observed`] brings it.
     Observe,
-    /// Read the figures to push and tell.
+    /// Read the figures to push; [`Event::Measured`] brings them.
     Measure,
-    /// Set the file cache and tell.
+    /// Set the file cache; [`Event::CacheSet`] brings the outcome.
     SetFileCache {
-        /// Under which number to tell.
+        /// Number of this attempt, repeated in [`Event::CacheSet`].
         operation: OperationId,
         /// The size wanted, whole MiB, before the database's own maximum.
         size: Bytes,
@@ -278,21 +279,22 @@ pub enum Action {
     Send {
         /// Over which connection.
         connection: ConnectionId,
-        /// What.
+        /// Body of version 1, and the transaction it belongs to. Version 2 uses such frames as
+        /// well.
         frame: MonitorFrame,
     },
     /// Send a frame of version 2.
     SendV2 {
         /// Over which connection.
         connection: ConnectionId,
-        /// What.
+        /// Body that version 1 does not have, and the transaction it belongs to.
         frame: MonitorFrameV2,
     },
     /// End a connection, after what has been sent.
     Close {
-        /// Which.
+        /// Connection to end, by then no longer the one that is served.
         connection: ConnectionId,
-        /// Why.
+        /// Reason, which sets code and text of the WebSocket close frame.
         reason: CloseReason,
     },
 }
@@ -309,7 +311,7 @@ struct Session {
 /// The state for people and tools: `/debug/state`, metrics. Never used for decisions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StateDump {
-    /// The setup.
+    /// Configuration of this process; it does not change while the process runs.
     pub setup: Setup,
     /// The agent being served.
     pub connection: Option<ConnectionId>,
@@ -327,7 +329,7 @@ pub struct StateDump {
     pub total: Option<Bytes>,
     /// The newest readings, oldest first.
     pub samples: Vec<Bytes>,
-    /// Their mean.
+    /// Mean of `samples`, compared with the threshold; `None` without a sample.
     pub mean: Option<Bytes>,
     /// Age of the newest reading, milliseconds.
     pub sample_age_ms: Option<u64>,
@@ -437,7 +439,7 @@ impl Monitor {
         }
     }
 
-    /// Something happened.
+    /// Takes in one event at `now`. What follows from it waits for [`Self::poll_action`].
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
             Event::AgentReady {

@@ -22,7 +22,7 @@ pub enum Scope {
     Machine,
 }
 
-/// How many of them.
+/// How many of the tasks were stalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stall {
@@ -35,9 +35,9 @@ pub enum Stall {
 /// A stall the kernel told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Stalled {
-    /// Whose.
+    /// Group or machine, by the PSI file whose trigger fired.
     pub scope: Scope,
-    /// How many.
+    /// Line of the PSI file on which the trigger was set, `some` or `full`.
     pub stall: Stall,
     /// The machine's memory right after, if it could be read.
     pub machine: Option<MachineMemory>,

@@ -34,7 +34,7 @@ const STILL_GOING: Span = Span::from_secs(5);
 /// for ever.
 const HOLD_LIMIT: Span = Span::from_secs(120);
 
-/// One reading.
+/// Scheduler counters and `MemTotal`, read once each [`PERIOD`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
     /// For each CPU online: how long tasks have run or waited to run there since boot, nanoseconds.

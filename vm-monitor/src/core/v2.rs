@@ -23,9 +23,9 @@ const OBSERVE_EVERY: Span = Span::from_millis(50);
 /// What the guest itself sees of its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Seen {
-    /// CPUs online.
+    /// CPUs online in `/proc/stat`; `None` if it cannot be read.
     pub cpus: Option<u32>,
-    /// `MemTotal`.
+    /// `MemTotal` of `/proc/meminfo`; `None` if it cannot be read.
     pub total: Option<Bytes>,
 }
 

@@ -88,7 +88,7 @@ impl Climb {
         self.points.push_back((now, value));
     }
 
-    /// Forgets everything.
+    /// Drops all readings. The rate is 0 until two new ones show a rise.
     pub fn clear(&mut self) {
         self.points.clear();
     }
@@ -181,7 +181,7 @@ impl Peak {
         above.map(|(began, _)| *began + window + Span(1))
     }
 
-    /// Forgets everything.
+    /// Drops all readings, when a new agent connects. [`Self::highest`] is `None` until the next.
     pub fn clear(&mut self) {
         self.slices.clear();
     }

@@ -167,22 +167,22 @@ enum Manage {
     Auto,
     /// Yes, and do not start without it
     On,
-    /// No
+    /// Leave the file cache alone
     Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Switch {
-    /// Yes
+    /// Turn it on
     On,
-    /// No
+    /// Turn it off
     Off,
 }
 
 /// What the command line comes to.
 #[derive(Debug)]
 pub struct Invocation {
-    /// The configuration.
+    /// Checked values of all options that the monitor runs with.
     pub config: Config,
     /// What to log.
     pub filter: Targets,

@@ -63,7 +63,7 @@ impl SettingName {
         sound.then(|| Self(text.to_owned()))
     }
 
-    /// The name.
+    /// Name as given; it needs no quoting in a statement.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

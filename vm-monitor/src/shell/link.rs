@@ -48,7 +48,7 @@ type Socket = WebSocketStream<TokioIo<Upgraded>>;
 /// What the owner sends to a connection.
 #[derive(Debug)]
 pub enum Outgoing {
-    /// A frame.
+    /// JSON of one frame, sent as one WebSocket text message.
     Text(String),
     /// The end, after what was sent before.
     Close(Goodbye),
@@ -81,7 +81,7 @@ impl Goodbye {
 /// The agent's port: a listener, and what an agent has to show.
 #[derive(Debug)]
 pub struct AgentPort {
-    /// The listener.
+    /// Listener at `--addr`, TCP or vsock.
     pub door: Door,
     /// The token that agents must show, where one is asked for.
     pub token: Option<AgentToken>,
@@ -95,7 +95,7 @@ pub struct AgentPort {
 pub struct Links {
     /// Where events go.
     pub inbox: mpsc::Sender<Inbox>,
-    /// The time.
+    /// Clock of the whole process, for the pause of a peer that sends too fast.
     pub clock: Clock,
     /// From accept to completed handshake.
     pub ready_limit: Duration,

@@ -36,7 +36,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 pub enum Inbox {
     /// A connection has completed its handshake.
     Ready {
-        /// Which.
+        /// Number of the connection, from 1 in order of accept.
         connection: ConnectionId,
         /// The version both speak.
         version: Version,

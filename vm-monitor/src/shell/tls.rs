@@ -36,9 +36,9 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// Which.
+        /// Certificate, key or authority file, as configured.
         path: PathBuf,
-        /// Why.
+        /// Error of opening, examining or reading the file.
         #[source]
         source: io::Error,
     },
@@ -47,13 +47,13 @@ pub enum TlsError {
     KeyIsOpen {
         /// The key's file.
         path: PathBuf,
-        /// Its mode.
+        /// Permission bits of the file, of which some are set for group or others.
         mode: u32,
     },
     /// A file does not hold what it should.
     #[error("{} holds no {what} in PEM form", .path.display())]
     Pem {
-        /// Which.
+        /// Certificate or key file whose content is not PEM of that kind.
         path: PathBuf,
         /// What it should hold.
         what: &'static str,

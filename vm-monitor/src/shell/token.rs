@@ -21,9 +21,9 @@ pub enum TokenError {
     /// The file cannot be read.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// Which.
+        /// Token file, as configured by `--agent-token-file`.
         path: PathBuf,
-        /// Why.
+        /// Error of opening or reading the file.
         #[source]
         source: io::Error,
     },

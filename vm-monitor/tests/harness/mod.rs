@@ -95,7 +95,7 @@ impl Files {
         self.write(&self.cgroup().join("memory.stat"), &text);
     }
 
-    /// CPUs online.
+    /// Writes a `/proc/stat` with this number of CPUs online.
     pub fn set_cpus(&self, count: u32) {
         let lines: String = (0..count).map(|n| format!("cpu{n} 1 2 3 4\n")).collect();
         let stat = self.proc_root().join("stat");
@@ -259,7 +259,7 @@ impl Agent {
         Self::dial(addr).await.version_one().await
     }
 
-    /// Shakes hands.
+    /// Offers version 1 alone, and asserts that the monitor agrees to it.
     pub async fn version_one(mut self) -> Self {
         self.send_text(r#"{"min":1,"max":1}"#).await;
         assert_eq!(self.text().await, r#"{"version":1}"#);
