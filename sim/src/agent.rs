@@ -37,13 +37,13 @@ const ACTIONS_AT_ONCE: usize = 16;
 
 /// The task of one VM.
 pub struct Desk {
-    /// Its number.
+    /// Number of this task; events addressed to an earlier task of the VM are dropped.
     pub id: u64,
     /// The node of its agent.
     pub node: usize,
     /// The shipped core.
     pub core: Core,
-    /// The pod.
+    /// Runner's pod that the VM's status named when the task began; its permits are for it.
     pub pod: NamespacedName,
     /// Uid of the VM.
     pub uid: String,

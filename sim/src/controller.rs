@@ -26,7 +26,7 @@ use crate::world::World;
 /// Actions a core may start at one instant.
 const ACTIONS_AT_ONCE: usize = 64;
 
-/// The process.
+/// The controller's process; there is one, and its tasks are kept with the VMs.
 #[derive(Debug, Default)]
 pub struct ControllerPart {
     /// Whether it runs.

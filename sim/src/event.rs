@@ -19,9 +19,9 @@ use crate::store::{Change, Kind, Object};
 /// Who follows which kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reader {
-    /// The part.
+    /// Part that holds the watch, an agent or scheduler by its number.
     pub part: Part,
-    /// The kind.
+    /// Kind of the objects that the watch reports.
     pub kind: Kind,
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum Sleeper {
 /// One life of a scheduler's replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
-    /// The replica.
+    /// Number of the replica, from 0.
     pub replica: usize,
     /// Counts its lives.
     pub epoch: u64,
@@ -104,9 +104,9 @@ pub(crate) enum Answer {
 /// A call on its way.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    /// By whom.
+    /// Part and request to which the answer goes.
     pub caller: Caller,
-    /// What.
+    /// Request to the API server, with the object's name and content.
     pub operation: Operation,
     /// The size an agent's patch sets: what the VM may yet become.
     pub target: Option<(usize, Resources)>,
@@ -116,9 +116,9 @@ pub(crate) struct Call {
 /// its uid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodId {
-    /// Its name.
+    /// Name of the pod, which a later pod may have again.
     pub name: String,
-    /// Its uid.
+    /// Uid from the API server; no later pod has it again.
     pub uid: String,
 }
 

@@ -16,7 +16,7 @@ pub enum Link {
     Permit,
     /// A frame between agent and monitor.
     Monitor,
-    /// A scrape.
+    /// A page of metrics on its way from the guest to the agent.
     Scrape,
     /// Between controller and runner.
     Runner,
@@ -128,7 +128,7 @@ pub fn rates(level: Level) -> Rates {
 pub struct Tally(BTreeMap<&'static str, u64>);
 
 impl Tally {
-    /// Counts one.
+    /// Adds one to the count of that name, which begins at 0.
     pub fn count(&mut self, what: &'static str) {
         *self.0.entry(what).or_insert(0) += 1;
     }
@@ -145,7 +145,7 @@ impl Tally {
         self.0.iter().map(|(what, count)| (*what, *count))
     }
 
-    /// One count.
+    /// Count of that name; 0 if it never happened.
     #[must_use]
     pub fn get(&self, what: &str) -> u64 {
         self.0.get(what).copied().unwrap_or(0)

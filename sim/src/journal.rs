@@ -15,9 +15,9 @@ const KEPT: usize = 2_000;
 pub enum Part {
     /// The agent of a node.
     Agent(usize),
-    /// The scheduler.
+    /// A replica of the scheduler, by number from 0.
     Scheduler(usize),
-    /// The controller.
+    /// The one controller, with its tasks for all VMs.
     Controller,
     /// The runner of a VM; its QEMU goes on.
     Runner(usize),

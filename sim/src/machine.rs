@@ -37,7 +37,7 @@ const ACTIONS_AT_ONCE: usize = 64;
 
 /// A monitor's process in the guest.
 pub struct MonitorProcess {
-    /// Its number.
+    /// Number of this process; wake-ups meant for an earlier one are dropped.
     pub id: u64,
     /// The shipped core.
     pub core: GuestMonitor,
@@ -51,7 +51,7 @@ pub struct MonitorProcess {
 
 /// A runner's process.
 pub struct RunnerProcess {
-    /// Its number.
+    /// Number of this process; replies meant for an earlier one are dropped.
     pub id: u64,
     /// The shipped core.
     pub sizer: Sizer,
@@ -61,7 +61,7 @@ pub struct RunnerProcess {
 
 /// See the module.
 pub struct Machine {
-    /// Its number.
+    /// Number of this QEMU; events of an earlier one of the VM are dropped.
     pub id: u64,
     /// The pod it is for.
     pub pod: PodId,
@@ -77,9 +77,9 @@ pub struct Machine {
     pub size: u64,
     /// What the runner shows.
     pub state: RunnerState,
-    /// The runner.
+    /// Process that sizes the guest; `None` while it is crashed. The guest runs on without it.
     pub runner: Option<RunnerProcess>,
-    /// The monitor.
+    /// Process in the guest; `None` until the guest is up, and while it is crashed.
     pub monitor: Option<MonitorProcess>,
     /// What its quota may be.
     pub(crate) leave: QuotaLeave,

@@ -65,12 +65,12 @@ pub enum Sabotage {
     KeepAhead,
 }
 
-/// One run.
+/// What determines one run: the same options give the same run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Options {
     /// Everything follows from it.
     pub seed: u64,
-    /// Virtual machines.
+    /// VMs in the world, numbered from 0. None is added or removed later.
     pub vms: usize,
     /// Nodes they share; 0 takes one per eight VMs.
     pub nodes: usize,

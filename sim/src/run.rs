@@ -16,13 +16,13 @@ const LINES: usize = 400;
 pub struct Outcome {
     /// What was asked.
     pub options: Options,
-    /// Steps done.
+    /// Steps taken until the end or the violation.
     pub steps: u64,
     /// Virtual time passed.
     pub virtual_seconds: f64,
     /// Names everything that happened: the same options give the same.
     pub hash: u64,
-    /// Checks made.
+    /// Single checks made. A run with 0 has proved nothing.
     pub checks: u64,
     /// Calms at whose end all was where it should be.
     pub calms: u64,

@@ -31,7 +31,7 @@ pub(crate) const TAKEN_COLD: &str = "lead taken over with lists";
 /// Actions a core may start at one instant.
 const ACTIONS_AT_ONCE: usize = 4_096;
 
-/// The process.
+/// One replica's process, with the permit requests it has not answered.
 #[derive(Default)]
 pub struct SchedulerPart {
     /// The shipped core, while it runs.

@@ -75,7 +75,7 @@ pub struct Whims {
 
 /// A virtual machine and all that is there for it.
 pub struct Vm {
-    /// Name.
+    /// Name of the VM object: `vm-` and the VM's number in four digits.
     pub name: String,
     /// What it does.
     pub load: Load,
@@ -85,7 +85,7 @@ pub struct Vm {
     pub desk: Option<Desk>,
     /// The controller's task.
     pub task: Option<Task>,
-    /// Its QEMU.
+    /// QEMU of its pod; `None` before the node starts one, and after the node has stopped it.
     pub machine: Option<Machine>,
     /// Connections between its agent and its monitor.
     pub connections: BTreeMap<u64, Connection>,
@@ -101,13 +101,13 @@ pub struct Vm {
 pub struct World {
     /// What was asked for.
     pub options: Options,
-    /// Virtual time.
+    /// Virtual time, which moves only from one event to the next.
     pub now: Timestamp,
-    /// Steps done.
+    /// Events handled so far, without wake-ups that were no longer due.
     pub steps: u64,
-    /// The objects.
+    /// Objects of the API server, and changes not yet passed to the watches.
     pub store: Store,
-    /// All VMs.
+    /// VMs by number. None is added or removed during a run.
     pub vms: Vec<Vm>,
     /// Total of each node.
     pub nodes: Vec<Resources>,
@@ -120,7 +120,7 @@ pub struct World {
     pub schedulers: Vec<SchedulerPart>,
     /// The Lease they hold in turn.
     pub(crate) lease: Option<LeaseState>,
-    /// The controller.
+    /// The controller's process; its task for a VM is in [`Vm::task`].
     pub controller: ControllerPart,
     /// Permit requests under way, as the agents see them.
     pub flights: BTreeMap<u64, Flight>,
@@ -132,7 +132,7 @@ pub struct World {
     pub streams: BTreeMap<Reader, StreamState>,
     /// Storm or calm.
     pub weather: Weather,
-    /// Chances now.
+    /// Chances of faults now: those of the run's level in a storm, otherwise 0.
     pub rates: Rates,
     /// Chance of faults and delays.
     pub dice: Dice,
@@ -140,7 +140,7 @@ pub struct World {
     pub load_dice: Dice,
     /// What was done to the world.
     pub tally: Tally,
-    /// What happened.
+    /// Hash of all notes, and the newest of them for the report of a violation.
     pub journal: Journal,
     /// The decision journals of the agents, where they are kept.
     pub(crate) tape: Option<Vec<Record>>,
@@ -366,7 +366,7 @@ impl World {
         self.queue.put(self.now + span, event);
     }
 
-    /// Events waiting.
+    /// Events in the queue, wake-ups that are no longer due included.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.queue.len()

@@ -96,14 +96,14 @@ impl Truth {
 /// The truth about all VMs, and who has to be looked at.
 #[derive(Debug, Default)]
 pub struct Checks {
-    /// By VM.
+    /// What is true of each VM, by its number.
     pub truth: Vec<Truth>,
     touched: BTreeSet<usize>,
     nodes: BTreeSet<usize>,
     node_count: usize,
     pub(crate) names: PodNames,
     violation: Option<Violation>,
-    /// Checks made.
+    /// Single checks so far. A run that reports 0 has proved nothing.
     pub made: u64,
 }
 

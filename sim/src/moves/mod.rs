@@ -47,22 +47,22 @@ const IDLE: u32 = 32;
 pub enum Broken {
     /// Two QEMUs run one VM's guest.
     TwoGuests {
-        /// The VM.
+        /// Number of the VM, from 0.
         vm: usize,
     },
     /// A VM began anew though no QEMU of it was killed.
     LostGuest {
-        /// The VM.
+        /// Number of the VM, from 0.
         vm: usize,
     },
     /// A pod was bound to a node that has no room for it.
     Overcommitted {
-        /// The pod.
+        /// Name of the pod whose binding filled the node past its room.
         pod: String,
     },
     /// After the storm something is not as it should be.
     Unsettled {
-        /// What.
+        /// Sentence that names the VM or migration, and its state.
         what: String,
     },
 }
@@ -85,7 +85,7 @@ impl fmt::Display for Broken {
 pub struct Outcome {
     /// What broke, and at which step.
     pub broken: Option<(u64, Broken)>,
-    /// Steps done.
+    /// Steps taken, those of the calm at the end included.
     pub steps: u64,
     /// Migrations that succeeded, failed, and were called off.
     pub moved: [u32; 3],

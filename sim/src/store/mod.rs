@@ -34,7 +34,7 @@ pub enum Kind {
 pub struct Stored {
     /// The whole object.
     pub value: Value,
-    /// `metadata.resourceVersion`.
+    /// `metadata.resourceVersion` as a number. Each write of any object takes the next one.
     pub version: u64,
     vm: OnceCell<VirtualMachine>,
     pod: OnceCell<Pod>,
@@ -96,7 +96,7 @@ impl Stored {
 /// Something that happened to an object.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// Its kind.
+    /// Kind of the object, by which the change finds its watches.
     pub kind: Kind,
     /// The state after it; the last state if it is gone.
     pub object: Object,
