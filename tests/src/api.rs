@@ -48,10 +48,10 @@ const RIGHTS: [&str; 6] = [
 /// How long a webhook may take to be trusted on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which one.
+/// Program that serves the API in a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
-    /// `neonvm-apiserver`.
+    /// The embedded API server, `neonvm-apiserver`.
     Embedded,
     /// etcd and kube-apiserver.
     Kubernetes,

@@ -18,7 +18,7 @@ use crate::guest::Guest;
 use crate::patience::wait_for;
 use crate::site::{BOOT_PATIENCE, Site};
 
-/// The VM.
+/// Name of the VM whose database is written.
 pub const VM: &str = "durable";
 /// Connections that write.
 const WRITERS: usize = 4;
@@ -29,7 +29,7 @@ const KILL_AFTER_MS: (u64, u64) = (500, 5_000);
 
 /// A site with a VM whose root disk stays.
 pub struct Rig {
-    /// The site.
+    /// Instance of `bellows up` that is killed and started again.
     pub site: Site,
     next: Arc<AtomicI64>,
     acknowledged: BTreeSet<i64>,

@@ -32,11 +32,11 @@ pub struct Bench {
 /// The machine a figure was taken on.
 #[derive(Debug, Serialize)]
 pub struct Machine {
-    /// Processors.
+    /// Processors that this process may use.
     pub cpus: usize,
-    /// Memory, GiB.
+    /// `MemTotal` in GiB, with one decimal.
     pub mem: f64,
-    /// Kernel release.
+    /// Release of the running kernel, as `uname -r` prints it.
     pub kernel: String,
     /// `kvm` or `tcg`, `none` where no guest runs.
     pub accel: String,
@@ -52,14 +52,14 @@ pub enum Better {
     Higher,
 }
 
-/// One figure.
+/// One measured value, with its target where it has one.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// Name, stable.
+    /// Name of the figure, the same from run to run, so that runs can be compared.
     pub name: String,
-    /// Value.
+    /// Measured value, in `unit`.
     pub value: f64,
-    /// Unit.
+    /// Unit of value, target and samples; empty for a plain number.
     pub unit: String,
     /// The promise, if there is one.
     pub target: Option<f64>,

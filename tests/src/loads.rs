@@ -40,7 +40,7 @@ pub enum Load {
     Climb,
 }
 
-/// Every load.
+/// Every load, in the order in which they are run.
 pub const LOADS: [Load; 4] = [Load::Flood, Load::Storm, Load::Leak, Load::Climb];
 
 impl Load {
@@ -79,7 +79,7 @@ pub struct Done {
     pub forked_ms: Option<u64>,
 }
 
-/// One run.
+/// Outcome of one run of a load, by the program, the guest's kernel and the monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     /// What the program says, none if it was killed or failed.
@@ -129,7 +129,7 @@ impl Account {
 pub struct Rig {
     /// Where it runs.
     pub site: Site,
-    /// Its guest.
+    /// Guest of the VM, from which the monitor's metrics are read.
     pub guest: Guest,
 }
 

@@ -42,7 +42,7 @@ impl From<IpAddr> for Name {
     }
 }
 
-/// Who signs.
+/// Certificate authority of a test, with a fresh key.
 #[derive(Debug)]
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -107,7 +107,7 @@ impl Authority {
 /// A certificate and its key, PEM.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The certificate.
+    /// Certificate for the requested name, PEM.
     pub cert: String,
     /// Its private key.
     pub key: String,

@@ -52,7 +52,7 @@ pub struct Skip {
 pub struct Attempt {
     /// The test's name.
     pub test: String,
-    /// From 1.
+    /// Number of the attempt: 1 for the first run of the test.
     pub number: u32,
     /// The guest's last words, if the test is run again for them.
     pub retried_for: Option<String>,

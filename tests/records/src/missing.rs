@@ -38,7 +38,7 @@ pub enum Missing {
 }
 
 impl Missing {
-    /// Every key.
+    /// Every variant, in the order of the keys.
     pub const ALL: [Self; 13] = [
         Self::Advisories,
         Self::Cgroup,

@@ -8,7 +8,7 @@ use bellows_tests::durability::{Rig, Run, VM};
 use bellows_tests::figures::{Bench, Figure, Machine, Output, spread};
 use clap::Parser;
 
-/// Options.
+/// Kills everything under a writing database, and counts lost transactions.
 #[derive(Parser)]
 struct Cli {
     /// Times that everything is killed

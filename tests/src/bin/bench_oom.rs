@@ -8,7 +8,7 @@ use bellows_tests::figures::{Bench, Figure, Machine, Output, percentile, spread}
 use bellows_tests::loads::{LOADS, Load, Rig, Run, VM};
 use clap::Parser;
 
-/// Options.
+/// Runs programs that exhaust memory in a real guest, and counts those that are killed.
 #[derive(Parser)]
 struct Cli {
     /// Runs of each load

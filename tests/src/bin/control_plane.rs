@@ -34,27 +34,27 @@ enum Command {
     },
     /// Pack our images, for any cluster, and print their paths
     Images {
-        /// Where to
+        /// Directory for the packed images
         dir: PathBuf,
     },
     /// End what `up` started and remove what it wrote
     Down {
-        /// What `up` was told
+        /// Directory that `up` was given
         dir: PathBuf,
     },
     /// Say what runs
     Status {
-        /// What `up` was told
+        /// Directory that `up` was given
         dir: PathBuf,
     },
     /// Carry connections into the network of nodes; `up` starts it
     #[command(hide = true)]
     Relay {
-        /// The namespace
+        /// File of the network namespace that connections are carried into
         network: PathBuf,
-        /// Where to, there
+        /// Address to connect to in that namespace
         to: SocketAddr,
-        /// Where to write down the address on this side
+        /// File to write the listener's address into
         note: PathBuf,
     },
 }

@@ -57,11 +57,11 @@ pub enum End {
 /// A connection that there was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dial {
-    /// Who dialled.
+    /// End that opened the connection.
     pub who: End,
-    /// Who was dialled.
+    /// End at the dialled address, whether or not it accepted.
     pub whom: End,
-    /// At which port.
+    /// TCP port at the dialled end.
     pub port: u16,
 }
 

@@ -57,7 +57,7 @@ fn in_store(reference: &str) -> Option<PathBuf> {
 /// What a node is made of.
 #[derive(Debug, Clone)]
 pub struct NodeKit {
-    /// The kubelet.
+    /// Path of the kubelet's program in the image store.
     pub kubelet: PathBuf,
     /// A root file system with a container runtime.
     pub rootfs: PathBuf,

@@ -20,13 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub enum Part {
     /// The network between nodes, held open by a process.
     Switch,
-    /// `etcd`.
+    /// The store of the API server, `etcd`.
     Etcd,
-    /// `kube-apiserver`.
+    /// The API server, `kube-apiserver`.
     ApiServer,
-    /// `kube-controller-manager`.
+    /// Kubernetes' own controllers, `kube-controller-manager`.
     Controllers,
-    /// `kube-scheduler`.
+    /// Kubernetes' own scheduler, `kube-scheduler`.
     Scheduler,
     /// What carries connections from this machine to the API server on the nodes' network.
     Relay,

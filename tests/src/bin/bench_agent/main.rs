@@ -54,7 +54,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// Open files: two listeners and two connections per VM, and some.
 const FILES: u64 = 16_384;
 
-/// Options.
+/// Measures the agent with many VMs: memory, CPU, log, decisions and time to patches.
 #[derive(Parser)]
 struct Cli {
     /// Numbers of VMs, one round each; 0 leaves a round out

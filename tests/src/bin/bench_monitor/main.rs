@@ -65,7 +65,7 @@ const WRITE_EVERY: Duration = Duration::from_millis(2);
 /// No answer takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Options.
+/// Measures a monitor's binary: memory, CPU, size, replies, time from trigger to frame.
 #[derive(Parser)]
 struct Cli {
     /// The monitor to measure

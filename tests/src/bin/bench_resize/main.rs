@@ -49,7 +49,7 @@ const EXCESS_TARGET_MS: f64 = 100.0;
 /// Work of a program that is not told, milliseconds a step.
 const WORTH_TELLING_MS: f64 = 0.5;
 
-/// Options.
+/// Times a resize from the patch until the guest sees it, beside raw QMP.
 #[derive(Parser)]
 struct Cli {
     /// Repeats of each measurement

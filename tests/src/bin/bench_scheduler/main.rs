@@ -43,7 +43,7 @@ const MANY_ROUNDS: usize = 3;
 /// How long a scheduler may take to be ready.
 const START: Duration = Duration::from_secs(300);
 
-/// Options.
+/// Measures the scheduler: permits and bound pods a second, and time without a leader.
 #[derive(Parser)]
 struct Cli {
     /// Numbers of VMs known
