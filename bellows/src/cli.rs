@@ -50,7 +50,7 @@ pub(crate) struct Global {
     /// [default: the one in the state directory; as kubectl's plugin, kubectl's]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Colours
+    /// When to use colours
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) color: ColourChoice,
 }
@@ -58,10 +58,10 @@ pub(crate) struct Global {
 /// A namespace, or all of them.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct NamespaceArgs {
-    /// Namespace
+    /// Namespace to look in
     #[arg(short, long, default_value_t = plugin::namespace(), value_name = "NAMESPACE")]
     pub(crate) namespace: String,
-    /// All namespaces
+    /// Look in all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub(crate) all_namespaces: bool,
 }
@@ -93,7 +93,7 @@ impl VmArgs {
     }
 }
 
-/// The commands.
+/// What `bellows` can do, a variant for each command of its help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Look whether this machine, or the cluster, has everything, and say how to mend what it lacks

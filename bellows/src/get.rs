@@ -18,14 +18,14 @@ use crate::view::{node, vm};
 /// What can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Resource {
-    /// Virtual machines.
+    /// VMs with their sizes and the last decision about each.
     #[default]
     #[value(alias = "vm", alias = "neonvm", alias = "virtualmachines")]
     Vms,
-    /// Nodes.
+    /// Nodes with what their pods take of them.
     #[value(alias = "node")]
     Nodes,
-    /// Pods.
+    /// Pods, those of VMs and others.
     #[value(alias = "pod")]
     Pods,
 }
@@ -48,7 +48,7 @@ pub(crate) struct GetArgs {
     output: Format,
 }
 
-/// `{"items":[…]}`.
+/// A list as JSON and YAML print it: `{"items":[…]}`.
 #[derive(Debug, Serialize)]
 struct Items<T> {
     items: Vec<T>,

@@ -10,9 +10,9 @@ pub(crate) enum ColourChoice {
     /// Only when the output is a terminal and NO_COLOR is not set.
     #[default]
     Auto,
-    /// Always.
+    /// Always, also into a file or pipe.
     Always,
-    /// Never.
+    /// Never, also on a terminal.
     Never,
 }
 
@@ -25,9 +25,9 @@ pub(crate) enum Tone {
     Warn,
     /// Not as it should be.
     Bad,
-    /// Headings.
+    /// Headings of tables and views, in bold.
     Strong,
-    /// Less important.
+    /// Less important text, such as hints and what is over.
     Dim,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Paint {
 }
 
 impl Paint {
-    /// Never paints.
+    /// Leaves all text as it is, whatever the terminal and NO_COLOR.
     pub(crate) const PLAIN: Self = Self { on: false };
 
     /// Colours for standard output.

@@ -57,9 +57,9 @@ pub(crate) enum VmCommand {
 /// patches it.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CreateArgs {
-    /// Name
+    /// Name of the new VM
     name: String,
-    /// Namespace
+    /// Namespace of the new VM
     #[arg(short, long, default_value_t = plugin::namespace(), value_name = "NAMESPACE")]
     namespace: String,
     /// Image: see bellows image ls
@@ -68,7 +68,7 @@ pub(crate) struct CreateArgs {
     /// Fewest CPUs; fractions hold by a quota
     #[arg(long, default_value = "0.25", value_name = "CPUS", value_parser = parse_cpu)]
     cpu_min: MilliCpu,
-    /// Most CPUs
+    /// Most CPUs it may have
     #[arg(long, default_value = "2", value_name = "CPUS", value_parser = parse_cpu)]
     cpu_max: MilliCpu,
     /// Least memory, a multiple of the slot size
@@ -119,7 +119,7 @@ enum DryRun {
     Server,
 }
 
-/// `[NAME:]PORT`.
+/// A port of the guest, given as `[NAME:]PORT`; an empty name is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Port {
     name: String,

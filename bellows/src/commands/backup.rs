@@ -47,7 +47,7 @@ pub(crate) struct BackupArgs {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Description {
-    /// [`BACKUP_FORMAT`].
+    /// [`BACKUP_FORMAT`] of the program that wrote it. `vm restore` refuses any other.
     pub(crate) format: u32,
     pub(crate) disk: DiskRecord,
     pub(crate) labels: Value,

@@ -11,7 +11,7 @@ use crate::fail::Outcome;
 /// For bash: bellows completion bash > /etc/bash_completion.d/bellows
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CompletionArgs {
-    /// The shell
+    /// Shell that will read the script
     shell: Shell,
 }
 

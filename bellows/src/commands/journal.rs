@@ -31,7 +31,7 @@ pub(crate) enum JournalCommand {
     Stat(Files),
 }
 
-/// Which segments.
+/// Segments of a decision journal to work on.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Files {
     /// Segments, or directories of them [default: the agent's in the state directory]

@@ -122,7 +122,7 @@ fn show(format: Format, object: &Value, text: impl Fn() -> String) -> Outcome {
     print_value(format, object)
 }
 
-/// The object.
+/// Builds the `VirtualMachineMigration` that the options ask for.
 fn object(args: &MigrateArgs, namespace: &str, migration: &str, vm: &str) -> Value {
     let spec = MigrationSpec {
         vm_name: vm.to_owned(),

@@ -121,9 +121,9 @@ pub(crate) enum AccelArg {
     /// KVM if a guest boots with it, else TCG.
     #[default]
     Auto,
-    /// KVM.
+    /// Hardware virtualization by KVM.
     Kvm,
-    /// TCG.
+    /// Emulation by QEMU's TCG, which is slower and needs no rights.
     Tcg,
 }
 
