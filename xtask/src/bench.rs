@@ -19,7 +19,7 @@ use crate::{build, cluster, shell};
 /// Options of `bench`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Which benchmark
+    /// Benchmark to run
     name: Which,
     /// Write the figures to FILE
     #[arg(long, value_name = "FILE")]

@@ -56,7 +56,7 @@ pub(crate) fn check() -> Result<()> {
     ])
 }
 
-/// Everything.
+/// Runs `check`, then all tests, those with real guests and a real Kubernetes included.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.no_guest {
         return check();

@@ -67,7 +67,7 @@ enum Action {
     /// Pack Bellows' own images as OCI archives into a directory, for any cluster: of BELLOWS_BIN
     /// and what lies beside it, or built anew
     Images {
-        /// The directory
+        /// Directory for the archives, made if missing
         to: PathBuf,
     },
     /// Run the tests that start a cluster
