@@ -117,15 +117,15 @@ pub enum StartError {
     /// Another program listens there.
     #[error("the address {addr} is taken by another program: stop it or choose another port")]
     AddressInUse {
-        /// The address.
+        /// The address asked for.
         addr: SocketAddr,
     },
     /// The address cannot be listened on.
     #[error("listen on {addr}")]
     Listen {
-        /// The address.
+        /// The address asked for.
         addr: SocketAddr,
-        /// Why.
+        /// Error of the system call.
         #[source]
         source: std::io::Error,
     },
@@ -135,9 +135,9 @@ pub enum StartError {
     /// The objects every store has could not be put in.
     #[error("put in the object {name}")]
     Bootstrap {
-        /// Which one.
+        /// Name of the object.
         name: String,
-        /// Why.
+        /// Why the store refused it.
         #[source]
         source: ApiError,
     },

@@ -19,13 +19,13 @@ const VERBS: [&str; 8] = [
 /// Verbs of `/status`.
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
-/// `/api`.
+/// Answer to `GET /api`: the versions of the core group.
 #[must_use]
 pub fn core_versions() -> Value {
     json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
 }
 
-/// `/apis`.
+/// Answer to `GET /apis`: every group but the core one, with its versions.
 #[must_use]
 pub fn groups(registry: &Registry) -> Value {
     let versions = registry.group_versions();
@@ -37,7 +37,7 @@ pub fn groups(registry: &Registry) -> Value {
     })
 }
 
-/// `/apis/GROUP`.
+/// Answer to `GET /apis/GROUP`; `None` for the core group and for a group without kinds.
 #[must_use]
 pub fn group(registry: &Registry, name: &str) -> Option<Value> {
     let versions = registry.group_versions();
@@ -56,7 +56,8 @@ fn group_entry(group: &str, versions: &[String]) -> Value {
     })
 }
 
-/// `/api/v1`, `/apis/GROUP/VERSION`.
+/// Answer to `GET /api/VERSION` and `GET /apis/GROUP/VERSION`: the kinds served there; `group` is
+/// empty for core.
 #[must_use]
 pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Value> {
     let mut list = Vec::new();

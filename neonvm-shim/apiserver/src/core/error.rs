@@ -108,15 +108,15 @@ pub struct ApiError {
 /// The `details` member of a `Status`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
-    /// Object name.
+    /// Name of the object; empty if the request names none.
     pub name: String,
-    /// API group.
+    /// API group of the kind, empty for core.
     pub group: String,
     /// Resource (plural) or kind.
     pub kind: String,
     /// The object's uid.
     pub uid: String,
-    /// Field problems.
+    /// What is wrong with which field; empty unless validation or field ownership refuses.
     pub causes: Vec<Cause>,
 }
 
@@ -131,7 +131,7 @@ impl ApiError {
         }
     }
 
-    /// 400.
+    /// 400: the request cannot be read, or asks for what does not exist.
     #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(Reason::BadRequest, message)

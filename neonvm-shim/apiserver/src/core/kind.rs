@@ -27,13 +27,13 @@ pub enum CellSource {
 /// One column of the server-side table.
 #[derive(Debug, Clone)]
 pub struct Column {
-    /// Header.
+    /// Title above the column; `kubectl` prints it in capitals.
     pub name: String,
     /// `string`, `integer`, `number`, `boolean`, `date`.
     pub column_type: String,
     /// `name` on the name column, else often empty.
     pub format: String,
-    /// Help text.
+    /// Text that says what the column shows; the table's `columnDefinitions` carry it.
     pub description: String,
     /// 0 = always shown, else only in wide output.
     pub priority: i64,
@@ -80,13 +80,13 @@ pub struct Alias {
 /// One version of a kind.
 #[derive(Debug, Clone)]
 pub struct Version {
-    /// `v1`
+    /// Name as in `apiVersion` and in paths, such as `v1`.
     pub name: String,
     /// Offered to clients.
     pub served: bool,
     /// The version objects are kept in.
     pub storage: bool,
-    /// Parsed schema.
+    /// Schema in parsed form, which objects are pruned, defaulted and validated by.
     pub schema: Arc<Schema>,
     /// The schema as written, for OpenAPI.
     pub schema_document: Arc<Value>,
@@ -107,7 +107,7 @@ pub struct Kind {
     pub resource: String,
     /// Singular, lower case.
     pub singular: String,
-    /// CamelCase name.
+    /// CamelCase name, as in the member `kind` of objects.
     pub kind: String,
     /// CamelCase name of lists.
     pub list_kind: String,

@@ -8,11 +8,11 @@ use serde_json::Value;
 /// all watchers.
 #[derive(Debug)]
 pub struct Object {
-    /// The object.
+    /// The object as JSON, `metadata.resourceVersion` included.
     pub value: Value,
     /// `value` as JSON text.
     pub json: Arc<str>,
-    /// `metadata.resourceVersion`.
+    /// `metadata.resourceVersion` as a number: revision of the store's last change to the object.
     pub revision: u64,
 }
 

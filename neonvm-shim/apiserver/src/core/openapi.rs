@@ -40,7 +40,7 @@ fn prefix(group: &str, version: &str) -> String {
     }
 }
 
-/// `/openapi/v3/apis/GROUP/VERSION`.
+/// OpenAPI v3 document of one group and version; `None` if no kind is served there.
 #[must_use]
 pub fn document(registry: &Registry, group: &str, version: &str) -> Option<Value> {
     let (mut paths, mut schemas) = (Map::new(), common_schemas());

@@ -28,11 +28,11 @@ pub struct Target {
     pub group: String,
     /// Version in the path.
     pub version: String,
-    /// Plural.
+    /// Plural of the kind, as in the path.
     pub resource: String,
     /// Namespace in the path.
     pub namespace: Option<String>,
-    /// Object name.
+    /// Name of the object in the path; `None` for a collection.
     pub name: Option<String>,
     /// `status`, `binding`, …
     pub subresource: Option<String>,
@@ -112,12 +112,12 @@ impl Selection {
 /// What happens to members the schema does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FieldValidation {
-    /// Dropped silently.
+    /// Such members are dropped without a warning.
     Ignore,
     /// Dropped with a warning.
     #[default]
     Warn,
-    /// Refused.
+    /// A request with such a member is refused.
     Strict,
 }
 
@@ -128,7 +128,7 @@ pub struct WriteOptions {
     pub dry_run: bool,
     /// Who writes, for `managedFields`.
     pub manager: String,
-    /// See [`FieldValidation`].
+    /// What happens to members that the schema does not have.
     pub field_validation: FieldValidation,
     /// Take fields over from their owners (server-side apply).
     pub force: bool,
@@ -245,13 +245,15 @@ impl Query {
 /// How the body of a patch is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchKind {
-    /// `application/json-patch+json`
+    /// JSON Patch, `application/json-patch+json`: a list of operations.
     Json,
-    /// `application/merge-patch+json`
+    /// JSON Merge Patch, `application/merge-patch+json`: lists are replaced whole.
     Merge,
-    /// `application/strategic-merge-patch+json`
+    /// Strategic merge, `application/strategic-merge-patch+json`: lists merge by key. Only built-in
+    /// kinds take it.
     Strategic,
-    /// `application/apply-patch+yaml`
+    /// Server-side apply, `application/apply-patch+yaml`: merges by field ownership, and creates
+    /// what is absent.
     Apply,
 }
 
@@ -290,7 +292,7 @@ pub struct DeleteOptions {
     pub uid: Option<String>,
     /// Only if the object is at this resourceVersion.
     pub resource_version: Option<String>,
-    /// See [`Propagation`].
+    /// What happens to the objects that name this one as their owner.
     pub propagation: Propagation,
     /// Nothing is kept.
     pub dry_run: bool,
@@ -351,7 +353,7 @@ pub enum Verb {
     Create(Value),
     /// PUT of a whole object.
     Update(Value),
-    /// PATCH.
+    /// PATCH of one object, with the parsed body.
     Patch(PatchKind, Value),
     /// DELETE of one object.
     Delete(DeleteOptions),

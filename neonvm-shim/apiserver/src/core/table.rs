@@ -10,9 +10,9 @@ use super::time::WallTime;
 /// How much of each object a row carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IncludeObject {
-    /// Nothing.
+    /// Rows carry cells only.
     None,
-    /// Its metadata.
+    /// Rows carry the object's metadata, as `PartialObjectMetadata`.
     #[default]
     Metadata,
     /// All of it.
@@ -47,7 +47,7 @@ pub fn definitions(columns: &[Column]) -> Value {
     columns.iter().map(one).collect()
 }
 
-/// One row.
+/// One row of a table: a cell for each column, and as much of the object as `include` asks for.
 #[must_use]
 pub fn row(columns: &[Column], object: &Value, include: IncludeObject, now: WallTime) -> Value {
     let cells: Vec<Value> = columns

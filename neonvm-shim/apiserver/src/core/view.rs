@@ -63,7 +63,8 @@ impl View {
         }
     }
 
-    /// One object.
+    /// The object of this kind, namespace and name, or `None`. `kind` is the key of the stored
+    /// kind.
     #[must_use]
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<&Arc<Object>> {
         self.kinds

@@ -19,9 +19,9 @@ const TOKEN_CHARS: usize = 22;
 pub struct FileError {
     /// `read`, `write`, …
     pub action: &'static str,
-    /// Which file.
+    /// The file or directory that the call was about.
     pub path: PathBuf,
-    /// Why.
+    /// Error of the system call.
     #[source]
     pub source: io::Error,
 }

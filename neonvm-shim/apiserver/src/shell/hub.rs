@@ -23,7 +23,7 @@ const MAX_WATCHERS: usize = 4096;
 /// What a watcher gets.
 #[derive(Debug, Clone)]
 pub enum Notice {
-    /// Something changed.
+    /// An object was created, changed or deleted.
     Change(Arc<Change>),
     /// Nothing before this revision is still to come.
     Bookmark(u64),

@@ -29,7 +29,7 @@ pub enum PkiError {
         "the certificate authority in {dir:?} is damaged ({why}): restore ca.crt and ca.key, or remove both to have new ones made (clients then need the new kubeconfig)"
     )]
     Damaged {
-        /// The directory.
+        /// Directory of `ca.crt` and `ca.key`.
         dir: std::path::PathBuf,
         /// What is wrong.
         why: String,
@@ -39,7 +39,7 @@ pub enum PkiError {
     Make {
         /// The names asked for.
         names: Vec<String>,
-        /// Why.
+        /// Error of the certificate library.
         #[source]
         source: rcgen::Error,
     },

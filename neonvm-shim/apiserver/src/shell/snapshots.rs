@@ -26,7 +26,7 @@ const DAY_US: i64 = 86_400_000_000;
 /// A snapshot on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its file.
+    /// Path of the snapshot's file.
     pub path: PathBuf,
     /// When it was taken, to the second.
     pub taken: WallTime,

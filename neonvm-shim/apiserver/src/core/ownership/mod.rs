@@ -54,11 +54,11 @@ pub struct Manager {
     pub subresource: String,
     /// When the set last changed.
     pub time: String,
-    /// Its fields.
+    /// Fields that the manager owns. An entry without any is not written.
     pub fields: FieldSet,
 }
 
-/// Who writes.
+/// Client that writes, as its `managedFields` entry names it.
 #[derive(Debug, Clone, Copy)]
 pub struct Writer<'a> {
     /// Name given by the client.
@@ -67,7 +67,7 @@ pub struct Writer<'a> {
     pub api_version: &'a str,
     /// `status`, or empty.
     pub subresource: &'a str,
-    /// Now.
+    /// Time of the write, for the entry's `time`.
     pub now: WallTime,
 }
 
@@ -288,7 +288,7 @@ fn fold_oldest(managers: &mut Vec<Manager>) {
 pub struct Applied {
     /// The object to be kept, before defaulting.
     pub object: Value,
-    /// Its managers.
+    /// Field managers after the apply, for `metadata.managedFields`.
     pub managers: Vec<Manager>,
 }
 

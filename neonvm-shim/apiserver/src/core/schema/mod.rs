@@ -27,17 +27,17 @@ const MAX_PATTERN_PROGRAM_BYTES: usize = 1 << 20;
 /// JSON type of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeType {
-    /// `object`
+    /// A JSON object, spelled `object`.
     Object,
-    /// `array`
+    /// A JSON array, spelled `array`.
     Array,
-    /// `string`
+    /// A JSON string, spelled `string`.
     String,
-    /// `integer`
+    /// A JSON number without a fraction, spelled `integer`.
     Integer,
-    /// `number`
+    /// Any JSON number, spelled `number`.
     Number,
-    /// `boolean`
+    /// `true` or `false`, spelled `boolean`.
     Boolean,
 }
 
@@ -98,25 +98,25 @@ pub struct Checks {
     pub minimum: Option<(f64, bool)>,
     /// Greatest value, and whether it is itself excluded.
     pub maximum: Option<(f64, bool)>,
-    /// Divisor.
+    /// A number must be a multiple of this. Divisors of zero and below are not checked.
     pub multiple_of: Option<f64>,
-    /// Fewest characters.
+    /// Fewest characters of a string.
     pub min_length: Option<u64>,
-    /// Most characters.
+    /// Most characters of a string.
     pub max_length: Option<u64>,
-    /// Fewest items.
+    /// Fewest items of an array.
     pub min_items: Option<u64>,
-    /// Most items.
+    /// Most items of an array.
     pub max_items: Option<u64>,
-    /// Fewest members.
+    /// Fewest members of an object.
     pub min_properties: Option<u64>,
-    /// Most members.
+    /// Most members of an object.
     pub max_properties: Option<u64>,
     /// No two equal items.
     pub unique_items: bool,
-    /// Unanchored pattern.
+    /// Pattern that a string must contain a match of; it is not anchored.
     pub pattern: Option<Regex>,
-    /// Allowed values.
+    /// Values of `enum`; the value must equal one of them.
     pub one_of_values: Option<Vec<Value>>,
     /// `int32`, `int64`, `date-time`, …
     pub format: Option<String>,
@@ -138,7 +138,7 @@ pub struct Schema {
     /// JSON type; absent under `x-kubernetes-int-or-string` and
     /// `x-kubernetes-preserve-unknown-fields`.
     pub node_type: Option<NodeType>,
-    /// Named members.
+    /// Schemas of the members that the schema names.
     pub properties: BTreeMap<String, Schema>,
     /// Schema of members that are not named; `None` = there are none.
     pub additional: Option<Box<Schema>>,
@@ -160,7 +160,7 @@ pub struct Schema {
     pub atomic_map: bool,
     /// How a strategic merge treats it.
     pub patch_strategy: Option<PatchStrategy>,
-    /// Value checks.
+    /// Bounds and forms that a value must satisfy besides its type.
     pub checks: Checks,
 }
 

@@ -29,7 +29,7 @@ pub const POD_KIND: &str = "pods";
 /// A write, with everything about the outside world it may use.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Wall time.
+    /// Time of the write, for the timestamps in the object.
     pub now: WallTime,
     /// Seed of generated names and uids.
     pub seed: u64,
@@ -37,7 +37,7 @@ pub struct Call {
     pub target: Target,
     /// What is asked.
     pub verb: Verb,
-    /// How.
+    /// Query options of the write: dry run, field manager, field validation, force.
     pub options: WriteOptions,
 }
 
@@ -46,7 +46,7 @@ pub struct Call {
 pub struct Reply {
     /// HTTP code: 200 or 201.
     pub code: u16,
-    /// The answer.
+    /// What the HTTP body is made from.
     pub body: Body,
     /// Texts for `Warning` headers.
     pub warnings: Vec<String>,
@@ -59,7 +59,7 @@ pub enum Body {
     Object(Arc<Object>),
     /// Several objects, in stored form.
     List(Vec<Arc<Object>>),
-    /// A `Status`.
+    /// A `Status` object, where the answer is no stored object.
     Status(Value),
 }
 
@@ -325,7 +325,7 @@ pub fn form(registry: &Registry, target: &Target) -> Result<Form, ApiError> {
     })
 }
 
-/// 405.
+/// 405: the path exists, but does not take this method.
 #[must_use]
 pub fn method_not_allowed() -> ApiError {
     ApiError::new(

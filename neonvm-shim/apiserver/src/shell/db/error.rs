@@ -12,13 +12,13 @@ pub enum DbError {
     /// Somebody else has it open.
     #[error("the store {path:?} is in use by another process: stop that one first")]
     InUse {
-        /// The file.
+        /// The store's file.
         path: PathBuf,
     },
     /// The file is damaged.
     #[error("the store {path:?} is damaged ({why}): {}", snapshots::advice(path))]
     Damaged {
-        /// The file.
+        /// The store's file.
         path: PathBuf,
         /// What was found.
         why: String,
@@ -28,15 +28,15 @@ pub enum DbError {
         "the store {path:?} has format {found}, this version reads {FORMAT_VERSION}: use the version that wrote it"
     )]
     Format {
-        /// The file.
+        /// The store's file.
         path: PathBuf,
-        /// Its format.
+        /// Format number in the file. This version reads only its own.
         found: u64,
     },
     /// The disk has no room.
     #[error("no room to write the store {path:?}: free some space")]
     Full {
-        /// The file.
+        /// The store's file.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -47,9 +47,9 @@ pub enum DbError {
     Io {
         /// What was tried.
         action: &'static str,
-        /// The file.
+        /// The store's file, or the snapshot that could not be written.
         path: PathBuf,
-        /// Why.
+        /// Error of the database, or of the file system below it.
         #[source]
         source: Box<redb::Error>,
     },
