@@ -103,7 +103,7 @@ pub struct Args {
     /// Name of the network attachment that runner pods of such VMs get.
     #[arg(long, env = "NAD_RUNNER_NAME", requires = "nad_runner_namespace")]
     pub nad_runner_name: Option<String>,
-    /// Its namespace.
+    /// Namespace of that network attachment
     #[arg(long, env = "NAD_RUNNER_NAMESPACE")]
     pub nad_runner_namespace: Option<String>,
     /// Name of the Lease.
@@ -119,7 +119,7 @@ pub struct Args {
 pub enum TrueRequests {
     /// Never, as deployed.
     Off,
-    /// Always.
+    /// Always, whatever the API server offers
     On,
     /// Where the API server resizes pods, asked once at the start.
     Auto,

@@ -54,14 +54,14 @@ pub enum Action {
     ReadVm,
     /// Read a pod afresh.
     ReadPod {
-        /// Its name.
+        /// Name of the pod, from `status.podName` or from a watch.
         name: String,
     },
     /// See whether the migration the VM is taken for exists.
     ReadTaker {
-        /// Its name.
+        /// Name of the migration, in the VM's namespace.
         name: String,
-        /// Its uid.
+        /// Uid of that migration. Another migration of the same name does not count.
         uid: String,
     },
     /// See that the SSH key pair exists.
@@ -80,35 +80,35 @@ pub enum Action {
     },
     /// Create the runner pod.
     CreatePod {
-        /// Its name.
+        /// Name of the new pod, which is `status.podName`.
         name: String,
         /// The whole object.
         pod: Value,
     },
     /// JSON-patch labels and annotations of the pod.
     PatchPodMetadata {
-        /// Its name.
+        /// Name of the pod, in the VM's namespace.
         name: String,
-        /// The operations.
+        /// Operations of one JSON patch. The API server applies all of them or none.
         ops: Vec<PatchOp>,
     },
     /// JSON-patch that part of them by which others count the pod, where all together is refused.
     PatchPodCounted {
-        /// Its name.
+        /// Name of the pod, in the VM's namespace.
         name: String,
-        /// The operations.
+        /// Operations of one JSON patch: only those on labels and annotations that others count by.
         ops: Vec<PatchOp>,
     },
     /// JSON-patch what the pod requests, by its subresource.
     ResizePod {
-        /// Its name.
+        /// Name of the pod, in the VM's namespace.
         name: String,
-        /// The operations.
+        /// Operations of one JSON patch. The first ones test the state of the pod they rest on.
         ops: Vec<PatchOp>,
     },
     /// Delete the pod.
     DeletePod {
-        /// Its name.
+        /// Name of the pod, in the VM's namespace.
         name: String,
         /// Only this incarnation.
         uid: String,
@@ -118,26 +118,26 @@ pub enum Action {
     /// Take the owners off a pod that is being deleted, so that its deletion cannot hold up the
     /// VM's.
     OrphanPod {
-        /// Its name.
+        /// Name of the pod, in the VM's namespace.
         name: String,
         /// Only this incarnation.
         uid: String,
     },
     /// See that the VM holds an address of the overlay.
     TakeAddress {
-        /// The VM.
+        /// The VM that asks. Its id and uid are what the pool object records.
         holder: Holder,
     },
     /// Give back what address the VM holds.
     ReleaseAddress {
-        /// The VM.
+        /// The VM that gives back. An address of a VM with the same name and another uid stays.
         holder: Holder,
     },
     /// Take one step to the guest's certificate.
     Certificate {
-        /// Which.
+        /// The step; it also decides the [`Kind`] of the action.
         step: Step,
-        /// What it is done with.
+        /// Secret, wishes and owner that the step works with.
         order: Box<Order>,
     },
     /// Have the runner plug CPUs ahead of the order for them, or take them back.
@@ -151,7 +151,7 @@ pub enum Action {
     SetSize {
         /// Name of the runner's pod.
         pod: String,
-        /// The order.
+        /// The size, and which order of the VM it is.
         order: SizeOrder,
         /// How many it has taken up, by the state that the order was decided by; nothing of a
         /// runner that does not say.
@@ -203,7 +203,7 @@ pub enum Kind {
 }
 
 impl Action {
-    /// Its kind.
+    /// Kind of this action, by which errors, back-off and metrics are kept.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -238,7 +238,7 @@ impl Action {
 }
 
 impl Kind {
-    /// Whom it talks to.
+    /// Peer that carries out the action. Each peer has at most one action under way.
     #[must_use]
     pub fn peer(self) -> Peer {
         match self {

@@ -27,7 +27,7 @@ pub enum Announcement {
     New(Value),
     /// One more of an event object.
     Again {
-        /// Its name.
+        /// Name of the event object that the first announcement created.
         name: String,
         /// Merge patch with count and time.
         patch: Value,
@@ -37,11 +37,12 @@ pub enum Announcement {
 /// The VM events are about.
 #[derive(Debug, Clone, Copy)]
 pub struct About<'a> {
-    /// Namespace.
+    /// Namespace of the VM; its events are written there too.
     pub namespace: &'a str,
-    /// Name.
+    /// Name of the VM; the names of its events begin with it.
     pub name: &'a str,
-    /// Uid.
+    /// Uid of the VM. Events of another VM with the same name are not counted together with its
+    /// own.
     pub uid: &'a str,
 }
 

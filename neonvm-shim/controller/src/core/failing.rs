@@ -18,11 +18,11 @@ pub const OVER: Span = Span(3 * READ_AGAIN.0);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Well.
+    /// The peer did what was asked. The failures of this kind are forgotten.
     Success,
     /// It rested on an old state; tried again on a fresh one.
     Conflict,
-    /// Otherwise.
+    /// The attempt failed for any reason other than a conflict.
     Failure,
 }
 
@@ -55,14 +55,14 @@ pub struct FailureLag<K> {
 /// Which objects are degraded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Degraded {
-    /// Still tried.
+    /// Objects whose newest failure is younger than [`PENDING`], as `namespace/name`.
     pub active: Vec<String>,
     /// Not tried for a while.
     pub idle: Vec<String>,
 }
 
 impl Degraded {
-    /// These and those.
+    /// Adds the objects of `others` to both lists.
     pub fn append(&mut self, mut others: Self) {
         self.active.append(&mut others.active);
         self.idle.append(&mut others.idle);

@@ -35,9 +35,9 @@ pub const LEFT_ALONE: [&str; 3] = [
 /// The exact labels and annotations a runner pod must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expected {
-    /// Labels.
+    /// Every label of the pod, those copied from the VM included.
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
+    /// Every annotation of the pod. A sync removes any other, except those of [`LEFT_ALONE`].
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -47,21 +47,22 @@ pub struct Expected {
 pub enum PatchOp {
     /// Sets a member, there or not.
     Add {
-        /// JSON pointer.
+        /// JSON pointer to the member, from the root of the object.
         path: String,
-        /// New value.
+        /// Value that the member has afterwards.
         value: Value,
     },
     /// Takes a member away.
     Remove {
-        /// JSON pointer.
+        /// JSON pointer to the member, from the root of the object. The patch fails if it is
+        /// absent.
         path: String,
     },
     /// Fails the whole patch when the member has another value.
     Test {
-        /// JSON pointer.
+        /// JSON pointer to the member, from the root of the object.
         path: String,
-        /// Wanted value.
+        /// Value that the member must have, or else no operation of the patch is applied.
         value: Value,
     },
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::migration::Reason;
 use super::problem::Problem;
 
-/// One happening.
+/// One thing that happened to a VM. The shell writes it as an event and counts it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub enum Note {
@@ -21,7 +21,7 @@ pub enum Note {
     },
     /// The runner pod was created.
     PodCreated {
-        /// Its name.
+        /// Name of the new pod.
         pod: String,
         /// From the creation of the VM, if this is its first pod.
         since_vm: Option<Span>,
@@ -37,16 +37,16 @@ pub enum Note {
     },
     /// A resize is done.
     Scaled {
-        /// Size before.
+        /// Size the guest had when the resize began.
         from: Resources,
-        /// Size now.
+        /// Size the guest has now.
         to: Resources,
         /// Revision of the wish.
         revision: i64,
     },
     /// Something stands in the way.
     Problem {
-        /// What.
+        /// The problem that has begun. It is announced once, not at every plan.
         problem: Problem,
     },
     /// A finished VM is started again.
@@ -67,7 +67,7 @@ pub enum Note {
     },
     /// The guest ended badly.
     Failed {
-        /// Why.
+        /// Whether the pod failed or is gone, and with which exit of the guest where one is known.
         problem: Problem,
     },
     /// The guest is being sent to another pod.
@@ -97,14 +97,14 @@ pub enum Note {
     },
     /// A migration failed.
     MigrationFailed {
-        /// Why.
+        /// Why the migration was given up.
         reason: Reason,
     },
     /// The namespace admits no pod with privileges. The controller makes the pod without.
     Unprivileged,
     /// A change that breaks a rule was let pass, because the VM is excused.
     SkippedValidation {
-        /// Which rules.
+        /// Text that names each broken rule; the event carries it as it is.
         broken: String,
     },
 }

@@ -61,7 +61,7 @@ impl<K: Ord + Copy> Pace<K> {
         strikes.in_a_row
     }
 
-    /// It worked.
+    /// Forgets the failures of this kind: an attempt succeeded.
     pub fn worked(&mut self, kind: K) {
         self.kinds.remove(&kind);
     }

@@ -54,12 +54,12 @@ pub enum RunnerView<'a> {
     NoLink,
     /// The link is down.
     Silent {
-        /// Since when.
+        /// When the link was first found down. It stays the same over all errors that follow.
         since: Timestamp,
-        /// Why.
+        /// Text of the last error on the link.
         error: &'a str,
     },
-    /// It answers.
+    /// State that the runner reported last; the link has not failed since.
     Known(&'a RunnerState),
 }
 
@@ -74,7 +74,7 @@ pub struct Input<'a> {
     pub pod: PodView<'a>,
     /// Every known pod of the VM, by name.
     pub pods: &'a BTreeMap<String, Pod>,
-    /// The runner.
+    /// The runner of the pod `status.podName`.
     pub runner: RunnerView<'a>,
     /// Actions that keep failing.
     pub failures: &'a BTreeMap<Kind, Problem>,
@@ -110,7 +110,7 @@ pub struct Input<'a> {
     pub resizing: Option<&'a [PatchOp]>,
     /// The size the guest had when the resize under way began.
     pub scaling_from: Option<Resources>,
-    /// Now.
+    /// Time of this plan, monotonic and calendar.
     pub at: Moment,
 }
 
@@ -127,7 +127,7 @@ pub struct Plan {
     pub problems: Vec<Problem>,
 }
 
-/// Plans.
+/// Plans what is to be done for a VM now, and the status that the VM should have.
 #[must_use]
 pub fn plan(input: &Input<'_>) -> Plan {
     let mut draft = Draft::new(input);

@@ -48,7 +48,7 @@ pub enum Problem {
     Api {
         /// What was tried.
         action: super::action::Kind,
-        /// Its words.
+        /// What the API server answered, or why it could not be reached.
         message: String,
     },
     /// The runner did not take an order.
@@ -75,7 +75,7 @@ pub enum Problem {
     DiskFull {
         /// Name of its pod.
         pod: String,
-        /// Its node.
+        /// Name of the node that the pod is bound to.
         node: String,
         /// Since when, and for which disks.
         full: DiskFull,
@@ -94,26 +94,26 @@ pub enum Problem {
     },
     /// The pod of a VM that should run is gone.
     PodGone {
-        /// Its name.
+        /// Name that the pod had, from `status.podName`.
         pod: String,
     },
     /// The pod ended badly.
     PodFailed {
-        /// Its name.
+        /// Name of the pod that ended.
         pod: String,
         /// The reason it carries; empty if none.
         reason: String,
     },
     /// The pod finds no node, or one of its containers does not start.
     PodWaits {
-        /// Its name.
+        /// Name of the pod that cannot start.
         pod: String,
         /// In the words of the scheduler or of the kubelet.
         why: String,
     },
     /// A pod of the chosen name belongs to somebody else.
     NameTaken {
-        /// The name.
+        /// Name chosen for the VM's pod. The controller chooses another one.
         pod: String,
     },
 }

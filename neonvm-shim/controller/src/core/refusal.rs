@@ -9,7 +9,7 @@ pub enum Refusal {
     Conflict,
     /// The object it is about does not exist. Of a pod this is no refusal but news.
     Gone,
-    /// Anything else.
+    /// The peer refused for another reason, or could not be reached.
     Failed {
         /// The peer's words.
         message: String,

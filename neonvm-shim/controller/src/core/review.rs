@@ -50,15 +50,15 @@ impl Excused {
 /// A broken rule that was let pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
-    /// The VM.
+    /// Namespace and name of the excused VM.
     pub key: NamespacedName,
-    /// Its uid.
+    /// Uid of the VM, for the event about it.
     pub uid: String,
     /// What it breaks.
     pub message: String,
 }
 
-/// An answer.
+/// What the webhook answers to one review.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// The `AdmissionReview` to send back.

@@ -100,7 +100,7 @@ pub struct Settings {
     /// them: QEMU's own network, and a limit of the container in place of the quota. A VM's core
     /// sets it when the API server refuses the pod for its privileges.
     pub unprivileged_pods: bool,
-    /// Passes `-use-virtio-console`.
+    /// Passes `-use-virtio-console` to runners.
     pub use_virtio_console: bool,
     /// A VM is restarted only once its old pod is gone.
     pub at_most_one_pod: bool,

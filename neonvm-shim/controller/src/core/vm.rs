@@ -50,7 +50,7 @@ const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Length of that part.
 const SUFFIX_LENGTH: usize = 5;
 
-/// Something happened.
+/// What the core is given: a change that a watch or a runner reports, or the end of an action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The VM object was seen, by a watch or as an answer.
@@ -64,7 +64,7 @@ pub enum Event {
     Pod(Box<Pod>),
     /// The watch shows a pod of the VM no more: it is gone, or is not marked as the VM's any more.
     PodUnseen {
-        /// Its name.
+        /// Name of the pod, in the VM's namespace.
         name: String,
         /// The incarnation that was shown last, if known.
         uid: Option<String>,
@@ -80,12 +80,12 @@ pub enum Event {
     RunnerSilent {
         /// Name of its pod.
         pod: String,
-        /// Why.
+        /// Text of the last error on the link to the runner.
         error: String,
     },
     /// An action ended.
     Done {
-        /// Its kind.
+        /// Kind of the action that ended.
         kind: Kind,
         /// When it was truly begun, connection made.
         began: Moment,
@@ -99,7 +99,7 @@ pub enum Event {
 pub enum Reply {
     /// The VM object.
     Vm(Box<VirtualMachine>),
-    /// A pod.
+    /// The pod as the API server returned it, after a read, a creation or a patch.
     Pod(Box<Pod>),
     /// The pod of this name is gone.
     PodGone(String),
@@ -109,7 +109,7 @@ pub enum Reply {
     SecretReady,
     /// The VM holds this address of the overlay.
     Address {
-        /// The address.
+        /// Address of the guest on the overlay; it is written into the VM's status.
         address: Ipv4Addr,
         /// Its network's mask.
         mask: Ipv4Addr,

@@ -15,7 +15,7 @@ pub enum SettingsError {
     /// The API server was not to be asked.
     #[error("whether the API server resizes pods")]
     Resize(#[source] ApiError),
-    /// The overlay.
+    /// The overlay's configuration could not be read or used.
     #[error("the overlay's addresses")]
     Overlay(#[source] OverlayError),
 }

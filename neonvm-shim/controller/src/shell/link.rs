@@ -52,12 +52,12 @@ const SOCKET_PATH_LIMIT: usize = 100;
 /// Why a runner gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// No connection.
+    /// The runner's socket or port did not accept a connection.
     #[error("could not connect to {peer}")]
     Connect {
         /// Where it listens.
         peer: RunnerAddress,
-        /// Why.
+        /// Error of the connection attempt.
         #[source]
         source: std::io::Error,
     },
@@ -73,9 +73,9 @@ pub enum LinkError {
     /// The runner refused.
     #[error("the runner answered {status}: {text}")]
     Refused {
-        /// HTTP status.
+        /// Status of the answer; any but a success.
         status: StatusCode,
-        /// Its words.
+        /// Body of the answer, which says what the runner refuses.
         text: String,
     },
     /// The answer is not a state.
@@ -89,7 +89,7 @@ pub enum LinkError {
     Tls {
         /// Where it listens.
         peer: RunnerAddress,
-        /// Why.
+        /// Error of the TLS handshake.
         #[source]
         source: std::io::Error,
     },

@@ -34,22 +34,22 @@ pub enum OverlayError {
     /// The network attachment could not be read.
     #[error("could not read network attachment {namespace}/{name}")]
     Read {
-        /// Its namespace.
+        /// Namespace of the network attachment.
         namespace: String,
-        /// Its name.
+        /// Name of the network attachment.
         name: String,
-        /// Why not.
+        /// Why the API server did not return it.
         #[source]
         source: ApiError,
     },
     /// It cannot be used.
     #[error("network attachment {namespace}/{name}")]
     Config {
-        /// Its namespace.
+        /// Namespace of the network attachment.
         namespace: String,
-        /// Its name.
+        /// Name of the network attachment.
         name: String,
-        /// Why not.
+        /// What is wrong with its `spec.config`.
         #[source]
         source: ConfigError,
     },

@@ -22,7 +22,7 @@ const SECRET_BYTES: usize = 32;
 /// A key pair, or a certificate, could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// For SSH.
+    /// The SSH key pair of a VM could not be made.
     #[error("could not make an SSH key pair")]
     Ssh(#[from] ssh_key::Error),
     /// For the TLS of runners.

@@ -10,11 +10,11 @@ use super::{
 /// What to do now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Do this.
+    /// This step is the next one. Once it ends, the three objects are read and decided on again.
     Do(Step),
     /// The request has failed: withdraw it, but not at once.
     Failed {
-        /// Its uid.
+        /// Uid of the failed request. Only this incarnation is withdrawn.
         uid: String,
         /// How it has failed.
         trouble: Trouble,
@@ -42,7 +42,8 @@ pub fn renewal(wanted: &Wanted, certificate: &Certificate) -> WallTime {
     WallTime(until.saturating_sub(before))
 }
 
-/// Decides.
+/// Returns the one next step of a VM's certificate. It has no state: the objects and the time are
+/// all it rests on.
 #[must_use]
 pub fn decide(wanted: &Wanted, facts: &Facts, now: WallTime) -> Verdict {
     if facts.stored == Stored::Foreign {

@@ -91,23 +91,23 @@ pub enum TemporaryKey {
     Key(PublicKey),
 }
 
-/// The CertificateRequest.
+/// The CertificateRequest as the API server has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// There is none.
     Absent,
     /// There is one of its name that is not this VM's.
     Foreign,
-    /// Ours.
+    /// It belongs to this VM, by its owner reference.
     Ours(Box<Asked>),
 }
 
 /// A request of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// Its uid.
+    /// `metadata.uid` of the request.
     pub uid: String,
-    /// Its version.
+    /// `metadata.resourceVersion` of the request; a watch for the answer starts from it.
     pub version: String,
     /// The ClusterIssuer it is for.
     pub issuer: String,
@@ -120,9 +120,9 @@ pub struct Asked {
 /// What has become of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing yet.
+    /// The issuer has neither issued nor refused.
     Waiting {
-        /// What the issuer says to that.
+        /// Message of the `Ready` condition; empty if there is none.
         message: String,
     },
     /// There will be no certificate.
@@ -143,7 +143,7 @@ pub struct Facts {
     pub stored: Stored,
     /// The secret that holds a key without a certificate.
     pub key: TemporaryKey,
-    /// The CertificateRequest.
+    /// The CertificateRequest that leads from the key to the certificate.
     pub request: Request,
 }
 
@@ -159,9 +159,9 @@ pub enum Step {
     Ask,
     /// Wait for news of the request.
     Await {
-        /// Of its uid.
+        /// Uid of the request.
         uid: String,
-        /// News since this version.
+        /// `metadata.resourceVersion` of the request. Any later change of it ends the wait.
         version: String,
     },
     /// Put the certificate and its key into the secret that guests get.
@@ -200,35 +200,35 @@ impl Order {
 pub enum Trouble {
     /// The issuer takes its time.
     Awaited {
-        /// The issuer.
+        /// Name of the ClusterIssuer.
         issuer: String,
         /// Its words; empty if none.
         message: String,
     },
     /// The issuer will not.
     Refused {
-        /// The issuer.
+        /// Name of the ClusterIssuer.
         issuer: String,
         /// How it says so.
         reason: &'static str,
-        /// Its words.
+        /// Message of the condition that refuses, cut to a bounded length.
         message: String,
     },
     /// What the issuer handed out is not fit for use.
     Unfit {
-        /// The issuer.
+        /// Name of the ClusterIssuer.
         issuer: String,
-        /// Why not.
+        /// What is wrong with the certificate.
         why: Unfit,
     },
     /// The guest's certificate is past its end, and the next is not there.
     Expired {
-        /// Its end.
+        /// The `notAfter` of the certificate that the guest has.
         since: WallTime,
     },
     /// An object of a name that is needed belongs to somebody else.
     Taken {
-        /// Its kind.
+        /// Kind of the object: `secret` or `CertificateRequest`.
         kind: &'static str,
     },
 }
@@ -239,7 +239,7 @@ pub enum Trouble {
 pub enum Unfit {
     /// It cannot be read.
     Unreadable {
-        /// Why not.
+        /// What the parser reported, or that the certificate is missing from its request.
         message: String,
     },
     /// It is for another key.
@@ -251,7 +251,7 @@ pub enum Unfit {
     },
     /// It has expired already.
     Expired {
-        /// When.
+        /// The `notAfter` of the certificate, not later than now.
         at: WallTime,
     },
     /// The one that it should take the place of, which is due, is good for as long.

@@ -21,7 +21,7 @@ const UNITS: [(&str, f64); 7] = [
 /// What `spec.tls` asks for, read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Wanted {
-    /// The ClusterIssuer.
+    /// Name of the ClusterIssuer that signs; never empty.
     pub issuer: String,
     /// Common name and only DNS name.
     pub name: String,

@@ -27,14 +27,14 @@ pub enum Peer {
 pub enum Action {
     /// Merge-patch the migration object.
     PatchMigration {
-        /// Its name.
+        /// Name of the migration, in the VM's namespace.
         name: String,
         /// The merge patch, version included.
         patch: Value,
     },
     /// Merge-patch its status subresource.
     WriteMigration {
-        /// Its name.
+        /// Name of the migration, in the VM's namespace.
         name: String,
         /// What is to be told once it is written.
         notes: Vec<Note>,
@@ -50,17 +50,17 @@ pub enum Action {
     ReadVm,
     /// Read a migration object afresh.
     ReadMigration {
-        /// Its name.
+        /// Name of the migration, in the VM's namespace.
         name: String,
     },
     /// Read a pod afresh.
     ReadPod {
-        /// Its name.
+        /// Name of the pod, in the VM's namespace.
         name: String,
     },
     /// Create the target pod.
     CreatePod {
-        /// Its name.
+        /// Name of the target pod.
         name: String,
         /// The whole object.
         pod: Value,
@@ -69,14 +69,14 @@ pub enum Action {
     },
     /// JSON-patch metadata of a pod.
     PatchPod {
-        /// Its name.
+        /// Name of the pod, source or target.
         name: String,
-        /// The operations.
+        /// Operations of one JSON patch. The API server applies all of them or none.
         ops: Vec<PatchOp>,
     },
     /// Delete a pod.
     DeletePod {
-        /// Its name.
+        /// Name of the pod, source or target.
         name: String,
         /// Only this incarnation.
         uid: String,
@@ -85,37 +85,37 @@ pub enum Action {
     },
     /// Have the source hold still, or send the guest.
     Send {
-        /// Its pod.
+        /// Name of the source pod, whose runner gets the order.
         pod: String,
-        /// The order.
+        /// What the runner is to do with the guest, and for which migration.
         order: OutgoingOrder,
     },
     /// Have the source keep the guest.
     Recall {
-        /// Its pod.
+        /// Name of the source pod, whose runner gets the order.
         pod: String,
-        /// Which migration.
+        /// Id of the migration. The runner ignores an order for another one.
         id: String,
     },
     /// Have the source end: the guest runs elsewhere.
     Quit {
-        /// Its pod.
+        /// Name of the source pod, whose runner gets the order.
         pod: String,
-        /// Which migration.
+        /// Id of the migration. The runner refuses the order if it holds another one.
         id: String,
     },
     /// Have the target wait for the guest.
     Receive {
-        /// Its pod.
+        /// Name of the target pod, whose runner gets the order.
         pod: String,
-        /// The order.
+        /// Which migration the runner is to receive, and how.
         order: Box<IncomingOrder>,
     },
     /// Have the target run the guest.
     Begin {
-        /// Its pod.
+        /// Name of the target pod, whose runner gets the order.
         pod: String,
-        /// Which migration.
+        /// Id of the migration. The runner refuses the order if it holds another one.
         id: String,
     },
 }
@@ -142,7 +142,7 @@ pub enum Kind {
 }
 
 impl Action {
-    /// Its kind.
+    /// Kind of this action, by which errors and back-off are kept.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -176,7 +176,7 @@ impl Action {
 }
 
 impl Kind {
-    /// Whom it talks to.
+    /// Peer that carries out the action. Each peer has at most one action under way.
     #[must_use]
     pub fn peer(self) -> Peer {
         match self {

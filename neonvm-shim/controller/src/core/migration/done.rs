@@ -20,7 +20,7 @@ pub enum Reply {
     Vm(Box<VirtualMachine>),
     /// The migration object.
     Migration(Box<VirtualMachineMigration>),
-    /// A pod.
+    /// The pod as the API server returned it, after a read, a creation or a patch.
     Pod(Box<Pod>),
     /// The pod of this name is gone.
     PodGone(String),

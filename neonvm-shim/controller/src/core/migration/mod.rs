@@ -55,14 +55,14 @@ pub const READ_AGAIN: Span = Span::from_secs(60);
 /// Notes kept for a shell that does not fetch them; the oldest fall out.
 const NOTES_LIMIT: usize = 64;
 
-/// Something happened.
+/// What the core is given: a change that a watch or a runner reports, or the end of an action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A migration of the VM was seen.
     Migration(Box<VirtualMachineMigration>),
     /// One is gone.
     MigrationGone {
-        /// Its name.
+        /// Name of the migration, in the VM's namespace.
         name: String,
         /// The incarnation that went, if known.
         uid: Option<String>,
@@ -75,7 +75,7 @@ pub enum Event {
     Pod(Box<Pod>),
     /// The watch shows a pod of it no more: it is gone, or is not marked as the VM's any more.
     PodUnseen {
-        /// Its name.
+        /// Name of the pod, in the VM's namespace.
         name: String,
         /// The incarnation that was shown last, if known.
         uid: Option<String>,
@@ -91,12 +91,12 @@ pub enum Event {
     RunnerSilent {
         /// Name of its pod.
         pod: String,
-        /// Why.
+        /// Text of the last error on the link to the runner.
         error: String,
     },
     /// An action ended.
     Done {
-        /// Its kind.
+        /// Kind of the action that ended. The end of an action that is not under way is ignored.
         kind: Kind,
         /// How it ended.
         result: Result<Reply, Refusal>,

@@ -53,10 +53,10 @@ pub enum VmView<'a> {
 pub enum Heard {
     /// It does not answer.
     Silent {
-        /// Why.
+        /// Text of the last error on the link to the runner.
         error: String,
     },
-    /// It answers.
+    /// The runner reported a state, and the link has not failed since.
     Known {
         /// What it said last.
         state: Box<RunnerState>,
@@ -84,7 +84,7 @@ pub struct Input<'a> {
     pub failures: &'a BTreeMap<Kind, String>,
     /// Five characters for the next target pod's name.
     pub suffix: &'a str,
-    /// Now.
+    /// Time of this plan, monotonic and calendar.
     pub at: Moment,
 }
 
@@ -99,7 +99,7 @@ pub struct Plan {
     pub turn: Option<String>,
 }
 
-/// Plans.
+/// Plans all migrations of a VM, in the order in which they get their turn.
 #[must_use]
 pub fn plan(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();

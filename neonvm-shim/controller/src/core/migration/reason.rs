@@ -13,7 +13,7 @@ use super::action::Kind;
 pub enum Reason {
     /// There is no such VM.
     NoVm {
-        /// Its name.
+        /// Name in `spec.vmName` of the migration.
         vm: String,
     },
     /// The VM is being deleted.
@@ -25,40 +25,41 @@ pub enum Reason {
     },
     /// The VM left its pod or was taken out of the migration by somebody else.
     VmChanged {
-        /// Its phase.
+        /// Phase of the VM when the change was seen.
         phase: VmPhase,
     },
     /// It took longer than `completionTimeout`.
     TimedOut {
-        /// Seconds.
+        /// That timeout in seconds. It counts from the creation of the migration while it waits for
+        /// the VM, and from its beginning after that.
         after_s: u32,
     },
     /// The target pod ended, or its deletion was asked.
     TargetEnded {
-        /// The pod.
+        /// Name of the target pod.
         pod: String,
         /// In its words; may be empty.
         why: String,
     },
     /// The target pod is gone.
     TargetGone {
-        /// The pod.
+        /// Name of the target pod.
         pod: String,
     },
     /// The target's runner could not take the guest.
     TargetRefused {
-        /// Its words.
+        /// The error that the target's runner reported.
         why: String,
     },
     /// The source could not send it.
     SourceRefused {
-        /// Its words.
+        /// The error that the source's runner reported.
         why: String,
     },
     /// The source ended before the guest had left it: the guest is lost, and started again by its
     /// restart policy.
     SourceEnded {
-        /// The pod.
+        /// Name of the source pod.
         pod: String,
         /// In its words; may be empty.
         why: String,
@@ -66,7 +67,7 @@ pub enum Reason {
     /// The target ended after the guest was handed over: the guest is lost, and started again by
     /// its restart policy.
     LostAfterHandover {
-        /// The pod.
+        /// Name of the target pod.
         pod: String,
         /// In its words; may be empty.
         why: String,
@@ -125,24 +126,24 @@ impl fmt::Display for Reason {
 pub enum Wait {
     /// Another migration of the VM is before it.
     Turn {
-        /// Its name.
+        /// Name of the migration whose turn it is.
         behind: String,
     },
     /// The VM must be Running: at rest, with the size it shall have.
     VmAtRest {
-        /// Its phase.
+        /// Phase that the VM has instead.
         phase: VmPhase,
     },
     /// The target pod must be placed and start.
     Target {
-        /// The pod.
+        /// Name of the target pod.
         pod: String,
         /// The scheduler's words, if it cannot be placed.
         why: String,
     },
     /// A runner must answer.
     Runner {
-        /// Its pod.
+        /// Name of the pod of that runner.
         pod: String,
         /// What it says, or that it is out of reach.
         why: String,

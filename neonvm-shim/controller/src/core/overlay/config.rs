@@ -27,7 +27,7 @@ pub enum ConfigError {
     /// The first or last address is not in the range, or the last is before the first.
     #[error("from {first} to {last} is not inside {range}")]
     Bounds {
-        /// The range.
+        /// The range as the configuration spells it.
         range: String,
         /// The first address.
         first: Ipv4Addr,
@@ -41,13 +41,13 @@ pub enum ConfigError {
 pub struct Overlay {
     /// Where the pool objects are.
     pub namespace: String,
-    /// Their ranges.
+    /// One range per pool object, from 1 to 16.
     pub ranges: Vec<Range>,
     /// How long a VM has to be away before its address is taken back.
     pub grace: Span,
 }
 
-/// One pool.
+/// One pool: a range of addresses, and the object that records who holds which.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Range {
     /// Name of its object.
@@ -65,7 +65,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// The netmask.
+    /// Netmask of the network, made from `prefix`; guests get it with their address.
     #[must_use]
     pub fn mask(&self) -> Ipv4Addr {
         Ipv4Addr::from(mask(self.prefix))

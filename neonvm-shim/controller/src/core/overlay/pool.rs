@@ -12,9 +12,9 @@ use super::{Overlay, Range};
 /// A VM that holds or wants an address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Holder {
-    /// `namespace/name`.
+    /// The VM as `namespace/name`.
     pub id: String,
-    /// Its uid.
+    /// Uid of the VM. An entry with another uid belongs to an earlier VM of the same name.
     pub uid: String,
 }
 
@@ -25,9 +25,9 @@ pub enum Claim {
     Held(Ipv4Addr),
     /// This one, once `allocations` of the pool is merged with that.
     Take {
-        /// The address.
+        /// The address that the VM gets.
         address: Ipv4Addr,
-        /// What changes.
+        /// Merge patch of `allocations`: one entry, from the offset of the address to its holder.
         change: Value,
     },
     /// Every address is held.

@@ -63,13 +63,13 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Names {
     /// Where its service and its secret are.
     pub namespace: String,
-    /// Its service.
+    /// Name of the Service by which API servers reach the webhook.
     pub service: String,
     /// The secret with its certificate, of type `kubernetes.io/tls` with `ca.crt`.
     pub secret: String,
-    /// The MutatingWebhookConfiguration.
+    /// Name of the MutatingWebhookConfiguration that gets the CA certificate.
     pub mutating: String,
-    /// The ValidatingWebhookConfiguration.
+    /// Name of the ValidatingWebhookConfiguration that gets the CA certificate.
     pub validating: String,
 }
 
