@@ -30,11 +30,11 @@ pub enum FilesError {
     /// The file system refused.
     #[error("cannot {what} {path}")]
     Io {
-        /// Verb.
+        /// Verb for the message: `make`, `read`, `write`, `remove`, `link` or `replace`.
         what: &'static str,
-        /// Where.
+        /// File or directory that the call was about.
         path: PathBuf,
-        /// Why.
+        /// Error of the system call.
         source: io::Error,
     },
 }
