@@ -19,7 +19,7 @@ pub struct CpuSet(BTreeSet<u32>);
 pub struct CpuListError(pub String);
 
 impl CpuSet {
-    /// How many.
+    /// Number of CPUs in the set.
     #[must_use]
     pub fn len(&self) -> u32 {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
@@ -105,7 +105,7 @@ impl fmt::Display for CpuSet {
 /// One write to `cpuN/online`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
-    /// N.
+    /// Number of the CPU, the N of `cpuN`; never 0.
     pub cpu: u32,
     /// `1` or `0`.
     pub on: bool,
@@ -114,7 +114,7 @@ pub struct Switch {
 /// What to write, in order, to get from what is online to a target.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// The writes.
+    /// Writes to `cpuN/online`, in order. Empty when the target is reached, or cannot come nearer.
     pub switches: Vec<Switch>,
     /// CPUs by which the target stays out of reach, in either direction: not enough present, or CPU
     /// 0 in the way.
@@ -154,7 +154,7 @@ pub enum CpuPolicy {
 /// The standing order for CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuOrder {
-    /// The policy.
+    /// Whether the daemon switches CPUs by itself.
     pub policy: CpuPolicy,
     /// The newest target, in CPUs.
     pub target: Option<u32>,

@@ -8,9 +8,9 @@ use super::cpus::CpuSet;
 /// The two numbers of `/proc/meminfo` that matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemInfo {
-    /// `MemTotal`.
+    /// `MemTotal` of `/proc/meminfo`. It changes when memory is plugged or unplugged.
     pub total: Bytes,
-    /// `MemAvailable`.
+    /// `MemAvailable` of `/proc/meminfo`, the kernel's estimate.
     pub available: Bytes,
 }
 
@@ -39,22 +39,22 @@ pub fn parse_uptime(text: &str) -> Option<u64> {
 /// What never changes while the guest runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
-    /// `/proc/sys/kernel/random/boot_id`.
+    /// Content of `/proc/sys/kernel/random/boot_id`. A new one means that the guest has rebooted.
     pub boot_id: String,
-    /// `/proc/sys/kernel/osrelease`.
+    /// Kernel release, from `/proc/sys/kernel/osrelease`.
     pub kernel: String,
 }
 
 /// One reading of everything that may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// `/sys/devices/system/cpu/online`.
+    /// CPUs that the kernel schedules on, from `/sys/devices/system/cpu/online`.
     pub online: CpuSet,
-    /// `/sys/devices/system/cpu/present`.
+    /// CPUs that are plugged, from `/sys/devices/system/cpu/present`.
     pub present: CpuSet,
-    /// `/sys/devices/system/cpu/possible`.
+    /// CPUs that could ever be plugged, from `/sys/devices/system/cpu/possible`.
     pub possible: CpuSet,
-    /// Memory.
+    /// Total and available memory, from `/proc/meminfo`.
     pub memory: MemInfo,
     /// Seconds since boot.
     pub uptime_s: u64,

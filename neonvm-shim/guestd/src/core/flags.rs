@@ -20,20 +20,21 @@ neonvmd: the guest daemon: CPUs on and off, state of the guest, files into the g
   --help, --version
 ";
 
-/// The flags.
+/// The command line, with the default for every flag that is not given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flags {
-    /// `--addr`.
+    /// `--addr`: address and port that the daemon serves on.
     pub addr: SocketAddr,
-    /// `--cpu-policy`.
+    /// `--cpu-policy`: whether the daemon switches CPUs by itself.
     pub cpu_policy: CpuPolicy,
-    /// `--sysfs`.
+    /// `--sysfs`: where sysfs is mounted. Tests give a directory of their own.
     pub sysfs: PathBuf,
-    /// `--procfs`.
+    /// `--procfs`: where procfs is mounted. Tests give a directory of their own.
     pub procfs: PathBuf,
-    /// `--files-root`.
+    /// `--files-root`: directory that the paths of `/files` are below; `/` in a guest.
     pub files_root: PathBuf,
-    /// `--runtime`.
+    /// `--runtime`: where the VM's runtime drive is mounted. Callers must show the `guestd.key`
+    /// on it, if there is one.
     pub runtime: PathBuf,
 }
 
@@ -53,11 +54,11 @@ impl Default for Flags {
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// To run.
+    /// Run the daemon with these flags.
     Run(Flags),
-    /// [`USAGE`].
+    /// Print [`USAGE`] and exit.
     Help,
-    /// The version.
+    /// Print the version and exit.
     Version,
 }
 
@@ -73,7 +74,7 @@ pub enum FlagError {
     /// A value that is none.
     #[error("{value:?} is not a value of {flag}")]
     Value {
-        /// The flag.
+        /// Name of the flag, with its dashes.
         flag: String,
         /// What was given.
         value: String,

@@ -46,11 +46,11 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Served {
     /// The newest state.
     pub state: watch::Receiver<GuestState>,
-    /// The keeper.
+    /// Inbox of the keeper, the one task that switches CPUs and reads the machine.
     pub keeper: mpsc::Sender<KeeperRequest>,
     /// Where `/files` begins: `/` outside tests.
     pub files_root: PathBuf,
-    /// Where nobody is served from.
+    /// Overlay network of the guest, whose callers are refused; `None` if it has none.
     pub overlay: Option<Overlay>,
     /// What tells the runner from other callers.
     pub runtime: Runtime,

@@ -10,9 +10,9 @@ use crate::core::facts::{Facts, Identity, parse_meminfo, parse_uptime};
 /// Where the kernel's files are. Tests point both at a directory of their own.
 #[derive(Debug, Clone)]
 pub struct Roots {
-    /// `/sys`.
+    /// Where sysfs is mounted: `/sys` in a guest.
     pub sysfs: PathBuf,
-    /// `/proc`.
+    /// Where procfs is mounted: `/proc` in a guest.
     pub procfs: PathBuf,
 }
 
@@ -22,15 +22,15 @@ pub enum SystemError {
     /// A file could not be read.
     #[error("cannot read {path}")]
     Read {
-        /// Which.
+        /// The file, below one of the [`Roots`].
         path: PathBuf,
-        /// Why.
+        /// Error of the read.
         source: io::Error,
     },
     /// A file does not hold what it should.
     #[error("{path} holds something unexpected: {content:?}")]
     Content {
-        /// Which.
+        /// The file, below one of the [`Roots`].
         path: PathBuf,
         /// Its first 80 characters.
         content: String,
@@ -38,17 +38,17 @@ pub enum SystemError {
     /// A CPU could not be switched.
     #[error("cannot write {value} to {path}")]
     Switch {
-        /// Which file.
+        /// The `online` file of the CPU.
         path: PathBuf,
         /// `1` or `0`.
         value: &'static str,
-        /// Why.
+        /// Error of the write, as the kernel returned it.
         source: io::Error,
     },
     /// There are not as many CPUs to switch as the target needs.
     #[error("{missing} more CPUs would have to be switched than can be")]
     OutOfCpus {
-        /// How many.
+        /// CPUs by which the target is missed, after every possible switch was made.
         missing: u32,
     },
 }
