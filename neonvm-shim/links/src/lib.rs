@@ -31,7 +31,7 @@ const EVERYBODY: [u8; 6] = [0; 6];
 /// Why the kernel did not answer, or refused.
 #[derive(Debug, thiserror::Error)]
 pub enum LinksError {
-    /// No socket.
+    /// The netlink socket could not be opened.
     #[error("no netlink socket")]
     Socket(#[source] std::io::Error),
     /// A request; CAP_NET_ADMIN is needed for changes.
@@ -39,7 +39,7 @@ pub enum LinksError {
     Request(&'static str, #[source] Error),
 }
 
-/// A link.
+/// A network interface of this host, as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// The kernel's number for it.
@@ -55,18 +55,18 @@ pub struct Link {
 /// What a link is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// A bridge.
+    /// A bridge that other links are ports of.
     Bridge,
     /// A VXLAN tunnel.
     Tunnel(Tunnel),
-    /// Anything else.
+    /// Any kind that the overlay does not use.
     Other,
 }
 
 /// A VXLAN tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tunnel {
-    /// Its number.
+    /// VXLAN network identifier; `None` if the kernel reports none.
     pub vni: Option<u32>,
     /// The address its packets come from.
     pub local: Option<Ipv4Addr>,
