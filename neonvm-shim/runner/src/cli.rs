@@ -98,7 +98,7 @@ pub struct NodeArgs {
     /// N of the loopback block 127.N.0.0/16 that pods get addresses of.
     #[arg(long, default_value_t = 88, value_parser = clap::value_parser!(u8).range(1..))]
     loopback: u8,
-    /// Accelerator.
+    /// Accelerator of the VMs: `auto` takes KVM if a probe guest boots with it, else TCG.
     #[arg(long, value_enum, default_value = "auto")]
     accel: AccelChoice,
     /// CPU quota in per cent of a VM's CPU limit.
@@ -172,13 +172,13 @@ pub enum CliError {
     /// The host has no name.
     #[error("this host has no name; give one with --node-name")]
     NoName,
-    /// No API.
+    /// No client could be made from `KUBECONFIG` or the cluster that the program is in.
     #[error("no Kubernetes API is configured (KUBECONFIG)")]
     Api(#[source] Box<kube::Error>),
-    /// This program.
+    /// The path of this program, which is also the runner, could not be read.
     #[error("cannot find this program")]
     Program(#[source] std::io::Error),
-    /// The driver.
+    /// The node driver failed at its start.
     #[error("the node driver cannot begin")]
     Node(#[source] NodeError),
 }

@@ -21,7 +21,7 @@ pub const CONFIG_FORMAT: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunnerConfig {
-    /// [`CONFIG_FORMAT`].
+    /// Version of the file's format. Whoever writes the file sets [`CONFIG_FORMAT`].
     pub format: u32,
     /// Namespace of VM and pod.
     pub namespace: String,
@@ -33,11 +33,12 @@ pub struct RunnerConfig {
     pub spec: VmSpec,
     /// The VM's own address; ports of the guest appear here.
     pub pod_ip: Ipv4Addr,
-    /// Programs.
+    /// Programs that the runner executes for the VM.
     pub programs: Programs,
     /// What to boot.
     pub image: BootImage,
-    /// Which accelerator.
+    /// Accelerator to run the VM with; a spec without `enableAcceleration` takes TCG instead. The
+    /// runner resolves `auto` when it starts QEMU.
     pub accel: AccelChoice,
     /// How QEMU caches what the guest writes.
     #[serde(default, skip_serializing_if = "is_ours")]
@@ -149,7 +150,7 @@ pub struct OverlayNic {
     pub interface: String,
     /// The guest's address there.
     pub address: Ipv4Addr,
-    /// Its mask.
+    /// Network mask of that address, from the VM's status.
     pub mask: Ipv4Addr,
 }
 
@@ -157,9 +158,9 @@ pub struct OverlayNic {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Programs {
-    /// `qemu-system-x86_64`.
+    /// Path of `qemu-system-x86_64`, which runs the guest.
     pub qemu_system: PathBuf,
-    /// `qemu-img`.
+    /// Path of `qemu-img`, which makes and grows disks.
     pub qemu_img: PathBuf,
 }
 
@@ -167,7 +168,7 @@ pub struct Programs {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BootImage {
-    /// Kernel (bzImage).
+    /// The guest's kernel, in bzImage format.
     pub kernel: PathBuf,
     /// Its release, if known: what is learned about it is remembered under this name.
     pub kernel_version: String,
@@ -196,7 +197,7 @@ pub enum AccelChoice {
     Auto,
     /// KVM, whatever the probe says.
     Kvm,
-    /// TCG.
+    /// TCG, without a probe.
     Tcg,
 }
 

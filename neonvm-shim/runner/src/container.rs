@@ -83,16 +83,16 @@ pub enum ContainerError {
     /// Spec and status, of the overlay network.
     #[error(transparent)]
     Overlay(#[from] OverlayProblem),
-    /// An argument.
+    /// The argument `-cpu-scaling-mode` is neither `QmpScaling` nor `SysfsScaling`.
     #[error("-cpu-scaling-mode is {0:?}, not QmpScaling or SysfsScaling")]
     Mode(String),
     /// The cache of disks.
     #[error("-{DISK_CACHE} is not understood")]
     DiskCache(#[from] DiskCacheError),
-    /// The quota.
+    /// The CPU quota in the environment is not a number of per cent.
     #[error("{CPU_QUOTA_PERCENT} is {0:?}, not a number of per cent, or 0 for none")]
     Quota(String),
-    /// The network.
+    /// The guest network in the environment is none of the known ones.
     #[error("{GUEST_NETWORK} is {0:?}, not one of {GUEST_NETWORKS:?}")]
     Network(String),
     /// A disk that nothing in the pod would keep.
@@ -121,10 +121,10 @@ pub enum ContainerError {
     /// The manifest beside the kernel.
     #[error("{0} does not describe a guest")]
     Manifest(PathBuf, #[source] Option<serde_json::Error>),
-    /// No address.
+    /// The pod has no IPv4 address, or, with a source, looking for one failed.
     #[error("the pod has no IPv4 address")]
     Address(#[source] Option<io::Error>),
-    /// The directory.
+    /// A file of the runner's directory, or the directory itself, cannot be written.
     #[error("cannot write the runner's directory")]
     Directory(#[from] RecordError),
 }
@@ -134,9 +134,9 @@ pub enum ContainerError {
 pub struct PodFacts {
     /// Its namespace; unknown where nobody says it.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod: `K8S_POD_NAME`, else the host's name; empty if neither is known.
     pub name: String,
-    /// Its address.
+    /// IPv4 address of the pod. Ports of the guest appear there.
     pub address: Ipv4Addr,
     /// Whether its guest comes from another pod.
     pub receives: bool,

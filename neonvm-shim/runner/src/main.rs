@@ -33,7 +33,7 @@ enum Command {
     Node(NodeArgs),
     /// Find out whether KVM boots a guest here.
     Probe {
-        /// QEMU.
+        /// QEMU to run the probe guest with.
         #[arg(long, default_value = "qemu-system-x86_64")]
         qemu: PathBuf,
     },

@@ -20,9 +20,9 @@ pub struct AccelRecord {
     pub host_boot_id: String,
     /// QEMU's version line.
     pub qemu_version: String,
-    /// What works.
+    /// Accelerator that the probe chose.
     pub accel: Accel,
-    /// Why.
+    /// Reason for the choice, as one line for people.
     pub reason: String,
 }
 

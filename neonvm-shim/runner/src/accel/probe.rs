@@ -30,7 +30,7 @@ const VERSION_DEADLINE: Duration = Duration::from_secs(5);
 /// What was found out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// Somebody chose.
+    /// The caller named the accelerator, so nothing was probed.
     Chosen,
     /// `/dev/kvm` is not there or may not be opened.
     NoDevice(String),
@@ -48,9 +48,9 @@ pub enum Finding {
 /// The accelerator to use, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The accelerator.
+    /// Accelerator that QEMU is to be started with.
     pub accel: Accel,
-    /// Why.
+    /// Observation that led to the choice.
     pub finding: Finding,
 }
 

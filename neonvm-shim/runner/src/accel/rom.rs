@@ -54,7 +54,7 @@ impl Piece {
     }
 }
 
-/// The image.
+/// Builds the image, [`ROM_BYTES`] long, with the same bytes at every call.
 #[must_use]
 pub fn rom() -> Vec<u8> {
     // HLT everywhere else: a jump astray ends in silence, not in chance.

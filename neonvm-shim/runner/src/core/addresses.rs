@@ -10,7 +10,7 @@ const FIRST_X: u8 = 1;
 /// Last third byte.
 const LAST_X: u8 = 254;
 
-/// `addresses.json`.
+/// Content of `addresses.json`: the loopback addresses that pods of the node have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Addresses {

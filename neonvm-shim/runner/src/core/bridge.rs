@@ -23,7 +23,7 @@ use super::traffic;
 use super::transfer::Manifest;
 use crate::config::{Resolver, RunnerConfig};
 
-/// The bridge.
+/// Name of the bridge in the pod that the guest's first device is connected to.
 pub const BRIDGE: &str = "br-def";
 /// The guest's end of it, made by QEMU.
 pub const TAP: &str = "tap-def";

@@ -22,7 +22,7 @@ impl PlugBudget {
         Self { total, spent }
     }
 
-    /// Threads left.
+    /// Number of vCPU threads that QEMU may still start. At 0 no CPU can be plugged.
     #[must_use]
     pub fn left(self) -> u32 {
         self.total.saturating_sub(self.spent)

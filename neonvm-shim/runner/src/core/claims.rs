@@ -31,7 +31,7 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// The files of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Files {
-    /// The disk.
+    /// The disk itself, in raw format.
     pub disk: PathBuf,
     /// What is known of it.
     pub record: PathBuf,
@@ -76,9 +76,9 @@ pub enum Refusal {
          use a runner of the version that wrote it"
     )]
     Format {
-        /// The record.
+        /// File name of the record, without its directory.
         record: String,
-        /// Its format.
+        /// Format that the record has.
         format: u32,
     },
     /// A disk that no record describes.
@@ -87,9 +87,9 @@ pub enum Refusal {
          restore the record, or move the disk elsewhere"
     )]
     NoRecord {
-        /// The disk.
+        /// File name of the disk, without its directory.
         disk: String,
-        /// Its record.
+        /// File name that the record should have, without its directory.
         record: String,
     },
     /// A record of a disk that is not there.
@@ -98,9 +98,9 @@ pub enum Refusal {
          restore it, or give the VM another claim to begin with an empty one"
     )]
     Missing {
-        /// The disk.
+        /// File name that the disk should have, without its directory.
         disk: String,
-        /// Its record.
+        /// File name of the record, without its directory.
         record: String,
     },
     /// A disk of another VM.
@@ -111,7 +111,7 @@ pub enum Refusal {
     OtherVm {
         /// Namespace and name of the VM.
         owner: String,
-        /// Its uid.
+        /// Uid of that VM, from the record; empty if there is no record.
         uid: String,
     },
     /// The VM asks for the disk of an earlier VM, and there is none.

@@ -35,7 +35,7 @@ pub struct Evidence {
     pub moved: bool,
     /// Force was used.
     pub forced: bool,
-    /// `GUEST_PANICKED` came.
+    /// QEMU's event `GUEST_PANICKED` was received.
     pub panicked: bool,
     /// The `SHUTDOWN` event, if it was heard.
     pub shutdown: Option<ShutdownReason>,
@@ -47,7 +47,8 @@ pub struct Evidence {
     pub qemu_tail: String,
 }
 
-/// The verdict.
+/// Decides why QEMU ended. The message is the end of the console after a panic of the guest, and
+/// the end of QEMU's own messages otherwise.
 #[must_use]
 pub fn classify(evidence: &Evidence) -> ExitReport {
     let reason = reason(evidence);

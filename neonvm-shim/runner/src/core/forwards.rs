@@ -12,11 +12,11 @@ use crate::config::RunnerConfig;
 /// What a port is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
-    /// Of TCP.
+    /// TCP, also for a port whose spec names no known protocol.
     Tcp,
-    /// Of UDP.
+    /// UDP, where the spec says `UDP`.
     Udp,
-    /// Of SCTP.
+    /// SCTP, which QEMU's user network cannot forward.
     Sctp,
 }
 

@@ -25,7 +25,7 @@ impl GuestdKey {
         Self(random.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The digits.
+    /// The key in hexadecimal digits, as the guest's daemon is shown it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -27,7 +27,7 @@ pub enum Desired {
     Run,
     /// Its deletion was asked; it has this long.
     Stop {
-        /// Milliseconds.
+        /// Milliseconds that the guest has to shut down.
         grace_ms: u64,
     },
     /// It is not in the API any more.
@@ -40,11 +40,11 @@ pub enum Desired {
 /// What is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Local {
-    /// No directory.
+    /// The pod's directory has neither a runner's configuration nor a report of an end.
     Fresh,
     /// A directory, no runner; QEMU may or may not run.
     NoRunner,
-    /// A runner.
+    /// A runner was started or found, and its link is not over.
     Runner,
     /// The VM has ended.
     Ended,
@@ -73,7 +73,7 @@ pub enum Step {
     },
 }
 
-/// Decides.
+/// Chooses the next step. `phase` is the pod's phase in the API.
 #[must_use]
 pub fn next(desired: Desired, local: Local, phase: &str) -> Step {
     let ended_in_api = matches!(phase, "Succeeded" | "Failed");
@@ -98,7 +98,7 @@ pub enum View {
     Waiting {
         /// One word, as the kubelet's.
         reason: String,
-        /// For people.
+        /// Explanation for people of why it cannot start.
         message: String,
     },
     /// The runner is there.
@@ -121,7 +121,7 @@ pub struct StatusInput<'a> {
     pub pod_ip: Option<String>,
     /// The node's address.
     pub host_ip: &'a str,
-    /// Now.
+    /// Time for what has changed. What has not changed keeps the time that the API has.
     pub now: WallTime,
 }
 

@@ -30,7 +30,7 @@ const ROOT_DISK: &str = "rootdisk";
 /// What a look found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
-    /// `query-status`.
+    /// Status from QEMU's `query-status`; [`STOPPED`] if a disk of the host is full.
     pub run: String,
     /// Ids of the drives whose writes found no room.
     pub without_room: Vec<String>,

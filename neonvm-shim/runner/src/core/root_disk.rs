@@ -20,11 +20,12 @@ pub const RECORD_FILE: &str = "disk.json";
 /// Name of the disk in its directory.
 pub const DISK_FILE: &str = "root.qcow2";
 
-/// `disk.json`.
+/// Content of `disk.json`: the VM that owns a disk, and the image the disk was made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskRecord {
-    /// [`DISK_FORMAT`].
+    /// Version of the record's format. A record with another version than [`DISK_FORMAT`] is
+    /// refused.
     pub format: u32,
     /// Namespace of the VM.
     pub namespace: String,

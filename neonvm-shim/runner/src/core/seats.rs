@@ -14,13 +14,13 @@ pub struct Seat(u64);
 /// A place for who came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seated {
-    /// It.
+    /// The place that was given.
     pub seat: Seat,
     /// Whoever has to go for it.
     pub instead_of: Option<Seat>,
 }
 
-/// All places.
+/// All places for connections, and the order in which idle connections have to go.
 #[derive(Debug)]
 pub struct Seats {
     most: usize,

@@ -48,11 +48,11 @@ pub struct Shape {
     pub early_cpus: u32,
     /// Most CPUs an order may ask for.
     pub max_cpus: u32,
-    /// `maxcpus`.
+    /// QEMU's `maxcpus`: [`Shape::max_cpus`], and more where TCG plugs CPUs.
     pub sockets: u32,
     /// Vcpu threads QEMU may make in its life; `None` is no bound.
     pub budget: Option<PlugBudget>,
-    /// Boot memory.
+    /// Memory at boot, which can never be taken away.
     pub base: Bytes,
     /// The virtio-mem device's size; zero is no device.
     pub device: Bytes,

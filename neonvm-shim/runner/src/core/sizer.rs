@@ -173,7 +173,7 @@ impl Sizer {
         }
     }
 
-    /// Something happened.
+    /// Updates the state by one event. [`Self::poll_action`] then says what to do.
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
             Event::Order(order) => self.take(now, order),

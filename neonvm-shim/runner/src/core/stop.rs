@@ -13,11 +13,11 @@ pub const MAX_GRACE: Span = Span::from_secs(24 * 3600);
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopAction {
-    /// `system_powerdown`.
+    /// Press the guest's power button: QMP `system_powerdown`.
     Press,
-    /// `quit`.
+    /// Send QMP `quit`, as the grace period is over.
     Quit,
-    /// SIGKILL.
+    /// Send SIGKILL to QEMU, which has not gone after `quit`.
     Kill,
 }
 

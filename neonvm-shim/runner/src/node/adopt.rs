@@ -25,7 +25,7 @@ const ANSWER_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 pub struct Adoption {
     /// Name of the VM.
     pub name: String,
-    /// The VM.
+    /// Object of the VM, with the size that the guest has now.
     pub vm: Value,
     /// Secrets that it owned or its pod mounts.
     pub secrets: Vec<Value>,
@@ -40,7 +40,7 @@ pub struct Adoption {
 /// Why a guest cannot be adopted.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
-    /// No configuration.
+    /// The configuration in this directory is missing or cannot be read.
     #[error("{0} holds no configuration of a VM that can be read")]
     NoConfig(String),
     /// It has ended, or its size is not known.

@@ -28,17 +28,17 @@ pub enum ImageError {
     /// A file of the store cannot be read.
     #[error("image {name:?}: cannot read {path}; build it again with `bellows image build {name}`")]
     Read {
-        /// The image.
+        /// Name of the image that was asked for.
         name: String,
-        /// The file.
+        /// Path of the file that cannot be read.
         path: PathBuf,
-        /// Why.
+        /// Error of the read.
         source: io::Error,
     },
     /// A file of the store makes no sense.
     #[error("image {name:?} is damaged ({what}); build it again with `bellows image build {name}`")]
     Damaged {
-        /// The image.
+        /// Name of the image that was asked for.
         name: String,
         /// What does not fit.
         what: String,
@@ -59,7 +59,7 @@ pub enum ImageError {
     Kind(String, &'static str),
 }
 
-/// The store.
+/// Image store in a directory.
 #[derive(Debug, Clone)]
 pub struct Store {
     dir: PathBuf,

@@ -34,7 +34,7 @@ const LEASE_NAMESPACE: &str = "kube-node-lease";
 pub struct Machine {
     /// CPUs this process may use.
     pub cpu: MilliCpu,
-    /// MemTotal.
+    /// MemTotal of `/proc/meminfo`; zero if it cannot be read.
     pub memory: Bytes,
 }
 

@@ -24,11 +24,11 @@ pub struct Orphan {
     pub namespace: String,
     /// Its VM; empty where the directory does not say.
     pub vm: String,
-    /// Its pod.
+    /// Name of its pod, which the API's store does not have.
     pub pod: String,
     /// Uid of that pod.
     pub uid: String,
-    /// Its directory.
+    /// The runner's directory of the guest.
     pub dir: PathBuf,
 }
 
@@ -45,7 +45,7 @@ impl Orphan {
         }
     }
 
-    /// `namespace/pod`.
+    /// Key of the pod: `namespace/pod`.
     #[must_use]
     pub fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.pod)

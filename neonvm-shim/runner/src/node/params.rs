@@ -15,11 +15,11 @@ use crate::core::users::UserRange;
 /// What pods of the node may use altogether.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocatable {
-    /// CPU.
+    /// CPU that the scheduler may give to pods, in thousandths of a CPU.
     pub cpu: MilliCpu,
-    /// Memory.
+    /// Memory that the scheduler may give to pods, in bytes.
     pub memory: Bytes,
-    /// Pods.
+    /// Most pods that the node takes.
     pub pods: u32,
 }
 
@@ -37,7 +37,7 @@ pub enum GuestWalls {
 /// Everything a node driver needs.
 #[derive(Clone)]
 pub struct NodeParams {
-    /// The API.
+    /// Client of the Kubernetes API.
     pub client: kube::Client,
     /// Identity of the API's store. An absent pod means a deleted one only if this store has shown
     /// it.
@@ -71,7 +71,7 @@ pub struct NodeParams {
     pub monitor_key: Option<VmKey>,
     /// What pods may use.
     pub allocatable: Allocatable,
-    /// The clock.
+    /// Clock for the times that the node driver writes into the API.
     pub clock: Clock,
 }
 

@@ -143,7 +143,7 @@ pub(super) struct PodRecord {
 pub struct StorePosition {
     /// The store's identity.
     pub id: String,
-    /// The revision.
+    /// Resource version as a number; 0 if the API's is not a number.
     pub revision: u64,
 }
 

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What became of one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stopped {
-    /// Its directory.
+    /// The runner's directory of the VM.
     pub dir: PathBuf,
     /// How it ended; `None` if nobody was there to say.
     pub exit: Option<ExitReport>,

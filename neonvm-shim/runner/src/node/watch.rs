@@ -45,7 +45,7 @@ pub enum NodeError {
     /// The directory of VMs.
     #[error("cannot use {0}")]
     Directory(String, #[source] std::io::Error),
-    /// The addresses.
+    /// The file of the pods' addresses or users is malformed or cannot be read.
     #[error("cannot read the pods' addresses and users")]
     Addresses(#[from] RecordError),
 }

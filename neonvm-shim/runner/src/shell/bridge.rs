@@ -46,7 +46,7 @@ pub enum BridgeError {
     /// The bridge is gone again.
     #[error("somebody has removed the bridge {BRIDGE}")]
     Gone,
-    /// QEMU's end.
+    /// The tap device for QEMU cannot be made.
     #[error(transparent)]
     Tun(#[from] TunError),
     /// Packets end here.
@@ -54,7 +54,7 @@ pub enum BridgeError {
         "the pod does not pass packets on, and cannot be told to: let its init container run `sysctl -w net.ipv4.ip_forward=1`, {OR_USER}"
     )]
     Forward(#[source] io::Error),
-    /// No program.
+    /// The program `nft`, which sets the guest's rules, cannot be executed.
     #[error("cannot execute {NFT}: use the runner's own image, {OR_USER}")]
     NoNft(#[source] io::Error),
     /// The kernel's refusal.

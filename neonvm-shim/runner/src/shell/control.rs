@@ -33,7 +33,7 @@ const MAX_BODY_BYTES: usize = 2 << 20;
 /// What the routes need.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    /// The supervisor.
+    /// Channel to the supervisor, which acts on what the routes receive.
     pub inputs: mpsc::Sender<Input>,
     /// The newest state.
     pub state: watch::Receiver<RunnerState>,

@@ -20,7 +20,7 @@ pub enum DiskError {
     /// The program could not be executed.
     #[error("cannot execute {0}")]
     Execute(std::path::PathBuf, #[source] std::io::Error),
-    /// It refused.
+    /// The program of this name failed with these messages.
     #[error("{0}: {1}")]
     Refused(String, String),
     /// Its file cannot be written.

@@ -30,9 +30,9 @@ pub enum DriveError {
         "cannot read {path}, which the node driver has written: delete the pod, and its VM gets another"
     )]
     MonitorToken {
-        /// Its file.
+        /// File of the token in the runner's directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the read.
         source: io::Error,
     },
     /// The files of a volume cannot be read.
@@ -40,37 +40,37 @@ pub enum DriveError {
         "disk {name}: cannot read its files in {path}; is the secret or config map there, with all its keys?"
     )]
     Volume {
-        /// The disk.
+        /// Name that the user knows the disk by.
         name: String,
         /// Where they should be.
         path: PathBuf,
-        /// Why.
+        /// Error of the read.
         source: io::Error,
     },
     /// Files that no drive can hold.
     #[error("disk {name}: its files cannot be put on a drive")]
     Files {
-        /// The disk.
+        /// Name that the user knows the disk by.
         name: String,
-        /// Why.
+        /// Rule of the format that the files break.
         source: IsoError,
     },
     /// Its own file, for example on a full disk.
     #[error("disk {name}: cannot write {path}; is there room on the node?")]
     Write {
-        /// The disk.
+        /// Name that the user knows the disk by.
         name: String,
-        /// Its file.
+        /// File that cannot be written.
         path: PathBuf,
-        /// Why.
+        /// Error of the write.
         source: io::Error,
     },
-    /// A program.
+    /// A program that makes the disk failed, for example `mke2fs`.
     #[error("disk {name}: a program it is made with failed; is there room on the node?")]
     Tool {
-        /// The disk.
+        /// Name that the user knows the disk by.
         name: String,
-        /// Why.
+        /// Failure of the program.
         source: DiskError,
     },
 }

@@ -79,7 +79,7 @@ async fn connect(daemon: &Daemon, limit: Duration) -> Result<Link, HttpError> {
 /// What is heard from a guest.
 #[derive(Debug)]
 pub enum News {
-    /// Its state.
+    /// Whole state of the guest, from neonvmd.
     State(GuestState),
     /// So many CPUs are online, by a daemon that tells of nothing else: NeonVM's
     /// (docs/compatibility/neonvm.md §3.7).

@@ -17,7 +17,7 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// No connection.
+    /// The connection could not be made.
     #[error("cannot connect")]
     Connect(#[source] std::io::Error),
     /// The connection broke, or the peer speaks something else.

@@ -30,10 +30,10 @@ pub enum InitError {
     /// The script's file.
     #[error("spec.initScript: cannot write {0}")]
     Write(PathBuf, #[source] io::Error),
-    /// The shell.
+    /// The shell cannot be executed, or its end cannot be waited for.
     #[error("spec.initScript: cannot execute {SHELL}")]
     Execute(#[source] io::Error),
-    /// It failed.
+    /// The script ended without success, so the VM is not started.
     #[error("spec.initScript failed: {status}{}", last_line(.said))]
     Failed {
         /// How it ended.

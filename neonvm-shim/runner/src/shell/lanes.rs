@@ -13,7 +13,7 @@ use crate::core::sizer::{Action, CpuSlot, Event, QmpFailure};
 pub struct Means {
     /// The monitor, if it is connected.
     pub qmp: Option<Arc<Qmp>>,
-    /// neonvmd.
+    /// Address and key of the guest's daemon, neonvmd.
     pub guest: Daemon,
 }
 

@@ -28,7 +28,7 @@ pub enum OverlayError {
         "cannot connect the guest to the overlay network: the pod's container needs the capability NET_ADMIN for it"
     )]
     Links(#[from] LinksError),
-    /// QEMU's end.
+    /// The tap device for QEMU cannot be made.
     #[error(transparent)]
     Tun(#[from] TunError),
 }

@@ -27,7 +27,7 @@ const ALIVE_EVERY: Duration = Duration::from_millis(200);
 /// A process that is not mistaken for another one that got its number later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// The number.
+    /// Process id, which the kernel may give to another process later.
     pub pid: u32,
     /// Start time in clock ticks since the machine's boot (`/proc/PID/stat`, field 22).
     pub start_ticks: u64,

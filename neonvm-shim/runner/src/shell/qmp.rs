@@ -59,13 +59,13 @@ pub enum QmpEvent {
 /// Why a monitor connection did not come about.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The socket.
+    /// Connecting to the socket failed, or the owner of its other end is not known.
     #[error("cannot connect to QEMU's monitor")]
     Connect(#[source] std::io::Error),
     /// Another process listens there.
     #[error("the socket of QEMU's monitor belongs to user {0}, not to QEMU")]
     Stranger(u32),
-    /// The handshake.
+    /// The first exchange of QMP failed.
     #[error("QEMU's monitor does not greet")]
     Greeting(#[source] std::io::Error),
     /// Nothing came in time.

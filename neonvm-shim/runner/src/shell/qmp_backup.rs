@@ -44,7 +44,7 @@ command!(Dismiss, "job-dismiss");
 pub enum BackupStage {
     /// Bytes copied, and bytes in all.
     Copying {
-        /// Copied.
+        /// Bytes copied so far.
         done: u64,
         /// In all; grows while the guest writes.
         total: u64,

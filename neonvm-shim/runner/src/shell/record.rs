@@ -17,7 +17,7 @@ use crate::core::shape::Shape;
 use crate::core::transfer::{Arrival, Leaving};
 use crate::core::walls::WallState;
 
-/// `runner.json`.
+/// Content of `runner.json`: what the next runner needs to adopt this one's QEMU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -32,7 +32,7 @@ pub struct Record {
     /// started.
     #[serde(default)]
     pub walls: Vec<WallState>,
-    /// The accelerator.
+    /// Accelerator that QEMU was started with.
     pub accel: Accel,
     /// How it was built.
     pub shape: Shape,
@@ -70,13 +70,13 @@ pub struct Record {
 /// A file of the runner's directory that could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Reading.
+    /// The file of this path cannot be read.
     #[error("cannot read {0}")]
     Read(String, #[source] io::Error),
-    /// Writing.
+    /// The file of this path cannot be written.
     #[error("cannot write {0}")]
     Write(String, #[source] io::Error),
-    /// Its content.
+    /// The file of this path is not the JSON that was expected.
     #[error("{0} is malformed")]
     Malformed(String, #[source] serde_json::Error),
 }

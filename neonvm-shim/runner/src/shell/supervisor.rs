@@ -99,7 +99,7 @@ pub enum OnCancel {
     },
 }
 
-/// The supervisor.
+/// State of the task that owns one QEMU and acts on every [`Input`].
 #[derive(Debug)]
 pub struct Supervisor {
     pub(super) config: Arc<RunnerConfig>,

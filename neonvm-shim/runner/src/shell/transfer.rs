@@ -60,13 +60,13 @@ pub enum Ask {
 /// What came of an action.
 #[derive(Debug)]
 pub enum Transfer {
-    /// Of [`OutgoingAction::Describe`].
+    /// Result of [`OutgoingAction::Describe`].
     Described(Result<Box<Manifest>, String>),
-    /// Of [`OutgoingAction::Look`].
+    /// Result of [`OutgoingAction::Look`].
     Outgoing(Result<View, String>),
     /// Of any other.
     Left(OutgoingAction, Result<(), String>),
-    /// Of [`IncomingAction::Look`].
+    /// Result of [`IncomingAction::Look`].
     Incoming(Result<View, String>),
     /// Of any other.
     Came(IncomingAction, Result<(), String>),

@@ -36,13 +36,13 @@ const DATE_TEXT: &[u8; 17] = b"2023111422132000\0";
 /// Files that cannot be put on a drive.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsoError {
-    /// A name.
+    /// A file has this name, cut to 64 characters, and Linux takes no such name.
     #[error("{0:?} is not the name of a file")]
     Name(String),
-    /// The label.
+    /// The label is empty or longer than `MAX_LABEL` bytes.
     #[error("{0:?} is not a label of 1 to {MAX_LABEL} bytes")]
     Label(String),
-    /// Too much.
+    /// A length or position does not fit its field of the format.
     #[error("the files are larger than a drive of files can be")]
     Size,
 }

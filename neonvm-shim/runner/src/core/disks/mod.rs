@@ -134,7 +134,7 @@ impl Drive {
 /// What a drive is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// These files.
+    /// Files with these contents, by file name.
     Files(BTreeMap<String, Vec<u8>>),
     /// The files of the volume that is mounted in the guest at this path.
     Volume(String),
@@ -142,14 +142,14 @@ pub enum Content {
     Swap(u64),
     /// An empty file system.
     Empty {
-        /// Its size.
+        /// Size of the drive in bytes.
         bytes: u64,
         /// With project quotas.
         quotas: bool,
     },
     /// A file system on a claim, empty when it is made.
     Claimed {
-        /// Its size.
+        /// Size in bytes that the spec asks for.
         bytes: u64,
     },
 }
@@ -157,7 +157,7 @@ pub enum Content {
 /// A drive and how to make it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// The drive.
+    /// Id and kind of the drive, from which QEMU's options follow.
     pub drive: Drive,
     /// What the user calls it, for messages.
     pub name: String,
@@ -170,7 +170,7 @@ pub struct Planned {
 /// A disk of the spec, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestDisk {
-    /// Its name.
+    /// Name of the disk in the VM's spec. No other disk of the VM has it.
     pub name: String,
     /// Where it is in the guest.
     pub path: String,
@@ -183,7 +183,7 @@ pub struct GuestDisk {
 pub enum What {
     /// A file system of its own, empty at first.
     Empty {
-        /// Its size.
+        /// Size in bytes from the spec, at least `MIN_BYTES`.
         bytes: u64,
         /// Freed blocks are given back.
         discard: bool,
@@ -196,12 +196,12 @@ pub enum What {
     Watched,
     /// Memory of the guest.
     Memory {
-        /// Its size.
+        /// Most bytes that the files may take, at least `MIN_BYTES`.
         bytes: u64,
     },
     /// A file system of its own on a claim.
     Claimed {
-        /// Its size.
+        /// Size in bytes from the spec, at least `MIN_BYTES`.
         bytes: u64,
     },
 }
@@ -234,7 +234,7 @@ impl Plan {
 /// A spec that cannot be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DiskProblem {
-    /// A disk.
+    /// A disk of the VM is not valid.
     #[error("disk {name:?}: {problem}")]
     Disk {
         /// Its name, cut to what a message can hold.
@@ -242,10 +242,10 @@ pub enum DiskProblem {
         /// What is wrong and what would be right.
         problem: Problem,
     },
-    /// Too many.
+    /// The spec has this number of disks, which is more than `MAX_DISKS`.
     #[error("spec.disks has {0} disks: {MAX_DISKS} are the most")]
     TooMany(usize),
-    /// The swap.
+    /// The size of the swap is not valid.
     #[error("spec.guest.settings.swap: {0}")]
     Swap(Problem),
     /// A variable's name.
@@ -264,7 +264,7 @@ pub enum DiskProblem {
 /// What is wrong with a disk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The name.
+    /// The disk's name breaks `DISK_NAME_RULE`.
     #[error("{DISK_NAME_RULE}")]
     Name,
     /// A name of ours.
@@ -273,7 +273,7 @@ pub enum Problem {
     /// Twice the same.
     #[error("another disk has this name, give each its own")]
     Twice,
-    /// The path.
+    /// The disk's `mountPath` is this one and breaks `MOUNT_PATH_RULE`.
     #[error("mountPath {0:?} {MOUNT_PATH_RULE}")]
     Path(String),
     /// Twice the same.

@@ -63,7 +63,7 @@ pub struct DeviceView {
 /// What the guest's daemon says of its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Sight {
-    /// CPUs online.
+    /// Number of CPUs that the guest's kernel has online.
     pub cpus_online: u32,
     /// CPUs its kernel could ever bring up, if it says so.
     pub cpus_possible: Option<u32>,
@@ -96,13 +96,13 @@ impl From<&GuestState> for Sight {
 /// A command QEMU refused or did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QmpFailure {
-    /// The command.
+    /// Name of the command in QMP, such as `device_add`.
     pub command: String,
-    /// Why.
+    /// QEMU's own error, or why no reply came.
     pub message: String,
 }
 
-/// What happened.
+/// Input of the sizer: an order, a reply to an action, or news from QEMU or the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A new order.
@@ -144,23 +144,23 @@ pub enum Event {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// `query-hotpluggable-cpus`.
+    /// Send `query-hotpluggable-cpus` to QEMU. The reply is [`Event::Cpus`].
     QueryCpus,
-    /// `query-memory-devices`.
+    /// Send `query-memory-devices` to QEMU. The reply is [`Event::Memory`].
     QueryMemory,
     /// `device_add` for each; `budget` must be on disk before the first.
     Plug {
-        /// Where.
+        /// Slots that get one CPU each.
         slots: Vec<CpuSlot>,
         /// The budget afterwards.
         budget: Option<PlugBudget>,
     },
     /// `device_del` for each.
     Unplug {
-        /// Device ids.
+        /// Ids of the CPUs' devices in QEMU.
         ids: Vec<String>,
     },
-    /// `qom-set requested-size`.
+    /// Set the virtio-mem device's `requested-size` to this by `qom-set`.
     Request(Bytes),
     /// `PUT /cpu` of neonvmd.
     SetGuestCpus(u32),

@@ -58,7 +58,7 @@ impl Incoming {
         }
     }
 
-    /// Which migration.
+    /// Id of the migration, from its order.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.arrival.order.id

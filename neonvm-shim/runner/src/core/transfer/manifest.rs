@@ -15,9 +15,9 @@ use crate::core::sizer::CpuSlot;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PluggedCpu {
-    /// Device type.
+    /// QEMU's type of the CPU device, the `driver` of `device_add`.
     pub driver: String,
-    /// Device id.
+    /// Id of the device, by which QEMU can unplug it.
     pub id: String,
     /// Properties that name its place.
     pub props: std::collections::BTreeMap<String, i64>,
@@ -33,9 +33,10 @@ pub struct Disk {
     pub path: PathBuf,
     /// Its device number.
     pub device: u64,
-    /// Its inode.
+    /// Inode number of the file. With the device number it shows a target whether its file is the
+    /// same.
     pub inode: u64,
-    /// Virtual size.
+    /// Size in bytes that the guest sees.
     pub bytes: u64,
     /// The image under it, by the name of its directory in the store, which is its digest.
     pub image: String,
@@ -44,11 +45,11 @@ pub struct Disk {
 /// Everything a target must know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// QEMU's version.
+    /// QEMU's version at the source. An older QEMU cannot receive the guest.
     pub qemu: String,
     /// Machine type with its version, `pc-q35-10.0`.
     pub machine: String,
-    /// Accelerator.
+    /// Accelerator that the guest runs with. A target that uses another refuses the guest.
     pub accel: Accel,
     /// How it was built at its start.
     pub shape: Shape,
@@ -75,7 +76,7 @@ pub struct Manifest {
     pub order: Option<SizeOrder>,
     /// Milliseconds the guest took to boot.
     pub boot_ms: Option<u64>,
-    /// The disk.
+    /// Location and size of the root disk at the source.
     pub disk: Disk,
     /// The drives beside it, in order.
     #[serde(default)]
@@ -106,7 +107,7 @@ pub struct DriveThere {
     pub path: PathBuf,
     /// Its device number.
     pub device: u64,
-    /// Its inode.
+    /// Inode number of the file at the source.
     pub inode: u64,
     /// SHA-256 of one of files: the target must make the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,7 +118,7 @@ pub struct DriveThere {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arrival {
-    /// The order.
+    /// Order to receive the guest.
     pub order: protocol::migration::IncomingOrder,
     /// Whether the disk is the source's own file.
     pub shares_disk: bool,
@@ -152,17 +153,17 @@ pub enum Unfit {
     /// QEMU here is older.
     #[error("QEMU {here} here is older than {there} at the source")]
     Older {
-        /// Ours.
+        /// Version of the target's QEMU.
         here: String,
-        /// Theirs.
+        /// Version of the source's QEMU.
         there: String,
     },
     /// The accelerator is not to be had.
     #[error("the guest runs with {there}, and here is only {here}")]
     Accel {
-        /// Ours.
+        /// Accelerator that the target uses.
         here: &'static str,
-        /// Theirs.
+        /// Accelerator that the guest runs with.
         there: &'static str,
     },
     /// Drives the guest writes are on another machine.
@@ -204,9 +205,9 @@ pub enum Unfit {
     /// The image is another.
     #[error("image {here} here is not the guest's, {there}")]
     Image {
-        /// Ours.
+        /// Digest of the target's image, by the name of its directory.
         here: String,
-        /// Theirs.
+        /// Digest of the image under the guest's disk, from the manifest.
         there: String,
     },
 }

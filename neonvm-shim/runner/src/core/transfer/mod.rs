@@ -34,11 +34,11 @@ pub struct View {
     pub migration: String,
     /// `error-desc` of it.
     pub error: Option<String>,
-    /// `query-status`.
+    /// Status from QEMU's `query-status`.
     pub run: String,
     /// The copy of the disk, if there is one: whether it has caught up.
     pub copy: Option<bool>,
-    /// Figures.
+    /// Progress of the migration, as the runner's state shows it.
     pub progress: protocol::migration::Progress,
 }
 

@@ -114,7 +114,7 @@ impl Outgoing {
         }
     }
 
-    /// Which migration.
+    /// Id of the migration, from its order.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.leaving.order.id
