@@ -65,10 +65,10 @@ pub struct LinkSeen<T> {
     pub up: bool,
 }
 
-/// A tunnel.
+/// Properties of the tunnel's link, as the kernel reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TunnelSeen {
-    /// Its number.
+    /// VXLAN network identifier; `None` if the kernel reports none.
     pub vni: Option<u32>,
     /// Address its packets come from.
     pub local: Option<Ipv4Addr>,
@@ -156,7 +156,7 @@ impl Step {
     "there is a link {name} that is no {kind}: rename or remove it, the overlay network needs that name"
 )]
 pub struct Foreign {
-    /// Its name.
+    /// Name of the link, which the overlay network needs for its own.
     pub name: &'static str,
     /// What it should be.
     pub kind: &'static str,

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Cidr;
 
-/// The chain.
+/// Name of the chain, in iptables' table `nat`, that accepts the overlay's own traffic as it is.
 pub const CHAIN: &str = "NEON-EXTRANET";
 /// From where it is reached.
 const FROM: &str = "POSTROUTING";

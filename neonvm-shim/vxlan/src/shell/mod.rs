@@ -36,15 +36,15 @@ const INTERNAL: &str = "InternalIP";
 
 /// What the work needs.
 pub struct Params {
-    /// The API.
+    /// Client of the API whose nodes are watched.
     pub client: kube::Client,
-    /// The kernel.
+    /// Access to the links and iptables rules of this network namespace.
     pub kernel: Kernel,
     /// This node's address.
     pub local: Ipv4Addr,
     /// The overlay's addresses, if rules are to be kept for them.
     pub exempt: Option<Cidr>,
-    /// Metrics.
+    /// Counters of steps and failures, and gauges of nodes and targets.
     pub metrics: Metrics,
     /// What is shown.
     pub state: StateHandle,
@@ -56,10 +56,10 @@ pub enum WorkError {
     /// A link is somebody else's.
     #[error(transparent)]
     Foreign(#[from] Foreign),
-    /// The kernel.
+    /// The state of links or rules could not be read.
     #[error("cannot look at the kernel")]
     Look(#[source] KernelError),
-    /// A step.
+    /// The kernel or iptables refused the step of this name.
     #[error("could not {0}")]
     Step(&'static str, #[source] KernelError),
     /// The watch, which never ends by itself.
