@@ -22,7 +22,7 @@ pub struct PluginRequest {
 /// Patch the VM object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct NeonVmRequest {
-    /// Size before.
+    /// Size in use when the patch starts.
     pub current: Resources,
     /// Size after; memory is a whole number of slots.
     pub target: Resources,
@@ -75,9 +75,9 @@ pub enum Action {
     Plugin(PluginRequest),
     /// PATCH of the VM object.
     NeonVm(NeonVmRequest),
-    /// `UpscaleNotification`.
+    /// `UpscaleNotification` to the monitor, after the VM has grown.
     MonitorUpscale(MonitorUpscale),
-    /// `DownscaleRequest`.
+    /// `DownscaleRequest` to the monitor, before the VM shrinks.
     MonitorDownscale(MonitorDownscale),
 }
 

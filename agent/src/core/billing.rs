@@ -129,7 +129,7 @@ pub struct BillingEvent {
     pub idempotency_key: String,
     /// Name of what is counted.
     pub metric: String,
-    /// Always `incremental`.
+    /// Kind of the event, always `incremental`: `value` counts this period alone.
     #[serde(rename = "type")]
     pub kind: String,
     /// Whom it is billed to.
@@ -138,7 +138,8 @@ pub struct BillingEvent {
     pub start_time: String,
     /// End, RFC 3339.
     pub stop_time: String,
-    /// Whole seconds.
+    /// Use in the period, in whole CPU-seconds or seconds by `metric`. The rest of a second counts
+    /// in a later event.
     pub value: u64,
 }
 
@@ -149,7 +150,7 @@ pub struct Names {
     pub cpu_metric: String,
     /// Metric of seconds in which the VM was there.
     pub active_metric: String,
-    /// This machine.
+    /// Host name of the machine, a part of each idempotency key; `unknown` if the machine has none.
     pub host: String,
 }
 

@@ -50,7 +50,7 @@ pub struct CoreConfig {
     pub compute_unit: Resources,
     /// Scaling settings of VMs without their own.
     pub default_scaling: ScalingConfig,
-    /// The waits.
+    /// Waits between requests, and how long a monitor's request or refusal holds a size.
     pub timers: Timers,
     /// Age from which system metrics count as missing; `None` = never.
     pub system_max_age: Option<Span>,

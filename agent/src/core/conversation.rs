@@ -60,7 +60,7 @@ const REFUSAL_CHARS: usize = 200;
 /// How long things may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// An answer.
+    /// Time that a call may wait for its answer; then it fails as timed out.
     pub response: Span,
     /// From one health check to the next.
     pub health_check_every: Span,
@@ -81,7 +81,7 @@ pub enum Output {
         id: u64,
         /// What it was.
         ask: Ask,
-        /// How.
+        /// Answer of the monitor, or the reason why the call failed.
         outcome: Result<Answer, CallError>,
     },
     /// The monitor wishes to grow; none if it follows too closely on a wish that was as urgent.
@@ -161,7 +161,7 @@ pub fn chosen(offered: VersionRange, text: &str) -> Result<Version, HandshakeErr
     }
 }
 
-/// One connection.
+/// State of one connection to a monitor, after the handshake: open calls, health checks and limits.
 #[derive(Debug)]
 pub struct Conversation {
     limits: Limits,

@@ -15,7 +15,7 @@ pub enum Reason {
     Idle,
     /// The load average.
     Cpu,
-    /// Memory usage.
+    /// Memory usage of the guest.
     Memory,
     /// The file cache's working set.
     WorkingSet,
@@ -138,7 +138,7 @@ impl Bound {
 pub struct Bounds(pub(super) u16);
 
 impl Bounds {
-    /// Adds one.
+    /// Adds `bound`; a member that is already there stays.
     pub fn insert(&mut self, bound: Bound) {
         self.0 |= 1 << bound as u8;
     }
@@ -161,7 +161,7 @@ impl Serialize for Bounds {
     }
 }
 
-/// One decision.
+/// Result of one evaluation of the core: the wanted size and its causes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Decision {
@@ -171,7 +171,7 @@ pub struct Decision {
     pub target: Resources,
     /// What the metrics alone ask for, compute units.
     pub goal_units: u32,
-    /// What decided.
+    /// Signal or rule that decided `target`.
     pub reason: Reason,
     /// Who asked for how much.
     pub votes: Votes,

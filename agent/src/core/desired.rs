@@ -51,18 +51,18 @@ pub struct Inputs<'a> {
     pub denied: Option<Denied>,
     /// What came before, where that is to keep the VM calm.
     pub calm: Calm,
-    /// Now.
+    /// Time of the evaluation on the core's clock; the waits of `calm` are measured up to it.
     pub now: Timestamp,
 }
 
 /// The desired size and how it came about.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Desired {
-    /// The size.
+    /// CPU and memory that the VM should have.
     pub size: Resources,
     /// What the metrics alone ask for.
     pub goal: Goal,
-    /// What decided.
+    /// Signal or rule that decided `size`.
     pub reason: Reason,
     /// Min and max, where they cut.
     pub bounded_by: Bounds,

@@ -18,7 +18,7 @@ use super::warnings::FaultCounts;
 /// A calendar time as text, `None` for a time before the clock began.
 pub type TimeText = String;
 
-/// `executorState`.
+/// Value of `executorState` in the state dump: everything one VM's core works with.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -40,7 +40,7 @@ pub struct StateDump {
     pub faults: FaultCounts,
 }
 
-/// `Config`.
+/// Value of `Config`: the settings that the core runs with, with waits in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -77,7 +77,7 @@ pub struct RevisionDump {
     pub updated_at: Option<TimeText>,
 }
 
-/// `Plugin`.
+/// Value of `Plugin`: permit requests to the scheduler and the newest permit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -91,7 +91,7 @@ pub struct PluginDump {
     pub migrating_since: Option<TimeText>,
 }
 
-/// `Plugin.LastRequest`.
+/// Value of `Plugin.LastRequest`: the newest permit request; `null` before the first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -100,7 +100,7 @@ pub struct LastRequestDump {
     pub resources: Resources,
 }
 
-/// `Monitor`.
+/// Value of `Monitor`: requests to the monitor, and what it asked for or refused.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -114,7 +114,7 @@ pub struct MonitorDump {
     pub current_revision: Revision,
 }
 
-/// `Monitor.OngoingRequest`.
+/// Value of `Monitor.OngoingRequest`: the call that has no answer yet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -123,7 +123,7 @@ pub struct OngoingDump {
     pub requested: Resources,
 }
 
-/// `Monitor.RequestedUpscale`.
+/// Value of `Monitor.RequestedUpscale`: the monitor's newest request to grow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -143,7 +143,7 @@ pub struct MoreResources {
     pub memory: bool,
 }
 
-/// `Monitor.DeniedDownscale`.
+/// Value of `Monitor.DeniedDownscale`: the shrink that the monitor refused last.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -156,7 +156,7 @@ pub struct DeniedDownscaleDump {
     pub smallest: Option<Resources>,
 }
 
-/// `NeonVM`.
+/// Value of `NeonVM`: patches of the VM object and the revisions it has reached.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -168,7 +168,7 @@ pub struct NeonVmDump {
     pub current_revision: Revision,
 }
 
-/// `Metrics`.
+/// Value of `Metrics`: the newest system metrics of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -181,7 +181,7 @@ pub struct MetricsDump {
     pub memory_cached_bytes: f64,
 }
 
-/// `LFCMetrics`.
+/// Value of `LFCMetrics`: the newest file cache metrics of the guest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]

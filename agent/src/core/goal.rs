@@ -48,9 +48,9 @@ pub struct Votes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Signal {
-    /// Load average.
+    /// Vote by the guest's load average; it is rounded to the nearest whole compute unit.
     Cpu,
-    /// Memory usage.
+    /// Vote by the guest's memory usage.
     Memory,
     /// The file cache's working set.
     WorkingSet,
@@ -61,7 +61,7 @@ pub enum Signal {
 /// What the metrics ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Goal {
-    /// Compute units.
+    /// Compute units of the highest vote, rounded up; 0 when no signal asks for any.
     pub units: u32,
     /// Who asked for how many.
     pub votes: Votes,

@@ -40,7 +40,7 @@ pub enum StuckReason {
     MonitorFailures,
     /// Permit requests fail or are refused.
     SchedulerFailures,
-    /// Patches fail.
+    /// More patches of the VM object failed in the interval than the threshold allows.
     NeonVmFailures,
 }
 
@@ -70,7 +70,7 @@ impl Health {
         }
     }
 
-    /// The VM got its endpoint: the grace period starts anew.
+    /// The VM got its endpoint: the grace period starts again.
     pub fn endpoint_assigned(&mut self, now: Timestamp) {
         self.grace_from = now;
     }

@@ -113,7 +113,7 @@ pub enum Event {
     MonitorUpscaleDone(RequestId, Result<(), Failure>),
     /// Asking the monitor ended.
     MonitorDownscaleDone(RequestId, Result<DownscaleAnswer, Failure>),
-    /// Time passed.
+    /// Time has passed and nothing else has happened: a wait may be over.
     Tick,
 }
 
@@ -137,18 +137,18 @@ pub enum Path {
 pub enum Observation {
     /// A revision got somewhere.
     Latency {
-        /// Where.
+        /// Part of the way that the latency covers.
         path: Path,
         /// How long it took.
         after: Span,
-        /// Its flags.
+        /// Flags of the revision: growth, shrink or both.
         flags: u64,
     },
     /// A patch starts; `actual` scaling event.
     ResizeStarted {
-        /// Size before.
+        /// Size in use when the patch starts.
         from: Resources,
-        /// Size after.
+        /// Size that the patch asks for.
         to: Resources,
     },
 }

@@ -43,7 +43,7 @@ pub(super) struct Ongoing {
 /// What a monitor says with its wish to grow. In version 1 of the link it says nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Wish {
-    /// Why.
+    /// Rule by which the monitor asks; `None` when it gives no reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<AskReason>,
     /// The memory that would do, bytes.

@@ -25,7 +25,7 @@ impl RecentCounter {
         }
     }
 
-    /// Something happened.
+    /// Counts one event at `now`. Beyond 1024 kept events the oldest is dropped.
     pub fn add(&mut self, now: Timestamp) {
         self.forget(now);
         if self.entries.len() == MAX_ENTRIES {

@@ -40,7 +40,7 @@ pub struct Mismatch {
 /// What a replay found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    /// VMs seen.
+    /// VMs with records, counted once for each run of the writer.
     pub vms: u64,
     /// Steps computed again.
     pub steps: u64,
@@ -54,7 +54,7 @@ pub struct Report {
     pub warm_up: u64,
     /// Records after the last compared run.
     pub tail: u64,
-    /// Gaps.
+    /// Places where the journal says that lines are missing.
     pub gaps: u64,
     /// How many records differ.
     pub different: u64,

@@ -14,9 +14,9 @@ const MAX_UNOBSERVED: usize = 100;
 /// A revision and when it was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct StampedRevision {
-    /// The revision.
+    /// Number and flags; the number is larger in each later revision.
     pub revision: Revision,
-    /// When.
+    /// When the revision was set; the default time stands for never.
     pub at: Timestamp,
 }
 
@@ -51,7 +51,7 @@ pub enum Observed {
     After(Span),
     /// Seen before, or too old to be remembered.
     Known,
-    /// Never issued.
+    /// The value is above the last one issued, so its issue time is unknown.
     NotIssued,
 }
 

@@ -9,10 +9,10 @@ use super::billing::text;
 /// The parts of a goal, in compute units times the multiplier.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct GoalComponents {
-    /// By load.
+    /// Vote by load average; `None` without system metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<f64>,
-    /// By memory.
+    /// Vote by memory usage; `None` without system metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem: Option<f64>,
     /// By the file cache's working set.
@@ -51,7 +51,7 @@ impl GoalComponents {
 pub struct ScalingEvent {
     /// When, RFC 3339.
     pub timestamp: String,
-    /// Where.
+    /// Region of the agent, `scalingEvents.regionName` of its configuration.
     pub region: String,
     /// Whose VM; may be empty.
     pub endpoint_id: String,
@@ -59,7 +59,8 @@ pub struct ScalingEvent {
     pub kind: String,
     /// Thousandths of a unit times the multiplier.
     pub current_cu: u32,
-    /// The same.
+    /// Size after the change, or the goal before bounds if `kind` is `hypothetical`; counted as in
+    /// `current_cu`.
     pub target_cu: u32,
     /// Why; with `hypothetical` only.
     #[serde(
@@ -73,11 +74,11 @@ pub struct ScalingEvent {
 /// What stays the same between events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reporting {
-    /// Where this is.
+    /// Region that every event names, `scalingEvents.regionName`.
     pub region: String,
-    /// What a unit counts.
+    /// Factor from compute units to those of the events, `scalingEvents.cuMultiplier`.
     pub multiplier: f64,
-    /// How far a part of a goal must move to be told again.
+    /// Least change of a part of a goal that is reported again, `scalingEvents.rereportThreshold`.
     pub threshold: f64,
 }
 

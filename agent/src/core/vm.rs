@@ -30,11 +30,11 @@ const MAX_VERSION: u64 = protocol::journal::MAX_INTEGER.unsigned_abs();
 /// CPU of a VM: `{"min":…,"max":…,"use":…}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CpuInfo {
-    /// Smallest.
+    /// Least CPU, from the bounds annotation or else `spec.guest.cpus.min`.
     pub min: MilliCpu,
-    /// Largest.
+    /// Most CPU, from the bounds annotation or else `spec.guest.cpus.max`.
     pub max: MilliCpu,
-    /// By the object.
+    /// CPU in use, from `spec.guest.cpus.use`.
     pub r#use: MilliCpu,
 }
 
@@ -42,11 +42,11 @@ pub struct CpuInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemInfo {
-    /// Smallest.
+    /// Fewest slots, from the bounds annotation or else `spec.guest.memorySlots.min`.
     pub min: u32,
-    /// Largest.
+    /// Most slots, from the bounds annotation or else `spec.guest.memorySlots.max`.
     pub max: u32,
-    /// By the object.
+    /// Slots in use, from `spec.guest.memorySlots.use`.
     pub r#use: u32,
     /// Bytes of a slot; not zero.
     pub slot_size: Bytes,
@@ -91,15 +91,16 @@ fn mode_alone<S: Serializer>(scaling: &ScalingConfig, serializer: S) -> Result<S
 pub struct VmInfo {
     /// Name of the object.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// CPU.
+    /// CPU bounds and CPU in use. The bounds annotation overrides the object's bounds.
     pub cpu: CpuInfo,
-    /// Memory.
+    /// Memory bounds and memory in use. The bounds annotation overrides the object's bounds.
     pub mem: MemInfo,
-    /// Settings.
+    /// Scaling settings, from the object's labels and annotations over the defaults.
     pub config: VmConfig,
-    /// `status.currentRevision`.
+    /// `status.currentRevision`: the newest revision that the VM has reached; `None` before the
+    /// first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_revision: Option<RevisionWithTime>,
     /// What the guest is reported to have: `status.cpus` and `status.memorySize`.
@@ -366,9 +367,10 @@ fn check_sizes(cpu: &CpuInfo, mem: &MemInfo) -> Result<(), VmError> {
 /// elsewhere does not hide it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// `status.podName`.
+    /// `status.podName`: the runner pod; empty when the status names none.
     pub pod_name: String,
-    /// `status.podIP`.
+    /// `status.podIP`: address of the runner pod, where the monitor and metrics are dialled. Never
+    /// empty.
     pub pod_ip: String,
     /// Number of its vsock device, if it has one; of a text that is none [`VmInfo::from_object`]
     /// complains.
@@ -378,7 +380,7 @@ pub struct Placement {
 /// Whose VM to look for.
 #[derive(Debug, Clone, Copy)]
 pub struct Ownership<'a> {
-    /// This node.
+    /// Name of the agent's node, compared with `status.node`.
     pub node: &'a str,
     /// The scheduler whose VMs are scaled.
     pub scheduler_name: &'a str,

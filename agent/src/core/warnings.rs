@@ -88,7 +88,7 @@ const ALL: [Warning; 15] = [
 pub struct Warnings(pub(super) u16);
 
 impl Warnings {
-    /// Adds one.
+    /// Adds `warning`; a member that is already there stays.
     pub fn insert(&mut self, warning: Warning) {
         self.0 |= 1 << warning as u16;
     }
@@ -166,7 +166,7 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// Counts one.
+    /// Adds one to the counter of `fault`, up to the largest `u64`.
     pub fn count(&mut self, fault: Fault) {
         let counter = match fault {
             Fault::ApprovedAboveUse => &mut self.approved_above_use,
@@ -180,7 +180,7 @@ impl FaultCounts {
         *counter = counter.saturating_add(1);
     }
 
-    /// All together.
+    /// Sum of all counters; 0 in a core without faults.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.approved_above_use

@@ -28,9 +28,9 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("could not read {path}")]
     Read {
-        /// Which file.
+        /// Path of the file, as [`Config::from_file`] got it.
         path: String,
-        /// Why.
+        /// Error of the operating system: the file is missing, unreadable or not UTF-8.
         #[source]
         source: std::io::Error,
     },
@@ -92,7 +92,7 @@ impl Serialize for Seconds {
     }
 }
 
-/// `scaling`.
+/// Section `scaling`: the compute unit, and settings of VMs without their own.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
@@ -101,7 +101,7 @@ pub struct Scaling {
     pub default_config: ScalingConfig,
 }
 
-/// `billing`.
+/// Section `billing`: names and periods of usage events, and who receives them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
@@ -116,7 +116,7 @@ pub struct Billing {
     pub clients: Value,
 }
 
-/// `scalingEvents`.
+/// Section `scalingEvents`: what events of size changes hold, and who receives them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
@@ -128,7 +128,7 @@ pub struct ScalingEvents {
     pub clients: Value,
 }
 
-/// `monitor`.
+/// Section `monitor`: how monitors in the guests are dialled, and when one counts as failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct Monitor {
@@ -192,7 +192,7 @@ impl Serialize for PeerName {
     }
 }
 
-/// `maxFailedRequestRate`.
+/// Key `maxFailedRequestRate`: a VM with more failures than `threshold` within `interval` is stuck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct Rate {
@@ -211,7 +211,7 @@ impl Rate {
     }
 }
 
-/// `metrics`.
+/// Section `metrics`: the guest's endpoints that the agent scrapes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct Metrics {
@@ -249,7 +249,7 @@ impl MetricsSource {
     }
 }
 
-/// `scheduler`.
+/// Section `scheduler`: which scheduler the agent asks for permits, and how often.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct Scheduler {
@@ -294,13 +294,13 @@ pub struct SchedulerTls {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TlsIdentity {
-    /// The certificate.
+    /// File of the certificate chain that the agent shows, in PEM form.
     pub cert_file: PathBuf,
     /// Its key, mode 0600 or 0400.
     pub key_file: PathBuf,
 }
 
-/// `neonvm`.
+/// Section `neonvm`: waits and failure rate of patches of VM objects.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct NeonVm {
@@ -312,7 +312,7 @@ pub struct NeonVm {
     pub max_failed_request_rate: Rate,
 }
 
-/// `dumpState`.
+/// Section `dumpState`: server of the state dump; without the section there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct DumpState {

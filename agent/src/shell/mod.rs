@@ -78,7 +78,7 @@ impl Default for Ports {
 /// What an agent is started with.
 #[derive(Clone)]
 pub struct Params {
-    /// Checked configuration.
+    /// Configuration file after its check, with defaults filled in.
     pub config: Config,
     /// The node whose VMs are scaled.
     pub node_name: String,
@@ -144,11 +144,11 @@ pub enum RunError {
     /// A server's address is taken or not ours.
     #[error("could not listen on {address} for {what}")]
     Bind {
-        /// The address.
+        /// IP address and port that could not be bound.
         address: String,
-        /// The server.
+        /// Server that was to listen there, for example `metrics`.
         what: &'static str,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },

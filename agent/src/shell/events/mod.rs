@@ -55,9 +55,9 @@ pub enum EventsError {
     /// A receiver cannot be set up.
     #[error("the event client {client} cannot be used")]
     Receiver {
-        /// Which.
+        /// Key of the client in the configuration, for example `billing.clients.http`.
         client: String,
-        /// Why.
+        /// Reason why the receiver refuses its settings.
         #[source]
         source: EventReceiverError,
     },
