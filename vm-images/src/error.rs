@@ -21,11 +21,11 @@ pub enum BuildError {
     Archive {
         /// The archive or directory.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with the archive.
         #[source]
         source: ConfigError,
     },
-    /// Its layers.
+    /// A layer of the container image is damaged or unreadable, or the layers do not fit the disk.
     #[error("the layers of the image cannot be used")]
     Layer(#[from] LayerError),
     /// What a specification adds.
@@ -37,7 +37,7 @@ pub enum BuildError {
     /// A user or group.
     #[error("the image has no {what}: name one that its /etc/passwd and /etc/group hold")]
     Unknown {
-        /// Which.
+        /// Kind and name of the missing entry, for example `user "app"`.
         what: String,
     },
     /// Building needs file owners.
@@ -60,7 +60,7 @@ pub enum BuildError {
     MissingTool {
         /// The program or file.
         tool: String,
-        /// What for.
+        /// Purpose of the program in a build, worded to follow `it is needed`.
         why: String,
         /// Debian package that has it.
         package: String,
@@ -102,9 +102,9 @@ pub enum BuildError {
         "the packages of the recipe cannot be had from {suite} ({detail}): correct `debian.packages`"
     )]
     Packages {
-        /// Debian release.
+        /// Code name of the Debian release, for example `bookworm`.
         suite: String,
-        /// apt's complaint.
+        /// First complaint in the output of apt, or that the recipe lists no release.
         detail: String,
     },
     /// The disk has no space for a build.
@@ -113,17 +113,17 @@ pub enum BuildError {
          free some or collect old images", path.display()
     )]
     DiskFull {
-        /// Where.
+        /// Path in the file system that has too little space.
         path: PathBuf,
-        /// MiB wanted.
+        /// Free space that a build needs there, MiB; an estimate when a write failed.
         need_mib: u64,
-        /// MiB there.
+        /// Free space there at the time of the error, MiB; 0 if it is not known.
         free_mib: u64,
     },
     /// A program of the host failed.
     #[error("{tool} failed while {step} ({status}); its last words: {tail}")]
     ToolFailed {
-        /// The program.
+        /// Name or path of the program that was run.
         tool: String,
         /// What it was doing.
         step: String,
@@ -135,7 +135,7 @@ pub enum BuildError {
     /// A guest binary cannot be used.
     #[error("{} {rule}", path.display())]
     Binary {
-        /// The file.
+        /// Path of the program in the directory given to the build.
         path: PathBuf,
         /// The rule it broke, and the fix.
         rule: &'static str,
@@ -147,7 +147,7 @@ pub enum BuildError {
     NotInPackages {
         /// Path in the guest or runtime.
         path: String,
-        /// What for.
+        /// Purpose of the file in a build, worded to follow `it is needed`.
         why: String,
     },
     /// The packages' QEMU is too old.
@@ -163,7 +163,7 @@ pub enum BuildError {
     /// A file the builder made has not the shape it relies on.
     #[error("{} is not a {expected}: {problem}", path.display())]
     Format {
-        /// The file.
+        /// Path of the malformed file.
         path: PathBuf,
         /// What it should be.
         expected: &'static str,
@@ -173,11 +173,11 @@ pub enum BuildError {
     /// Reading or writing failed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// Verb.
+        /// Verb of the failed operation, for example `read`, worded to follow `cannot`.
         action: &'static str,
-        /// The file.
+        /// File or directory that the operation was on.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },

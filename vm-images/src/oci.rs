@@ -61,7 +61,7 @@ pub struct OciImage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Part {
-    /// A file.
+    /// A regular file, copied from this machine.
     File {
         /// Where it is now.
         from: PathBuf,
@@ -87,7 +87,7 @@ pub enum Part {
     },
     /// A short text.
     Text {
-        /// Content.
+        /// Whole content of the file, which gets mode 0644.
         text: String,
         /// Where it will be.
         at: String,
@@ -96,7 +96,7 @@ pub enum Part {
     Directory {
         /// Where it will be.
         at: String,
-        /// Its mode.
+        /// Permission bits of the directory, for example 0o755.
         mode: u32,
     },
 }
@@ -104,19 +104,19 @@ pub enum Part {
 /// Why there is no archive.
 #[derive(Debug, thiserror::Error)]
 pub enum OciError {
-    /// The name.
+    /// The reference has no colon, contains white space or is too long. Holds the reference.
     #[error("{0:?} is not an image name with a tag")]
     Reference(String),
     /// A path in the image.
     #[error("{0:?} is not a path inside an image")]
     Path(String),
-    /// A file.
+    /// A file or directory that a part names cannot be read. Holds its path.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
     /// Something that is neither file, directory nor link.
     #[error("{0} is neither a file nor a directory nor a link")]
     Kind(PathBuf),
-    /// The archive.
+    /// The archive cannot be written. Holds its path.
     #[error("cannot write {0}")]
     Write(PathBuf, #[source] io::Error),
 }

@@ -10,9 +10,9 @@ pub enum Step {
     Lock,
     /// Asking the mirror what there is.
     Index,
-    /// Fetching packages.
+    /// Fetching the recipe's packages from the mirror.
     Download,
-    /// Unpacking packages.
+    /// Unpacking the fetched packages.
     Unpack,
     /// Kernel, modules and initial RAM disk.
     Kernel,
@@ -67,14 +67,14 @@ pub enum Amount {
     Unknown,
     /// `done` of `total` items.
     Items {
-        /// Finished ones.
+        /// Items finished so far, at most `total`.
         done: u64,
-        /// All.
+        /// Items in the whole step.
         total: u64,
     },
-    /// Thousandths.
+    /// Finished part of the step, in thousandths from 0 to 1000.
     Permille(u16),
-    /// Bytes done.
+    /// Bytes handled so far, of a total that is not known.
     Bytes(u64),
 }
 
@@ -82,11 +82,11 @@ pub enum Amount {
 /// a program runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// Which step.
+    /// Step that the build is in.
     pub step: Step,
     /// What of it, for example a package's name; may be empty.
     pub detail: String,
-    /// How far.
+    /// How much of the step is done, as far as it is known.
     pub amount: Amount,
     /// Since the step began.
     pub step_elapsed: Duration,

@@ -59,7 +59,7 @@ pub struct DebianRecipe {
     pub security_updates: bool,
 }
 
-/// One release.
+/// A Debian release that the packages can come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SuiteRecipe {
     /// Code name, for example `bookworm`.
@@ -73,7 +73,7 @@ pub struct SuiteRecipe {
 pub struct GuestRecipe {
     /// Size of the root disk in MiB.
     pub disk_mib: u32,
-    /// The kernel.
+    /// Modules and command lines of the guest's kernel.
     pub kernel: KernelRecipe,
     /// Host name unless the kernel command line names one.
     pub hostname: String,
@@ -111,33 +111,33 @@ pub struct KernelRecipe {
 /// A TCP port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PortRecipe {
-    /// What listens.
+    /// Name of the service that listens, for example `postgres`.
     pub name: String,
-    /// The port.
+    /// TCP port in the guest, 1 to 65535.
     pub port: u16,
 }
 
 /// A system user with a group of the same name and number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UserRecipe {
-    /// Name.
+    /// Name of the user and of the group.
     pub name: String,
     /// User and group number, 100 to 999.
     pub id: u32,
-    /// Home directory.
+    /// Home directory, an absolute path; `/nonexistent` if the recipe names none.
     pub home: String,
 }
 
-/// A database.
+/// A PostgreSQL database that the build creates in the guest's root file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PostgresRecipe {
-    /// Major version.
+    /// Major version of PostgreSQL, 13 to 18.
     pub version: u32,
     /// Cgroup under the guest's root that holds the server.
     pub cgroup: String,
     /// pgbench scale of the preloaded database `bench`; 0 for none.
     pub bench_scale: u32,
-    /// Server settings.
+    /// Server settings by name, each value one line.
     pub settings: BTreeMap<String, String>,
     /// The role of the monitor in the guest.
     pub monitor: Option<RoleRecipe>,
@@ -146,7 +146,7 @@ pub struct PostgresRecipe {
 /// A database role that may change some of the server's settings, reload them, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RoleRecipe {
-    /// Its name.
+    /// Name of the role: `a-z`, `0-9` and `_`, at most 63 characters, no digit first.
     pub name: String,
     /// The guest's user who may log in as it, through the socket.
     pub user: String,
@@ -200,7 +200,7 @@ pub struct RuntimeRecipe {
 /// One thing wrong with a recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Which field.
+    /// Path of the field in the recipe, for example `guest.hostname`.
     pub at: String,
     /// What is wrong with it.
     pub problem: String,
@@ -228,9 +228,9 @@ pub enum RecipeError {
     /// The file cannot be read.
     #[error("cannot read the recipe {}", path.display())]
     Read {
-        /// The file.
+        /// Path of the recipe's file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
@@ -241,7 +241,7 @@ pub enum RecipeError {
     TooLarge {
         /// File or builtin name.
         origin: String,
-        /// Its length.
+        /// Length of the recipe's text, above the limit of 256 KiB.
         bytes: usize,
     },
     /// It is not TOML.

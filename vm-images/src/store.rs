@@ -33,7 +33,7 @@ use collect::files_below;
 pub(crate) use layer::{Layer, LayerManifest};
 pub(crate) use lock::Guard;
 
-/// The cache.
+/// Cache of images and layers in one directory, shared by all builds that open it.
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
@@ -73,11 +73,11 @@ pub enum StoreError {
     /// An operation on a file of the cache failed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// Verb.
+        /// Verb of the failed operation, for example `create`, worded to follow `cannot`.
         action: &'static str,
-        /// The file.
+        /// File or directory that the operation was on.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -87,13 +87,13 @@ pub enum StoreError {
     /// A reference is not a digest.
     #[error("{} does not hold a digest: delete it and build the image again", path.display())]
     Reference {
-        /// The reference.
+        /// Path of the file that should hold a digest.
         path: PathBuf,
     },
     /// An artefact is not what its name says.
     #[error("{} is damaged ({problem}): delete this directory and build the image again", dir.display())]
     Damaged {
-        /// The artefact.
+        /// Directory of the artefact, below `blobs`.
         dir: PathBuf,
         /// What does not fit.
         problem: String,

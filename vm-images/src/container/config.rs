@@ -22,7 +22,7 @@ const NAMES: [&str; 2] = [
 /// Why an archive holds no usable image.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Its files.
+    /// A file of the archive is missing, damaged, too long or cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Neither layout nor docker archive.
@@ -33,7 +33,7 @@ pub enum ConfigError {
     /// A document that is none.
     #[error("{name} of the image is not what it should be")]
     Document {
-        /// Which.
+        /// Name of the document inside the archive, for example `index.json`.
         name: String,
         /// What the parser says.
         #[source]
@@ -42,7 +42,7 @@ pub enum ConfigError {
     /// A digest of another kind.
     #[error("{0:?} is not a SHA-256 digest")]
     Digest(String),
-    /// Several images.
+    /// More than one image fits, by the tag or without one. Holds the names found in the archive.
     #[error("the archive holds several images ({}): say which with a tag", .0.join(", "))]
     Several(Vec<String>),
     /// Not that one.

@@ -26,19 +26,19 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Why a layer cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
-    /// Its file.
+    /// The layer's file is missing from the image or cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Reading it.
+    /// Reading or decompressing the layer failed. Holds its name and the error.
     #[error("layer {0} cannot be read")]
     Read(String, #[source] io::Error),
-    /// Its format.
+    /// The decompressed layer is not a tar archive that the reader accepts.
     #[error("layer {0} is not a tar archive")]
     Tar(String, #[source] TarError),
-    /// Its digest.
+    /// The SHA-256 of the layer differs from the one in the image's documents.
     #[error("layer {name} is damaged: the {what} has the SHA-256 {found}, not {wanted}")]
     Digest {
-        /// Which.
+        /// Name of the layer's file inside the image.
         name: String,
         /// The file, or the tar in it.
         what: &'static str,
@@ -47,7 +47,7 @@ pub enum LayerError {
         /// What it should be.
         wanted: Digest,
     },
-    /// Its paths.
+    /// A path in the layer does not fit the tree of the layers below it.
     #[error("layer {0} cannot be laid over those below it")]
     Tree(String, #[source] TreeError),
     /// All layers together unpack to more than the disk holds.

@@ -20,20 +20,20 @@ pub enum SpecError {
     /// The file, or one that it names.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] std::io::Error),
-    /// Too long.
+    /// A file is longer than the reader allows.
     #[error("{path} has {bytes} bytes, the limit is {limit}")]
     Long {
-        /// Which file.
+        /// Path of the specification, or of a file that it names.
         path: PathBuf,
-        /// Its length.
+        /// Length of the file, above `limit`.
         bytes: u64,
-        /// The most.
+        /// Most bytes allowed: 1 MiB for a specification, 256 MiB for a file that it names.
         limit: u64,
     },
     /// Not YAML, or unknown members.
     #[error("{path} is not an image specification: {detail}")]
     Syntax {
-        /// The file.
+        /// Path of the specification.
         path: PathBuf,
         /// The parser's words, with line and column.
         detail: String,
@@ -41,7 +41,7 @@ pub enum SpecError {
     /// Rules that its members break; all of them.
     #[error("{path} has {} problem(s): {}", .problems.len(), .problems.join("; "))]
     Invalid {
-        /// The file.
+        /// Path of the specification.
         path: PathBuf,
         /// What is wrong where.
         problems: Vec<String>,
@@ -67,13 +67,13 @@ pub struct ImageSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Command {
-    /// Its name.
+    /// Name of the command, at most 64 characters. It occurs once in a specification.
     pub name: String,
     /// Who runs it.
     pub user: String,
     /// When: `sysinit`, `wait`, `once` or `respawn`.
     pub sysv_init_action: String,
-    /// What.
+    /// Text of the shell script that init runs.
     pub shell: String,
 }
 

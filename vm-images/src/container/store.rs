@@ -22,7 +22,7 @@ const MAX_LINKS: u32 = 8;
 /// Why an image cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A file.
+    /// The image's directory, archive or a file in it cannot be read. Holds its path.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
     /// An archive that is none.
@@ -40,15 +40,15 @@ pub enum StoreError {
     /// A document too long.
     #[error("{name:?} of the image has {bytes} bytes, the limit is {MAX_DOCUMENT}")]
     Long {
-        /// Which.
+        /// Name of the document inside the image.
         name: String,
-        /// Its length.
+        /// Length of the document, above the limit of 4 MiB.
         bytes: u64,
     },
     /// Content that is not what its name says.
     #[error("{name:?} of the image is damaged: its SHA-256 is {found}")]
     Digest {
-        /// Which.
+        /// Name inside the image, which contains the expected digest.
         name: String,
         /// What was found.
         found: Digest,

@@ -12,7 +12,7 @@ use crate::progress::Reporter;
 /// What [`Store::collect`] removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Removed artefacts.
+    /// Digests of the removed artefacts, images and layers alike.
     pub blobs: Vec<Digest>,
     /// Bytes they took on disk.
     pub bytes: u64,
