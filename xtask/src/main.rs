@@ -15,6 +15,7 @@ mod histories;
 mod http;
 mod interrupt;
 mod model;
+mod mutants;
 mod progress;
 mod protocol_doc;
 mod setup;
@@ -64,6 +65,8 @@ enum Command {
     Histories(histories::Options),
     /// Check the model of the permit protocol in its larger bounds
     Model,
+    /// Plant faults in the cores, and count those that the tests catch
+    Mutants(mutants::Options),
     /// A real Kubernetes on this machine, with nodes: build, up, images, test, down, status
     Cluster(cluster::Options),
     /// Install what this machine lacks, or print the one command that does
@@ -103,6 +106,7 @@ fn main() -> ExitCode {
         Command::Sim(options) => sim::run(&options),
         Command::Histories(options) => histories::run(&options),
         Command::Model => model::run(),
+        Command::Mutants(options) => mutants::run(&options),
         Command::Cluster(options) => cluster::run(&options),
         Command::Setup => everything(),
         Command::GuestBins => build::guest_bins().map(|dir| shell::say(&dir.display().to_string())),

@@ -1,0 +1,85 @@
+//! The cores that are mutated, and the tests that must catch their mutants.
+
+use anyhow::{Result, bail};
+
+use super::list::Mutant;
+
+/// A folder of code without I/O, and how to test it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Core {
+    pub(super) name: &'static str,
+    /// Below the root, with a slash at its end.
+    folder: &'static str,
+    /// Arguments that select test targets of the core's package.
+    pub(super) targets: &'static [&'static str],
+    /// Arguments of the test programs.
+    pub(super) arguments: &'static [&'static str],
+}
+
+/// Every core. The integration tests named here need no socket and take seconds.
+pub(super) const CORES: [Core; 6] = [
+    Core {
+        name: "agent",
+        folder: "agent/src/core/",
+        targets: &["--lib", "--test=restart_with_many", "--test=documents"],
+        arguments: &[],
+    },
+    Core {
+        name: "scheduler",
+        folder: "scheduler/src/core/",
+        targets: &["--lib", "--test=interleavings"],
+        arguments: &[],
+    },
+    Core {
+        name: "monitor",
+        folder: "vm-monitor/src/core/",
+        targets: &["--lib"],
+        arguments: &[],
+    },
+    Core {
+        name: "runner",
+        folder: "neonvm-shim/runner/src/core/",
+        targets: &["--lib"],
+        // They need root and QEMU, and hold nothing of the core that its own tests leave out.
+        arguments: &["--skip=shell::"],
+    },
+    Core {
+        name: "controller",
+        folder: "neonvm-shim/controller/src/core/",
+        targets: &["--lib"],
+        arguments: &[],
+    },
+    Core {
+        name: "protocol",
+        folder: "protocol/src/",
+        // Golden files are compared by tests outside the library.
+        targets: &["--lib", "--tests"],
+        arguments: &[],
+    },
+];
+
+/// Bodies of fuzz targets, which tests and the fuzzer run and no program does.
+pub(super) const LEFT_OUT: [&str; 2] = ["**/src/fuzz.rs", "**/src/fuzz/**"];
+
+impl Core {
+    pub(super) fn holds(&self, mutant: &Mutant) -> bool {
+        mutant.file.starts_with(self.folder)
+    }
+
+    /// A pattern of cargo-mutants for the files of the core.
+    pub(super) fn glob(&self) -> String {
+        format!("{}**", self.folder)
+    }
+}
+
+/// The cores of these names; all without a name.
+pub(super) fn chosen(names: &[String]) -> Result<Vec<&'static Core>> {
+    for name in names {
+        if !CORES.iter().any(|core| core.name == name) {
+            let known = CORES.each_ref().map(|core| core.name).join(", ");
+            bail!("no core is named {name}; there are {known}");
+        }
+    }
+    let is_chosen = |core: &&Core| names.is_empty() || names.iter().any(|name| name == core.name);
+    Ok(CORES.iter().filter(is_chosen).collect())
+}
