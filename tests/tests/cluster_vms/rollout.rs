@@ -65,9 +65,11 @@ async fn two_of_which_one_leads(world: &World, gone: &[String]) -> Result<String
 /// no space for another scheduler, which then preempts the guest's pod.
 pub(super) async fn begin(world: &World) -> Result<Value> {
     let vm = world.vm().await?;
+    // Bounds first: a pod's requests rise at once, and fall later than its guest does.
+    bound(world, Some(bounds("250m", "1Gi")))?;
     world.mode("full")?;
     world.is_sized(true)?;
-    size(world, "250m", "1Gi").await?;
+    world.vm_has("250m", "1Gi").await?;
     Ok(vm)
 }
 
@@ -76,10 +78,14 @@ fn bound(world: &World, bounds: Option<String>) -> Result<()> {
     world.patch(&json!({"metadata": {"annotations": annotations}}))
 }
 
+fn bounds(cpu: &str, mem: &str) -> String {
+    let size = json!({"cpu": cpu, "mem": mem});
+    json!({"min": size, "max": size}).to_string()
+}
+
 /// Leaves the VM no other size, and waits until it has that: by a permit of whoever leads by then.
 pub(super) async fn size(world: &World, cpu: &str, mem: &str) -> Result<()> {
-    let size = json!({"cpu": cpu, "mem": mem});
-    bound(world, Some(json!({"min": size, "max": size}).to_string()))?;
+    bound(world, Some(bounds(cpu, mem)))?;
     world.vm_has(cpu, mem).await
 }
 
