@@ -145,20 +145,9 @@ fn ensure_toolchain() -> Result<()> {
     Err(Missing(format!("the fuzzer needs a {TOOLCHAIN} compiler: {fix}")).into())
 }
 
-/// cargo-fuzz, from the project's cache of tools, where it is put if it is not there.
+/// cargo-fuzz, from the project's cache of tools.
 fn driver() -> Result<PathBuf> {
-    let (name, version) = DRIVER;
-    let tools = shell::cache_dir()?.join("tools");
-    let program = tools.join("bin").join(name);
-    if !program.is_file() {
-        let mut command = nightly(Path::new("cargo"));
-        command
-            .args(["install", name, "--version", version, "--locked", "--root"])
-            .arg(&tools)
-            .env("CARGO_TARGET_DIR", shell::target_dir()?.join("tools"));
-        shell::run(&format!("install {name} {version}"), &mut command)?;
-    }
-    Ok(program)
+    shell::tool(DRIVER, || Ok(nightly(Path::new("cargo"))))
 }
 
 /// Builds every target; returns the folder that holds them.

@@ -132,6 +132,25 @@ pub(crate) fn shown(command: &Command) -> String {
         .join(" ")
 }
 
+/// A program of crates.io, by name and version, from the project's cache of tools. Where it is
+/// missing, this cargo installs it.
+pub(crate) fn tool(
+    (name, version): (&str, &str),
+    cargo: impl FnOnce() -> Result<Command>,
+) -> Result<PathBuf> {
+    let root = cache_dir()?.join("tools").join(format!("{name}-{version}"));
+    let program = root.join("bin").join(name);
+    if !program.is_file() {
+        let mut command = cargo()?;
+        command
+            .args(["install", name, "--version", version, "--locked", "--root"])
+            .arg(&root)
+            .env("CARGO_TARGET_DIR", target_dir()?.join("tools"));
+        run(&format!("install {name} {version}"), &mut command)?;
+    }
+    Ok(program)
+}
+
 /// Whether a program is on the PATH.
 pub(crate) fn on_path(program: &str) -> bool {
     std::env::var_os("PATH")

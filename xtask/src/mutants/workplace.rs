@@ -156,22 +156,11 @@ impl Workplace {
     }
 }
 
-/// The folder that holds the tool. It is installed in the project's cache if it is not there.
+/// The folder that holds the tool.
 fn tool() -> Result<PathBuf> {
-    let (name, version) = TOOL;
-    let root = shell::cache_dir()?
-        .join("tools")
-        .join(format!("{name}-{version}"));
-    let bin = root.join("bin");
-    if !bin.join(name).is_file() {
-        let mut command = shell::cargo()?;
-        command
-            .args(["install", name, "--version", version, "--locked", "--root"])
-            .arg(&root)
-            .env("CARGO_TARGET_DIR", shell::target_dir()?.join("tools"));
-        shell::run(&format!("install {name} {version}"), &mut command)?;
-    }
-    Ok(bin)
+    let program = shell::tool(TOOL, shell::cargo)?;
+    let folder = program.parent().context("it lies in a folder")?;
+    Ok(folder.to_owned())
 }
 
 /// Runs a command to its end. `look` is called every few seconds and returns how many mutants are
