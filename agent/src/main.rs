@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use agent::{Config, Params, RunError};
 use clap::Parser;
-use telemetry::exit::Exit;
-use telemetry::{chain, descriptors, logging, shutdown};
+use daemon_kit::exit::Exit;
+use daemon_kit::{chain, descriptors, logging, shutdown};
 
 /// Where events are kept unless something else is said.
 const DEFAULT_EVENTS_DIR: &str = "/var/lib/autoscaler-agent/events";

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
+use daemon_kit::clock::Clock;
 use peers::guest::Page;
 use peers::scheduler::{Mood, PLENTY};
 use peers::{
@@ -16,7 +17,6 @@ use peers::{
 };
 use protocol::time::WallTime;
 use serde_json::{Value, json};
-use telemetry::clock::Clock;
 
 const DAY_US: i64 = 86_400_000_000;
 /// More than any of these tests takes, less than any step.

@@ -36,8 +36,8 @@ const FILES: usize = FILES_OF_ITS_OWN + VMS * FILES_PER_VM;
 
 /// Raises the limit of open files; whether there is room for all VMs.
 fn has_room() -> bool {
-    telemetry::descriptors::raise_limit();
-    telemetry::descriptors::share(FILES, 1) == FILES
+    daemon_kit::descriptors::raise_limit();
+    daemon_kit::descriptors::share(FILES, 1) == FILES
 }
 
 /// What VM `n` needs before the restart, units.

@@ -5,9 +5,9 @@ mod peers;
 
 use std::path::Path;
 
+use daemon_kit::tls::{IdentityFiles, Server, ServerFiles};
 use peers::{World, permits, until_asked_again};
 use serde_json::json;
-use telemetry::tls::{IdentityFiles, Server, ServerFiles};
 use test_authority::{Authority, put};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;

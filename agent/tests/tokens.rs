@@ -3,8 +3,8 @@
 
 mod peers;
 
+use daemon_kit::bearer::VmKey;
 use peers::{Seen, World, until};
-use telemetry::bearer::VmKey;
 
 #[tokio::test]
 async fn scheduler_is_shown_the_token_given_at_the_start() {

@@ -277,7 +277,7 @@ impl Api {
 }
 
 fn no_config(shown: &str, error: &dyn std::error::Error) -> Fail {
-    Fail::usage(format!("{shown}: {}", telemetry::chain(error))).rule("it must be a kubeconfig")
+    Fail::usage(format!("{shown}: {}", daemon_kit::chain(error))).rule("it must be a kubeconfig")
 }
 
 fn shown_name(kind: Kind, namespace: &str, name: &str) -> String {

@@ -171,7 +171,7 @@ fn unasked(at: PodPort<'_>, error: &ForwardError) -> Fail {
     look_at(
         namespace,
         pod,
-        format!("{name}: {}", telemetry::chain(error)),
+        format!("{name}: {}", daemon_kit::chain(error)),
     )
 }
 

@@ -147,12 +147,12 @@ impl Context {
 fn explain(state: &StateDir, error: &UnixHttpError) -> Fail {
     let place = state.path().display();
     match (error, lock::holder(state)) {
-        (UnixHttpError::Refused { .. }, _) => Fail::bug(telemetry::chain(error)),
+        (UnixHttpError::Refused { .. }, _) => Fail::bug(daemon_kit::chain(error)),
         (_, Holder::Nobody) => Fail::try_again(format!("no bellows up runs on {place}"))
             .fix("start it: bellows up --detach; or name the right place: --state-dir DIR"),
         (_, Holder::Process(pid)) => {
             let who = pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
-            Fail::try_again(format!("{who} holds {place} but {}", telemetry::chain(error)))
+            Fail::try_again(format!("{who} holds {place} but {}", daemon_kit::chain(error)))
                 .rule("bellows up opens its admin socket when it has started")
                 .fix("wait a moment; if it stays so, end that process and start it again: guests keep running")
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use telemetry::exit::Exit;
+use daemon_kit::exit::Exit;
 
 /// The end of a command that did not do what was asked.
 ///

@@ -1,10 +1,10 @@
 //! `bellows get`: VMs, nodes and pods in a table or as data.
 
 use clap::{Args, ValueEnum};
+use daemon_kit::clock::Clock;
 use protocol::time::WallTime;
 use serde::Serialize;
 use serde_json::Value;
-use telemetry::clock::Clock;
 
 use crate::api::{Api, Kind};
 use crate::cli::NamespaceArgs;

@@ -33,7 +33,7 @@ mod vm;
 use std::process::ExitCode;
 
 use clap::Parser;
-use telemetry::exit::Exit;
+use daemon_kit::exit::Exit;
 
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {

@@ -1,8 +1,8 @@
 //! The shapes an answer is printed in: a table, a wider table, JSON, YAML.
 
 use clap::ValueEnum;
+use daemon_kit::exit::Exit;
 use serde::Serialize;
-use telemetry::exit::Exit;
 
 use crate::fail::{Fail, Outcome};
 use crate::terminal::{Paint, Tone, out};

@@ -66,7 +66,7 @@ fn merged(files: &[PathBuf]) -> Outcome<Kubeconfig> {
     let mut all = None;
     for path in there {
         let wrong = |error: &dyn std::error::Error| {
-            Fail::usage(format!("{}: {}", path.display(), telemetry::chain(error)))
+            Fail::usage(format!("{}: {}", path.display(), daemon_kit::chain(error)))
                 .rule("it must be a kubeconfig")
         };
         let next = Kubeconfig::read_from(path).map_err(|error| wrong(&error))?;

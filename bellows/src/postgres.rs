@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use daemon_kit::bearer;
 use protocol::postgres::{KEY, secret_name, secret_of};
 use protocol::vm::API_VERSION;
 use serde_json::{Value, json};
-use telemetry::bearer;
 use tokio::time::Instant;
 
 use crate::api::{Api, Kind};
@@ -55,7 +55,7 @@ async fn make(api: &Api, namespace: &str, secret: &str, vm: &Value) -> Outcome {
         let found = match api.get(Kind::Secret, namespace, secret).await {
             Ok(found) => found,
             // It went between the two requests.
-            Err(gone) if gone.exit() == telemetry::exit::Exit::NotSo && Instant::now() < end => {
+            Err(gone) if gone.exit() == daemon_kit::exit::Exit::NotSo && Instant::now() < end => {
                 continue;
             }
             Err(_) => return Err(fail),

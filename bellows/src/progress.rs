@@ -4,8 +4,8 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use daemon_kit::clock::Clock;
 use protocol::time::{Span, Timestamp};
-use telemetry::clock::Clock;
 
 /// Nothing is shown before this.
 const QUIET: Span = Span::from_secs(2);

@@ -101,7 +101,7 @@ pub(crate) async fn exchange(
     let (status, bytes) = tokio::time::timeout(TIMEOUT, talk)
         .await
         .map_err(|_| broken(format!("no answer within {} s", TIMEOUT.as_secs())))?
-        .map_err(|error| broken(telemetry::chain(&error)))?;
+        .map_err(|error| broken(daemon_kit::chain(&error)))?;
     read_answer(&path, status, &bytes)
 }
 

@@ -1,5 +1,5 @@
-//! See `neonvm_apiserver::fuzz::api_query`.
+//! See `apiserver::fuzz::api_query`.
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| neonvm_apiserver::fuzz::api_query(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| apiserver::fuzz::api_query(data));

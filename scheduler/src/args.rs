@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args as ArgGroup, Parser, ValueEnum};
+use daemon_kit::tls::{IdentityFiles, Server, ServerFiles, TlsError};
 use protocol::time::{Span, WallTime};
-use telemetry::tls::{IdentityFiles, Server, ServerFiles, TlsError};
 
 use crate::core::elect::ElectRule;
 use crate::core::lease::LeaseRule;

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use daemon_kit::clock::Clock;
+use daemon_kit::exit::Exit;
 use scheduler::args::Args;
 use scheduler::config::Config;
 use scheduler::{Callers, Params, StateHandle};
-use telemetry::clock::Clock;
-use telemetry::exit::Exit;
 use tokio::net::TcpListener;
 
 /// Each permit allocates a few dozen times on one thread and frees a part of it on others: with the
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(&error.into(), Exit::Config),
     };
-    telemetry::descriptors::raise_limit();
+    daemon_kit::descriptors::raise_limit();
     let callers = match args.trust.callers() {
         Ok(callers) => callers,
         Err(error) => return fail(&error.into(), Exit::Config),
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     if args.check_config {
         return print(&config);
     }
-    let log = match telemetry::logging::init("autoscale-scheduler") {
+    let log = match daemon_kit::logging::init("autoscale-scheduler") {
         Ok(log) => log,
         Err(error) => return fail(&error.into(), Exit::Config),
     };
@@ -64,7 +64,7 @@ async fn serve(
     args: Args,
     config: Config,
     callers: Callers,
-    log: telemetry::logging::LogHandle,
+    log: daemon_kit::logging::LogHandle,
 ) -> anyhow::Result<()> {
     let clock = Clock::new();
     let takeover_wait = args.takeover_wait();
@@ -91,7 +91,7 @@ async fn serve(
         None => String::new(),
     };
     println!(r#"{{"permits":"{permits}","metrics":"{metrics}"{extender}}}"#);
-    let cancel = telemetry::shutdown::on_signal().context("could not listen for signals")?;
+    let cancel = daemon_kit::shutdown::on_signal().context("could not listen for signals")?;
     let params = Params {
         config,
         client,
@@ -116,6 +116,6 @@ async fn serve(
     reason = "the last words of a process that cannot run"
 )]
 fn fail(error: &anyhow::Error, exit: Exit) -> ExitCode {
-    eprintln!("{}", telemetry::chain(error.as_ref()));
+    eprintln!("{}", daemon_kit::chain(error.as_ref()));
     exit.into()
 }

@@ -210,7 +210,7 @@ async fn a_replica_beside_kube_scheduler_leads_by_the_lease_that_one_holds() {
     for (leader, follower, host) in [(&ours, &other, "host-1"), (&other, &ours, "host-10")] {
         // As kube-scheduler does: its host's name, a name of its own, and the time by this host's
         // clock.
-        let now = telemetry::clock::Clock::new().wall().to_micro_string();
+        let now = daemon_kit::clock::Clock::new().wall().to_micro_string();
         let spec = json!({"spec": {"holderIdentity": format!("{host}_6f0c"), "leaseDurationSeconds": 15, "renewTime": now}});
         let (params, spec) = (PatchParams::default(), Patch::Merge(spec));
         let renewed = leases.patch("autoscale-scheduler", &params, &spec).await;

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon_kit::bearer::Expected;
+use daemon_kit::tls::{ClientFiles, IdentityFiles, Server, ServerFiles};
 use protocol::time::Span;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -16,8 +18,6 @@ use scheduler::{Callers, ReviewRule};
 use serde_json::{Value, json};
 use support::api::FakeApi;
 use support::{GIB, Running, approved, node, request, size, vm, vm_pod};
-use telemetry::bearer::Expected;
-use telemetry::tls::{ClientFiles, IdentityFiles, Server, ServerFiles};
 use test_authority::{Authority, put};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;

@@ -1,5 +1,5 @@
 //! The Lease that two replicas of the scheduler hold in turn: the shipped election, and what its
-//! shell does between core and wire (`leases/src/shell`, `scheduler/src/shell/owner.rs`). A process
+//! shell does between core and wire (`leader-election/src/shell`, `scheduler/src/shell/owner.rs`). A process
 //! that is told to end hands over; one that is killed does not.
 
 use protocol::time::{Span, Timestamp};
@@ -26,7 +26,7 @@ const LATEST: Span = Span::from_secs(4);
 /// (`scheduler/src/shell/owner.rs`).
 const SHOW_OWN: Span = Span::from_secs(1);
 /// How long it waits for what is under way, and then for the Lease to be given up
-/// (`scheduler/src/shell/mod.rs`).
+/// (`scheduler/src/shell.rs`).
 const HAND_OVER: Span = Span::from_secs(3);
 /// Calls at one instant.
 const STEPS_AT_ONCE: usize = 16;

@@ -157,29 +157,29 @@ scheduler scheduler/src/shell/watching.rs virtualmachines list watch
 scheduler scheduler/src/shell/api.rs virtualmachines get patch
 scheduler scheduler/src/shell/watching.rs virtualmachinemigrations list watch
 scheduler scheduler/src/shell/api.rs virtualmachinemigrations create delete
-scheduler leases/src/shell/mod.rs leases/autoscale-scheduler list watch
+scheduler leader-election/src/shell.rs leases/autoscale-scheduler list watch
 scheduler deploy/chart/bellows/parts/scheduler/kube-scheduler.yaml leases/autoscale-scheduler get update
-controller neonvm-shim/controller/src/shell/mod.rs virtualmachines list watch
+controller neonvm-shim/controller/src/shell.rs virtualmachines list watch
 controller neonvm-shim/controller/src/shell/api.rs virtualmachines get patch
 controller neonvm-shim/controller/src/shell/api.rs virtualmachines/status patch
-controller neonvm-shim/controller/src/shell/mod.rs virtualmachinemigrations list watch
+controller neonvm-shim/controller/src/shell.rs virtualmachinemigrations list watch
 controller neonvm-shim/controller/src/shell/mover.rs virtualmachinemigrations get patch
 controller neonvm-shim/controller/src/shell/mover.rs virtualmachinemigrations/status patch
-controller neonvm-shim/controller/src/shell/mod.rs pods list watch
+controller neonvm-shim/controller/src/shell.rs pods list watch
 controller neonvm-shim/controller/src/shell/api.rs pods get create patch delete
 controller neonvm-shim/controller/src/shell/api.rs pods/resize patch
 controller neonvm-shim/controller/src/shell/api.rs secrets get create patch
-controller neonvm-shim/controller/src/shell/certificate/mod.rs secrets delete
+controller neonvm-shim/controller/src/shell/certificate.rs secrets delete
 controller neonvm-shim/controller/src/shell/webhook/keeper.rs secrets/webhook-server-cert list watch patch
 controller neonvm-shim/controller/src/shell/webhook/keeper.rs mutatingwebhookconfigurations/neonvm-mutating-webhook-configuration list watch patch
 controller neonvm-shim/controller/src/shell/webhook/keeper.rs validatingwebhookconfigurations/neonvm-validating-webhook-configuration list watch patch
 controller neonvm-shim/controller/src/shell/overlay.rs ippools get create patch
 controller neonvm-shim/controller/src/shell/overlay.rs network-attachment-definitions get
-controller neonvm-shim/controller/src/shell/certificate/mod.rs certificaterequests get watch create delete
+controller neonvm-shim/controller/src/shell/certificate.rs certificaterequests get watch create delete
 controller neonvm-shim/controller/src/shell/api.rs events create patch
-controller leases/src/shell/mod.rs leases create
-controller leases/src/shell/mod.rs leases/a3b22509.neon.tech get list watch patch
-overlay neonvm-shim/vxlan/src/shell/mod.rs nodes list watch
+controller leader-election/src/shell.rs leases create
+controller leader-election/src/shell.rs leases/a3b22509.neon.tech get list watch patch
+overlay neonvm-shim/vxlan/src/shell.rs nodes list watch
 ";
 
 type Rights = BTreeMap<(String, String), BTreeSet<String>>;

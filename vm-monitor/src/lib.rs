@@ -20,7 +20,7 @@ pub use shell::config::Config;
 use crate::core::cache::CacheFailure;
 use crate::shell::link::AgentPort;
 use crate::shell::token::{AgentToken, TokenError};
-use carrier::{Address, Door};
+use transport::{Address, Door};
 
 /// The monitor's two listeners, bound but not served yet.
 #[derive(Debug)]

@@ -205,7 +205,7 @@ mod tests {
                     "{component}"
                 );
             }
-            let is_ours = ["protocol", "carrier"].contains(&text("/name").expect("a name"));
+            let is_ours = ["protocol", "transport"].contains(&text("/name").expect("a name"));
             let checksum = text("/hashes/0/content").map(str::len);
             assert_eq!(
                 checksum,

@@ -52,7 +52,7 @@ const READERS: [&str; 8] = [
     "vm-monitor",
     "neonvm-guestd",
     "vm-images",
-    "neonvm-apiserver",
+    "apiserver",
     "neonvm-files",
     "neonvm-runner",
 ];

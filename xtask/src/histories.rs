@@ -14,11 +14,11 @@ pub(crate) struct Options {
     calls: u32,
 }
 
-/// Runs `neonvm-shim/apiserver/tests/histories.rs` with so many calls.
+/// Runs `apiserver/tests/histories.rs` with so many calls.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut command = shell::cargo()?;
     command.args(["test", "--profile", "sim", "--locked"]);
-    command.args(["--package", "neonvm-apiserver", "--test", "histories"]);
+    command.args(["--package", "apiserver", "--test", "histories"]);
     command.args(["--", "--nocapture", "history_under"]);
     command.env("BELLOWS_HISTORY_CALLS", options.calls.to_string());
     let what = format!("histories of {} calls", options.calls);

@@ -1,5 +1,5 @@
 //! The journal's place in the shell: one writer for the node, one scribe per VM's task. All that is
-//! recorded is made by [`crate::core::journal`]; this hands it to [`telemetry::journal`] and never
+//! recorded is made by [`crate::core::journal`]; this hands it to [`daemon_kit::journal`] and never
 //! waits.
 
 use std::collections::BTreeMap;
@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use daemon_kit::StageLog;
+use daemon_kit::clock::Clock;
+use daemon_kit::journal::{Identity, Journal, Limits, Ticket};
 use protocol::journal::{NodeState, Outcome, Record, Reply, RequestKind};
 use protocol::time::{Span, Timestamp};
 use protocol::trace::Stage;
 use protocol::units::Resources;
-use telemetry::StageLog;
-use telemetry::clock::Clock;
-use telemetry::journal::{Identity, Journal, Limits, Ticket};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -68,7 +68,7 @@ pub(super) fn open(
             next_vm: Arc::new(AtomicU32::new(1)),
         }),
         Err(error) => {
-            let error = telemetry::chain(&error);
+            let error = daemon_kit::chain(&error);
             tracing::error!(error, "no decision journal is written; sizing goes on");
             None
         }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use daemon_kit::exposition::PlainCounter;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -17,7 +18,6 @@ use prometheus_client::registry::{Metric, Registry};
 use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE};
 use protocol::time::Span;
 use protocol::units::Resources;
-use telemetry::exposition::PlainCounter;
 
 use crate::core::{Decision, Path};
 

@@ -113,7 +113,7 @@ impl Namespaces {
     }
 
     fn failed(&self, error: &watcher::Error) {
-        let text = telemetry::chain(error);
+        let text = daemon_kit::chain(error);
         if !is_refused(error) {
             tracing::warn!(error = text, "cannot follow the namespaces");
             return;

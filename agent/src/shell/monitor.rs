@@ -21,14 +21,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrier::Stream;
+use daemon_kit::clock::Clock;
 use futures::{SinkExt, StreamExt};
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use protocol::monitor::{AGENT_FRAME_LIMIT_BYTES, PATH, Version};
 use protocol::monitor_v2::AgentFrameV2;
 use protocol::time::Span;
 use protocol::units::Resources;
-use telemetry::clock::Clock;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
@@ -36,6 +35,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
+use transport::Stream;
 
 use super::config;
 use super::input::{Input, InputKind};
@@ -133,7 +133,7 @@ impl Link {
                 return;
             }
             // Only the first of a run of failed attempts is worth a line above debug.
-            let error = telemetry::chain(&ended);
+            let error = daemon_kit::chain(&ended);
             if std::mem::take(&mut was_connected) {
                 tracing::warn!(error, "no connection to the monitor");
             } else {
@@ -218,9 +218,9 @@ impl Link {
     async fn dial(&self, address: &str) -> io::Result<Stream> {
         if let Some(cid) = self.vsock_cid {
             let port = u32::from(self.config.server_port);
-            return Ok(Box::new(carrier::dial_vsock(cid, port).await?));
+            return Ok(Box::new(transport::dial_vsock(cid, port).await?));
         }
-        Ok(Box::new(carrier::dial_tcp(address).await?))
+        Ok(Box::new(transport::dial_tcp(address).await?))
     }
 
     fn limits(&self) -> Limits {
@@ -462,7 +462,7 @@ impl Session<'_> {
         match (ask, outcome) {
             (Ask::Health, Ok(_)) => self.link.send(InputKind::MonitorHealthy).await,
             (Ask::Health, Err(error)) => {
-                let error = telemetry::chain(&error);
+                let error = daemon_kit::chain(&error);
                 tracing::warn!(error, "health check of the monitor failed");
                 Ok(())
             }

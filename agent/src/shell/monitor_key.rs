@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use telemetry::bearer::VmKey;
-use telemetry::chain;
+use daemon_kit::bearer::VmKey;
+use daemon_kit::chain;
 use tracing::warn;
 
 /// Where the key is.

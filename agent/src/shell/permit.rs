@@ -3,11 +3,11 @@
 //! The server may hold an answer for about a second, so the time-out
 //! (`scheduler.requestTimeoutSeconds`) must be above that.
 
+use daemon_kit::tls::TlsError;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request};
 use protocol::permit::{AgentRequest, PluginResponse};
-use telemetry::tls::TlsError;
 
 use super::config;
 use super::permit_link::Link;

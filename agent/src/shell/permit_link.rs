@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use daemon_kit::tls::{ClientFiles, IdentityFiles, Stamp, TlsError};
 use http_body_util::Full;
 use hyper::Uri;
 use hyper::body::Bytes;
@@ -15,7 +16,6 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use telemetry::tls::{ClientFiles, IdentityFiles, Stamp, TlsError};
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
@@ -88,7 +88,7 @@ impl TlsLink {
         let http = match (self.files.read(), &*kept) {
             (Ok(config), _) => http(Some((config, self.name.clone()))),
             (Err(error), Some((_, before))) => {
-                let error = telemetry::chain(&error);
+                let error = daemon_kit::chain(&error);
                 tracing::warn!(
                     error,
                     "files for TLS with the scheduler cannot be used: the ones before stay"
@@ -136,7 +136,7 @@ async fn connect(uri: &Uri, tls: Option<Tls>) -> io::Result<Carrier> {
     let host = uri.host().ok_or_else(bad)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = uri.port_u16().ok_or_else(bad)?;
-    let stream = carrier::dial_tcp((host, port)).await?;
+    let stream = transport::dial_tcp((host, port)).await?;
     let Some((config, name)) = tls else {
         return Ok(Carrier(TokioIo::new(Box::new(stream))));
     };
@@ -149,7 +149,7 @@ async fn connect(uri: &Uri, tls: Option<Tls>) -> io::Result<Carrier> {
 }
 
 /// A connection, by TLS or not.
-pub(super) struct Carrier(TokioIo<carrier::Stream>);
+pub(super) struct Carrier(TokioIo<transport::Stream>);
 
 impl Connection for Carrier {
     fn connected(&self) -> Connected {

@@ -109,7 +109,7 @@ impl Runner {
                 }
             }
             Err(error) => {
-                let error = telemetry::chain(error);
+                let error = daemon_kit::chain(error);
                 // A scheduler that is away fails every VM every few seconds: one line per run of
                 // failures.
                 if std::mem::replace(&mut self.is_permit_failing, true) {
@@ -194,7 +194,7 @@ impl Runner {
                 }
             }
             Err(error) => {
-                let error = telemetry::chain(error);
+                let error = daemon_kit::chain(error);
                 tracing::error!(error, "the VM object was not patched");
                 self.health.neonvm_failed(now);
                 self.refresh_state();
@@ -256,7 +256,7 @@ impl Runner {
     }
 
     fn monitor_failed(&mut self, now: Timestamp, what: &str, error: &CallError) {
-        let error = telemetry::chain(error);
+        let error = daemon_kit::chain(error);
         tracing::warn!(error, call = what, "a call to the monitor failed");
         self.health.monitor_failed(now);
         self.refresh_state();

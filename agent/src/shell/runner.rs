@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use daemon_kit::StageLog;
+use daemon_kit::clock::Clock;
 use hyper::header::HeaderValue;
 use kube::api::{Api, ApiResource, DynamicObject};
 use protocol::monitor_v2::AskReason;
@@ -15,8 +17,6 @@ use protocol::time::{Span, Timestamp};
 use protocol::trace::{Stage, StageRecord, TraceId};
 use protocol::units::Resources;
 use rand::Rng;
-use telemetry::StageLog;
-use telemetry::clock::Clock;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

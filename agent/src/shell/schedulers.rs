@@ -86,7 +86,7 @@ impl Schedulers {
             |event| match event {
                 Ok(event) => self.take(event, &mut pods, &mut listed),
                 Err(error) => {
-                    let error = telemetry::chain(&error);
+                    let error = daemon_kit::chain(&error);
                     tracing::warn!(error, "cannot follow the scheduler pods");
                 }
             },

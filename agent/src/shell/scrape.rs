@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use daemon_kit::clock::Clock;
 use protocol::exposition::Page;
 use rand::Rng;
-use telemetry::clock::Clock;
 use tokio::sync::mpsc;
 
 use super::config::MetricsSource;
@@ -73,7 +73,7 @@ impl Scraper {
                     Err(error) => {
                         let (source, cause) = (self.source.as_str(), error.cause());
                         self.failures.count(source, cause);
-                        let error = telemetry::chain(&error);
+                        let error = daemon_kit::chain(&error);
                         if std::mem::replace(&mut is_failing, true) {
                             tracing::debug!(source, error, "no metrics");
                         } else {

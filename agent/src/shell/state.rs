@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use daemon_kit::clock::Clock;
 use protocol::monitor_v2::RefusalReason;
 use protocol::permit::NamespacedName;
 use protocol::time::{Timestamp, WallTime};
 use protocol::units::Resources;
 use serde::Serialize;
 use serde_json::{Value, json};
-use telemetry::clock::Clock;
 
 use super::metrics::RunnerState;
 use crate::core::conversation::Downscaled;

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
+use daemon_kit::clock::Clock;
 use protocol::time::Span;
 use rand::Rng;
-use telemetry::clock::Clock;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;

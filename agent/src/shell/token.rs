@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use daemon_kit::secret::{self, SecretError};
 use hyper::header::HeaderValue;
-use telemetry::secret::{self, SecretError};
 
 /// Longest file, bytes. A service account's token has about a thousand.
 const FILE_LIMIT_BYTES: u64 = 16 * 1024;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon_kit::clock::Clock;
 use futures::StreamExt;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::watcher::{self, Event, watcher};
@@ -17,7 +18,6 @@ use protocol::quantity::Quantity;
 use protocol::time::{Timestamp, WallTime};
 use protocol::vm::{GROUP, VERSION, VirtualMachine, VmPhase};
 use serde_json::Value;
-use telemetry::clock::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -110,7 +110,7 @@ impl Vms {
                 Some(Err(error)) => {
                     metrics.watch_error(Watcher::VirtualMachines, error_source(&error));
                     self.ctx.book.failing();
-                    let error = telemetry::chain(&error);
+                    let error = daemon_kit::chain(&error);
                     tracing::warn!(error, "cannot follow the VMs");
                     follow::pause().await;
                 }

@@ -22,14 +22,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent::{Addresses, Config, Params, Ports, RunError, StateHandle};
+use daemon_kit::StageLog;
+use daemon_kit::bearer::VmKey;
+use daemon_kit::clock::Clock;
 use protocol::monitor::Allocation;
 use protocol::permit::AgentRequest;
 use protocol::time::Timestamp;
 use protocol::units::Resources;
 use serde_json::{Value, json};
-use telemetry::StageLog;
-use telemetry::bearer::VmKey;
-use telemetry::clock::Clock;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

@@ -47,7 +47,7 @@ fn judge_trial(answer: Result<Value, kube::Error>) -> Finding {
         }
         Err(kube::Error::Api(status)) => status,
         Err(error) => {
-            let found = format!("not tried: {}", telemetry::chain(&error));
+            let found = format!("not tried: {}", daemon_kit::chain(&error));
             return Finding::degraded(name, found, rule, LOOK);
         }
     };
@@ -89,7 +89,7 @@ fn judge_webhooks(found: Vec<(&str, Result<Value, kube::Error>)>) -> Finding {
                 return Finding::degraded(name, found, rule, INSTALL);
             }
             Err(error) => {
-                let found = format!("not looked at: {}", telemetry::chain(&error));
+                let found = format!("not looked at: {}", daemon_kit::chain(&error));
                 return Finding::degraded(name, found, rule, "ask with more rights");
             }
         };

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use daemon_kit::clock::Clock;
 use futures::StreamExt as _;
 use protocol::mode::KEY_MODE;
 use protocol::time::WallTime;
 use protocol::vm::API_VERSION;
 use serde_json::{Value, json};
-use telemetry::clock::Clock;
 
 use super::{Finding, admission};
 use crate::api::{Api, Kind};

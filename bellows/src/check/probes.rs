@@ -230,7 +230,7 @@ impl Images {
             Ok(dir) if !dir.is_dir() => Ok(None),
             Ok(dir) => Store::open(dir)
                 .and_then(|store| store.resolve(name))
-                .map_err(|error| telemetry::chain(&error)),
+                .map_err(|error| daemon_kit::chain(&error)),
         };
         Self {
             runtime: look(RUNTIME_IMAGE),

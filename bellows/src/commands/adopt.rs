@@ -203,7 +203,7 @@ async fn ensure(api: &Api, path: &str, object: &Value) -> Outcome {
             let (kind, name) = (&object["kind"], &object["metadata"]["name"]);
             Fail::try_again(format!(
                 "{kind} {name} is not created: {}",
-                telemetry::chain(&error)
+                daemon_kit::chain(&error)
             ))
         }),
     }
@@ -224,7 +224,7 @@ async fn own(api: &Api, namespace: &str, name: &str, vm: &Value) -> Outcome {
     given.map(drop).map_err(|error| {
         Fail::try_again(format!(
             "secret {namespace}/{name}: {}",
-            telemetry::chain(&error)
+            daemon_kit::chain(&error)
         ))
     })
 }

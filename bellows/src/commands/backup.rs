@@ -80,7 +80,7 @@ pub(crate) async fn backup(context: &Context, args: &BackupArgs) -> Outcome {
         spec: disk.vm["spec"].clone(),
     };
     let text = json!(description).to_string();
-    telemetry::durable::replace(&described, text.as_bytes())
+    daemon_kit::durable::replace(&described, text.as_bytes())
         .map_err(|error| broken(&described, &error))?;
     progress.clear();
     let size = allocated(&file)?;
@@ -123,7 +123,7 @@ fn image_of(record: &DiskRecord) -> Outcome<Option<PathBuf>> {
     let image = store.guest_of(&record.image, &record.image_digest);
     image
         .map(|image| Some(image.root_disk))
-        .map_err(|error| Fail::missing(telemetry::chain(&error)))
+        .map_err(|error| Fail::missing(daemon_kit::chain(&error)))
 }
 
 fn allocated(path: &Path) -> Outcome<u64> {
@@ -174,7 +174,7 @@ async fn by_qemu(
 async fn by_qemu_img(disk: &VmDisk, file: &Path, progress: &mut Progress) -> Outcome<PathBuf> {
     let draft = draft_of(file);
     let programs = Store::new(store_dir()?).programs();
-    let programs = programs.map_err(|error| Fail::missing(telemetry::chain(&error)))?;
+    let programs = programs.map_err(|error| Fail::missing(daemon_kit::chain(&error)))?;
     progress.say("copying the disk of a VM that is off");
     let converted = tokio::process::Command::new(&programs.qemu_img)
         .args(["convert", "-f", "qcow2", "-O", "qcow2"])
@@ -217,7 +217,7 @@ pub(crate) fn put(draft: &Path, file: &Path) -> io::Result<()> {
         fs::rename(&part, file)?;
         fs::remove_file(draft)?;
     }
-    telemetry::durable::sync_folder_of(file)
+    daemon_kit::durable::sync_folder_of(file)
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ async fn end_up(state: &StateDir, args: &DownArgs, progress: &mut Progress) -> O
             ))
             .fix("try again in a moment"));
         };
-        tracing::debug!(error = telemetry::chain(&error), pid, "asking by signal");
+        tracing::debug!(error = daemon_kit::chain(&error), pid, "asking by signal");
         nix::sys::signal::kill(
             nix::unistd::Pid::from_raw(pid),
             nix::sys::signal::Signal::SIGTERM,

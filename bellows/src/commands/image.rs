@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use daemon_kit::exit::Exit;
 use procfs::process::{FDTarget, all_processes};
 use protocol::image::{Digest, ImageContent};
 use protocol::quantity::Quantity;
 use serde::Serialize;
-use telemetry::exit::Exit;
 use vm_images::container::{ContainerBuild, ImageSpec};
 use vm_images::oci::{self, OciImage};
 use vm_images::{Amount, BuildError, Image, Inputs, Recipe, Store, StoreError, TICK};
@@ -179,7 +179,7 @@ fn build(args: &BuildArgs) -> Outcome {
     let recipes: Vec<Recipe> = args
         .recipes
         .iter()
-        .map(|name| Recipe::load(name).map_err(|error| Fail::usage(telemetry::chain(&error))))
+        .map(|name| Recipe::load(name).map_err(|error| Fail::usage(daemon_kit::chain(&error))))
         .collect::<Outcome<_>>()?;
     let store = store()?;
     let mut built = Vec::new();
@@ -199,7 +199,7 @@ fn build(args: &BuildArgs) -> Outcome {
 
 fn build_container(args: &BuildArgs, from: &Path, name: &str) -> Outcome {
     let spec = args.spec.as_deref().map(ImageSpec::load).transpose();
-    let spec = spec.map_err(|error| Fail::usage(telemetry::chain(&error)))?;
+    let spec = spec.map_err(|error| Fail::usage(daemon_kit::chain(&error)))?;
     let wanted = ContainerBuild {
         name: name.to_owned(),
         source: from.to_owned(),
@@ -252,7 +252,7 @@ fn pack(args: &PackArgs) -> Outcome {
     let image: OciImage = serde_json::from_slice(&text)
         .map_err(|error| Fail::usage(format!("{path} is no specification: {error}")))?;
     let digest = oci::write(&image, &args.archive)
-        .map_err(|error| Fail::missing(telemetry::chain(&error)))?;
+        .map_err(|error| Fail::missing(daemon_kit::chain(&error)))?;
     out(&format!("{} sha256:{}", image.reference, digest.as_str()));
     Ok(())
 }
@@ -524,7 +524,7 @@ fn used_by_processes(store: &Path) -> BTreeSet<Digest> {
 
 /// A failure of the cache.
 pub(crate) fn explain_store(error: &StoreError) -> Fail {
-    let what = telemetry::chain(error);
+    let what = daemon_kit::chain(error);
     match error {
         StoreError::Name(_) => Fail::usage(what),
         _ => Fail::missing(what),
@@ -542,7 +542,7 @@ fn explain_build(name: &str, error: &BuildError) -> Fail {
     };
     Fail::new(
         exit,
-        format!("{name} is not built: {}", telemetry::chain(error)),
+        format!("{name} is not built: {}", daemon_kit::chain(error)),
     )
 }
 

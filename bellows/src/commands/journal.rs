@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use agent::Replay;
 use clap::{Args, Subcommand};
+use daemon_kit::journal::files::{self, SegmentFile};
 use protocol::journal::{Record, Scan, hash_text, scan};
 use serde_json::{Value, json};
-use telemetry::journal::files::{self, SegmentFile};
 
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
@@ -130,7 +130,7 @@ fn verify(found: Vec<SegmentFile>) -> Outcome {
             err(&format!("{name}: {text}"));
         };
         for damage in &scan.damages {
-            say(telemetry::chain(damage));
+            say(daemon_kit::chain(damage));
         }
         for line in &scan.lines {
             match &line.record {

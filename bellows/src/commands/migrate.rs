@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use clap::Args;
+use daemon_kit::clock::Clock;
+use daemon_kit::exit::Exit;
 use protocol::quantity::Quantity;
 use protocol::vm::{API_VERSION, MigrationSpec};
 use serde_json::{Value, json};
-use telemetry::clock::Clock;
-use telemetry::exit::Exit;
 
 use crate::api::{Api, Kind};
 use crate::cli::VmArgs;

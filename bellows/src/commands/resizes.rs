@@ -1,9 +1,9 @@
 //! `bellows resizes`: one row per resize, with the milliseconds of each stage.
 
 use clap::Args;
+use daemon_kit::clock::Clock;
 use hyper::http::Method;
 use protocol::time::WallTime;
-use telemetry::clock::Clock;
 
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};

@@ -58,7 +58,7 @@ pub(crate) async fn restore(context: &Context, args: &RestoreArgs) -> Outcome {
     store
         .guest_of(&disk.image, &disk.image_digest)
         .map_err(|error| {
-            Fail::missing(telemetry::chain(&error))
+            Fail::missing(daemon_kit::chain(&error))
                 .rule("the guest boots the kernel of the image that it was made of")
         })?;
     let state = context.state()?;
@@ -132,9 +132,9 @@ fn place(file: &Path, dir: &Path, record: &DiskRecord) -> Outcome {
     let mut progress = Progress::new();
     let copied = copy(file, &draft.join(DISK_FILE), length.len(), &mut progress).and_then(|()| {
         let text = serde_json::to_vec_pretty(record)?;
-        telemetry::durable::replace(&draft.join(RECORD_FILE), &text)?;
+        daemon_kit::durable::replace(&draft.join(RECORD_FILE), &text)?;
         fs::rename(&draft, dir)?;
-        telemetry::durable::sync_folder_of(dir)
+        daemon_kit::durable::sync_folder_of(dir)
     });
     progress.clear();
     copied.map_err(|error| {

@@ -36,11 +36,11 @@ pub(crate) fn run(args: &RunnerArgs) -> Outcome<ExitCode> {
         rundir,
         stop_on_term,
     } = &args.command;
-    let _log = telemetry::logging::init("runner")
-        .map_err(|error| Fail::usage(telemetry::chain(&error)))?;
+    let _log = daemon_kit::logging::init("runner")
+        .map_err(|error| Fail::usage(daemon_kit::chain(&error)))?;
     let runtime = crate::context::runtime(false)?;
     runtime.block_on(async {
-        let cancel = telemetry::shutdown::on_signal()
+        let cancel = daemon_kit::shutdown::on_signal()
             .map_err(|error| Fail::bug(format!("signals cannot be handled: {error}")))?;
         let on_cancel =
             stop_on_term.map_or(OnCancel::Leave, |grace_ms| OnCancel::Stop { grace_ms });

@@ -1,8 +1,8 @@
 //! `bellows status` and `bellows dump`: what the running process says about itself.
 
 use clap::Args;
+use daemon_kit::exit::Exit;
 use hyper::http::Method;
-use telemetry::exit::Exit;
 
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};

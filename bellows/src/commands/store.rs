@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use apiserver::{STORE_FILE, check_store, copy_store};
 use clap::Args;
 use hyper::http::Method;
-use neonvm_apiserver::{STORE_FILE, check_store, copy_store};
 use serde_json::json;
 
 use crate::context::Context;
@@ -53,7 +53,7 @@ pub(crate) async fn run(context: &Context, args: &BackupArgs) -> Outcome {
         }
         let _lock = StateLock::take(&state)?;
         let copied = copy_store(&store, &file);
-        let copied = copied.map_err(|error| Fail::missing(telemetry::chain(&error)))?;
+        let copied = copied.map_err(|error| Fail::missing(daemon_kit::chain(&error)))?;
         copied.revision
     } else {
         let body = json!({"file": file});
@@ -61,7 +61,7 @@ pub(crate) async fn run(context: &Context, args: &BackupArgs) -> Outcome {
         let asked = exchange(&socket, Method::POST, "/v1/store/backup", Some(&body)).await;
         let answer = asked.map_err(|error| match error {
             UnixHttpError::Refused { text, .. } => Fail::missing(text),
-            error => Fail::try_again(telemetry::chain(&error)),
+            error => Fail::try_again(daemon_kit::chain(&error)),
         })?;
         answer["revision"].as_u64().unwrap_or(0)
     };
@@ -85,19 +85,19 @@ pub(crate) fn restore(context: &Context, args: &RestoreArgs) -> Outcome {
         _ => {}
     }
     let whole = read(&args.store)?;
-    telemetry::durable::replace(&draft, &whole).map_err(broken)?;
+    daemon_kit::durable::replace(&draft, &whole).map_err(broken)?;
     let position = check_store(&draft).map_err(|error| {
         let _ = std::fs::remove_file(&draft);
         Fail::missing(format!(
             "{} is no store that can be read: {}",
             args.store.display(),
-            telemetry::chain(&error)
+            daemon_kit::chain(&error)
         ))
         .rule("the store that is there is not touched before the copy was read")
     })?;
     let old = keep_old(&store).map_err(broken)?;
     std::fs::rename(&draft, &store).map_err(broken)?;
-    telemetry::durable::sync_folder_of(&store).map_err(broken)?;
+    daemon_kit::durable::sync_folder_of(&store).map_err(broken)?;
     out(&format!(
         "the store is at revision {} again, from {}",
         position.revision,

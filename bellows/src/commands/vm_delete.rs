@@ -98,7 +98,7 @@ async fn wait_until_gone(api: &Api, namespace: &str, name: &str, timeout_s: u64)
     loop {
         match api.get(Kind::Vm, namespace, name).await {
             Ok(_) => {}
-            Err(fail) if fail.exit() == telemetry::exit::Exit::NotSo => break,
+            Err(fail) if fail.exit() == daemon_kit::exit::Exit::NotSo => break,
             Err(fail) => return Err(fail),
         }
         if progress.elapsed().as_secs() >= timeout_s {

@@ -83,7 +83,7 @@ impl VmDisk {
         }
         let rundir = self.state.vms().join(format!("{}_{pod}", self.namespace));
         let user =
-            walls::qemu_user(&rundir).map_err(|error| Fail::missing(telemetry::chain(&error)))?;
+            walls::qemu_user(&rundir).map_err(|error| Fail::missing(daemon_kit::chain(&error)))?;
         let connected = qmp::connect(&rundir.join("qmp-manual.sock"), user).await;
         let read = |(qmp, mut events): (Qmp, tokio::sync::mpsc::Receiver<_>)| {
             // The connection ends with the reader of its events.
@@ -94,7 +94,7 @@ impl VmDisk {
             Fail::try_again(format!(
                 "QEMU of VM {}: {}",
                 self.key(),
-                telemetry::chain(&error)
+                daemon_kit::chain(&error)
             ))
             .rule("the disk of a VM that has a pod is QEMU's")
             .fix("try again once the VM runs, or stop it: bellows vm stop")

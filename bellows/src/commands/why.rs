@@ -1,10 +1,10 @@
 //! `bellows why`: the last decision about a VM, in words.
 
 use clap::Args;
+use daemon_kit::clock::Clock;
 use hyper::http::Method;
 use serde::Serialize;
 use serde_json::Value;
-use telemetry::clock::Clock;
 
 use crate::api::{Api, Kind};
 use crate::cli::VmArgs;

@@ -144,7 +144,7 @@ async fn answer_that_is_cut_off_is_an_error_that_says_so() {
     for pieces in [&[][..], &[HEAD], &[HEAD, "{\"a\""]] {
         for peer in [Peer::Closes(pieces), Peer::Breaks(pieces)] {
             let error = asked(peer).await.expect_err("half an answer");
-            let text = telemetry::chain(&error);
+            let text = daemon_kit::chain(&error);
             let cut = "the connection ended before the answer was whole";
             assert!(text.starts_with(cut), "{pieces:?}: {text}");
         }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use daemon_kit::clock::Clock;
 use protocol::time::WallTime;
-use telemetry::clock::Clock;
 
 use crate::api::{Api, Kind};
 use crate::context::Context;

@@ -54,7 +54,7 @@ pub(super) async fn run(
 ) -> Outcome {
     let (asks, mut asked) = mpsc::channel(KEYS_IN_FLIGHT);
     let mut last = source.fetch(&mut history).await?;
-    let ended_by_signal = telemetry::shutdown::on_signal().map_err(broken)?;
+    let ended_by_signal = daemon_kit::shutdown::on_signal().map_err(broken)?;
     let screen = Screen::enter().map_err(broken)?;
     let reader = std::thread::spawn(move || read_keys(&asks));
     let mut ticks = tokio::time::interval(interval);

@@ -17,16 +17,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use apiserver::Backups;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use neonvm_apiserver::Backups;
+use daemon_kit::StageLog;
 use neonvm_runner::node::Orphans;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use telemetry::StageLog;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -164,7 +164,7 @@ async fn backup(State(api): State<AdminApi>, Json(order): Json<BackupOrder>) -> 
     match written {
         Some(Ok(position)) => Json(json!({"revision": position.revision})).into_response(),
         Some(Err(error)) => {
-            let text = format!("{}\n", telemetry::chain(&error));
+            let text = format!("{}\n", daemon_kit::chain(&error));
             (StatusCode::CONFLICT, text).into_response()
         }
         None => {

@@ -19,13 +19,13 @@ pub(crate) const NAME: &str = "agent";
 /// 64 with every problem of the file.
 pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
     let Some(path) = file else {
-        return Config::one_machine().map_err(|error| Fail::bug(telemetry::chain(&error)));
+        return Config::one_machine().map_err(|error| Fail::bug(daemon_kit::chain(&error)));
     };
     Config::from_file(&path.display().to_string()).map_err(|error| {
         Fail::usage(format!(
             "--agent-config {}: {}",
             path.display(),
-            telemetry::chain(&error)
+            daemon_kit::chain(&error)
         ))
     })
 }
@@ -75,13 +75,13 @@ pub(crate) async fn start(
         bound
             .run(token)
             .await
-            .map_err(|error| telemetry::chain(&error))
+            .map_err(|error| daemon_kit::chain(&error))
     });
     Ok(())
 }
 
 fn explain(error: &RunError) -> Fail {
-    let what = format!("the agent does not start: {}", telemetry::chain(error));
+    let what = format!("the agent does not start: {}", daemon_kit::chain(error));
     match error {
         RunError::Events(_) => Fail::missing(what)
             .fix("check the event clients of the configuration and the credentials in the environment"),

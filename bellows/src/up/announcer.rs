@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use daemon_kit::clock::Clock;
 use hyper::http::{Method, Request};
 use kube::Client;
 use protocol::time::{Span, Timestamp};
 use serde_json::{Value, json};
-use telemetry::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
@@ -102,7 +102,7 @@ impl Announcer {
                 }
                 Err(error) => {
                     tracing::warn!(
-                        error = telemetry::chain(&error),
+                        error = daemon_kit::chain(&error),
                         "the scheduler is not announced"
                     );
                 }

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use apiserver::{Config, Position, StartError};
+use daemon_kit::connections::ConnectionCounters;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use neonvm_apiserver::{Config, Position, StartError};
-use telemetry::connections::ConnectionCounters;
 
 use super::Base;
 use super::supervisor::{Stage, Supervisor};
@@ -41,7 +41,7 @@ pub(crate) async fn start(
         ],
         seen: seen(base.state.path()),
     };
-    let mut server = neonvm_apiserver::start(config)
+    let mut server = apiserver::start(config)
         .await
         .map_err(|error| explain(&error))?;
     server.count_connections(connections.server(NAME));
@@ -58,7 +58,7 @@ pub(crate) async fn start(
         server
             .run(token)
             .await
-            .map_err(|error| telemetry::chain(&error))
+            .map_err(|error| daemon_kit::chain(&error))
     });
     let client = client(&kubeconfig).await?;
     Ok(Started { client, store_id })
@@ -77,7 +77,10 @@ fn seen(state_dir: &Path) -> Vec<Position> {
 }
 
 fn explain(error: &StartError) -> Fail {
-    let what = format!("the API server does not start: {}", telemetry::chain(error));
+    let what = format!(
+        "the API server does not start: {}",
+        daemon_kit::chain(error)
+    );
     match error {
         StartError::AddressInUse { .. } => Fail::try_again(what),
         StartError::Store(_) => Fail::missing(what)
@@ -94,7 +97,7 @@ async fn client(kubeconfig: &Path) -> Outcome<Client> {
         Fail::bug(format!(
             "{}: {}",
             kubeconfig.display(),
-            telemetry::chain(error)
+            daemon_kit::chain(error)
         ))
     };
     let file = Kubeconfig::read_from(kubeconfig).map_err(|error| broken(&error))?;

@@ -46,6 +46,6 @@ pub(crate) fn start(
     supervisor.run(NAME, Stage::Deciders, async move {
         neonvm_controller::run(params, token)
             .await
-            .map_err(|error| telemetry::chain(&error))
+            .map_err(|error| daemon_kit::chain(&error))
     });
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use daemon_kit::exit::Exit;
 use hyper::http::Method;
 use neonvm_runner::shell::inherit;
-use telemetry::exit::Exit;
 
 use super::status::Status;
 use super::words;

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use daemon_kit::admin::Admin;
+use daemon_kit::connections::ConnectionCounters;
 use prometheus_client::registry::Registry;
-use telemetry::admin::Admin;
-use telemetry::connections::ConnectionCounters;
 
 use super::Base;
 use super::status::PartPhase;
@@ -55,7 +55,7 @@ pub(crate) async fn start(
     );
     let token = supervisor.token(Stage::Api);
     supervisor.run(NAME, Stage::Api, async move {
-        telemetry::admin::serve(listener, admin, token).await;
+        daemon_kit::admin::serve(listener, admin, token).await;
         Ok(())
     });
     Ok(())

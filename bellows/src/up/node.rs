@@ -82,10 +82,10 @@ pub(crate) fn start(
         let driver = neonvm_runner::node::run(params, token);
         tokio::pin!(driver);
         tokio::select! {
-            ended = &mut driver => return ended.map_err(|error| telemetry::chain(&error)),
+            ended = &mut driver => return ended.map_err(|error| daemon_kit::chain(&error)),
             () = until_registered(&client, &path) => registered.store(true, Ordering::Release),
         }
-        driver.await.map_err(|error| telemetry::chain(&error))
+        driver.await.map_err(|error| daemon_kit::chain(&error))
     });
     Ok(())
 }

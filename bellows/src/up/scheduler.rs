@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use daemon_kit::bearer::Expected;
 use kube::Client;
 use protocol::time::Span;
 use scheduler::config::Config;
 use scheduler::{Callers, Leadership, Params, StateHandle};
-use telemetry::bearer::Expected;
 use tokio::net::TcpListener;
 
 use super::Base;
@@ -89,7 +89,7 @@ pub(crate) async fn start(
     supervisor.run(NAME, Stage::Deciders, async move {
         scheduler::run(params, token)
             .await
-            .map_err(|error| telemetry::chain(&error))
+            .map_err(|error| daemon_kit::chain(&error))
     });
     Ok(())
 }

@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use telemetry::bearer::{self, Expected, VmKey};
+use daemon_kit::bearer::{self, Expected, VmKey};
 
 use crate::fail::{Fail, Outcome};
 use crate::places::StateDir;

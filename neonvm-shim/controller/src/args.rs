@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
-use leases::LeaseName;
-use leases::core::elect::{ElectRule, MIN_LEASE};
+use leader_election::LeaseName;
+use leader_election::core::elect::{ElectRule, MIN_LEASE};
 use protocol::disk_cache::DiskCache;
 use protocol::time::{Span, WallTime};
 use protocol::vm::CpuScalingMode;

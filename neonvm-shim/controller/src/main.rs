@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use leases::core::elect::ElectRule;
-use leases::{LeaseName, Led, LostLead, while_leading};
+use daemon_kit::admin::Admin;
+use daemon_kit::clock::Clock;
+use daemon_kit::connections::ConnectionCounters;
+use daemon_kit::exit::Exit;
+use daemon_kit::{StageLog, descriptors, logging, shutdown};
+use leader_election::core::elect::ElectRule;
+use leader_election::{LeaseName, Led, LostLead, while_leading};
 use neonvm_controller::args::Args;
 use neonvm_controller::core::review::Excused;
 use neonvm_controller::{Metrics, Params, StateHandle, Waits, Webhook, serve_admin, settings};
 use prometheus_client::registry::Registry;
 use protocol::time::Span;
-use telemetry::admin::Admin;
-use telemetry::clock::Clock;
-use telemetry::connections::ConnectionCounters;
-use telemetry::exit::Exit;
-use telemetry::{StageLog, descriptors, logging, shutdown};
 use tokio_util::sync::CancellationToken;
 
 /// Resize stages kept.

@@ -5,11 +5,11 @@ mod support;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use daemon_kit::bearer::VmKey;
 use neonvm_controller::Settings;
 use serde_json::{Value, json};
 use support::api::FakeApi;
 use support::{Controller, vm};
-use telemetry::bearer::VmKey;
 
 const SECRET: &str = "runner-neonvm-example";
 const KEYS: &str = "ssh-neonvm-example";

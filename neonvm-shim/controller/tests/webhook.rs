@@ -9,6 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use daemon_kit::clock::Clock;
+use daemon_kit::tls;
 use neonvm_controller::Webhook;
 use neonvm_controller::core::review::Excused;
 use rcgen::{CertificateParams, KeyPair};
@@ -16,8 +18,6 @@ use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use support::DEADLINE;
 use support::api::FakeApi;
-use telemetry::clock::Clock;
-use telemetry::tls;
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::timeout;

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use daemon_kit::clock::Clock;
+use daemon_kit::exit::Exit;
 use nix::unistd::setsid;
 use protocol::runner::{ExitReason, ExitReport};
 use protocol::units::{Bytes, MilliCpu};
-use telemetry::clock::Clock;
-use telemetry::exit::Exit;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
@@ -43,7 +43,7 @@ pub async fn run_detached(dir: &Path, on_cancel: OnCancel, cancel: CancellationT
         Ok(End::Exited(report)) if !report.success => ExitCode::from(VM_FAILED),
         Ok(End::Exited(_) | End::Left) => Exit::Drained.into(),
         Err(problem) => {
-            let text = telemetry::chain(&problem);
+            let text = daemon_kit::chain(&problem);
             error!(error = text, dir = %dir.display(), "cannot run");
             if !matches!(problem, RunError::Held(_)) {
                 let report = ExitReport {
@@ -54,7 +54,7 @@ pub async fn run_detached(dir: &Path, on_cancel: OnCancel, cancel: CancellationT
                 };
                 if let Err(problem) = write_json(&Paths::new(dir).exit(), &report) {
                     error!(
-                        error = telemetry::chain(&problem),
+                        error = daemon_kit::chain(&problem),
                         "the failure is not written down"
                     );
                 }

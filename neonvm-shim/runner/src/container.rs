@@ -24,6 +24,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use daemon_kit::exit::Exit;
 use protocol::claims::{CLAIMS_DIR, POD_NAMESPACE, USE_DISK, VM_UID, claimed_disks};
 use protocol::disk_cache::DiskCacheError;
 use protocol::image::{ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT};
@@ -33,7 +34,6 @@ use protocol::runner::{
     RUNNER_MONITOR,
 };
 use protocol::vm::{CpuScalingMode, VmSpec};
-use telemetry::exit::Exit;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::run_detached;
@@ -226,7 +226,7 @@ pub async fn run(args: &[String], cancel: CancellationToken) -> ExitCode {
             code
         }
         Err(problem) => {
-            tracing::error!(error = telemetry::chain(&problem), "cannot run");
+            tracing::error!(error = daemon_kit::chain(&problem), "cannot run");
             Exit::Config.into()
         }
     }
@@ -247,7 +247,7 @@ pub fn write_monitor_token(root: &Path, dir: &Path, pod: &PodFacts) -> Result<()
     };
     let path = Paths::new(dir).monitor_token();
     let written = match token {
-        Some(token) => telemetry::durable::replace(&path, &token),
+        Some(token) => daemon_kit::durable::replace(&path, &token),
         None => match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use daemon_kit::exit::Exit;
 use neonvm_runner::accel;
 use neonvm_runner::cli::{NodeArgs, run_detached, run_node};
 use neonvm_runner::container;
 use neonvm_runner::shell::supervisor::OnCancel;
-use telemetry::exit::Exit;
 
 /// Runs one virtual machine.
 #[derive(Debug, Parser)]
@@ -44,13 +44,13 @@ async fn main() -> anyhow::Result<ExitCode> {
     let words: Vec<String> = std::env::args().collect();
     if container::is_container(&words) {
         // Told what to run as NeonVM's runner is.
-        let _logs = telemetry::logging::init("runner")?;
-        let cancel = telemetry::shutdown::on_signal()?;
+        let _logs = daemon_kit::logging::init("runner")?;
+        let cancel = daemon_kit::shutdown::on_signal()?;
         return Ok(container::run(&words, cancel).await);
     }
     let args = Args::parse();
-    let _logs = telemetry::logging::init("runner")?;
-    let cancel = telemetry::shutdown::on_signal()?;
+    let _logs = daemon_kit::logging::init("runner")?;
+    let cancel = daemon_kit::shutdown::on_signal()?;
     match args.command {
         Command::Probe { qemu } => {
             let verdict = accel::probe(&qemu, None).await;
@@ -63,7 +63,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         Command::Node(args) => match run_node(args, cancel).await {
             Ok(()) => Ok(Exit::Drained.into()),
             Err(problem) => {
-                tracing::error!(error = telemetry::chain(&problem), "cannot run");
+                tracing::error!(error = daemon_kit::chain(&problem), "cannot run");
                 Ok(Exit::Dependency.into())
             }
         },

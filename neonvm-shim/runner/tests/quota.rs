@@ -86,7 +86,7 @@ async fn n20_a_busy_qemu_cannot_burn_more_than_its_quota_times_the_factor() {
     let group = match QuotaGroup::make(&format!("bellows-test/quota-{}", std::process::id())) {
         Ok(group) => group,
         Err(error) => {
-            return skip(test, Missing::Cgroup, &telemetry::chain(&error));
+            return skip(test, Missing::Cgroup, &daemon_kit::chain(&error));
         }
     };
     let rom = tempfile::NamedTempFile::new().expect("a file");

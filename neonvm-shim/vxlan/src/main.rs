@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Parser;
+use daemon_kit::admin::{Admin, serve};
+use daemon_kit::connections::ConnectionCounters;
+use daemon_kit::exit::Exit;
+use daemon_kit::{logging, shutdown};
 use neonvm_vxlan::args::Args;
 use neonvm_vxlan::shell::{Kernel, Metrics, Params, StateHandle, remove, run};
 use prometheus_client::registry::Registry;
-use telemetry::admin::{Admin, serve};
-use telemetry::connections::ConnectionCounters;
-use telemetry::exit::Exit;
-use telemetry::{logging, shutdown};
 use tokio::net::TcpListener;
 
 #[tokio::main(flavor = "current_thread")]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{self, Request};
+use daemon_kit::clock::Clock;
 use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -16,7 +17,6 @@ use kube::api::{
 use protocol::permit::NamespacedName;
 use protocol::time::{Timestamp as Moment, WallTime};
 use serde_json::{Value, json};
-use telemetry::clock::Clock;
 
 use super::metrics::Metrics;
 use crate::core::decide::Decision;
@@ -120,7 +120,7 @@ impl Caller {
             Ok(Err(kube::Error::Api(status))) => {
                 Err(Failure::Status(status.code, status.message.clone()))
             }
-            Ok(Err(error)) => Err(Failure::Unclear(telemetry::chain(&error))),
+            Ok(Err(error)) => Err(Failure::Unclear(daemon_kit::chain(&error))),
             Ok(Ok(value)) => Ok(value),
         };
         match &result {

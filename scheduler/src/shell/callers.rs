@@ -22,11 +22,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use daemon_kit::bearer::Expected;
+use daemon_kit::secret::{self, SecretError};
+use daemon_kit::tls::{Server, Stamp};
 use protocol::permit::{PermitRefusal, Unproved};
 use protocol::time::{Span, Timestamp};
-use telemetry::bearer::Expected;
-use telemetry::secret::{self, SecretError};
-use telemetry::tls::{Server, Stamp};
 
 use super::review::ReviewRule;
 
@@ -157,7 +157,7 @@ impl TokenFile {
                         kept.tokens = Arc::new(tokens);
                     }
                     Err(error) => {
-                        let error = telemetry::chain(&error);
+                        let error = daemon_kit::chain(&error);
                         tracing::warn!(
                             error,
                             "tokens have changed and cannot be used: the ones before stay"

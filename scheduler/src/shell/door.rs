@@ -6,8 +6,8 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use daemon_kit::tls::Server;
 use rustls::{CertificateError, Error as RustlsError, ServerConfig};
-use telemetry::tls::Server;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;

@@ -1,7 +1,7 @@
 //! Accepting connections within bounds, for whatever is served on them.
 //!
 //! Bounds: a time to send headers and to take answers, a number of open connections, and of each
-//! address a part of them ([`telemetry::connections`]). A connection that is too slow is closed.
+//! address a part of them ([`daemon_kit::connections`]). A connection that is too slow is closed.
 //! One too many takes the place of the one that has been idle longest, of the same address where
 //! that address has its part.
 
@@ -9,12 +9,12 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::time::Duration;
 
+use daemon_kit::connections::{self, Bounds, Connection, ServerCounters};
+use daemon_kit::descriptors;
+use daemon_kit::serving::{Ending, Patience, converse};
 use hyper::body::{Body, Incoming};
 use hyper::service::{HttpService, service_fn};
 use hyper::{Request, Response};
-use telemetry::connections::{self, Bounds, Connection, ServerCounters};
-use telemetry::descriptors;
-use telemetry::serving::{Ending, Patience, converse};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 

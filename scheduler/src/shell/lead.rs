@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use daemon_kit::clock::Clock;
 use kube::Client;
-pub use leases::{ANNOTATION_DRAINED, LeaseName};
-use leases::{Follower, Witness};
-use telemetry::clock::Clock;
+pub use leader_election::{ANNOTATION_DRAINED, LeaseName};
+use leader_election::{Follower, Witness};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 

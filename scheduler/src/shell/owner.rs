@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use daemon_kit::clock::Clock;
 use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse};
 use protocol::time::{Span, Timestamp};
-use telemetry::clock::Clock;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;

@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use daemon_kit::clock::Clock;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use protocol::permit::{PermitRefusal, Unproved};
 use protocol::time::{Span, Timestamp};
 use sha2::{Digest as _, Sha256};
-use telemetry::clock::Clock;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
@@ -162,7 +162,7 @@ impl Reviewer {
             Ok(Ok(Err(kube::Error::Api(status)))) => {
                 (format!("error: status {}", status.code), status.message)
             }
-            Ok(Ok(Err(error))) => ("error: no answer".to_owned(), telemetry::chain(&error)),
+            Ok(Ok(Err(error))) => ("error: no answer".to_owned(), daemon_kit::chain(&error)),
             Ok(Err(error)) => ("error: no answer".to_owned(), error.to_string()),
             Err(_) => ("error: no answer".to_owned(), "no answer in time".into()),
         };

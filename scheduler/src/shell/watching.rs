@@ -154,7 +154,7 @@ async fn follow(kind: Kind, round: u64, watch: &Watch) {
             }
             Err(error) => {
                 metrics.watch_error(word(kind), source_of(&error));
-                let error = telemetry::chain(&error);
+                let error = daemon_kit::chain(&error);
                 tracing::warn!(
                     kind = word(kind),
                     error,

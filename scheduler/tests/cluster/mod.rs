@@ -32,7 +32,7 @@ fn api_server() -> PathBuf {
     let path = Path::new(SCHEDULER).with_file_name("neonvm-apiserver");
     assert!(
         path.is_file(),
-        "neonvm-apiserver is not built: run `cargo build -p neonvm-apiserver`"
+        "neonvm-apiserver is not built: run `cargo build -p apiserver`"
     );
     path
 }

@@ -7,12 +7,12 @@ pub(crate) mod api;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use daemon_kit::clock::Clock;
 use protocol::time::Span;
 use protocol::units::Resources;
 use scheduler::config::Config;
 use scheduler::{Callers, Leadership, Params, RunError, StateHandle};
 use serde_json::{Value, json};
-use telemetry::clock::Clock;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

@@ -118,7 +118,7 @@ fn relay(tcp: u16, vsock: u32) -> io::Result<String> {
             let (mut near, _) = listener.accept().await?;
             tokio::spawn(async move {
                 let carried = async {
-                    let mut far = carrier::dial_vsock(OWN_CID, vsock).await?;
+                    let mut far = transport::dial_vsock(OWN_CID, vsock).await?;
                     tokio::io::copy_bidirectional(&mut near, &mut far).await
                 };
                 if let Err(error) = carried.await {

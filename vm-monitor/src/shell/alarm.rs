@@ -7,12 +7,12 @@
 
 use std::io;
 
-use carrier::sys::{self, Registered};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use protocol::time::Timestamp;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use transport::sys::{self, Registered};
 
 use super::clock::Clock;
 

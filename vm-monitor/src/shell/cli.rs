@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 
-use carrier::Address;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, ValueEnum};
 use serde_json::{Value, json};
 use tracing_subscriber::filter::Targets;
+use transport::Address;
 
 use super::config::{Config, FileCache, HOOKS_FOLDER, READY_LIMIT, Secret, SettingName, TlsFiles};
 use super::logging;

@@ -10,7 +10,7 @@ use crate::core::cache::CacheMode;
 use crate::core::decision::Watched;
 use crate::core::file_cache::Sizing;
 use crate::core::memory::Rules;
-use carrier::Address;
+use transport::Address;
 
 /// Limit from accepting a connection to its completed handshake. Source:
 /// docs/compatibility/monitor.md §1.

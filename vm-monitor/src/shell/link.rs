@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrier::{Door, Stream};
 use futures::{SinkExt as _, StreamExt as _};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
@@ -17,6 +16,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
+use transport::{Door, Stream};
 
 use super::clock::Clock;
 use super::owner::{INBOX_LIMIT, Inbox};

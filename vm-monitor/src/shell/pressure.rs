@@ -13,11 +13,11 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use carrier::sys::{self, Registered};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use transport::sys::{self, Registered};
 
 use super::config::Config;
 use super::memory::{self, is_the_kernels};

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrier::Stream;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -18,6 +17,7 @@ use rustls::{CertificateError, Error as RustlsError, RootCertStore, ServerConfig
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use transport::Stream;
 
 use super::config::TlsFiles;
 use super::logging::chain;

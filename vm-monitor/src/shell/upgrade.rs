@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use carrier::Stream;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderName, HeaderValue, UPGRADE, WWW_AUTHENTICATE};
@@ -15,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use protocol::monitor::PATH;
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use transport::Stream;
 
 use super::token::AgentToken;
 use crate::core::handshake::HandshakeFailure;

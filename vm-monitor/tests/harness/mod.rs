@@ -10,7 +10,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use carrier::Stream;
 use futures::{SinkExt as _, StreamExt as _};
 use protocol::monitor::{AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
 use protocol::monitor_v2::{
@@ -26,6 +25,7 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 use tokio_util::sync::CancellationToken;
+use transport::Stream;
 use vm_monitor::core::decision::Watched;
 use vm_monitor::{Bound, Config, RunError};
 

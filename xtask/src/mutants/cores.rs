@@ -8,7 +8,7 @@ use super::list::Mutant;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Core {
     pub(super) name: &'static str,
-    /// Below the root, with a slash at its end.
+    /// Below the root. The module of the same name is part of the core.
     folder: &'static str,
     /// Arguments that select test targets of the core's package.
     pub(super) targets: &'static [&'static str],
@@ -20,38 +20,38 @@ pub(super) struct Core {
 pub(super) const CORES: [Core; 6] = [
     Core {
         name: "agent",
-        folder: "agent/src/core/",
+        folder: "agent/src/core",
         targets: &["--lib", "--test=restart_with_many", "--test=documents"],
         arguments: &[],
     },
     Core {
         name: "scheduler",
-        folder: "scheduler/src/core/",
+        folder: "scheduler/src/core",
         targets: &["--lib", "--test=interleavings"],
         arguments: &[],
     },
     Core {
         name: "monitor",
-        folder: "vm-monitor/src/core/",
+        folder: "vm-monitor/src/core",
         targets: &["--lib"],
         arguments: &[],
     },
     Core {
         name: "runner",
-        folder: "neonvm-shim/runner/src/core/",
+        folder: "neonvm-shim/runner/src/core",
         targets: &["--lib"],
         // They need root and QEMU, and hold nothing of the core that its own tests leave out.
         arguments: &["--skip=shell::"],
     },
     Core {
         name: "controller",
-        folder: "neonvm-shim/controller/src/core/",
+        folder: "neonvm-shim/controller/src/core",
         targets: &["--lib"],
         arguments: &[],
     },
     Core {
         name: "protocol",
-        folder: "protocol/src/",
+        folder: "protocol/src",
         // Golden files are compared by tests outside the library.
         targets: &["--lib", "--tests"],
         arguments: &[],
@@ -63,12 +63,13 @@ pub(super) const LEFT_OUT: [&str; 2] = ["**/src/fuzz.rs", "**/src/fuzz/**"];
 
 impl Core {
     pub(super) fn holds(&self, mutant: &Mutant) -> bool {
-        mutant.file.starts_with(self.folder)
+        let below = mutant.file.strip_prefix(self.folder);
+        below.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
     }
 
     /// A pattern of cargo-mutants for the files of the core.
     pub(super) fn glob(&self) -> String {
-        format!("{}**", self.folder)
+        format!("{}{{.rs,/**}}", self.folder)
     }
 }
 

@@ -117,6 +117,16 @@ fn cores_are_chosen_by_name() {
     let agent = chosen(&["agent".to_owned()]).expect("a core");
     assert_eq!(agent, [&CORES[0]]);
     assert!(agent[0].holds(&mutant(1, "f", "delete !")));
+    let module = Mutant {
+        file: "agent/src/core.rs".to_owned(),
+        ..mutant(1, "f", "delete !")
+    };
+    assert!(agent[0].holds(&module));
+    let other = Mutant {
+        file: "agent/src/cores.rs".to_owned(),
+        ..mutant(1, "f", "delete !")
+    };
+    assert!(!agent[0].holds(&other));
     assert_eq!(chosen(&[]).expect("all").len(), CORES.len());
     let error = chosen(&["agents".to_owned()]).expect_err("no such core");
     assert!(error.to_string().contains("agent, scheduler"), "{error}");
@@ -127,7 +137,7 @@ fn folders_and_tests_of_cores_exist() {
     let root = crate::shell::root();
     for core in &CORES {
         let glob = core.glob();
-        let folder = root.join(glob.trim_end_matches("**"));
+        let folder = root.join(glob.trim_end_matches("{.rs,/**}"));
         assert!(folder.is_dir(), "{}", folder.display());
         let package = glob.split("src/").next().unwrap_or_default();
         for target in core.targets {

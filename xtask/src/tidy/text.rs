@@ -18,7 +18,7 @@ const LONG_FILES: [(&str, &str); 1] = [(
 /// Wire modules and the golden folder each must have.
 const GOLDEN: [(&str, &str); 7] = [
     ("protocol/src/extender.rs", "protocol/testdata/extender"),
-    ("protocol/src/journal/mod.rs", "protocol/testdata/journal"),
+    ("protocol/src/journal.rs", "protocol/testdata/journal"),
     ("protocol/src/monitor.rs", "protocol/testdata/monitor"),
     ("protocol/src/permit.rs", "protocol/testdata/permit"),
     ("protocol/src/units.rs", "protocol/testdata/units"),

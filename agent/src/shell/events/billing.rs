@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use daemon_kit::clock::Clock;
 use protocol::annotations::{ANNOTATION_BILLING_ENDPOINT, LABEL_ENABLED};
 use protocol::permit::NamespacedName;
 use protocol::vm::{VirtualMachine, VmPhase};
-use telemetry::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
 use super::Stream;
@@ -261,7 +261,7 @@ impl Biller {
         match written {
             Ok(()) => self.unwritten.clear(),
             Err(error) => {
-                let error = telemetry::chain(&error);
+                let error = daemon_kit::chain(&error);
                 let waiting = self.unwritten.len();
                 tracing::error!(error, waiting, "billing events are not on disk yet");
             }

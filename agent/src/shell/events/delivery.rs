@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use telemetry::clock::Clock;
+use daemon_kit::clock::Clock;
 use tokio::sync::watch;
 
 use super::config::ReceiverConfig;
@@ -234,7 +234,7 @@ impl Delivery {
 
     fn failed(&self, cause: &str, error: &dyn std::error::Error) -> bool {
         self.metrics.failed(self.name, cause);
-        let error = telemetry::chain(error);
+        let error = daemon_kit::chain(error);
         tracing::warn!(client = self.name, error, "events were not sent and wait");
         false
     }

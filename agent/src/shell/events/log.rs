@@ -13,8 +13,8 @@ use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use daemon_kit::durable;
 use serde::{Deserialize, Serialize};
-use telemetry::durable;
 
 /// Size from which a new segment is begun, bytes.
 const SEGMENT_BYTES: u64 = 4 << 20;

@@ -375,7 +375,7 @@ mod tests {
             .await;
         let error = error.expect_err("there is no such container");
         assert_eq!(error.cause(), "Azure Blob error");
-        let text = telemetry::chain(&error);
+        let text = daemon_kit::chain(&error);
         assert!(text.contains("404") || text.contains("not found"), "{text}");
     }
 }

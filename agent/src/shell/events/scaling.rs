@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use daemon_kit::clock::Clock;
 use protocol::units::Resources;
 use serde_json::Value;
-use telemetry::clock::Clock;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -123,7 +123,7 @@ async fn write(
         if count > 0
             && let Err(error) = stream.append(lines, None).await
         {
-            let error = telemetry::chain(&error);
+            let error = daemon_kit::chain(&error);
             tracing::error!(error, count, "scaling events are lost");
             metrics.scaling_lost(count);
         }

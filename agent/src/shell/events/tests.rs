@@ -9,9 +9,9 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use daemon_kit::clock::Clock;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use telemetry::clock::Clock;
 use tokio::task::JoinSet;
 
 use super::metrics::EventMetrics;

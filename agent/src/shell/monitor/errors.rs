@@ -78,7 +78,7 @@ impl Ended {
 
 /// The frame that tells the monitor why.
 pub(super) fn close_frame(ended: &Ended) -> CloseFrame {
-    let mut reason = telemetry::chain(ended);
+    let mut reason = daemon_kit::chain(ended);
     let mut end = reason.len().min(CLOSE_REASON_BYTES);
     while !reason.is_char_boundary(end) {
         end -= 1;

@@ -8,11 +8,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use carrier::Stream;
-use telemetry::clock::Clock;
+use daemon_kit::clock::Clock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Sleep, sleep};
+use transport::Stream;
 
 use crate::core::conversation::pace::{BYTES, Bucket, PAUSE};
 

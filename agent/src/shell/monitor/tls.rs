@@ -5,11 +5,11 @@
 
 use std::io;
 
-use carrier::Stream;
+use daemon_kit::tls::{ClientFiles, IdentityFiles, TlsError as FilesError};
 use rustls::pki_types::ServerName;
-use telemetry::tls::{ClientFiles, IdentityFiles, TlsError as FilesError};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use transport::Stream;
 
 use crate::shell::config;
 

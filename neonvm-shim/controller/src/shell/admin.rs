@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::routing::get;
 use axum::{Json, Router};
-use telemetry::admin::{Admin, own_pod_only, serve_routes};
-use telemetry::connections::ServerCounters;
+use daemon_kit::admin::{Admin, own_pod_only, serve_routes};
+use daemon_kit::connections::ServerCounters;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

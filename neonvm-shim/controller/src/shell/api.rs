@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon_kit::chain;
 use kube::Client;
 use kube::api::{
     DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions, ValidationDirective,
@@ -10,7 +11,6 @@ use kube::api::{
 use kube::core::{Request, request};
 use protocol::object::Pod;
 use serde_json::{Value, json};
-use telemetry::chain;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 

@@ -1,7 +1,7 @@
 //! Settings of which the API server has a say.
 
+use daemon_kit::chain;
 use kube::Client;
-use telemetry::chain;
 
 use super::api::{ApiError, offers_resize};
 use super::overlay::{OverlayError, overlay};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use daemon_kit::chain;
 use serde_json::Value;
-use telemetry::chain;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 

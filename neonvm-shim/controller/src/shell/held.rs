@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use telemetry::clock::Clock;
+use daemon_kit::clock::Clock;
 use tokio::sync::Mutex;
 use tokio_util::sync::{CancellationToken, DropGuard};
 

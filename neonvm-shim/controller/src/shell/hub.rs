@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon_kit::chain;
 use futures::{Stream, StreamExt};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
@@ -13,7 +14,6 @@ use kube::runtime::watcher;
 use protocol::annotations::LABEL_VM_NAME;
 use protocol::vm::VirtualMachine;
 use rand::Rng;
-use telemetry::chain;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use daemon_kit::chain;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
 use hyper::{Method, Request, StatusCode, header};
@@ -16,7 +17,6 @@ use protocol::migration::{IncomingOrder, OutgoingOrder};
 use protocol::runner::{CpusAhead, ORDERS_NAME, RunnerState, SizeOrder};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, Error as TlsError};
-use telemetry::chain;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;

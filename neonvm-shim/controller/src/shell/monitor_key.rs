@@ -3,8 +3,8 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use daemon_kit::bearer::{self, VmKey};
 use serde_json::{Value, json};
-use telemetry::bearer::{self, VmKey};
 use tokio::sync::OnceCell;
 
 use super::api::KubeApi;

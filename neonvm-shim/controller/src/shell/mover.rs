@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use daemon_kit::chain;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use kube::api::{GetParams, Patch};
 use kube::core::Request;
 use serde_json::Value;
-use telemetry::chain;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon_kit::chain;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use kube::runtime::watcher;
 use protocol::object::Pod;
 use protocol::vm::VirtualMachine;
 use rand::Rng;
-use telemetry::chain;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon_kit::clock::Clock;
 use kube::Client;
 use kube::api::{GetParams, Patch};
 use kube::core::Request;
 use protocol::vm::IpAllocation;
 use serde_json::{Value, json};
-use telemetry::clock::Clock;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 

@@ -6,10 +6,10 @@
 //! objects (server-side apply). Where nobody does, it is cleared once, and servers keep none from
 //! then on, until somebody applies.
 
+use daemon_kit::chain;
 use kube::api::Patch;
 use kube::core::Request;
 use serde_json::{Value, json};
-use telemetry::chain;
 
 use super::api::{ApiError, KubeApi, as_json_patch, patch_params};
 

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use daemon_kit::chain;
 use hyper::header::HeaderValue;
 use rustls::ClientConfig;
-use telemetry::chain;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 

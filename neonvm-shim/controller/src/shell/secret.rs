@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use daemon_kit::tls;
 use protocol::migration::PSK_FILE;
 use protocol::runner::{MONITOR_TOKEN, ORDERS_IDENTITY, ORDERS_NAME};
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
@@ -12,7 +13,6 @@ use rustls::ClientConfig;
 use serde_json::{Value, json};
 use ssh_key::rand_core::{OsRng, RngCore};
 use ssh_key::{Algorithm, LineEnding, PrivateKey};
-use telemetry::tls;
 
 use crate::core::volumes::TOKEN;
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use daemon_kit::clock::Clock;
 use protocol::migration::SECRET_OF_SHAPE;
 use protocol::time::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
-use telemetry::clock::Clock;
 
 use super::{CONTROLLER, CONTROLLER_OF_MOVES};
 use crate::core::failing::{Degraded, FailureLag, Outcome};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use daemon_kit::StageLog;
+use daemon_kit::clock::Clock;
 use kube::Client;
 use prometheus_client::registry::Registry;
-use telemetry::StageLog;
-use telemetry::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
 use super::api::KubeApi;

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use daemon_kit::clock::Clock;
+use daemon_kit::{StageLog, chain};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use protocol::runner::{CpusAhead, SizeOrder};
-use telemetry::clock::Clock;
-use telemetry::{StageLog, chain};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 

@@ -9,11 +9,11 @@ pub(crate) mod runner;
 
 use std::time::Duration;
 
+use daemon_kit::StageLog;
+use daemon_kit::clock::Clock;
 use neonvm_controller::{Metrics, Params, RunError, Settings, StateHandle};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use telemetry::StageLog;
-use telemetry::clock::Clock;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 

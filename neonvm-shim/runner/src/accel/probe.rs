@@ -119,7 +119,7 @@ pub async fn probe(qemu: &Path, knowledge: Option<&Path>) -> Verdict {
         };
         if let Err(error) = knowledge::remember_accel(dir, &record) {
             warn!(
-                error = telemetry::chain(&error),
+                error = daemon_kit::chain(&error),
                 "accelerator verdict not remembered"
             );
         }

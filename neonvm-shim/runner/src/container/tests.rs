@@ -241,10 +241,10 @@ fn a_vm_with_an_address_in_the_overlay_has_its_guest_connected() {
     );
     // The controller has told of it that there is no overlay.
     assert_eq!(of(&spec, &packed(&json!({}))).unwrap().overlay, None);
-    let why = telemetry::chain(&of(&spec, "x").unwrap_err());
+    let why = daemon_kit::chain(&of(&spec, "x").unwrap_err());
     assert!(why.contains("-vmstatus is not base64"), "{why}");
     spec["extraNetwork"]["interface"] = json!("eth0");
-    let why = telemetry::chain(&of(&spec, &status).unwrap_err());
+    let why = daemon_kit::chain(&of(&spec, &status).unwrap_err());
     assert!(
         why.contains("spec.extraNetwork.interface: \"eth0\""),
         "{why}"
@@ -267,7 +267,7 @@ fn n18_a_kernel_that_is_named_replaces_that_of_the_image() {
 fn n18_what_is_missing_or_wrong_is_named() {
     let root = files();
     let disk = root.path().join("vm/images/rootdisk.qcow2");
-    let why = |args: &[String]| telemetry::chain(&config(root.path(), args, &pod()).unwrap_err());
+    let why = |args: &[String]| daemon_kit::chain(&config(root.path(), args, &pod()).unwrap_err());
     let text = why(&args(&["-cpu-scaling-mode", "x"])[..2]);
     assert!(text.contains("no -vmspec"), "{text}");
     let mut wrong = args(&[]);

@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use daemon_kit::clock::Clock;
 use protocol::time::WallTime;
-use telemetry::clock::Clock;
 use tracing::{info, warn};
 
 use crate::shell::record::private_dir;
@@ -41,8 +41,8 @@ pub fn move_aside(state_dir: &Path, path: &Path, now: WallTime) -> io::Result<Op
         .find(|to| to.symlink_metadata().is_err());
     let to = free.ok_or(io::ErrorKind::AlreadyExists)?;
     std::fs::rename(path, &to)?;
-    telemetry::durable::sync_folder_of(&to)?;
-    telemetry::durable::sync_folder_of(path)?;
+    daemon_kit::durable::sync_folder_of(&to)?;
+    daemon_kit::durable::sync_folder_of(path)?;
     Ok(Some(to))
 }
 

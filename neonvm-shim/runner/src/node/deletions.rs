@@ -35,7 +35,7 @@ pub(super) async fn follow(params: NodeParams, cancel: CancellationToken) {
             event = events.next() => match event {
                 Some(Ok(event)) => take(event, &mut leaving),
                 Some(Err(error)) => {
-                    debug!(error = telemetry::chain(&error), "VMs are not watched, trying on");
+                    debug!(error = daemon_kit::chain(&error), "VMs are not watched, trying on");
                     continue;
                 }
                 None => return,
@@ -91,7 +91,7 @@ async fn settle(params: &NodeParams, key: &str, vm: &DynamicObject) -> bool {
         Err(error) => {
             warn!(
                 vm = key,
-                error = telemetry::chain(&error),
+                error = daemon_kit::chain(&error),
                 "root disk not put away"
             );
             return false;
@@ -113,7 +113,7 @@ async fn settle(params: &NodeParams, key: &str, vm: &DynamicObject) -> bool {
         // Gone, or changed since: the watch tells.
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => true,
         Err(error) => {
-            warn!(vm = key, error = telemetry::chain(&error), "VM not let go");
+            warn!(vm = key, error = daemon_kit::chain(&error), "VM not let go");
             false
         }
     }

@@ -57,7 +57,7 @@ pub(super) async fn make(params: &NodeParams) {
         GuestWalls::Walled(Some(users)) => {
             let servers: Vec<Ipv4Addr> = resolver().servers;
             let made = nft::give(&rules(params.block(), users, &servers)).await;
-            made.err().map(|error| telemetry::chain(&error))
+            made.err().map(|error| daemon_kit::chain(&error))
         }
     };
     match &missing {
@@ -73,7 +73,7 @@ pub(super) async fn make(params: &NodeParams) {
     let path = path(&params.state_dir);
     if let Err(error) = write_json(&path, &HostWall { missing }) {
         warn!(
-            error = telemetry::chain(&error),
+            error = daemon_kit::chain(&error),
             "host wall not written down"
         );
     }
@@ -82,7 +82,7 @@ pub(super) async fn make(params: &NodeParams) {
 /// Why this kernel takes no such rules; `None` when it does.
 pub async fn rules_refused() -> Option<String> {
     let checked = nft::check(&rules(0, UserRange::of_block(0), &[])).await;
-    checked.err().map(|error| telemetry::chain(&error))
+    checked.err().map(|error| daemon_kit::chain(&error))
 }
 
 /// Makes the rules again when they are gone, until cancelled.
@@ -109,7 +109,7 @@ pub async fn remove(block: u8) {
     }
     if let Err(error) = nft::give(&removal(block)).await {
         warn!(
-            error = telemetry::chain(&error),
+            error = daemon_kit::chain(&error),
             "rules of the host wall not removed"
         );
     }

@@ -76,7 +76,7 @@ pub(super) async fn keep(params: NodeParams, cancel: CancellationToken) {
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
                     warn!(
-                        error = telemetry::chain(&error),
+                        error = daemon_kit::chain(&error),
                         "node not registered, trying on"
                     );
                 }

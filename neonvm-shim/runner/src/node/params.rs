@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use daemon_kit::bearer::VmKey;
+use daemon_kit::clock::Clock;
 use protocol::units::{Bytes, MilliCpu};
-use telemetry::bearer::VmKey;
-use telemetry::clock::Clock;
 
 use super::orphans::Orphans;
 use crate::config::{AccelChoice, Programs};

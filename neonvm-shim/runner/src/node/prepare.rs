@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
+use daemon_kit::bearer::VmKey;
 use protocol::annotations::{
     ANNOTATION_MONITOR_OPEN, ANNOTATION_NETWORK, ANNOTATION_VSOCK_CID, NetworkError, VsockCidError,
     has_outside, vsock_cid,
@@ -14,7 +15,6 @@ use protocol::migration::RECEIVE_MIGRATION;
 use protocol::object::Pod;
 use protocol::vm::VmSpec;
 use serde::{Deserialize, Serialize};
-use telemetry::bearer::VmKey;
 use tokio::sync::Mutex;
 
 use super::api::{PodId, ssh_key};
@@ -377,7 +377,7 @@ fn write_monitor_token(
 ) -> Result<(), RecordError> {
     let path = Paths::new(dir).monitor_token();
     let written = match monitor_token(params.monitor_key.as_ref(), pod, vm) {
-        Some(token) => telemetry::durable::replace(&path, token.as_bytes()),
+        Some(token) => daemon_kit::durable::replace(&path, token.as_bytes()),
         None => match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),

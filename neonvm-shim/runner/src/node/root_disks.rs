@@ -247,14 +247,14 @@ fn begin(
     private_dir(&params.state_dir.join(DISKS)).map_err(place)?;
     private_dir(dir).map_err(place)?;
     write_json_durably(&dir.join(RECORD_FILE), &record)?;
-    telemetry::durable::sync_folder_of(dir).map_err(place)?;
+    daemon_kit::durable::sync_folder_of(dir).map_err(place)?;
     Ok(record)
 }
 
 async fn tell(params: &NodeParams, id: &PodId, reason: &str, message: &str) {
     let wall = params.clock.wall();
     if let Err(error) = api::event(&params.client, id, false, reason, message, wall).await {
-        tracing::warn!(error = telemetry::chain(&error), "event not written");
+        tracing::warn!(error = daemon_kit::chain(&error), "event not written");
     }
 }
 

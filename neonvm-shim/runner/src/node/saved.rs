@@ -59,7 +59,7 @@ pub(super) async fn save(params: NodeParams, pods: Vec<Pod>) {
         Ok(read) => read,
         Err(error) => {
             warn!(
-                error = telemetry::chain(&error),
+                error = daemon_kit::chain(&error),
                 "objects of guests not saved, trying on"
             );
             return;
@@ -81,7 +81,7 @@ pub(super) async fn save(params: NodeParams, pods: Vec<Pod>) {
             let made = path.parent().map_or(Ok(()), private_dir);
             let written = made.map_err(|error| error.to_string());
             let written =
-                written.and_then(|()| write_json(&path, &now).map_err(|e| telemetry::chain(&e)));
+                written.and_then(|()| write_json(&path, &now).map_err(|e| daemon_kit::chain(&e)));
             if let Err(error) = written {
                 warn!(pod = id.key(), error, "objects of a guest not saved");
             }

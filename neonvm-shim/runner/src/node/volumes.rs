@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use daemon_kit::clock::Clock;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Api;
@@ -13,7 +14,6 @@ use kube::runtime::watcher::watch_object;
 use neonvm_files::projected::{self, FilesError};
 use protocol::admission::disks::{MOUNT_PATH_RULE, plain_mount_path};
 use protocol::object::{KeyToPath, Pod};
-use telemetry::clock::Clock;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -245,7 +245,7 @@ impl Keeper {
             match state {
                 Ok(state) => self.take(state.map(data)),
                 Err(error) => tracing::debug!(
-                    error = telemetry::chain(&error),
+                    error = daemon_kit::chain(&error),
                     "a volume is not watched, trying on"
                 ),
             }
@@ -256,7 +256,7 @@ impl Keeper {
     /// it.
     fn take(&mut self, data: Option<Files>) {
         let written = self.projection.write(&self.mounts, data, &self.clock);
-        let problem = written.err().map(|error| telemetry::chain(&error));
+        let problem = written.err().map(|error| daemon_kit::chain(&error));
         if problem == self.problem {
             return;
         }
@@ -372,7 +372,7 @@ mod tests {
             .write(temp.path(), Some(data(&[("k", "3")])), &clock)
             .unwrap_err();
         assert!(
-            telemetry::chain(&path).contains("\"a/b\" is not a plain file name"),
+            daemon_kit::chain(&path).contains("\"a/b\" is not a plain file name"),
             "{path}"
         );
         assert_eq!(read(), data(&[("f", "1")]));

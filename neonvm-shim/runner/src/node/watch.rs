@@ -144,7 +144,7 @@ impl Driver {
                 }
                 event = events.next() => match event {
                     Some(Ok(event)) => self.take(event).await,
-                    Some(Err(error)) => debug!(error = telemetry::chain(&error), "pods are not watched, trying on"),
+                    Some(Err(error)) => debug!(error = daemon_kit::chain(&error), "pods are not watched, trying on"),
                     None => return,
                 },
                 released = orphans.released() => {

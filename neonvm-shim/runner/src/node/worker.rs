@@ -179,7 +179,7 @@ impl Worker {
                 self.spawn(wish, seen).await;
             }
             Err(error) => {
-                let (reason, message) = (error.reason(), telemetry::chain(&error));
+                let (reason, message) = (error.reason(), daemon_kit::chain(&error));
                 self.waits(reason, &message, seen).await;
             }
         }
@@ -197,7 +197,7 @@ impl Worker {
         if let Err(error) =
             api::event(&self.params.client, &self.id, true, reason, message, wall).await
         {
-            warn!(error = telemetry::chain(&error), "event not written");
+            warn!(error = daemon_kit::chain(&error), "event not written");
         }
         seen.waiting = Some(now);
     }
@@ -292,20 +292,20 @@ impl Worker {
         if let Err(error) = self.addresses.release(&self.id.key()).await {
             warn!(
                 pod = self.id.key(),
-                error = telemetry::chain(&error),
+                error = daemon_kit::chain(&error),
                 "address not freed"
             );
         }
         if let Some(users) = &self.users
             && let Err(error) = users.release(&self.id.key()).await
         {
-            let error = telemetry::chain(&error);
+            let error = daemon_kit::chain(&error);
             warn!(pod = self.id.key(), error, "user not freed");
         }
         if in_api && let Err(error) = api::delete(&self.params.client, &self.id).await {
             warn!(
                 pod = self.id.key(),
-                error = telemetry::chain(&error),
+                error = daemon_kit::chain(&error),
                 "pod not deleted"
             );
             back_off(seen);
@@ -378,7 +378,7 @@ impl Worker {
             Err(error) => {
                 warn!(
                     pod = self.id.key(),
-                    error = telemetry::chain(&error),
+                    error = daemon_kit::chain(&error),
                     "status not written"
                 );
                 back_off(seen);
@@ -400,7 +400,7 @@ impl Worker {
         if let Err(error) =
             api::event(&self.params.client, &self.id, true, reason, &message, wall).await
         {
-            warn!(error = telemetry::chain(&error), "event not written");
+            warn!(error = daemon_kit::chain(&error), "event not written");
         }
     }
 }

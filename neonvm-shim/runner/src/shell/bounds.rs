@@ -40,7 +40,7 @@ impl Bounds {
                 }
             }
             Err(error) => {
-                let why = telemetry::chain(&error);
+                let why = daemon_kit::chain(&error);
                 warn!(
                     why,
                     "QEMU's memory and processes are not bounded by the kernel"
@@ -55,7 +55,7 @@ impl Bounds {
     fn add(&self, process: ProcessId) {
         let Some(group) = &self.group else { return };
         if let Err(error) = group.join(process.pid) {
-            let (pid, error) = (process.pid, telemetry::chain(&error));
+            let (pid, error) = (process.pid, daemon_kit::chain(&error));
             warn!(
                 pid,
                 error, "a process of the guest's is not bounded by the kernel"
@@ -92,7 +92,7 @@ impl Supervisor {
             return;
         }
         if let Err(error) = group.set(wanted.0) {
-            let error = telemetry::chain(&error);
+            let error = daemon_kit::chain(&error);
             warn!(error, bytes = wanted.0, "bound of memory not written");
         }
         self.bounds.memory = Some(wanted);

@@ -79,7 +79,7 @@ async fn remove(links: &Links, name: &str) -> Result<(), LinksError> {
 pub(super) async fn clear(tap: &str) {
     let removed = async { remove(&Links::open()?, tap).await };
     if let Err(problem) = removed.await {
-        let error = telemetry::chain(&problem);
+        let error = daemon_kit::chain(&problem);
         warn!(error, "{tap} is not removed");
     }
 }
@@ -123,7 +123,7 @@ pub(super) async fn keep(qemu: ProcessId, bridge: &str, tap: &str, what: &str) {
             Ok(false) => tokio::time::sleep(LOOK_AGAIN).await,
             Err(problem) => {
                 if !std::mem::replace(&mut is_told, true) {
-                    let error = telemetry::chain(&problem);
+                    let error = daemon_kit::chain(&problem);
                     warn!(error, "the guest is not connected to {what} yet");
                 }
                 tokio::time::sleep(TRY_AGAIN).await;

@@ -11,11 +11,11 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use daemon_kit::durable::sync_folder_of;
 use nix::fcntl::{Flock, FlockArg};
 use protocol::claims::ROOT_DRIVE;
 use protocol::time::WallTime;
 use rustix::fs::OFlags;
-use telemetry::durable::sync_folder_of;
 use tracing::info;
 
 use super::disk::{self, DiskError};

@@ -6,10 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use daemon_kit::chain;
+use daemon_kit::secret::{self, SecretError};
+use daemon_kit::tls::{PemUnusable, Stamp, showing};
 use protocol::runner::ORDERS_IDENTITY;
-use telemetry::chain;
-use telemetry::secret::{self, SecretError};
-use telemetry::tls::{PemUnusable, Stamp, showing};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;

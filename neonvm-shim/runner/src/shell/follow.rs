@@ -40,7 +40,7 @@ impl Outage {
         self.silences += u32::from(matches!(error, ConnectError::Silent));
         let is_long = self.tries >= QMP_QUICK_TRIES || self.silences >= QMP_SILENCES;
         let is_news = is_long && !std::mem::replace(&mut self.is_told, is_long);
-        is_news.then(|| telemetry::chain(error))
+        is_news.then(|| daemon_kit::chain(error))
     }
 
     fn pause(&self) -> Duration {

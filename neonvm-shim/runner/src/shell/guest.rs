@@ -100,7 +100,7 @@ pub async fn watch(daemon: Daemon, news: mpsc::Sender<News>, cancel: Cancellatio
                         warn!(text, "the guest's daemon refuses the key in this directory");
                     }
                 }
-                Err(error) => debug!(error = telemetry::chain(&error), "guest daemon not reached"),
+                Err(error) => debug!(error = daemon_kit::chain(&error), "guest daemon not reached"),
             },
         }
         tokio::select! {
@@ -133,7 +133,7 @@ async fn first_look(daemon: &Daemon) -> (Link, Result<Bytes, HttpError>) {
             }
             Some(looked) = looks.next() => match looked {
                 Ok(answered) => return answered,
-                Err(error) => debug!(error = telemetry::chain(&error), "guest daemon not reached"),
+                Err(error) => debug!(error = daemon_kit::chain(&error), "guest daemon not reached"),
             },
         }
     }
@@ -220,7 +220,7 @@ pub async fn push_key(daemon: Daemon, key: String, has_drive: bool) {
             }
             Err(error) if attempt == KEY_TRIES => {
                 warn!(
-                    error = telemetry::chain(&error),
+                    error = daemon_kit::chain(&error),
                     "ssh key not taken by the guest"
                 );
             }

@@ -24,7 +24,7 @@ pub fn keep(path: &Path, key: Option<&GuestdKey>) -> io::Result<()> {
         // A key means nothing once the machine, and the guest with it, has ended.
         Some(key) => {
             let text = format!("{}\n", key.as_str());
-            telemetry::durable::replace_lazily(path, text.as_bytes())
+            daemon_kit::durable::replace_lazily(path, text.as_bytes())
         }
         None => match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -94,7 +94,7 @@ impl Supervisor {
             if let Err(error) =
                 knowledge::remember_blind(&self.config.knowledge_dir, name, self.record.accel)
             {
-                warn!(error = telemetry::chain(&error), "not remembered");
+                warn!(error = daemon_kit::chain(&error), "not remembered");
             }
         }
     }

@@ -140,7 +140,7 @@ mod tests {
     async fn said(script: &str) -> Result<(), String> {
         let dir = tempfile::tempdir().unwrap();
         let ended = to_end(script, dir.path()).await;
-        ended.map_err(|error| telemetry::chain(&error))
+        ended.map_err(|error| daemon_kit::chain(&error))
     }
 
     #[tokio::test]

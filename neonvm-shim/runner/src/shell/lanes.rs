@@ -50,7 +50,7 @@ pub async fn carry_out(means: Means, action: Action) -> Option<Event> {
             if let Err(error) = guest::set_cpus(&means.guest, cpus).await {
                 warn!(
                     cpus,
-                    error = telemetry::chain(&error),
+                    error = daemon_kit::chain(&error),
                     "guest did not switch its CPUs"
                 );
             }

@@ -173,7 +173,7 @@ pub(super) async fn keep(
                 process = None;
             }
             Err(error) => {
-                let error = telemetry::chain(&error);
+                let error = daemon_kit::chain(&error);
                 warn!(
                     error,
                     "the guest has no network: its network process ended, and another one did not start"

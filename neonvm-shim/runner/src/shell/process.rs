@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use carrier::sys::register;
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,6 +15,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::process::{Child, Command};
+use transport::sys::register;
 
 use super::confined;
 use super::inherit;

@@ -102,7 +102,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordEr
 /// [`RecordError::Write`].
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
     // What is kept here is about processes, and they end with the machine.
-    write_by(path, value, telemetry::durable::replace_lazily)
+    write_by(path, value, daemon_kit::durable::replace_lazily)
 }
 
 /// The same for what must survive a crash of the machine.
@@ -110,7 +110,7 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordErro
 /// # Errors
 /// [`RecordError::Write`].
 pub fn write_json_durably<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
-    write_by(path, value, telemetry::durable::replace)
+    write_by(path, value, daemon_kit::durable::replace)
 }
 
 fn write_by<T: Serialize>(

@@ -8,9 +8,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use daemon_kit::durable::sync_folder_of;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::Deserialize;
-use telemetry::durable::sync_folder_of;
 use tracing::info;
 
 use super::disk::{self, DiskError};

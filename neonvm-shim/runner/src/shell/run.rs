@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon_kit::clock::Clock;
 use neonvm_quota::QuotaGroup;
 use nix::fcntl::{Flock, FlockArg};
 use protocol::migration::{IncomingOrder, IncomingReport, IncomingStage};
@@ -14,7 +15,6 @@ use protocol::runner::{BeforeSilence, ExitReason, ExitReport, QuotaState, Runner
 use protocol::time::Timestamp;
 use protocol::trace::TraceId;
 use protocol::vm::CpuScalingMode;
-use telemetry::clock::Clock;
 use tokio::net::TcpListener;
 use tokio::process::Child;
 use tokio::sync::{mpsc, watch};
@@ -635,7 +635,7 @@ impl Runner {
         if record.walls != before
             && let Err(error) = write_json(&self.paths.record(), record)
         {
-            let error = telemetry::chain(&error);
+            let error = daemon_kit::chain(&error);
             warn!(error, "walls not written down");
         }
         bounds
@@ -658,7 +658,7 @@ impl Runner {
         match joined {
             Ok(group) => (Some(group), QuotaState::Unset),
             Err(error) => {
-                let reason = telemetry::chain(&error);
+                let reason = daemon_kit::chain(&error);
                 warn!(
                     reason,
                     "CPU limits are not enforced: only the number of CPUs is"

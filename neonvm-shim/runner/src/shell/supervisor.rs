@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use daemon_kit::clock::Clock;
 use neonvm_quota::QuotaGroup;
 use protocol::overtaken;
 use protocol::runner::{
@@ -12,7 +13,6 @@ use protocol::runner::{
 use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
 use protocol::units::MilliCpu;
-use telemetry::clock::Clock;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
@@ -474,7 +474,7 @@ impl Supervisor {
         match group.set(limit, self.config.cpu_quota_percent) {
             Ok(limit) => self.quota = QuotaState::Enforced { milli: limit.0 },
             Err(error) => {
-                let reason = telemetry::chain(&error);
+                let reason = daemon_kit::chain(&error);
                 warn!(reason, "CPU limit is not enforced");
                 self.quota = QuotaState::Unavailable { reason };
             }
@@ -518,7 +518,7 @@ impl Supervisor {
         info!(reason = ?report.reason, success = report.success, code, "the VM has ended");
         if let Err(error) = write_json(&self.paths.exit(), &report) {
             error!(
-                error = telemetry::chain(&error),
+                error = daemon_kit::chain(&error),
                 "the end is not written down"
             );
         }
@@ -552,7 +552,7 @@ impl Supervisor {
             Err(error) => {
                 if !std::mem::replace(&mut self.seen.record_failed, true) {
                     error!(
-                        error = telemetry::chain(&error),
+                        error = daemon_kit::chain(&error),
                         "the record is not written; adoption would see an old one"
                     );
                 }

@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use carrier::sys::{Registered, register};
+use daemon_kit::clock::Clock;
 use neonvm_files::checksum::checksum;
 use neonvm_files::projected::{self, FilesError};
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use telemetry::clock::Clock;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use transport::sys::{Registered, register};
 
 use super::guest::{self, Daemon};
 use super::http::HttpError;
@@ -93,17 +93,17 @@ async fn look(daemon: &Daemon, mounts: &Path, path: &str) -> Look {
         Ok(there) if there == checksum(&files) => return Look::Same,
         // The guest has no such directory yet, or another content.
         Ok(_) | Err(HttpError::Status(..)) => {}
-        Err(error) => return Look::Failed(SyncProblem::Unreached(telemetry::chain(&error))),
+        Err(error) => return Look::Failed(SyncProblem::Unreached(daemon_kit::chain(&error))),
     }
     match guest::put_files(daemon, path, &files).await {
         Ok(()) => Look::Pushed,
         Err(error @ HttpError::Status(..)) => Look::Failed(SyncProblem::Refused(error.to_string())),
-        Err(error) => Look::Failed(SyncProblem::Unreached(telemetry::chain(&error))),
+        Err(error) => Look::Failed(SyncProblem::Unreached(daemon_kit::chain(&error))),
     }
 }
 
 fn unreadable(error: &FilesError) -> SyncProblem {
-    let text = telemetry::chain(error);
+    let text = daemon_kit::chain(error);
     match error {
         FilesError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
             SyncProblem::Missing(text)

@@ -10,10 +10,10 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use daemon_kit::admin::metrics_route;
+use daemon_kit::clock::Clock;
 use prometheus_client::registry::Registry;
 use protocol::time::{Span, Timestamp};
-use telemetry::admin::metrics_route;
-use telemetry::clock::Clock;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 use tracing::{debug, warn};
@@ -92,7 +92,7 @@ impl Reader {
             Ok(traffic) => self.metrics.traffic(traffic),
             Err(error) => {
                 debug!(
-                    error = telemetry::chain(&error),
+                    error = daemon_kit::chain(&error),
                     "the guest's traffic is not read"
                 );
                 self.metrics.traffic_unread();

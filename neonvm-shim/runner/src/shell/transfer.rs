@@ -251,12 +251,12 @@ async fn make_same(
     let plan = disks::plan(&config.spec, ssh, key)
         .map_err(|problem| Unfit::Drives(problem.to_string()))?;
     let token =
-        drives::monitor_token(paths).map_err(|error| Unfit::Drives(telemetry::chain(&error)))?;
+        drives::monitor_token(paths).map_err(|error| Unfit::Drives(daemon_kit::chain(&error)))?;
     let plan = plan.with_monitor_token(token.as_deref());
     let planned = plan.drives.iter().find(|one| one.drive == there.drive);
     let planned = planned.ok_or_else(changed)?;
     let made = drives::make(config, paths, planned).await;
-    made.map_err(|error| Unfit::Drives(telemetry::chain(&error)))?;
+    made.map_err(|error| Unfit::Drives(daemon_kit::chain(&error)))?;
     let sum = drives::sha256(&paths.drive(&there.drive));
     let sum = sum.map_err(|error| Unfit::Drives(error.to_string()))?;
     if there.sha256.as_ref() == Some(&sum) {

@@ -96,7 +96,7 @@ async fn serve(listener: TcpListener, speaks: Shared<Speaks>, routes: Router) {
                     let text = identity[name].as_str().expect("text");
                     STANDARD.decode(text).expect("base64")
                 });
-                let config = telemetry::tls::showing(&pem[0], &pem[1]).expect("a pair");
+                let config = daemon_kit::tls::showing(&pem[0], &pem[1]).expect("a pair");
                 if let Ok(stream) = TlsAcceptor::from(config).accept(stream).await {
                     tokio::spawn(http.serve_connection(TokioIo::new(stream), service));
                 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use daemon_kit::chain;
+use daemon_kit::clock::Clock;
 use futures::StreamExt as _;
 use futures::stream::{BoxStream, select_all};
 use jiff::Timestamp;
@@ -13,8 +15,6 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use protocol::time::WallTime;
 use rustls::ServerConfig;
 use serde_json::{Value, json};
-use telemetry::chain;
-use telemetry::clock::Clock;
 use tokio::sync::watch;
 
 use super::Names;

@@ -76,7 +76,7 @@ impl Driver {
                 }
                 return;
             }
-            Ok(Err(error)) => telemetry::chain(&error),
+            Ok(Err(error)) => daemon_kit::chain(&error),
             Err(_) => "no answer".to_owned(),
         };
         warn!(
@@ -112,7 +112,7 @@ impl Driver {
             // It is then an orphan again at the next start, and nothing is lost.
             Err(error) => warn!(
                 pod = key,
-                error = telemetry::chain(&error),
+                error = daemon_kit::chain(&error),
                 "store not noted"
             ),
         }

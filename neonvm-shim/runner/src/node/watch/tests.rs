@@ -11,11 +11,11 @@ use axum::body::{Body, Bytes};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use daemon_kit::clock::Clock;
 use protocol::annotations::ANNOTATION_ADOPTS;
 use protocol::runner::{RunnerPhase, RunnerState};
 use protocol::units::{Bytes as Size, MilliCpu};
 use serde_json::json;
-use telemetry::clock::Clock;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 

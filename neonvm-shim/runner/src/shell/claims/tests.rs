@@ -63,7 +63,7 @@ impl Rig {
         let plan = plan(&self.config.spec, None, None).unwrap();
         loop {
             let opened = open(&self.config, &plan, WallTime(1)).await;
-            let opened = opened.map_err(|error| telemetry::chain(&error));
+            let opened = opened.map_err(|error| daemon_kit::chain(&error));
             // A child of another test still has the script open for writing: it was forked while we
             // wrote it.
             let is_busy = |why: &String| why.contains("Text file busy");

@@ -4,7 +4,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::shell::metrics::Metrics;
-use telemetry::admin::metrics_route;
+use daemon_kit::admin::metrics_route;
 
 /// Longer than anything here takes.
 const FOR_EVER: Duration = Duration::from_secs(600);

@@ -45,7 +45,7 @@ async fn in_the_clear(at: SocketAddr) -> String {
 }
 
 async fn by_tls(at: SocketAddr, trusted: &str) -> io::Result<String> {
-    let config = telemetry::tls::trusting(trusted.as_bytes()).unwrap();
+    let config = daemon_kit::tls::trusting(trusted.as_bytes()).unwrap();
     let stream = TcpStream::connect(at).await?;
     let name = ServerName::try_from(ORDERS_NAME).unwrap();
     ask(TlsConnector::from(config).connect(name, stream).await?).await

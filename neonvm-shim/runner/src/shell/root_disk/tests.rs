@@ -62,7 +62,7 @@ impl Rig {
     async fn open(&self) -> Result<(), String> {
         loop {
             let opened = open(&self.config, &self.disk()).await;
-            let opened = opened.map_err(|error| telemetry::chain(&error));
+            let opened = opened.map_err(|error| daemon_kit::chain(&error));
             // A child of another test still has the script open for writing: it was forked while we
             // wrote it.
             if !opened

@@ -34,7 +34,7 @@ impl Runner {
             {
                 // As on a full disk. The next runner finds it in the same way.
                 warn!(
-                    error = telemetry::chain(&error),
+                    error = daemon_kit::chain(&error),
                     "QEMU's process is not written down"
                 );
             }

@@ -1,0 +1,358 @@
+//! The agent's shell: Kubernetes watches, sockets and tasks around one core per VM.
+//!
+//! ```text
+//!   vms ----watch(latest)----> supervisor -> runner (owns the core) <--mpsc(32)-- scrape, monitor, ends of requests
+//!   schedulers --watch(latest)-----------------> permit requests
+//!   runner --(copy under a lock)--> state handle --> dump server, admin server
+//! ```
+
+pub mod config;
+#[cfg(test)]
+mod config_tests;
+mod endpoint;
+mod events;
+mod follow;
+mod input;
+mod journal;
+mod metrics;
+mod modes;
+mod monitor;
+mod monitor_key;
+mod patch;
+mod permit;
+mod permit_link;
+mod pushed;
+mod reader;
+mod requests;
+mod runner;
+mod schedulers;
+mod scrape;
+mod servers;
+mod state;
+mod supervisor;
+mod token;
+mod vm_metrics;
+mod vms;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use daemon_kit::StageLog;
+use daemon_kit::bearer::{Expected, VmKey};
+use daemon_kit::clock::Clock;
+use daemon_kit::connections::ConnectionCounters;
+use daemon_kit::logging::LogHandle;
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use config::Config;
+pub use events::{EventLogError, EventReceiverError, EventsError};
+use monitor_key::MonitorKey;
+pub use state::{DecisionEntry, MAX_DECISIONS, StateHandle};
+
+/// How often a monitor's health is checked.
+const HEALTH_CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// Ports of the metrics servers; 0 lets the system choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ports {
+    /// Global metrics, health and state.
+    pub metrics: u16,
+    /// Metrics of single VMs.
+    pub vm_metrics: u16,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self {
+            metrics: 9100,
+            vm_metrics: 9101,
+        }
+    }
+}
+
+/// What an agent is started with.
+#[derive(Clone)]
+pub struct Params {
+    /// Configuration file after its check, with defaults filled in.
+    pub config: Config,
+    /// The node whose VMs are scaled.
+    pub node_name: String,
+    /// The Kubernetes API.
+    pub client: kube::Client,
+    /// Where all servers listen.
+    pub bind_ip: IpAddr,
+    /// Their ports, but for the dump's, which is configured.
+    pub ports: Ports,
+    /// The clock of the process.
+    pub clock: Clock,
+    /// Where stages of resizes are noted.
+    pub stages: StageLog,
+    /// Where the state can be read; keep a clone.
+    pub state: StateHandle,
+    /// How often a monitor's health is checked.
+    pub health_check_every: Duration,
+    /// Folder of the decision journal (`<state>/journal`); `None` = none is written.
+    pub journal: Option<PathBuf>,
+    /// Where events are kept until they are received; needed if event clients are configured.
+    pub events_folder: Option<PathBuf>,
+    /// Lets `PUT /debug/log` on the metrics port change the log filter; `None` = it is fixed.
+    pub log: Option<LogHandle>,
+    /// Token shown with each permit request, in place of the one that the configuration names.
+    pub permit_token: Option<String>,
+    /// Token that the metrics pages need; with one, state and log filter are not served there.
+    pub metrics_token: Option<Expected>,
+    /// Derives the token that is shown to each monitor, in place of the key that the configuration
+    /// names.
+    pub monitor_key: Option<VmKey>,
+}
+
+impl Params {
+    /// Parameters with everything else at its default.
+    #[must_use]
+    pub fn new(config: Config, node_name: String, client: kube::Client, bind_ip: IpAddr) -> Self {
+        Self {
+            config,
+            node_name,
+            client,
+            bind_ip,
+            ports: Ports::default(),
+            clock: Clock::new(),
+            stages: StageLog::new(1024),
+            state: StateHandle::new(),
+            health_check_every: HEALTH_CHECK_EVERY,
+            journal: None,
+            events_folder: None,
+            log: None,
+            permit_token: None,
+            metrics_token: None,
+            monitor_key: None,
+        }
+    }
+}
+
+/// Why an agent did not start or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Events cannot be kept or sent as configured.
+    #[error("events cannot be sent")]
+    Events(#[from] EventsError),
+    /// A server's address is taken or not ours.
+    #[error("could not listen on {address} for {what}")]
+    Bind {
+        /// IP address and port that could not be bound.
+        address: String,
+        /// Server that was to listen there, for example `metrics`.
+        what: &'static str,
+        /// Error of the operating system.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A main task crashed.
+    #[error("a main task crashed")]
+    Crashed(#[source] tokio::task::JoinError),
+}
+
+/// A started agent's servers: their addresses, known before anything runs.
+pub struct Bound {
+    params: Params,
+    metrics: TcpListener,
+    vm_metrics: TcpListener,
+    dump: Option<TcpListener>,
+}
+
+/// Addresses of a bound agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addresses {
+    /// Global metrics, `/healthz`, `/readyz`, `/debug/state`.
+    pub metrics: std::net::SocketAddr,
+    /// Metrics of single VMs.
+    pub vm_metrics: std::net::SocketAddr,
+    /// The state dump, if configured.
+    pub dump: Option<std::net::SocketAddr>,
+}
+
+/// Binds and runs an agent until `cancel`.
+///
+/// # Errors
+/// [`RunError`]: nothing was started, or a main task failed; the caller ends the process.
+pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunError> {
+    bind(params).await?.run(cancel).await
+}
+
+/// Binds an agent's servers.
+///
+/// # Errors
+/// [`RunError::Bind`].
+pub async fn bind(params: Params) -> Result<Bound, RunError> {
+    let listen = async |port: u16, what: &'static str| {
+        let address = std::net::SocketAddr::new(params.bind_ip, port);
+        TcpListener::bind(address)
+            .await
+            .map_err(|source| RunError::Bind {
+                address: address.to_string(),
+                what,
+                source,
+            })
+    };
+    let metrics = listen(params.ports.metrics, "metrics").await?;
+    let vm_metrics = listen(params.ports.vm_metrics, "VM metrics").await?;
+    let dump = match &params.config.dump_state {
+        Some(dump) => Some(listen(dump.port, "the state dump").await?),
+        None => None,
+    };
+    Ok(Bound {
+        params,
+        metrics,
+        vm_metrics,
+        dump,
+    })
+}
+
+impl Bound {
+    /// Where the servers listen.
+    ///
+    /// # Errors
+    /// When the operating system does not say.
+    pub fn addresses(&self) -> std::io::Result<Addresses> {
+        Ok(Addresses {
+            metrics: self.metrics.local_addr()?,
+            vm_metrics: self.vm_metrics.local_addr()?,
+            dump: self
+                .dump
+                .as_ref()
+                .map(TcpListener::local_addr)
+                .transpose()?,
+        })
+    }
+
+    /// Runs until `cancel`.
+    ///
+    /// # Errors
+    /// [`RunError`] when a main task failed.
+    pub async fn run(self, cancel: CancellationToken) -> Result<(), RunError> {
+        let Self {
+            params,
+            metrics: metrics_listener,
+            vm_metrics: vm_listener,
+            dump,
+        } = self;
+        let (mut registry, mut vm_registry) = (Registry::default(), Registry::default());
+        let metrics = metrics::AgentMetrics::new(&mut registry);
+        let connections = ConnectionCounters::register(&mut registry);
+        let vm_metrics = vm_metrics::VmMetrics::new(&mut vm_registry);
+        let stop = cancel.child_token();
+        let (folder, clock) = (params.events_folder.as_deref(), params.clock);
+        let events = events::Events::start(&params.config, folder, clock, &mut registry, &stop)?;
+        let (book, scaling, event_tasks) = events.split();
+        let (current, schedulers) = watch::channel(None);
+        let (modes, known_modes) = watch::channel(modes::Modes::default());
+        let journal = params.journal.as_deref().and_then(|folder| {
+            journal::open(folder, &params.config, &params.node_name, params.clock)
+        });
+        if let Some(journal) = journal.clone() {
+            journal.follow(schedulers.clone(), cancel.child_token());
+        }
+        let ctx = Arc::new(runner::Context {
+            clock: params.clock,
+            kube: params.client.clone(),
+            metrics: metrics.clone(),
+            vm_metrics,
+            stages: params.stages,
+            schedulers,
+            permit_client: permit::PermitClient::new(
+                &params.config.scheduler,
+                params.permit_token.as_deref(),
+            ),
+            monitor_key: params.monitor_key.map(MonitorKey::Held).or_else(|| {
+                let file = params.config.monitor.key_file.clone();
+                file.map(MonitorKey::File)
+            }),
+            health_check_every: params.health_check_every,
+            journal: journal.clone(),
+            book,
+            scaling,
+            config: params.config,
+        });
+        let state = params.state;
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move {
+            let ended = events::Events::ended(event_tasks).await;
+            ended.map_err(RunError::Crashed)
+        });
+        let follow = schedulers::Schedulers {
+            kube: params.client,
+            scheduler_name: ctx.config.scheduler.scheduler_name.clone(),
+            metrics,
+            state: state.clone(),
+            current: Arc::new(current),
+        };
+        let namespaces = modes::Namespaces {
+            kube: ctx.kube.clone(),
+            metrics: ctx.metrics.clone(),
+            state: state.clone(),
+            modes,
+        };
+        let token = stop.clone();
+        tasks.spawn(async move {
+            namespaces.run(token).await;
+            Ok(())
+        });
+        let (token, vms_token) = (stop.clone(), stop.clone());
+        tasks.spawn(async move {
+            follow.run(token).await;
+            Ok(())
+        });
+        let vms = vms::Vms::new(
+            Arc::clone(&ctx),
+            params.node_name,
+            state.clone(),
+            known_modes,
+        );
+        tasks.spawn(async move {
+            vms.run(vms_token).await;
+            Ok(())
+        });
+        let servers = servers::Servers {
+            registry,
+            vm_registry,
+            connections,
+            state: state.clone(),
+            log: params.log,
+            token: params.metrics_token,
+        };
+        servers.spawn(&mut tasks, metrics_listener, vm_listener, dump, &stop);
+        tracing::info!("agent runs");
+        let outcome = first_failure(&mut tasks, &cancel).await;
+        state.stop();
+        stop.cancel();
+        while tasks.join_next().await.is_some() {}
+        if let Some(journal) = journal {
+            journal.close().await;
+        }
+        outcome
+    }
+}
+
+/// Waits for the cancellation, or for a main task to end, which none may do by itself.
+async fn first_failure(
+    tasks: &mut tokio::task::JoinSet<Result<(), RunError>>,
+    cancel: &CancellationToken,
+) -> Result<(), RunError> {
+    loop {
+        let ended = tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            ended = tasks.join_next() => ended,
+        };
+        match ended {
+            None => return Ok(()),
+            Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(error))) => return Err(error),
+            Some(Err(error)) => return Err(RunError::Crashed(error)),
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Everything with a clock, a file or a socket in it.
+
+pub mod db;
+pub mod engine;
+pub mod files;
+pub mod http;
+pub mod hub;
+pub mod listen;
+pub mod pki;
+pub mod snapshots;
+
+use crate::core::time::WallTime;
+
+/// The wall clock.
+#[must_use]
+pub fn now() -> WallTime {
+    daemon_kit::clock::Clock::new().wall()
+}

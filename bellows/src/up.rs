@@ -1,0 +1,420 @@
+//! `bellows up`: every part of the system in one process on one machine.
+//!
+//! ```text
+//! lock ─ instance ─ admin socket ─ API server ─ scheduler ─ controller ─ node driver ─ agent ─ announcer ─ ready
+//!                                      ▲                                                               │
+//!                                      └────────── every part speaks to it as it would to a cluster ───┘
+//! ```
+//! One small file per part puts it together from its own crate: [`apiserver`], [`scheduler`],
+//! [`controller`], [`node`], [`agent`], [`announcer`]. [`supervisor`] notices a part that ends,
+//! [`board`] knows who is ready, [`admin`] answers questions.
+//!
+//! * Happy end: SIGTERM, SIGINT or `bellows down`. Parts end in order (those that decide, the node
+//!   driver, the API server); guests run on, or are powered down before the node driver ends if
+//!   that was asked for.
+//! * A part that cannot start: nothing else starts, the error names port or file, the exit code
+//!   says whose fault it is.
+//! * A part that ends on its own: the others drain, exit 70. Guests run on.
+//! * `kill -9`: the kernel frees the lock, guests run on, the next `bellows up` takes them over.
+
+mod accel;
+pub(crate) mod admin;
+mod agent;
+mod announcer;
+mod apiserver;
+pub(crate) mod board;
+mod controller;
+mod detach;
+mod machine;
+mod metrics;
+mod node;
+mod objects;
+mod scheduler;
+mod secrets;
+pub(crate) mod status;
+mod supervisor;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use apiserver::Backups;
+use clap::Args;
+use daemon_kit::StageLog;
+use daemon_kit::clock::Clock;
+use daemon_kit::connections::ConnectionCounters;
+use neonvm_runner::node::{Orphan, Orphans, UserRange};
+use prometheus_client::registry::Registry;
+use protocol::quantity::Quantity;
+use protocol::units::MilliCpu;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::Context;
+use crate::fail::{Fail, Outcome};
+use crate::instance::Instance;
+use crate::instance::lock::StateLock;
+use crate::instance::sockets::check_free;
+use crate::places::StateDir;
+use crate::terminal::{err, out};
+use admin::{AdminApi, Shutdown};
+use board::Board;
+use secrets::Secrets;
+use status::{PartPhase, Status, WallStatus};
+use supervisor::{Stage, Supervisor};
+
+/// Stages of resizes kept: the last 500 resizes with eight stages each.
+const STAGES_KEPT: usize = 4_000;
+/// How long everything may take to become ready before that is said; starting goes on.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How often readiness is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Start everything on this machine, in one process.
+///
+/// Prints one line of JSON with all addresses on standard output as soon as everything is ready,
+/// and says the same in words on standard error. Guests of an earlier run are taken over as they
+/// are.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct UpArgs {
+    /// Name of this machine's Node object [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// N of the loopback block 127.N.0.0/16 for all addresses [default: a free one, chosen once]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=250))]
+    block: Option<u8>,
+    /// CPU that VMs may use together [default: all]
+    #[arg(long, value_name = "CPUS", value_parser = machine::parse_cpu)]
+    allocatable_cpu: Option<MilliCpu>,
+    /// Memory that VMs may use together [default: all but a tenth, at least 512Mi]
+    #[arg(long, value_name = "SIZE", value_parser = crate::vm::parse_memory)]
+    allocatable_memory: Option<Quantity>,
+    /// Accelerator of guests: auto boots a tiny guest once to learn whether KVM works here
+    #[arg(long, value_enum, default_value_t, value_name = "ACCEL")]
+    accel: AccelArg,
+    /// CPU time of a VM in per cent of the CPU it was granted; 100 holds it to exactly that
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(50..=1000))]
+    cpu_quota_percent: u32,
+    /// What connects guests: passt lets them reach names and the outside, never this machine; user
+    /// is QEMU's own user network, without that wall
+    #[arg(long, value_enum, default_value_t, value_name = "NETWORK")]
+    guest_network: GuestNetworkArg,
+    /// First of 65536 users, one for each VM's processes; as root only [default: by the block]
+    #[arg(long, value_name = "UID", value_parser = parse_users)]
+    vm_users: Option<UserRange>,
+    /// Agent's configuration [default: built in]
+    #[arg(long, value_name = "FILE")]
+    agent_config: Option<PathBuf>,
+    /// Scheduler's configuration [default: built in]
+    #[arg(long, value_name = "FILE")]
+    scheduler_config: Option<PathBuf>,
+    /// Return when everything is ready and leave it running in the background
+    #[arg(long)]
+    detach: bool,
+}
+
+/// An accelerator, or the choice left to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum AccelArg {
+    /// KVM if a guest boots with it, else TCG.
+    #[default]
+    Auto,
+    /// Hardware virtualization by KVM.
+    Kvm,
+    /// Emulation by QEMU's TCG, which is slower and needs no rights.
+    Tcg,
+}
+
+/// What connects guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum GuestNetworkArg {
+    /// The program passt.
+    #[default]
+    Passt,
+    /// QEMU's user network.
+    User,
+}
+
+fn parse_users(text: &str) -> Result<UserRange, String> {
+    let first = text
+        .parse()
+        .map_err(|_| "must be the number of a user".to_owned())?;
+    UserRange::new(first).ok_or_else(|| "must be at least 1 and at most 4294901759".to_owned())
+}
+
+/// What every part is put together from.
+pub(crate) struct Base {
+    pub(crate) state: StateDir,
+    pub(crate) instance: Instance,
+    pub(crate) clock: Clock,
+    pub(crate) stages: StageLog,
+    pub(crate) board: Board,
+    /// Guests whose pods the store does not have.
+    pub(crate) orphans: Orphans,
+    /// Makes copies of the store, once it is open.
+    pub(crate) backups: Arc<OnceLock<Backups>>,
+    pub(crate) secrets: Secrets,
+}
+
+/// What the user wants, checked before anything is touched.
+struct Plan {
+    agent: ::agent::Config,
+    scheduler: ::scheduler::config::Config,
+    node: node::Wish,
+}
+
+impl Plan {
+    fn read(args: &UpArgs) -> Outcome<Self> {
+        Ok(Self {
+            agent: agent::config(args.agent_config.as_deref())?,
+            scheduler: scheduler::config(args.scheduler_config.as_deref())?,
+            node: node::Wish {
+                allocatable: machine::share(args.allocatable_cpu, args.allocatable_memory)?,
+                accel: args.accel.choice(),
+                cpu_quota_percent: args.cpu_quota_percent,
+                guest_network: args.guest_network,
+                vm_users: args.vm_users,
+            },
+        })
+    }
+}
+
+/// Runs until it is told to end.
+pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
+    neonvm_runner::shell::inherit::no_files()
+        .map_err(|error| Fail::bug(format!("open files cannot be kept from programs: {error}")))?;
+    let state = context.state()?;
+    if args.detach && !detach::is_child() {
+        return detach::run(context, &state).await;
+    }
+    let _log = daemon_kit::logging::init("bellows").map_err(|error| {
+        Fail::usage(daemon_kit::chain(&error)).fix("correct BELLOWS_LOG or RUST_LOG")
+    })?;
+    daemon_kit::descriptors::raise_limit();
+    let signals = daemon_kit::shutdown::on_signal()
+        .map_err(|error| Fail::bug(format!("signals cannot be handled: {error}")))?;
+    let plan = Plan::read(&args)?;
+    state.create()?;
+    let _lock = StateLock::take(&state)?;
+    detach::settle(&state)?;
+    let instance = Instance::load_or_create(&state, args.block, args.node_name.as_deref())?;
+    let base = Base {
+        secrets: Secrets::load(&state)?,
+        state,
+        instance,
+        clock: Clock::new(),
+        stages: StageLog::new(STAGES_KEPT),
+        board: Board::default(),
+        orphans: Orphans::default(),
+        backups: Arc::default(),
+    };
+    check_addresses(&base.instance)?;
+    let mut supervisor = Supervisor::new(base.board.clone());
+    let whole = async {
+        let ended = serve(context, plan, &base, &mut supervisor, signals.clone()).await;
+        supervisor.drain_through(Stage::Api).await;
+        ended
+    };
+    let ended = tokio::select! {
+        ended = whole => ended,
+        () = told_twice(&signals) => Err(Fail::try_again("told to end twice: ended without draining")
+            .rule("nothing is lost by that: what was answered is on disk, and guests keep running")),
+    };
+    let _ = std::fs::remove_file(base.state.admin_socket());
+    ended
+}
+
+/// Somebody does not want to wait for the end.
+async fn told_twice(first: &CancellationToken) {
+    first.cancelled().await;
+    match daemon_kit::shutdown::on_signal() {
+        Ok(second) => second.cancelled().await,
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Looks whether every address of ours is free, before any part starts: one that is not stops all
+/// of them, and is told with its holder.
+fn check_addresses(instance: &Instance) -> Outcome {
+    let fix = "end that process, or use another --state-dir, which gets other addresses";
+    let agent = std::net::IpAddr::V4(instance.agent());
+    for (address, what) in [
+        (instance.api(), "the API server"),
+        (instance.permits(), "the permit server"),
+        (
+            scheduler::metrics_address(instance),
+            "the scheduler's metrics server",
+        ),
+        (
+            (agent, ::agent::Ports::default().metrics).into(),
+            "the agent's metrics server",
+        ),
+        (
+            (agent, ::agent::Ports::default().vm_metrics).into(),
+            "the agent's server of VM metrics",
+        ),
+        (metrics::address(instance), "the metrics server"),
+    ] {
+        check_free(address, what, fix)?;
+    }
+    Ok(())
+}
+
+async fn serve(
+    context: &Context,
+    plan: Plan,
+    base: &Base,
+    supervisor: &mut Supervisor,
+    signals: CancellationToken,
+) -> Outcome {
+    let listener = admin::bind(&base.state.admin_socket())?;
+    let (shutdown, mut asked) = watch::channel(Shutdown::No);
+    let started = Arc::new(AtomicBool::new(false));
+    let describe = describe(
+        base,
+        accel::learn(base, plan.node.accel),
+        Arc::clone(&started),
+    );
+    let api = AdminApi {
+        status: Arc::clone(&describe),
+        board: base.board.clone(),
+        stages: base.stages.clone(),
+        shutdown,
+        orphans: base.orphans.clone(),
+        backups: Arc::clone(&base.backups),
+    };
+    let closing = CancellationToken::new();
+    let admin = tokio::spawn(admin::serve(listener, api, closing.clone()));
+    let parts = tokio::select! {
+        parts = start_parts(plan, base, supervisor) => parts,
+        () = signals.cancelled() => Err(Fail::try_again("told to end while starting")),
+    };
+    started.store(parts.is_ok(), Ordering::Release);
+    let ended = match parts {
+        Err(fail) => Err(fail),
+        Ok(()) => {
+            let ended = tokio::select! {
+                fail = supervisor.fatal() => Err(fail),
+                fail = announce(context, describe.as_ref()) => Err(fail),
+                () = signals.cancelled() => Ok(Shutdown::Leave),
+                Ok(wish) = asked.wait_for(|wish| *wish != Shutdown::No) => Ok(*wish),
+            };
+            finish(base, supervisor, ended).await
+        }
+    };
+    closing.cancel();
+    let _ = tokio::time::timeout(Duration::from_secs(2), admin).await;
+    ended
+}
+
+/// Puts the parts together, each on what the earlier ones offer.
+async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Outcome {
+    let mut registry = Registry::default();
+    let connections = ConnectionCounters::register(&mut registry);
+    let api = apiserver::start(base, supervisor, &connections).await?;
+    let client = api.client.clone();
+    scheduler::start(base, supervisor, &client, plan.scheduler).await?;
+    controller::start(base, supervisor, &client, &mut registry);
+    node::start(base, supervisor, &api, plan.node)?;
+    agent::start(base, supervisor, &client, plan.agent).await?;
+    announcer::start(base, supervisor, &client);
+    metrics::start(base, supervisor, registry, &connections).await
+}
+
+/// Ends the deciders, then the guests if that is asked for. The rest is the caller's.
+async fn finish(base: &Base, supervisor: &mut Supervisor, ended: Outcome<Shutdown>) -> Outcome {
+    tracing::info!(reason = ?ended.as_ref().map_err(Fail::what), "ending");
+    supervisor.drain_through(Stage::Deciders).await;
+    if ended? == Shutdown::StopVms {
+        let mut say = |text: &str| tracing::info!(text, "stopping guests");
+        let count = crate::guests::stop_all(&base.state, crate::guests::GRACE, &mut say).await;
+        tracing::info!(count, "guests powered down");
+    }
+    Ok(())
+}
+
+/// What `/v1/status` answers.
+fn describe(
+    base: &Base,
+    accel: accel::Learned,
+    started: Arc<AtomicBool>,
+) -> Arc<dyn Fn() -> Status + Send + Sync> {
+    let (board, clock, began) = (base.board.clone(), base.clock, base.clock.now());
+    let (state, instance) = (base.state.clone(), base.instance.clone());
+    let orphans = base.orphans.clone();
+    Arc::new(move || {
+        let parts = board.parts();
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_s: clock.now().since(began).as_millis() / 1000,
+            node: instance.node().into(),
+            block: instance.block(),
+            state_dir: state.path().display().to_string(),
+            kubeconfig: state.kubeconfig().display().to_string(),
+            accel: accel.words(),
+            ready: started.load(Ordering::Acquire)
+                && parts.iter().all(|part| part.phase == PartPhase::Ready),
+            walls: WallStatus::all(state.path()),
+            parts,
+            orphans: orphans.list().iter().map(Orphan::key).collect(),
+        }
+    })
+}
+
+/// Waits until everything is ready, says so once, and then only waits to be dropped.
+async fn announce(context: &Context, status: &(dyn Fn() -> Status + Send + Sync)) -> Fail {
+    let mut late = false;
+    loop {
+        let now = status();
+        if now.ready {
+            out(&ready_line(&now));
+            for text in words(context, &now) {
+                err(&text);
+            }
+            return std::future::pending().await;
+        }
+        if !late && now.uptime_s >= READY_WITHIN.as_secs() {
+            late = true;
+            for part in now
+                .parts
+                .iter()
+                .filter(|part| part.phase != PartPhase::Ready)
+            {
+                tracing::warn!(part = part.name, waits_for = part.note, "not ready yet");
+            }
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// One line for programs: the status with `"event":"ready"`.
+fn ready_line(status: &Status) -> String {
+    let mut line = json!(status);
+    line["event"] = json!("ready");
+    line.to_string()
+}
+
+/// The same for people.
+fn words(context: &Context, status: &Status) -> Vec<String> {
+    let paint = context.paint_err();
+    let mut lines = vec![format!(
+        "{} on node {}",
+        paint.paint(crate::terminal::Tone::Good, "ready"),
+        status.node
+    )];
+    lines.extend(status.parts.iter().filter_map(|part| {
+        part.address
+            .as_ref()
+            .map(|address| format!("  {:<12} {address}", part.name))
+    }));
+    lines.push(format!("  {:<12} {}", "kubeconfig", status.kubeconfig));
+    lines.extend(status::orphans_line(status));
+    lines.push(
+        "next: bellows vm create pg; bellows top; end with bellows down (guests keep running)"
+            .into(),
+    );
+    lines
+}

@@ -1,0 +1,296 @@
+//! The webhook by which an API server asks about VM objects before it takes them: `core::review`
+//! over HTTPS. Every replica serves it, whoever leads.
+//!
+//! ```text
+//! secret with the certificate ─watch─┐
+//! mutating configuration ──────watch─┼─► keeper ─► the secret, renewed; caBundle of both configurations
+//! validating configuration ────watch─┘      └────► what connections are served with
+//! ```
+//!
+//! Bounds: connections, the size of a review, and the time of a handshake, of a request's head and
+//! of its body.
+
+mod identity;
+mod keeper;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use daemon_kit::clock::Clock;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use kube::Client;
+use protocol::permit::NamespacedName;
+use rustls::ServerConfig;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use super::api::KubeApi;
+use super::events::{self, EventSink, Letter};
+use super::moment;
+use crate::core::Note;
+use crate::core::announce::{About, Announcer};
+use crate::core::review::{self, Excused, Skipped, Task};
+
+/// Paths by kind, after `/mutate-` or `/validate-`.
+const KINDS: [&str; 2] = [
+    "vm-neon-tech-v1-virtualmachine",
+    "vm-neon-tech-v1-virtualmachinemigration",
+];
+/// Connections at a time. An API server keeps a few.
+const CONNECTIONS: usize = 64;
+/// Largest review: two objects as large as an API server takes them.
+const MAX_BODY_BYTES: usize = 8 << 20;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// API servers wait for ten seconds themselves.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the webhook is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// Where its service and its secret are.
+    pub namespace: String,
+    /// Name of the Service by which API servers reach the webhook.
+    pub service: String,
+    /// The secret with its certificate, of type `kubernetes.io/tls` with `ca.crt`.
+    pub secret: String,
+    /// Name of the MutatingWebhookConfiguration that gets the CA certificate.
+    pub mutating: String,
+    /// Name of the ValidatingWebhookConfiguration that gets the CA certificate.
+    pub validating: String,
+}
+
+impl Names {
+    /// Those of the deployed one, in a namespace.
+    #[must_use]
+    pub fn deployed(namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            service: "neonvm-webhook-service".into(),
+            secret: "webhook-server-cert".into(),
+            mutating: "neonvm-mutating-webhook-configuration".into(),
+            validating: "neonvm-validating-webhook-configuration".into(),
+        }
+    }
+
+    /// By which API servers dial it: the service's names, and the address it listens on where that
+    /// is one.
+    fn dialled(&self, listens: IpAddr) -> Vec<String> {
+        let service = format!("{}.{}.svc", self.service, self.namespace);
+        let mut names = vec![service.clone(), format!("{service}.cluster.local")];
+        if !listens.is_unspecified() {
+            names.push(listens.to_string());
+        }
+        names
+    }
+}
+
+/// The webhook before it serves.
+pub struct Webhook {
+    /// Client of the API server.
+    pub client: Client,
+    /// Where it listens.
+    pub listener: TcpListener,
+    /// What it is called.
+    pub names: Names,
+    /// Whose changes pass.
+    pub excused: Excused,
+    /// The clock of this process.
+    pub clock: Clock,
+    /// Set once it serves and API servers trust it.
+    pub ready: Arc<AtomicBool>,
+}
+
+impl Webhook {
+    /// One under the deployed names, on an address.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on.
+    pub async fn listen(
+        address: SocketAddr,
+        client: &Client,
+        excused: Excused,
+        clock: Clock,
+    ) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        tracing::info!(address = %listener.local_addr()?, "webhook listens");
+        Ok(Self {
+            client: client.clone(),
+            listener,
+            names: Names::deployed(client.default_namespace()),
+            excused,
+            clock,
+            ready: Arc::default(),
+        })
+    }
+
+    /// Serves until `cancel`. Without a certificate yet, connections wait for it.
+    ///
+    /// # Errors
+    /// When the address it listens on cannot be told.
+    pub async fn serve(self, cancel: CancellationToken) -> std::io::Result<()> {
+        let dialled = self.names.dialled(self.listener.local_addr()?.ip());
+        let (shown, served) = watch::channel(None);
+        let api = keeper::WebhookApi::new(&self.client, &self.names);
+        let events = Arc::new(KubeApi::new(self.client.clone()));
+        let (events, writer) = events::start(events, cancel.clone());
+        let writer = tokio::spawn(writer);
+        let routes = router(&Desk {
+            excused: Arc::new(self.excused),
+            said: Arc::default(),
+            events,
+            clock: self.clock,
+        });
+        let keeper = keeper::Keeper {
+            api,
+            dialled,
+            clock: self.clock,
+            shown,
+            ready: self.ready,
+        };
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = keeper.keep() => {}
+            () = accept(&self.listener, served, routes) => {}
+        }
+        writer.abort();
+        Ok(())
+    }
+}
+
+/// What answering takes.
+#[derive(Clone)]
+struct Desk {
+    excused: Arc<Excused>,
+    /// What was said of each excused VM, of which there are as many as were named.
+    said: Arc<Mutex<BTreeMap<NamespacedName, Announcer>>>,
+    events: EventSink,
+    clock: Clock,
+}
+
+impl Desk {
+    /// Tells of a change that was let pass.
+    fn tell(&self, skipped: Skipped) {
+        let Skipped { key, uid, message } = skipped;
+        let note = Note::SkippedValidation { broken: message };
+        tracing::warn!(vm = %key, note = note.reason(), "{note}");
+        let about = About {
+            namespace: &key.namespace,
+            name: &key.name,
+            uid: &uid,
+        };
+        // Only whole values are stored, so a panic elsewhere leaves nothing half done.
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let announcer = said.entry(key.clone()).or_default();
+        if let Some(what) = announcer.announce(&note, about, moment(&self.clock)) {
+            self.events.send(Letter {
+                namespace: key.namespace.clone(),
+                what,
+            });
+        }
+    }
+}
+
+fn router(desk: &Desk) -> Router {
+    let mut router = Router::new();
+    for kind in KINDS {
+        for (verb, task) in [("mutate", Task::Mutate), ("validate", Task::Validate)] {
+            let answer = move |State(desk): State<Desk>, body: Bytes| async move {
+                answered(task, &desk, &body)
+            };
+            router = router.route(&format!("/{verb}-{kind}"), post(answer));
+        }
+    }
+    let router = router.layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
+    router.with_state(desk.clone())
+}
+
+fn answered(task: Task, desk: &Desk, body: &[u8]) -> Response {
+    let bad = |why: String| (StatusCode::BAD_REQUEST, why).into_response();
+    let review: Value = match serde_json::from_slice(body) {
+        Ok(review) => review,
+        Err(error) => return bad(format!("not JSON: {error}")),
+    };
+    match review::answer(task, &review, &desk.excused) {
+        Ok(answer) => {
+            if let Some(skipped) = answer.skipped {
+                desk.tell(skipped);
+            }
+            Json(answer.review).into_response()
+        }
+        Err(error) => bad(error.to_string()),
+    }
+}
+
+/// Takes connections for ever.
+async fn accept(
+    listener: &TcpListener,
+    mut served: watch::Receiver<Option<Arc<ServerConfig>>>,
+    router: Router,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // The keeper lives as long as we do.
+        let Ok(config) = served.wait_for(Option::is_some).await.map(|it| it.clone()) else {
+            return;
+        };
+        let Some(config) = config else { continue };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // What is served may have become another while this one was waited for.
+                let config = served.borrow().clone().unwrap_or(config);
+                let (acceptor, router) = (TlsAcceptor::from(config), router.clone());
+                tokio::spawn(async move {
+                    connection(stream, acceptor, router).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection to the webhook was not accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router) {
+    let _set = stream.set_nodelay(true);
+    let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a TLS handshake with the webhook failed");
+            return;
+        }
+        Err(_) => return,
+    };
+    let service = tower::ServiceExt::<axum::http::Request<axum::body::Body>>::map_future(
+        router,
+        async |answer| match tokio::time::timeout(REQUEST_TIMEOUT, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Ok(StatusCode::REQUEST_TIMEOUT.into_response()),
+        },
+    );
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "a connection to the webhook broke off");
+    }
+}

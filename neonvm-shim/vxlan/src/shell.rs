@@ -1,0 +1,200 @@
+//! The program's work: hears of nodes, looks at the kernel, does what the core says.
+
+mod kernel;
+mod metrics;
+mod state;
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::pin::pin;
+use std::time::Duration;
+
+use daemon_kit::chain;
+use futures::{FutureExt as _, StreamExt as _};
+use k8s_openapi::api::core::v1::Node;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, ResourceExt as _};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+pub use kernel::{Kernel, KernelError};
+pub use metrics::Metrics;
+pub use state::StateHandle;
+
+use crate::core::nodes::{Nodes, Told};
+use crate::core::{Cidr, Foreign, Seen, Wanted, removal, steps};
+
+/// How often the kernel is looked at although nothing was heard: somebody may have taken something
+/// away.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// The first pause after a failure; each further one takes twice as long, up to [`LOOK_EVERY`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The kind of address that nodes reach each other by.
+const INTERNAL: &str = "InternalIP";
+
+/// What the work needs.
+pub struct Params {
+    /// Client of the API whose nodes are watched.
+    pub client: kube::Client,
+    /// Access to the links and iptables rules of this network namespace.
+    pub kernel: Kernel,
+    /// This node's address.
+    pub local: Ipv4Addr,
+    /// The overlay's addresses, if rules are to be kept for them.
+    pub exempt: Option<Cidr>,
+    /// Counters of steps and failures, and gauges of nodes and targets.
+    pub metrics: Metrics,
+    /// What is shown.
+    pub state: StateHandle,
+}
+
+/// Why nothing goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// A link is somebody else's.
+    #[error(transparent)]
+    Foreign(#[from] Foreign),
+    /// The state of links or rules could not be read.
+    #[error("cannot look at the kernel")]
+    Look(#[source] KernelError),
+    /// The kernel or iptables refused the step of this name.
+    #[error("could not {0}")]
+    Step(&'static str, #[source] KernelError),
+    /// The watch, which never ends by itself.
+    #[error("the watch of nodes has ended")]
+    Watch,
+}
+
+/// Removes everything the program ever made; rules only where the kernel was opened with iptables.
+///
+/// # Errors
+/// [`WorkError`]; calling it again goes on.
+pub async fn remove(kernel: &Kernel) -> Result<(), WorkError> {
+    let seen = kernel.look().await.map_err(WorkError::Look)?;
+    for step in removal(&seen) {
+        let done = kernel.act(&step).await;
+        done.map_err(|error| WorkError::Step(step.word(), error))?;
+        info!(step = step.word(), "removed");
+    }
+    Ok(())
+}
+
+/// Keeps this node a part of the overlay until cancelled. Links, entries and rules stay then:
+/// guests run on.
+///
+/// # Errors
+/// [`WorkError::Watch`].
+pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), WorkError> {
+    let nodes: Api<Node> = Api::all(params.client.clone());
+    let watch = watcher(nodes, watcher::Config::default()).default_backoff();
+    let mut watch = pin!(watch);
+    let mut nodes = Nodes::default();
+    let mut pause = FIRST_PAUSE;
+    let mut next = Instant::now();
+    loop {
+        let event = tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            event = watch.next() => Some(event.ok_or(WorkError::Watch)?),
+            () = tokio::time::sleep_until(next) => None,
+        };
+        let mut is_due = event.is_none();
+        let mut heard = event;
+        // What has come at once is carried out at once.
+        while let Some(event) = heard {
+            is_due |= hear(&mut nodes, event, &params.metrics);
+            heard = watch.next().now_or_never().flatten();
+        }
+        if !is_due {
+            continue;
+        }
+        let worked = params.work(&nodes).await;
+        next = Instant::now() + if worked.is_ok() { LOOK_EVERY } else { pause };
+        match worked {
+            Ok(()) => pause = FIRST_PAUSE,
+            Err(problem) => {
+                params.metrics.failures.inc();
+                error!(
+                    error = chain(&problem),
+                    pause_s = pause.as_secs(),
+                    "the overlay is not as it should be"
+                );
+                params.state.failed(chain(&problem));
+                pause = LOOK_EVERY.min(pause * 2);
+            }
+        }
+    }
+}
+
+/// Takes what the watch says; whether the nodes are others now.
+fn hear(nodes: &mut Nodes, event: Result<Event<Node>, watcher::Error>, metrics: &Metrics) -> bool {
+    let told = match event {
+        Ok(Event::Init) => Told::Begin,
+        Ok(Event::InitApply(node)) => Told::Listed(node.name_any(), addresses(&node)),
+        Ok(Event::InitDone) => Told::Whole,
+        Ok(Event::Apply(node)) => Told::Is(node.name_any(), addresses(&node)),
+        Ok(Event::Delete(node)) => Told::Gone(node.name_any()),
+        Err(problem) => {
+            metrics.watch_failures.inc();
+            warn!(
+                error = chain(&problem),
+                "the watch of nodes broke off; the nodes of before hold"
+            );
+            return false;
+        }
+    };
+    let is_news = nodes.hear(told);
+    metrics
+        .nodes
+        .set(nodes.counts().0.try_into().unwrap_or(i64::MAX));
+    is_news
+}
+
+fn addresses(node: &Node) -> BTreeSet<Ipv4Addr> {
+    let status = node.status.as_ref();
+    let all = status.and_then(|status| status.addresses.as_deref());
+    let internal = all
+        .unwrap_or_default()
+        .iter()
+        .filter(|address| address.type_ == INTERNAL);
+    internal
+        .filter_map(|address| address.address.parse().ok())
+        .collect()
+}
+
+impl Params {
+    /// Looks and does until there is nothing left to do, once.
+    async fn work(&self, nodes: &Nodes) -> Result<(), WorkError> {
+        let wanted = Wanted {
+            local: self.local,
+            peers: nodes.peers(self.local),
+            exempt: self.exempt,
+        };
+        let seen = self.look().await?;
+        let steps = steps(&seen, &wanted)?;
+        for step in &steps {
+            let done = self.kernel.act(step).await;
+            done.map_err(|error| WorkError::Step(step.word(), error))?;
+            let of = metrics::Of { step: step.word() };
+            self.metrics.steps.get_or_create(&of).inc();
+            info!(step = ?step, "done");
+        }
+        let seen = if steps.is_empty() {
+            seen
+        } else {
+            self.look().await?
+        };
+        let targets = seen.tunnel.as_ref().and_then(|link| link.is.as_ref());
+        let targets = targets.map_or(0, |is| is.targets.len());
+        self.metrics
+            .targets
+            .set(targets.try_into().unwrap_or(i64::MAX));
+        self.state.done(wanted, seen, nodes.counts());
+        Ok(())
+    }
+
+    async fn look(&self) -> Result<Seen, WorkError> {
+        self.kernel.look().await.map_err(WorkError::Look)
+    }
+}

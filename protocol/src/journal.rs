@@ -1,0 +1,126 @@
+//! The decision journal: one record of everything a decision rested on and what came of it.
+//!
+//! A segment is a file of lines `crc32c SP json LF`: eight lower-case hex digits over the JSON's
+//! bytes, then the JSON in canonical form. The first line is a [`Head`]; it names the last line of
+//! the segment before, so that a missing segment shows. One record, one line, one spelling:
+//! [`decode`] refuses every line that [`encode`] would write otherwise, so equal meaning is equal
+//! bytes.
+//!
+//! *Canonical form*: keys sorted by bytes, no blanks, whole numbers below 2^53 in magnitude, no
+//! floats, no nulls, the shortest escapes. What is a float in the agent is written as a decimal
+//! text (settings), in thousandths (votes) or packed exactly (samples).
+//!
+//! Nothing here touches a file or a clock: everything is over byte slices. Writing segments is
+//! `daemon_kit::journal`'s.
+
+mod canonical;
+mod chain;
+mod checkpoint;
+mod pack;
+mod record;
+
+use std::fmt::Write as _;
+
+pub use canonical::MAX_INTEGER;
+pub use chain::{Damage, Line, Scan, chain_hash, scan};
+pub use checkpoint::{
+    Approval, CalmPart, Checkpoint, Denial, Issued, MonitorPart, Ongoing, PatchPart, PluginPart,
+    Stamped, Wish,
+};
+pub use pack::{Block, LfcSample, MAX_STEPS, PackError, Sampled, Step, SystemSample, pack, unpack};
+pub use record::{
+    Action, Amount, CoreSettings, Decimal, Decision, FaultCounts, Gap, Head, LinkEvent, Milli,
+    NodeState, Outcome, Previous, Record, Reply, RequestKind, Scaling, ShrinkStep, Size, Started,
+    Stated, Tick, VmObject, Waits, Why, Wished, hash_text,
+};
+
+/// The format written. Readers take this one and the one before; there is none before yet.
+pub const FORMAT: u32 = 1;
+/// The oldest format read.
+pub const OLDEST_FORMAT: u32 = 1;
+/// Longest line read, bytes: a checkpoint with a week of working-set windows is below 100 KiB.
+pub const MAX_LINE_BYTES: usize = 256 * 1024;
+/// Digits of the checksum and the blank after it.
+const PREFIX_BYTES: usize = 9;
+
+/// Why a line is not a record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Longer than [`MAX_LINE_BYTES`].
+    #[error("the line is longer than {MAX_LINE_BYTES} bytes")]
+    TooLong,
+    /// Not `8 hex digits, blank, text, line feed`.
+    #[error("the line is not a checksum, a blank and a text")]
+    Shape,
+    /// The checksum is another one.
+    #[error("the checksum is {written}, the text has {actual}")]
+    Checksum {
+        /// As written.
+        written: String,
+        /// As computed.
+        actual: String,
+    },
+    /// The text is no record this build knows.
+    #[error("the text is no record: {0}")]
+    Record(String),
+    /// It reads, but is not spelt in the one canonical way.
+    #[error("the record is not in its canonical form")]
+    NotCanonical,
+}
+
+/// CRC-32C going on from `seed` (0 to begin).
+#[must_use]
+pub fn crc(seed: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(seed, bytes)
+}
+
+/// The line of a record, line feed included.
+#[must_use]
+pub fn encode(record: &Record) -> String {
+    let json = canonical::text(record);
+    let mut line = String::with_capacity(json.len() + PREFIX_BYTES + 1);
+    let _ = writeln!(line, "{} {json}", hash_text(crc(0, json.as_bytes())));
+    line
+}
+
+/// Checks the outer form of a line (with or without its line feed) and returns its JSON text: what
+/// every format has in common, whatever kind of record it holds.
+///
+/// # Errors
+/// [`DecodeError`] other than `Record` and `NotCanonical`.
+pub fn open(line: &[u8]) -> Result<&str, DecodeError> {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    if line.len() > MAX_LINE_BYTES {
+        return Err(DecodeError::TooLong);
+    }
+    let (prefix, json) = line
+        .split_at_checked(PREFIX_BYTES)
+        .ok_or(DecodeError::Shape)?;
+    let (written, blank) = prefix.split_at(PREFIX_BYTES - 1);
+    let written = std::str::from_utf8(written).map_err(|_| DecodeError::Shape)?;
+    if blank != b" " || json.contains(&b'\n') {
+        return Err(DecodeError::Shape);
+    }
+    let actual = hash_text(crc(0, json));
+    if actual != written {
+        return Err(DecodeError::Checksum {
+            written: written.to_owned(),
+            actual,
+        });
+    }
+    std::str::from_utf8(json).map_err(|_| DecodeError::Shape)
+}
+
+/// The record of a line.
+///
+/// # Errors
+/// [`DecodeError`]: the line is damaged, of an unknown kind, or not what [`encode`] writes.
+pub fn decode(line: &[u8]) -> Result<Record, DecodeError> {
+    let json = open(line)?;
+    let record: Record =
+        serde_json::from_str(json).map_err(|error| DecodeError::Record(error.to_string()))?;
+    if canonical::text(&record) != json {
+        return Err(DecodeError::NotCanonical);
+    }
+    Ok(record)
+}
