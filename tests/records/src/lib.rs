@@ -1,5 +1,5 @@
-//! What a run of tests leaves behind as data: tests that did not run, and attempts of tests that
-//! may be run again.
+//! What a run of tests leaves behind as data: tests that did not run, attempts of tests that may be
+//! run again, and how long the steps took that tests waited for.
 //!
 //! [`FILE`] names the file of a run. All test processes append to it, one line of JSON a record.
 //! `cargo xtask test` makes the file, prints its records at the end, and judges them.
@@ -8,6 +8,7 @@
 
 mod missing;
 pub mod retry;
+pub mod wait;
 
 use std::fmt;
 use std::fs::File;
@@ -17,6 +18,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use missing::Missing;
+pub use wait::Wait;
 
 /// The variable with the path of the run's file. Without it records are only printed.
 pub const FILE: &str = "BELLOWS_TEST_RECORDS";
@@ -32,6 +34,8 @@ pub enum Record {
     Skip(Skip),
     /// A test that may be run again was run.
     Attempt(Attempt),
+    /// A step that a test waited for happened.
+    Wait(Wait),
 }
 
 /// A test that did not run.

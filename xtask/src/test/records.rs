@@ -1,14 +1,17 @@
 //! The records of a run: tests that did not run, which fail the run unless they may be left out,
-//! and attempts of tests that may be run again.
+//! attempts of tests that may be run again, and waits.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
-use test_records::{Attempt, Missing, Record, Skip};
+use test_records::{Attempt, Missing, Record, Skip, Wait};
 
 use crate::shell;
+
+/// How many waits are printed.
+const SHOWN_WAITS: usize = 10;
 
 /// The file of one run, and the keys that tests may lack in it.
 pub(super) struct Records {
@@ -85,11 +88,12 @@ struct Judged {
 
 fn judge(text: &str, may_skip: &[Missing]) -> Result<Judged> {
     let records = test_records::read(text).context("the records of the tests are damaged")?;
-    let (mut skips, mut attempts) = (Vec::new(), Vec::new());
+    let (mut skips, mut attempts, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     for record in records {
         match record {
             Record::Skip(skip) => skips.push(skip),
             Record::Attempt(attempt) => attempts.push(attempt),
+            Record::Wait(wait) => waits.push(wait),
         }
     }
     skips.sort();
@@ -106,7 +110,30 @@ fn judge(text: &str, may_skip: &[Missing]) -> Result<Judged> {
         }
     }
     judged.lines.extend(retries(&attempts));
+    judged.lines.extend(longest_waits(waits));
     Ok(judged)
+}
+
+/// The waits that came nearest to their bounds.
+fn longest_waits(mut waits: Vec<Wait>) -> Vec<String> {
+    if waits.is_empty() {
+        return Vec::new();
+    }
+    let share = |wait: &Wait| 100 * wait.millis / wait.bound_millis.max(1);
+    waits.sort_by_key(|wait| std::cmp::Reverse(share(wait)));
+    let mut lines = vec![format!(
+        "\n==> waits: {}, nearest to their bounds:",
+        waits.len()
+    )];
+    lines.extend(waits.iter().take(SHOWN_WAITS).map(|wait| {
+        format!(
+            "    {} % of {} s: {}",
+            share(wait),
+            wait.bound_millis / 1_000,
+            wait.step
+        )
+    }));
+    lines
 }
 
 /// How often tests that may be run again were.
@@ -226,6 +253,22 @@ mod tests {
                 "        Kernel panic",
             ]
         );
+    }
+
+    #[test]
+    fn waits_nearest_to_their_bounds_are_shown() {
+        let wait = |step: &str, millis| {
+            line(&Record::Wait(Wait {
+                step: step.to_owned(),
+                millis,
+                bound_millis: 60_000,
+            }))
+        };
+        let many: String = (0..30).map(|number| wait("fast", number)).collect();
+        let judged = judge(&(many + &wait("slow", 45_000)), &[]).expect("is read");
+        assert_eq!(judged.lines[1], "\n==> waits: 31, nearest to their bounds:");
+        assert_eq!(judged.lines[2], "    75 % of 60 s: slow");
+        assert_eq!(judged.lines.len(), 2 + SHOWN_WAITS);
     }
 
     #[test]
