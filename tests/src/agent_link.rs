@@ -5,9 +5,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use futures::{SinkExt as _, StreamExt as _};
-use protocol::monitor::{AgentBody, AgentFrame, MonitorBody, MonitorFrame, PATH, VersionResponse};
+use protocol::monitor::{
+    AgentBody, AgentFrame, MonitorBody, MonitorFrame, PATH, Version, VersionResponse,
+};
+use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::handshake::client::Request;
@@ -45,7 +48,31 @@ impl AgentLink {
         Self::connect(request).await
     }
 
+    /// The same in v2, with these capabilities.
+    ///
+    /// # Errors
+    /// When the monitor does not answer with version 2, or names no capabilities of its own.
+    pub async fn dial_v2(address: SocketAddr, capabilities: &[&str]) -> Result<Self> {
+        let request = format!("ws://{address}{PATH}").into_client_request()?;
+        let (mut link, version) = Self::agree(request, r#"{"min":1,"max":2}"#).await?;
+        ensure!(version == Version::V2, "the monitor speaks {version:?}");
+        let names = json!({"names": capabilities});
+        let frame = json!({"content": names, "type": "Capabilities", "id": link.next_id});
+        link.next_id += 2;
+        link.socket.send(Message::text(frame.to_string())).await?;
+        let named = link.text().await?;
+        ensure!(named.contains(r#""type":"Capabilities""#), "{named}");
+        Ok(link)
+    }
+
     async fn connect(request: Request) -> Result<Self> {
+        let (link, version) = Self::agree(request, r#"{"min":1,"max":1}"#).await?;
+        ensure!(version == Version::V1, "the monitor speaks {version:?}");
+        Ok(link)
+    }
+
+    /// Dials and agrees on a version of this range.
+    async fn agree(request: Request, range: &'static str) -> Result<(Self, Version)> {
         let url = request.uri().to_string();
         let (socket, _) = tokio_tungstenite::connect_async(request)
             .await
@@ -54,11 +81,9 @@ impl AgentLink {
             socket,
             next_id: protocol::monitor::AGENT_FIRST_ID,
         };
-        link.socket
-            .send(Message::text(r#"{"min":1,"max":1}"#))
-            .await?;
+        link.socket.send(Message::text(range)).await?;
         match serde_json::from_str(&link.text().await?)? {
-            VersionResponse::Version(protocol::monitor::Version::V1) => Ok(link),
+            VersionResponse::Version(version) => Ok((link, version)),
             other => bail!("the monitor answered the handshake with {other:?}"),
         }
     }
@@ -99,9 +124,16 @@ impl AgentLink {
     /// # Errors
     /// When none comes within `patience`.
     pub async fn own_request(&mut self, patience: Duration) -> Result<MonitorBody> {
-        let text = tokio::time::timeout(patience, self.text())
+        Ok(MonitorFrame::decode(&self.own_frame(patience).await?)?.body)
+    }
+
+    /// The same as the text that came.
+    ///
+    /// # Errors
+    /// When none comes within `patience`.
+    pub async fn own_frame(&mut self, patience: Duration) -> Result<String> {
+        tokio::time::timeout(patience, self.text())
             .await
-            .context("the monitor asked for nothing")??;
-        Ok(MonitorFrame::decode(&text)?.body)
+            .context("the monitor asked for nothing")?
     }
 }

@@ -24,6 +24,8 @@ mod overlay;
 mod plugin;
 #[path = "cluster_vms/quota.rs"]
 mod quota;
+#[path = "cluster_vms/relief.rs"]
+mod relief;
 #[path = "cluster_vms/rollout.rs"]
 mod rollout;
 #[path = "cluster_vms/rows.rs"]
@@ -57,7 +59,7 @@ type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Se
 
 /// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged
 /// a CPU seldom sends its guest, so what moves comes before what shrinks.
-const CASES: [(&str, Run); 29] = [
+const CASES: [(&str, Run); 30] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
     }),
@@ -107,6 +109,10 @@ const CASES: [(&str, Run); 29] = [
     (
         "n44_a_guest_with_a_database_moves_to_the_other_node",
         |world| Box::pin(moving::between_nodes(world)),
+    ),
+    (
+        "n15_a_vm_that_the_scheduler_moves_is_sized_by_the_agent_of_its_new_node",
+        |world| Box::pin(relief::moved_by_the_scheduler(world)),
     ),
     (
         "n18_n41_a_patch_is_seen_by_the_guest_and_requested_of_the_node",

@@ -311,8 +311,47 @@ async fn n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() 
     );
 }
 
-/// Asks over a new connection until the monitor has looked at memory often enough to tell.
-/// Asks the monitor whether the guest may shrink; `rundir` holds the token of one that asks for it.
+/// Requirement: N30. Tasks that wait for memory are the reason of a request: the kernel slows a
+/// group down that has more than its `memory.high`, far below the size of the guest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stall_of_real_tasks_is_the_reason_of_a_request() {
+    if !guest_or_skip("stall_of_real_tasks_is_the_reason_of_a_request") {
+        return;
+    }
+    let site = Site::fresh().await.unwrap();
+    let guest = boot(&site, 2).await;
+    put_program(&site, VM).await.unwrap();
+    let ssh = async |line: String| site.ssh(VM, &line, None).await.unwrap();
+    let [port, metrics] = SECOND;
+    let address = SocketAddr::new(guest.ip, port);
+    let group = "/sys/fs/cgroup/stalled";
+    ssh(format!(
+        "mkdir {group} && echo {} > {group}/memory.high && echo 0 > {group}/memory.swap.max && \
+         /usr/local/bin/vm-monitor --addr 0.0.0.0:{port} --metrics-addr 0.0.0.0:{metrics} \
+         --cgroup stalled > /tmp/second.log 2>&1 < /dev/null &",
+        1200 * MIB
+    ))
+    .await;
+    let dialled = wait_for("the second monitor", PATIENCE, || async {
+        let link = AgentLink::dial_v2(address, &["ask_details"]).await;
+        link.map_err(|error| format!("{error:#}"))
+    });
+    let mut link = dialled.await.unwrap();
+    // So slowly that no forecast comes first.
+    ssh(format!(
+        "{IN_GUEST} {group} climb {} {} 600000 > /tmp/climb.json 2>&1 < /dev/null &",
+        1600 * MIB,
+        60 * MIB
+    ))
+    .await;
+    let asked = link.own_frame(PATIENCE).await.unwrap();
+    assert!(asked.contains(r#""type":"UpscaleRequest""#), "{asked}");
+    let is_stall = ["psi_some", "psi_full"].map(|reason| format!(r#""reason":"{reason}""#));
+    assert!(is_stall.iter().any(|it| asked.contains(it)), "{asked}");
+}
+
+/// Asks the monitor over a new connection whether the guest may shrink, until it has samples enough
+/// to tell; `rundir` holds the token of a monitor that requires one.
 async fn may_shrink(
     address: SocketAddr,
     rundir: Option<&Path>,

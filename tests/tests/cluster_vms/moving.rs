@@ -85,15 +85,28 @@ pub(super) async fn between_nodes(world: &World) -> Result<()> {
     let mut attempts = Attempts::of("n44_a_guest_with_a_database_moves_to_the_other_node");
     loop {
         let ended = moves(world).await;
-        let panic = ended.as_ref().err().and_then(|_| known_panic(world));
-        if !attempts.again(panic) {
+        if !again_with_another_guest(world, &mut attempts, &ended).await? {
             return ended;
         }
-        let plane = world.cluster.plane();
-        plane.ask(&["delete", "neonvmm", "--all", "--timeout=120s"])?;
-        plane.ask(&["delete", "neonvm", "pg", "--timeout=120s"])?;
-        world.pods_are(0).await?;
     }
+}
+
+/// Whether a scenario that ended so is run again, for the known fault of QEMU without KVM. Its VM
+/// is deleted then.
+pub(super) async fn again_with_another_guest(
+    world: &World,
+    attempts: &mut Attempts,
+    ended: &Result<()>,
+) -> Result<bool> {
+    let panic = ended.as_ref().err().and_then(|_| known_panic(world));
+    if !attempts.again(panic) {
+        return Ok(false);
+    }
+    let plane = world.cluster.plane();
+    plane.ask(&["delete", "neonvmm", "--all", "--timeout=120s"])?;
+    plane.ask(&["delete", "neonvm", "pg", "--timeout=120s"])?;
+    world.pods_are(0).await?;
+    Ok(true)
 }
 
 /// The panic on the console of a guest of QEMU without KVM. The log of each pod has what its runner

@@ -73,12 +73,12 @@ pub(super) async fn begin(world: &World) -> Result<Value> {
     Ok(vm)
 }
 
-fn bound(world: &World, bounds: Option<String>) -> Result<()> {
+pub(super) fn bound(world: &World, bounds: Option<String>) -> Result<()> {
     let annotations = json!({"autoscaling.neon.tech/bounds": bounds});
     world.patch(&json!({"metadata": {"annotations": annotations}}))
 }
 
-fn bounds(cpu: &str, mem: &str) -> String {
+pub(super) fn bounds(cpu: &str, mem: &str) -> String {
     let size = json!({"cpu": cpu, "mem": mem});
     json!({"min": size, "max": size}).to_string()
 }
