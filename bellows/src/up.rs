@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use apiserver::Backups;
+use ::apiserver::Backups;
 use clap::Args;
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;

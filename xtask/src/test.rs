@@ -1,9 +1,9 @@
 //! `cargo xtask test`: what CI runs, in the order in which failures are cheapest.
 
 mod failures;
+mod lanes;
 mod records;
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -75,10 +75,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let bellows = build::images(build::Scope::Tests)?;
     let records = Records::new(&options.may_skip)?;
     records.skip(tidy::left_out())?;
-    let mut command = all_tests(&bellows)?;
-    records.give_to(&mut command);
-    let what = "all tests, with real guests and a real Kubernetes";
-    let tests = failures::run(what, &mut command).and_then(|()| {
+    let give = |command: &mut Command| {
+        records.give_to(command.env("BELLOWS_BIN", &bellows));
+    };
+    // The page about kind is the last one.
+    let tests = lanes::run(&give, &["--skip", cluster::KIND_PAGE]).and_then(|()| {
         let may_build = !records.may_skip(Missing::Kind);
         let left_out = if has_cluster && shell::is_root() {
             cluster::test_kind(&bellows, may_build)?
@@ -94,16 +95,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         })
     });
     together(vec![("tests", tests), ("tests left out", records.close())])
-}
-
-/// Every test but the page about kind, which is the last one.
-fn all_tests(bellows: &Path) -> Result<Command> {
-    let mut command = shell::cargo()?;
-    command
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .args(["--", "--skip", cluster::KIND_PAGE])
-        .env("BELLOWS_BIN", bellows);
-    Ok(command)
 }
 
 /// Every failure is shown, so that one round is enough to see all of them.

@@ -1,50 +1,25 @@
 //! What failed among thousands of lines of tests, for the end of the output: where a log is cut,
 //! its middle goes first.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Command, Stdio};
-
-use anyhow::{Context as _, Result};
-
-use crate::shell;
-
 /// Lines that are kept of one failure.
 const KEPT: usize = 200;
 
-/// Runs tests with their output shown; says the output of those that failed once more at the end.
-///
-/// # Errors
-/// The command cannot be started, or it failed.
-pub(super) fn run(what: &str, command: &mut Command) -> Result<()> {
-    let mut failures = Failures::default();
-    let ran = shell::run_with(what, command.stdout(Stdio::piped()), |child| {
-        let output = child.stdout.take().context("standard output is piped")?;
-        let mut shown = std::io::stdout().lock();
-        for line in BufReader::new(output).split(b'\n') {
-            let line = line?;
-            failures.hear(&String::from_utf8_lossy(&line));
-            // A closed pipe is the reader's choice, and the tests go on.
-            let _ = shown.write_all(&line).and_then(|()| shown.write_all(b"\n"));
-        }
-        Ok(())
-    });
-    if !failures.lines.is_empty() {
-        shell::say("\n==> what failed, once more");
-        failures.lines.iter().for_each(|line| shell::say(line));
-    }
-    ran
-}
-
 /// Collects the output of failed tests.
 #[derive(Debug, Default)]
-struct Failures {
+pub(super) struct Failures {
     lines: Vec<String>,
     /// Lines that may still be taken of the failure that is told; 0 between failures.
     left: usize,
 }
 
 impl Failures {
-    fn hear(&mut self, line: &str) {
+    /// The lines of failed tests, in the order in which they came.
+    pub(super) fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    /// Takes the next line of the output.
+    pub(super) fn hear(&mut self, line: &str) {
         let failed = line.starts_with("test ") && line.contains(" ... FAILED");
         if failed || line == "failures:" {
             self.left = KEPT;
