@@ -30,7 +30,7 @@ pub const LABEL_ENDPOINT_ID: &str = "neon/endpoint-id";
 pub const LABEL_PROJECT_ID: &str = "neon/project-id";
 /// Annotation: bounds that override the VM's own min and max.
 pub const ANNOTATION_BOUNDS: &str = "autoscaling.neon.tech/bounds";
-/// Annotation: per-VM scaling configuration.
+/// Annotation on a VM: scaling settings as JSON, which override those of the agent.
 pub const ANNOTATION_CONFIG: &str = "autoscaling.neon.tech/config";
 /// Annotation on a VM, ours: the number of its vsock device, which the runner gives it and where
 /// the agent then dials the monitor.
@@ -66,7 +66,7 @@ pub const FINALIZER_ROOT_DISK: &str = "bellows.dev/root-disk";
 /// Annotation on a VM, ours: [`POWER_STOPPED`] keeps it without a pod; its object and its disk
 /// stay.
 pub const ANNOTATION_POWER_STATE: &str = "bellows.dev/power-state";
-/// Value of [`ANNOTATION_POWER_STATE`].
+/// Value of [`ANNOTATION_POWER_STATE`] that keeps the VM stopped.
 pub const POWER_STOPPED: &str = "stopped";
 /// Annotation on a VM, `"true"`: its root disk stays when the VM is deleted.
 pub const ANNOTATION_KEEP_DISK: &str = "bellows.dev/keep-disk";
@@ -80,20 +80,20 @@ pub fn pointer_escape(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// Content of [`ANNOTATION_VM_RESOURCES`].
+/// Bounds and size of a VM on its runner pod: content of [`ANNOTATION_VM_RESOURCES`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VmResources {
-    /// CPU bounds and use.
+    /// CPU bounds and size, milli-CPU.
     pub cpus: CpuBounds,
-    /// Memory slots, bounds and use.
+    /// Memory bounds and size, in slots.
     pub memory_slots: MemorySlots,
-    /// Bytes of a slot.
+    /// Size of one memory slot, bytes.
     pub memory_slot_size: Quantity,
 }
 
 impl VmResources {
-    /// What the VM uses now by its object.
+    /// Size of the VM by its spec. A negative number of slots counts as 0.
     #[must_use]
     pub fn in_use(&self) -> Resources {
         let slots = u64::try_from(self.memory_slots.r#use).unwrap_or(0);
@@ -109,17 +109,17 @@ impl VmResources {
     }
 }
 
-/// Content of [`ANNOTATION_VM_USAGE`].
+/// CPU and memory of a VM on its runner pod: content of [`ANNOTATION_VM_USAGE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmUsage {
-    /// CPU in use.
+    /// CPU of the VM's spec, cores.
     pub cpu: Quantity,
-    /// Memory in use.
+    /// Memory of the VM's spec, bytes.
     pub memory: Quantity,
 }
 
 impl VmUsage {
-    /// Both as a size; `None` where one is less than nothing or more than can be.
+    /// Both as a size. `None` if one is negative or above the range of its unit.
     #[must_use]
     pub fn size(&self) -> Option<Resources> {
         Some(Resources {
@@ -132,10 +132,10 @@ impl VmUsage {
 /// Content of [`ANNOTATION_VM_OVERCOMMIT`] and of `spec.overcommit`: a missing factor is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Overcommit {
-    /// CPU factor.
+    /// Factor for CPU, above 0. `None` means 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Quantity>,
-    /// Memory factor.
+    /// Factor for memory, above 0. `None` means 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Quantity>,
 }
@@ -144,18 +144,18 @@ pub struct Overcommit {
 /// `{"min":{"cpu":0.25,"mem":"1Gi"},"max":{"cpu":"2","mem":"8Gi"}}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalingBounds {
-    /// Smallest size.
+    /// Lower bound. It replaces the `min` of the VM's spec.
     pub min: BoundsLeaf,
-    /// Largest size.
+    /// Upper bound. It replaces the `max` of the VM's spec.
     pub max: BoundsLeaf,
 }
 
-/// One end of [`ScalingBounds`].
+/// Lower or upper end of [`ScalingBounds`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoundsLeaf {
-    /// CPU.
+    /// CPU, milli-CPU.
     pub cpu: MilliCpu,
-    /// Memory; read as a signed quantity, so that a negative one gets its own message.
+    /// Memory, bytes. A signed quantity, so that a negative value gets its own error.
     pub mem: Quantity,
 }
 
@@ -166,10 +166,10 @@ pub struct BoundsLeaf {
 )]
 pub struct VsockCidError(pub String);
 
-/// Reads [`ANNOTATION_VSOCK_CID`].
+/// Reads the number of the VM's vsock device from [`ANNOTATION_VSOCK_CID`]. `None` if it is absent.
 ///
 /// # Errors
-/// [`VsockCidError`] when it is there and no number that a guest can have.
+/// [`VsockCidError`] if the text is not a number from 3 to 2^32-2.
 pub fn vsock_cid(annotations: &BTreeMap<String, String>) -> Result<Option<u32>, VsockCidError> {
     let Some(text) = annotations.get(ANNOTATION_VSOCK_CID) else {
         return Ok(None);

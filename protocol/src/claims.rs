@@ -1,38 +1,38 @@
-//! Disks of a VM on PersistentVolumeClaims, as controller and runner read them from its spec.
+//! Disks of a VM on PersistentVolumeClaims, as controller and runner read them from the spec.
 
 use serde_json::Value;
 
 use crate::vm::VmSpec;
 
-/// Environment of the container of a runner: the namespace of its VM. Only pods with disks on
-/// claims have it.
+/// Environment of a runner's container: the namespace of the VM. Only pods with disks on claims
+/// have it.
 pub const POD_NAMESPACE: &str = "K8S_POD_NAMESPACE";
-/// Environment of the same container: the uid of its VM, which the records of disks on claims hold.
+/// Environment of the same container: the uid of the VM. Records of disks on claims hold it.
 pub const VM_UID: &str = "VM_UID";
-/// Environment of the same container: the value of
-/// [`crate::annotations::ANNOTATION_USE_DISK`], if the VM has it.
+/// Environment of the same container: the value of [`crate::annotations::ANNOTATION_USE_DISK`].
+/// Absent if the VM has no such annotation.
 pub const USE_DISK: &str = "VM_USE_DISK";
-/// Directory of that container in which each claim has a directory of its own.
+/// Directory of that container with one subdirectory for each claim.
 pub const CLAIMS_DIR: &str = "/vm/claims";
-/// The volume of the root disk. Admission reserves the name.
+/// Name of the root disk's volume. Admission reserves it.
 const ROOT_VOLUME: &str = "rootdisk";
-/// The drive of the root disk.
+/// Name of the root disk's QEMU drive.
 pub const ROOT_DRIVE: &str = "root";
-/// The begin of the drive of another disk. Its name follows.
+/// Prefix of the QEMU drive of another disk. The name of the disk follows.
 pub const DISK_DRIVE: &str = "disk-";
 
-/// A disk on a claim.
+/// A disk of a VM on a PersistentVolumeClaim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedDisk {
-    /// The volume of the pod.
+    /// Name of the volume in the pod.
     pub volume: String,
-    /// The drive of QEMU, which is also the directory of the claim below [`CLAIMS_DIR`].
+    /// Name of the QEMU drive, and of the claim's directory below [`CLAIMS_DIR`].
     pub drive: String,
-    /// The claim.
+    /// Name of the PersistentVolumeClaim, in the namespace of the VM. Empty if a disk names none.
     pub claim: String,
 }
 
-/// The disks on claims, the root disk first.
+/// The VM's disks on claims: the root disk first, then the others in the order of the spec.
 #[must_use]
 pub fn claimed_disks(spec: &VmSpec) -> Vec<ClaimedDisk> {
     let root = spec.guest.root_disk.persistent_volume_claim.as_ref();
@@ -53,7 +53,7 @@ pub fn claimed_disks(spec: &VmSpec) -> Vec<ClaimedDisk> {
     root.into_iter().chain(others).collect()
 }
 
-/// The claims of those disks among `names` that are on one; of all disks if `names` is empty.
+/// Names of the claims below the disks in `names`. An empty `names` selects all disks.
 #[must_use]
 pub fn claims_among(spec: &VmSpec, names: &[String]) -> Vec<String> {
     let disks = claimed_disks(spec).into_iter();
@@ -61,7 +61,7 @@ pub fn claims_among(spec: &VmSpec, names: &[String]) -> Vec<String> {
     disks.map(|disk| disk.claim).collect()
 }
 
-/// Whether the VM has a disk that two pods must not write at a time.
+/// Whether two pods must never write a disk of this VM at the same time.
 #[must_use]
 pub fn keeps_a_disk(spec: &VmSpec) -> bool {
     spec.guest.root_disk.persistent || !claimed_disks(spec).is_empty()

@@ -36,7 +36,7 @@ pub use record::{
 
 /// The format written. Readers take this one and the one before; there is none before yet.
 pub const FORMAT: u32 = 1;
-/// The oldest format read.
+/// Oldest format that readers accept.
 pub const OLDEST_FORMAT: u32 = 1;
 /// Longest line read, bytes: a checkpoint with a week of working-set windows is below 100 KiB.
 pub const MAX_LINE_BYTES: usize = 256 * 1024;
@@ -46,35 +46,35 @@ const PREFIX_BYTES: usize = 9;
 /// Why a line is not a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Longer than [`MAX_LINE_BYTES`].
+    /// The line is longer than [`MAX_LINE_BYTES`].
     #[error("the line is longer than {MAX_LINE_BYTES} bytes")]
     TooLong,
-    /// Not `8 hex digits, blank, text, line feed`.
+    /// The line does not have the form `8 hex digits, blank, text, line feed`.
     #[error("the line is not a checksum, a blank and a text")]
     Shape,
-    /// The checksum is another one.
+    /// The checksum of the text is not the one that the line begins with.
     #[error("the checksum is {written}, the text has {actual}")]
     Checksum {
-        /// As written.
+        /// The checksum in the line, as text.
         written: String,
-        /// As computed.
+        /// The checksum of the text behind it.
         actual: String,
     },
-    /// The text is no record this build knows.
+    /// The text is not a record that this build can read. Holds the parser's message.
     #[error("the text is no record: {0}")]
     Record(String),
-    /// It reads, but is not spelt in the one canonical way.
+    /// The text is a record, but not in canonical form.
     #[error("the record is not in its canonical form")]
     NotCanonical,
 }
 
-/// CRC-32C going on from `seed` (0 to begin).
+/// CRC-32C of `bytes`, continued from `seed`. The first call passes 0.
 #[must_use]
 pub fn crc(seed: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, bytes)
 }
 
-/// The line of a record, line feed included.
+/// The line of a record, with its line feed.
 #[must_use]
 pub fn encode(record: &Record) -> String {
     let json = canonical::text(record);
@@ -111,10 +111,10 @@ pub fn open(line: &[u8]) -> Result<&str, DecodeError> {
     std::str::from_utf8(json).map_err(|_| DecodeError::Shape)
 }
 
-/// The record of a line.
+/// Reads the record of a line.
 ///
 /// # Errors
-/// [`DecodeError`]: the line is damaged, of an unknown kind, or not what [`encode`] writes.
+/// [`DecodeError`] if the line is damaged, of an unknown kind, or not what [`encode`] writes.
 pub fn decode(line: &[u8]) -> Result<Record, DecodeError> {
     let json = open(line)?;
     let record: Record =

@@ -1,26 +1,26 @@
-//! How much of what the agent decides it may also do, for VMs of a namespace or for one VM.
+//! Which decisions the agent carries out, for the VMs of a namespace or for one VM.
 
 use serde::{Deserialize, Serialize};
 
-/// Label of a Namespace, for its VMs; annotation of a VM, for itself alone, which wins. One of
-/// [`Mode`]'s words.
+/// Label of a Namespace for all its VMs, and annotation of a single VM. The annotation wins. The
+/// value is one of the texts of [`Mode::as_str`].
 pub const KEY_MODE: &str = "autoscaling.neon.tech/mode";
 
-/// What may be done of what is decided. Decisions are made, recorded and shown in every mode.
+/// Which changes the agent may make. It makes, records and shows decisions in every mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Nothing is changed. Scheduler and monitor are told what the VM has.
+    /// The agent changes no VM. It reports the present size to scheduler and monitor.
     Observe,
-    /// VMs grow and never shrink.
+    /// The agent grows VMs and never shrinks them.
     Grow,
-    /// All of it. What was before there were modes.
+    /// The agent grows and shrinks VMs. This is the default.
     #[default]
     Full,
 }
 
 impl Mode {
-    /// Its word in labels, annotations and settings.
+    /// Text of the mode in labels, annotations and settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -30,7 +30,7 @@ impl Mode {
         }
     }
 
-    /// The mode of a word.
+    /// The mode that `word` names. `None` for any other text.
     #[must_use]
     pub fn of(word: &str) -> Option<Self> {
         [Self::Observe, Self::Grow, Self::Full]

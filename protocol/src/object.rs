@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::quantity::Quantity;
 use crate::time::WallTime;
 
-/// `metadata` of any object.
+/// `metadata` of any Kubernetes object, as far as a component reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
@@ -17,31 +17,32 @@ pub struct ObjectMeta {
     /// Namespace; empty for cluster-scoped kinds.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Unique in time and space.
+    /// Identifier that the API server assigns at creation. No two objects ever share one. Empty
+    /// before.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Opaque version of this state.
+    /// Version of this state, assigned by the API server. Compare it for equality only.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
-    /// Counts changes of the spec.
+    /// Number of the newest spec, from 1. The API server raises it with each change of the spec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// When it was made.
+    /// Time of creation, in whole seconds. The API server sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<WallTime>,
-    /// When its deletion was asked.
+    /// Time at which somebody asked for the deletion. `None`: the object is not being deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<WallTime>,
-    /// Labels.
+    /// Label values by key. A watch can select objects by them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
+    /// Annotation values by key. Their texts are free-form, and no watch selects by them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Who must be done before it may go.
+    /// Names of the parties that must finish before the API server removes the object.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<String>,
-    /// Who owns it.
+    /// Objects whose deletion also deletes this one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owner_references: Vec<OwnerReference>,
 }
@@ -50,15 +51,15 @@ pub struct ObjectMeta {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OwnerReference {
-    /// Group and version.
+    /// API group and version of the owner: `vm.neon.tech/v1`.
     pub api_version: String,
-    /// Kind.
+    /// Kind of the owner: `VirtualMachine`.
     pub kind: String,
-    /// Name.
+    /// Name of the owner, in the namespace of the object that it owns.
     pub name: String,
-    /// Uid.
+    /// Uid of the owner. An owner of the same name with another uid is a different object.
     pub uid: String,
-    /// Whether it is the one controller.
+    /// Whether this owner manages the object. At most one owner has `true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller: Option<bool>,
     /// Whether it blocks a foreground deletion of the owner.
@@ -67,7 +68,7 @@ pub struct OwnerReference {
 }
 
 impl ObjectMeta {
-    /// `namespace/name`.
+    /// Key of the object in maps and log lines: `namespace/name`.
     #[must_use]
     pub fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
@@ -79,7 +80,7 @@ impl ObjectMeta {
         self.labels.get(key).is_some_and(|value| value == "true")
     }
 
-    /// The owner of a kind, if any.
+    /// The first owner of this kind, if there is one.
     #[must_use]
     pub fn owner_of_kind(&self, kind: &str) -> Option<&OwnerReference> {
         self.owner_references
@@ -88,108 +89,109 @@ impl ObjectMeta {
     }
 }
 
-/// What is read from a Pod.
+/// The members of a Pod that the components read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pod {
-    /// Metadata.
+    /// Name, labels, annotations and owners of the pod.
     pub metadata: ObjectMeta,
-    /// Spec.
+    /// The desired state: node, containers and volumes.
     pub spec: PodSpec,
-    /// Status.
+    /// The observed state, written by the kubelet.
     pub status: PodStatus,
 }
 
-/// What is read from a Pod's spec.
+/// The members of a Pod's spec that the components read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
-    /// The node it is bound to; empty before.
+    /// Name of the node that the pod is bound to. Empty before the binding.
     pub node_name: String,
-    /// Who places it.
+    /// Name of the scheduler that binds the pod. Another scheduler ignores it.
     pub scheduler_name: String,
-    /// Its containers.
+    /// Containers in the order of the manifest, without init containers.
     pub containers: Vec<Container>,
-    /// Seconds it has to end.
+    /// Seconds between the request to stop and the kill. `None` means 30, the default of
+    /// Kubernetes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub termination_grace_period_seconds: Option<i64>,
-    /// Its volumes.
+    /// Volumes that containers can mount, by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
 }
 
-/// What is read from a volume: those of secrets and config maps.
+/// A volume of a pod. Only volumes of secrets and config maps have more than a name here.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Volume {
-    /// Name.
+    /// Name of the volume, unique in the pod.
     pub name: String,
-    /// Made of a secret.
+    /// Present if the volume holds keys of a secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretVolume>,
-    /// Made of a config map.
+    /// Present if the volume holds keys of a config map.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_map: Option<ConfigMapVolume>,
 }
 
-/// A volume made of a secret.
+/// A volume with a file for each key of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SecretVolume {
-    /// The secret.
+    /// Name of the secret in the namespace of the pod.
     pub secret_name: String,
-    /// Which keys; all if empty.
+    /// Keys that become files. Empty means all keys, each under its own name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub items: Vec<KeyToPath>,
 }
 
-/// A volume made of a config map.
+/// A volume with a file for each key of a config map.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConfigMapVolume {
-    /// The config map.
+    /// Name of the config map in the namespace of the pod.
     pub name: String,
-    /// Which keys; all if empty.
+    /// Keys that become files. Empty means all keys, each under its own name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub items: Vec<KeyToPath>,
 }
 
-/// A key of an object and the file it becomes.
+/// A key of a secret or config map, and the file that holds its value.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KeyToPath {
-    /// The key.
+    /// Name of the key in the object.
     pub key: String,
-    /// The file's path in the volume.
+    /// Path of the file, relative to the root of the volume.
     pub path: String,
 }
 
-/// Where a container has a volume.
+/// Mount of a volume in a container.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeMount {
-    /// The volume.
+    /// Name of the volume in [`PodSpec::volumes`].
     pub name: String,
-    /// The directory.
+    /// Absolute path of the mount point in the container.
     pub mount_path: String,
 }
 
-/// What is read from a container.
+/// The members of a container that the components read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
-    /// Name.
+    /// Name of the container, unique in the pod.
     pub name: String,
-    /// Image.
+    /// Image reference, as written: `registry/name:tag` or with a digest.
     pub image: String,
-    /// Arguments.
+    /// Arguments of the entry point, one entry each. Empty means those of the image.
     pub args: Vec<String>,
-    /// Environment; variables that take their value from elsewhere have none here.
+    /// Environment. A variable that takes its value from another object has an empty value here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<crate::vm::EnvVar>,
-    /// Requests and limits.
+    /// CPU and memory that the container requests and may use.
     pub resources: ContainerResources,
-    /// Volumes it has.
+    /// Volumes that the container mounts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volume_mounts: Vec<VolumeMount>,
 }
@@ -198,74 +200,74 @@ pub struct Container {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerResources {
-    /// What is set aside.
+    /// Amounts that the scheduler reserves on the node.
     pub requests: BTreeMap<String, Quantity>,
-    /// What may be used at most.
+    /// Upper bounds of use that the kubelet enforces.
     pub limits: BTreeMap<String, Quantity>,
 }
 
-/// What is read from a Pod's status.
+/// The members of a Pod's status that the components read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
     /// Pending, Running, Succeeded, Failed, or empty.
     pub phase: String,
-    /// Its address.
+    /// IP address of the pod in the cluster network. Empty before the node assigns one.
     #[serde(rename = "podIP")]
     pub pod_ip: String,
-    /// Conditions.
+    /// Conditions by type, in no fixed order.
     pub conditions: Vec<PodCondition>,
-    /// One entry per container.
+    /// One entry per container, in no fixed order. Empty before the kubelet starts the pod.
     pub container_statuses: Vec<ContainerStatus>,
-    /// One entry per init container.
+    /// One entry per init container, in no fixed order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub init_container_statuses: Vec<ContainerStatus>,
-    /// A word for why it is in this phase (`Evicted`, …); empty if there is nothing to say.
+    /// Machine-readable cause of the phase (`Evicted`, …). Often empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The same for people.
+    /// Human-readable form of `reason`. Often empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// One condition of a pod.
+/// One condition of a pod, as the kubelet or a scheduler reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodCondition {
-    /// Ready, PodScheduled, ….
+    /// Type of the condition: `Ready`, `PodScheduled`, ….
     #[serde(rename = "type")]
     pub kind: String,
-    /// True, False, Unknown.
+    /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// For people.
+    /// Human-readable cause of the status. Often empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// Status of one container.
+/// Observed state of one container.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
-    /// Name.
+    /// Name of the container in [`PodSpec::containers`].
     pub name: String,
-    /// Whether its readiness probe holds.
+    /// Whether the readiness probe of the container succeeds.
     pub ready: bool,
-    /// What its image was resolved to; empty until that is done.
+    /// Image with its digest, as the kubelet resolved it. Empty before the pull.
     #[serde(rename = "imageID", skip_serializing_if = "String::is_empty")]
     pub image_id: String,
-    /// What it does now.
+    /// Whether the container waits or has ended. Neither is set while it runs.
     #[serde(skip_serializing_if = "ContainerState::is_empty")]
     pub state: ContainerState,
 }
 
-/// What is read from a container's `state`.
+/// The members of a container's `state` that the components read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerState {
-    /// Why it does not run yet, if it does not.
+    /// Cause of the wait. `None`: the container has started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
-    /// How it ended, if it did.
+    /// End of the container. `None`: it has not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminated: Option<Terminated>,
 }
@@ -276,34 +278,34 @@ impl ContainerState {
     }
 }
 
-/// Why a container does not run yet.
+/// Cause of a container's wait.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Waiting {
-    /// One word: `ContainerCreating`, `ImagePullBackOff`, ….
+    /// Machine-readable cause: `ContainerCreating`, `ImagePullBackOff`, ….
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The same for people.
+    /// Human-readable cause. Often empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// How a container ended.
+/// Exit status and cause of a container's end.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Terminated {
-    /// Exit status; 0 is success.
+    /// Exit status of the main process. 0 is success.
     pub exit_code: i32,
-    /// `Completed`, `Error`, or a word of the runner's own.
+    /// Machine-readable cause: `Completed`, `Error`, or a reason of the runner's own.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// For people.
+    /// Human-readable cause. Often empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
 impl Pod {
-    /// Whether condition Ready is True.
+    /// Whether the condition `Ready` has the status `True`.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.status
@@ -312,15 +314,15 @@ impl Pod {
             .any(|c| c.kind == "Ready" && c.status == "True")
     }
 
-    /// Whether it has ended (Succeeded or Failed).
+    /// Whether the pod has ended, with success or failure.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 }
 
-/// The same JSON without any object member that is `null`: to Kubernetes a null member is an absent
-/// one, and its Go clients write `null` for empty lists and maps. Nulls inside arrays stay.
+/// Removes each object member that is `null`, at every depth. Kubernetes treats a null member as an
+/// absent one, and its Go clients write `null` for empty lists and maps. Nulls inside arrays stay.
 #[must_use]
 pub fn without_nulls(value: serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
@@ -335,20 +337,20 @@ pub fn without_nulls(value: serde_json::Value) -> serde_json::Value {
     }
 }
 
-/// What is read from a Node.
+/// The members of a Node that the components read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Metadata.
+    /// Name, labels and annotations of the node.
     pub metadata: ObjectMeta,
-    /// Status.
+    /// The observed state, written by the kubelet.
     pub status: NodeStatus,
 }
 
-/// What is read from a Node's status.
+/// The members of a Node's status that the components read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
-    /// What pods may use, by resource name (`cpu`, `memory`).
+    /// Amounts that pods may use, by resource name (`cpu`, `memory`).
     pub allocatable: BTreeMap<String, Quantity>,
 }

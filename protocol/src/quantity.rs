@@ -16,14 +16,14 @@ const MAX_TEXT_BYTES: usize = 64;
 /// Magnitudes past this many whole units are refused (the API server caps at 2^63-1).
 const MAX_UNITS: i128 = i64::MAX as i128;
 
-/// How a quantity prints.
+/// Notation in which a quantity prints. It keeps the notation in which it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Format {
-    /// `1Gi`: powers of 1024.
+    /// Powers of 1024: `1Gi`.
     BinarySi,
-    /// `250m`, `1k`: powers of 1000.
+    /// Powers of 1000: `250m`, `1k`.
     DecimalSi,
-    /// `1e3`.
+    /// Decimal exponents that are multiples of 3: `1e3`.
     DecimalExponent,
 }
 
@@ -44,12 +44,12 @@ pub enum QuantityError {
     /// A suffix that is none of n u m "" k M G T P E Ki Mi Gi Ti Pi Ei e<N> E<N>.
     #[error("quantity {text:?} has unknown suffix {suffix:?}")]
     Suffix {
-        /// The whole text.
+        /// The whole text, as read.
         text: String,
-        /// The part after the number.
+        /// The part of the text after the number.
         suffix: String,
     },
-    /// More than 2^63-1 units.
+    /// The magnitude is above 2^63-1 units, or an exponent is outside -30 to 18. Holds the text.
     #[error("quantity {0:?} is out of range")]
     Range(String),
 }
@@ -73,7 +73,7 @@ impl Quantity {
         }
     }
 
-    /// Zero, decimal.
+    /// Zero in decimal notation. It prints as `0`.
     #[must_use]
     pub fn zero() -> Self {
         Self {
@@ -82,13 +82,13 @@ impl Quantity {
         }
     }
 
-    /// How it prints.
+    /// Notation in which the quantity prints.
     #[must_use]
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// The value in nanos.
+    /// The exact value in nanos (billionths of a unit).
     #[must_use]
     pub fn nanos(&self) -> i128 {
         self.nanos

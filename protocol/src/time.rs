@@ -23,19 +23,19 @@ pub struct Timestamp(pub u64);
 pub struct Span(pub u64);
 
 impl Span {
-    /// `n` milliseconds.
+    /// A span of `n` milliseconds. A value above the range becomes its upper end.
     #[must_use]
     pub const fn from_millis(n: u64) -> Self {
         Self(n.saturating_mul(1_000))
     }
 
-    /// `n` seconds.
+    /// A span of `n` seconds. A value above the range becomes its upper end.
     #[must_use]
     pub const fn from_secs(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000))
     }
 
-    /// Whole milliseconds, rounded down.
+    /// Whole milliseconds in the span, rounded down.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000
@@ -51,13 +51,13 @@ impl Span {
         self.0 as f64 / 1e6
     }
 
-    /// The same as the standard library's type, for shells.
+    /// The span as the standard library's type, for shells.
     #[must_use]
     pub const fn to_duration(self) -> std::time::Duration {
         std::time::Duration::from_micros(self.0)
     }
 
-    /// From the standard library's type; longer than 584,000 years is cut.
+    /// A span from the standard library's type. More than 584,000 years become that upper end.
     #[must_use]
     pub fn from_duration(duration: std::time::Duration) -> Self {
         Self(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))

@@ -1,15 +1,14 @@
-//! Where the time of a resize goes. A resize is named by its VM and the revision the agent gave it;
-//! every part stamps the stages it carried out, and whoever wants the whole picture joins the
-//! records by [`TraceId`].
+//! Where the time of a resize goes. The VM and the agent's revision name a resize. Each component
+//! stamps the stages that it carries out. A reader joins the records by [`TraceId`].
 
 use serde::{Deserialize, Serialize};
 
-/// Names one resize: `{"vm":"default/pg","revision":7}`.
+/// Identifier of one resize: `{"vm":"default/pg","revision":7}`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TraceId {
-    /// `namespace/name` of the VirtualMachine.
+    /// Key of the VirtualMachine: `namespace/name`.
     pub vm: String,
-    /// `spec.targetRevision.revision.value`.
+    /// Value of `spec.targetRevision.revision.value` in the VirtualMachine.
     pub revision: i64,
 }
 
@@ -17,15 +16,15 @@ pub struct TraceId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Agent: from the input that changed the wish to the decision made.
+    /// Agent: from the input that changed the desired size to the decision.
     Decision,
-    /// Agent: the permit request and its answer.
+    /// Agent: the permit request and its response.
     Permit,
     /// Agent: the patch of the VM object.
     Patch,
     /// Agent and monitor: approval of a shrink.
     MonitorApproval,
-    /// Controller: from the watch event to the order given to the runner.
+    /// Controller: from the watch event to the order that the runner accepts.
     Controller,
     /// Runner: the QMP commands until QEMU reports the size.
     Qmp,
@@ -35,20 +34,20 @@ pub enum Stage {
     Status,
 }
 
-/// One stamped stage.
+/// Begin and length of one stage, as the component that carried it out measured them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageRecord {
-    /// Which resize.
+    /// The resize that the stage belongs to.
     #[serde(flatten)]
     pub trace: TraceId,
-    /// Which stage.
+    /// The stage that this record measures.
     pub stage: Stage,
-    /// When it began, microseconds since 1970.
+    /// Begin of the stage, microseconds since 1970.
     pub start_unix_us: i64,
-    /// How long it took, microseconds.
+    /// Length of the stage, microseconds.
     pub duration_us: u64,
-    /// Size before and after as `"250m CPU / 1Gi -> 500m CPU / 2Gi"` where the part knows it, else
-    /// empty.
+    /// Size before and after, as `"250m CPU / 1Gi -> 500m CPU / 2Gi"`. Empty if the component has
+    /// no sizes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub change: String,
 }

@@ -81,13 +81,13 @@ impl<'de> Deserialize<'de> for MilliCpu {
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// `n` MiB.
+    /// Memory of `n` MiB. `n` must be below 2^44.
     #[must_use]
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
-    /// `n` GiB.
+    /// Memory of `n` GiB. `n` must be below 2^34.
     #[must_use]
     pub const fn gib(n: u64) -> Self {
         Self(n << 30)
@@ -133,15 +133,15 @@ impl<'de> Deserialize<'de> for Bytes {
 /// docs/compatibility/agent.md §4.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Resources {
-    /// CPU.
+    /// CPU, milli-CPU.
     #[serde(rename = "vCPUs")]
     pub cpu: MilliCpu,
-    /// Memory.
+    /// Memory, bytes.
     pub mem: Bytes,
 }
 
 impl Resources {
-    /// A pair from milli-CPU and bytes.
+    /// A size of `milli_cpu` thousandths of a core and `mem_bytes` bytes.
     #[must_use]
     pub const fn new(milli_cpu: u32, mem_bytes: u64) -> Self {
         Self {
@@ -150,7 +150,7 @@ impl Resources {
         }
     }
 
-    /// The larger of each field.
+    /// The larger value of each field.
     #[must_use]
     pub fn field_max(self, other: Self) -> Self {
         Self {
@@ -159,7 +159,7 @@ impl Resources {
         }
     }
 
-    /// The smaller of each field.
+    /// The smaller value of each field.
     #[must_use]
     pub fn field_min(self, other: Self) -> Self {
         Self {
@@ -180,7 +180,7 @@ impl Resources {
         self.cpu < other.cpu || self.mem < other.mem
     }
 
-    /// Field-wise difference, 0 at the least.
+    /// Difference of each field, never below 0.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self {
@@ -189,7 +189,7 @@ impl Resources {
         }
     }
 
-    /// `self · factor`, saturating.
+    /// Each field times `factor`. A product above the range becomes its upper end.
     #[must_use]
     pub fn saturating_mul(self, factor: u32) -> Self {
         Self {
@@ -198,7 +198,7 @@ impl Resources {
         }
     }
 
-    /// How many whole units of `unit` this is, if it is exactly that many in both fields.
+    /// Number of units in this size. `None` if the size is not an exact multiple in both fields.
     #[must_use]
     pub fn exact_multiple_of(self, unit: Self) -> Option<u32> {
         if unit.cpu.0 == 0 || unit.mem.0 == 0 {
@@ -208,7 +208,7 @@ impl Resources {
         (unit.saturating_mul(count) == self).then_some(count)
     }
 
-    /// The first field that is zero, if any.
+    /// Wire name of the first field that is zero. `None` if both are above 0.
     #[must_use]
     pub fn zero_field(self) -> Option<&'static str> {
         if self.cpu.0 == 0 {

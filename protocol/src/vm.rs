@@ -1,7 +1,6 @@
 //! Objects of group `vm.neon.tech/v1`: VirtualMachine, VirtualMachineMigration, IPPool. Source:
 //! docs/compatibility/neonvm.md §1.
-//!
-//! Members that only travel through (affinity, tolerations, …) are kept as JSON.
+//! Members that the components only pass on (affinity, tolerations, …) are kept as JSON.
 
 use std::collections::BTreeMap;
 
@@ -14,33 +13,33 @@ use crate::quantity::Quantity;
 use crate::revision::RevisionWithTime;
 use crate::units::{Bytes, MilliCpu, Resources};
 
-/// API group.
+/// API group of the three kinds.
 pub const GROUP: &str = "vm.neon.tech";
-/// API version.
+/// API version of the three kinds.
 pub const VERSION: &str = "v1";
-/// `vm.neon.tech/v1`.
+/// Value of `apiVersion` in objects of the group.
 pub const API_VERSION: &str = "vm.neon.tech/v1";
-/// virtio-mem block size every slot size must be a multiple of: 8 MiB.
+/// Block size of virtio-mem, bytes: 8 MiB. Each slot size is a multiple of it.
 pub const MEMORY_BLOCK_BYTES: u64 = 8 << 20;
 
-/// A virtual machine.
+/// Desired and observed state of one virtual machine.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VirtualMachine {
-    /// [`API_VERSION`].
+    /// Always [`API_VERSION`].
     pub api_version: String,
-    /// `VirtualMachine`.
+    /// Always `VirtualMachine`.
     pub kind: String,
-    /// Metadata.
+    /// Name, labels and annotations of the VM.
     pub metadata: ObjectMeta,
-    /// What it should be.
+    /// Desired state. The user and the agent write it.
     pub spec: VmSpec,
-    /// What it is.
+    /// Observed state. The controller writes it; `None` before its first pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<VmStatus>,
 }
 
-/// `spec` (docs/compatibility/neonvm.md §1.2).
+/// Desired state of a VM: the members of `spec` (docs/compatibility/neonvm.md §1.2).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(
@@ -130,28 +129,28 @@ impl Default for VmSpec {
     }
 }
 
-/// When a finished runner pod is started again.
+/// When the controller replaces a runner pod that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum RestartPolicy {
-    /// Whatever the end was.
+    /// The controller replaces it after success and after failure.
     #[default]
     Always,
-    /// Only after a failure.
+    /// The controller replaces it only after a failure.
     OnFailure,
-    /// Never.
+    /// The controller leaves the VM in its final phase.
     Never,
 }
 
-/// How CPUs are given and taken.
+/// How the runner adds CPUs to the guest and removes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CpuScalingMode {
-    /// Hot-plug through QMP.
+    /// The runner plugs and unplugs CPUs through QMP.
     QmpScaling,
-    /// All plugged at boot, switched on and off inside the guest.
+    /// QEMU plugs all CPUs at boot. The guest daemon switches them on and off.
     SysfsScaling,
 }
 
-/// `spec.guest` (docs/compatibility/neonvm.md §1.3).
+/// Hardware and main program of the guest: `spec.guest` (docs/compatibility/neonvm.md §1.3).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(
@@ -200,25 +199,25 @@ impl Default for Guest {
     }
 }
 
-/// `guest.cpus`: min ≤ use ≤ max.
+/// CPU bounds and size of a VM: `guest.cpus`, with min ≤ use ≤ max.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CpuBounds {
-    /// Smallest.
+    /// Lower bound of `use`, milli-CPU.
     pub min: MilliCpu,
-    /// Largest.
+    /// Upper bound of `use`, milli-CPU.
     pub max: MilliCpu,
-    /// Wanted now.
+    /// Desired size, milli-CPU. The agent changes it.
     pub r#use: MilliCpu,
 }
 
-/// `guest.memorySlots`: min ≤ use ≤ max, each 1 to 512.
+/// Memory bounds and size of a VM in slots: `guest.memorySlots`, with 1 ≤ min ≤ use ≤ max ≤ 512.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MemorySlots {
-    /// Smallest.
+    /// Lower bound of `use`, slots.
     pub min: i32,
-    /// Largest.
+    /// Upper bound of `use`, slots.
     pub max: i32,
-    /// Wanted now.
+    /// Desired size, slots. The agent changes it.
     pub r#use: i32,
 }
 
@@ -235,19 +234,19 @@ pub struct RootDisk {
     pub image_pull_policy: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub execute: Vec<String>,
-    /// Ours: the disk lives as long as the VM, not as long as one pod of it.
+    /// Extension: the disk lives as long as the VM instead of as long as one pod.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub persistent: bool,
-    /// Ours: the claim that holds the disk in a cluster. It takes `persistent`.
+    /// Extension: the claim that holds the disk in a cluster. It requires `persistent`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim: Option<ClaimRef>,
 }
 
-/// A PersistentVolumeClaim of the VM's namespace.
+/// Reference to a PersistentVolumeClaim in the namespace of the VM.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimRef {
-    /// Its name.
+    /// Name of the claim.
     pub claim_name: String,
 }
 
@@ -268,9 +267,9 @@ impl Default for RootDisk {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnvVar {
-    /// Name.
+    /// Name of the variable, as the guest's program reads it.
     pub name: String,
-    /// Value.
+    /// Value of the variable. It may be empty.
     pub value: String,
 }
 
@@ -278,12 +277,12 @@ pub struct EnvVar {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Port {
-    /// Name, optional; `qmp` is refused.
+    /// Name of the port. May be empty. `qmp` is reserved.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// 1 to 65535.
+    /// Port number in the guest and at the pod's address, 1 to 65535.
     pub port: i32,
-    /// TCP, UDP or SCTP.
+    /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
 }
 
@@ -297,19 +296,19 @@ impl Default for Port {
     }
 }
 
-/// `guest.settings`.
+/// Kernel settings and swap of the guest: `guest.settings`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GuestSettings {
-    /// Lines of sysctl.conf.
+    /// Lines in the syntax of `sysctl.conf`: `name = value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sysctl: Vec<String>,
-    /// Size of the swap disk.
+    /// Size of the swap disk. `None` means no swap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<Quantity>,
 }
 
-/// `spec.disks[]` (docs/compatibility/neonvm.md §1.4).
+/// One disk of the guest besides its root disk: `spec.disks[]` (docs/compatibility/neonvm.md §1.4).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(
@@ -329,12 +328,12 @@ pub struct Disk {
     pub secret: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tmpfs: Option<Value>,
-    /// Ours: `claimName` and `size` of a disk that stays, in a cluster.
+    /// Extension: `claimName` and `size` of a disk that outlives the pod, in a cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim: Option<Value>,
 }
 
-/// Phase of a VM.
+/// Position of a VM in its life cycle, as the controller reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "words of docs/compatibility/neonvm.md §1.6")]
 pub enum VmPhase {
@@ -351,7 +350,7 @@ pub enum VmPhase {
 }
 
 impl VmPhase {
-    /// Whether the guest is expected to run.
+    /// Whether the controller expects a running guest in this phase.
     #[must_use]
     pub fn is_alive(self) -> bool {
         matches!(
@@ -360,7 +359,7 @@ impl VmPhase {
         )
     }
 
-    /// The wire's word.
+    /// The text of the phase on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -376,7 +375,7 @@ impl VmPhase {
     }
 }
 
-/// `status` (docs/compatibility/neonvm.md §1.6).
+/// Observed state of a VM: the members of `status` (docs/compatibility/neonvm.md §1.6).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(
@@ -409,17 +408,17 @@ pub struct VmStatus {
     pub tls_secret_name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_revision: Option<RevisionWithTime>,
-    /// The migration the VM is taken for, while its phase is PreMigrating or Migrating.
+    /// The migration that claims the VM, in the phases PreMigrating and Migrating.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migration: Option<TakenBy>,
 }
 
-/// Which migration has taken a VM.
+/// Reference to the migration that claims a VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenBy {
-    /// Name of its object.
+    /// Name of the VirtualMachineMigration in the namespace of the VM.
     pub name: String,
-    /// Its uid: another one of the name is another migration.
+    /// Uid of the migration. A later migration may reuse the name and has another uid.
     pub uid: String,
 }
 
@@ -428,29 +427,29 @@ fn is_new(phase: &VmPhase) -> bool {
     *phase == VmPhase::New
 }
 
-/// A `metav1.Condition`.
+/// One condition of an object, in the form of `metav1.Condition`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Condition {
-    /// `Available` or `Degraded`.
+    /// Type of the condition: `Available` or `Degraded`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// True, False, Unknown.
+    /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// `Reconciling`.
+    /// Machine-readable cause. The controller writes `Reconciling`.
     pub reason: String,
-    /// For people.
+    /// Human-readable cause.
     pub message: String,
-    /// When `status` last changed.
+    /// Time at which `status` last changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<crate::time::WallTime>,
-    /// Generation it speaks of.
+    /// Generation of the spec that the controller had read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
 impl Guest {
-    /// Bytes of one memory slot.
+    /// Bytes of one memory slot. 0 if the slot size is negative or too large.
     #[must_use]
     pub fn slot_bytes(&self) -> u64 {
         self.memory_slot_size.as_u64().unwrap_or(0)
@@ -463,7 +462,7 @@ impl Guest {
         )
     }
 
-    /// The size wanted now.
+    /// Desired size: CPU and memory of `use`.
     #[must_use]
     pub fn in_use(&self) -> Resources {
         Resources {
@@ -472,7 +471,7 @@ impl Guest {
         }
     }
 
-    /// The smallest size.
+    /// Lower bound of the size: CPU and memory of `min`.
     #[must_use]
     pub fn smallest(&self) -> Resources {
         Resources {
@@ -481,7 +480,7 @@ impl Guest {
         }
     }
 
-    /// The largest size.
+    /// Upper bound of the size: CPU and memory of `max`.
     #[must_use]
     pub fn largest(&self) -> Resources {
         Resources {
@@ -491,24 +490,24 @@ impl Guest {
     }
 }
 
-/// A live migration (docs/compatibility/neonvm.md §1.7); its spec never changes.
+/// A live migration of one VM (docs/compatibility/neonvm.md §1.7). Its spec never changes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VirtualMachineMigration {
-    /// [`API_VERSION`].
+    /// Always [`API_VERSION`].
     pub api_version: String,
-    /// `VirtualMachineMigration`.
+    /// Always `VirtualMachineMigration`.
     pub kind: String,
-    /// Metadata.
+    /// Name, labels and owner of the migration.
     pub metadata: ObjectMeta,
-    /// What is asked.
+    /// VM, target and limits of the migration.
     pub spec: MigrationSpec,
-    /// How far it is.
+    /// Observed progress. The controller writes it; `None` before its first pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<MigrationStatus>,
 }
 
-/// `spec` of a migration.
+/// Desired migration: the members of `spec` (docs/compatibility/neonvm.md §1.7).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(
@@ -545,7 +544,7 @@ impl Default for MigrationSpec {
     }
 }
 
-/// `status` of a migration.
+/// Observed progress: the members of `status` (docs/compatibility/neonvm.md §1.7).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(
@@ -573,37 +572,37 @@ pub struct MigrationStatus {
     pub info: Option<Value>,
 }
 
-/// An address pool (docs/compatibility/neonvm.md §1.8).
+/// A pool of IPv4 addresses for the overlay network (docs/compatibility/neonvm.md §1.8).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IpPool {
-    /// [`API_VERSION`].
+    /// Always [`API_VERSION`].
     pub api_version: String,
-    /// `IPPool`.
+    /// Always `IPPool`.
     pub kind: String,
-    /// Metadata.
+    /// Name and resource version of the pool.
     pub metadata: ObjectMeta,
-    /// Range and allocations.
+    /// Range and allocations. A writer compares the resource version.
     pub spec: IpPoolSpec,
 }
 
-/// `spec` of an address pool.
+/// Range and allocations of an address pool.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IpPoolSpec {
-    /// CIDR.
+    /// Range of the pool in CIDR notation: `10.100.0.0/16`.
     pub range: String,
-    /// Offset from the first address (decimal) to its holder.
+    /// Owner of each allocated address, by its decimal offset from the first address.
     pub allocations: BTreeMap<String, IpAllocation>,
 }
 
-/// Who holds an address.
+/// Owner of one address.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IpAllocation {
-    /// `namespace/vm`.
+    /// Key of the VM: `namespace/vm`.
     pub id: String,
-    /// Unused, kept for compatibility.
+    /// Not read. Objects of older versions may contain it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub podref: Option<String>,
 }

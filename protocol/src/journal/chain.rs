@@ -10,12 +10,13 @@ pub fn chain_hash(line: &[u8]) -> u32 {
     crc(0, line)
 }
 
-/// One good line.
+/// A line of a segment whose checksum holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Where it begins, bytes from the start of the segment.
+    /// Offset of the line's first byte from the start of the segment.
     pub offset: usize,
-    /// Its record; `Err` when the line is whole but of a kind or shape this build does not know.
+    /// Record of the line. `Err`: the line is whole, but of a kind or shape that this build cannot
+    /// read.
     pub record: Result<Record, DecodeError>,
 }
 
@@ -25,33 +26,33 @@ pub enum Damage {
     /// The first line is no head.
     #[error("the first line is no head")]
     NoHead,
-    /// Written by a newer program, or one too old.
+    /// The format of the head is newer or older than those that this build reads.
     #[error("format {0} is not one of {OLDEST_FORMAT} to {FORMAT}")]
     Format(u32),
-    /// A line in the middle is damaged.
+    /// The checksum of a line fails, and a good line follows it.
     #[error("the line at byte {offset} is damaged")]
     Line {
-        /// Where it begins.
+        /// Offset of the line's first byte from the start of the segment.
         offset: usize,
-        /// Why.
+        /// Error of the line's outer form.
         #[source]
         source: DecodeError,
     },
-    /// A second head.
+    /// A head follows at this byte offset, where only the first line may be one.
     #[error("another head at byte {0}")]
     SecondHead(usize),
 }
 
-/// A segment as read.
+/// Content of a segment, with everything that is wrong in it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scan {
-    /// The head, if it is one of a format read here.
+    /// Head of the segment, if the first line is one in a readable format.
     pub head: Option<Head>,
     /// Good lines, the head's included.
     pub lines: Vec<Line>,
     /// Bytes up to the end of the last good line: where a torn tail is cut.
     pub good: usize,
-    /// [`chain_hash`] of that line.
+    /// [`chain_hash`] of the last good line. `None` if there is none.
     pub last: Option<u32>,
     /// Bytes of the torn tail: what follows the last good line, when nothing good follows it.
     pub torn: usize,
@@ -60,14 +61,14 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// Whether every line of it is good and known, up to a torn tail.
+    /// Whether every line is good and readable, up to a torn tail.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.damages.is_empty() && self.lines.iter().all(|line| line.record.is_ok())
     }
 }
 
-/// Reads a segment's bytes. Never fails: what is wrong is in the answer.
+/// Reads the bytes of a segment. It never fails: [`Scan::damages`] says what is wrong.
 #[must_use]
 pub fn scan(bytes: &[u8]) -> Scan {
     let mut scan = Scan {

@@ -33,118 +33,118 @@ impl From<Issued> for Revision {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
-    /// What keeps it calm.
+    /// State of the hold that damps a load which rises and falls.
     #[serde(default, skip_serializing_if = "is_default")]
     pub calm: CalmPart,
-    /// Broken invariants so far.
+    /// Number of broken invariants since the core started.
     #[serde(default, skip_serializing_if = "is_default")]
     pub faults: FaultCounts,
     /// Issue times of the newest revisions, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub issued: Vec<u64>,
-    /// The newest metrics of each kind, at the time each came.
+    /// Newest metrics of each kind, with the time of their arrival.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Block>,
-    /// The monitor's side.
+    /// State towards the monitor.
     #[serde(default, skip_serializing_if = "is_default")]
     pub monitor: MonitorPart,
-    /// `namespace/name` of the VM.
+    /// Key of the VM: `namespace/name`.
     pub name: String,
-    /// Number of the next request.
+    /// Number that the next request gets.
     pub next: u64,
-    /// The VM as the core holds it.
+    /// VM object as the core holds it.
     pub obj: VmObject,
-    /// The object's side.
+    /// State towards the VM object.
     #[serde(default, skip_serializing_if = "is_default")]
     pub patch: PatchPart,
-    /// The scheduler's side.
+    /// State towards the scheduler.
     #[serde(default, skip_serializing_if = "is_default")]
     pub plugin: PluginPart,
-    /// Last revision issued.
+    /// Newest revision that the core has issued. 0 if there is none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rev: i64,
-    /// When.
+    /// Time on the writer's clock, microseconds.
     pub t: u64,
-    /// The newest wish.
+    /// Revision of the newest desired size.
     #[serde(default, skip_serializing_if = "is_default")]
     pub target: Stamped,
-    /// The heartbeat's wait, microseconds.
+    /// Interval of the heartbeat, microseconds.
     pub tick: u64,
-    /// The VM's number.
+    /// Number of the VM within the run of the writer.
     pub vm: u32,
-    /// The size last wished for.
+    /// Newest desired size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub want: Option<Size>,
-    /// Conditions to be told with the next decision, a bit each.
+    /// Conditions to record with the next decision, one bit each.
     #[serde(default, skip_serializing_if = "is_default")]
     pub warn: u16,
 }
 
-/// What keeps a VM calm whose load goes up and down: times on the writer's clock.
+/// Times that damp a load which rises and falls, microseconds on the writer's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CalmPart {
-    /// Since when its goal has been below its size.
+    /// Time since which the goal has been below the size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub below: Option<u64>,
-    /// When it last grew.
+    /// Time of the newest growth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grown: Option<u64>,
-    /// When it last shrank.
+    /// Time of the newest shrink.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shrunk: Option<u64>,
 }
 
-/// What is known of the scheduler.
+/// State towards the scheduler. Times are microseconds on the writer's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PluginPart {
-    /// When the last request failed.
+    /// Time of the newest failed request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<u64>,
-    /// The newest request: when, what, for which wish.
+    /// Newest request: its time, its size and the revision that it serves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<(u64, Size, Stamped)>,
-    /// Since when a migration is announced.
+    /// Time at which the scheduler announced a migration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migrating: Option<u64>,
-    /// The request under way.
+    /// Number of the request in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ongoing: Option<u64>,
-    /// The permit held.
+    /// Size that the scheduler permits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permit: Option<Size>,
-    /// The revision acknowledged.
+    /// Newest revision that the scheduler has answered.
     #[serde(skip_serializing_if = "is_default")]
     pub rev: Issued,
-    /// The newest request got no usable answer.
+    /// Whether the newest request got no usable response.
     #[serde(skip_serializing_if = "is_default")]
     pub unanswered: bool,
 }
 
-/// What is known of the VM object.
+/// State towards the VM object. Times are microseconds on the writer's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PatchPart {
-    /// When the last patch failed.
+    /// Time of the newest failed patch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<u64>,
-    /// When the last patch succeeded.
+    /// Time of the newest patch that succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<u64>,
     /// The guest may be on its way from another size, or was since the VM is watched.
     #[serde(skip_serializing_if = "is_default")]
     pub moved: bool,
-    /// The patch under way.
+    /// Patch in flight: its number and its size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ongoing: Option<(u64, Size)>,
-    /// The revision reached.
+    /// Newest revision that the guest has reached.
     #[serde(skip_serializing_if = "is_default")]
     pub rev: Issued,
     /// The newest state of the object seen while a patch is under way: its version and its size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seen: Option<(u64, Size)>,
-    /// The revision of the newest patch.
+    /// Revision of the newest patch.
     #[serde(skip_serializing_if = "is_default")]
     pub target: Stamped,
     /// The smallest and the largest size the VM may have after answers were lost.
@@ -155,65 +155,65 @@ pub struct PatchPart {
     pub version: Option<u64>,
 }
 
-/// A range of sizes the monitor may count on.
+/// A range of sizes, lowest and highest, that the monitor may rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval(pub Size, pub Size);
 
-/// A wish: when, above what, and what was said with it.
+/// An upscale request of the monitor: its time, the size at that time, and its details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish(pub u64, pub Size, pub Wished);
 
-/// A refusal: when, what the monitor had, what it refused to have.
+/// A refusal of the monitor: its time, the size at that time, and the refused size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial(pub u64, pub Size, pub Size);
 
-/// A call under way.
+/// A request to the monitor in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ongoing {
-    /// The core's number of it.
+    /// Number of the request within its core.
     pub id: u64,
-    /// The wish it serves.
+    /// Revision of the desired size that the request serves.
     pub rev: Stamped,
-    /// What is asked or told.
+    /// Size in the request.
     pub size: Size,
-    /// Whether it tells of more.
+    /// Whether the request is an upscale notification. Else it is a downscale request.
     #[serde(default, skip_serializing_if = "is_default")]
     pub up: bool,
 }
 
-/// What is known of the monitor.
+/// State towards the monitor. Times are microseconds on the writer's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MonitorPart {
     /// Microseconds after which it would have a size asked again that it refused, where it said so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub again: Option<u64>,
-    /// What it agreed to; absent without a connection.
+    /// Range that the monitor has approved. `None` without a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved: Option<Approval>,
-    /// The newest refusal.
+    /// Newest refusal of a shrink.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<Denial>,
-    /// It may count on more than there is.
+    /// Whether the monitor may rely on more than the VM has.
     #[serde(skip_serializing_if = "is_default")]
     pub doubt: bool,
-    /// When a shrink last failed.
+    /// Time of the newest downscale request that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down_failed: Option<u64>,
     /// The smallest size it would have had when it refused, where it said so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub least: Option<Size>,
-    /// The call under way.
+    /// Request in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ongoing: Option<Ongoing>,
-    /// The revision acknowledged.
+    /// Newest revision that the monitor has acknowledged.
     #[serde(skip_serializing_if = "is_default")]
     pub rev: Issued,
-    /// When telling of more last failed.
+    /// Time of the newest upscale notification that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up_failed: Option<u64>,
-    /// The newest wish.
+    /// Newest upscale request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wish: Option<Wish>,
 }

@@ -51,9 +51,9 @@ pub struct LfcSample {
 pub enum Step {
     /// A deadline of the core.
     Tick,
-    /// System metrics came.
+    /// New system metrics reached the core.
     System(SystemSample),
-    /// File cache metrics came.
+    /// New file cache metrics reached the core.
     Lfc(LfcSample),
     /// The permit request under way was answered with exactly what it asked, which is the permit
     /// held.
@@ -341,9 +341,9 @@ pub fn unpack(start: u64, bytes: &[u8]) -> Result<Block, PackError> {
 /// `S`: a block in a line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
-    /// The VM's number.
+    /// Number of the VM within the run of the writer.
     pub vm: u32,
-    /// Its steps; never empty.
+    /// Steps in the order of time. Never empty.
     pub block: Block,
 }
 

@@ -41,7 +41,7 @@ pub(super) mod hash {
     }
 }
 
-/// A size: `[milli-CPU, bytes]`.
+/// A size as `[milli-CPU, bytes]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Size(pub u32, pub u64);
 
@@ -61,7 +61,7 @@ impl From<Size> for Resources {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Amount {
-    /// So many compute units.
+    /// A whole number of compute units.
     Units(u32),
     /// A size that is no number of compute units.
     Exact(Size),
@@ -75,7 +75,7 @@ impl Amount {
             .map_or_else(|| Self::Exact(size.into()), Self::Units)
     }
 
-    /// The size.
+    /// The size that this amount stands for, with compute units of `unit`.
     #[must_use]
     pub fn size(self, unit: Resources) -> Resources {
         match self {
@@ -91,7 +91,7 @@ impl Amount {
 pub struct Milli(pub i64);
 
 impl Milli {
-    /// Of a float.
+    /// Thousandths of `units`, cut to the range of the canonical form.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -102,7 +102,7 @@ impl Milli {
         Self(((units * 1000.0).round_ties_even() as i64).clamp(-bound, bound))
     }
 
-    /// As a float, for people.
+    /// The number of compute units as a float, for display.
     #[must_use]
     pub fn units(self) -> f64 {
         self.0 as f64 / 1000.0
@@ -133,37 +133,37 @@ pub enum Record {
     /// First line of a segment.
     #[serde(rename = "H")]
     Head(Head),
-    /// What holds for the whole node.
+    /// State that all VMs of the node share.
     #[serde(rename = "N")]
     Node(NodeState),
-    /// A checkpoint of one VM.
+    /// Full state of one VM's core, from which a replay can start.
     #[serde(rename = "K")]
     Checkpoint(Box<Checkpoint>),
     /// Routine steps of one VM.
     #[serde(rename = "S")]
     Sampled(Sampled),
-    /// What a VM is, changed.
+    /// Change of a VM's object or of its monitor link.
     #[serde(rename = "V")]
     Vm(Box<Stated>),
     /// The outputs of a run of steps.
     #[serde(rename = "T")]
     Tick(Tick),
-    /// A decision.
+    /// Decision of a VM's core, with its votes.
     #[serde(rename = "D")]
     Decision(Box<Decision>),
-    /// What came of it.
+    /// End of a request that a decision started.
     #[serde(rename = "O")]
     Outcome(Box<Outcome>),
-    /// A person did something.
+    /// Action of a person on this node or VM.
     #[serde(rename = "A")]
     Action(Action),
-    /// Something is missing.
+    /// Missing lines before this one.
     #[serde(rename = "X")]
     Gap(Gap),
 }
 
 impl Record {
-    /// The VM it is about, by number.
+    /// Number of the VM that the record is about. `None`: it is about the whole node.
     #[must_use]
     pub fn vm(&self) -> Option<u32> {
         match self {
@@ -179,7 +179,8 @@ impl Record {
         }
     }
 
-    /// Its time on the writer's clock, microseconds. Of a block the first step's.
+    /// Time of the record on the writer's clock, microseconds. For a block, the time of its first
+    /// step.
     #[must_use]
     pub fn at(&self) -> u64 {
         match self {
@@ -203,11 +204,11 @@ impl Record {
 pub struct Head {
     /// Version of the program that writes.
     pub build: String,
-    /// The compute unit.
+    /// Compute unit of the agent.
     pub cu: Size,
-    /// The node.
+    /// Name of the node that the writer runs on.
     pub node: String,
-    /// Which part writes: `agent`.
+    /// Component that writes the segment. Always `agent`.
     pub part: String,
     /// The segment before; absent where a chain begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -219,7 +220,7 @@ pub struct Head {
     pub seq: u64,
     /// When it was begun, on the writer's clock.
     pub t: u64,
-    /// [`super::FORMAT`] of the writer.
+    /// [`super::FORMAT`] of the program that wrote the segment.
     pub v: u32,
     /// Calendar time of the clock's zero, microseconds since 1970.
     pub wall: u64,
@@ -232,7 +233,7 @@ pub struct Previous {
     /// CRC-32C of its last line, line feed included.
     #[serde(with = "hash")]
     pub h: u32,
-    /// Its number.
+    /// Number of the segment, from 1.
     pub seq: u64,
 }
 
@@ -240,13 +241,13 @@ pub struct Previous {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeState {
-    /// What cores are made with.
+    /// Settings that the writer gives to every core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core: Option<CoreSettings>,
-    /// The scheduler asked, as `pod address`; empty for none.
+    /// Scheduler in use, as `pod address`. Empty if the agent has found none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<String>,
-    /// When.
+    /// Time on the writer's clock, microseconds.
     pub t: u64,
 }
 
@@ -257,14 +258,14 @@ pub struct CoreSettings {
     /// Age from which file cache metrics are old, microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lfc_age: Option<u64>,
-    /// Default scaling settings.
+    /// Scaling settings of VMs without settings of their own.
     pub scaling: Scaling,
     /// Age from which system metrics are old, microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_age: Option<u64>,
-    /// The compute unit.
+    /// Compute unit of the agent.
     pub unit: Size,
-    /// The waits.
+    /// Waits between requests.
     pub waits: Waits,
 }
 
@@ -321,10 +322,10 @@ pub struct Scaling {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShrinkStep {
-    /// One compute unit.
+    /// The agent requests one compute unit less at a time.
     #[default]
     Unit,
-    /// The whole way.
+    /// The agent requests the whole reduction at once.
     Whole,
 }
 
@@ -333,50 +334,50 @@ pub enum ShrinkStep {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stated {
-    /// The monitor's link.
+    /// Event of the monitor link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monitor: Option<LinkEvent>,
-    /// The VM object.
+    /// New state of the VM object, as far as the core reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obj: Option<VmObject>,
-    /// When.
+    /// Time on the writer's clock, microseconds.
     pub t: u64,
-    /// The VM's number.
+    /// Number of the VM within the run of the writer.
     pub vm: u32,
-    /// What the monitor said with its wish.
+    /// Details of the monitor's upscale request. Present only beside `monitor`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub wish: Wished,
 }
 
-/// What a monitor said with its wish to grow.
+/// Details of a monitor's upscale request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Wished {
-    /// Why.
+    /// Cause that the monitor gave. `None` in protocol v1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<AskReason>,
-    /// The memory that would do, bytes.
+    /// Memory that would be enough, bytes. `None` if the monitor gave no size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<u64>,
 }
 
-/// What the monitor's link did.
+/// Events of the link between agent and monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkEvent {
-    /// Connected.
+    /// The agent has connected to the monitor.
     Up,
-    /// Gone, or could not be made.
+    /// The connection has ended, or the agent failed to connect.
     Down,
-    /// The monitor asks to grow.
+    /// The monitor has sent an upscale request.
     Wish,
 }
 
-/// What the core reads from a VM object.
+/// The members of a VM object that the core reads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VmObject {
-    /// What the guest is reported to have.
+    /// Size that the controller reports for the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actual: Option<Size>,
     /// Smallest, largest, in use: milli-CPU.
@@ -386,18 +387,18 @@ pub struct VmObject {
     pub last: i64,
     /// Smallest, largest, in use: slots.
     pub mem: [u32; 3],
-    /// It is about to migrate.
+    /// Whether a migration claims the VM.
     #[serde(default, skip_serializing_if = "is_default")]
     pub migrating: bool,
-    /// Its scaling settings, where they are not the node's.
+    /// Scaling settings of the VM. `None`: those of the node apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own: Option<Scaling>,
-    /// The revision it reached.
+    /// Newest revision that the guest has reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reached: Option<Stamped>,
-    /// Bytes of a slot.
+    /// Size of one memory slot, bytes.
     pub slot: u64,
-    /// Version of the object, where it is a number.
+    /// Resource version of the object. `None` if it is not a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
 }
@@ -409,11 +410,11 @@ pub struct Tick {
     /// CRC-32C over their outputs, one after the other.
     #[serde(with = "hash")]
     pub h: u32,
-    /// How many steps.
+    /// Number of steps in the run, from 1.
     pub n: u32,
-    /// Time of the last of them.
+    /// Time of the run's last step, microseconds.
     pub t: u64,
-    /// The VM's number.
+    /// Number of the VM within the run of the writer.
     pub vm: u32,
 }
 
@@ -421,36 +422,36 @@ pub struct Tick {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Decision {
-    /// What stands between the goal and the size.
+    /// Reasons that keep the size away from the goal.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by: Vec<String>,
-    /// What the VM has.
+    /// Size of the VM at the decision.
     pub cu: Amount,
-    /// What is started now.
+    /// Requests that the decision starts.
     #[serde(default, rename = "do", skip_serializing_if = "is_default")]
     pub started: Started,
-    /// Broken invariants counted so far.
+    /// Number of broken invariants since the core started.
     #[serde(default, skip_serializing_if = "is_default")]
     pub fault: u64,
-    /// What decided.
+    /// Vote or rule that fixed the goal.
     pub r: String,
-    /// The revision of the wish; with the VM it is the trace id.
+    /// Revision of the desired size. With the VM it forms the trace id.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rev: i64,
-    /// When.
+    /// Time on the writer's clock, microseconds.
     pub t: u64,
-    /// What it should have, where that is not what it has.
+    /// Desired size. `None`: it is the present size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Amount>,
-    /// The VM's number.
+    /// Number of the VM within the run of the writer.
     pub vm: u32,
     /// Who asked for how much: `cpu`, `memory`, `working_set`, `monitor_estimate`,
     /// `memory_pressure`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub votes: BTreeMap<String, Milli>,
-    /// What the metrics alone ask for, compute units.
+    /// Goal of the metrics alone, compute units.
     pub want: u32,
-    /// Conditions it was made under.
+    /// Conditions in force at the decision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warn: Vec<String>,
 }
@@ -459,47 +460,47 @@ pub struct Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Started {
-    /// The monitor is asked to agree to less.
+    /// The monitor is asked to approve a shrink to this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down: Option<Amount>,
-    /// The object is patched.
+    /// The VM object is patched to this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch: Option<Amount>,
-    /// The scheduler is asked.
+    /// The scheduler is asked for a permit of this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permit: Option<Amount>,
-    /// The monitor is told of more.
+    /// The monitor is notified of growth to this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up: Option<Amount>,
 }
 
-/// What kind of request ended.
+/// Kind of the request that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestKind {
-    /// Of the scheduler.
+    /// Permit request to the scheduler.
     Permit,
-    /// Of the VM object.
+    /// Patch of the VM object.
     Patch,
-    /// Telling the monitor of more.
+    /// Upscale notification to the monitor.
     Up,
-    /// Asking the monitor for less.
+    /// Downscale request to the monitor.
     Down,
-    /// Nothing was asked: the guest was seen to have the size.
+    /// No request: the controller reported that the guest has the size.
     Verified,
 }
 
-/// How a request ended.
+/// End of a request, as far as the agent can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// As asked.
+    /// The peer carried out the request.
     Done,
-    /// The monitor refused.
+    /// The monitor refused the shrink.
     Refused,
-    /// It certainly did not happen.
+    /// The request failed and had no effect.
     NotApplied,
-    /// Nobody knows whether it happened.
+    /// The request failed and may have had an effect.
     Unknown,
 }
 
@@ -511,18 +512,18 @@ pub struct Outcome {
     /// said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<u64>,
-    /// How it ended.
+    /// End of the request.
     pub end: Reply,
-    /// The permit given.
+    /// Size that the scheduler permits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub got: Option<Size>,
-    /// The core's number of the request; 0 for none.
+    /// Number of the request within its core. 0 for an outcome without a request.
     #[serde(default, skip_serializing_if = "is_default")]
     pub id: u64,
     /// The smallest size a monitor that refused would have had, where it said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub least: Option<Size>,
-    /// The scheduler announced a migration.
+    /// Whether the scheduler announced a migration.
     #[serde(default, skip_serializing_if = "is_default")]
     pub migrate: bool,
     /// Milliseconds by stage, as far as the writer knows them.
@@ -531,29 +532,29 @@ pub struct Outcome {
     /// The revision served; with the VM it is the trace id.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rev: i64,
-    /// When.
+    /// Time on the writer's clock, microseconds.
     pub t: u64,
-    /// The version the object got by a patch, where it is known.
+    /// Resource version after a patch, where the agent received it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
-    /// The VM's number.
+    /// Number of the VM within the run of the writer.
     pub vm: u32,
-    /// Which request.
+    /// Kind of the request.
     pub what: RequestKind,
 }
 
-/// `A`: a person did something. It is on disk before the person is answered.
+/// `A`: an action of a person. The writer syncs it to disk before it answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Action {
-    /// Who.
+    /// Name of the person, as the caller gave it.
     pub by: String,
-    /// What.
+    /// Name of the action.
     #[serde(rename = "do")]
     pub what: String,
-    /// When.
+    /// Time on the writer's clock, microseconds.
     pub t: u64,
-    /// To which VM.
+    /// Number of the VM. `None`: the action is on the whole node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<u32>,
 }
@@ -562,33 +563,33 @@ pub struct Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gap {
-    /// Lines missing; of a torn tail, bytes.
+    /// Number of missing lines. For a torn tail, number of bytes.
     pub n: u64,
-    /// Time they span, microseconds; 0 where nobody knows.
+    /// Length of the gap, microseconds. 0 if it is unknown.
     #[serde(default, skip_serializing_if = "is_default")]
     pub span: u64,
-    /// When it was noticed.
+    /// Time at which the writer noticed the gap, microseconds.
     pub t: u64,
-    /// Whose, if only one VM's.
+    /// Number of the VM that lost lines. `None`: any VM may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<u32>,
-    /// Why.
+    /// Cause of the gap.
     pub why: Why,
 }
 
-/// Why something is missing.
+/// Cause of a gap in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
     /// The writer ended in the middle of a line.
     TornTail,
-    /// The disk was full or failed for too long.
+    /// Writes to the disk failed for too long.
     Disk,
-    /// The VM wrote more than its share.
+    /// The VM exceeded its share of the journal.
     Noisy,
 }
 
-/// How often each invariant was broken, as the core counts it.
+/// Number of times that each invariant was broken, as the core counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[expect(missing_docs, reason = "the core's counters, same names")]
