@@ -18,12 +18,12 @@ use protocol::time::{Span, Timestamp};
 use serde_json::json;
 
 use crate::build::{SCHEDULER, node_name};
-use crate::event::{Answer, Call, Caller, Event, Operation, Sleeper};
+use crate::event::{ApiResponse, Call, Caller, Event, Operation, Sleeper};
 use crate::faults::Link;
 use crate::journal::{Note, Part};
 use crate::options::Sabotage;
+use crate::recording::{TaskRecorder, output_of};
 use crate::store::{NAMESPACE, Object};
-use crate::tape::{Scribe, output_of};
 use crate::world::{UNIT, World};
 
 /// Between two scrapes (`metrics.system.secondsBetweenRequests`).
@@ -36,7 +36,7 @@ pub(crate) const METRICS_MAX_AGE: Span = Span::from_secs(17);
 const ACTIONS_AT_ONCE: usize = 16;
 
 /// The task of one VM.
-pub struct Desk {
+pub struct AgentTask {
     /// Number of this task; events addressed to an earlier task of the VM are dropped.
     pub id: u64,
     /// The node of its agent.
@@ -62,7 +62,7 @@ pub struct Desk {
     /// When to wake up.
     pub alarm: Option<Timestamp>,
     /// Writes its journal, where one is kept.
-    pub(crate) scribe: Option<Scribe>,
+    pub(crate) recorder: Option<TaskRecorder>,
     is_started: bool,
 }
 
@@ -82,8 +82,11 @@ pub(crate) fn config(jitter: Span) -> CoreConfig {
 
 impl World {
     /// The task of that number, if it is still there.
-    pub(crate) fn desk(&mut self, vm: usize, id: u64) -> Option<&mut Desk> {
-        self.vms[vm].desk.as_mut().filter(|desk| desk.id == id)
+    pub(crate) fn agent_task(&mut self, vm: usize, id: u64) -> Option<&mut AgentTask> {
+        self.vms[vm]
+            .agent_task
+            .as_mut()
+            .filter(|agent_task| agent_task.id == id)
     }
 
     pub(crate) fn agent_lists(&mut self, node: usize, objects: &[Object]) {
@@ -96,11 +99,11 @@ impl World {
         }
         for vm in 0..self.vms.len() {
             let has = self.vms[vm]
-                .desk
+                .agent_task
                 .as_ref()
-                .is_some_and(|desk| desk.node == node);
+                .is_some_and(|agent_task| agent_task.node == node);
             if has && !listed.contains(&vm) {
-                self.close_desk(vm);
+                self.close_agent_task(vm);
             }
         }
     }
@@ -115,9 +118,11 @@ impl World {
             node: &name,
             scheduler_name: SCHEDULER,
         };
-        let desk = self.vms[vm].desk.as_ref();
-        let has = desk.is_some_and(|desk| desk.node == node);
-        if desk.is_some_and(|desk| desk.node != node && object.version < desk.version) {
+        let agent_task = self.vms[vm].agent_task.as_ref();
+        let has = agent_task.is_some_and(|agent_task| agent_task.node == node);
+        if agent_task.is_some_and(|agent_task| {
+            agent_task.node != node && object.version < agent_task.version
+        }) {
             // Old news of a VM that has gone to another node: its agent would begin a task beside
             // that of the other one, and end it by the next news. There is one task of a VM here,
             // and that one goes on.
@@ -125,7 +130,7 @@ impl World {
         }
         let Some(place) = placement(&object.value, ours).filter(|_| !gone) else {
             if has {
-                self.close_desk(vm);
+                self.close_agent_task(vm);
             }
             return;
         };
@@ -133,18 +138,18 @@ impl World {
         let Ok(info) = VmInfo::from_object(object.vm(), &ScalingConfig::default()) else {
             return;
         };
-        let is_same = self.vms[vm].desk.as_ref().is_some_and(|desk| {
-            has && desk.uid == object.meta("uid") && desk.pod.name == place.pod_name
+        let is_same = self.vms[vm].agent_task.as_ref().is_some_and(|agent_task| {
+            has && agent_task.uid == object.meta("uid") && agent_task.pod.name == place.pod_name
         });
         if is_same {
-            self.feed_desk(vm, info);
+            self.feed_agent_task(vm, info);
         } else {
-            self.close_desk(vm);
-            self.open_desk(vm, node, object, place, info);
+            self.close_agent_task(vm);
+            self.open_agent_task(vm, node, object, place, info);
         }
     }
 
-    fn feed_desk(&mut self, vm: usize, info: VmInfo) {
+    fn feed_agent_task(&mut self, vm: usize, info: VmInfo) {
         let now = self.now;
         let current_revision = info.current_revision.map(|current| StampedRevision {
             revision: current.revision,
@@ -155,10 +160,10 @@ impl World {
             current_revision,
             is_pre_migrating: false,
         };
-        self.tell_desk(vm, CoreEvent::VmUpdated(Box::new(update)));
+        self.tell_agent_task(vm, CoreEvent::VmUpdated(Box::new(update)));
     }
 
-    fn open_desk(
+    fn open_agent_task(
         &mut self,
         vm: usize,
         node: usize,
@@ -167,8 +172,8 @@ impl World {
         info: VmInfo,
     ) {
         let id = self.number();
-        let jitter = self.dice.millis(0, 99);
-        let scribe = self.scribe(id);
+        let jitter = self.rng.millis(0, 99);
+        let recorder = self.recorder(id);
         let mut config = config(jitter);
         if self.cheats(Sabotage::HalfUnits) {
             config.compute_unit.cpu.0 /= 2;
@@ -181,7 +186,7 @@ impl World {
             core.goes_on_from(&left);
         }
         let size = core.using();
-        self.vms[vm].desk = Some(Desk {
+        self.vms[vm].agent_task = Some(AgentTask {
             id,
             node,
             core,
@@ -197,58 +202,67 @@ impl World {
             asked_at: None,
             began_at: self.now,
             alarm: None,
-            scribe,
+            recorder,
             is_started: false,
         });
-        self.checks.desk_opened(vm, size);
+        self.checks.agent_task_opened(vm, size);
         self.note(Note::AgentManages { vm, desk: id });
-        let first = Span::from_secs(self.dice.below(5));
-        self.after(first, Event::Scrape { vm, desk: id });
-        self.after(Span(0), Event::Dial { vm, desk: id });
+        let first = Span::from_secs(self.rng.below(5));
+        self.after(first, Event::Scrape { vm, agent_task: id });
+        self.after(Span(0), Event::Dial { vm, agent_task: id });
     }
 
     /// Ends a task; what it sent is still on its way.
-    pub(crate) fn close_desk(&mut self, vm: usize) {
+    pub(crate) fn close_agent_task(&mut self, vm: usize) {
         self.end_recording(vm);
-        let Some(desk) = self.vms[vm].desk.take() else {
+        let Some(agent_task) = self.vms[vm].agent_task.take() else {
             return;
         };
         self.note(Note::AgentLetsGo { vm });
-        self.left
-            .insert((desk.node, vm), (desk.uid, desk.core.left()));
-        if let Some(connection) = desk.connection {
+        self.left.insert(
+            (agent_task.node, vm),
+            (agent_task.uid, agent_task.core.left()),
+        );
+        if let Some(connection) = agent_task.connection {
             self.hang_up(vm, connection);
         }
     }
 
     /// Tells the core of a VM something and lets it decide.
-    pub(crate) fn tell_desk(&mut self, vm: usize, event: CoreEvent) {
+    pub(crate) fn tell_agent_task(&mut self, vm: usize, event: CoreEvent) {
         let now = self.record_event(vm, &event);
-        if let Some(desk) = self.vms[vm].desk.as_mut() {
-            desk.is_started = true;
-            desk.core.handle(now, event);
+        if let Some(agent_task) = self.vms[vm].agent_task.as_mut() {
+            agent_task.is_started = true;
+            agent_task.core.handle(now, event);
         }
-        self.drive_desk(vm, now);
+        self.drive_agent_task(vm, now);
     }
 
-    pub(crate) fn desk_tick(&mut self, vm: usize) {
-        self.tell_desk(vm, CoreEvent::Tick);
-        let id = self.vms[vm].desk.as_ref().map(|desk| desk.id);
+    pub(crate) fn agent_task_tick(&mut self, vm: usize) {
+        self.tell_agent_task(vm, CoreEvent::Tick);
+        let id = self.vms[vm]
+            .agent_task
+            .as_ref()
+            .map(|agent_task| agent_task.id);
         if let Some(id) = id.filter(|_| self.cheats(Sabotage::Spin)) {
-            self.set_alarm(Sleeper::Desk(vm, id), Some(self.now));
+            self.set_alarm(Sleeper::AgentTask(vm, id), Some(self.now));
         }
     }
 
-    fn drive_desk(&mut self, vm: usize, now: Timestamp) {
+    fn drive_agent_task(&mut self, vm: usize, now: Timestamp) {
         let (mut first, mut started) = (None, Vec::new());
         for _ in 0..ACTIONS_AT_ONCE {
-            let Some(desk) = self.vms[vm].desk.as_mut().filter(|desk| desk.is_started) else {
+            let Some(agent_task) = self.vms[vm]
+                .agent_task
+                .as_mut()
+                .filter(|agent_task| agent_task.is_started)
+            else {
                 return;
             };
-            let next = desk.core.poll_action(now);
-            let is_recorded = desk.scribe.is_some();
+            let next = agent_task.core.poll_action(now);
+            let is_recorded = agent_task.recorder.is_some();
             if is_recorded && first.is_none() {
-                first = desk.core.last_evaluation().cloned();
+                first = agent_task.core.last_evaluation().cloned();
             }
             match next {
                 Some((id, action)) => {
@@ -258,15 +272,15 @@ impl World {
                     self.launch(vm, id, action);
                 }
                 None => {
-                    let output = first.map(|first| output_of(desk, &first, started));
-                    while desk.core.poll_observation().is_some() {}
-                    let (id, deadline) = (desk.id, desk.core.poll_deadline());
+                    let output = first.map(|first| output_of(agent_task, &first, started));
+                    while agent_task.core.poll_observation().is_some() {}
+                    let (id, deadline) = (agent_task.id, agent_task.core.poll_deadline());
                     if let Some(output) = output {
                         self.record_output(vm, &output);
                     }
                     self.desired_is_whole_units_in_bounds(vm);
                     self.core_counts_no_fault(vm);
-                    return self.set_alarm(Sleeper::Desk(vm, id), deadline);
+                    return self.set_alarm(Sleeper::AgentTask(vm, id), deadline);
                 }
             }
         }
@@ -307,9 +321,9 @@ impl World {
     fn ask_permit(&mut self, vm: usize, id: RequestId, request: PluginRequest) {
         let mut target = request.target;
         let is_first = self.vms[vm]
-            .desk
+            .agent_task
             .as_ref()
-            .is_some_and(|desk| desk.asked_at.is_none());
+            .is_some_and(|agent_task| agent_task.asked_at.is_none());
         if self.cheats(Sabotage::NoHeartbeat) && !is_first {
             return;
         }
@@ -322,20 +336,20 @@ impl World {
             last: request.last_permit,
             asked: target,
         });
-        let Some(desk) = self.vms[vm].desk.as_mut() else {
+        let Some(agent_task) = self.vms[vm].agent_task.as_mut() else {
             return;
         };
-        desk.asked_at = Some(self.now);
+        agent_task.asked_at = Some(self.now);
         let body = AgentRequest {
             proto_version: PROTO_VERSION,
-            pod: desk.pod.clone(),
+            pod: agent_task.pod.clone(),
             compute_unit: UNIT,
             resources: target,
             last_permit: request.last_permit,
             metrics: request.metrics,
         };
-        let desk = desk.id;
-        self.send_permit(vm, desk, id, body);
+        let agent_task = agent_task.id;
+        self.send_permit(vm, agent_task, id, body);
     }
 
     fn patch(&mut self, vm: usize, id: RequestId, mut request: NeonVmRequest) {
@@ -356,10 +370,10 @@ impl World {
             target: request.target,
         });
         let wall = self.wall();
-        let Some(desk) = self.vms[vm].desk.as_ref() else {
+        let Some(agent_task) = self.vms[vm].agent_task.as_ref() else {
             return;
         };
-        let slots = request.target.mem.0 / desk.core.vm().mem.slot_size.0.max(1);
+        let slots = request.target.mem.0 / agent_task.core.vm().mem.slot_size.0.max(1);
         let revision = RevisionWithTime {
             revision: request.revision,
             updated_at: wall,
@@ -369,9 +383,9 @@ impl World {
             {"op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots},
             {"op": "replace", "path": "/spec/targetRevision", "value": revision},
         ]);
-        let caller = Caller::Desk {
+        let caller = Caller::AgentTask {
             vm,
-            desk: desk.id,
+            agent_task: agent_task.id,
             id,
         };
         let operation = Operation::PatchVm(self.vms[vm].name.clone(), operations);
@@ -382,57 +396,67 @@ impl World {
         });
     }
 
-    pub(crate) fn patch_ended(&mut self, vm: usize, desk: u64, id: RequestId, answer: &Answer) {
-        if self.desk(vm, desk).is_none() {
+    pub(crate) fn patch_ended(
+        &mut self,
+        vm: usize,
+        agent_task: u64,
+        id: RequestId,
+        answer: &ApiResponse,
+    ) {
+        if self.agent_task(vm, agent_task).is_none() {
             return;
         }
         let result = match answer {
-            Answer::Object(object) => Ok(Some(object.version)),
-            Answer::Status(400..=499, _) => Err(Failure::NotApplied),
-            Answer::Status(..) | Answer::Nothing => Err(Failure::Unknown),
+            ApiResponse::Object(object) => Ok(Some(object.version)),
+            ApiResponse::Status(400..=499, _) => Err(Failure::NotApplied),
+            ApiResponse::Status(..) | ApiResponse::Nothing => Err(Failure::Unknown),
         };
         self.note(Note::PatchEnds {
             vm,
             worked: result.is_ok(),
         });
-        self.tell_desk(vm, CoreEvent::NeonVmDone(id, result));
+        self.tell_agent_task(vm, CoreEvent::NeonVmDone(id, result));
     }
 
     // ---- scrapes ----
 
-    pub(crate) fn scrape(&mut self, vm: usize, desk: u64) {
-        if self.desk(vm, desk).is_none() {
+    pub(crate) fn scrape(&mut self, vm: usize, agent_task: u64) {
+        if self.agent_task(vm, agent_task).is_none() {
             return;
         }
         let page = self.page_of(vm);
         let delay = self
-            .fate(Link::Scrape)
+            .delivery(Link::Scrape)
             .first()
             .filter(|delay| *delay < SCRAPE_PATIENCE);
         let page = page.filter(|_| delay.is_some() && !self.cheats(Sabotage::ShrinkBlind));
         self.after(
             delay.unwrap_or(SCRAPE_PATIENCE),
-            Event::Scraped { vm, desk, page },
+            Event::Scraped {
+                vm,
+                agent_task,
+                page,
+            },
         );
     }
 
     pub(crate) fn scraped(&mut self, vm: usize, id: u64, page: Option<SystemMetrics>) {
         let now = self.now;
-        if self.desk(vm, id).is_none() {
+        if self.agent_task(vm, id).is_none() {
             return;
         }
         self.heartbeats_are_never_missed(vm);
-        let Some(desk) = self.desk(vm, id) else {
+        let Some(agent_task) = self.agent_task(vm, id) else {
             return;
         };
         if let Some(page) = page {
-            desk.metrics_at = Some(now);
-            self.tell_desk(vm, CoreEvent::SystemMetrics(page));
+            agent_task.metrics_at = Some(now);
+            self.tell_agent_task(vm, CoreEvent::SystemMetrics(page));
         } else if self.cheats(Sabotage::ShrinkBlind) {
             let idle = SystemMetrics::default();
-            self.tell_desk(vm, CoreEvent::SystemMetrics(idle));
+            self.tell_agent_task(vm, CoreEvent::SystemMetrics(idle));
         }
-        self.after(SCRAPE_PERIOD, Event::Scrape { vm, desk: id });
+        self.after(SCRAPE_PERIOD, Event::Scrape { vm, agent_task: id });
     }
 
     // ---- the process ----
@@ -447,15 +471,15 @@ impl World {
         self.close_streams(Part::Agent(node));
         for vm in 0..self.vms.len() {
             if self.vms[vm]
-                .desk
+                .agent_task
                 .as_ref()
-                .is_some_and(|desk| desk.node == node)
+                .is_some_and(|agent_task| agent_task.node == node)
             {
                 // What was gathered and not written dies with the process.
-                if let Some(desk) = self.vms[vm].desk.as_mut() {
-                    desk.scribe = None;
+                if let Some(agent_task) = self.vms[vm].agent_task.as_mut() {
+                    agent_task.recorder = None;
                 }
-                self.close_desk(vm);
+                self.close_agent_task(vm);
             }
         }
         self.left.retain(|(of, _), _| *of != node);

@@ -8,11 +8,11 @@ use protocol::time::{Span, Timestamp};
 use serde_json::json;
 
 use crate::check::requested;
-use crate::dice::MILLION;
-use crate::event::{Answer, Call, Caller, Event, Operation};
-use crate::faults::{Fate, Link};
+use crate::event::{ApiResponse, Call, Caller, Event, Operation};
+use crate::faults::{Delivery, Link};
 use crate::journal::Note;
 use crate::options::Sabotage;
+use crate::rng::MILLION;
 use crate::store::{Kind, Object, Refused};
 use crate::world::World;
 
@@ -35,7 +35,7 @@ impl World {
     pub(crate) fn send_call(&mut self, call: Call) {
         let number = self.number();
         let (patience, latest) = match call.caller {
-            Caller::Desk { .. } => (AGENT_PATIENCE, AGENT_LATEST),
+            Caller::AgentTask { .. } => (AGENT_PATIENCE, AGENT_LATEST),
             Caller::Controller { .. } => (CONTROLLER_PATIENCE, CONTROLLER_PATIENCE),
             Caller::Write { of, .. } | Caller::Read { of, .. } | Caller::Bind { of, .. } => {
                 (self.patience_of(of.replica), SCHEDULER_LATEST)
@@ -43,21 +43,21 @@ impl World {
         };
         let deadline = self.now + patience;
         self.calls.insert(number, (call.caller, deadline));
-        if self.weather.api_is_away(self.now) {
+        if self.fault_schedule.api_is_away(self.now) {
             // Nobody listens there: that is known at once.
             return self.after(
                 Span::from_millis(1),
-                Event::CallAnswers(number, Answer::Nothing),
+                Event::CallAnswers(number, ApiResponse::Nothing),
             );
         }
         if call.target.is_some() && self.cheats(Sabotage::DeafApi) {
-            return self.put(deadline, Event::CallAnswers(number, Answer::Nothing));
+            return self.put(deadline, Event::CallAnswers(number, ApiResponse::Nothing));
         }
-        let fate = self.fate(Link::Api);
-        if fate == Fate::Lost {
+        let delivery = self.delivery(Link::Api);
+        if delivery == Delivery::Lost {
             return self.silence(number, deadline);
         }
-        if self.dice.chance(self.rates.stalled) {
+        if self.rng.chance(self.rates.stalled) {
             return self.stall(number, deadline, call);
         }
         if let Some(patch) = call.target {
@@ -66,16 +66,16 @@ impl World {
         }
         // Clients of this API do not repeat a patch by themselves; of what is conditional a
         // repetition does no harm.
-        if let (Fate::Twice(_, again), None) = (fate, call.target) {
+        if let (Delivery::Twice(_, again), None) = (delivery, call.target) {
             self.checks.is_repeated(&call.operation);
             self.after(
                 Span(again.0.min(latest.0)),
                 Event::CallArrives(0, Box::new(call.clone())),
             );
         }
-        let delay = Span(fate.first().unwrap_or_default().0.min(latest.0));
+        let delay = Span(delivery.first().unwrap_or_default().0.min(latest.0));
         if delay > patience {
-            self.put(deadline, Event::CallAnswers(number, Answer::Nothing));
+            self.put(deadline, Event::CallAnswers(number, ApiResponse::Nothing));
         }
         self.after(delay, Event::CallArrives(number, Box::new(call)));
     }
@@ -83,13 +83,13 @@ impl World {
     /// The caller will not get an answer: it learns so when the connection breaks, or when its
     /// patience ends.
     fn silence(&mut self, number: u64, deadline: Timestamp) {
-        let at = if self.dice.chance(MILLION / 2) {
+        let at = if self.rng.chance(MILLION / 2) {
             deadline
         } else {
-            let early = self.dice.millis(1, 500);
+            let early = self.rng.millis(1, 500);
             deadline.min(self.now + early)
         };
-        self.put(at, Event::CallAnswers(number, Answer::Nothing));
+        self.put(at, Event::CallAnswers(number, ApiResponse::Nothing));
     }
 
     pub(crate) fn call_arrives(&mut self, number: u64, call: Call) {
@@ -98,28 +98,28 @@ impl World {
             .calls
             .get(&number)
             .map_or(self.now, |(_, deadline)| *deadline);
-        if self.weather.api_is_away(self.now) {
+        if self.fault_schedule.api_is_away(self.now) {
             self.touch_target(&call);
             return self.silence(number, deadline);
         }
-        let broken = self.dice.chance(self.rates.broken);
-        let before = broken && self.dice.chance(MILLION / 2);
+        let broken = self.rng.chance(self.rates.broken);
+        let before = broken && self.rng.chance(MILLION / 2);
         let answer = if before {
-            Answer::Status(500, "the server fails before it acts".into())
+            ApiResponse::Status(500, "the server fails before it acts".into())
         } else {
             self.execute(&call)
         };
         self.touch_target(&call);
         let answer = if broken {
             self.tally.count("api 500");
-            Answer::Status(500, "the server fails".into())
+            ApiResponse::Status(500, "the server fails".into())
         } else {
             answer
         };
-        if let Answer::Status(status, _) = &answer {
-            self.note(Note::ApiRefused(call.operation.word(), *status));
+        if let ApiResponse::Status(status, _) = &answer {
+            self.note(Note::ApiRefused(call.operation.name(), *status));
         }
-        match self.fate(Link::Api).first() {
+        match self.delivery(Link::Api).first() {
             Some(delay) if self.now + delay < deadline => {
                 self.after(delay, Event::CallAnswers(number, answer));
             }
@@ -133,10 +133,11 @@ impl World {
         }
     }
 
-    pub(crate) fn execute(&mut self, call: &Call) -> Answer {
+    pub(crate) fn execute(&mut self, call: &Call) -> ApiResponse {
         let wall = self.wall();
-        if let (Caller::Desk { desk, .. }, Some((vm, size))) = (call.caller, call.target) {
-            self.patch_lands(vm, desk, size);
+        if let (Caller::AgentTask { agent_task, .. }, Some((vm, size))) = (call.caller, call.target)
+        {
+            self.patch_lands(vm, agent_task, size);
         }
         let store = &mut self.store;
         let result = match &call.operation {
@@ -150,7 +151,7 @@ impl World {
                 match (patched, another) {
                     (Err(Refused::Invalid(_)), Some(pod)) => {
                         self.tally.count("late sync refused");
-                        return Answer::Object(Object::clone(pod));
+                        return ApiResponse::Object(Object::clone(pod));
                     }
                     (patched, _) => patched,
                 }
@@ -171,43 +172,44 @@ impl World {
         };
         self.look_at_pod_writes(&call.operation, &result);
         match result {
-            Ok(object) => Answer::Object(object),
-            Err(Refused::NotFound) => Answer::Status(404, "not found".into()),
-            Err(Refused::Conflict) => Answer::Status(409, "conflict".into()),
-            Err(Refused::Invalid(why)) => Answer::Status(422, why),
+            Ok(object) => ApiResponse::Object(object),
+            Err(Refused::NotFound) => ApiResponse::Status(404, "not found".into()),
+            Err(Refused::Conflict) => ApiResponse::Status(409, "conflict".into()),
+            Err(Refused::Invalid(why)) => ApiResponse::Status(422, why),
         }
     }
 
     /// Changes what a pod requests, where the server does so at all: an older one does not know of
     /// it, a webhook or a quota of the namespace may have none of it.
-    fn resize_pod(&mut self, name: &str, ops: &[PatchOp]) -> Answer {
+    fn resize_pod(&mut self, name: &str, ops: &[PatchOp]) -> ApiResponse {
         let Some(vm) = self.vm_named(name) else {
-            return Answer::Status(404, "not found".into());
+            return ApiResponse::Status(404, "not found".into());
         };
-        if self.dice.chance(self.rates.refused) {
-            let last = self.dice.span(Span(0), REFUSES_FOR);
-            self.vms[vm].whims.refuses_until = (self.now + last).min(self.weather.storm_ends);
+        if self.rng.chance(self.rates.refused) {
+            let last = self.rng.span(Span(0), REFUSES_FOR);
+            self.vms[vm].guest_faults.refuses_until =
+                (self.now + last).min(self.fault_schedule.faults_end);
         }
-        if self.vms[vm].whims.refuses_until >= self.now {
+        if self.vms[vm].guest_faults.refuses_until >= self.now {
             self.tally.count("resize refused");
-            let status = [403, 404, 422][self.dice.index(3)];
-            return Answer::Status(status, "this pod is not resized".into());
+            let status = [403, 404, 422][self.rng.index(3)];
+            return ApiResponse::Status(status, "this pod is not resized".into());
         }
         match self.store.patch(Kind::Pod, name, &json!(ops)) {
             Ok(pod) => {
                 let size = requested(&pod);
                 self.note(Note::Requests { vm, size });
-                Answer::Object(pod)
+                ApiResponse::Object(pod)
             }
             Err(Refused::Invalid(why)) => {
                 // The client looks whether the pod has changed meanwhile.
                 let now = self.store.get(Kind::Pod, name);
                 let another = now.filter(|pod| rest_on_another(ops, pod.pod()));
-                another.map_or(Answer::Status(422, why), |pod| {
-                    Answer::Object(Object::clone(pod))
+                another.map_or(ApiResponse::Status(422, why), |pod| {
+                    ApiResponse::Object(Object::clone(pod))
                 })
             }
-            Err(_) => Answer::Status(404, "not found".into()),
+            Err(_) => ApiResponse::Status(404, "not found".into()),
         }
     }
 
@@ -232,12 +234,14 @@ impl World {
         }
     }
 
-    pub(crate) fn call_answers(&mut self, number: u64, answer: Answer) {
+    pub(crate) fn call_answers(&mut self, number: u64, answer: ApiResponse) {
         let Some((caller, _)) = self.calls.remove(&number) else {
             return;
         };
         match caller {
-            Caller::Desk { vm, desk, id } => self.patch_ended(vm, desk, id, &answer),
+            Caller::AgentTask { vm, agent_task, id } => {
+                self.patch_ended(vm, agent_task, id, &answer)
+            }
             Caller::Write { of, id } => self.scheduler_write_ended(of, id, &answer, false),
             Caller::Read { of, id } => self.scheduler_write_ended(of, id, &answer, true),
             Caller::Bind { of, id } => self.bind_ended(of, id, &answer),
@@ -260,7 +264,7 @@ impl World {
 }
 
 impl Operation {
-    fn word(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         match self {
             Self::PatchVm(..) => "patch vm",
             Self::PatchPod(..) => "patch pod",

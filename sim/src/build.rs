@@ -6,9 +6,9 @@ use protocol::time::Span;
 use protocol::units::{Bytes, MilliCpu, Resources};
 use serde_json::{Value, json};
 
-use crate::dice::{Dice, MILLION, Stream};
 use crate::event::Event;
 use crate::journal::Part;
+use crate::rng::{MILLION, Rng, Stream};
 use crate::store::{Kind, NAMESPACE};
 use crate::world::{Load, Vm, World};
 
@@ -27,21 +27,21 @@ pub(crate) fn node_name(node: usize) -> String {
 
 impl World {
     /// Everything there is before the first step.
-    pub(crate) fn build(&mut self, dice: &mut Dice) {
+    pub(crate) fn build(&mut self, rng: &mut Rng) {
         let (vms, nodes) = (self.options.vms, self.options.node_count());
         let mut bounds = Vec::new();
         for _ in 0..vms {
-            let min = dice.between(1, 3);
-            let max = dice.between(min + 1, LARGEST);
+            let min = rng.between(1, 3);
+            let max = rng.between(min + 1, LARGEST);
             bounds.push((
                 u32::try_from(min).unwrap_or(1),
                 u32::try_from(max).unwrap_or(1),
             ));
         }
-        self.build_nodes(dice, &bounds, nodes);
+        self.build_nodes(rng, &bounds, nodes);
         let mut settings = Settings::of(self.options.seed);
         for (vm, bounds) in bounds.iter().enumerate() {
-            let first = bounds.0 + u32::try_from(dice.below(2)).unwrap_or(0);
+            let first = bounds.0 + u32::try_from(rng.below(2)).unwrap_or(0);
             let mut object = vm_object(vm, *bounds, first);
             if let Some(text) = settings.next() {
                 object["metadata"]["annotations"] = json!({ ANNOTATION_CONFIG: text });
@@ -55,8 +55,8 @@ impl World {
                     milli: 100,
                     mib: 200,
                 },
-                whims: crate::world::Whims::default(),
-                desk: None,
+                guest_faults: crate::world::GuestFaults::default(),
+                agent_task: None,
                 task: None,
                 machine: None,
                 connections: std::collections::BTreeMap::new(),
@@ -64,7 +64,7 @@ impl World {
                 bound: String::new(),
                 bounds: *bounds,
             });
-            let first = dice.millis(1_000, 20_000);
+            let first = rng.millis(1_000, 20_000);
             self.after(first, Event::Load(vm));
         }
         self.checks.resize(vms, nodes);
@@ -74,21 +74,21 @@ impl World {
         let replicas = (0..self.schedulers.len()).map(Part::Scheduler);
         let parts = replicas.chain([Part::Controller]);
         for part in (0..nodes).map(Part::Agent).chain(parts) {
-            let delay = dice.span(Span(0), Span::from_millis(500));
+            let delay = rng.span(Span(0), Span::from_millis(500));
             self.after(delay, Event::Start(part));
         }
-        self.first_weather(dice);
+        self.first_fault_phase(rng);
     }
 
     /// Each node has room for the smallest size of all its share of VMs and for a part of what they
     /// may want beyond it; some have an odd rest that is no whole unit.
-    fn build_nodes(&mut self, dice: &mut Dice, bounds: &[(u32, u32)], nodes: usize) {
+    fn build_nodes(&mut self, rng: &mut Rng, bounds: &[(u32, u32)], nodes: usize) {
         let sum = |of: fn(&(u32, u32)) -> u32| bounds.iter().map(of).map(u64::from).sum::<u64>();
         let share = |units: u64| units.div_ceil(nodes as u64);
         let (least, most) = (share(sum(|b| b.0 + 1)), share(sum(|b| b.1)));
         for node in 0..nodes {
-            let units = least + 2 * LARGEST.min(6) + dice.below(most.saturating_sub(least).max(1));
-            let odd = dice.chance(MILLION / 3);
+            let units = least + 2 * LARGEST.min(6) + rng.below(most.saturating_sub(least).max(1));
+            let odd = rng.chance(MILLION / 3);
             let cpu = 250 * u32::try_from(units).unwrap_or(u32::MAX) + if odd { 130 } else { 0 };
             let mem = (units << 30) + if odd { 300 << 20 } else { 0 };
             let total = Resources {
@@ -111,23 +111,23 @@ impl World {
 /// How the VMs of a seed are to be scaled: by default, one unit at a time, or each with a calm of
 /// its own.
 struct Settings {
-    dice: Dice,
+    rng: Rng,
     kind: u64,
 }
 
 impl Settings {
     fn of(seed: u64) -> Self {
-        let mut dice = Dice::new(seed, Stream::Settings);
-        let kind = dice.below(4);
-        Self { dice, kind }
+        let mut rng = Rng::new(seed, Stream::Settings);
+        let kind = rng.below(4);
+        Self { rng, kind }
     }
 
     /// The annotation of the next VM.
     fn next(&mut self) -> Option<String> {
-        let dice = &mut self.dice;
+        let rng = &mut self.rng;
         let mut seconds = || {
-            if dice.chance(MILLION / 2) {
-                dice.below(LONGEST_CALM_S)
+            if rng.chance(MILLION / 2) {
+                rng.below(LONGEST_CALM_S)
             } else {
                 0
             }
@@ -139,8 +139,8 @@ impl Settings {
                     "downscaleHoldSeconds": seconds(),
                     "downscaleCooldownSeconds": seconds(),
                     "upscaleCooldownSeconds": seconds(),
-                    "downscaleMarginUnits": dice.below(5) as f64 / 4.0,
-                    "shrinkStep": if dice.chance(MILLION / 2) { "unit" } else { "whole" },
+                    "downscaleMarginUnits": rng.below(5) as f64 / 4.0,
+                    "shrinkStep": if rng.chance(MILLION / 2) { "unit" } else { "whole" },
                 });
                 Some(settings.to_string())
             }

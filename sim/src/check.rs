@@ -20,7 +20,7 @@
 //! | the core's own faults | [`World::core_counts_no_fault`] |
 
 mod asked;
-mod calm;
+mod convergence;
 mod names;
 mod requests;
 mod truth;
@@ -129,7 +129,7 @@ impl Checks {
 
     /// A task begins with a state of the object that says this size. While it is not the newest
     /// one, the change since is nobody's to the task, as one that lands later would be.
-    pub(crate) fn desk_opened(&mut self, vm: usize, size: Resources) {
+    pub(crate) fn agent_task_opened(&mut self, vm: usize, size: Resources) {
         let truth = &mut self.truth[vm];
         truth.permitted = size;
         let is_behind = size != truth.using;
@@ -219,7 +219,7 @@ mod tests {
         let mut world = World::new(Options::short(1, Level::None, 1));
         let truth = &mut world.checks.truth[0];
         (truth.using, truth.approved) = (units(2), Some(units(2)));
-        world.checks.desk_opened(0, units(2));
+        world.checks.agent_task_opened(0, units(2));
         world
     }
 
@@ -238,7 +238,7 @@ mod tests {
         let mut world = world();
         stray_patch(&mut world);
         world.order_holds(0);
-        world.checks.desk_opened(0, units(3));
+        world.checks.agent_task_opened(0, units(3));
         world.order_holds(0);
         world.checks.permitted(0, units(2));
         world.order_holds(0);
@@ -286,11 +286,11 @@ mod tests {
     fn a_task_that_begins_behind_the_object_is_not_blamed_for_what_it_cannot_know() {
         let mut world = world();
         stray_patch(&mut world);
-        world.checks.desk_opened(0, units(2));
+        world.checks.agent_task_opened(0, units(2));
         world.requests_never_report_less_than_is_used(0, units(2));
         assert_eq!(found(&mut world), None);
         // One that begins with what the object says is.
-        world.checks.desk_opened(0, units(3));
+        world.checks.agent_task_opened(0, units(3));
         world.requests_never_report_less_than_is_used(0, units(2));
         let report = Some("n05_requests_never_report_less_than_is_used");
         assert_eq!(found(&mut world), report);

@@ -16,10 +16,10 @@ use protocol::annotations::LABEL_VM_NAME;
 use protocol::time::{Span, Timestamp};
 use serde_json::json;
 
-use crate::event::{Answer, Call, Caller, Operation, Sleeper};
+use crate::event::{ApiResponse, Call, Caller, Operation, Sleeper};
 use crate::journal::Part;
 use crate::options::Sabotage;
-use crate::orders::Told;
+use crate::orders::RunnerCommand;
 use crate::store::{Change, Kind, Object};
 use crate::world::World;
 
@@ -31,7 +31,7 @@ const ACTIONS_AT_ONCE: usize = 64;
 pub struct ControllerPart {
     /// Whether it runs.
     pub up: bool,
-    /// Counts its lives.
+    /// Number of the controller's process. Each start raises it.
     pub epoch: u64,
     /// Pods its watch has shown, by name, with their uids.
     pods: BTreeMap<String, String>,
@@ -149,7 +149,7 @@ impl World {
     }
 
     fn open_task(&mut self, vm: usize) {
-        let seed = self.dice.below(u64::MAX);
+        let seed = self.rng.below(u64::MAX);
         let settings = Settings {
             true_requests: self.options.requests,
             ..Settings::one_machine()
@@ -219,10 +219,10 @@ impl World {
         };
         let operation = match action {
             Action::SetSize { pod, order, over } => {
-                return self.tell_runner(vm, pod, Told::Size(order, over), began);
+                return self.tell_runner(vm, pod, RunnerCommand::Size(order, over), began);
             }
             Action::PlugAhead { pod, wish } => {
-                return self.tell_runner(vm, pod, Told::Ahead(wish), began);
+                return self.tell_runner(vm, pod, RunnerCommand::Ahead(wish), began);
             }
             // Nothing migrates in this world.
             Action::ReadTaker { .. } => return self.answer(vm, kind, began, Reply::Taker(None)),
@@ -277,7 +277,7 @@ impl World {
         epoch: u64,
         kind: Doing,
         began: Moment,
-        answer: Answer,
+        answer: ApiResponse,
     ) {
         if epoch != self.controller.epoch {
             return;
@@ -295,18 +295,18 @@ impl World {
                 .unwrap_or_default()
         };
         let result = match answer {
-            Answer::Object(object) if about_vm => Ok(Reply::Vm(Box::new(object.vm().clone()))),
-            Answer::Object(object) => Ok(Reply::Pod(Box::new(object.pod().clone()))),
-            Answer::Status(404, _) if about_vm => Err(Refusal::Gone),
+            ApiResponse::Object(object) if about_vm => Ok(Reply::Vm(Box::new(object.vm().clone()))),
+            ApiResponse::Object(object) => Ok(Reply::Pod(Box::new(object.pod().clone()))),
+            ApiResponse::Status(404, _) if about_vm => Err(Refusal::Gone),
             // Not found is the subresource or the pod, so it says nothing of the pod.
-            Answer::Status(404, _) if !matches!(kind, Doing::CreatePod | Doing::ResizePod) => {
+            ApiResponse::Status(404, _) if !matches!(kind, Doing::CreatePod | Doing::ResizePod) => {
                 Ok(Reply::PodGone(pod_name()))
             }
-            Answer::Status(409, _) if about_vm => Err(Refusal::Conflict),
-            Answer::Status(status, why) => {
+            ApiResponse::Status(409, _) if about_vm => Err(Refusal::Conflict),
+            ApiResponse::Status(status, why) => {
                 failed(why, (400..500).contains(&status) && status != 429)
             }
-            Answer::Nothing => failed("no answer".into(), false),
+            ApiResponse::Nothing => failed("no answer".into(), false),
         };
         if kind == Doing::ResizePod {
             self.resize_ended(vm, &result);

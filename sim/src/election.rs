@@ -9,7 +9,7 @@ use scheduler::core::lease::LeaseSeen;
 use scheduler::core::{Core, Settings};
 
 use crate::api::SCHEDULER_PATIENCE;
-use crate::event::{Event, Life, Sleeper};
+use crate::event::{Event, Incarnation, Sleeper};
 use crate::faults::Link;
 use crate::journal::{Note, Part};
 use crate::options::Sabotage;
@@ -43,7 +43,7 @@ pub(crate) enum LeaseCall {
 
 /// How such a call ended.
 #[derive(Debug, Clone)]
-pub(crate) enum LeaseAnswer {
+pub(crate) enum LeaseResponse {
     /// It was read; nothing: there is none.
     Read(Option<LeaseState>),
     /// It was written, and is this now.
@@ -108,16 +108,16 @@ impl World {
         if self.schedulers.len() == 1 {
             return self.crash(Part::Scheduler(0), pause);
         }
-        let replica = self.dice.index(self.schedulers.len());
-        match self.dice.below(3) {
+        let replica = self.rng.index(self.schedulers.len());
+        match self.rng.below(3) {
             0 => self.crash(Part::Scheduler(replica), pause),
-            _ => self.retire(self.life(replica)),
+            _ => self.retire(self.incarnation(replica)),
         }
     }
 
     /// A replica's process is told to end: it begins nothing more, and gives the Lease up when what
     /// it began has ended.
-    fn retire(&mut self, of: Life) {
+    fn retire(&mut self, of: Incarnation) {
         let now = self.now;
         if !self.lives(of) {
             return;
@@ -153,7 +153,7 @@ impl World {
         if let Some(leaves) = election.leaves {
             if election.elector.has_left() || now >= leaves + HAND_OVER {
                 self.crash_scheduler(replica);
-                let pause = self.dice.millis(100, 5_000);
+                let pause = self.rng.millis(100, 5_000);
                 self.after(pause, Event::Start(Part::Scheduler(replica)));
             }
             return;
@@ -172,7 +172,7 @@ impl World {
 
     /// Takes part in the election, as far as it comes without an answer.
     pub(crate) fn drive_election(&mut self, replica: usize) {
-        let of = self.life(replica);
+        let of = self.incarnation(replica);
         for _ in 0..STEPS_AT_ONCE {
             self.go_on_retiring(replica);
             let now = self.now;
@@ -203,38 +203,38 @@ impl World {
         );
     }
 
-    fn send_lease_call(&mut self, of: Life, call: LeaseCall) {
+    fn send_lease_call(&mut self, of: Incarnation, call: LeaseCall) {
         let id = self.number();
         if let Some(election) = self.schedulers[of.replica].election.as_mut() {
             election.flight = Some(id);
         }
-        let end = Event::LeaseAnswers(of, id, LeaseAnswer::Failed);
+        let end = Event::LeaseAnswers(of, id, LeaseResponse::Failed);
         self.after(SCHEDULER_PATIENCE, end);
-        if let Some(delay) = self.fate(Link::Api).first() {
+        if let Some(delay) = self.delivery(Link::Api).first() {
             let delay = Span(delay.0.min(LATEST.0));
             self.after(delay, Event::LeaseArrives(of, id, call));
         }
     }
 
     /// The API server reads or writes the Lease, whether or not its caller is still there.
-    pub(crate) fn lease_arrives(&mut self, of: Life, id: u64, call: LeaseCall) {
-        if self.weather.api_is_away(self.now) {
+    pub(crate) fn lease_arrives(&mut self, of: Incarnation, id: u64, call: LeaseCall) {
+        if self.fault_schedule.api_is_away(self.now) {
             return;
         }
         let answer = match call {
-            LeaseCall::Read => LeaseAnswer::Read(self.lease.clone()),
+            LeaseCall::Read => LeaseResponse::Read(self.lease.clone()),
             LeaseCall::Write(write) => self.write_lease(write),
         };
-        if let Some(delay) = self.fate(Link::Api).first() {
+        if let Some(delay) = self.delivery(Link::Api).first() {
             self.after(delay, Event::LeaseAnswers(of, id, answer));
         }
     }
 
     /// A write is conditional on the version that was seen.
-    fn write_lease(&mut self, write: LeaseWrite) -> LeaseAnswer {
+    fn write_lease(&mut self, write: LeaseWrite) -> LeaseResponse {
         let version = self.lease.as_ref().map(|lease| lease.version);
         if write.base != version {
-            return LeaseAnswer::Failed;
+            return LeaseResponse::Failed;
         }
         let state = LeaseState {
             version: version.unwrap_or(0) + 1,
@@ -242,19 +242,19 @@ impl World {
         };
         self.lease = Some(state.clone());
         for replica in 0..self.schedulers.len() {
-            let delay = self.fate(Link::Watch).first();
+            let delay = self.delivery(Link::Watch).first();
             let at = self.now + delay.unwrap_or(Span::from_secs(1));
-            let of = self.life(replica);
+            let of = self.incarnation(replica);
             if let Some(election) = self.schedulers[replica].election.as_mut() {
                 let at = at.max(election.told);
                 election.told = at;
                 self.put(at, Event::LeaseSeen(of, state.clone()));
             }
         }
-        LeaseAnswer::Written(state)
+        LeaseResponse::Written(state)
     }
 
-    pub(crate) fn lease_answers(&mut self, of: Life, id: u64, answer: LeaseAnswer) {
+    pub(crate) fn lease_answers(&mut self, of: Incarnation, id: u64, answer: LeaseResponse) {
         let now = self.now;
         if !self.lives(of) {
             return;
@@ -265,9 +265,9 @@ impl World {
         };
         election.flight = None;
         let told = match answer {
-            LeaseAnswer::Read(state) => election.elector.seen(now, state),
-            LeaseAnswer::Written(state) => election.elector.written(now, state),
-            LeaseAnswer::Failed => {
+            LeaseResponse::Read(state) => election.elector.seen(now, state),
+            LeaseResponse::Written(state) => election.elector.written(now, state),
+            LeaseResponse::Failed => {
                 election.elector.failed(now);
                 None
             }
@@ -275,7 +275,7 @@ impl World {
         self.tell_lease(of.replica, told);
     }
 
-    pub(crate) fn lease_seen(&mut self, of: Life, state: LeaseState) {
+    pub(crate) fn lease_seen(&mut self, of: Incarnation, state: LeaseState) {
         let now = self.now;
         if !self.lives(of) {
             return;

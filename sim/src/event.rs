@@ -11,9 +11,9 @@ use protocol::units::Resources;
 use scheduler::core::elect::LeaseState;
 use serde_json::Value;
 
-use crate::election::{LeaseAnswer, LeaseCall};
+use crate::election::{LeaseCall, LeaseResponse};
 use crate::journal::Part;
-use crate::orders::{Asked, Told};
+use crate::orders::{CommandOrigin, RunnerCommand};
 use crate::store::{Change, Kind, Object};
 
 /// Who follows which kind of object.
@@ -29,7 +29,7 @@ pub struct Reader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sleeper {
     /// The agent's task of a VM.
-    Desk(usize, u64),
+    AgentTask(usize, u64),
     Scheduler(usize, u64),
     /// A scheduler's part in the election.
     Election(usize, u64),
@@ -39,12 +39,12 @@ pub(crate) enum Sleeper {
     Monitor(usize, u64),
 }
 
-/// One life of a scheduler's replica.
+/// One process of a scheduler's replica, from its start to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Life {
+pub struct Incarnation {
     /// Number of the replica, from 0.
     pub replica: usize,
-    /// Counts its lives.
+    /// Number of the process within the replica. Each start raises it.
     pub epoch: u64,
 }
 
@@ -52,13 +52,17 @@ pub struct Life {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caller {
     /// An agent's task patches its VM.
-    Desk { vm: usize, desk: u64, id: RequestId },
+    AgentTask {
+        vm: usize,
+        agent_task: u64,
+        id: RequestId,
+    },
     /// A scheduler writes a VM.
-    Write { of: Life, id: u64 },
+    Write { of: Incarnation, id: u64 },
     /// A scheduler reads a VM.
-    Read { of: Life, id: u64 },
+    Read { of: Incarnation, id: u64 },
     /// A scheduler binds a pod.
-    Bind { of: Life, id: u64 },
+    Bind { of: Incarnation, id: u64 },
     /// The controller, about a VM.
     Controller {
         vm: usize,
@@ -92,7 +96,7 @@ pub(crate) enum Operation {
 
 /// How a call of the API server ended, as its caller sees it.
 #[derive(Debug, Clone)]
-pub(crate) enum Answer {
+pub(crate) enum ApiResponse {
     /// The object as it is now.
     Object(Object),
     /// A refusal with its status.
@@ -146,15 +150,15 @@ pub(crate) enum Event {
     /// A call reaches the API server.
     CallArrives(u64, Box<Call>),
     /// Its answer reaches the caller.
-    CallAnswers(u64, Answer),
+    CallAnswers(u64, ApiResponse),
     /// A call arrives that its caller gave up long ago.
     StalledCall(Box<Call>),
     /// A call about the Lease reaches the API server.
-    LeaseArrives(Life, u64, LeaseCall),
+    LeaseArrives(Incarnation, u64, LeaseCall),
     /// Its answer reaches the caller.
-    LeaseAnswers(Life, u64, LeaseAnswer),
+    LeaseAnswers(Incarnation, u64, LeaseResponse),
     /// The watch of the Lease tells of a state.
-    LeaseSeen(Life, LeaseState),
+    LeaseSeen(Incarnation, LeaseState),
     /// A permit request reaches the scheduler.
     PermitArrives(u64, Box<AgentRequest>),
     /// Its answer reaches the agent.
@@ -164,7 +168,7 @@ pub(crate) enum Event {
     /// The agent's task tries to reach the monitor.
     Dial {
         vm: usize,
-        desk: u64,
+        agent_task: u64,
     },
     /// The monitor has a new connection.
     GuestLinked {
@@ -207,12 +211,12 @@ pub(crate) enum Event {
     /// The agent's task scrapes the guest.
     Scrape {
         vm: usize,
-        desk: u64,
+        agent_task: u64,
     },
     /// The page is there.
     Scraped {
         vm: usize,
-        desk: u64,
+        agent_task: u64,
         page: Option<SystemMetrics>,
     },
     /// A reply of QEMU or guest to the runner.
@@ -224,7 +228,7 @@ pub(crate) enum Event {
     /// A call to the monitor could not be sent.
     CallNotSent {
         vm: usize,
-        desk: u64,
+        agent_task: u64,
         id: RequestId,
         up: bool,
     },
@@ -244,13 +248,13 @@ pub(crate) enum Event {
     },
     /// What the controller tells a runner reaches it.
     OrderArrives {
-        asked: Asked,
+        origin: CommandOrigin,
         pod: String,
-        told: Told,
+        command: RunnerCommand,
     },
     /// Its answer reaches the controller, or there is none in time.
     OrderAnswers {
-        asked: Asked,
+        origin: CommandOrigin,
         answer: Option<Result<Box<RunnerState>, String>>,
     },
     /// The node works on a pod.
@@ -262,12 +266,12 @@ pub(crate) enum Event {
     /// A guest's load changes.
     Load(usize),
     /// Something goes wrong.
-    Mischief,
+    InjectFault,
     /// A crashed part starts again.
     Start(Part),
-    Calm,
-    /// All must be where it should be; then the next storm.
-    Judge,
+    Quiesce,
+    /// The world must have converged. Then the next fault phase begins.
+    CheckConverged,
 }
 
 impl Event {
@@ -277,7 +281,7 @@ impl Event {
         const NONE: usize = usize::MAX;
         match self {
             Self::Wake(
-                Sleeper::Desk(vm, _)
+                Sleeper::AgentTask(vm, _)
                 | Sleeper::Controller(vm, _)
                 | Sleeper::Runner(vm, _)
                 | Sleeper::Monitor(vm, _),
@@ -310,14 +314,14 @@ impl Event {
             Self::CpusSettle { vm, .. } => ("cpus settle", *vm),
             Self::MemoryMoves { vm, .. } => ("memory moves", *vm),
             Self::News { vm, .. } => ("news", *vm),
-            Self::OrderArrives { asked, .. } => ("order arrives", asked.vm),
-            Self::OrderAnswers { asked, .. } => ("order answers", asked.vm),
+            Self::OrderArrives { origin, .. } => ("order arrives", origin.vm),
+            Self::OrderAnswers { origin, .. } => ("order answers", origin.vm),
             Self::Chore { vm, .. } => ("chore", *vm),
             Self::Load(vm) => ("load", *vm),
-            Self::Mischief => ("mischief", NONE),
+            Self::InjectFault => ("mischief", NONE),
             Self::Start(..) => ("start", NONE),
-            Self::Calm => ("calm", NONE),
-            Self::Judge => ("judge", NONE),
+            Self::Quiesce => ("calm", NONE),
+            Self::CheckConverged => ("judge", NONE),
         }
     }
 }

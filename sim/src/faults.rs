@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use protocol::time::Span;
 
-use crate::dice::Dice;
 use crate::options::Level;
+use crate::rng::Rng;
 
 /// A link between two parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,7 +25,7 @@ pub enum Link {
 }
 
 impl Link {
-    const fn words(self) -> [&'static str; 3] {
+    const fn fault_names(self) -> [&'static str; 3] {
         match self {
             Self::Api => ["api lost", "api late", "api twice"],
             Self::Permit => ["permit lost", "permit late", "permit twice"],
@@ -39,7 +39,7 @@ impl Link {
 
 /// What becomes of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum Delivery {
     /// It never arrives.
     Lost,
     /// It arrives after this long.
@@ -48,7 +48,7 @@ pub enum Fate {
     Twice(Span, Span),
 }
 
-impl Fate {
+impl Delivery {
     /// When it first arrives.
     #[must_use]
     pub fn first(self) -> Option<Span> {
@@ -79,7 +79,7 @@ pub struct Rates {
     /// The longest a late message takes.
     pub latest: Span,
     /// Mean pause between two mischiefs; none if zero.
-    pub mischief: Span,
+    pub fault_pause: Span,
 }
 
 /// The rates of a level.
@@ -94,7 +94,7 @@ pub fn rates(level: Level) -> Rates {
         gap: 0,
         refused: 0,
         latest: Span(0),
-        mischief: Span(0),
+        fault_pause: Span(0),
     };
     match level {
         Level::None => calm,
@@ -107,7 +107,7 @@ pub fn rates(level: Level) -> Rates {
             gap: 200,
             refused: 5_000,
             latest: Span::from_secs(2),
-            mischief: Span::from_secs(60),
+            fault_pause: Span::from_secs(60),
         },
         Level::Heavy => Rates {
             lost: 20_000,
@@ -118,7 +118,7 @@ pub fn rates(level: Level) -> Rates {
             gap: 3_000,
             refused: 30_000,
             latest: Span::from_secs(6),
-            mischief: Span::from_secs(6),
+            fault_pause: Span::from_secs(6),
         },
     }
 }
@@ -153,23 +153,23 @@ impl Tally {
 }
 
 /// Decides over a message.
-pub fn fate(dice: &mut Dice, rates: &Rates, tally: &mut Tally, link: Link) -> Fate {
-    let [lost, late, twice] = link.words();
-    let quick = dice.span(Span(200), Span::from_millis(3));
-    if dice.chance(rates.lost) {
+pub fn delivery(rng: &mut Rng, rates: &Rates, tally: &mut Tally, link: Link) -> Delivery {
+    let [lost, late, twice] = link.fault_names();
+    let quick = rng.span(Span(200), Span::from_millis(3));
+    if rng.chance(rates.lost) {
         tally.count(lost);
-        return Fate::Lost;
+        return Delivery::Lost;
     }
-    let delay = if dice.chance(rates.late) {
+    let delay = if rng.chance(rates.late) {
         tally.count(late);
-        dice.span(quick, rates.latest)
+        rng.span(quick, rates.latest)
     } else {
         quick
     };
-    if dice.chance(rates.twice) {
+    if rng.chance(rates.twice) {
         tally.count(twice);
-        let more = dice.span(Span(100), rates.latest.max(Span(200)));
-        return Fate::Twice(delay, Span(delay.0 + more.0));
+        let more = rng.span(Span(100), rates.latest.max(Span(200)));
+        return Delivery::Twice(delay, Span(delay.0 + more.0));
     }
-    Fate::After(delay)
+    Delivery::After(delay)
 }

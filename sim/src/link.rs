@@ -9,11 +9,11 @@ use protocol::monitor::{
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
-use crate::dice::MILLION;
 use crate::event::{Event, Sleeper};
 use crate::faults::Link;
 use crate::journal::Note;
 use crate::monitor::Wants;
+use crate::rng::MILLION;
 use crate::world::World;
 
 /// An answer that takes longer is none (`monitor.responseTimeoutSeconds`).
@@ -30,7 +30,7 @@ const ACTIONS_AT_ONCE: usize = 64;
 /// A connection, as both ends see it.
 #[derive(Debug, Default)]
 pub struct Connection {
-    desk: u64,
+    agent_task: u64,
     next_id: u64,
     waiting: BTreeMap<u64, (RequestId, bool)>,
     to_guest: Timestamp,
@@ -40,21 +40,24 @@ pub struct Connection {
 }
 
 impl World {
-    pub(crate) fn dial(&mut self, vm: usize, desk: u64) {
+    pub(crate) fn dial(&mut self, vm: usize, agent_task: u64) {
         let now = self.now;
-        let Some(task) = self.desk(vm, desk).filter(|task| task.connection.is_none()) else {
+        let Some(task) = self
+            .agent_task(vm, agent_task)
+            .filter(|task| task.connection.is_none())
+        else {
             return;
         };
         task.dialled_at = now;
         let connection = self.number();
         let fresh = Connection {
-            desk,
+            agent_task,
             next_id: AGENT_FIRST_ID,
             ..Connection::default()
         };
         self.vms[vm].connections.insert(connection, fresh);
-        let absent = self.vms[vm].whims.absent_until > now || !self.has_monitor(vm);
-        match self.fate(Link::Monitor).first().filter(|_| !absent) {
+        let absent = self.vms[vm].guest_faults.absent_until > now || !self.has_monitor(vm);
+        match self.delivery(Link::Monitor).first().filter(|_| !absent) {
             Some(delay) if delay < CONNECT_PATIENCE => {
                 self.after(delay, Event::GuestLinked { vm, connection });
             }
@@ -96,7 +99,7 @@ impl World {
         self.monitor_counts(vm);
         self.checks.reconnected(vm, memory);
         let delay = self
-            .fate(Link::Monitor)
+            .delivery(Link::Monitor)
             .first()
             .unwrap_or(Span::from_millis(1));
         if let Some(held) = self.vms[vm].connections.get_mut(&connection) {
@@ -114,22 +117,22 @@ impl World {
         else {
             return;
         };
-        let desk = held.desk;
-        let Some(task) = self.desk(vm, desk) else {
+        let agent_task = held.agent_task;
+        let Some(task) = self.agent_task(vm, agent_task) else {
             return;
         };
         task.connection = Some(connection);
         self.note(Note::MonitorUp { vm, connection });
-        self.tell_desk(vm, CoreEvent::MonitorActive);
+        self.tell_agent_task(vm, CoreEvent::MonitorActive);
     }
 
     // ---- calls of the agent ----
 
     pub(crate) fn call_monitor(&mut self, vm: usize, id: RequestId, size: Resources, up: bool) {
-        let Some((desk, connection)) = self.vms[vm]
-            .desk
+        let Some((agent_task, connection)) = self.vms[vm]
+            .agent_task
             .as_ref()
-            .map(|desk| (desk.id, desk.connection))
+            .map(|agent_task| (agent_task.id, agent_task.connection))
         else {
             return;
         };
@@ -140,7 +143,15 @@ impl World {
                 .map(|held| (number, held))
         });
         let Some((connection, held)) = held else {
-            return self.after(Span(0), Event::CallNotSent { vm, desk, id, up });
+            return self.after(
+                Span(0),
+                Event::CallNotSent {
+                    vm,
+                    agent_task,
+                    id,
+                    up,
+                },
+            );
         };
         let number = held.next_id;
         held.next_id += 2;
@@ -178,16 +189,16 @@ impl World {
         }
     }
 
-    pub(crate) fn call_not_sent(&mut self, vm: usize, desk: u64, id: RequestId, up: bool) {
-        if self.desk(vm, desk).is_some() {
-            self.tell_desk(vm, done(id, up, Err(Failure::NotApplied)));
+    pub(crate) fn call_not_sent(&mut self, vm: usize, agent_task: u64, id: RequestId, up: bool) {
+        if self.agent_task(vm, agent_task).is_some() {
+            self.tell_agent_task(vm, done(id, up, Err(Failure::NotApplied)));
         }
     }
 
     /// When a frame sent now arrives: never before those sent earlier. A lost one ends the
     /// connection.
     fn frame_time(&mut self, vm: usize, connection: u64, to_guest: bool) -> Option<Timestamp> {
-        let delay = self.fate(Link::Monitor).first()?;
+        let delay = self.delivery(Link::Monitor).first()?;
         let now = self.now;
         let held = self.vms[vm].connections.get_mut(&connection)?;
         let last = if to_guest {
@@ -204,16 +215,16 @@ impl World {
             return;
         };
         if let Some((request, up)) = held.waiting.remove(&id) {
-            self.tell_desk(vm, done(request, up, Err(Failure::Unknown)));
+            self.tell_agent_task(vm, done(request, up, Err(Failure::Unknown)));
         }
     }
 
     pub(crate) fn tell_agent(&mut self, vm: usize, connection: u64, frame: &MonitorFrame) {
         let now = self.now;
         let is_current = self.vms[vm]
-            .desk
+            .agent_task
             .as_ref()
-            .is_some_and(|desk| desk.connection == Some(connection));
+            .is_some_and(|agent_task| agent_task.connection == Some(connection));
         let Some(held) = self.vms[vm]
             .connections
             .get_mut(&connection)
@@ -232,7 +243,7 @@ impl World {
             {
                 held.wished_at = Some(now);
                 self.note(Note::MonitorWants { vm });
-                self.tell_desk(vm, CoreEvent::MonitorUpscaleRequested(Wish::default()));
+                self.tell_agent_task(vm, CoreEvent::MonitorUpscaleRequested(Wish::default()));
             }
             return;
         }
@@ -254,7 +265,7 @@ impl World {
             }
             _ => done(request, up, Err(Failure::Unknown)),
         };
-        self.tell_desk(vm, event);
+        self.tell_agent_task(vm, event);
     }
 
     // ---- the end of a connection ----
@@ -262,7 +273,7 @@ impl World {
     /// The agent's end goes; the monitor hears of it.
     pub(crate) fn hang_up(&mut self, vm: usize, connection: u64) {
         self.vms[vm].connections.remove(&connection);
-        let delay = self.dice.millis(1, 20);
+        let delay = self.rng.millis(1, 20);
         self.after(delay, Event::GuestUnlinked { vm, connection });
     }
 
@@ -274,7 +285,7 @@ impl World {
         if std::mem::replace(&mut held.is_broken, true) {
             return;
         }
-        let (guest, agent) = (self.dice.millis(1, 800), self.dice.millis(1, 800));
+        let (guest, agent) = (self.rng.millis(1, 800), self.rng.millis(1, 800));
         self.after(guest, Event::GuestUnlinked { vm, connection });
         self.after(agent, Event::AgentUnlinked { vm, connection });
     }
@@ -295,8 +306,8 @@ impl World {
         let Some(held) = self.vms[vm].connections.remove(&connection) else {
             return;
         };
-        let desk = held.desk;
-        let Some(task) = self.desk(vm, desk) else {
+        let agent_task = held.agent_task;
+        let Some(task) = self.agent_task(vm, agent_task) else {
             return;
         };
         task.connection = None;
@@ -304,13 +315,13 @@ impl World {
         self.note(Note::MonitorDown { vm, connection });
         // The ends of calls under way reach the task before the end of the connection, or are
         // dropped after it.
-        if self.dice.chance(MILLION / 2) {
+        if self.rng.chance(MILLION / 2) {
             for (request, up) in held.waiting.into_values() {
-                self.tell_desk(vm, done(request, up, Err(Failure::Unknown)));
+                self.tell_agent_task(vm, done(request, up, Err(Failure::Unknown)));
             }
         }
-        self.tell_desk(vm, CoreEvent::MonitorReset);
-        self.put(next.max(self.now), Event::Dial { vm, desk });
+        self.tell_agent_task(vm, CoreEvent::MonitorReset);
+        self.put(next.max(self.now), Event::Dial { vm, agent_task });
     }
 
     // ---- the monitor ----
@@ -324,18 +335,18 @@ impl World {
     }
 
     pub(crate) fn drive_monitor(&mut self, vm: usize) {
-        let (now, whims) = (self.now, self.vms[vm].whims);
+        let (now, guest_faults) = (self.now, self.vms[vm].guest_faults);
         let used = self
             .used_as_shown(vm)
-            .filter(|_| whims.unreadable_until <= now);
+            .filter(|_| guest_faults.unreadable_until <= now);
         for _ in 0..ACTIONS_AT_ONCE {
             let machine = self.vms[vm].machine.as_mut();
             let Some(monitor) = machine.and_then(|machine| machine.monitor.as_mut()) else {
                 return;
             };
-            if whims.frozen_until > now {
+            if guest_faults.frozen_until > now {
                 let id = monitor.id;
-                return self.set_alarm(Sleeper::Monitor(vm, id), Some(whims.frozen_until));
+                return self.set_alarm(Sleeper::Monitor(vm, id), Some(guest_faults.frozen_until));
             }
             if let Some((connection, text)) = monitor.inbox.pop_front() {
                 monitor.core.received(now, connection, text);

@@ -25,9 +25,9 @@ use protocol::units::{Bytes, MilliCpu};
 
 use crate::event::{Event, PodId, Sleeper};
 use crate::journal::Note;
-use crate::leave::QuotaLeave;
 use crate::monitor::GuestMonitor;
 use crate::options::Sabotage;
+use crate::quota_bound::QuotaBound;
 use crate::world::World;
 
 /// What the guest's kernel keeps of its memory.
@@ -82,7 +82,7 @@ pub struct Machine {
     /// Process in the guest; `None` until the guest is up, and while it is crashed.
     pub monitor: Option<MonitorProcess>,
     /// What its quota may be.
-    pub(crate) leave: QuotaLeave,
+    pub(crate) quota_bound: QuotaBound,
     /// What a runner writes down for the next one.
     pub(crate) budget: Option<PlugBudget>,
     order: Option<SizeOrder>,
@@ -133,7 +133,7 @@ impl Machine {
             state,
             runner: None,
             monitor: None,
-            leave: QuotaLeave::at_boot(shape.initial.cpu),
+            quota_bound: QuotaBound::at_boot(shape.initial.cpu),
             budget: shape.budget,
             order: None,
             orders: 0,
@@ -185,7 +185,7 @@ impl Machine {
     /// (`neonvm-shim/runner/src/core/quota.rs`).
     #[must_use]
     pub fn cpu_time(&self) -> MilliCpu {
-        if self.ended.is_some() || self.leave.boots {
+        if self.ended.is_some() || self.quota_bound.boots {
             return MilliCpu(0);
         }
         let online = MilliCpu(self.online.saturating_mul(1000));
@@ -275,7 +275,7 @@ impl World {
             return;
         };
         let sizer = machine.sizer(!machine.is_up, now);
-        machine.leave.taken_over(machine.is_up);
+        machine.quota_bound.taken_over(machine.is_up);
         machine.runner = Some(RunnerProcess {
             id,
             sizer,
@@ -312,7 +312,7 @@ impl World {
         let is_up = matches!(event, SizerEvent::Guest(_));
         runner.sizer.handle(now, event);
         if is_up && let Some(machine) = self.vms[vm].machine.as_mut() {
-            machine.leave.boots = false;
+            machine.quota_bound.boots = false;
         }
         self.drive_runner(vm);
     }
@@ -331,7 +331,7 @@ impl World {
         let is_held = machine.order.as_ref() == Some(&order);
         machine.orders = overtaken::count(machine.orders, over, is_held)?;
         if !is_held {
-            machine.leave.ordered(order.cpu, now);
+            machine.quota_bound.ordered(order.cpu, now);
         }
         machine.order = Some(order.clone());
         if let Some(runner) = machine.runner.as_mut() {
@@ -373,7 +373,7 @@ impl World {
             };
             let id = runner.id;
             if let Some(event) = self.obey(vm, action) {
-                let delay = self.dice.span(Span(300), Span::from_millis(2));
+                let delay = self.rng.span(Span(300), Span::from_millis(2));
                 self.after(
                     delay,
                     Event::Reply {
@@ -389,7 +389,7 @@ impl World {
 
     /// QEMU and guest do what they are told.
     fn obey(&mut self, vm: usize, action: Action) -> Option<SizerEvent> {
-        let broken = self.dice.chance(self.rates.broken);
+        let broken = self.rng.chance(self.rates.broken);
         let machine = self.vms[vm].machine.as_mut()?;
         let id = machine.id;
         let failure = |command: &str| QmpFailure {
@@ -424,7 +424,7 @@ impl World {
                     machine.plugged[index] = true;
                     machine.leaving.retain(|leaving| *leaving != index);
                 }
-                let delay = self.dice.millis(5, 60);
+                let delay = self.rng.millis(5, 60);
                 self.after(delay, Event::CpusSettle { vm, machine: id });
                 Some(SizerEvent::CpuCommand(Ok(())))
             }
@@ -433,7 +433,7 @@ impl World {
             }
             Action::Unplug { ids } => {
                 machine.leaving = machine.places(&ids);
-                let delay = self.dice.millis(20, 300);
+                let delay = self.rng.millis(20, 300);
                 self.after(delay, Event::CpusSettle { vm, machine: id });
                 Some(SizerEvent::CpuCommand(Ok(())))
             }
@@ -451,7 +451,7 @@ impl World {
             }
             Action::SetGuestCpus(count) => {
                 machine.told = Some(count);
-                let delay = self.dice.millis(5, 60);
+                let delay = self.rng.millis(5, 60);
                 self.after(delay, Event::CpusSettle { vm, machine: id });
                 Some(SizerEvent::GuestTold)
             }
@@ -549,7 +549,7 @@ impl World {
     }
 
     pub(crate) fn cpus_settle(&mut self, vm: usize, id: u64) {
-        let clings = self.vms[vm].whims.clings_until > self.now;
+        let clings = self.vms[vm].guest_faults.clings_until > self.now;
         let keeps = self.cheats(Sabotage::KeepAhead);
         let Some(machine) = self.vms[vm]
             .machine

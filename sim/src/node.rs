@@ -12,11 +12,11 @@ use protocol::time::Span;
 use protocol::vm::Guest;
 use serde_json::json;
 
-use crate::dice::MILLION;
 use crate::event::{Chore, Event, PodId};
 use crate::journal::{Note, Part};
 use crate::machine::{Machine, MonitorProcess};
 use crate::monitor::GuestMonitor;
+use crate::rng::MILLION;
 use crate::store::{Change, Kind, Object};
 use crate::watch::number_of;
 use crate::world::World;
@@ -62,7 +62,7 @@ impl World {
             .as_ref()
             .is_some_and(|machine| machine.pod == pod);
         if !object.meta("deletionTimestamp").is_empty() {
-            let delay = self.dice.millis(100, 3_000);
+            let delay = self.rng.millis(100, 3_000);
             return self.after(
                 delay,
                 Event::Chore {
@@ -78,7 +78,7 @@ impl World {
                 self.note(Note::Bound { vm, node });
                 self.checks.touch(vm);
             }
-            let delay = self.dice.millis(20, 200);
+            let delay = self.rng.millis(20, 200);
             self.after(
                 delay,
                 Event::Chore {
@@ -131,7 +131,7 @@ impl World {
         self.checks.touch(vm);
         self.pod_status(pod, &json!({"phase": "Running", "podIP": format!("127.1.{}.{}", vm / 250 + 1, vm % 250 + 1)}));
         self.start_runner(vm);
-        let delay = self.dice.millis(2_000, 9_000);
+        let delay = self.rng.millis(2_000, 9_000);
         self.after(
             delay,
             Event::Chore {
@@ -252,7 +252,7 @@ impl World {
             &pod,
             &json!({"phase": "Failed", "containerStatuses": [{"name": container, "ready": false, "state": state}]}),
         );
-        if self.dice.chance(MILLION / 2) {
+        if self.rng.chance(MILLION / 2) {
             self.crash_runner(vm);
         }
     }

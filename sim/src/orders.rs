@@ -10,7 +10,7 @@ use protocol::units::Resources;
 use serde_json::json;
 
 use crate::event::{Call, Caller, Event, Operation};
-use crate::faults::{Fate, Link};
+use crate::faults::{Delivery, Link};
 use crate::journal::Note;
 use crate::options::Sabotage;
 use crate::store::Kind;
@@ -21,28 +21,28 @@ const ORDER_PATIENCE: Span = Span::from_secs(5);
 /// Pause before a runner that does not answer is asked again.
 const ASK_AGAIN: Span = Span::from_millis(250);
 
-/// What a runner is told.
+/// Command to a runner.
 #[derive(Debug, Clone)]
-pub(crate) enum Told {
+pub(crate) enum RunnerCommand {
     /// A size, over so many orders.
     Size(SizeOrder, Option<u64>),
     /// CPUs to be plugged ahead of an order.
     Ahead(CpusAhead),
 }
 
-/// Who told it, and waits for an answer.
+/// Sender of a command, which waits for the response.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct CommandOrigin {
     pub vm: usize,
-    /// In which of the controller's lives.
+    /// Number of the controller's process that sent the command.
     epoch: u64,
-    /// Which of all that runners were told.
+    /// Number of the command, over all commands of the controller.
     number: u64,
     kind: Doing,
     began: Moment,
 }
 
-impl Told {
+impl RunnerCommand {
     fn kind(&self) -> Doing {
         match self {
             Self::Size(..) => Doing::SetSize,
@@ -90,7 +90,7 @@ impl World {
 
     /// A runner has news: the question that waits for it is answered.
     pub(crate) fn runner_has_news(&mut self, vm: usize) {
-        let delay = self.fate(Link::Runner).first().unwrap_or(ASK_AGAIN);
+        let delay = self.delivery(Link::Runner).first().unwrap_or(ASK_AGAIN);
         self.ask_runner(vm, delay);
     }
 
@@ -129,46 +129,64 @@ impl World {
         }
     }
 
-    pub(crate) fn tell_runner(&mut self, vm: usize, pod: String, told: Told, began: Moment) {
+    pub(crate) fn tell_runner(
+        &mut self,
+        vm: usize,
+        pod: String,
+        command: RunnerCommand,
+        began: Moment,
+    ) {
         let (epoch, number) = (self.controller.epoch, self.number());
-        self.note(told.note(vm));
+        self.note(command.note(vm));
         if let Some(task) = self.vms[vm].task.as_mut() {
             task.ordering = Some(number);
         }
-        let asked = Asked {
+        let origin = CommandOrigin {
             vm,
             epoch,
             number,
-            kind: told.kind(),
+            kind: command.kind(),
             began,
         };
         self.after(
             ORDER_PATIENCE,
             Event::OrderAnswers {
-                asked,
+                origin,
                 answer: None,
             },
         );
         // Whoever gave it may have given it up, or be dead: it lies in a connection until it is
         // read.
         let arrives = |world: &mut Self, delay| {
-            let (pod, told) = (pod.clone(), told.clone());
-            world.after(delay, Event::OrderArrives { asked, pod, told });
+            let (pod, command) = (pod.clone(), command.clone());
+            world.after(
+                delay,
+                Event::OrderArrives {
+                    origin,
+                    pod,
+                    command,
+                },
+            );
         };
-        match self.fate(Link::Runner) {
-            Fate::Lost => {}
-            Fate::After(delay) => arrives(self, delay),
-            Fate::Twice(delay, again) => {
+        match self.delivery(Link::Runner) {
+            Delivery::Lost => {}
+            Delivery::After(delay) => arrives(self, delay),
+            Delivery::Twice(delay, again) => {
                 arrives(self, delay);
                 arrives(self, again);
             }
         }
     }
 
-    pub(crate) fn order_arrives(&mut self, asked: Asked, pod: &str, told: Told) {
-        let vm = asked.vm;
-        if asked.epoch == self.controller.epoch {
-            self.cheat_with_an_order(vm, pod, &told, asked.began);
+    pub(crate) fn order_arrives(
+        &mut self,
+        origin: CommandOrigin,
+        pod: &str,
+        command: RunnerCommand,
+    ) {
+        let vm = origin.vm;
+        if origin.epoch == self.controller.epoch {
+            self.cheat_with_an_order(vm, pod, &command, origin.began);
         }
         let is_there = self.vms[vm]
             .machine
@@ -177,29 +195,39 @@ impl World {
         if !is_there {
             return;
         }
-        match told {
-            Told::Size(order, over) => {
+        match command {
+            RunnerCommand::Size(order, over) => {
                 if let Err(overtaken) = self.runner_ordered(vm, order, over) {
                     self.tally.count("order overtaken");
-                    return self.order_is_answered(asked, Err(overtaken.to_string()));
+                    return self.order_is_answered(origin, Err(overtaken.to_string()));
                 }
             }
-            Told::Ahead(wish) => self.runner_plugs_ahead(vm, wish),
+            RunnerCommand::Ahead(wish) => self.runner_plugs_ahead(vm, wish),
         }
         let machine = self.vms[vm].machine.as_ref();
         if let Some(state) = machine.map(|machine| Box::new(machine.state.clone())) {
-            self.order_is_answered(asked, Ok(state));
+            self.order_is_answered(origin, Ok(state));
         }
     }
 
-    fn order_is_answered(&mut self, asked: Asked, answer: Result<Box<RunnerState>, String>) {
-        if let Some(delay) = self.fate(Link::Runner).first() {
+    fn order_is_answered(
+        &mut self,
+        origin: CommandOrigin,
+        answer: Result<Box<RunnerState>, String>,
+    ) {
+        if let Some(delay) = self.delivery(Link::Runner).first() {
             let answer = Some(answer);
-            self.after(delay, Event::OrderAnswers { asked, answer });
+            self.after(delay, Event::OrderAnswers { origin, answer });
         }
     }
 
-    fn cheat_with_an_order(&mut self, vm: usize, pod: &str, told: &Told, began: Moment) {
+    fn cheat_with_an_order(
+        &mut self,
+        vm: usize,
+        pod: &str,
+        command: &RunnerCommand,
+        began: Moment,
+    ) {
         if self.cheats(Sabotage::DeleteRunning)
             && let Some(uid) = self
                 .store
@@ -218,7 +246,7 @@ impl World {
                 target: None,
             });
         }
-        if self.cheats(Sabotage::RequestLess) && matches!(told, Told::Size(..)) {
+        if self.cheats(Sabotage::RequestLess) && matches!(command, RunnerCommand::Size(..)) {
             let requests = json!({"cpu": "1m", "memory": "1"});
             let path = "/spec/containers/0/resources/requests";
             let operations = json!([{"op": "replace", "path": path, "value": requests}]);
@@ -229,17 +257,17 @@ impl World {
     /// An answer, or that there is none in time. Whichever comes first counts.
     pub(crate) fn order_answers(
         &mut self,
-        asked: Asked,
+        origin: CommandOrigin,
         answer: Option<Result<Box<RunnerState>, String>>,
     ) {
-        let Asked {
+        let CommandOrigin {
             vm, kind, began, ..
-        } = asked;
-        if asked.epoch != self.controller.epoch {
+        } = origin;
+        if origin.epoch != self.controller.epoch {
             return;
         }
         let task = self.vms[vm].task.as_mut();
-        let Some(task) = task.filter(|task| task.ordering == Some(asked.number)) else {
+        let Some(task) = task.filter(|task| task.ordering == Some(origin.number)) else {
             return;
         };
         task.ordering = None;

@@ -5,7 +5,7 @@ use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse};
 use protocol::time::Span;
 
 use crate::event::Event;
-use crate::faults::{Fate, Link};
+use crate::faults::{Delivery, Link};
 use crate::journal::Note;
 use crate::options::Sabotage;
 use crate::world::World;
@@ -17,7 +17,7 @@ const PATIENCE: Span = Span::from_secs(2);
 #[derive(Debug, Clone, Copy)]
 pub struct Flight {
     vm: usize,
-    desk: u64,
+    agent_task: u64,
     id: RequestId,
     /// The scheduler it was sent to.
     replica: usize,
@@ -26,7 +26,13 @@ pub struct Flight {
 }
 
 impl World {
-    pub(crate) fn send_permit(&mut self, vm: usize, desk: u64, id: RequestId, body: AgentRequest) {
+    pub(crate) fn send_permit(
+        &mut self,
+        vm: usize,
+        agent_task: u64,
+        id: RequestId,
+        body: AgentRequest,
+    ) {
         let number = self.number();
         let replica = self.serving_replica();
         let never_left = !self.schedulers[replica].serves();
@@ -34,7 +40,7 @@ impl World {
             number,
             Flight {
                 vm,
-                desk,
+                agent_task,
                 id,
                 replica,
                 never_left,
@@ -44,14 +50,14 @@ impl World {
             return self.after(Span::from_millis(1), Event::PermitBreaks(number));
         }
         self.after(PATIENCE, Event::PermitBreaks(number));
-        let fate = self.fate(Link::Permit);
-        if let Fate::Twice(_, again) = fate {
+        let delivery = self.delivery(Link::Permit);
+        if let Delivery::Twice(_, again) = delivery {
             self.after(again, Event::PermitArrives(number, Box::new(body.clone())));
         }
-        match fate.first() {
+        match delivery.first() {
             Some(delay) => self.after(delay, Event::PermitArrives(number, Box::new(body))),
             None => {
-                let early = self.dice.millis(1, 2_000);
+                let early = self.rng.millis(1, 2_000);
                 self.after(early, Event::PermitBreaks(number));
             }
         }
@@ -75,7 +81,7 @@ impl World {
         number: u64,
         result: Result<PluginResponse, PermitRefusal>,
     ) {
-        if let Some(delay) = self.fate(Link::Permit).first() {
+        if let Some(delay) = self.delivery(Link::Permit).first() {
             self.after(delay, Event::PermitAnswers(number, result));
         }
     }
@@ -100,11 +106,11 @@ impl World {
             400..=499 => Failure::NotApplied,
             _ => Failure::Unknown,
         });
-        if self.desk(flight.vm, flight.desk).is_some() {
+        if self.agent_task(flight.vm, flight.agent_task).is_some() {
             if let Some(permit) = permit {
                 self.checks.permitted(flight.vm, permit);
             }
-            self.tell_desk(flight.vm, CoreEvent::PluginDone(flight.id, result));
+            self.tell_agent_task(flight.vm, CoreEvent::PluginDone(flight.id, result));
         }
     }
 
@@ -117,8 +123,8 @@ impl World {
         } else {
             Failure::Unknown
         };
-        if self.desk(flight.vm, flight.desk).is_some() {
-            self.tell_desk(flight.vm, CoreEvent::PluginDone(flight.id, Err(failure)));
+        if self.agent_task(flight.vm, flight.agent_task).is_some() {
+            self.tell_agent_task(flight.vm, CoreEvent::PluginDone(flight.id, Err(failure)));
         }
     }
 }

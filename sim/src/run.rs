@@ -8,34 +8,34 @@ use crate::faults::Tally;
 use crate::options::Options;
 use crate::world::{BEGIN, World};
 
-/// Notes shown with a violation.
+/// Newest notes that a violation shows.
 const LINES: usize = 400;
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
-    /// What was asked.
+    /// Options of the run.
     pub options: Options,
-    /// Steps taken until the end or the violation.
+    /// Number of steps until the end or the violation.
     pub steps: u64,
-    /// Virtual time passed.
+    /// Virtual time of the run, seconds.
     pub virtual_seconds: f64,
-    /// Names everything that happened: the same options give the same.
+    /// Hash over everything that happened. Runs of the same options have the same hash.
     pub hash: u64,
-    /// Single checks made. A run with 0 has proved nothing.
+    /// Number of single checks. A run with 0 has proved nothing.
     pub checks: u64,
-    /// Calms at whose end all was where it should be.
+    /// Number of quiescent phases at whose end the world had converged.
     pub calms: u64,
-    /// What did not hold.
+    /// First invariant that did not hold.
     pub violation: Option<Violation>,
-    /// The newest notes, if something did not hold.
+    /// Newest notes of the run. Empty without a violation.
     pub last: Vec<String>,
-    /// What was done to the world.
+    /// Number of faults by name.
     #[serde(skip)]
     pub tally: Tally,
 }
 
-/// Runs a world to its end or to the first violation. `progress` is told of every so many steps.
+/// Runs a world to its end or to the first violation. Calls `progress` every 4,096 steps.
 pub fn run(options: Options, mut progress: impl FnMut(&World)) -> Outcome {
     /// Steps between two looks at the caller's clock.
     const TELL_EVERY: u64 = 4_096;
@@ -67,7 +67,7 @@ fn outcome(world: World, violation: Option<Violation>) -> Outcome {
         virtual_seconds: passed.as_secs_f64(),
         hash: world.journal.hash(),
         checks: world.checks.made,
-        calms: world.weather.judged,
+        calms: world.fault_schedule.converged,
         violation,
         last,
         tally: world.tally,

@@ -8,14 +8,15 @@ use protocol::time::{Span, Timestamp};
 use scheduler::config::Config;
 use scheduler::core::Core;
 use scheduler::core::event::{
-    Action, Answer as PermitAnswer, BindOutcome, CallOutcome, Event as CoreEvent, TicketId, VmWrite,
+    Action, Answer as PermitResponse, BindOutcome, CallOutcome, Event as CoreEvent, TicketId,
+    VmWrite,
 };
 use scheduler::core::warm::{self, Reach};
 use serde_json::json;
 
 use crate::api::SCHEDULER_PATIENCE;
 use crate::election::Election;
-use crate::event::{Answer, Call, Caller, Event, Life, Operation, Sleeper};
+use crate::event::{ApiResponse, Call, Caller, Event, Incarnation, Operation, Sleeper};
 use crate::journal::{Note, Part};
 use crate::options::Sabotage;
 use crate::store::{Change, Kind, Object};
@@ -36,7 +37,7 @@ const ACTIONS_AT_ONCE: usize = 4_096;
 pub struct SchedulerPart {
     /// The shipped core, while it runs.
     pub core: Option<Core>,
-    /// Counts its lives.
+    /// Number of the replica's process. Each start raises it.
     pub epoch: u64,
     /// When to wake up.
     pub alarm: Option<Timestamp>,
@@ -90,7 +91,7 @@ impl World {
         self.close_streams(Part::Scheduler(replica));
         // Its connections end with it.
         for (_, (flight, _)) in tickets {
-            let delay = self.dice.millis(1, 50);
+            let delay = self.rng.millis(1, 50);
             self.after(delay, Event::PermitBreaks(flight));
         }
     }
@@ -111,22 +112,22 @@ impl World {
         let leads =
             |part: &SchedulerPart| part.core.as_ref().is_some_and(|core| core.may_permit(now));
         // Who is ready is told by a watch of pods, which may be late.
-        let is_late = self.dice.chance(self.rates.late);
+        let is_late = self.rng.chance(self.rates.late);
         match self.schedulers.iter().position(leads).filter(|_| !is_late) {
             Some(replica) => replica,
-            None => self.dice.index(self.schedulers.len()),
+            None => self.rng.index(self.schedulers.len()),
         }
     }
 
-    /// This life of a replica.
-    pub(crate) fn life(&self, replica: usize) -> Life {
+    /// The current process of a replica.
+    pub(crate) fn incarnation(&self, replica: usize) -> Incarnation {
         let epoch = self.schedulers[replica].epoch;
-        Life { replica, epoch }
+        Incarnation { replica, epoch }
     }
 
-    /// Whether it is still that life of a replica.
-    pub(crate) fn lives(&self, of: Life) -> bool {
-        self.life(of.replica) == of && self.schedulers[of.replica].core.is_some()
+    /// Whether this process of a replica still runs.
+    pub(crate) fn lives(&self, of: Incarnation) -> bool {
+        self.incarnation(of.replica) == of && self.schedulers[of.replica].core.is_some()
     }
 
     /// How long a call may take that begins now: no longer than the lead.
@@ -258,7 +259,7 @@ impl World {
     }
 
     fn carry_out_scheduler(&mut self, replica: usize, action: Action) {
-        let of = self.life(replica);
+        let of = self.incarnation(replica);
         let retires = !self.schedulers[replica].serves();
         match action {
             Action::Answer(answer) => self.answer_permit(replica, answer),
@@ -298,7 +299,7 @@ impl World {
         }
     }
 
-    fn write_vm(&mut self, of: Life, mut write: VmWrite) {
+    fn write_vm(&mut self, of: Incarnation, mut write: VmWrite) {
         if let Some(vm) = self.vm_named(&write.vm.name)
             && let Ok(approved) = serde_json::from_str(&write.approved)
         {
@@ -318,7 +319,7 @@ impl World {
         });
     }
 
-    fn answer_permit(&mut self, replica: usize, answer: PermitAnswer) {
+    fn answer_permit(&mut self, replica: usize, answer: PermitResponse) {
         let tickets = &mut self.schedulers[replica].tickets;
         let Some((flight, request)) = tickets.remove(&answer.ticket) else {
             return;
@@ -350,21 +351,21 @@ impl World {
 
     pub(crate) fn scheduler_write_ended(
         &mut self,
-        of: Life,
+        of: Incarnation,
         id: u64,
-        answer: &Answer,
+        answer: &ApiResponse,
         is_read: bool,
     ) {
         if !self.lives(of) {
             return;
         }
         let outcome = match answer {
-            Answer::Object(object) => CallOutcome::Done(Box::new(object.vm_view().clone())),
-            Answer::Status(404, _) => CallOutcome::NotFound,
-            Answer::Status(409 | 422, _) => CallOutcome::Conflict,
-            Answer::Status(400..=499, why) => CallOutcome::Refused(why.clone()),
-            Answer::Status(_, why) => CallOutcome::Unclear(why.clone()),
-            Answer::Nothing => CallOutcome::Unclear("no answer".into()),
+            ApiResponse::Object(object) => CallOutcome::Done(Box::new(object.vm_view().clone())),
+            ApiResponse::Status(404, _) => CallOutcome::NotFound,
+            ApiResponse::Status(409 | 422, _) => CallOutcome::Conflict,
+            ApiResponse::Status(400..=499, why) => CallOutcome::Refused(why.clone()),
+            ApiResponse::Status(_, why) => CallOutcome::Unclear(why.clone()),
+            ApiResponse::Nothing => CallOutcome::Unclear("no answer".into()),
         };
         let event = if is_read {
             CoreEvent::ReadDone(id, outcome)
@@ -374,16 +375,16 @@ impl World {
         self.tell_scheduler(of.replica, event);
     }
 
-    pub(crate) fn bind_ended(&mut self, of: Life, id: u64, answer: &Answer) {
+    pub(crate) fn bind_ended(&mut self, of: Incarnation, id: u64, answer: &ApiResponse) {
         if !self.lives(of) {
             return;
         }
         let outcome = match answer {
-            Answer::Object(_) => BindOutcome::Bound,
-            Answer::Status(409, _) => BindOutcome::Conflict,
-            Answer::Status(400..=499, why) => BindOutcome::Refused(why.clone()),
-            Answer::Status(_, why) => BindOutcome::Unclear(why.clone()),
-            Answer::Nothing => BindOutcome::Unclear("no answer".into()),
+            ApiResponse::Object(_) => BindOutcome::Bound,
+            ApiResponse::Status(409, _) => BindOutcome::Conflict,
+            ApiResponse::Status(400..=499, why) => BindOutcome::Refused(why.clone()),
+            ApiResponse::Status(_, why) => BindOutcome::Unclear(why.clone()),
+            ApiResponse::Nothing => BindOutcome::Unclear("no answer".into()),
         };
         self.tell_scheduler(of.replica, CoreEvent::BindDone(id, outcome));
     }

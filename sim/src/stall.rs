@@ -14,7 +14,7 @@
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
-use crate::event::{Answer, Call, Caller, Event, Life, Operation};
+use crate::event::{ApiResponse, Call, Caller, Event, Incarnation, Operation};
 use crate::journal::Note;
 use crate::world::World;
 
@@ -44,22 +44,22 @@ impl World {
     /// The server takes the call in and does not answer in time.
     pub(crate) fn stall(&mut self, number: u64, deadline: Timestamp, call: Call) {
         self.tally.count("api stalled");
-        let at = self.now + self.dice.span(LATENESS.0, LATENESS.1);
-        self.weather.stalled_until = self.weather.stalled_until.max(at);
-        self.put(deadline, Event::CallAnswers(number, Answer::Nothing));
+        let at = self.now + self.rng.span(LATENESS.0, LATENESS.1);
+        self.fault_schedule.stalled_until = self.fault_schedule.stalled_until.max(at);
+        self.put(deadline, Event::CallAnswers(number, ApiResponse::Nothing));
         self.put(at, Event::StalledCall(Box::new(call)));
     }
 
     /// A stalled call is carried out. Nobody waits for the answer.
     pub(crate) fn stalled_call(&mut self, mut call: Call) {
         let vm = call.about().and_then(|name| self.vm_named(name));
-        let Some(vm) = vm.filter(|_| !self.weather.api_is_away(self.now)) else {
+        let Some(vm) = vm.filter(|_| !self.fault_schedule.api_is_away(self.now)) else {
             return;
         };
         let is_promised = match &mut call.caller {
-            Caller::Desk { desk, .. } => {
+            Caller::AgentTask { agent_task, .. } => {
                 // Whatever task sent it has given it up.
-                *desk = u64::MAX;
+                *agent_task = u64::MAX;
                 false
             }
             Caller::Write { of, .. } | Caller::Bind { of, .. } => self.still_leads(*of),
@@ -69,7 +69,7 @@ impl World {
         let base = self.granted(vm);
         let answer = self.execute(&call);
         self.tell_changes();
-        if !matches!(answer, Answer::Object(_)) {
+        if !matches!(answer, ApiResponse::Object(_)) {
             return;
         }
         self.tally.count("stalled call carried out");
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    fn still_leads(&self, of: Life) -> bool {
+    fn still_leads(&self, of: Incarnation) -> bool {
         let core = self.schedulers[of.replica].core.as_ref();
         self.lives(of) && core.is_some_and(|core| core.may_act(self.now))
     }

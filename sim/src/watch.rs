@@ -66,8 +66,8 @@ impl World {
         if !self.is_current(reader, epoch) {
             return;
         }
-        if self.weather.api_is_away(self.now) {
-            let pause = self.dice.millis(500, 1_000);
+        if self.fault_schedule.api_is_away(self.now) {
+            let pause = self.rng.millis(500, 1_000);
             return self.after(pause, Event::Relist(reader, epoch));
         }
         let objects: Vec<Object> = self
@@ -76,7 +76,7 @@ impl World {
             .filter(|object| self.concerns(reader, object))
             .cloned()
             .collect();
-        let at = self.delivery(reader);
+        let at = self.arrival_time(reader);
         if let Some(stream) = self.streams.get_mut(&reader) {
             stream.live = true;
         }
@@ -92,9 +92,9 @@ impl World {
         }
     }
 
-    fn delivery(&mut self, reader: Reader) -> Timestamp {
+    fn arrival_time(&mut self, reader: Reader) -> Timestamp {
         let delay = self
-            .fate(Link::Watch)
+            .delivery(Link::Watch)
             .first()
             .unwrap_or(Span::from_millis(1));
         let now = self.now;
@@ -133,7 +133,12 @@ impl World {
     /// The agents that hear of a VM: that of its node, and that which has it in hand still.
     fn agents_of(&self, object: &Object) -> Vec<Part> {
         let vm = self.vm_named(object.meta("name"));
-        let held = vm.and_then(|vm| self.vms[vm].desk.as_ref().map(|desk| desk.node));
+        let held = vm.and_then(|vm| {
+            self.vms[vm]
+                .agent_task
+                .as_ref()
+                .map(|agent_task| agent_task.node)
+        });
         let mut nodes: Vec<usize> = node_of(object).into_iter().chain(held).collect();
         nodes.dedup();
         nodes.into_iter().map(Part::Agent).collect()
@@ -148,12 +153,12 @@ impl World {
         else {
             return;
         };
-        if self.dice.chance(self.rates.gap) {
+        if self.rng.chance(self.rates.gap) {
             self.tally.count("watch gap");
-            let pause = self.dice.millis(500, 1_000);
+            let pause = self.rng.millis(500, 1_000);
             return self.restart_stream(reader, pause);
         }
-        let at = self.delivery(reader);
+        let at = self.arrival_time(reader);
         self.put(at, Event::Seen(reader, stream.epoch, change));
     }
 

@@ -14,22 +14,22 @@ use protocol::time::{Span, Timestamp, WallTime};
 use protocol::units::Resources;
 use scheduler::core::elect::LeaseState;
 
-use crate::agent::Desk;
+use crate::agent::AgentTask;
 use crate::check::{Checks, Violation};
 use crate::controller::{ControllerPart, Task};
-use crate::dice::{Dice, Stream};
 use crate::event::{Call, Caller, Event, Reader, Sleeper};
-use crate::faults::{self, Fate, Link, Rates, Tally};
+use crate::fault_schedule::FaultSchedule;
+use crate::faults::{self, Delivery, Link, Rates, Tally};
 use crate::journal::{Journal, Note, Part};
 use crate::link::Connection;
 use crate::machine::Machine;
 use crate::options::{Options, Sabotage};
 use crate::permit::Flight;
 use crate::queue::Queue;
+use crate::rng::{Rng, Stream};
 use crate::scheduler::SchedulerPart;
 use crate::store::Store;
 use crate::watch::StreamState;
-use crate::weather::Weather;
 
 /// When the world begins: time 0 means "never" to some parts.
 pub(crate) const BEGIN: Timestamp = Timestamp(1_000_000);
@@ -50,7 +50,7 @@ pub struct Load {
 
 /// How a guest misbehaves, each until some time.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Whims {
+pub struct GuestFaults {
     /// Its page shows this part of the truth, percent; 0 is the truth.
     pub lies_percent: u64,
     /// It lies until then.
@@ -80,9 +80,9 @@ pub struct Vm {
     /// What it does.
     pub load: Load,
     /// How it misbehaves.
-    pub whims: Whims,
+    pub guest_faults: GuestFaults,
     /// The agent's task.
-    pub desk: Option<Desk>,
+    pub agent_task: Option<AgentTask>,
     /// The controller's task.
     pub task: Option<Task>,
     /// QEMU of its pod; `None` before the node starts one, and after the node has stopped it.
@@ -130,20 +130,20 @@ pub struct World {
     pub patches: BTreeMap<u64, (usize, Resources)>,
     /// The watch streams.
     pub streams: BTreeMap<Reader, StreamState>,
-    /// Storm or calm.
-    pub weather: Weather,
-    /// Chances of faults now: those of the run's level in a storm, otherwise 0.
+    /// Phase of the run: faults or quiescence.
+    pub fault_schedule: FaultSchedule,
+    /// Chances of faults now: those of the run's level in a fault phase, 0 otherwise.
     pub rates: Rates,
     /// Chance of faults and delays.
-    pub dice: Dice,
+    pub rng: Rng,
     /// Chance of loads.
-    pub load_dice: Dice,
+    pub load_rng: Rng,
     /// What was done to the world.
     pub tally: Tally,
     /// Hash of all notes, and the newest of them for the report of a violation.
     pub journal: Journal,
     /// The decision journals of the agents, where they are kept.
-    pub(crate) tape: Option<Vec<Record>>,
+    pub(crate) recording: Option<Vec<Record>>,
     /// The truth, and what must hold of it.
     pub checks: Checks,
     queue: Queue<Event>,
@@ -171,20 +171,20 @@ impl World {
             calls: BTreeMap::new(),
             patches: BTreeMap::new(),
             streams: BTreeMap::new(),
-            weather: Weather::default(),
+            fault_schedule: FaultSchedule::default(),
             rates: faults::rates(crate::options::Level::None),
-            dice: Dice::new(seed, Stream::Fault),
-            load_dice: Dice::new(seed, Stream::Load),
+            rng: Rng::new(seed, Stream::Fault),
+            load_rng: Rng::new(seed, Stream::Load),
             tally: Tally::default(),
             journal: Journal::default(),
-            tape: None,
+            recording: None,
             checks: Checks::default(),
             queue: Queue::default(),
             serial: 0,
             instant_steps: 0,
             options,
         };
-        world.build(&mut Dice::new(seed, Stream::World));
+        world.build(&mut Rng::new(seed, Stream::World));
         world
     }
 
@@ -193,7 +193,7 @@ impl World {
     /// # Errors
     /// What does not hold.
     pub fn step(&mut self) -> Result<(), Violation> {
-        let (at, event) = self.queue.take().expect("the weather never ends");
+        let (at, event) = self.queue.take().expect("the fault schedule never ends");
         self.instant_steps = if at > self.now {
             0
         } else {
@@ -238,7 +238,7 @@ impl World {
             Event::PermitArrives(number, request) => self.permit_arrives(number, *request),
             Event::PermitAnswers(number, result) => self.permit_answers(number, result),
             Event::PermitBreaks(number) => self.permit_breaks(number),
-            Event::Dial { vm, desk } => self.dial(vm, desk),
+            Event::Dial { vm, agent_task } => self.dial(vm, agent_task),
             Event::GuestLinked { vm, connection } => self.guest_linked(vm, connection),
             Event::AgentLinked { vm, connection } => self.agent_linked(vm, connection),
             Event::ToMonitor {
@@ -254,27 +254,40 @@ impl World {
             Event::GuestUnlinked { vm, connection } => self.guest_unlinked(vm, connection),
             Event::AgentUnlinked { vm, connection } => self.agent_unlinked(vm, connection),
             Event::CallOverdue { vm, connection, id } => self.call_overdue(vm, connection, id),
-            Event::Scrape { vm, desk } => self.scrape(vm, desk),
-            Event::Scraped { vm, desk, page } => self.scraped(vm, desk, page),
+            Event::Scrape { vm, agent_task } => self.scrape(vm, agent_task),
+            Event::Scraped {
+                vm,
+                agent_task,
+                page,
+            } => self.scraped(vm, agent_task, page),
             Event::Reply { vm, runner, event } => self.runner_told(vm, runner, event),
-            Event::CallNotSent { vm, desk, id, up } => self.call_not_sent(vm, desk, id, up),
+            Event::CallNotSent {
+                vm,
+                agent_task,
+                id,
+                up,
+            } => self.call_not_sent(vm, agent_task, id, up),
             Event::CpusSettle { vm, machine } => self.cpus_settle(vm, machine),
             Event::MemoryMoves { vm, machine } => self.memory_moves(vm, machine),
             Event::News { vm, epoch } => self.news(vm, epoch),
-            Event::OrderArrives { asked, pod, told } => self.order_arrives(asked, &pod, told),
-            Event::OrderAnswers { asked, answer } => self.order_answers(asked, answer),
+            Event::OrderArrives {
+                origin,
+                pod,
+                command,
+            } => self.order_arrives(origin, &pod, command),
+            Event::OrderAnswers { origin, answer } => self.order_answers(origin, answer),
             Event::Chore { vm, pod, chore } => self.chore(vm, &pod, chore),
             Event::Load(vm) => self.load_changes(vm),
-            Event::Mischief => self.mischief(),
+            Event::InjectFault => self.inject_fault(),
             Event::Start(part) => self.start(part),
-            Event::Calm => self.calm(),
-            Event::Judge => self.judge(),
+            Event::Quiesce => self.quiesce(),
+            Event::CheckConverged => self.check_converged(),
         }
     }
 
     fn wake(&mut self, sleeper: Sleeper) {
         match sleeper {
-            Sleeper::Desk(vm, _) => self.desk_tick(vm),
+            Sleeper::AgentTask(vm, _) => self.agent_task_tick(vm),
             Sleeper::Scheduler(replica, _) => self.drive_scheduler(replica),
             Sleeper::Election(replica, _) => self.drive_election(replica),
             Sleeper::Controller(vm, _) => self.drive_task(vm),
@@ -296,11 +309,11 @@ impl World {
 
     fn alarm(&mut self, sleeper: Sleeper) -> Option<&mut Option<Timestamp>> {
         match sleeper {
-            Sleeper::Desk(vm, id) => self.vms[vm]
-                .desk
+            Sleeper::AgentTask(vm, id) => self.vms[vm]
+                .agent_task
                 .as_mut()
-                .filter(|desk| desk.id == id)
-                .map(|desk| &mut desk.alarm),
+                .filter(|agent_task| agent_task.id == id)
+                .map(|agent_task| &mut agent_task.alarm),
             Sleeper::Scheduler(replica, epoch) => {
                 let part = &mut self.schedulers[replica];
                 (part.epoch == epoch).then_some(&mut part.alarm)
@@ -383,8 +396,8 @@ impl World {
     }
 
     /// What becomes of a message.
-    pub(crate) fn fate(&mut self, link: Link) -> Fate {
-        faults::fate(&mut self.dice, &self.rates, &mut self.tally, link)
+    pub(crate) fn delivery(&mut self, link: Link) -> Delivery {
+        faults::delivery(&mut self.rng, &self.rates, &mut self.tally, link)
     }
 
     /// Calendar time now.

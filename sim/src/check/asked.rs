@@ -20,13 +20,13 @@ const FIRST_INPUT: Span = Span::from_secs(15);
 impl World {
     /// N03: a wish is a whole number of units within the VM's bounds.
     pub(crate) fn desired_is_whole_units_in_bounds(&mut self, vm: usize) {
-        let Some(desk) = self.vms[vm].desk.as_ref() else {
+        let Some(agent_task) = self.vms[vm].agent_task.as_ref() else {
             return;
         };
-        let Some(evaluation) = desk.core.last_evaluation() else {
+        let Some(evaluation) = agent_task.core.last_evaluation() else {
             return;
         };
-        let (decision, info) = (evaluation.decision, desk.core.vm());
+        let (decision, info) = (evaluation.decision, agent_task.core.vm());
         let target = decision.target;
         let is_whole =
             target.cpu.0.is_multiple_of(UNIT.cpu.0) && target.mem.0.is_multiple_of(UNIT.mem.0);
@@ -43,10 +43,10 @@ impl World {
 
     /// The agent's core counts what it thinks cannot be; nothing here may make it count.
     pub(crate) fn core_counts_no_fault(&mut self, vm: usize) {
-        let Some(desk) = self.vms[vm].desk.as_ref() else {
+        let Some(agent_task) = self.vms[vm].agent_task.as_ref() else {
             return;
         };
-        let mut faults = desk.core.faults();
+        let mut faults = agent_task.core.faults();
         faults.unknown_reply = 0;
         if self.checks.truth[vm].foreign {
             // Somebody else changed the size: that is what these two count.
@@ -107,18 +107,18 @@ impl World {
     /// demand it.
     pub(crate) fn shrinks_are_never_blind(&mut self, vm: usize, request: &NeonVmRequest) {
         let now = self.now;
-        let Some(desk) = self.vms[vm].desk.as_ref() else {
+        let Some(agent_task) = self.vms[vm].agent_task.as_ref() else {
             return;
         };
-        let max = desk.core.vm().max();
+        let max = agent_task.core.vm().max();
         if !request.target.has_field_below(request.current) || request.current.has_field_above(max)
         {
             return;
         }
-        let is_fresh = desk
+        let is_fresh = agent_task
             .metrics_at
             .is_some_and(|at| !is_older(now, at, METRICS_MAX_AGE));
-        let has_monitor = desk.connection.is_some();
+        let has_monitor = agent_task.connection.is_some();
         self.checked();
         if !is_fresh || !has_monitor {
             let text = format!(
@@ -171,15 +171,15 @@ impl World {
     pub(crate) fn heartbeats_are_never_missed(&mut self, vm: usize) {
         let now = self.now;
         self.checked();
-        let Some(desk) = self.vms[vm].desk.as_ref() else {
+        let Some(agent_task) = self.vms[vm].agent_task.as_ref() else {
             return;
         };
-        let late = match desk.asked_at {
+        let late = match agent_task.asked_at {
             Some(at) => is_older(now, at, HEARTBEAT),
-            None => is_older(now, desk.began_at, FIRST_INPUT),
+            None => is_older(now, agent_task.began_at, FIRST_INPUT),
         };
         if late {
-            let text = format!("last permit request at {:?}", desk.asked_at);
+            let text = format!("last permit request at {:?}", agent_task.asked_at);
             self.checks
                 .fail("n12_heartbeats_are_never_missed", Some(vm), text);
         }

@@ -33,11 +33,11 @@ fn quota(machine: &Machine) -> Option<MilliCpu> {
 /// while its runner is away.
 fn on_the_way_down(machine: &Machine, now: Timestamp) -> MilliCpu {
     let at = if machine.runner.is_none() {
-        machine.leave.at
+        machine.quota_bound.at
     } else {
         now
     };
-    machine.leave.on_the_way_down(at)
+    machine.quota_bound.on_the_way_down(at)
 }
 
 impl World {
@@ -60,7 +60,7 @@ impl World {
         };
         let cpu = quota(machine).unwrap_or_default();
         let most = requests.cpu.max(on_the_way_down(machine, self.now));
-        let is_held = machine.leave.boots || cpu <= most;
+        let is_held = machine.quota_bound.boots || cpu <= most;
         let has = Resources {
             cpu,
             mem: Bytes(machine.memory()),
@@ -79,7 +79,7 @@ impl World {
     pub(crate) fn requests_cover_again(&mut self, vm: usize) {
         let covers = self.machine_and_pod(vm).is_none_or(|(machine, requests)| {
             let cpu = quota(machine).unwrap_or_default();
-            machine.memory() <= requests.mem.0 && (machine.leave.boots || cpu <= requests.cpu)
+            machine.memory() <= requests.mem.0 && (machine.quota_bound.boots || cpu <= requests.cpu)
         });
         self.checks.truth[vm].unrequested &= !covers;
     }
@@ -91,11 +91,11 @@ impl World {
         let Some((machine, _)) = self.machine_and_pod(vm) else {
             return;
         };
-        let leave = machine.leave;
-        let most = leave.ordered.max(on_the_way_down(machine, self.now));
+        let bound = machine.quota_bound;
+        let most = bound.ordered.max(on_the_way_down(machine, self.now));
         let cpu = quota(machine).unwrap_or_default();
-        if cpu > most && !leave.boots {
-            let text = format!("its quota is {cpu}, ordered {}", leave.ordered);
+        if cpu > most && !bound.boots {
+            let text = format!("its quota is {cpu}, ordered {}", bound.ordered);
             self.checks
                 .fail("cpus_plugged_ahead_take_no_time", Some(vm), text);
         }

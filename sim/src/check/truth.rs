@@ -41,8 +41,11 @@ impl World {
 
     /// A patch takes effect. One whose task is gone is nobody's decision any more; what is held
     /// must cover it all the same.
-    pub(crate) fn patch_lands(&mut self, vm: usize, desk: u64, size: Resources) {
-        let is_ours = self.vms[vm].desk.as_ref().is_some_and(|now| now.id == desk);
+    pub(crate) fn patch_lands(&mut self, vm: usize, agent_task: u64, size: Resources) {
+        let is_ours = self.vms[vm]
+            .agent_task
+            .as_ref()
+            .is_some_and(|now| now.id == agent_task);
         if !is_ours {
             self.tally.count("patch of a dead agent");
         }

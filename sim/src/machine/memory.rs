@@ -13,7 +13,7 @@ use crate::world::World;
 
 impl World {
     pub(crate) fn memory_shall_move(&mut self, vm: usize) {
-        let delay = self.dice.millis(10, 60);
+        let delay = self.rng.millis(10, 60);
         let Some(machine) = self.vms[vm].machine.as_mut() else {
             return;
         };
@@ -24,7 +24,7 @@ impl World {
     }
 
     pub(crate) fn memory_moves(&mut self, vm: usize, id: u64) {
-        let (now, whims, needed) = (self.now, self.vms[vm].whims, self.needed(vm));
+        let (now, guest_faults, needed) = (self.now, self.vms[vm].guest_faults, self.needed(vm));
         let Some(machine) = self.vms[vm]
             .machine
             .as_mut()
@@ -37,7 +37,7 @@ impl World {
             return;
         }
         let (before, wanted) = (machine.size, machine.requested);
-        let slow = whims.slow_until > now;
+        let slow = guest_faults.slow_until > now;
         let step = if slow { 64 << 20 } else { 1 << 30 };
         let mut pause = if slow {
             Span::from_millis(500)
@@ -46,7 +46,7 @@ impl World {
         };
         if before < wanted {
             machine.size = wanted.min(before + step);
-        } else if whims.blocks_until <= now {
+        } else if guest_faults.blocks_until <= now {
             // What is in use stays.
             let blocks = needed
                 .saturating_sub(machine.shape.base.0)
@@ -92,10 +92,10 @@ impl World {
 
     /// Bytes in use as the guest says.
     pub(crate) fn used_as_shown(&self, vm: usize) -> Option<u64> {
-        let (used, whims) = (self.used(vm)?, self.vms[vm].whims);
-        let lies = whims.lies_until > self.now;
+        let (used, guest_faults) = (self.used(vm)?, self.vms[vm].guest_faults);
+        let lies = guest_faults.lies_until > self.now;
         Some(if lies {
-            used / 100 * whims.lies_percent
+            used / 100 * guest_faults.lies_percent
         } else {
             used
         })
@@ -104,10 +104,10 @@ impl World {
     /// The guest's page, if it has one now.
     #[expect(clippy::cast_precision_loss, reason = "a gauge")]
     pub(crate) fn page_of(&self, vm: usize) -> Option<SystemMetrics> {
-        let whims = self.vms[vm].whims;
+        let guest_faults = self.vms[vm].guest_faults;
         let used = self
             .used_as_shown(vm)
-            .filter(|_| whims.mute_until <= self.now)?;
+            .filter(|_| guest_faults.mute_until <= self.now)?;
         let load = f64::from(self.vms[vm].load.milli) / 1000.0;
         Some(SystemMetrics {
             load1: load,

@@ -91,7 +91,7 @@ fn n44_a_guest_moves() {
 }
 
 /// The answer to a source's deletion comes after its end was told, and is older: it does not bring
-/// the pod back, which would be waited for forever. Found by `sim::moves`, seed 1.
+/// the pod back, which would be waited for forever. Found by `sim::migrations`, seed 1.
 #[test]
 fn n44_a_late_answer_does_not_bring_back_a_pod_that_is_gone() {
     let mut world = world();
@@ -109,7 +109,7 @@ fn n44_a_late_answer_does_not_bring_back_a_pod_that_is_gone() {
 
 /// The guest is handed over and lost at the target, and the VM begins anew in a third pod before
 /// the migration is looked at again. What was stopped at the source never runs again. Found by
-/// `sim::moves`, seed 13.
+/// `sim::migrations`, seed 13.
 #[test]
 fn n44_a_source_is_not_recalled_once_the_vm_has_begun_anew_elsewhere() {
     let mut met = 0;

@@ -1,24 +1,24 @@
-//! What a machine's quota may be: what its checks hold it to.
+//! Bound of a machine's CPU quota, which the checks compare the quota with.
 
 use neonvm_runner::core::quota::MEMORY_ALLOWANCE;
 use protocol::time::Timestamp;
 use protocol::units::MilliCpu;
 
-/// What a machine's quota may be, by what was ordered of its runners.
+/// Upper bound of a machine's CPU quota. It follows from the orders to its runners.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct QuotaLeave {
-    /// The guest boots: it has the speed of its largest size.
+pub(crate) struct QuotaBound {
+    /// Whether the guest boots. Then the quota is that of its largest size.
     pub boots: bool,
-    /// The limit ordered last.
+    /// Limit of the newest order.
     pub ordered: MilliCpu,
-    /// The one before that, which holds while CPUs or memory leave.
+    /// Limit of the order before. It holds while CPUs or memory leave.
     pub before: MilliCpu,
-    /// When it was ordered.
+    /// Time of the newest order.
     pub at: Timestamp,
 }
 
-impl QuotaLeave {
-    /// Of a guest that begins to boot.
+impl QuotaBound {
+    /// Bound of a guest that begins to boot.
     pub(crate) fn at_boot(cpu: MilliCpu) -> Self {
         Self {
             boots: true,
@@ -28,7 +28,7 @@ impl QuotaLeave {
         }
     }
 
-    /// A runner begins, and knows nothing of the order before the last one.
+    /// A new runner takes the machine over. It has no record of the order before the newest.
     pub(crate) fn taken_over(&mut self, is_up: bool) {
         self.boots &= !is_up;
         self.before = self.ordered;
@@ -40,7 +40,7 @@ impl QuotaLeave {
         self.at = now;
     }
 
-    /// The most a guest may have that is on its way down.
+    /// Highest quota during a reduction. It is 0 once the allowance for memory has passed.
     pub(crate) fn on_the_way_down(&self, now: Timestamp) -> MilliCpu {
         if now.since(self.at) <= MEMORY_ALLOWANCE {
             self.before

@@ -8,7 +8,7 @@ use protocol::annotations::LABEL_VM_NAME;
 use protocol::time::WallTime;
 use serde_json::{Value, json};
 
-use super::{Broken, Cheat, Moves, ROOM};
+use super::{Broken, Cheat, MigrationWorld, ROOM};
 use crate::store::{apply, merge};
 
 /// Kind of an object.
@@ -61,7 +61,7 @@ pub(crate) struct Call {
 
 /// How a call ended.
 #[derive(Debug, Clone)]
-pub(crate) enum Answer {
+pub(crate) enum ApiResponse {
     Object(Kind, Value),
     Status(u16),
     Nothing,
@@ -179,24 +179,24 @@ impl Objects {
     }
 }
 
-impl Moves {
+impl MigrationWorld {
     /// A call reaches the API server.
     pub(super) fn call_arrives(&mut self) -> bool {
         if self.calls.is_empty() {
             return false;
         }
-        let index = self.dice.index(self.calls.len());
+        let index = self.rng.index(self.calls.len());
         let Call { caller, operation } = self.calls.remove(index);
         let answer = self.serve(operation);
         self.answers.push((caller, answer));
         true
     }
 
-    fn serve(&mut self, operation: Operation) -> Answer {
+    fn serve(&mut self, operation: Operation) -> ApiResponse {
         let wall = self.wall();
         let told = |kind, result: Result<Value, u16>| match result {
-            Ok(value) => Answer::Object(kind, value),
-            Err(status) => Answer::Status(status),
+            Ok(value) => ApiResponse::Object(kind, value),
+            Err(status) => ApiResponse::Status(status),
         };
         match operation {
             Operation::Get(kind, name) => {
@@ -213,7 +213,7 @@ impl Moves {
                     .unwrap_or_default()
                     .to_owned();
                 match self.objects.create(kind, value, wall) {
-                    Some(value) => Answer::Object(kind, value),
+                    Some(value) => ApiResponse::Object(kind, value),
                     // The controller's shell reads what is there then.
                     None => told(kind, self.objects.get(kind, &name).cloned().ok_or(404)),
                 }
@@ -224,32 +224,32 @@ impl Moves {
         }
     }
 
-    fn delete(&mut self, kind: Kind, name: &str, uid: &str) -> Answer {
+    fn delete(&mut self, kind: Kind, name: &str, uid: &str) -> ApiResponse {
         let Some(found) = self.objects.get(kind, name) else {
-            return Answer::Status(404);
+            return ApiResponse::Status(404);
         };
         if found["metadata"]["uid"] != uid {
-            return Answer::Status(409);
+            return ApiResponse::Status(409);
         }
         let bound = found["spec"]["nodeName"].is_string();
         if kind == Kind::Pod && !bound {
             // No node holds it.
             self.objects.remove(kind, name);
-            return Answer::Status(404);
+            return ApiResponse::Status(404);
         }
         let wall = self.wall();
         match self.objects.ask_deletion(kind, name, wall) {
-            Some(value) => Answer::Object(kind, value),
-            None => Answer::Status(404),
+            Some(value) => ApiResponse::Object(kind, value),
+            None => ApiResponse::Status(404),
         }
     }
 
-    fn bind(&mut self, pod: &str, uid: &str, node: &str) -> Answer {
+    fn bind(&mut self, pod: &str, uid: &str, node: &str) -> ApiResponse {
         let Some(found) = self.objects.get(Kind::Pod, pod) else {
-            return Answer::Status(404);
+            return ApiResponse::Status(404);
         };
         if found["metadata"]["uid"] != uid || found["spec"]["nodeName"].is_string() {
-            return Answer::Status(409);
+            return ApiResponse::Status(409);
         }
         let there = self.objects.list(Kind::Pod);
         let there = there.iter().filter(|pod| {
@@ -263,8 +263,8 @@ impl Moves {
         }
         let patch = json!({"spec": {"nodeName": node}});
         match self.objects.merge(Kind::Pod, pod, &patch) {
-            Ok(value) => Answer::Object(Kind::Pod, value),
-            Err(status) => Answer::Status(status),
+            Ok(value) => ApiResponse::Object(Kind::Pod, value),
+            Err(status) => ApiResponse::Status(status),
         }
     }
 
@@ -273,7 +273,7 @@ impl Moves {
         if self.answers.is_empty() {
             return false;
         }
-        let index = self.dice.index(self.answers.len());
+        let index = self.rng.index(self.answers.len());
         let (caller, answer) = self.answers.remove(index);
         self.answered(caller, answer);
         true
@@ -282,12 +282,12 @@ impl Moves {
     /// One answer is never heard: who asked knows nothing.
     pub(super) fn lose_an_answer(&mut self) {
         if !self.answers.is_empty() {
-            let index = self.dice.index(self.answers.len());
-            self.answers[index].1 = Answer::Nothing;
+            let index = self.rng.index(self.answers.len());
+            self.answers[index].1 = ApiResponse::Nothing;
         }
     }
 
-    fn answered(&mut self, caller: Caller, answer: Answer) {
+    fn answered(&mut self, caller: Caller, answer: ApiResponse) {
         match caller {
             Caller::Vm(vm, epoch, kind, began, pod) => {
                 self.vm_answered(vm, epoch, kind, began, &pod, answer);

@@ -9,8 +9,8 @@ use scheduler::core::migrate::MigrationView;
 use scheduler::core::view::{NodeView, PodView, VmView};
 use serde_json::Value;
 
-use super::Moves;
-use super::api::{Answer, Call, Caller, Kind, Operation};
+use super::MigrationWorld;
+use super::api::{ApiResponse, Call, Caller, Kind, Operation};
 
 #[derive(Default)]
 pub(crate) struct SchedulerPart {
@@ -21,7 +21,7 @@ pub(crate) struct SchedulerPart {
     pub(crate) begun: u32,
 }
 
-impl Moves {
+impl MigrationWorld {
     pub(super) fn start_scheduler(&mut self) {
         self.scheduler.epoch += 1;
         // No call of the one before is under way when it lists.
@@ -135,7 +135,7 @@ impl Moves {
         true
     }
 
-    pub(super) fn scheduler_answered(&mut self, caller: &Caller, answer: &Answer) {
+    pub(super) fn scheduler_answered(&mut self, caller: &Caller, answer: &ApiResponse) {
         let (Caller::Write(epoch, id)
         | Caller::Read(epoch, id)
         | Caller::Bind(epoch, id)
@@ -151,9 +151,9 @@ impl Moves {
             Caller::Migrate(..) => Event::MigrationDone(
                 id,
                 match answer {
-                    Answer::Object(..) | Answer::Status(404) => MigrationOutcome::Done,
-                    Answer::Status(status) => MigrationOutcome::Refused(status.to_string()),
-                    Answer::Nothing => MigrationOutcome::Unclear("no answer".into()),
+                    ApiResponse::Object(..) | ApiResponse::Status(404) => MigrationOutcome::Done,
+                    ApiResponse::Status(status) => MigrationOutcome::Refused(status.to_string()),
+                    ApiResponse::Nothing => MigrationOutcome::Unclear("no answer".into()),
                 },
             ),
             Caller::Read(..) => Event::ReadDone(id, written(answer)),
@@ -170,24 +170,24 @@ fn read<T, E>(all: &[Value], view: impl Fn(&Value) -> Result<T, E>) -> Vec<T> {
     all.iter().filter_map(|value| view(value).ok()).collect()
 }
 
-fn bound(answer: &Answer) -> BindOutcome {
+fn bound(answer: &ApiResponse) -> BindOutcome {
     match answer {
-        Answer::Object(..) => BindOutcome::Bound,
-        Answer::Status(409) => BindOutcome::Conflict,
-        Answer::Status(status) => BindOutcome::Refused(status.to_string()),
-        Answer::Nothing => BindOutcome::Unclear("no answer".into()),
+        ApiResponse::Object(..) => BindOutcome::Bound,
+        ApiResponse::Status(409) => BindOutcome::Conflict,
+        ApiResponse::Status(status) => BindOutcome::Refused(status.to_string()),
+        ApiResponse::Nothing => BindOutcome::Unclear("no answer".into()),
     }
 }
 
-fn written(answer: &Answer) -> CallOutcome {
+fn written(answer: &ApiResponse) -> CallOutcome {
     match answer {
-        Answer::Object(_, value) => match VmView::read(value) {
+        ApiResponse::Object(_, value) => match VmView::read(value) {
             Ok(view) => CallOutcome::Done(Box::new(view)),
             Err(_) => CallOutcome::Unclear("not a VM".into()),
         },
-        Answer::Status(404) => CallOutcome::NotFound,
-        Answer::Status(409 | 422) => CallOutcome::Conflict,
-        Answer::Status(status) => CallOutcome::Refused(status.to_string()),
-        Answer::Nothing => CallOutcome::Unclear("no answer".into()),
+        ApiResponse::Status(404) => CallOutcome::NotFound,
+        ApiResponse::Status(409 | 422) => CallOutcome::Conflict,
+        ApiResponse::Status(status) => CallOutcome::Refused(status.to_string()),
+        ApiResponse::Nothing => CallOutcome::Unclear("no answer".into()),
     }
 }

@@ -1,40 +1,40 @@
-//! Storm and calm. In a storm loads change and things go wrong; a calm has neither, and at its end
-//! everything must be where it should be.
+//! Fault phases and quiescent phases. In a fault phase loads change and components fail. A
+//! quiescent phase has neither, and at its end the world must have converged.
 
 use protocol::time::{Span, Timestamp};
 
-use crate::dice::{Dice, MILLION};
 use crate::event::{Event, Reader};
 use crate::faults::rates;
 use crate::journal::{Note, Part};
 use crate::options::{Level, Sabotage};
+use crate::rng::{MILLION, Rng};
 use crate::store::Kind;
-use crate::world::{Load, Whims, World};
+use crate::world::{GuestFaults, Load, World};
 
-/// Shortest and longest storm.
-const STORM: (Span, Span) = (Span::from_secs(60), Span::from_secs(600));
-/// Between two changes of a guest's load.
+/// Shortest and longest fault phase.
+const FAULT_PHASE: (Span, Span) = (Span::from_secs(60), Span::from_secs(600));
+/// Shortest and longest time between two changes of a guest's load, ms.
 const LOAD_LASTS: (u64, u64) = (5_000, 120_000);
 
-/// Storm or calm.
+/// Phases of a run. Fault phases and quiescent phases alternate.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Weather {
-    /// Whether things go wrong and loads change.
-    pub storm: bool,
-    /// When the storm ends.
-    pub storm_ends: Timestamp,
-    /// When calm began.
-    pub calm_since: Timestamp,
-    /// The API server is away until then.
+pub struct FaultSchedule {
+    /// Whether faults happen and loads change.
+    pub is_active: bool,
+    /// End of the fault phase.
+    pub faults_end: Timestamp,
+    /// Begin of the quiescent phase.
+    pub quiescent_since: Timestamp,
+    /// End of the API server's outage.
     pub away_until: Timestamp,
-    /// The last stalled call is carried out then.
+    /// Time at which the last stalled call is carried out.
     pub stalled_until: Timestamp,
-    /// Calms that ended well.
-    pub judged: u64,
+    /// Number of quiescent phases at whose end the world had converged.
+    pub converged: u64,
 }
 
-impl Weather {
-    /// Whether the API server does not answer.
+impl FaultSchedule {
+    /// Whether the API server gives no responses at `now`.
     #[must_use]
     pub fn api_is_away(&self, now: Timestamp) -> bool {
         now < self.away_until
@@ -42,43 +42,43 @@ impl Weather {
 }
 
 impl World {
-    pub(crate) fn first_weather(&mut self, dice: &mut Dice) {
-        // Each world has time to come up before the first storm.
-        let first = dice.millis(15_000, 40_000);
-        self.weather.storm = true;
-        self.weather.storm_ends = self.now + first;
-        self.put(self.weather.storm_ends, Event::Calm);
+    pub(crate) fn first_fault_phase(&mut self, rng: &mut Rng) {
+        // Each world has time to come up before the first fault phase.
+        let first = rng.millis(15_000, 40_000);
+        self.fault_schedule.is_active = true;
+        self.fault_schedule.faults_end = self.now + first;
+        self.put(self.fault_schedule.faults_end, Event::Quiesce);
     }
 
-    fn begin_storm(&mut self) {
-        let length = self.dice.span(STORM.0, STORM.1);
-        self.weather.storm = true;
-        self.weather.storm_ends = self.now + length;
+    fn begin_fault_phase(&mut self) {
+        let length = self.rng.span(FAULT_PHASE.0, FAULT_PHASE.1);
+        self.fault_schedule.is_active = true;
+        self.fault_schedule.faults_end = self.now + length;
         self.rates = rates(self.options.level);
         self.note(Note::Storm);
-        self.put(self.weather.storm_ends, Event::Calm);
+        self.put(self.fault_schedule.faults_end, Event::Quiesce);
         for vm in 0..self.vms.len() {
-            let delay = self.load_dice.millis(0, 30_000);
+            let delay = self.load_rng.millis(0, 30_000);
             self.after(delay, Event::Load(vm));
         }
         if self.options.level != Level::None {
-            self.next_mischief();
+            self.schedule_next_fault();
         }
     }
 
-    fn next_mischief(&mut self) {
-        let mean = self.rates.mischief.0;
+    fn schedule_next_fault(&mut self) {
+        let mean = self.rates.fault_pause.0;
         // More VMs, more that can go wrong.
         let mean = Span(mean * 8 / (8 + self.vms.len() as u64));
-        let pause = self.dice.span(Span::from_millis(10), Span(mean.0 * 2));
-        self.after(pause, Event::Mischief);
+        let pause = self.rng.span(Span::from_millis(10), Span(mean.0 * 2));
+        self.after(pause, Event::InjectFault);
     }
 
-    /// Faults stop: whatever is under way ends, crashed parts are back.
-    pub(crate) fn calm(&mut self) {
-        self.weather.storm = false;
-        self.weather.calm_since = self.now;
-        self.weather.away_until = self.now;
+    /// Stops all faults. Requests in flight end, and crashed components are back.
+    pub(crate) fn quiesce(&mut self) {
+        self.fault_schedule.is_active = false;
+        self.fault_schedule.quiescent_since = self.now;
+        self.fault_schedule.away_until = self.now;
         self.rates = rates(Level::None);
         self.note(Note::Calm);
         let within = self.recovers_within();
@@ -87,7 +87,7 @@ impl World {
             reader.stalled_until = now;
         }
         for vm in 0..self.vms.len() {
-            self.vms[vm].whims = Whims::default();
+            self.vms[vm].guest_faults = GuestFaults::default();
             self.memory_shall_move(vm);
             for part in [Part::Runner(vm), Part::Monitor(vm)] {
                 self.start(part);
@@ -101,35 +101,35 @@ impl World {
         {
             self.start(part);
         }
-        let begin = self.now.max(self.weather.stalled_until);
-        self.put(begin + within, Event::Judge);
+        let begin = self.now.max(self.fault_schedule.stalled_until);
+        self.put(begin + within, Event::CheckConverged);
     }
 
-    /// The end of a calm.
-    pub(crate) fn judge(&mut self) {
+    /// End of a quiescent phase: the world must have converged.
+    pub(crate) fn check_converged(&mut self) {
         self.all_is_where_it_should_be();
-        self.weather.judged += 1;
-        self.begin_storm();
+        self.fault_schedule.converged += 1;
+        self.begin_fault_phase();
     }
 
     pub(crate) fn load_changes(&mut self, vm: usize) {
-        if !self.weather.storm {
+        if !self.fault_schedule.is_active {
             return;
         }
         let (min, max) = self.vms[vm].bounds;
         let units = self
-            .load_dice
+            .load_rng
             .between(u64::from(min.saturating_sub(1)), u64::from(max + 1));
-        let dice = &mut self.load_dice;
-        let milli = if dice.chance(MILLION / 2) {
+        let rng = &mut self.load_rng;
+        let milli = if rng.chance(MILLION / 2) {
             units * 225
         } else {
-            dice.below(u64::from(max) * 250)
+            rng.below(u64::from(max) * 250)
         };
-        let mib = if dice.chance(MILLION / 2) {
+        let mib = if rng.chance(MILLION / 2) {
             units * 700
         } else {
-            dice.below(u64::from(max) * 800)
+            rng.below(u64::from(max) * 800)
         };
         let load = Load {
             milli: u32::try_from(milli).unwrap_or(0),
@@ -147,30 +147,26 @@ impl World {
             milli: load.milli,
             mib,
         });
-        let next = self.load_dice.millis(LOAD_LASTS.0, LOAD_LASTS.1);
+        let next = self.load_rng.millis(LOAD_LASTS.0, LOAD_LASTS.1);
         self.after(next, Event::Load(vm));
     }
 
-    /// Something goes wrong.
-    pub(crate) fn mischief(&mut self) {
-        if !self.weather.storm {
+    /// Injects one fault, drawn from the seed.
+    pub(crate) fn inject_fault(&mut self) {
+        if !self.fault_schedule.is_active {
             return;
         }
-        let vm = self.dice.index(self.vms.len());
-        let node = self.dice.index(self.nodes.len());
-        let last = Span(
-            self.dice
-                .span(Span::from_millis(200), Span::from_secs(40))
-                .0,
-        );
-        let short = self.dice.span(Span::from_millis(50), Span::from_secs(8));
-        let until = (self.now + last).min(self.weather.storm_ends);
+        let vm = self.rng.index(self.vms.len());
+        let node = self.rng.index(self.nodes.len());
+        let last = Span(self.rng.span(Span::from_millis(200), Span::from_secs(40)).0);
+        let short = self.rng.span(Span::from_millis(50), Span::from_secs(8));
+        let until = (self.now + last).min(self.fault_schedule.faults_end);
         // Where there are two of them, that is what the run is for.
-        if self.schedulers.len() > 1 && self.dice.chance(MILLION / 4) {
+        if self.schedulers.len() > 1 && self.rng.chance(MILLION / 4) {
             self.scheduler_trouble(short);
-            return self.next_mischief();
+            return self.schedule_next_fault();
         }
-        match self.dice.below(22) {
+        match self.rng.below(22) {
             0 | 1 => self.crash(Part::Agent(node), short),
             2 | 3 => self.scheduler_trouble(short),
             4 => self.crash(Part::Controller, short),
@@ -180,17 +176,29 @@ impl World {
             8 => self.stall_a_watch(until),
             9 => self.gap_in_a_watch(),
             10 => self.api_goes_away(short),
-            11 => self.whim(vm, "monitor hangs", |whims| whims.frozen_until = until),
-            12 => self.whim(vm, "monitor absent", |whims| whims.absent_until = until),
-            13 => self.whim(vm, "memory unreadable", |whims| {
-                whims.unreadable_until = until
+            11 => self.guest_fault(vm, "monitor hangs", |guest_faults| {
+                guest_faults.frozen_until = until
             }),
-            14 => self.whim(vm, "metrics mute", |whims| whims.mute_until = until),
+            12 => self.guest_fault(vm, "monitor absent", |guest_faults| {
+                guest_faults.absent_until = until
+            }),
+            13 => self.guest_fault(vm, "memory unreadable", |guest_faults| {
+                guest_faults.unreadable_until = until
+            }),
+            14 => self.guest_fault(vm, "metrics mute", |guest_faults| {
+                guest_faults.mute_until = until
+            }),
             15 => self.guest_lies(vm, until),
-            16 => self.whim(vm, "cpu clings", |whims| whims.clings_until = until),
-            17 => self.whim(vm, "memory blocked", |whims| whims.blocks_until = until),
-            18 => self.whim(vm, "memory slow", |whims| whims.slow_until = until),
-            19 if self.dice.chance(MILLION / 3) => {
+            16 => self.guest_fault(vm, "cpu clings", |guest_faults| {
+                guest_faults.clings_until = until
+            }),
+            17 => self.guest_fault(vm, "memory blocked", |guest_faults| {
+                guest_faults.blocks_until = until
+            }),
+            18 => self.guest_fault(vm, "memory slow", |guest_faults| {
+                guest_faults.slow_until = until
+            }),
+            19 if self.rng.chance(MILLION / 3) => {
                 self.tally.count("guest crash");
                 self.guest_ends(vm, "a panic of its own");
             }
@@ -204,23 +212,23 @@ impl World {
                 self.touch_object(vm);
             }
         }
-        self.next_mischief();
+        self.schedule_next_fault();
     }
 
-    fn whim(&mut self, vm: usize, name: &'static str, set: impl FnOnce(&mut Whims)) {
+    fn guest_fault(&mut self, vm: usize, name: &'static str, set: impl FnOnce(&mut GuestFaults)) {
         self.tally.count(name);
         self.note(Note::Fault(name, vm));
-        set(&mut self.vms[vm].whims);
+        set(&mut self.vms[vm].guest_faults);
         if name == "monitor absent" {
             self.break_a_link(vm);
         }
     }
 
     fn guest_lies(&mut self, vm: usize, until: Timestamp) {
-        let percent = self.dice.between(10, 190);
-        self.whim(vm, "guest lies", |whims| {
-            whims.lies_percent = percent;
-            whims.lies_until = until;
+        let percent = self.rng.between(10, 190);
+        self.guest_fault(vm, "guest lies", |guest_faults| {
+            guest_faults.lies_percent = percent;
+            guest_faults.lies_until = until;
         });
     }
 
@@ -235,7 +243,7 @@ impl World {
 
     fn a_reader(&mut self) -> Option<Reader> {
         let readers: Vec<Reader> = self.streams.keys().copied().collect();
-        let index = self.dice.index(readers.len());
+        let index = self.rng.index(readers.len());
         readers
             .get(index)
             .copied()
@@ -257,7 +265,7 @@ impl World {
         if let Some(reader) = self.a_reader().filter(|reader| self.is_up(reader.part)) {
             self.tally.count("watch gap");
             self.note(Note::Fault("watch gap", 0));
-            let pause = self.dice.millis(500, 1_000);
+            let pause = self.rng.millis(500, 1_000);
             self.restart_stream(reader, pause);
         }
     }
@@ -265,7 +273,7 @@ impl World {
     fn api_goes_away(&mut self, span: Span) {
         self.tally.count("api away");
         self.note(Note::Fault("api away", 0));
-        self.weather.away_until = (self.now + span).min(self.weather.storm_ends);
+        self.fault_schedule.away_until = (self.now + span).min(self.fault_schedule.faults_end);
         // Whoever watched has to list again.
         let readers: Vec<Reader> = self
             .streams
@@ -274,7 +282,7 @@ impl World {
             .filter(|reader| self.is_up(reader.part))
             .collect();
         for reader in readers {
-            let pause = self.dice.millis(500, 1_000);
+            let pause = self.rng.millis(500, 1_000);
             self.restart_stream(reader, pause);
         }
     }

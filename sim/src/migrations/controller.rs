@@ -8,8 +8,8 @@ use neonvm_controller::core::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::api::{Answer, Call, Caller, Change, Kind, Operation};
-use super::{Moves, settings};
+use super::api::{ApiResponse, Call, Caller, Change, Kind, Operation};
+use super::{MigrationWorld, settings};
 
 #[derive(Default)]
 pub(crate) struct ControllerPart {
@@ -26,7 +26,7 @@ fn read<T: DeserializeOwned>(value: &Value) -> Option<Box<T>> {
     serde_json::from_value(value.clone()).ok().map(Box::new)
 }
 
-impl Moves {
+impl MigrationWorld {
     pub(super) fn start_controller(&mut self) {
         self.controller.epoch += 1;
         self.controller.seen = self.objects.log().len();
@@ -67,7 +67,7 @@ impl Moves {
             return;
         };
         let at = self.moment();
-        let seed = self.dice.below(u64::MAX);
+        let seed = self.rng.below(u64::MAX);
         if change.kind == Kind::Vm {
             let core = VmCore::new(settings(), seed);
             self.controller.vms.entry(vm).or_insert(core);
@@ -141,8 +141,8 @@ impl Moves {
         if vms.is_empty() {
             return false;
         }
-        let vm = vms[self.dice.index(vms.len())];
-        if self.dice.below(2) == 0 {
+        let vm = vms[self.rng.index(vms.len())];
+        if self.rng.below(2) == 0 {
             let action = self
                 .controller
                 .vms
@@ -234,7 +234,7 @@ impl Moves {
         kind: Doing,
         began: Moment,
         pod: &str,
-        answer: Answer,
+        answer: ApiResponse,
     ) {
         if epoch != self.controller.epoch {
             return;
@@ -247,17 +247,19 @@ impl Moves {
             })
         };
         let result = match answer {
-            Answer::Object(Kind::Vm, value) => read(&value).map(Reply::Vm).map_or_else(unclear, Ok),
-            Answer::Object(Kind::Move, value) => {
+            ApiResponse::Object(Kind::Vm, value) => {
+                read(&value).map(Reply::Vm).map_or_else(unclear, Ok)
+            }
+            ApiResponse::Object(Kind::Move, value) => {
                 let uid = value["metadata"]["uid"].as_str();
                 Ok(Reply::Taker(uid.map(str::to_owned)))
             }
-            Answer::Status(404) if kind == Doing::ReadTaker => Ok(Reply::Taker(None)),
-            Answer::Object(_, value) => read(&value).map(Reply::Pod).map_or_else(unclear, Ok),
-            Answer::Status(404) if about_vm => Err(Refusal::Gone),
-            Answer::Status(404) => Ok(Reply::PodGone(pod.to_owned())),
-            Answer::Status(409) if about_vm => Err(Refusal::Conflict),
-            Answer::Status(_) | Answer::Nothing => unclear(),
+            ApiResponse::Status(404) if kind == Doing::ReadTaker => Ok(Reply::Taker(None)),
+            ApiResponse::Object(_, value) => read(&value).map(Reply::Pod).map_or_else(unclear, Ok),
+            ApiResponse::Status(404) if about_vm => Err(Refusal::Gone),
+            ApiResponse::Status(404) => Ok(Reply::PodGone(pod.to_owned())),
+            ApiResponse::Status(409) if about_vm => Err(Refusal::Conflict),
+            ApiResponse::Status(_) | ApiResponse::Nothing => unclear(),
         };
         let at = self.moment();
         if let Some(core) = self.controller.vms.get_mut(&vm) {
@@ -333,7 +335,7 @@ impl Moves {
         epoch: u64,
         kind: migration::Kind,
         name: &str,
-        answer: Answer,
+        answer: ApiResponse,
     ) {
         use Refusal as R;
         use migration::{Kind as K, Reply as P};
@@ -348,15 +350,17 @@ impl Moves {
             })
         };
         let result = match answer {
-            Answer::Object(Kind::Vm, value) => read(&value).map(P::Vm).map_or_else(unclear, Ok),
-            Answer::Object(Kind::Move, value) => {
+            ApiResponse::Object(Kind::Vm, value) => {
+                read(&value).map(P::Vm).map_or_else(unclear, Ok)
+            }
+            ApiResponse::Object(Kind::Move, value) => {
                 read(&value).map(P::Migration).map_or_else(unclear, Ok)
             }
-            Answer::Object(_, value) => read(&value).map(P::Pod).map_or_else(unclear, Ok),
-            Answer::Status(404) if about_pod => Ok(P::PodGone(name.to_owned())),
-            Answer::Status(404) => Err(R::Gone),
-            Answer::Status(409) if !about_pod => Err(R::Conflict),
-            Answer::Status(_) | Answer::Nothing => unclear(),
+            ApiResponse::Object(_, value) => read(&value).map(P::Pod).map_or_else(unclear, Ok),
+            ApiResponse::Status(404) if about_pod => Ok(P::PodGone(name.to_owned())),
+            ApiResponse::Status(404) => Err(R::Gone),
+            ApiResponse::Status(409) if !about_pod => Err(R::Conflict),
+            ApiResponse::Status(_) | ApiResponse::Nothing => unclear(),
         };
         self.mover_done(vm, kind, result);
     }
@@ -367,7 +371,7 @@ impl Moves {
         if vms.is_empty() {
             return false;
         }
-        let vm = vms[self.dice.index(vms.len())];
+        let vm = vms[self.rng.index(vms.len())];
         let at = self.moment();
         let targets: BTreeSet<String> = self
             .controller

@@ -1,8 +1,8 @@
 //! Seeds of migrations, and what shows that their checks see.
 
-use sim::moves::{Broken, Cheat, run};
+use sim::migrations::{Broken, Cheat, run};
 
-/// Steps of storm.
+/// Steps of the fault phase.
 const STEPS: u64 = 4_000;
 /// Seeds that are gone through. In 13 a source was recalled after its guest had been handed over,
 /// lost, and begun anew elsewhere. In 1 a node is full at the end, so that somebody has to leave it

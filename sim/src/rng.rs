@@ -1,5 +1,5 @@
-//! The only source of chance: one seed, several streams, so that more faults do not change the
-//! loads.
+//! The only source of chance. One seed has several streams, so that more faults leave the loads as
+//! they are.
 
 use protocol::time::Span;
 use rand_chacha::ChaCha8Rng;
@@ -8,25 +8,25 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 /// A million: the denominator of every chance.
 pub const MILLION: u32 = 1_000_000;
 
-/// What a stream of chance is for.
+/// Use of a stream of random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// How the world is built.
+    /// Shape of the world: nodes, VMs and bounds.
     World,
-    /// What the guests do.
+    /// Loads of the guests.
     Load,
-    /// How long things take, and which of them go wrong.
+    /// Delays, losses and the choice of faults.
     Fault,
-    /// How the VMs are to be scaled.
+    /// Scaling settings of the VMs.
     Settings,
 }
 
-/// A seeded stream of chance.
+/// A seeded stream of random numbers.
 #[derive(Debug, Clone)]
-pub struct Dice(ChaCha8Rng);
+pub struct Rng(ChaCha8Rng);
 
-impl Dice {
-    /// The stream of a seed. The same pair always gives the same numbers.
+impl Rng {
+    /// The stream of a seed. The same pair gives the same numbers on every machine.
     #[must_use]
     pub fn new(seed: u64, stream: Stream) -> Self {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
@@ -50,12 +50,12 @@ impl Dice {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// A place in a list of `len` things.
+    /// Index into a list of `len` entries. 0 for an empty list.
     pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
 
-    /// Whether something of this many in a million happens.
+    /// True with a chance of `ppm` in a million.
     pub fn chance(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.below(MILLION.into()) < u64::from(ppm)
     }

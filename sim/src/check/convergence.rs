@@ -1,4 +1,4 @@
-//! Bounded convergence: what must be so at the end of a calm.
+//! Bounded convergence: the invariants at the end of a quiescent phase.
 
 use agent::core::goal::goal;
 use agent::core::metrics::KERNEL_ALLOWANCE_BYTES;
@@ -84,10 +84,10 @@ impl World {
                 object.spec.target_revision
             ));
         }
-        let Some(desk) = self.vms[vm].desk.as_ref() else {
+        let Some(agent_task) = self.vms[vm].agent_task.as_ref() else {
             return Err("no agent has it".into());
         };
-        if desk.connection.is_none() {
+        if agent_task.connection.is_none() {
             return Err("its monitor is not connected".into());
         }
         if truth.monitor != Some(truth.using.mem.0) {
@@ -140,9 +140,11 @@ impl World {
             ..SystemMetrics::default()
         };
         let scaling = self.vms[vm]
-            .desk
+            .agent_task
             .as_ref()
-            .map_or_else(ScalingConfig::default, |desk| desk.core.vm().config.scaling);
+            .map_or_else(ScalingConfig::default, |agent_task| {
+                agent_task.core.vm().config.scaling
+            });
         let goal = goal(&scaling, UNIT, Some(&page), None);
         let units = goal.units;
         // A margin leaves it as large as what has that much room above the goal.

@@ -1,16 +1,15 @@
-//! Live migrations with the shipped cores: the scheduler chooses and places, the controller carries
-//! out, two runners move the guest between their QEMUs; and a world that loses, delays and
-//! reorders, and kills any of them at any moment.
+//! Live migrations with the shipped cores. The scheduler chooses and places, the controller carries
+//! out, and two runners move the guest between their QEMUs. The world loses, delays and reorders
+//! messages, and kills components.
 //!
-//! A world of its own beside [`crate::world`]: there a VM has one machine, whose size is what
-//! matters; here it has two, and what matters is whose the guest is. Sizes stand still. Everything
-//! that may happen next waits in one bag, and the seed draws from it, so that every order is met in
-//! which things may come.
+//! This world is separate from [`crate::world`]. A VM there has one machine, and its size matters.
+//! A VM here has two machines, and their ownership of the guest matters. Sizes do not change. The
+//! seed draws the next step from all that are possible, so that every order of messages occurs.
 //!
-//! What must hold, after every step: no VM has two guests that run ([`Broken::TwoGuests`]); a guest
-//! is lost only with a QEMU that was killed ([`Broken::LostGuest`]); no pod is bound where its node
-//! has no room for it ([`Broken::Overcommitted`]). When the storm is over: every VM has one guest
-//! that runs, and nothing is left of any migration ([`Broken::Unsettled`]).
+//! Invariants, checked after every step: no VM has two guests that run ([`Broken::TwoGuests`]). A
+//! guest is lost only if its QEMU was killed ([`Broken::LostGuest`]). No pod is bound to a node
+//! that lacks room for it ([`Broken::Overcommitted`]). After the fault phase every VM has one guest
+//! that runs, and no migration has left a trace ([`Broken::Unsettled`]).
 
 mod api;
 mod controller;
@@ -26,8 +25,8 @@ use protocol::time::{Span, Timestamp, WallTime};
 use protocol::vm::VirtualMachineMigration;
 use serde_json::{Value, json};
 
-use crate::dice::{Dice, MILLION, Stream};
-use api::{Answer, Call, Caller, Change, Kind, Objects};
+use crate::rng::{MILLION, Rng, Stream};
+use api::{ApiResponse, Call, Caller, Change, Kind, Objects};
 use controller::ControllerPart;
 use runner::Machine;
 use scheduler::SchedulerPart;
@@ -60,7 +59,7 @@ pub enum Broken {
         /// Name of the pod whose binding filled the node past its room.
         pod: String,
     },
-    /// After the storm something is not as it should be.
+    /// The world did not converge after the fault phase.
     Unsettled {
         /// Sentence that names the VM or migration, and its state.
         what: String,
@@ -85,7 +84,7 @@ impl fmt::Display for Broken {
 pub struct Outcome {
     /// What broke, and at which step.
     pub broken: Option<(u64, Broken)>,
-    /// Steps taken, those of the calm at the end included.
+    /// Number of steps, those of the quiescent phase at the end included.
     pub steps: u64,
     /// Migrations that succeeded, failed, and were called off.
     pub moved: [u32; 3],
@@ -107,8 +106,8 @@ pub enum Cheat {
 }
 
 /// See the module.
-pub struct Moves {
-    pub(crate) dice: Dice,
+pub struct MigrationWorld {
+    pub(crate) rng: Rng,
     pub(crate) now: Timestamp,
     pub(crate) objects: Objects,
     pub(crate) controller: ControllerPart,
@@ -116,7 +115,7 @@ pub struct Moves {
     /// QEMUs and their runners, by pod.
     pub(crate) machines: BTreeMap<String, Machine>,
     pub(crate) calls: Vec<Call>,
-    pub(crate) answers: Vec<(Caller, Answer)>,
+    pub(crate) answers: Vec<(Caller, ApiResponse)>,
     pub(crate) cheat: Option<Cheat>,
     /// By VM: QEMUs killed with its guest, or half of it, in them.
     pub(crate) killed: Vec<u32>,
@@ -124,18 +123,18 @@ pub struct Moves {
     pub(crate) booted: Vec<u32>,
     vms: usize,
     nodes: usize,
-    storm: bool,
+    faults_active: bool,
     asked: u32,
     outcome: Outcome,
 }
 
-impl Moves {
+impl MigrationWorld {
     fn new(seed: u64, cheat: Option<Cheat>) -> Self {
-        let mut dice = Dice::new(seed, Stream::World);
+        let mut rng = Rng::new(seed, Stream::World);
         let nodes = 3;
-        let vms = 4 + dice.index(4);
+        let vms = 4 + rng.index(4);
         let mut moves = Self {
-            dice: Dice::new(seed, Stream::Fault),
+            rng: Rng::new(seed, Stream::Fault),
             now: Timestamp(1_000_000),
             objects: Objects::default(),
             controller: ControllerPart::default(),
@@ -148,7 +147,7 @@ impl Moves {
             booted: vec![0; vms],
             vms,
             nodes,
-            storm: true,
+            faults_active: true,
             asked: 0,
             outcome: Outcome::default(),
         };
@@ -190,7 +189,7 @@ impl Moves {
     /// One thing happens. Whether anything did.
     fn step(&mut self) -> bool {
         self.outcome.steps += 1;
-        let acted = match self.dice.below(12) {
+        let acted = match self.rng.below(12) {
             0 | 1 => self.controller_sees(),
             2 => self.scheduler_sees(),
             3 | 4 => self.controller_acts(),
@@ -200,10 +199,10 @@ impl Moves {
             8 | 9 => self.machine_moves(),
             10 => self.controller_hears(),
             _ => {
-                let span = self.dice.millis(1, 400);
+                let span = self.rng.millis(1, 400);
                 self.now = self.now + span;
-                if self.storm {
-                    self.mischief();
+                if self.faults_active {
+                    self.inject_fault();
                 }
                 false
             }
@@ -213,11 +212,11 @@ impl Moves {
     }
 
     /// Something goes wrong, or somebody wants something.
-    fn mischief(&mut self) {
-        if !self.dice.chance(MILLION / 3) {
+    fn inject_fault(&mut self) {
+        if !self.rng.chance(MILLION / 3) {
             return;
         }
-        match self.dice.below(20) {
+        match self.rng.below(20) {
             0..=6 => self.somebody_migrates(),
             7 => self.somebody_cancels(),
             8 | 9 => {
@@ -242,13 +241,13 @@ impl Moves {
     }
 
     fn somebody_migrates(&mut self) {
-        let vm = self.dice.index(self.vms);
+        let vm = self.rng.index(self.vms);
         self.asked += 1;
         let object = json!({
             "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration",
             "metadata": {"name": format!("m-{:04}", self.asked), "namespace": "default"},
-            "spec": {"vmName": vm_name(vm), "preventMigrationToSameHost": self.dice.chance(MILLION / 2),
-                "completionTimeout": self.dice.between(30, 300), "allowPostCopy": false},
+            "spec": {"vmName": vm_name(vm), "preventMigrationToSameHost": self.rng.chance(MILLION / 2),
+                "completionTimeout": self.rng.between(30, 300), "allowPostCopy": false},
         });
         self.objects.create(Kind::Move, object, self.wall());
     }
@@ -256,7 +255,7 @@ impl Moves {
     fn somebody_cancels(&mut self) {
         let all = self.objects.names(Kind::Move);
         if !all.is_empty() {
-            let name = all[self.dice.index(all.len())].clone();
+            let name = all[self.rng.index(all.len())].clone();
             self.objects.ask_deletion(Kind::Move, &name, self.wall());
             self.outcome.moved[2] += 1;
         }
@@ -264,8 +263,8 @@ impl Moves {
 
     /// What a node has for pods changes.
     fn squeeze_a_node(&mut self) {
-        let node = node_name(self.dice.index(self.nodes));
-        let room = self.dice.between(2, u64::from(ROOM));
+        let node = node_name(self.rng.index(self.nodes));
+        let room = self.rng.between(2, u64::from(ROOM));
         let patch = json!({"status": {"allocatable": {"cpu": room.to_string(), "memory": format!("{room}Gi")}}});
         self.objects.merge(Kind::Node, &node, &patch).ok();
     }
@@ -285,9 +284,9 @@ impl Moves {
         }
     }
 
-    /// The storm ends: everything that is broken is mended, and all must come to rest.
+    /// Ends the fault phase: repairs everything, and all work must come to an end.
     fn settle(&mut self) {
-        self.storm = false;
+        self.faults_active = false;
         for node in 0..self.nodes {
             let patch = json!({"status": {"allocatable": {"cpu": ROOM.to_string(), "memory": format!("{ROOM}Gi")}}});
             self.objects
@@ -388,10 +387,10 @@ fn vm_object(vm: usize) -> Value {
     })
 }
 
-/// Runs one seed for so many steps of storm, and then until all is at rest.
+/// Runs one seed for `steps` steps of faults, and then until the world is at rest.
 #[must_use]
 pub fn run(seed: u64, steps: u64, cheat: Option<Cheat>) -> Outcome {
-    let mut moves = Moves::new(seed, cheat);
+    let mut moves = MigrationWorld::new(seed, cheat);
     while moves.outcome.steps < steps && moves.outcome.broken.is_none() {
         moves.step();
     }

@@ -18,7 +18,7 @@ use protocol::units::{Bytes, MilliCpu};
 use serde_json::json;
 
 use super::api::Kind;
-use super::{Cheat, Moves};
+use super::{Cheat, MigrationWorld};
 
 #[derive(Debug, Clone)]
 struct Qemu {
@@ -166,7 +166,7 @@ fn manifest() -> Manifest {
     }
 }
 
-impl Moves {
+impl MigrationWorld {
     /// A node or a machine does the next thing.
     pub(super) fn machine_moves(&mut self) -> bool {
         if self.node_works() {
@@ -176,8 +176,8 @@ impl Moves {
         if names.is_empty() {
             return false;
         }
-        let name = &names[self.dice.index(names.len())];
-        match self.dice.below(3) {
+        let name = &names[self.rng.index(names.len())];
+        match self.rng.below(3) {
             0 => self.qemu_moves(name),
             _ => self.runner_moves(name),
         }
@@ -190,7 +190,7 @@ impl Moves {
         if names.is_empty() {
             return false;
         }
-        let name = names[self.dice.index(names.len())].clone();
+        let name = names[self.rng.index(names.len())].clone();
         let Some(pod) = self.objects.get(Kind::Pod, &name).cloned() else {
             return false;
         };
@@ -573,7 +573,7 @@ impl Moves {
         if names.is_empty() {
             return;
         }
-        let name = &names[self.dice.index(names.len())];
+        let name = &names[self.rng.index(names.len())];
         if let Some(machine) = self.machines.get_mut(name) {
             machine.up = false;
             (machine.outgoing, machine.incoming) = (None, None);
@@ -587,7 +587,7 @@ impl Moves {
         if names.is_empty() {
             return;
         }
-        let name = names[self.dice.index(names.len())].clone();
+        let name = names[self.rng.index(names.len())].clone();
         let Some(before) = self.machines.get(&name).cloned() else {
             return;
         };

@@ -1,5 +1,5 @@
-//! The decision journal of every task of the agents, as the shipped recorder writes it, kept in
-//! memory: what is recorded in a storm must decide again to the same bytes.
+//! Decision journal of every agent task, as the shipped recorder writes it, in memory. A replay of
+//! records from a fault phase must decide to the same bytes.
 //!
 //! A task that ends by itself writes out what it gathered; one that dies with its process does not.
 
@@ -8,28 +8,34 @@ use agent::core::{Action, Event, RequestId};
 use protocol::journal::{FORMAT, Head, NodeState, Record};
 use protocol::time::{Span, Timestamp};
 
-use crate::agent::{Desk, config};
+use crate::agent::{AgentTask, config};
 use crate::world::{UNIT, World};
 
 /// Steps of a task between two checkpoints, besides the one it begins with.
 const CHECKPOINT_EVERY: u64 = 150;
 
-/// One task's place on the tape.
-pub(crate) struct Scribe {
-    recorder: Recorder,
+/// Recorder of one task.
+pub(crate) struct TaskRecorder {
+    inner: Recorder,
     last: Timestamp,
     steps: u64,
 }
 
-impl Scribe {
+impl TaskRecorder {
     /// Records what a core is about to be fed, and returns the time at which it is: no two steps
     /// have the same.
-    fn event(&mut self, now: Timestamp, event: &Event, desk: &Desk, out: &mut Vec<Record>) {
+    fn event(
+        &mut self,
+        now: Timestamp,
+        event: &Event,
+        agent_task: &AgentTask,
+        out: &mut Vec<Record>,
+    ) {
         if self.steps.is_multiple_of(CHECKPOINT_EVERY) {
-            self.recorder.checkpoint(now, &desk.core, out);
+            self.inner.checkpoint(now, &agent_task.core, out);
         }
         self.steps += 1;
-        self.recorder.event(now, event, &desk.core, None, out);
+        self.inner.event(now, event, &agent_task.core, None, out);
     }
 }
 
@@ -54,7 +60,7 @@ impl World {
             scheduler: None,
             t: now,
         };
-        self.tape = Some(vec![Record::Head(head), Record::Node(node)]);
+        self.recording = Some(vec![Record::Head(head), Record::Node(node)]);
     }
 
     /// What was recorded.
@@ -62,15 +68,15 @@ impl World {
         for vm in 0..self.vms.len() {
             self.end_recording(vm);
         }
-        self.tape.take().unwrap_or_default()
+        self.recording.take().unwrap_or_default()
     }
 
     /// A task's pen, if its journal is kept.
-    pub(crate) fn scribe(&self, desk: u64) -> Option<Scribe> {
-        self.tape.as_ref()?;
-        let number = u32::try_from(desk).unwrap_or(u32::MAX);
-        Some(Scribe {
-            recorder: Recorder::new(number, UNIT),
+    pub(crate) fn recorder(&self, agent_task: u64) -> Option<TaskRecorder> {
+        self.recording.as_ref()?;
+        let number = u32::try_from(agent_task).unwrap_or(u32::MAX);
+        Some(TaskRecorder {
+            inner: Recorder::new(number, UNIT),
             last: Timestamp::default(),
             steps: 0,
         })
@@ -79,43 +85,49 @@ impl World {
     /// Records what the core of a VM is about to be fed; returns the time of this step.
     pub(crate) fn record_event(&mut self, vm: usize, event: &Event) -> Timestamp {
         let now = self.now;
-        let (Some(tape), Some(desk)) = (&mut self.tape, self.vms[vm].desk.as_mut()) else {
+        let (Some(recording), Some(agent_task)) =
+            (&mut self.recording, self.vms[vm].agent_task.as_mut())
+        else {
             return now;
         };
-        let Some(mut scribe) = desk.scribe.take() else {
+        let Some(mut recorder) = agent_task.recorder.take() else {
             return now;
         };
-        let now = now.max(scribe.last + Span(1));
-        scribe.last = now;
-        scribe.event(now, event, desk, tape);
-        desk.scribe = Some(scribe);
+        let now = now.max(recorder.last + Span(1));
+        recorder.last = now;
+        recorder.event(now, event, agent_task, recording);
+        agent_task.recorder = Some(recorder);
         now
     }
 
     /// Records what the step gave.
     pub(crate) fn record_output(&mut self, vm: usize, output: &Output) {
-        let (Some(tape), Some(desk)) = (&mut self.tape, self.vms[vm].desk.as_mut()) else {
+        let (Some(recording), Some(agent_task)) =
+            (&mut self.recording, self.vms[vm].agent_task.as_mut())
+        else {
             return;
         };
-        if let Some(scribe) = &mut desk.scribe {
-            scribe.recorder.output(scribe.last, output, tape);
+        if let Some(recorder) = &mut agent_task.recorder {
+            recorder.inner.output(recorder.last, output, recording);
         }
     }
 
     /// A task ends by itself.
     pub(crate) fn end_recording(&mut self, vm: usize) {
-        let (Some(tape), Some(desk)) = (&mut self.tape, self.vms[vm].desk.as_mut()) else {
+        let (Some(recording), Some(agent_task)) =
+            (&mut self.recording, self.vms[vm].agent_task.as_mut())
+        else {
             return;
         };
-        if let Some(mut scribe) = desk.scribe.take() {
-            scribe.recorder.flush(tape);
+        if let Some(mut recorder) = agent_task.recorder.take() {
+            recorder.inner.flush(recording);
         }
     }
 }
 
 /// What a step of a core gave; `started` as it was handed out.
 pub(crate) fn output_of(
-    desk: &Desk,
+    agent_task: &AgentTask,
     first: &agent::core::Evaluation,
     started: Vec<(RequestId, Action)>,
 ) -> Output {
@@ -123,7 +135,7 @@ pub(crate) fn output_of(
         decision: first.decision,
         warnings: first.warnings,
         started,
-        deadline: desk.core.poll_deadline(),
-        faults: desk.core.faults().total(),
+        deadline: agent_task.core.poll_deadline(),
+        faults: agent_task.core.faults().total(),
     }
 }
