@@ -5,7 +5,7 @@ use std::fmt;
 use protocol::units::Bytes;
 use serde::Serialize;
 
-use super::decision::change;
+use super::figures::change;
 
 /// Whether the file cache is ours to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -9,9 +9,10 @@ use protocol::units::Bytes;
 use super::cache::{CacheChange, CacheFailure, CacheState, CacheVerdict};
 use super::decision::{Approval, Failure, Refusal, Watched, Weight};
 use super::hooks::HookEvent;
+use super::session::shorten;
 use super::squeeze::{Shrink, Squeeze};
 use super::weighing::Weighing;
-use super::{Action, ConnectionId, Monitor, OperationId, shorten};
+use super::{Action, ConnectionId, Monitor, OperationId};
 
 /// Requests that may wait behind the one in hand. An agent has one of each kind in flight.
 pub(super) const WAITING_LIMIT: usize = 32;

@@ -7,29 +7,29 @@ use super::*;
 
 /// One frame of any text to a session of either version; then a health check.
 fn frame_of_any_text(version: Version, text: &str) {
-    let mut bench = Bench::with(Rules::default(), CacheMode::Off, Watched::Cgroup);
-    bench.tell(Event::AgentReady {
+    let mut fixture = Fixture::with(Rules::default(), CacheMode::Off, Watched::Cgroup);
+    fixture.tell(Event::AgentReady {
         connection: AGENT,
         version,
         machine_total: Some(Bytes::gib(4)),
     });
-    bench.run_for(Span::from_millis(500));
-    bench.done.clear();
+    fixture.run_for(Span::from_millis(500));
+    fixture.done.clear();
     let what = Received::Text(text.to_owned());
-    bench.tell(Event::Received {
+    fixture.tell(Event::Received {
         connection: AGENT,
         what,
     });
-    bench.run_for(Span::from_secs(4));
-    let answers = bench.done.len();
+    fixture.run_for(Span::from_secs(4));
+    let answers = fixture.done.len();
     let ends_an_exchange = text.contains("InvalidMessage") || text.contains("InternalError");
     assert!(answers <= 2, "{text}");
     assert!(answers >= 1 || ends_an_exchange, "silence: {text}");
-    bench.say(AgentBody::HealthCheck, 1 << 20);
-    let last = bench.done.last();
+    fixture.say(AgentBody::HealthCheck, 1 << 20);
+    let last = fixture.done.last();
     let is_alive = matches!(last, Some(Action::Send { frame, .. }) if frame.id == 1 << 20);
     assert!(is_alive, "{text}");
-    for action in &bench.done {
+    for action in &fixture.done {
         let length = match action {
             Action::Send { frame, .. } => frame.encode().len(),
             Action::SendV2 { frame, .. } => frame.encode().len(),
@@ -73,16 +73,16 @@ proptest! {
     fn n38_any_figures_leave_the_monitor_in_order(
         steps in prop::collection::vec((any::<u64>(), any::<u64>(), 0_u64..5_000_000), 1..40),
     ) {
-        let mut bench = Bench::with(Rules::default(), CacheMode::Off, Watched::Cgroup);
-        bench.connect(AGENT);
+        let mut fixture = Fixture::with(Rules::default(), CacheMode::Off, Watched::Cgroup);
+        fixture.connect(AGENT);
         for (used, bound, wait) in steps {
-            bench.usage = Ok(Bytes(used));
-            bench.bound = Some(Bytes(bound));
-            bench.run_for(Span(wait));
+            fixture.usage = Ok(Bytes(used));
+            fixture.bound = Some(Bytes(bound));
+            fixture.run_for(Span(wait));
             // However odd the figures, the next look is ahead and near.
-            let next = bench.core.poll_deadline().expect("an agent is served");
-            prop_assert!(next > bench.now - Span::from_secs(1));
-            prop_assert!(next <= bench.now + Span::from_secs(1));
+            let next = fixture.core.poll_deadline().expect("an agent is served");
+            prop_assert!(next > fixture.now - Span::from_secs(1));
+            prop_assert!(next <= fixture.now + Span::from_secs(1));
         }
     }
 }

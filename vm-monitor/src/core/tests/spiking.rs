@@ -36,45 +36,45 @@ impl Spike {
     }
 
     /// A served guest of 4 GiB whose shrink to 1 GiB was just approved.
-    fn shrunk_guest(self) -> Bench {
+    fn shrunk_guest(self) -> Fixture {
         let mode = self.cache.map_or(CacheMode::Off, |_| CacheMode::Auto);
-        let mut bench = Bench::with(Rules::default(), mode, Watched::Cgroup);
-        bench.usage = Ok(Bytes(IDLE));
-        bench.bound = Some(Bytes(IDLE + self.page_cache));
-        bench.connect(AGENT);
-        bench.finish_cache(Ok(change(3072)));
-        bench.run_for(Span::from_secs(1));
-        bench.run_for(self.before);
-        bench.done.clear();
-        bench.ask_downscale(GIB, 2);
+        let mut fixture = Fixture::with(Rules::default(), mode, Watched::Cgroup);
+        fixture.usage = Ok(Bytes(IDLE));
+        fixture.bound = Some(Bytes(IDLE + self.page_cache));
+        fixture.connect(AGENT);
+        fixture.finish_cache(Ok(change(3072)));
+        fixture.run_for(Span::from_secs(1));
+        fixture.run_for(self.before);
+        fixture.done.clear();
+        fixture.ask_downscale(GIB, 2);
         if let Some(cache) = self.cache {
-            bench.run_for(cache);
-            bench.finish_cache(Ok(change(698)));
+            fixture.run_for(cache);
+            fixture.finish_cache(Ok(change(698)));
         }
-        let sent = bench.sent();
+        let sent = fixture.sent();
         assert!(
             matches!(sent[0].body, MonitorBody::DownscaleResult { ok: true, .. }),
             "{sent:?}"
         );
-        bench
+        fixture
     }
 
     /// Time from use over the threshold to the request for growth.
     fn time_to_ask(self) -> Span {
-        let mut bench = self.shrunk_guest();
-        bench.run_for(self.after);
-        let began = bench.now;
-        let threshold = bench.core.snapshot(began).threshold.expect("a threshold");
+        let mut fixture = self.shrunk_guest();
+        fixture.run_for(self.after);
+        let began = fixture.now;
+        let threshold = fixture.core.snapshot(began).threshold.expect("a threshold");
         let climb = threshold.0 - IDLE;
         let crossed = began + Span((climb * 1_000_000).div_ceil(self.rate));
         let end = crossed + Span::from_secs(2);
-        while let Some(due) = bench.core.poll_deadline().filter(|due| *due <= end) {
-            bench.now = bench.now.max(due);
-            let used = self.used(bench.now.since(began));
-            bench.usage = Ok(Bytes(used));
-            bench.bound = Some(Bytes(used + self.page_cache.saturating_sub(used - IDLE)));
-            bench.act();
-            if let Some(asked) = bench.core.snapshot(bench.now).asked {
+        while let Some(due) = fixture.core.poll_deadline().filter(|due| *due <= end) {
+            fixture.now = fixture.now.max(due);
+            let used = self.used(fixture.now.since(began));
+            fixture.usage = Ok(Bytes(used));
+            fixture.bound = Some(Bytes(used + self.page_cache.saturating_sub(used - IDLE)));
+            fixture.act();
+            if let Some(asked) = fixture.core.snapshot(fixture.now).asked {
                 return asked.at.since(crossed);
             }
         }
@@ -130,14 +130,14 @@ proptest! {
 
 #[test]
 fn next_look_after_an_approved_shrink_is_due_within_100_ms() {
-    let mut bench = Bench::with(Rules::default(), CacheMode::Off, Watched::Cgroup);
-    bench.bound = Some(Bytes::mib(150));
-    bench.connect(AGENT);
-    bench.run_for(Span::from_secs(5));
+    let mut fixture = Fixture::with(Rules::default(), CacheMode::Off, Watched::Cgroup);
+    fixture.bound = Some(Bytes::mib(150));
+    fixture.connect(AGENT);
+    fixture.run_for(Span::from_secs(5));
     for id in 1..=100 {
-        bench.ask_downscale(GIB, 2 * id);
-        let due = bench.core.snapshot(bench.now).next_look_ms;
+        fixture.ask_downscale(GIB, 2 * id);
+        let due = fixture.core.snapshot(fixture.now).next_look_ms;
         assert!(due.is_some_and(|due| due <= 100), "{due:?}");
-        bench.run_for(Span::from_millis(20));
+        fixture.run_for(Span::from_millis(20));
     }
 }

@@ -9,18 +9,18 @@ use protocol::monitor_v2::{
 use super::*;
 use crate::core::v2::Seen;
 
-/// A bench whose agent speaks version 2 and has named these capabilities.
-fn agreed(capabilities: Capabilities, rules: Rules) -> Bench {
-    let mut bench = Bench::with(rules, CacheMode::Off, Watched::Cgroup);
-    bench.tell(Event::AgentReady {
+/// A fixture whose agent speaks version 2 and has named these capabilities.
+fn agreed(capabilities: Capabilities, rules: Rules) -> Fixture {
+    let mut fixture = Fixture::with(rules, CacheMode::Off, Watched::Cgroup);
+    fixture.tell(Event::AgentReady {
         connection: AGENT,
         version: Version::V2,
         machine_total: Some(Bytes::gib(4)),
     });
-    name(&mut bench, capabilities, 2);
-    bench.run_for(Span::from_millis(500));
-    bench.done.clear();
-    bench
+    name(&mut fixture, capabilities, 2);
+    fixture.run_for(Span::from_millis(500));
+    fixture.done.clear();
+    fixture
 }
 
 fn deployed_rule() -> Rules {
@@ -30,7 +30,7 @@ fn deployed_rule() -> Rules {
     }
 }
 
-fn name(bench: &mut Bench, capabilities: Capabilities, id: u64) {
+fn name(fixture: &mut Fixture, capabilities: Capabilities, id: u64) {
     let names = capabilities.names();
     let text = AgentFrameV2 {
         body: AgentBodyV2::Capabilities { names },
@@ -38,7 +38,7 @@ fn name(bench: &mut Bench, capabilities: Capabilities, id: u64) {
     }
     .encode();
     let what = Received::Text(text);
-    bench.tell(Event::Received {
+    fixture.tell(Event::Received {
         connection: AGENT,
         what,
     });
@@ -49,7 +49,7 @@ fn all() -> Capabilities {
 }
 
 /// Every frame sent, of either version.
-fn frames(bench: &Bench) -> Vec<MonitorFrameV2> {
+fn frames(fixture: &Fixture) -> Vec<MonitorFrameV2> {
     let frame = |action: &Action| match action {
         Action::Send { frame, .. } => Some(MonitorFrameV2 {
             body: MonitorBodyV2::Plain(frame.body.clone()),
@@ -58,52 +58,52 @@ fn frames(bench: &Bench) -> Vec<MonitorFrameV2> {
         Action::SendV2 { frame, .. } => Some(frame.clone()),
         _ => None,
     };
-    bench.done.iter().filter_map(frame).collect()
+    fixture.done.iter().filter_map(frame).collect()
 }
 
 #[test]
 fn the_first_exchange_names_what_will_be_done() {
-    let mut bench = Bench::with(deployed_rule(), CacheMode::Off, Watched::Cgroup);
-    bench.tell(Event::AgentReady {
+    let mut fixture = Fixture::with(deployed_rule(), CacheMode::Off, Watched::Cgroup);
+    fixture.tell(Event::AgentReady {
         connection: AGENT,
         version: Version::V2,
         machine_total: Some(Bytes::gib(4)),
     });
-    name(&mut bench, all(), 2);
-    let [answer, pushed] = &frames(&bench)[..] else {
-        panic!("{:?}", frames(&bench));
+    name(&mut fixture, all(), 2);
+    let [answer, pushed] = &frames(&fixture)[..] else {
+        panic!("{:?}", frames(&fixture));
     };
     let names = all().names();
     assert_eq!(answer.body, MonitorBodyV2::Capabilities { names });
     assert_eq!(answer.id, 2);
     assert!(matches!(pushed.body, MonitorBodyV2::Metrics(_)));
-    assert_eq!(bench.core.snapshot(bench.now).capabilities, all());
+    assert_eq!(fixture.core.snapshot(fixture.now).capabilities, all());
 }
 
 #[test]
 fn an_agent_of_version_1_has_no_such_exchange() {
-    let mut bench = Bench::served(CacheMode::Off);
-    name(&mut bench, all(), 2);
-    let sent = bench.sent();
+    let mut fixture = Fixture::served(CacheMode::Off);
+    name(&mut fixture, all(), 2);
+    let sent = fixture.sent();
     assert!(
         matches!(sent[0].body, MonitorBody::InvalidMessage { .. }),
         "{sent:?}"
     );
     assert_eq!(
-        bench.core.snapshot(bench.now).capabilities,
+        fixture.core.snapshot(fixture.now).capabilities,
         Capabilities::default()
     );
 }
 
 #[test]
 fn without_capabilities_version_2_is_version_1() {
-    let mut bench = agreed(Capabilities::default(), deployed_rule());
-    bench.usage = Ok(Bytes::gib(4));
-    bench.run_for(Span::from_secs(1));
-    bench.ask_downscale(GIB, 4);
-    bench.tell_upscale(8 * GIB, 6);
-    bench.run_for(Span::from_secs(10));
-    let sent = frames(&bench);
+    let mut fixture = agreed(Capabilities::default(), deployed_rule());
+    fixture.usage = Ok(Bytes::gib(4));
+    fixture.run_for(Span::from_secs(1));
+    fixture.ask_downscale(GIB, 4);
+    fixture.tell_upscale(8 * GIB, 6);
+    fixture.run_for(Span::from_secs(10));
+    let sent = frames(&fixture);
     assert_eq!(sent.len(), 3);
     assert!(
         sent.iter()
@@ -114,10 +114,10 @@ fn without_capabilities_version_2_is_version_1() {
 
 #[test]
 fn n30_a_request_says_why_how_soon_and_how_much() {
-    let mut bench = agreed(all(), deployed_rule());
-    bench.usage = Ok(Bytes::mib(3600));
-    bench.run_for(Span::from_secs(1));
-    let asked = frames(&bench)
+    let mut fixture = agreed(all(), deployed_rule());
+    fixture.usage = Ok(Bytes::mib(3600));
+    fixture.run_for(Span::from_secs(1));
+    let asked = frames(&fixture)
         .into_iter()
         .find_map(|frame| match frame.body {
             MonitorBodyV2::Asked(asked) => Some(asked),
@@ -137,12 +137,12 @@ fn n30_a_request_says_why_how_soon_and_how_much() {
 
 #[test]
 fn n30_a_race_is_critical_and_wants_what_the_climb_will_take() {
-    let mut bench = agreed(all(), Rules::default());
+    let mut fixture = agreed(all(), Rules::default());
     for n in 0..30 {
-        bench.usage = Ok(Bytes::mib(100 + 100 * n));
-        bench.run_for(Span::from_millis(100));
+        fixture.usage = Ok(Bytes::mib(100 + 100 * n));
+        fixture.run_for(Span::from_millis(100));
     }
-    let first = frames(&bench)
+    let first = frames(&fixture)
         .into_iter()
         .find_map(|frame| match frame.body {
             MonitorBodyV2::Asked(asked) => Some(asked),
@@ -151,9 +151,9 @@ fn n30_a_race_is_critical_and_wants_what_the_climb_will_take() {
     let asked = first.expect("a request");
     assert_eq!(asked.reason, AskReason::Forecast);
     assert_eq!(asked.urgency, Some(Urgency::Soon));
-    let used = bench
+    let used = fixture
         .core
-        .snapshot(bench.now)
+        .snapshot(fixture.now)
         .asked
         .and_then(|ask| ask.used);
     let wanted = asked.wanted.expect("a size").mem;
@@ -165,20 +165,20 @@ fn n30_a_race_is_critical_and_wants_what_the_climb_will_take() {
 
 #[test]
 fn n27_a_refusal_says_why_and_what_would_do() {
-    let mut bench = agreed(all(), deployed_rule());
-    bench.usage = Ok(Bytes::mib(2000));
-    bench.run_for(Span::from_secs(1));
-    bench.done.clear();
-    bench.ask_downscale(GIB, 4);
-    let sent = frames(&bench);
+    let mut fixture = agreed(all(), deployed_rule());
+    fixture.usage = Ok(Bytes::mib(2000));
+    fixture.run_for(Span::from_secs(1));
+    fixture.done.clear();
+    fixture.ask_downscale(GIB, 4);
+    let sent = frames(&fixture);
     let MonitorBodyV2::Refused(refused) = &sent[0].body else {
         panic!("{sent:?}");
     };
     assert_eq!(refused.reason, RefusalReason::InUse);
     let smallest = refused.smallest.expect("a size");
     assert!((smallest.cpu - 0.25).abs() < f64::EPSILON);
-    bench.ask_downscale(smallest.mem, 6);
-    let sent = frames(&bench);
+    fixture.ask_downscale(smallest.mem, 6);
+    let sent = frames(&fixture);
     let body = &sent[1].body;
     assert!(
         matches!(
@@ -189,114 +189,114 @@ fn n27_a_refusal_says_why_and_what_would_do() {
     );
 }
 
-fn refused(bench: &Bench) -> Option<Refused> {
-    match frames(bench).pop().map(|frame| frame.body) {
+fn refused(fixture: &Fixture) -> Option<Refused> {
+    match frames(fixture).pop().map(|frame| frame.body) {
         Some(MonitorBodyV2::Refused(refused)) => Some(refused),
         _ => None,
     }
 }
 
 /// A guest of 4 GiB that used 2 GiB until a second ago, and 100 MiB since.
-fn relieved(capabilities: Capabilities) -> Bench {
-    let mut bench = agreed(capabilities, Rules::default());
-    bench.usage = Ok(Bytes::gib(2));
-    bench.run_for(Span::from_secs(5));
-    bench.usage = Ok(Bytes::mib(100));
-    bench.run_for(Span::from_secs(1));
-    bench.done.clear();
-    bench
+fn relieved(capabilities: Capabilities) -> Fixture {
+    let mut fixture = agreed(capabilities, Rules::default());
+    fixture.usage = Ok(Bytes::gib(2));
+    fixture.run_for(Span::from_secs(5));
+    fixture.usage = Ok(Bytes::mib(100));
+    fixture.run_for(Span::from_secs(1));
+    fixture.done.clear();
+    fixture
 }
 
 #[test]
 fn refusal_for_a_recent_peak_says_when_to_ask_again() {
-    let mut bench = relieved(all());
-    bench.ask_downscale(GIB, 4);
-    let said = refused(&bench).expect("a refusal");
+    let mut fixture = relieved(all());
+    fixture.ask_downscale(GIB, 4);
+    let said = refused(&fixture).expect("a refusal");
     assert_eq!(said.reason, RefusalReason::RecentPeak);
     let again = said.again.expect("a time");
     assert!(again <= Rules::default().peak_window, "{again:?}");
     // Not a moment before, and then it is agreed to.
-    bench.run_for(Span(again.0 - 1));
-    bench.ask_downscale(GIB, 6);
-    let early = refused(&bench).expect("a refusal");
+    fixture.run_for(Span(again.0 - 1));
+    fixture.ask_downscale(GIB, 6);
+    let early = refused(&fixture).expect("a refusal");
     assert_eq!(early.again, Some(Span(1)));
-    bench.run_for(Span(1));
-    bench.ask_downscale(GIB, 8);
-    assert_eq!(refused(&bench), None);
+    fixture.run_for(Span(1));
+    fixture.ask_downscale(GIB, 8);
+    assert_eq!(refused(&fixture), None);
     let without = Capabilities {
         refusal_again: false,
         ..all()
     };
-    let mut bench = relieved(without);
-    bench.ask_downscale(GIB, 4);
-    assert_eq!(refused(&bench).expect("a refusal").again, None);
+    let mut fixture = relieved(without);
+    fixture.ask_downscale(GIB, 4);
+    assert_eq!(refused(&fixture).expect("a refusal").again, None);
 }
 
 /// The readings of an idle guest are a second apart, so their mean is older than its use.
 #[test]
 fn refusal_for_a_mean_that_falls_says_when_to_ask_again() {
-    let mut bench = relieved(all());
-    bench.bound = Some(Bytes::mib(150));
-    bench.usage = Ok(Bytes::gib(2));
-    bench.run_for(Span::from_secs(10));
-    bench.usage = Ok(Bytes::mib(100));
-    bench.ask_downscale(GIB, 4);
-    let said = refused(&bench).expect("a refusal");
+    let mut fixture = relieved(all());
+    fixture.bound = Some(Bytes::mib(150));
+    fixture.usage = Ok(Bytes::gib(2));
+    fixture.run_for(Span::from_secs(10));
+    fixture.usage = Ok(Bytes::mib(100));
+    fixture.ask_downscale(GIB, 4);
+    let said = refused(&fixture).expect("a refusal");
     assert_eq!(said.reason, RefusalReason::InUse);
-    bench.run_for(said.again.expect("a time"));
-    bench.ask_downscale(GIB, 6);
-    assert_eq!(refused(&bench), None);
+    fixture.run_for(said.again.expect("a time"));
+    fixture.ask_downscale(GIB, 6);
+    assert_eq!(refused(&fixture), None);
 }
 
 #[test]
 fn refusal_for_what_is_in_use_says_no_time() {
-    let mut bench = agreed(all(), deployed_rule());
-    bench.usage = Ok(Bytes::gib(2));
-    bench.run_for(Span::from_secs(1));
-    bench.ask_downscale(GIB, 4);
-    let said = refused(&bench).expect("a refusal");
+    let mut fixture = agreed(all(), deployed_rule());
+    fixture.usage = Ok(Bytes::gib(2));
+    fixture.run_for(Span::from_secs(1));
+    fixture.ask_downscale(GIB, 4);
+    let said = refused(&fixture).expect("a refusal");
     assert_eq!((said.reason, said.again), (RefusalReason::InUse, None));
 }
 
 #[test]
 fn n36_growth_is_confirmed_when_the_guest_sees_it() {
-    let mut bench = agreed(all(), deployed_rule());
-    let before = bench.core.snapshot(bench.now).threshold;
-    bench.done.clear();
-    bench.tell_upscale(8 * GIB, 4);
-    bench.run_for(Span::from_secs(1));
-    let confirmed = |bench: &Bench| {
-        let found = frames(bench).into_iter().find(|frame| frame.id == 4);
+    let mut fixture = agreed(all(), deployed_rule());
+    let before = fixture.core.snapshot(fixture.now).threshold;
+    fixture.done.clear();
+    fixture.tell_upscale(8 * GIB, 4);
+    fixture.run_for(Span::from_secs(1));
+    let confirmed = |fixture: &Fixture| {
+        let found = frames(fixture).into_iter().find(|frame| frame.id == 4);
         found.map(|frame| frame.body)
     };
-    assert_eq!(confirmed(&bench), None, "it does not see 8 GiB");
-    assert_eq!(bench.core.snapshot(bench.now).threshold, before);
-    bench.seen.total = Some(Bytes::mib(8100));
-    bench.run_for(Span::from_millis(60));
-    let Some(MonitorBodyV2::Confirmed { observed }) = confirmed(&bench) else {
-        panic!("{:?}", frames(&bench));
+    assert_eq!(confirmed(&fixture), None, "it does not see 8 GiB");
+    assert_eq!(fixture.core.snapshot(fixture.now).threshold, before);
+    fixture.seen.total = Some(Bytes::mib(8100));
+    fixture.run_for(Span::from_millis(60));
+    let Some(MonitorBodyV2::Confirmed { observed }) = confirmed(&fixture) else {
+        panic!("{:?}", frames(&fixture));
     };
     assert_eq!(observed.mem, Bytes::mib(8100).0);
     let rules = Rules::default();
     let expected = rules.threshold(rules.usable(8 * GIB));
-    assert_eq!(bench.core.snapshot(bench.now).threshold, Some(expected));
-    let last = frames(&bench).pop().expect("metrics right after");
+    assert_eq!(fixture.core.snapshot(fixture.now).threshold, Some(expected));
+    let last = frames(&fixture).pop().expect("metrics right after");
     assert!(matches!(last.body, MonitorBodyV2::Metrics(_)), "{last:?}");
 }
 
 #[test]
 fn n36_after_the_limit_the_guest_says_what_it_sees() {
-    let mut bench = agreed(all(), deployed_rule());
-    bench.done.clear();
-    bench.seen.total = Some(Bytes::gib(5));
-    bench.tell_upscale(8 * GIB, 4);
+    let mut fixture = agreed(all(), deployed_rule());
+    fixture.done.clear();
+    fixture.seen.total = Some(Bytes::gib(5));
+    fixture.tell_upscale(8 * GIB, 4);
     // Another request waits behind it, and a health check does not.
-    bench.ask_downscale(2 * GIB, 6);
-    bench.say(AgentBody::HealthCheck, 8);
-    let ids: Vec<u64> = frames(&bench).iter().map(|frame| frame.id).collect();
+    fixture.ask_downscale(2 * GIB, 6);
+    fixture.say(AgentBody::HealthCheck, 8);
+    let ids: Vec<u64> = frames(&fixture).iter().map(|frame| frame.id).collect();
     assert_eq!(ids, [8]);
-    bench.run_for(OBSERVE_LIMIT);
-    let sent = frames(&bench);
+    fixture.run_for(OBSERVE_LIMIT);
+    let sent = frames(&fixture);
     let confirmed = sent.iter().find(|frame| frame.id == 4).expect("confirmed");
     let MonitorBodyV2::Confirmed { observed } = confirmed.body else {
         panic!("{confirmed:?}");
@@ -304,9 +304,9 @@ fn n36_after_the_limit_the_guest_says_what_it_sees() {
     assert_eq!(observed.mem, Bytes::gib(5).0);
     let rules = Rules::default();
     assert_eq!(
-        bench
+        fixture
             .core
-            .snapshot(bench.now)
+            .snapshot(fixture.now)
             .counters
             .upscales
             .get("not_seen"),
@@ -316,26 +316,26 @@ fn n36_after_the_limit_the_guest_says_what_it_sees() {
     // What is not there was not counted on: the shrink behind it was judged and set its own
     // threshold.
     assert!(sent.iter().any(|frame| frame.id == 6));
-    let total = bench.core.snapshot(bench.now).total;
+    let total = fixture.core.snapshot(fixture.now).total;
     assert_eq!(total, Some(rules.usable(2 * GIB)));
 }
 
 #[test]
 fn a_growth_of_an_agent_that_left_is_forgotten() {
-    let mut bench = agreed(all(), deployed_rule());
-    bench.tell_upscale(8 * GIB, 4);
-    bench.tell(Event::AgentGone { connection: AGENT });
-    bench.run_for(Span::from_secs(10));
-    assert_eq!(bench.core.poll_deadline(), None);
-    assert!(frames(&bench).iter().all(|frame| frame.id != 4));
+    let mut fixture = agreed(all(), deployed_rule());
+    fixture.tell_upscale(8 * GIB, 4);
+    fixture.tell(Event::AgentGone { connection: AGENT });
+    fixture.run_for(Span::from_secs(10));
+    assert_eq!(fixture.core.poll_deadline(), None);
+    assert!(frames(&fixture).iter().all(|frame| frame.id != 4));
 }
 
 #[test]
 fn n02_metrics_are_pushed_at_their_period() {
-    let mut bench = agreed(Capabilities::all(Span::from_secs(2)), deployed_rule());
-    bench.done.clear();
-    bench.run_for(Span::from_secs(20));
-    let pushed: Vec<_> = frames(&bench)
+    let mut fixture = agreed(Capabilities::all(Span::from_secs(2)), deployed_rule());
+    fixture.done.clear();
+    fixture.run_for(Span::from_secs(20));
+    let pushed: Vec<_> = frames(&fixture)
         .into_iter()
         .filter_map(|frame| match frame.body {
             MonitorBodyV2::Metrics(metrics) => Some((frame.id, metrics)),
@@ -352,7 +352,7 @@ fn n02_metrics_are_pushed_at_their_period() {
     assert_eq!(metrics.cgroup.used, Some(100 << 20));
     assert_eq!(
         metrics.cgroup.threshold,
-        bench.core.snapshot(bench.now).threshold.map(|t| t.0)
+        fixture.core.snapshot(fixture.now).threshold.map(|t| t.0)
     );
 }
 
@@ -367,52 +367,56 @@ fn crossed_conversation(choices: &mut Choices) -> u64 {
         observed: choices.below(2) == 0,
         metrics: (choices.below(2) == 0).then_some(Span::from_secs(1)),
     };
-    let mut bench = agreed(capabilities, deployed_rule());
-    let first_own = bench.core.snapshot(bench.now).next_id.expect("a session");
-    bench.usage = Ok(Bytes::gib(4));
+    let mut fixture = agreed(capabilities, deployed_rule());
+    let first_own = fixture
+        .core
+        .snapshot(fixture.now)
+        .next_id
+        .expect("a session");
+    fixture.usage = Ok(Bytes::gib(4));
     let (mut next_id, mut asked, mut crossed) = (4, std::collections::BTreeMap::new(), 0);
     for _ in 0..4 + choices.below(8) {
-        let before = bench.done.len();
+        let before = fixture.done.len();
         match choices.below(7) {
             0 => {
-                bench.ask_downscale(GIB * (1 + choices.below(9)), next_id);
+                fixture.ask_downscale(GIB * (1 + choices.below(9)), next_id);
                 asked.insert(next_id, "DownscaleResult");
                 next_id += 2;
             }
             1 => {
-                bench.tell_upscale(GIB * (1 + choices.below(9)), next_id);
+                fixture.tell_upscale(GIB * (1 + choices.below(9)), next_id);
                 asked.insert(next_id, "UpscaleConfirmation");
                 next_id += 2;
             }
             2 => {
-                bench.say(AgentBody::HealthCheck, next_id);
+                fixture.say(AgentBody::HealthCheck, next_id);
                 asked.insert(next_id, "HealthCheck");
                 next_id += 2;
             }
             3 => {
-                name(&mut bench, capabilities, next_id);
+                name(&mut fixture, capabilities, next_id);
                 asked.insert(next_id, "Capabilities");
                 next_id += 2;
             }
-            4 => bench.seen.total = Some(Bytes::gib(1 + choices.below(9))),
+            4 => fixture.seen.total = Some(Bytes::gib(1 + choices.below(9))),
             // An answer to nothing, and one that comes twice.
-            5 => bench.say(
+            5 => fixture.say(
                 AgentBody::InvalidMessage { error: "?".into() },
                 choices.below(99),
             ),
-            _ => bench.run_for(Span::from_millis(300 + choices.below(1000))),
+            _ => fixture.run_for(Span::from_millis(300 + choices.below(1000))),
         }
-        if bench.done.len() > before + 1 {
+        if fixture.done.len() > before + 1 {
             crossed += 1;
         }
     }
     // Everything in flight comes to its end: the first growth by the limit perhaps, those behind it
     // as they are seen.
-    bench.run_for(OBSERVE_LIMIT);
-    bench.seen.total = Some(Bytes::gib(99));
-    bench.run_for(Span::from_secs(1));
+    fixture.run_for(OBSERVE_LIMIT);
+    fixture.seen.total = Some(Bytes::gib(99));
+    fixture.run_for(Span::from_secs(1));
     let mut own = Vec::new();
-    for frame in frames(&bench) {
+    for frame in frames(&fixture) {
         let word = frame.body.wire_type();
         if matches!(word, "UpscaleRequest" | "Metrics") {
             own.push(frame.id);
@@ -454,18 +458,18 @@ fn n33_crossed_transactions_of_version_2_keep_their_ids() {
 
 #[test]
 fn gauges_of_the_kernel_come_through() {
-    let mut bench = agreed(all(), deployed_rule());
+    let mut fixture = agreed(all(), deployed_rule());
     let metrics = GuestMetrics {
         load5: Some(1.5),
         ..GuestMetrics::default()
     };
-    bench.done.clear();
-    bench.tell(Event::Measured(Box::new(metrics)));
-    let sent = frames(&bench);
+    fixture.done.clear();
+    fixture.tell(Event::Measured(Box::new(metrics)));
+    let sent = frames(&fixture);
     let MonitorBodyV2::Metrics(pushed) = &sent[0].body else {
         panic!("{sent:?}");
     };
     assert_eq!((pushed.load1, pushed.load5), (None, Some(1.5)));
-    bench.tell(Event::Observed(Seen::default()));
-    assert_eq!(frames(&bench).len(), 1, "nobody waits for it");
+    fixture.tell(Event::Observed(Seen::default()));
+    assert_eq!(frames(&fixture).len(), 1, "nobody waits for it");
 }
