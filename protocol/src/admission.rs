@@ -61,7 +61,7 @@ const IMMUTABLE: [&str; 17] = [
 /// Members that may go from absent to a value, never afterwards.
 const SET_ONCE: [&str; 2] = ["targetArchitecture", "cpuScalingMode"];
 
-/// Class of a [`FieldError`].
+/// Class of a [`FieldError`], which sets its reason and text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldErrorKind {
     /// The value is not allowed.
@@ -90,7 +90,7 @@ impl FieldErrorKind {
 pub struct FieldError {
     /// Path of the field without a leading dot: `spec.guest.cpus.use`.
     pub field: String,
-    /// Class.
+    /// Class of the error.
     pub kind: FieldErrorKind,
     /// What is wrong, naming the field by its full path with a leading dot.
     pub message: String,
@@ -167,7 +167,7 @@ pub fn validate_create(kind: &str, object: &Value) -> Result<(), Vec<FieldError>
 /// Checks a change between two normalised and defaulted states of an object.
 ///
 /// # Errors
-/// Every broken rule.
+/// Every broken rule, in the order of the checks.
 pub fn validate_update(kind: &str, old: &Value, new: &Value) -> Result<(), Vec<FieldError>> {
     let mut errors = Vec::new();
     match kind {

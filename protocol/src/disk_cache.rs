@@ -21,16 +21,16 @@ pub struct DiskCache {
     pub no_flush: bool,
 }
 
-/// What is not understood.
+/// Errors of a cache setting's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DiskCacheError {
-    /// An option that is not known.
+    /// The text has an option that is not implemented.
     #[error(
         "{0:?} is not one of cache.writeback=, cache.direct=, cache.no-flush= with on or off, and cache= with \
          writeback, none, writethrough, directsync or unsafe"
     )]
     Unknown(String),
-    /// The same twice.
+    /// The text sets an option twice.
     #[error("{0} is said twice")]
     Twice(String),
 }

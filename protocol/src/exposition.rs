@@ -50,7 +50,7 @@ pub struct SystemGauges {
     pub load1: f64,
     /// Load average over five minutes, likewise.
     pub load5: f64,
-    /// All memory, bytes.
+    /// Total memory, bytes.
     pub memory_total_bytes: f64,
     /// Memory that programs could have without swapping, bytes; may be more than the total on a
     /// strange page.
@@ -62,11 +62,11 @@ pub struct SystemGauges {
 /// The file cache metrics of a page. All are finite and not negative.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LfcGauges {
-    /// Hits since start.
+    /// Number of cache hits since the database's start.
     pub hits: f64,
-    /// Misses since start.
+    /// Number of cache misses since the database's start.
     pub misses: f64,
-    /// Writes since start.
+    /// Number of cache writes since the database's start.
     pub writes: f64,
     /// `[i]` = pages (8 KiB) touched over the last `i + 1` minutes; no more than a day of them.
     pub working_set_pages: Vec<f64>,
@@ -101,7 +101,7 @@ struct Found {
     samples: Vec<(u64, f64)>,
 }
 
-/// A page being read.
+/// Incremental reader of one metrics page.
 #[derive(Debug, Clone)]
 pub struct Page {
     names: &'static [&'static str],
@@ -112,7 +112,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page of system metrics.
+    /// A reader for a page of system metrics.
     #[must_use]
     pub fn system() -> Self {
         const ALL: [&str; 12] = [
@@ -133,7 +133,7 @@ impl Page {
         Self::new(&NAMES, false)
     }
 
-    /// A page of file cache metrics.
+    /// A reader for a page of file cache metrics.
     #[must_use]
     pub fn lfc() -> Self {
         static NAMES: [&str; 4] = LFC;
@@ -151,7 +151,7 @@ impl Page {
         }
     }
 
-    /// Takes in the next piece of the page.
+    /// Reads the next piece of the page.
     pub fn feed(&mut self, chunk: &[u8]) {
         let mut rest = chunk;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {

@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Why a node cannot take a pod, for people.
+/// Human-readable cause of a refusal, by node name.
 pub type FailedNodes = BTreeMap<String, String>;
 
-/// Asked of `filter` and `prioritize`.
+/// Arguments of `filter` and `prioritize`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderArgs {
-    /// The Pod object.
+    /// The Pod object, as the API server has it.
     pub pod: Value,
     /// Whole nodes, from a kube-scheduler that was not told that names are enough; `null`
     /// otherwise.
@@ -29,7 +29,7 @@ pub struct ExtenderArgs {
     pub node_names: Option<Vec<String>>,
 }
 
-/// The answer of `filter`.
+/// Result of `filter`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ExtenderFilterResult {
@@ -43,34 +43,34 @@ pub struct ExtenderFilterResult {
     pub error: String,
 }
 
-/// A part of the answer of `prioritize`.
+/// Score of one node, in the result of `prioritize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct HostPriority {
-    /// The node.
+    /// Name of the node.
     pub host: String,
-    /// 0 to [`MAX_SCORE`], the best.
+    /// Score from 0 to [`MAX_SCORE`]. Higher is better.
     pub score: i64,
 }
 
-/// Best score of a node.
+/// Highest score of a node.
 pub const MAX_SCORE: i64 = 10;
 
-/// A pod that would have to go.
+/// A pod that preemption would evict.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MetaPod {
-    /// Its uid.
+    /// Uid of the pod.
     #[serde(rename = "UID")]
     pub uid: String,
 }
 
-/// Pods that would have to go from one node.
+/// Pods that preemption would evict from one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetaVictims {
-    /// Which; `null` reads as none.
+    /// The pods. `null` reads as an empty list.
     #[serde(rename = "Pods", default, deserialize_with = "null_is_empty")]
     pub pods: Vec<MetaPod>,
-    /// How many disruption budgets that violates.
+    /// Number of disruption budgets that the eviction violates.
     #[serde(rename = "NumPDBViolations", default)]
     pub pdb_violations: i64,
 }
@@ -79,7 +79,7 @@ fn null_is_empty<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<MetaPo
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// Asked of `preempt`.
+/// Arguments of `preempt`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderPreemptionArgs {
@@ -89,12 +89,12 @@ pub struct ExtenderPreemptionArgs {
     /// otherwise.
     #[serde(default)]
     pub node_name_to_victims: Option<Value>,
-    /// Victims by node.
+    /// Pods to evict, by node name.
     #[serde(default)]
     pub node_name_to_meta_victims: Option<BTreeMap<String, MetaVictims>>,
 }
 
-/// The answer of `preempt`.
+/// Result of `preempt`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderPreemptionResult {
@@ -102,22 +102,22 @@ pub struct ExtenderPreemptionResult {
     pub node_name_to_meta_victims: BTreeMap<String, MetaVictims>,
 }
 
-/// Asked of `bind`.
+/// Arguments of `bind`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderBindingArgs {
-    /// The pod's name.
+    /// Name of the pod.
     pub pod_name: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub pod_namespace: String,
-    /// Its uid.
+    /// Uid of the pod.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
-    /// Where to.
+    /// Name of the node.
     pub node: String,
 }
 
-/// The answer of `bind`.
+/// Result of `bind`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderBindingResult {

@@ -52,13 +52,13 @@ impl Digest {
         )
     }
 
-    /// The 64 digits.
+    /// The digest as 64 lower-case hex digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The first 12 digits: enough for people.
+    /// The first 12 digits, for display.
     #[must_use]
     pub fn short(&self) -> &str {
         &self.0[..12]
@@ -84,13 +84,13 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// What an artefact is.
+/// Content of an artefact's `manifest.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageManifest {
-    /// [`MANIFEST_FORMAT`].
+    /// Format of the manifest: [`MANIFEST_FORMAT`].
     pub format: u32,
-    /// Its name, for example `bellows/postgres:15`.
+    /// Name of the artefact, for example `bellows/postgres:15`.
     pub name: String,
     /// Debian's architecture name, for example `amd64`.
     pub architecture: String,
@@ -109,7 +109,7 @@ pub struct ImageManifest {
     /// If not: the files that differ from build to build.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unreproducible: Vec<String>,
-    /// What it is for.
+    /// Use of the artefact, with what the user of it needs.
     pub content: ImageContent,
 }
 
@@ -123,7 +123,7 @@ pub enum ImageContent {
     Runtime(RuntimeContent),
 }
 
-/// A bootable guest.
+/// A guest that QEMU can boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestContent {
@@ -153,13 +153,13 @@ pub struct GuestContent {
     pub cgroup: Option<String>,
 }
 
-/// A TCP port of a guest.
+/// A TCP port on which a program of the guest listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestPortRecord {
     /// What listens there, for example `postgres`.
     pub name: String,
-    /// The port.
+    /// Port number in the guest.
     pub port: u16,
 }
 
@@ -186,15 +186,15 @@ pub struct RuntimeContent {
 pub struct FileRecord {
     /// Its length in bytes, holes included.
     pub bytes: u64,
-    /// SHA-256 of its content.
+    /// SHA-256 of the file's content.
     pub sha256: Digest,
 }
 
-/// A Debian package.
+/// A Debian package in an artefact.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PackageRecord {
-    /// Its name.
+    /// Name of the package.
     pub name: String,
     /// Its full version, epoch included.
     pub version: String,

@@ -41,27 +41,27 @@ pub const SECRET_OF_SHAPE: &str = "guestd_key";
 /// the secret of the VM's runners.
 pub const PSK_FILE: &str = "keys.psk";
 
-/// What to do with the guest that runs here.
+/// Order to send the guest of this runner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutgoingOrder {
-    /// Which migration: the uid of its object.
+    /// Uid of the migration's object.
     pub id: String,
-    /// Where to send it; `None`: keep its size as it is, and say how it is built.
+    /// Target of the guest. `None`: the runner freezes the size and reports the shape only.
     pub to: Option<Destination>,
-    /// How.
+    /// Options that both QEMUs share.
     pub how: StreamOptions,
 }
 
-/// Where a receiving QEMU listens.
+/// Addresses of a receiving QEMU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Destination {
-    /// For memory and devices.
+    /// Address for memory and devices.
     pub stream: SocketAddrV4,
-    /// For the disk; `None`: both sides have the same file.
+    /// Address for the disk. `None`: both runners have the same file.
     pub disk: Option<DiskDestination>,
-    /// Both are spoken to in TLS, by the key that both runners have ([`PSK_FILE`]).
+    /// Whether both connections use TLS, with the key that both runners have ([`PSK_FILE`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub encrypted: bool,
     /// On one machine: the directory of the receiving runner. QEMU listens on [`STREAM_SOCKET`] and
@@ -71,159 +71,161 @@ pub struct Destination {
     pub sockets: Option<PathBuf>,
 }
 
-/// Where and how much of the disk is sent.
+/// Address and extent of the disk copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskDestination {
-    /// An NBD server.
+    /// Address of the NBD server of the target.
     pub nbd: SocketAddrV4,
-    /// All of it; else only what the guest wrote over its image.
+    /// Whether the whole disk is sent. Else only the blocks that the guest wrote over its image.
     pub whole: bool,
 }
 
-/// What both QEMUs must agree on, and the sender's limits.
+/// Options that both QEMUs must share, and the sender's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamOptions {
-    /// The guest goes on at the target before its memory is there. There is no way back then.
+    /// Whether the guest may continue at the target before its memory is complete. Then the source
+    /// cannot take it back.
     pub post_copy: bool,
-    /// A guest that writes faster than the stream is slowed down.
+    /// Whether QEMU slows a guest that writes faster than the stream.
     pub auto_converge: bool,
-    /// Bytes per second at most.
+    /// Upper bound of the stream, bytes per second.
     pub max_bandwidth: Bytes,
 }
 
-/// A guest to wait for.
+/// Order to receive a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IncomingOrder {
-    /// Which migration.
+    /// Uid of the migration's object.
     pub id: String,
-    /// [`OutgoingReport::shape`] of the sender.
+    /// Shape of the sender's QEMU: [`OutgoingReport::shape`].
     pub shape: Value,
-    /// How the disk comes.
+    /// Way of the disk to this runner.
     pub disk: DiskTravel,
-    /// How the rest comes.
+    /// Options that both QEMUs share.
     pub how: StreamOptions,
 }
 
-/// How a disk gets to the target.
+/// Ways of a disk to the target of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskTravel {
-    /// The same file where the target can have it, else what was written over the image.
+    /// The same file where the target can open it, else only the written blocks.
     Auto,
-    /// What was written over the image.
+    /// Only the blocks that the guest wrote over its image.
     Layer,
-    /// All of it.
+    /// The whole disk.
     Whole,
 }
 
-/// How far a sender is.
+/// Stages of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutgoingStage {
-    /// The size stands still.
+    /// The runner has frozen the size.
     Holding,
-    /// The disk is being copied; the guest runs.
+    /// The runner copies the disk while the guest runs.
     CopyingDisk,
-    /// Memory is being sent; the guest runs, or has just been stopped.
+    /// The runner sends memory. The guest runs, or has just been stopped.
     Sending,
     /// Everything needed is at the target. The guest is stopped here and will not go on unless it
     /// is recalled.
     HandedOver,
-    /// It did not work; the guest runs here.
+    /// The migration failed. The guest runs on this runner.
     Failed,
-    /// It was recalled, and is not yet as it was.
+    /// The controller recalled the guest. It does not run again so far.
     Recalling,
 }
 
-/// What a sender says.
+/// Progress of a migration at its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutgoingReport {
-    /// Which migration.
+    /// Uid of the migration's object.
     pub id: String,
-    /// How far it is.
+    /// Stage of the sender.
     pub stage: OutgoingStage,
     /// How its QEMU is built, once known: for the runner at the target, and nobody else.
     /// [`SECRET_OF_SHAPE`] in it is never shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Value>,
-    /// Figures, once there are any.
+    /// Figures of the stream. `None` before the first ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// Why it failed.
+    /// Cause of a failure. `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// When QEMU stopped the guest last, microseconds since 1970.
+    /// Time at which QEMU last stopped the guest, microseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_unix_us: Option<i64>,
 }
 
-/// How far a receiver is.
+/// Stages of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IncomingStage {
-    /// It waits to be told for which guest.
+    /// The runner waits for an order.
     Waiting,
-    /// QEMU is being started.
+    /// QEMU starts, stopped.
     Starting,
-    /// QEMU waits for the guest, or receives it.
+    /// QEMU listens for the guest or receives it.
     Listening,
-    /// The guest is all here, and stopped.
+    /// The guest is complete and stopped.
     Loaded,
-    /// The guest was told to run.
+    /// The controller ordered the guest to run.
     Begun,
-    /// It did not work.
+    /// The migration failed. [`IncomingReport::problem`] says why.
     Failed,
 }
 
-/// What a receiver says.
+/// Progress of a migration at its target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IncomingReport {
-    /// Which migration; empty while it waits.
+    /// Uid of the migration's object. Empty without an order.
     pub id: String,
-    /// How far it is.
+    /// Stage of the receiver.
     pub stage: IncomingStage,
-    /// Where it listens, once it does.
+    /// Addresses of the receiving QEMU. `None` before it listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<Destination>,
-    /// Why it failed.
+    /// Cause of a failure. `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// When QEMU let the guest run, microseconds since 1970.
+    /// Time at which QEMU let the guest run, microseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began_unix_us: Option<i64>,
 }
 
-/// A sender's figures, by QEMU's account. The object shows them as `status.info`.
+/// Figures of a sender's stream, as QEMU reports them. The object shows them in `status.info`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Progress {
     /// QEMU's word: `setup`, `active`, `pre-switchover`, `device`, `postcopy-active`, `completed`,
     /// `failed`, `cancelled`.
     pub status: String,
-    /// Milliseconds since it began.
+    /// Time since the begin, milliseconds.
     pub total_time_ms: i64,
-    /// Milliseconds of preparation.
+    /// Time of preparation, milliseconds.
     pub setup_time_ms: i64,
-    /// Milliseconds between the guest's stop and the stream's end; expected until then.
+    /// Time between the guest's stop and the end of the stream, milliseconds. An estimate until
+    /// then.
     pub downtime_ms: i64,
-    /// Memory.
+    /// Memory of the guest, sent and to send.
     pub ram: RamProgress,
-    /// What is sent is encrypted. The field is ours.
+    /// Extension: whether the stream is encrypted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub encrypted: bool,
 }
 
-/// Memory sent, bytes.
+/// Progress of the guest's memory, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RamProgress {
-    /// Sent, pages sent again included.
+    /// Bytes sent, with pages that were sent again.
     pub transferred: i64,
-    /// Known to be still to send.
+    /// Bytes that remain to be sent.
     pub remaining: i64,
-    /// Of the guest.
+    /// Bytes of the guest's memory.
     pub total: i64,
 }

@@ -10,7 +10,7 @@ use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-/// Path of the WebSocket.
+/// Path of the monitor's WebSocket.
 pub const PATH: &str = "/monitor";
 /// Port in the architecture document: our monitor's default.
 pub const DEFAULT_PORT: u16 = 10369;
@@ -33,16 +33,16 @@ pub const MAX_ID: u64 = 1 << 53;
 pub struct Version(pub u8);
 
 impl Version {
-    /// Neon's protocol v1.0.
+    /// Protocol v1.0 of Neon's monitor.
     pub const V1: Self = Self(1);
 }
 
 /// First frame, agent to monitor: the inclusive range it speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct VersionRange {
-    /// Lowest version.
+    /// Lowest version that the agent speaks.
     pub min: Version,
-    /// Highest version.
+    /// Highest version that the agent speaks, at least `min`.
     pub max: Version,
 }
 
@@ -71,9 +71,9 @@ impl<'de> Deserialize<'de> for VersionRange {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VersionResponse {
-    /// The version both will speak.
+    /// Version that both sides speak from now on.
     Version(Version),
-    /// None; the monitor closes after it.
+    /// No common version, with the cause as text. The monitor closes the connection.
     Error(String),
 }
 
@@ -110,10 +110,10 @@ impl VersionRange {
 /// A size on the monitor link: `{"cpu":0.5,"mem":1073741824}`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// vCPUs as a float.
+    /// vCPUs as a float, for example 0.25.
     #[serde(serialize_with = "shortest_float")]
     pub cpu: f64,
-    /// Memory in bytes.
+    /// Memory, bytes.
     pub mem: u64,
 }
 
@@ -131,29 +131,29 @@ fn shortest_float<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S:
     }
 }
 
-/// What the agent says.
+/// Body of a frame from the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentBody {
     /// May the VM shrink to `target`? (The architecture document calls it TryDownscale.)
     DownscaleRequest {
-        /// The size it would have.
+        /// Size of the VM after the shrink.
         target: Allocation,
     },
     /// The VM has grown to `granted`. (NotifyUpscale.)
     UpscaleNotification {
-        /// The size it has.
+        /// Size that the VM has now.
         granted: Allocation,
     },
-    /// Are you there?
+    /// Checks that the monitor responds.
     HealthCheck,
     /// The message with this id could not be read.
     InvalidMessage {
-        /// Why.
+        /// Error text for the log of the monitor.
         error: String,
     },
     /// The message with this id could not be handled.
     InternalError {
-        /// Why.
+        /// Error text for the log of the monitor.
         error: String,
     },
 }
@@ -161,21 +161,21 @@ pub enum AgentBody {
 /// A frame from the agent: `{"type":…,"content":{…},"id":N}`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentFrame {
-    /// What it says.
+    /// Body of the frame.
     pub body: AgentBody,
     /// Even for the agent's own transactions, else the id being answered.
     pub id: u64,
 }
 
-/// What the monitor says.
+/// Body of a frame from the monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MonitorBody {
     /// The answer to a [`AgentBody::DownscaleRequest`]:
     /// `{"type":"DownscaleResult","Ok":true,"Status":"…","id":2}`.
     DownscaleResult {
-        /// Approved or refused.
+        /// Whether the monitor approves the shrink.
         ok: bool,
-        /// The reason, for people.
+        /// Human-readable cause.
         status: String,
     },
     /// The answer to a [`AgentBody::UpscaleNotification`].
@@ -186,12 +186,12 @@ pub enum MonitorBody {
     HealthCheck,
     /// The message with this id could not be read.
     InvalidMessage {
-        /// Why.
+        /// Error text for the log of the agent.
         error: String,
     },
     /// The message with this id could not be handled.
     InternalError {
-        /// Why.
+        /// Error text for the log of the agent.
         error: String,
     },
 }
@@ -199,34 +199,34 @@ pub enum MonitorBody {
 /// A frame from the monitor: flat beside `type` and `id`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MonitorFrame {
-    /// What it says.
+    /// Body of the frame.
     pub body: MonitorBody,
     /// Odd for the monitor's own transactions, else the id being answered.
     pub id: u64,
 }
 
-/// Why a frame could not be read, with the id to answer under.
+/// Error of a frame that could not be read, with the id for the answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct FrameError {
     /// The id found in the frame, 0 if none could be read.
     pub id: u64,
-    /// What is wrong with it.
+    /// Kind of the error.
     pub kind: FrameErrorKind,
-    /// A sentence for the peer.
+    /// Error text for the peer.
     pub reason: String,
 }
 
 /// The kinds of bad frames, for counters and for what is done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FrameErrorKind {
-    /// Not JSON.
+    /// The text is not JSON.
     NotJson,
     /// Not an object, or `type` is no string, or `id` no unsigned integer.
     NotAFrame,
-    /// A type this side does not know.
+    /// This side does not implement the type.
     UnknownType,
-    /// A known type whose members do not decode.
+    /// The type is implemented, but its members do not decode.
     BadContent,
 }
 

@@ -38,35 +38,35 @@ pub const NAME_LIMIT_BYTES: usize = 64;
 pub const METRICS_PERIODS: (Span, Span) = (Span::from_millis(500), Span::from_secs(60));
 
 impl Version {
-    /// Ours: v1 with capabilities.
+    /// Protocol v2 of our monitor: v1 with capabilities.
     pub const V2: Self = Self(2);
 }
 
 impl VersionRange {
-    /// Both versions.
+    /// The range of both versions, v1 and v2.
     pub const V1_TO_V2: Self = Self {
         min: Version::V1,
         max: Version::V2,
     };
 }
 
-/// What may be added to v1 by agreement.
+/// Set of members that both sides have agreed to add to v1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
-    /// `ask_details`.
+    /// Capability `ask_details`: cause, urgency and size in an upscale request.
     pub ask_details: bool,
-    /// `refusal_details`.
+    /// Capability `refusal_details`: cause and smallest size in a refusal.
     pub refusal_details: bool,
-    /// `refusal_again`, which takes `refusal_details`.
+    /// Capability `refusal_again`: retry time in a refusal. It requires `refusal_details`.
     pub refusal_again: bool,
-    /// `observed`.
+    /// Capability `observed`: size that the guest sees, in a confirmation.
     pub observed: bool,
-    /// `metrics=MS`: the period of pushed metrics.
+    /// Capability `metrics=MS`: period of pushed metrics. `None`: none are pushed.
     pub metrics: Option<Span>,
 }
 
 impl Capabilities {
-    /// All there are, with metrics at this period.
+    /// All capabilities, with metrics at the given period.
     #[must_use]
     pub const fn all(metrics: Span) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Capabilities {
     }
 }
 
-/// Why growth is asked for.
+/// Causes of an upscale request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AskReason {
@@ -135,13 +135,13 @@ pub enum AskReason {
     OomEvent,
     /// A shrink was followed by pressure.
     AfterShrink,
-    /// One that this side does not know.
+    /// A cause that this side does not implement.
     #[serde(other)]
     Other,
 }
 
 impl AskReason {
-    /// Every reason we give, for counters.
+    /// Causes that our monitor sends, for counters.
     pub const ALL: [Self; 6] = [
         Self::Threshold,
         Self::Forecast,
@@ -166,7 +166,7 @@ impl AskReason {
     }
 }
 
-/// How soon growth is needed.
+/// Urgency of an upscale request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Urgency {
@@ -176,12 +176,12 @@ pub enum Urgency {
     Now,
     /// Something is about to be killed, or was.
     Critical,
-    /// One that this side does not know.
+    /// An urgency that this side does not implement.
     #[serde(other)]
     Other,
 }
 
-/// Why a shrink is refused.
+/// Causes of a refused shrink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalReason {
@@ -197,19 +197,19 @@ pub enum RefusalReason {
     Pressure,
     /// What is in swap would have to come back.
     Swap,
-    /// A hook says no.
+    /// A hook refused the shrink.
     Hook,
     /// The guest's kernel could not give so much memory back now.
     NotMovable,
     /// The group was squeezed down to the new size first, and that did not do.
     Squeeze,
-    /// One that this side does not know.
+    /// A cause that this side does not implement.
     #[serde(other)]
     Other,
 }
 
 impl RefusalReason {
-    /// Every reason we give, for counters.
+    /// Causes that our monitor sends, for counters.
     pub const ALL: [Self; 9] = [
         Self::Unreadable,
         Self::TooFewSamples,
@@ -240,27 +240,27 @@ impl RefusalReason {
     }
 }
 
-/// An `UpscaleRequest` with its details.
+/// Details of an `UpscaleRequest`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
-    /// Why.
+    /// Cause of the request.
     pub reason: AskReason,
-    /// How soon.
+    /// Urgency of the request. `None` if the monitor gives none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub urgency: Option<Urgency>,
-    /// The size that would do.
+    /// Size that would be enough. `None` if the monitor gives none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted: Option<Allocation>,
 }
 
-/// A refused `DownscaleResult` with its details.
+/// Details of a refused `DownscaleResult`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refused {
-    /// The reason, for people.
+    /// Human-readable cause.
     pub status: String,
-    /// The reason, for programs.
+    /// Machine-readable cause.
     pub reason: RefusalReason,
-    /// The smallest size that would be accepted now.
+    /// Smallest size that the monitor would approve now. `None` if it has no figures.
     pub smallest: Option<Allocation>,
     /// Time until the refused size would be accepted, if use stays as it is; none where nothing
     /// tells.
@@ -280,30 +280,30 @@ pub struct Stalls {
     pub full_us: u64,
 }
 
-/// The machine's memory, bytes: the gauges the agent reads.
+/// Memory of the guest, bytes, as in the gauges that the agent scrapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineGauges {
-    /// `host_memory_total_bytes`.
+    /// All memory, as in `host_memory_total_bytes`.
     pub total: u64,
-    /// `host_memory_available_bytes`.
+    /// Memory available without swapping, as in `host_memory_available_bytes`.
     pub available: u64,
-    /// `host_memory_cached_bytes`.
+    /// Page cache, as in `host_memory_cached_bytes`.
     pub cached: u64,
 }
 
-/// The watched group's memory, bytes.
+/// Memory of the watched cgroup, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupGauges {
-    /// All that is charged to it, page cache included.
+    /// All memory charged to the group, page cache included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<u64>,
-    /// What cannot be reclaimed.
+    /// Memory that the kernel cannot reclaim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<u64>,
-    /// The use at which growth is asked for.
+    /// Use at which the monitor requests growth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<u64>,
-    /// What it needs, by estimate, where that is switched on.
+    /// Estimated working set. `None` unless the estimator is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_set: Option<u64>,
 }
@@ -311,43 +311,43 @@ pub struct GroupGauges {
 /// A `Metrics` frame: what an agent would otherwise scrape. Figures that cannot be had are absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct GuestMetrics {
-    /// `host_load1`.
+    /// Load average over one minute, as in `host_load1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load1: Option<f64>,
-    /// `host_load5`.
+    /// Load average over five minutes, as in `host_load5`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load5: Option<f64>,
-    /// `host_runnable_load1`.
+    /// Load average of runnable tasks over one minute, as in `host_runnable_load1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_load1: Option<f64>,
-    /// `host_runnable_load5`.
+    /// Load average of runnable tasks over five minutes, as in `host_runnable_load5`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_load5: Option<f64>,
-    /// The machine's memory.
+    /// Memory of the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MachineGauges>,
-    /// Stalls for want of memory on the machine.
+    /// Stalls for lack of memory in the whole guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_stalls: Option<Stalls>,
-    /// Stalls for want of memory in the watched group.
+    /// Stalls for lack of memory in the watched cgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_stalls: Option<Stalls>,
-    /// The watched group's memory.
+    /// Memory of the watched cgroup.
     #[serde(default)]
     pub cgroup: GroupGauges,
-    /// CPUs online and `MemTotal`: what the guest itself sees.
+    /// Size that the guest sees: CPUs online and `MemTotal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<Allocation>,
 }
 
-/// What the agent says in v2.
+/// Body of a frame from the agent in v2.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentBodyV2 {
-    /// One of v1's.
+    /// A body of v1.
     Plain(AgentBody),
-    /// What it can use.
+    /// Capabilities that the agent can use.
     Capabilities {
-        /// Names, unknown ones among them perhaps.
+        /// Names of capabilities. Unknown names may be among them.
         names: Vec<String>,
     },
 }
@@ -361,20 +361,20 @@ impl From<AgentBody> for AgentBodyV2 {
 /// A frame from the agent in v2.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentFrameV2 {
-    /// What it says.
+    /// Body of the frame.
     pub body: AgentBodyV2,
-    /// As in v1.
+    /// Id of the frame, by the rules of v1.
     pub id: u64,
 }
 
-/// What the monitor says in v2.
+/// Body of a frame from the monitor in v2.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MonitorBodyV2 {
-    /// One of v1's, nothing added.
+    /// A body of v1 without additions.
     Plain(MonitorBody),
     /// The answer to the agent's capabilities.
     Capabilities {
-        /// What it will do.
+        /// Names of the capabilities in force.
         names: Vec<String>,
     },
     /// An `UpscaleRequest` with details.
@@ -383,19 +383,19 @@ pub enum MonitorBodyV2 {
     Refused(Refused),
     /// An `UpscaleConfirmation` with what the guest sees.
     Confirmed {
-        /// CPUs online and `MemTotal`.
+        /// Size that the guest sees: CPUs online and `MemTotal`.
         observed: Allocation,
     },
-    /// Pushed metrics; never answered.
+    /// Pushed metrics. The agent never answers them.
     Metrics(Box<GuestMetrics>),
 }
 
 /// A frame from the monitor in v2.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MonitorFrameV2 {
-    /// What it says.
+    /// Body of the frame.
     pub body: MonitorBodyV2,
-    /// As in v1.
+    /// Id of the frame, by the rules of v1.
     pub id: u64,
 }
 
@@ -453,7 +453,7 @@ impl MonitorFrameV2 {
     /// Reads a frame sent by a monitor that speaks v2.
     ///
     /// # Errors
-    /// [`FrameError`], as for v1.
+    /// [`FrameError`] as for v1.
     pub fn decode(text: &str) -> Result<Self, FrameError> {
         let Envelope { kind, id, object } = envelope(text)?;
         let has = |name: &str| object.contains_key(name);

@@ -8,17 +8,17 @@ use serde_json::Value;
 
 use crate::units::Resources;
 
-/// Port of the permit server.
+/// TCP port of the permit server.
 pub const PORT: u16 = 10299;
-/// The only protocol number spoken: 7, which is v5.0.
+/// The only accepted protocol number: 7, printed as v5.0.
 pub const PROTO_VERSION: u32 = 7;
 
-/// `{"namespace":…,"name":…}`.
+/// Name of an object in its namespace: `{"namespace":…,"name":…}`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NamespacedName {
-    /// The namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// The name.
+    /// Name of the object in its namespace.
     pub name: String,
 }
 
@@ -36,33 +36,33 @@ pub struct RequestMetrics {
     pub load_avg_1m: f32,
 }
 
-/// What an agent asks: members in this order on the wire.
+/// A permit request. The members have this order on the wire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentRequest {
-    /// [`PROTO_VERSION`].
+    /// Protocol number: [`PROTO_VERSION`].
     #[serde(default)]
     pub proto_version: u32,
-    /// The VM's runner pod.
+    /// Runner pod of the VM.
     pub pod: NamespacedName,
     /// The agent's compute unit; grants are multiples of it. Absent reads as zero, which is refused
     /// by name.
     #[serde(default)]
     pub compute_unit: Resources,
-    /// What it wants (an increase) or has (anything else).
+    /// Desired size for an increase, else the size of the VM.
     pub resources: Resources,
-    /// The newest permit it holds, so that a restarted scheduler can rebuild.
+    /// Newest permit of the agent. A restarted scheduler rebuilds its ledger from it.
     #[serde(default)]
     pub last_permit: Option<Resources>,
-    /// Load, before the first metrics `null`.
+    /// Load of the VM. `None` before the first metrics.
     #[serde(default)]
     pub metrics: Option<RequestMetrics>,
 }
 
-/// The scheduler's 200 answer.
+/// Response to a permit request, with status 200.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PluginResponse {
-    /// What the agent may use from now on, per resource.
+    /// Size that the scheduler permits from now on.
     pub permit: Resources,
     /// Present when the VM is about to migrate: the agent stops changing it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,7 +146,7 @@ pub enum PermitRefusal {
 }
 
 impl PermitRefusal {
-    /// The HTTP status.
+    /// HTTP status of the refusal.
     #[must_use]
     pub fn status(&self) -> u16 {
         match self {
@@ -209,7 +209,7 @@ pub enum Unproved {
 }
 
 impl Unproved {
-    /// The word for it.
+    /// Machine-readable cause, for metrics and responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -12,7 +12,7 @@ pub const MOUNT_PATH: &str = "/run/bellows/postgres";
 pub const KEY: &str = "password";
 /// The role that the password is of: the superuser.
 pub const ROLE: &str = "postgres";
-/// Port of the server.
+/// TCP port of the PostgreSQL server.
 pub const PORT: u16 = 5432;
 
 /// Name of the secret that `bellows vm create` makes for a VM.

@@ -37,13 +37,13 @@ pub const GUEST_NETWORKS: [&str; 2] = ["bridge", "user"];
 /// Security level `baseline` admits. The controller makes the target of a migration like its
 /// source. Ours.
 pub const RUNNER_PRIVILEGES: &str = "RUNNER_PRIVILEGES";
-/// The value of [`RUNNER_PRIVILEGES`].
+/// Value of [`RUNNER_PRIVILEGES`] for a runner without privileges.
 pub const NO_PRIVILEGES: &str = "none";
 
 /// Environment of a runner's container: [`MONITOR_OPEN`] where the guest's monitor takes any agent,
 /// by the VM's annotation. Ours.
 pub const RUNNER_MONITOR: &str = "RUNNER_MONITOR";
-/// The value of [`RUNNER_MONITOR`].
+/// Value of [`RUNNER_MONITOR`] that opens the monitor to any agent.
 pub const MONITOR_OPEN: &str = "open";
 /// The token that an agent shows to the monitor of a VM's guest: a key of the secret that holds the
 /// token of its runners, and a file beside that.
@@ -75,15 +75,15 @@ pub fn pods_own_ports(runner_port: i64) -> [i64; 5] {
     [daemon, forward, stream, disk, runner_port]
 }
 
-/// The size a VM should have.
+/// Desired size of a VM, as the controller orders it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SizeOrder {
-    /// CPU; whole cores are plugged or onlined, the rest is a quota.
+    /// CPU, milli-CPU. The runner plugs or onlines whole cores and limits the rest by a quota.
     pub cpu: MilliCpu,
-    /// All memory, boot memory included; a multiple of the slot size.
+    /// Memory, bytes, boot memory included. A multiple of the slot size.
     pub memory: Bytes,
-    /// Which resize this is.
+    /// The resize that the order belongs to.
     pub trace: TraceId,
 }
 
@@ -99,36 +99,36 @@ pub struct CpusAhead {
     pub cpu: MilliCpu,
 }
 
-/// How to stop a guest.
+/// Order to stop a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StopOrder {
-    /// Milliseconds between the power button and the end by force.
+    /// Milliseconds between the power button and the kill.
     pub grace_ms: u64,
 }
 
-/// Where a runner is in its life.
+/// Phase of a runner's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunnerPhase {
-    /// QEMU is starting, or the guest daemon has not answered yet.
+    /// QEMU starts, or the guest daemon has not responded.
     Booting,
-    /// There is no guest yet: it waits for one that runs elsewhere.
+    /// The runner waits for a guest that runs on another runner.
     Receiving,
-    /// The guest daemon answers.
+    /// The guest daemon responds.
     Running,
-    /// The power button was pressed.
+    /// The runner has pressed the power button.
     Stopping,
-    /// QEMU has ended: see [`RunnerState::exit`].
+    /// QEMU has ended. [`RunnerState::exit`] says how.
     Exited,
 }
 
-/// How QEMU ended.
+/// Result and cause of QEMU's end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitReport {
     /// Whether the VM counts as succeeded (guest powered off by itself or on request).
     pub success: bool,
-    /// Why it ended.
+    /// Cause of the end.
     pub reason: ExitReason,
     /// QEMU's exit status, if it was our child.
     pub code: Option<i32>,
@@ -136,7 +136,7 @@ pub struct ExitReport {
     pub message: String,
 }
 
-/// The reasons a QEMU ends.
+/// Causes of QEMU's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitReason {
@@ -146,26 +146,26 @@ pub enum ExitReason {
     Requested,
     /// The grace period ran out and QEMU was ended.
     Killed,
-    /// The guest's kernel panicked.
+    /// The kernel of the guest panicked.
     GuestPanic,
     /// The guest reset itself, which ends QEMU under `-no-reboot`.
     GuestReset,
-    /// QEMU could not start.
+    /// QEMU failed to start.
     StartFailed,
-    /// QEMU died.
+    /// QEMU ended without an order or a shutdown of the guest.
     QemuDied,
-    /// The guest has moved and runs elsewhere.
+    /// The guest has migrated to another runner.
     Moved,
 }
 
-/// CPUs as everyone sees them.
+/// CPUs of the VM, as host, QEMU and guest report them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CpuState {
-    /// The milli-CPU in force (quota).
+    /// CPU quota in force, milli-CPU.
     pub limit: MilliCpu,
-    /// vCPUs QEMU has plugged.
+    /// Number of vCPUs that QEMU has plugged.
     pub plugged: u32,
-    /// CPUs the guest has online; `None` until its daemon answered.
+    /// Number of CPUs online in the guest. `None` until its daemon responds.
     pub guest_online: Option<u32>,
     /// For what CPU there are some plugged ahead of an order ([`CpusAhead`]), 0 without any; `None`
     /// where that is not done.
@@ -173,52 +173,52 @@ pub struct CpuState {
     pub ahead: Option<MilliCpu>,
 }
 
-/// Memory as everyone sees it.
+/// Memory of the VM, as QEMU and guest report it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MemoryState {
-    /// Boot memory.
+    /// Boot memory, bytes.
     pub base: Bytes,
-    /// Hot-plugged memory by QEMU's account.
+    /// Hot-plugged memory that QEMU reports, bytes.
     pub plugged: Bytes,
-    /// The hot-plugged memory asked for.
+    /// Hot-plugged memory that the runner has requested, bytes.
     pub requested: Bytes,
-    /// MemTotal in the guest; `None` until its daemon answered.
+    /// `MemTotal` of the guest, bytes. `None` until its daemon responds.
     pub guest_total: Option<Bytes>,
 }
 
 /// One finished stage of a resize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageStamp {
-    /// Which.
+    /// The stage that this record measures.
     pub stage: Stage,
-    /// Microseconds since 1970 at its begin.
+    /// Begin of the stage, microseconds since 1970.
     pub start_unix_us: i64,
-    /// Microseconds it took.
+    /// Length of the stage, microseconds.
     pub duration_us: u64,
 }
 
-/// What became of the newest order.
+/// Progress of the newest order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResizeReport {
-    /// The order.
+    /// The newest order.
     pub order: SizeOrder,
-    /// Whether QEMU and guest both have it.
+    /// Whether both QEMU and guest have the size.
     pub done: bool,
-    /// Stages finished so far.
+    /// Stages that have finished, in the order of time.
     pub stages: Vec<StageStamp>,
-    /// What stands in the way, if anything.
+    /// Cause of a delay. `None`: the order makes progress or is done.
     pub problem: Option<ResizeProblem>,
 }
 
-/// Why a resize does not go on.
+/// Causes that stop a resize.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ResizeProblem {
-    /// QEMU refused a command.
+    /// QEMU refused a QMP command.
     Qmp {
-        /// The command.
+        /// Name of the QMP command.
         command: String,
-        /// QEMU's words.
+        /// Error text from QEMU.
         message: String,
     },
     /// The guest has not given back this many bytes for a while.
@@ -226,68 +226,69 @@ pub enum ResizeProblem {
         /// Bytes still to be given back.
         missing: Bytes,
     },
-    /// A CPU did not leave.
+    /// The guest has not released CPUs for a while.
     CpuStuck {
-        /// CPUs still to go.
+        /// Number of CPUs that the guest has not released.
         missing: u32,
     },
     /// QEMU and guest disagree: the guest does not see what was plugged.
     GuestBlind {
-        /// What the guest should see.
+        /// Size that the guest should see, as text.
         expected: String,
-        /// What it sees.
+        /// Size that the guest reports, as text.
         seen: String,
     },
-    /// The guest moves to another runner: sizes wait until it has.
+    /// The guest migrates to another runner. Orders wait until the end.
     Moving {
-        /// Which migration.
+        /// Uid of the migration's object.
         id: String,
     },
-    /// The order cannot be carried out by this VM.
+    /// The order is outside the range of this VM.
     OutOfRange {
-        /// The rule.
+        /// Text of the rule that the order breaks.
         rule: String,
     },
 }
 
-/// Everything the runner knows.
+/// State of a runner, its QEMU and its guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunnerState {
     /// Grows with every change of anything below.
     pub generation: u64,
-    /// Where it is in its life.
+    /// Phase of the runner.
     pub phase: RunnerPhase,
-    /// Process id of QEMU, if it runs.
+    /// Process id of QEMU. `None` while it does not run.
     pub qemu_pid: Option<u32>,
-    /// QEMU's version, `"10.0.2"`, once it answered.
+    /// Version of QEMU, as `"10.0.2"`. `None` until it responds.
     pub qemu_version: Option<String>,
-    /// `"kvm"` or `"tcg"`.
+    /// Accelerator of QEMU: `"kvm"` or `"tcg"`.
     pub accel: String,
-    /// The guest's `/proc/sys/kernel/random/boot_id`.
+    /// Boot id of the guest, from `/proc/sys/kernel/random/boot_id`. `None` until its daemon
+    /// responds.
     pub boot_id: Option<String>,
-    /// The guest's kernel release.
+    /// Kernel release of the guest. `None` until its daemon responds.
     pub guest_kernel: Option<String>,
-    /// Milliseconds from QEMU's start to the guest daemon's first answer.
+    /// Milliseconds from QEMU's start to the first response of the guest daemon.
     pub boot_ms: Option<u64>,
-    /// CPUs.
+    /// CPUs of the VM.
     pub cpus: CpuState,
-    /// Memory.
+    /// Memory of the VM.
     pub memory: MemoryState,
-    /// The newest order, if any came.
+    /// Progress of the newest order. `None` before the first.
     pub resize: Option<ResizeReport>,
     /// How many orders of a size it has taken up for this guest, for `?over=` of the next; not
     /// there: it does not compare.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orders: Option<u64>,
-    /// How it ended, if it did.
+    /// End of QEMU. `None` while it runs.
     pub exit: Option<ExitReport>,
     /// Whether the CPU limit is enforced on this host.
     #[serde(default)]
     pub quota: QuotaState,
-    /// The migration this guest leaves by, if any.
+    /// Migration by which this guest leaves. `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outgoing: Option<OutgoingReport>,
-    /// The migration this guest came, or is to come, by.
+    /// Migration by which this guest arrived or is to arrive. `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incoming: Option<IncomingReport>,
     /// That the daemon in the guest has not answered for long, if it has not.
@@ -315,41 +316,41 @@ pub struct DiskFull {
 /// the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestSilence {
-    /// Microseconds since 1970: since when.
+    /// Begin of the silence, microseconds since 1970.
     pub since_unix_us: i64,
-    /// What was then.
+    /// Last event before the silence.
     pub after: BeforeSilence,
 }
 
-/// What a guest did last before it was silent.
+/// Last event of a guest before its daemon fell silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BeforeSilence {
-    /// It began to boot, and has never answered.
+    /// The guest began to boot. Its daemon has never responded.
     Boot,
-    /// It went on here after a migration, and has not answered since.
+    /// The guest arrived by a migration. Its daemon has not responded since.
     Move,
-    /// Its runner began again, and has not heard of it since.
+    /// A new runner took the guest over. The daemon has not responded since.
     Adoption,
-    /// It answered.
+    /// The daemon responded.
     Answer,
 }
 
-/// Whether a cgroup of the host holds QEMU to its milli-CPU.
+/// Whether a cgroup of the host limits QEMU to its milli-CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum QuotaState {
-    /// Nothing was written yet.
+    /// The runner has written no quota so far.
     #[default]
     Unset,
     /// The quota in force, in thousandths of a core; above the limit while the guest boots.
     Enforced {
-        /// Thousandths of a core.
+        /// Quota in force, milli-CPU.
         milli: u32,
     },
-    /// The host's cgroups cannot be used: only the number of CPUs limits the guest.
+    /// The runner cannot use the host's cgroups. Only the number of CPUs limits the guest.
     Unavailable {
-        /// Why.
+        /// Error of the attempt, as text.
         reason: String,
     },
 }
@@ -362,22 +363,22 @@ pub enum QuotaState {
 /// change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestState {
-    /// Grows with every change below.
+    /// Number of the state. It grows with each change below.
     pub generation: u64,
-    /// CPUs online.
+    /// Number of CPUs online.
     pub cpus_online: u32,
-    /// CPUs present.
+    /// Number of CPUs present, online or not.
     pub cpus_present: u32,
-    /// CPUs the kernel could ever bring up (`/sys/devices/system/cpu/possible`).
+    /// Highest number of CPUs that the kernel can bring up (`/sys/devices/system/cpu/possible`).
     pub cpus_possible: u32,
-    /// MemTotal.
+    /// `MemTotal` from `/proc/meminfo`, bytes.
     pub mem_total: Bytes,
-    /// MemAvailable at the time of the last change or at most a second ago.
+    /// `MemAvailable` at the last change or at most a second ago, bytes.
     pub mem_available: Bytes,
-    /// `/proc/sys/kernel/random/boot_id`.
+    /// Boot id of the guest, from `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
-    /// Kernel release.
+    /// Release of the guest's kernel, as `uname -r` prints it.
     pub kernel: String,
-    /// Seconds since boot.
+    /// Time since the boot, whole seconds.
     pub uptime_s: u64,
 }

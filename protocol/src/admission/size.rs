@@ -21,12 +21,12 @@ pub const AGENT_FIELD_MANAGER: &str = "autoscaler-agent";
 /// Parts of a VM's guest that have `min`, `use` and `max`.
 const SIZED: [&str; 2] = ["cpus", "memorySlots"];
 
-/// Sender of a change.
+/// Sender of a change to a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
     /// The agent. The monitor has agreed to what it takes away.
     Agent,
-    /// Anyone else.
+    /// Any other sender.
     Other,
 }
 
