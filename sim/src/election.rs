@@ -1,6 +1,6 @@
-//! The Lease that two replicas of the scheduler hold in turn: the shipped election, and what its
-//! shell does between core and wire (`leader-election/src/shell`, `scheduler/src/shell/owner.rs`). A process
-//! that is told to end hands over; one that is killed does not.
+//! The Lease that two replicas of the scheduler hold in turn, with the shipped election. What the
+//! shells do between core and wire is repeated here: `leader-election/src/shell` and
+//! `scheduler/src/shell/owner.rs`. A replica that receives SIGTERM hands over; a killed one does not.
 
 use protocol::time::{Span, Timestamp};
 use scheduler::core::elect::{ElectRule, Elector, LeaseState, LeaseWrite, Leave, Step};

@@ -3,11 +3,11 @@
 
 use sim::{Level, Options, Sabotage};
 
-/// Steps within which a cheat must have been caught; those that only the end of a calm shows come
+/// Steps within which a cheat must have been caught; those that only the end of a quiescent phase shows come
 /// there within them.
 const STEPS: u64 = 16_000;
 
-/// Worlds that a cheat is tried in, until one catches it. What only the end of a calm shows needs a
+/// Worlds that a cheat is tried in, until one catches it. What only the end of a quiescent phase shows needs a
 /// cheat to be under way there.
 const WORLDS: u64 = 8;
 

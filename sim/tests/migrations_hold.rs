@@ -27,7 +27,7 @@ fn n44_no_vm_ever_has_two_guests_and_all_comes_to_rest() {
         lost += outcome.lost;
     }
     assert!(broken.is_empty(), "{broken:#?}");
-    // All of it was met: a storm in which nothing happens shows nothing.
+    // All of it was met: a fault phase without faults shows nothing.
     assert!(
         moved > 0 && not_moved > 5 && lost > 0,
         "{moved} {not_moved} {lost}"

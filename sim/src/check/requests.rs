@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// At the end of a calm nobody waits for an order, so nothing is plugged ahead of one. CPUs
+    /// At the end of a quiescent phase nobody waits for an order, so nothing is plugged ahead of one. CPUs
     /// whose return could not be paid for stay plugged, and are switched off in the guest
     /// (`neonvm-shim/runner/src/core/budget.rs`).
     pub(crate) fn nothing_stays_plugged_ahead(&mut self, vm: usize) {

@@ -33,8 +33,8 @@ pub enum Received {
     Text(String),
     /// A binary frame: counted and ignored.
     NotText,
-    /// A text frame past [`protocol::monitor::MONITOR_FRAME_LIMIT_BYTES`], read and dropped: answered, and the
-    /// connection lives on.
+    /// A text frame past [`protocol::monitor::MONITOR_FRAME_LIMIT_BYTES`], read and dropped. The
+    /// core answers it, and the connection stays open.
     TooLarge {
         /// Length of the frame's text in UTF-8 bytes.
         bytes: usize,
