@@ -3,12 +3,12 @@
 
 use sim::{Level, Options, Sabotage};
 
-/// Steps within which a cheat must have been caught; those that only the end of a quiescent phase shows come
-/// there within them.
+/// Steps within which a check must catch a cheat. Some checks run only at the end of a quiescent
+/// phase, and a run of this length reaches one.
 const STEPS: u64 = 16_000;
 
-/// Worlds that a cheat is tried in, until one catches it. What only the end of a quiescent phase shows needs a
-/// cheat to be under way there.
+/// Number of seeds to try until one catches the cheat. Some checks run only at the end of a
+/// quiescent phase, and the cheat must be in progress there.
 const WORLDS: u64 = 8;
 
 /// Runs worlds with the cheat until one is caught, and says by what.

@@ -37,7 +37,6 @@
 //! * `InvalidMessage` and `InternalError` are never answered: `n38_errors_are_never_answered`.
 //! * At most one `UpscaleRequest` a second: `n29_asks_at_most_once_a_second`.
 
-pub mod ask;
 pub mod cache;
 pub mod counters;
 pub mod decision;
@@ -45,6 +44,7 @@ pub mod event;
 mod figures;
 pub mod file_cache;
 pub mod files;
+pub mod growth_request;
 pub mod handshake;
 pub mod hooks;
 pub mod memory;
@@ -70,11 +70,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
 
-use ask::Ask;
 use cache::CacheState;
 use counters::Counters;
 use decision::Watched;
 use files::OomCounts;
+use growth_request::GrowthRequest;
 use handshake::HandshakeFailure;
 use memory::Window;
 use pressure::{Refaults, Stalled};
@@ -101,7 +101,7 @@ pub struct Monitor {
     total: Option<Bytes>,
     cache: CacheState,
     watch: Watch,
-    asked: Option<Ask>,
+    asked: Option<GrowthRequest>,
     /// A stall for which the use is being read.
     stalled: Option<Stalled>,
     /// What was read back since the last shrink.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use protocol::monitor_v2::RefusalReason;
 use serde::Serialize;
 
-use super::ask::AskReason;
+use super::growth_request::AskReason;
 use super::handshake::HandshakeFailure;
 
 /// A counter per label value. All the values are known beforehand, so that each series exists from

@@ -8,8 +8,8 @@ use protocol::time::Timestamp;
 use protocol::units::Bytes;
 use serde::Serialize;
 
-use super::ask::AskReason;
 use super::files::{MachineMemory, OomCounts};
+use super::growth_request::AskReason;
 use super::{Action, Monitor};
 
 /// Whose tasks were stalled.

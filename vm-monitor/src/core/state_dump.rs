@@ -9,11 +9,11 @@ use protocol::units::Bytes;
 use serde::Serialize;
 
 use super::Monitor;
-use super::ask::Ask;
 use super::cache::CacheState;
 use super::counters::Counters;
 use super::event::ConnectionId;
 use super::files::{OomCounts, ReadFailure};
+use super::growth_request::GrowthRequest;
 use super::setup::Setup;
 use super::v2::Seen;
 
@@ -55,7 +55,7 @@ pub struct StateDump {
     /// When memory is looked at next, milliseconds from now.
     pub next_look_ms: Option<u64>,
     /// The newest request for growth.
-    pub asked: Option<Ask>,
+    pub asked: Option<GrowthRequest>,
     /// Signals of the kernel's that are listened to.
     pub signals: BTreeSet<String>,
     /// Out-of-memory counts of the watched group.

@@ -13,7 +13,7 @@ use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 use serde::Serialize;
 
-use super::ask::Ask;
+use super::growth_request::GrowthRequest;
 use super::requests::Job;
 use super::{Action, ConnectionId, Monitor};
 
@@ -105,7 +105,7 @@ impl Monitor {
     }
 
     /// An `UpscaleRequest` in this session's form.
-    pub(super) fn asked_body(&self, ask: &Ask) -> MonitorBodyV2 {
+    pub(super) fn asked_body(&self, ask: &GrowthRequest) -> MonitorBodyV2 {
         MonitorBodyV2::Asked(Asked {
             reason: ask.reason,
             urgency: Some(self.urgency(ask)),
@@ -113,7 +113,7 @@ impl Monitor {
         })
     }
 
-    fn urgency(&self, ask: &Ask) -> Urgency {
+    fn urgency(&self, ask: &GrowthRequest) -> Urgency {
         let ahead = self.watch.ahead(self.threshold);
         let (used, total) = (ask.used.unwrap_or_default(), self.total.unwrap_or_default());
         // At its present climb, memory is full before growth comes.
@@ -129,7 +129,7 @@ impl Monitor {
 
     /// The size in which the use expected when growth has come fits below its threshold, with room
     /// for the next shrink's buffer; never less than there is.
-    fn wanted(&self, ask: &Ask) -> Option<Allocation> {
+    fn wanted(&self, ask: &GrowthRequest) -> Option<Allocation> {
         let rules = &self.setup.rules;
         let used = ask.used.or_else(|| self.window.mean())?;
         let ahead = self.watch.ahead(self.threshold);

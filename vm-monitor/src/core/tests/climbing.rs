@@ -1,8 +1,8 @@
 //! Memory that moves while it is watched by deadline: who is asked when, and what it costs.
 
 use super::*;
-use crate::core::ask::{Ask, AskReason};
 use crate::core::files::MachineMemory;
+use crate::core::growth_request::{AskReason, GrowthRequest};
 use crate::core::pressure::{Scope, Stall};
 
 const MIB: u64 = 1 << 20;
@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 struct Climber {
     fixture: Fixture,
     began: Timestamp,
-    first: Option<Ask>,
+    first: Option<GrowthRequest>,
 }
 
 impl Climber {

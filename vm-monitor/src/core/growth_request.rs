@@ -1,4 +1,4 @@
-//! When to ask for growth, and why: the triggers.
+//! When the monitor requests growth, and why: the triggers.
 
 use protocol::monitor::MonitorBody;
 use protocol::time::{Span, Timestamp};
@@ -9,9 +9,9 @@ pub use protocol::monitor_v2::AskReason;
 
 use super::Monitor;
 
-/// Growth that was asked for, with what it rested on.
+/// A request for growth, with the readings that it rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Ask {
+pub struct GrowthRequest {
     /// Monotonic time of the request; a second request within `upscale_interval` is not sent.
     pub at: Timestamp,
     /// Trigger that caused the request. With `ask_details` agreed, it goes to the agent.
@@ -75,7 +75,7 @@ impl Monitor {
         let Some((connection, id)) = self.next_own_id() else {
             return;
         };
-        let ask = Ask {
+        let ask = GrowthRequest {
             at: now,
             reason,
             used: self.watch.used(),
