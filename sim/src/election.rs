@@ -1,6 +1,7 @@
 //! The Lease that two replicas of the scheduler hold in turn, with the shipped election. What the
 //! shells do between core and wire is repeated here: `leader-election/src/shell` and
-//! `scheduler/src/shell/owner.rs`. A replica that receives SIGTERM hands over; a killed one does not.
+//! `scheduler/src/shell/owner.rs`. A replica that receives SIGTERM hands over. A killed one does
+//! not.
 
 use protocol::time::{Span, Timestamp};
 use scheduler::core::elect::{ElectRule, Elector, LeaseState, LeaseWrite, Leave, Step};

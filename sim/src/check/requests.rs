@@ -101,8 +101,8 @@ impl World {
         }
     }
 
-    /// At the end of a quiescent phase no order is in flight, so no CPU is plugged ahead of one. CPUs
-    /// whose return could not be paid for stay plugged, and the guest switches them off
+    /// At the end of a quiescent phase no order is in flight, so no CPU is plugged ahead of one.
+    /// CPUs whose return could not be paid for stay plugged, and the guest switches them off
     /// (`neonvm-shim/runner/src/core/budget.rs`).
     pub(crate) fn nothing_stays_plugged_ahead(&mut self, vm: usize) {
         self.checked();
