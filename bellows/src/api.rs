@@ -46,7 +46,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn word(self) -> &'static str {
+    fn label(self) -> &'static str {
         match self {
             Self::Vm => "VM",
             Self::Migration => "migration",
@@ -289,19 +289,19 @@ fn shown_name(kind: Kind, namespace: &str, name: &str) -> String {
 }
 
 fn explain_status(kind: Kind, name: &str, status: &kube::core::Status, asked: Asked) -> Fail {
-    let thing = format!("{} {name}", kind.word());
+    let thing = format!("{} {name}", kind.label());
     let thing = thing.trim_end();
     match status.code {
         404 if !name.is_empty() => {
             let list = match kind {
                 Kind::Migration => "kubectl get neonvmm".to_owned(),
-                kind => format!("get {}s", kind.word().to_ascii_lowercase()),
+                kind => format!("get {}s", kind.label().to_ascii_lowercase()),
             };
             Fail::not_so(format!("{thing} does not exist"))
                 .fix(format!("see what there is: bellows {list} -A"))
         }
         // A server without the kind answers so to a list.
-        404 => Fail::missing(format!("the API server does not know {}s", kind.word()))
+        404 => Fail::missing(format!("the API server does not know {}s", kind.label()))
             .rule("the kinds of vm.neon.tech/v1 must be installed")
             .fix("install them: docs/install-cluster.md; then: kubectl bellows check"),
         401 | 403 => refused(thing, &status.message, asked),

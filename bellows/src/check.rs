@@ -6,11 +6,12 @@
 
 mod admission;
 mod cluster;
+mod finding;
 mod probes;
 mod walls;
 
 use clap::Args;
-use serde::Serialize;
+use finding::{Finding, Verdict};
 
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
@@ -31,78 +32,6 @@ pub(crate) struct CheckArgs {
     /// Do not boot the tiny guest that shows whether KVM works; take what is remembered
     #[arg(long)]
     no_probe: bool,
-}
-
-/// How one look ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Verdict {
-    /// It is there.
-    Ok,
-    /// It is not, and that costs something.
-    Degraded,
-    /// It is not, and nothing works without it.
-    Missing,
-}
-
-/// One finding. Shape of an item of `bellows check -o json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
-    /// What was looked at.
-    pub(crate) name: &'static str,
-    /// How it ended.
-    pub(crate) verdict: Verdict,
-    /// What was found.
-    pub(crate) found: String,
-    /// What it is needed for, if it is not there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) needed_for: Option<String>,
-    /// What mends it, if it is not there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) fix: Option<String>,
-}
-
-impl Finding {
-    /// All is well.
-    pub(crate) fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self {
-            name,
-            verdict: Verdict::Ok,
-            found: found.into(),
-            needed_for: None,
-            fix: None,
-        }
-    }
-
-    /// Something optional is not there.
-    pub(crate) fn degraded(
-        name: &'static str,
-        found: impl Into<String>,
-        needed_for: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
-        let (needed_for, fix) = (Some(needed_for.into()), Some(fix.into()));
-        Self {
-            name,
-            verdict: Verdict::Degraded,
-            found: found.into(),
-            needed_for,
-            fix,
-        }
-    }
-
-    /// Something required is not there.
-    pub(crate) fn missing(
-        name: &'static str,
-        found: impl Into<String>,
-        needed_for: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
-        Self {
-            verdict: Verdict::Missing,
-            ..Self::degraded(name, found, needed_for, fix)
-        }
-    }
 }
 
 pub(crate) async fn run(context: &Context, args: &CheckArgs) -> Outcome {

@@ -1,15 +1,13 @@
 //! The command line.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::args::Global;
 use crate::context::Context;
 use crate::fail::Outcome;
-use crate::plugin;
-use crate::terminal::ColourChoice;
-use crate::{check, commands, get, top, up, vm};
+use crate::{check, commands, get, top, up};
 
 /// What `bellows --help` says below the list of commands.
 const AFTER_HELP: &str = "\
@@ -33,73 +31,13 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Flags of every command.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Global {
-    /// Directory of this instance's state
-    /// [default: /var/lib/bellows for root, else ~/.local/state/bellows]
-    #[arg(
-        long,
-        global = true,
-        env = "BELLOWS_STATE_DIR",
-        value_name = "DIR",
-        hide_env = true
-    )]
-    pub(crate) state_dir: Option<PathBuf>,
-    /// Kubeconfig to ask with
-    /// [default: the one in the state directory; as kubectl's plugin, kubectl's]
-    #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) kubeconfig: Option<PathBuf>,
-    /// When to use colours
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
-    pub(crate) color: ColourChoice,
-}
-
-/// A namespace, or all of them.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct NamespaceArgs {
-    /// Namespace to look in
-    #[arg(short, long, default_value_t = plugin::namespace(), value_name = "NAMESPACE")]
-    pub(crate) namespace: String,
-    /// Look in all namespaces
-    #[arg(short = 'A', long, conflicts_with = "namespace")]
-    pub(crate) all_namespaces: bool,
-}
-
-impl NamespaceArgs {
-    /// The namespace to list, `None` for all.
-    pub(crate) fn chosen(&self) -> Option<&str> {
-        (!self.all_namespaces).then_some(self.namespace.as_str())
-    }
-}
-
-/// A VM by name, `NAME` or `NAMESPACE/NAME`.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct VmArgs {
-    /// The VM, as NAME or NAMESPACE/NAME
-    #[arg(value_name = "VM")]
-    vm: String,
-    /// Namespace of a VM given by its name alone
-    #[arg(short, long, default_value_t = plugin::namespace(), value_name = "NAMESPACE")]
-    namespace: String,
-}
-
-impl VmArgs {
-    /// Namespace and name.
-    pub(crate) fn key(&self) -> (&str, &str) {
-        self.vm
-            .split_once('/')
-            .unwrap_or((&self.namespace, &self.vm))
-    }
-}
-
 /// What `bellows` can do, a variant for each command of its help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Look whether this machine, or the cluster, has everything, and say how to mend what it lacks
     Check(check::CheckArgs),
     /// Start everything on this machine, in one process
-    Up(Box<up::UpArgs>),
+    Up(Box<up::args::UpArgs>),
     /// End `bellows up`; guests keep running unless told otherwise
     Down(commands::down::DownArgs),
     /// Parts, addresses and readiness of the running instance
@@ -112,7 +50,7 @@ pub(crate) enum Command {
     Restore(commands::store::RestoreArgs),
     /// Create, stop, start or delete a VM
     #[command(subcommand)]
-    Vm(vm::VmCommand),
+    Vm(commands::vm::VmCommand),
     /// Move a VM to another pod while its guest runs
     Migrate(Box<commands::migrate::MigrateArgs>),
     /// List VMs, nodes or pods
@@ -172,7 +110,9 @@ pub(crate) fn run(cli: Cli) -> Outcome<ExitCode> {
         Command::Runner(args) => commands::runner::run(&args),
         Command::Kubectl(args) => commands::kubectl::run(&context, &args).map(done),
         Command::Kubeconfig => commands::kubectl::print_path(&context).map(done),
-        Command::Completion(args) => commands::completion::run(&args).map(done),
+        Command::Completion(args) => {
+            commands::completion::run(&args, &mut Cli::command()).map(done)
+        }
         Command::Journal(args) => commands::journal::run(&context, &args).map(done),
         Command::Replay(args) => commands::journal::replay(&context, &args).map(done),
         Command::History(args) if !context.asks_cluster() => {
@@ -203,7 +143,7 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         Command::Adopt(args) => commands::adopt::run(&context, &args).await,
         Command::Backup(args) => commands::store::run(&context, &args).await,
         Command::Restore(args) => commands::store::restore(&context, &args),
-        Command::Vm(args) => vm::run(&context, args).await,
+        Command::Vm(args) => commands::vm::run(&context, args).await,
         Command::Migrate(args) => commands::migrate::run(&context, &args).await,
         Command::History(args) => commands::history::in_cluster(&context, &args).await,
         Command::Get(args) => get::run(&context, &args).await,
@@ -227,7 +167,6 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -1,4 +1,4 @@
-//! The small commands, one file each.
+//! The commands, one file each.
 
 pub(crate) mod adopt;
 pub(crate) mod backup;
@@ -18,6 +18,8 @@ pub(crate) mod runner;
 pub(crate) mod ssh;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod vm;
+pub(crate) mod vm_create;
 pub(crate) mod vm_delete;
 pub(crate) mod vm_disk;
 pub(crate) mod why;

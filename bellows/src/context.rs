@@ -6,7 +6,7 @@ use hyper::http::Method;
 use serde_json::Value;
 
 use crate::api::{Api, Asked};
-use crate::cli::Global;
+use crate::args::Global;
 use crate::cluster;
 use crate::decision::{self, Decisions};
 use crate::fail::{Fail, Outcome};

@@ -6,7 +6,7 @@ use protocol::units::Resources;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::view::vm::{cores, memory};
+use crate::view::units::{cores, memory};
 
 /// A decision, with the names the agent uses in its dump.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::{Api, Kind};
-use crate::cli::NamespaceArgs;
+use crate::args::NamespaceArgs;
 use crate::context::Context;
 use crate::decision::Decisions;
 use crate::fail::{Fail, Outcome};

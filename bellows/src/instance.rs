@@ -21,6 +21,8 @@ use serde::{Deserialize, Serialize};
 use crate::fail::{Fail, Outcome};
 use crate::places::StateDir;
 
+/// The scheduler's name on this machine: the agent takes on only VMs that name it.
+pub(crate) const SCHEDULER_NAME: &str = "autoscale-scheduler";
 /// The format this code writes and reads.
 const FORMAT: u32 = 1;
 /// Blocks to choose from. 127.0 belongs to everyone, 127.1 to Debian's habit of naming hosts;

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod args;
 mod check;
 mod cli;
 mod cluster;
@@ -28,7 +29,7 @@ mod top;
 mod unix_http;
 mod up;
 mod view;
-mod vm;
+mod vm_state;
 
 use std::process::ExitCode;
 

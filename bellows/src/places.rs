@@ -7,6 +7,10 @@ use crate::fail::{Fail, Outcome};
 
 /// The state directory of root.
 const SYSTEM_STATE_DIR: &str = "/var/lib/bellows";
+/// QEMU with everything it needs.
+pub(crate) const RUNTIME_IMAGE: &str = "bellows/qemu";
+/// The guest that `bellows vm create` takes by default.
+pub(crate) const GUEST_IMAGE: &str = "bellows/postgres:15";
 
 /// Paths inside a state directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,6 +146,11 @@ fn choose_state_dir(
 pub(crate) fn cache_dir() -> Outcome<PathBuf> {
     home_dir(&|name| std::env::var_os(name), "XDG_CACHE_HOME", ".cache")
         .map(|dir| dir.join("bellows"))
+}
+
+/// Where it lies.
+pub(crate) fn store_dir() -> Outcome<PathBuf> {
+    cache_dir().map(|dir| dir.join("store"))
 }
 
 /// An XDG directory: the variable if it is absolute, as its specification says, else the default

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::api::{Api, Kind};
 use crate::fail::{Fail, Outcome};
-use crate::vm::LOOK_AGAIN;
+use crate::vm_state::LOOK_AGAIN;
 
 /// Label of secrets that this module makes; its value is the VM's name.
 const LABEL: &str = "vm.neon.tech/postgres-password-of";

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cli::NamespaceArgs;
+use crate::args::NamespaceArgs;
 use crate::context::Context;
 use crate::fail::Outcome;
 use crate::terminal::out;

@@ -7,7 +7,7 @@
 //! ```
 //! One small file per part puts it together from its own crate: [`apiserver`], [`scheduler`],
 //! [`controller`], [`node`], [`agent`], [`announcer`]. [`supervisor`] notices a part that ends,
-//! [`board`] knows who is ready, [`admin`] answers questions.
+//! [`part_registry`] records which components are ready, [`admin`] answers requests.
 //!
 //! * Happy end: SIGTERM, SIGINT or `bellows down`. Parts end in order (those that decide, the node
 //!   driver, the API server); guests run on, or are powered down before the node driver ends if
@@ -22,33 +22,29 @@ pub(crate) mod admin;
 mod agent;
 mod announcer;
 mod apiserver;
-pub(crate) mod board;
+pub(crate) mod args;
+mod base;
 mod controller;
 mod detach;
 mod machine;
 mod metrics;
 mod node;
 mod objects;
+mod part_registry;
 mod scheduler;
 mod secrets;
 pub(crate) mod status;
 mod supervisor;
 
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ::apiserver::Backups;
-use clap::Args;
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
 use daemon_kit::connections::ConnectionCounters;
-use neonvm_runner::node::{Orphan, Orphans, UserRange};
+use neonvm_runner::node::{Orphan, Orphans};
 use prometheus_client::registry::Registry;
-use protocol::quantity::Quantity;
-use protocol::units::MilliCpu;
-use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -57,10 +53,11 @@ use crate::fail::{Fail, Outcome};
 use crate::instance::Instance;
 use crate::instance::lock::StateLock;
 use crate::instance::sockets::check_free;
-use crate::places::StateDir;
 use crate::terminal::{err, out};
 use admin::{AdminApi, Shutdown};
-use board::Board;
+use args::UpArgs;
+use base::Base;
+use part_registry::PartRegistry;
 use secrets::Secrets;
 use status::{PartPhase, Status, WallStatus};
 use supervisor::{Stage, Supervisor};
@@ -72,97 +69,11 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How often readiness is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Start everything on this machine, in one process.
-///
-/// Prints one line of JSON with all addresses on standard output as soon as everything is ready,
-/// and says the same in words on standard error. Guests of an earlier run are taken over as they
-/// are.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct UpArgs {
-    /// Name of this machine's Node object [default: the host name]
-    #[arg(long, value_name = "NAME")]
-    node_name: Option<String>,
-    /// N of the loopback block 127.N.0.0/16 for all addresses [default: a free one, chosen once]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=250))]
-    block: Option<u8>,
-    /// CPU that VMs may use together [default: all]
-    #[arg(long, value_name = "CPUS", value_parser = machine::parse_cpu)]
-    allocatable_cpu: Option<MilliCpu>,
-    /// Memory that VMs may use together [default: all but a tenth, at least 512Mi]
-    #[arg(long, value_name = "SIZE", value_parser = crate::vm::parse_memory)]
-    allocatable_memory: Option<Quantity>,
-    /// Accelerator of guests: auto boots a tiny guest once to learn whether KVM works here
-    #[arg(long, value_enum, default_value_t, value_name = "ACCEL")]
-    accel: AccelArg,
-    /// CPU time of a VM in per cent of the CPU it was granted; 100 holds it to exactly that
-    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(50..=1000))]
-    cpu_quota_percent: u32,
-    /// What connects guests: passt lets them reach names and the outside, never this machine; user
-    /// is QEMU's own user network, without that wall
-    #[arg(long, value_enum, default_value_t, value_name = "NETWORK")]
-    guest_network: GuestNetworkArg,
-    /// First of 65536 users, one for each VM's processes; as root only [default: by the block]
-    #[arg(long, value_name = "UID", value_parser = parse_users)]
-    vm_users: Option<UserRange>,
-    /// Agent's configuration [default: built in]
-    #[arg(long, value_name = "FILE")]
-    agent_config: Option<PathBuf>,
-    /// Scheduler's configuration [default: built in]
-    #[arg(long, value_name = "FILE")]
-    scheduler_config: Option<PathBuf>,
-    /// Return when everything is ready and leave it running in the background
-    #[arg(long)]
-    detach: bool,
-}
-
-/// An accelerator, or the choice left to us.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub(crate) enum AccelArg {
-    /// KVM if a guest boots with it, else TCG.
-    #[default]
-    Auto,
-    /// Hardware virtualization by KVM.
-    Kvm,
-    /// Emulation by QEMU's TCG, which is slower and needs no rights.
-    Tcg,
-}
-
-/// What connects guests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub(crate) enum GuestNetworkArg {
-    /// The program passt.
-    #[default]
-    Passt,
-    /// QEMU's user network.
-    User,
-}
-
-fn parse_users(text: &str) -> Result<UserRange, String> {
-    let first = text
-        .parse()
-        .map_err(|_| "must be the number of a user".to_owned())?;
-    UserRange::new(first).ok_or_else(|| "must be at least 1 and at most 4294901759".to_owned())
-}
-
-/// What every part is put together from.
-pub(crate) struct Base {
-    pub(crate) state: StateDir,
-    pub(crate) instance: Instance,
-    pub(crate) clock: Clock,
-    pub(crate) stages: StageLog,
-    pub(crate) board: Board,
-    /// Guests whose pods the store does not have.
-    pub(crate) orphans: Orphans,
-    /// Makes copies of the store, once it is open.
-    pub(crate) backups: Arc<OnceLock<Backups>>,
-    pub(crate) secrets: Secrets,
-}
-
 /// What the user wants, checked before anything is touched.
 struct Plan {
     agent: ::agent::Config,
     scheduler: ::scheduler::config::Config,
-    node: node::Wish,
+    node: node::NodeSettings,
 }
 
 impl Plan {
@@ -170,7 +81,7 @@ impl Plan {
         Ok(Self {
             agent: agent::config(args.agent_config.as_deref())?,
             scheduler: scheduler::config(args.scheduler_config.as_deref())?,
-            node: node::Wish {
+            node: node::NodeSettings {
                 allocatable: machine::share(args.allocatable_cpu, args.allocatable_memory)?,
                 accel: args.accel.choice(),
                 cpu_quota_percent: args.cpu_quota_percent,
@@ -206,12 +117,12 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
         instance,
         clock: Clock::new(),
         stages: StageLog::new(STAGES_KEPT),
-        board: Board::default(),
+        parts: PartRegistry::default(),
         orphans: Orphans::default(),
         backups: Arc::default(),
     };
     check_addresses(&base.instance)?;
-    let mut supervisor = Supervisor::new(base.board.clone());
+    let mut supervisor = Supervisor::new(base.parts.clone());
     let whole = async {
         let ended = serve(context, plan, &base, &mut supervisor, signals.clone()).await;
         supervisor.drain_through(Stage::Api).await;
@@ -219,7 +130,7 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
     };
     let ended = tokio::select! {
         ended = whole => ended,
-        () = told_twice(&signals) => Err(Fail::try_again("told to end twice: ended without draining")
+        () = second_signal(&signals) => Err(Fail::try_again("told to end twice: ended without draining")
             .rule("nothing is lost by that: what was answered is on disk, and guests keep running")),
     };
     let _ = std::fs::remove_file(base.state.admin_socket());
@@ -227,7 +138,7 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
 }
 
 /// Somebody does not want to wait for the end.
-async fn told_twice(first: &CancellationToken) {
+async fn second_signal(first: &CancellationToken) {
     first.cancelled().await;
     match daemon_kit::shutdown::on_signal() {
         Ok(second) => second.cancelled().await,
@@ -279,7 +190,7 @@ async fn serve(
     );
     let api = AdminApi {
         status: Arc::clone(&describe),
-        board: base.board.clone(),
+        parts: base.parts.clone(),
         stages: base.stages.clone(),
         shutdown,
         orphans: base.orphans.clone(),
@@ -341,11 +252,11 @@ fn describe(
     accel: accel::Learned,
     started: Arc<AtomicBool>,
 ) -> Arc<dyn Fn() -> Status + Send + Sync> {
-    let (board, clock, began) = (base.board.clone(), base.clock, base.clock.now());
+    let (registry, clock, began) = (base.parts.clone(), base.clock, base.clock.now());
     let (state, instance) = (base.state.clone(), base.instance.clone());
     let orphans = base.orphans.clone();
     Arc::new(move || {
-        let parts = board.parts();
+        let parts = registry.statuses();
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -354,7 +265,7 @@ fn describe(
             block: instance.block(),
             state_dir: state.path().display().to_string(),
             kubeconfig: state.kubeconfig().display().to_string(),
-            accel: accel.words(),
+            accel: accel.label(),
             ready: started.load(Ordering::Acquire)
                 && parts.iter().all(|part| part.phase == PartPhase::Ready),
             walls: WallStatus::all(state.path()),
@@ -370,8 +281,8 @@ async fn announce(context: &Context, status: &(dyn Fn() -> Status + Send + Sync)
     loop {
         let now = status();
         if now.ready {
-            out(&ready_line(&now));
-            for text in words(context, &now) {
+            out(&now.ready_line());
+            for text in now.ready_text(context.paint_err()) {
                 err(&text);
             }
             return std::future::pending().await;
@@ -388,33 +299,4 @@ async fn announce(context: &Context, status: &(dyn Fn() -> Status + Send + Sync)
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-}
-
-/// One line for programs: the status with `"event":"ready"`.
-fn ready_line(status: &Status) -> String {
-    let mut line = json!(status);
-    line["event"] = json!("ready");
-    line.to_string()
-}
-
-/// The same for people.
-fn words(context: &Context, status: &Status) -> Vec<String> {
-    let paint = context.paint_err();
-    let mut lines = vec![format!(
-        "{} on node {}",
-        paint.paint(crate::terminal::Tone::Good, "ready"),
-        status.node
-    )];
-    lines.extend(status.parts.iter().filter_map(|part| {
-        part.address
-            .as_ref()
-            .map(|address| format!("  {:<12} {address}", part.name))
-    }));
-    lines.push(format!("  {:<12} {}", "kubeconfig", status.kubeconfig));
-    lines.extend(status::orphans_line(status));
-    lines.push(
-        "next: bellows vm create pg; bellows top; end with bellows down (guests keep running)"
-            .into(),
-    );
-    lines
 }

@@ -1,5 +1,7 @@
-//! What the commands show, made from what the API server and the parts say. Pure: no socket, no
-//! clock.
+//! What the commands show, built from the answers of the API server and the components. Pure: no
+//! socket, no clock.
 
 pub(crate) mod node;
+pub(crate) mod resize;
+pub(crate) mod units;
 pub(crate) mod vm;

@@ -4,8 +4,7 @@
 use protocol::vm::API_VERSION;
 use serde_json::{Value, json};
 
-use super::Finding;
-use super::cluster::INSTALL;
+use super::finding::{Finding, INSTALL};
 use crate::api::Api;
 
 /// The configurations by which API servers ask the controller, as the manifests and the deployed
@@ -111,7 +110,7 @@ fn judge_webhooks(found: Vec<(&str, Result<Value, kube::Error>)>) -> Finding {
 mod tests {
     use kube::core::Status;
 
-    use super::super::Verdict;
+    use super::super::finding::Verdict;
     use super::*;
 
     fn refusal(code: u16, reason: &str, message: &str) -> kube::Error {

@@ -11,7 +11,8 @@ use protocol::time::WallTime;
 use protocol::vm::API_VERSION;
 use serde_json::{Value, json};
 
-use super::{Finding, admission};
+use super::admission;
+use super::finding::{Finding, INSTALL};
 use crate::api::{Api, Kind};
 use crate::cluster::{self, AGENT, CONTROLLER, Part, SCHEDULER};
 use crate::fail::Outcome;
@@ -28,8 +29,6 @@ const AT_ONCE: usize = 16;
 const NAMED: usize = 5;
 /// Clocks of this machine and of whoever holds a Lease may differ by that.
 const SKEW_S: i64 = 10;
-/// What mends what is not installed.
-pub(super) const INSTALL: &str = "install the chart or the manifests: docs/install-cluster.md";
 
 /// Takes every look.
 pub(super) async fn all(api: &Api) -> Outcome<Vec<Finding>> {
@@ -554,7 +553,7 @@ async fn metrics(api: &Api) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::finding::Verdict;
     use super::*;
 
     fn node(name: &str, kernel: &str, memory: &str, is_ready: bool) -> Value {

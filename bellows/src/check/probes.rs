@@ -9,15 +9,16 @@ use nix::unistd::{AccessFlags, access};
 use protocol::image::ImageContent;
 use vm_images::{Image, Store, host_requirements};
 
-use super::{Finding, walls};
-use crate::commands::image::{GUEST_IMAGE, RUNTIME_IMAGE, store_dir};
+use super::finding::Finding;
+use super::walls;
 use crate::context::Context;
 use crate::fail::Outcome;
 use crate::instance::lock::{self, Holder};
 use crate::instance::{Instance, sockets};
+use crate::places::{GUEST_IMAGE, RUNTIME_IMAGE, store_dir};
 use crate::places::{StateDir, cache_dir};
 use crate::progress::Progress;
-use crate::view::vm::memory;
+use crate::view::units::memory;
 
 /// The program in the runtime image.
 const QEMU_PROGRAM: &str = "qemu-system-x86_64";
@@ -472,7 +473,7 @@ fn find_program(name: &str, path: Option<std::ffi::OsString>) -> Option<PathBuf>
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::finding::Verdict;
     use super::*;
 
     #[test]

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use neonvm_runner::node::{rules_refused, sandbox_refused};
 use tokio::process::Command;
 
-use super::Finding;
+use super::finding::Finding;
 
 /// Why without root a wall does not stand.
 const NOT_ROOT: &str = "not root";

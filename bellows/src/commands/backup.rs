@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::vm_disk::{VmDisk, need_room};
-use crate::cli::VmArgs;
-use crate::commands::image::store_dir;
+use crate::args::VmArgs;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
+use crate::places::store_dir;
 use crate::progress::Progress;
 use crate::terminal::out;
-use crate::view::vm::memory;
+use crate::view::units::memory;
 
 /// Version of the format of [`Description`].
 pub(crate) const BACKUP_FORMAT: u32 = 1;

@@ -1,9 +1,8 @@
 //! `bellows completion`: a script that completes our commands in a shell.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::fail::Outcome;
 
 /// Print a completion script.
@@ -15,9 +14,10 @@ pub(crate) struct CompletionArgs {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &CompletionArgs) -> Outcome {
+/// Prints the script for `command`, the whole command line of `bellows`.
+pub(crate) fn run(args: &CompletionArgs, command: &mut Command) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "bellows", &mut script);
+    clap_complete::generate(args.shell, command, "bellows", &mut script);
     crate::terminal::out(String::from_utf8_lossy(&script).trim_end());
     Ok(())
 }

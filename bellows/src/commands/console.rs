@@ -9,7 +9,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use crate::api::Kind;
-use crate::cli::VmArgs;
+use crate::args::VmArgs;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::terminal::err;

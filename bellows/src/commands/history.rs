@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::journal::{calendar, of_state, read};
 use crate::api::Kind;
-use crate::cli::VmArgs;
+use crate::args::VmArgs;
 use crate::cluster;
 use crate::context::Context;
 use crate::decision;

@@ -21,10 +21,6 @@ use crate::places::{StateDir, cache_dir};
 use crate::progress::Progress;
 use crate::terminal::{err, out};
 
-/// QEMU with everything it needs.
-pub(crate) const RUNTIME_IMAGE: &str = "bellows/qemu";
-/// The guest that `bellows vm create` takes by default.
-pub(crate) const GUEST_IMAGE: &str = "bellows/postgres:15";
 /// Where the guest's programs lie, if not given.
 const GUEST_BIN_VARIABLE: &str = "BELLOWS_GUEST_BIN_DIR";
 
@@ -154,11 +150,6 @@ pub(crate) async fn run(context: &Context, command: ImageCommand) -> Outcome {
 /// The cache of images.
 pub(crate) fn store() -> Outcome<Store> {
     Store::open(store_dir()?).map_err(|error| explain_store(&error))
-}
-
-/// Where it lies.
-pub(crate) fn store_dir() -> Outcome<PathBuf> {
-    cache_dir().map(|dir| dir.join("store"))
 }
 
 /// A size in MiB, from 64 up, as recipes have it.
@@ -400,7 +391,7 @@ fn table(images: &[ImageView], wide: bool) -> Table {
             image.kind.into(),
             image.version.clone().into(),
             image.suite.clone().into(),
-            crate::view::vm::memory(image.bytes).into(),
+            crate::view::units::memory(image.bytes).into(),
         ];
         if wide {
             row.extend([
@@ -453,7 +444,7 @@ fn collect(state: &StateDir) -> Outcome {
     out(&format!(
         "{} artefacts removed, {} freed",
         collected.blobs.len(),
-        crate::view::vm::memory(collected.bytes)
+        crate::view::units::memory(collected.bytes)
     ));
     Ok(())
 }

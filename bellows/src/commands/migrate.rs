@@ -11,7 +11,7 @@ use protocol::vm::{API_VERSION, MigrationSpec};
 use serde_json::{Value, json};
 
 use crate::api::{Api, Kind};
-use crate::cli::VmArgs;
+use crate::args::VmArgs;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, print_value};

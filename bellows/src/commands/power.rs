@@ -5,12 +5,12 @@ use protocol::annotations::{ANNOTATION_POWER_STATE, POWER_STOPPED};
 use serde_json::{Value, json};
 
 use crate::api::{Api, Kind};
-use crate::cli::VmArgs;
+use crate::args::VmArgs;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::progress::Progress;
 use crate::terminal::out;
-use crate::vm::{LOOK_AGAIN, has_persistent_disk, wait_until_running};
+use crate::vm_state::{LOOK_AGAIN, has_persistent_disk, wait_until_running};
 
 /// A VM, and how long to wait for it.
 #[derive(Debug, Clone, Args)]

@@ -16,7 +16,7 @@ use crate::fail::{Fail, Outcome};
 use crate::postgres::password;
 use crate::progress::Progress;
 use crate::terminal::out;
-use crate::vm::LOOK_AGAIN;
+use crate::vm_state::LOOK_AGAIN;
 
 /// How long the server of a guest that runs may take until it answers with this password.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ const OTHER_WAYS: [&str; 4] = ["PGHOSTADDR", "PGSERVICE", "PGSERVICEFILE", "PGOP
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PsqlArgs {
     #[command(flatten)]
-    vm: crate::cli::VmArgs,
+    vm: crate::args::VmArgs,
     /// Print the password and run nothing
     #[arg(long, conflicts_with = "arguments")]
     show_password: bool,

@@ -16,16 +16,16 @@ use serde_json::{Value, json};
 use super::backup::{BACKUP_FORMAT, Description, broken, described};
 use super::vm_disk::{dir_of, need_room, not_in_a_cluster};
 use crate::api::Kind;
-use crate::cli::VmArgs;
-use crate::commands::image::store_dir;
+use crate::args::VmArgs;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::places::create_private_dir;
+use crate::places::store_dir;
 use crate::postgres::make_secret;
 use crate::progress::Progress;
 use crate::terminal::out;
-use crate::view::vm::memory;
-use crate::vm::wait_until_running;
+use crate::view::units::memory;
+use crate::vm_state::wait_until_running;
 
 /// Bytes copied between two lines of progress.
 const PART: usize = 4 << 20;

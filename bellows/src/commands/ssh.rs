@@ -38,7 +38,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SshArgs {
     #[command(flatten)]
-    vm: crate::cli::VmArgs,
+    vm: crate::args::VmArgs,
     /// User in the guest
     #[arg(short, long, default_value = "root", value_name = "USER")]
     user: String,

@@ -73,7 +73,7 @@ fn show(context: &Context, status: &Status) {
         };
         table.row(vec![
             part.name.clone().into(),
-            Cell::toned(tone, part.phase.word()),
+            Cell::toned(tone, part.phase.label()),
             part.address.clone().unwrap_or_else(|| "-".into()).into(),
             part.note.clone().into(),
         ]);

@@ -5,12 +5,12 @@ use protocol::annotations::ANNOTATION_KEEP_DISK;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Kind};
-use crate::cli::VmArgs;
+use crate::args::VmArgs;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::progress::Progress;
 use crate::terminal::{ask, can_ask, err, out};
-use crate::vm::{LOOK_AGAIN, has_persistent_disk};
+use crate::vm_state::{LOOK_AGAIN, has_persistent_disk};
 
 /// Delete a VM and wait until it is gone. Its root disk goes with it.
 #[derive(Debug, Clone, Args)]

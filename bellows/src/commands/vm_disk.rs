@@ -10,13 +10,13 @@ use neonvm_runner::shell::walls;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Kind};
-use crate::cli::VmArgs;
+use crate::args::VmArgs;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::places::StateDir;
 use crate::terminal::{err, out};
-use crate::view::vm::memory;
-use crate::vm::has_persistent_disk;
+use crate::view::units::memory;
+use crate::vm_state::has_persistent_disk;
 use protocol::quantity::Quantity;
 
 /// Make the root disk of a VM larger, also while its guest runs. A disk never shrinks.
@@ -25,7 +25,7 @@ pub(crate) struct ResizeDiskArgs {
     #[command(flatten)]
     vm: VmArgs,
     /// The new size, such as 20Gi
-    #[arg(value_name = "SIZE", value_parser = crate::vm::parse_memory)]
+    #[arg(value_name = "SIZE", value_parser = crate::args::parse_memory)]
     size: Quantity,
 }
 

@@ -7,17 +7,18 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::{Api, Kind};
-use crate::cli::VmArgs;
+use crate::args::VmArgs;
 use crate::cluster;
 use crate::context::Context;
 use crate::decision::{self, Decisions};
 use crate::fail::{Fail, Outcome};
 use crate::get;
+use crate::instance::SCHEDULER_NAME;
 use crate::output::{Format, print_value};
 use crate::progress::Progress;
 use crate::terminal::out;
 use crate::view::vm::{Beside, VmView};
-use crate::vm::{LOOK_AGAIN, SCHEDULER_NAME};
+use crate::vm_state::LOOK_AGAIN;
 
 /// Why a VM has the size it has.
 ///
@@ -166,7 +167,7 @@ struct Answer {
 /// What kept the last increase that was asked for from being granted whole, by resource. Nothing if
 /// it was.
 fn refusal(refused: &Value) -> Vec<String> {
-    use crate::view::vm::{cores, memory};
+    use crate::view::units::{cores, memory};
     let limits = refused["limits"].as_array().map(Vec::as_slice);
     let node = refused["decision"]["node"].as_str().unwrap_or("?");
     let line = |limit: &Value| {
@@ -200,7 +201,7 @@ fn refusal(refused: &Value) -> Vec<String> {
 
 /// The answer in words.
 fn lines(view: &VmView) -> Vec<String> {
-    use crate::view::vm::{cores, memory};
+    use crate::view::units::{cores, memory};
     let now = |cpu: Option<u32>, mem: Option<u64>| {
         format!(
             "{} CPU / {}",

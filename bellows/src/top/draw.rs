@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use super::frame::{Frame, HISTORY};
-use crate::commands::resizes;
 use crate::output::{Cell, Table, age};
 use crate::terminal::{Paint, Tone};
-use crate::view::vm::{VmView, cores, memory, phase_cell};
+use crate::view::resize;
+use crate::view::units::{cores, memory};
+use crate::view::vm::{VmView, phase_cell};
 
 /// Columns of a view that is printed once.
 pub(crate) const ONCE_WIDTH: usize = 200;
@@ -47,7 +48,7 @@ pub(crate) fn draw(frame: &Frame, width: usize, paint: Paint) -> Vec<String> {
     } else if !frame.resizes.is_empty() {
         lines.push(String::new());
         let last: Vec<_> = frame.resizes.iter().take(RESIZES).cloned().collect();
-        lines.extend(resizes::table(&last, frame.at).lines(paint));
+        lines.extend(resize::table(&last, frame.at).lines(paint));
     }
     if paint == Paint::PLAIN {
         for line in &mut lines {

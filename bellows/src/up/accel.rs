@@ -8,8 +8,8 @@ use neonvm_runner::accel;
 use neonvm_runner::config::AccelChoice;
 use vm_images::Store;
 
-use super::Base;
-use crate::commands::image::{RUNTIME_IMAGE, store_dir};
+use super::base::Base;
+use crate::places::{RUNTIME_IMAGE, store_dir};
 
 /// QEMU's program in the runtime image.
 const QEMU_PROGRAM: &str = "qemu-system-x86_64";
@@ -19,7 +19,7 @@ const QEMU_PROGRAM: &str = "qemu-system-x86_64";
 pub(crate) struct Learned(Arc<OnceLock<String>>);
 
 impl Learned {
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         self.0
             .get()
             .cloned()

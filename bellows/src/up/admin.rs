@@ -31,7 +31,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::board::Board;
+use super::part_registry::PartRegistry;
 use super::status::Status;
 use crate::fail::{Fail, Outcome};
 use crate::{resize, unix_http};
@@ -50,9 +50,9 @@ pub(crate) enum Shutdown {
 /// What the admin API shows and does.
 #[derive(Clone)]
 pub(crate) struct AdminApi {
-    /// Everything of [`Status`] that does not change; its parts are read from the board.
+    /// Everything of [`Status`] that does not change; its parts are read from the registry.
     pub(crate) status: std::sync::Arc<dyn Fn() -> Status + Send + Sync>,
-    pub(crate) board: Board,
+    pub(crate) parts: PartRegistry,
     /// Where all parts record stages.
     pub(crate) stages: StageLog,
     /// Where a shutdown is asked for.
@@ -136,12 +136,12 @@ async fn resizes(State(api): State<AdminApi>) -> Json<Value> {
 async fn decisions(State(api): State<AdminApi>) -> Json<Value> {
     // The whole dump keeps many decisions per VM; a view that asks every second wants the last ones
     // only.
-    let decisions = crate::decision::by_vm(&api.board.dump_of(super::agent::NAME));
+    let decisions = crate::decision::by_vm(&api.parts.dump_of(super::agent::NAME));
     Json(json!({"decisions": decisions}))
 }
 
 async fn state(State(api): State<AdminApi>) -> Json<Value> {
-    Json(api.board.dump())
+    Json(api.parts.dump())
 }
 
 async fn orphans(State(api): State<AdminApi>) -> Json<Value> {
@@ -202,8 +202,8 @@ mod tests {
         std::fs::write(&path, "left by a dead process").unwrap();
         let listener = bind(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        let board = Board::default();
-        board.put(
+        let parts = PartRegistry::default();
+        parts.register(
             "agent",
             None,
             Box::new(|| Ok(())),
@@ -221,12 +221,12 @@ mod tests {
             change: String::new(),
         });
         let (shutdown, asked) = watch::channel(Shutdown::No);
-        let parts = board.clone();
-        let status = std::sync::Arc::new(move || sample_status(&parts));
+        let shown = parts.clone();
+        let status = std::sync::Arc::new(move || sample_status(&shown));
         let cancel = CancellationToken::new();
         let api = AdminApi {
             status,
-            board,
+            parts,
             stages,
             shutdown,
             orphans: Orphans::default(),
@@ -268,7 +268,7 @@ mod tests {
         server.await.unwrap().unwrap();
     }
 
-    fn sample_status(board: &Board) -> Status {
+    fn sample_status(parts: &PartRegistry) -> Status {
         Status {
             version: "0".into(),
             pid: 1,
@@ -279,7 +279,7 @@ mod tests {
             kubeconfig: "/s/kubeconfig".into(),
             accel: "tcg".into(),
             ready: true,
-            parts: board.parts(),
+            parts: parts.statuses(),
             orphans: Vec::new(),
             walls: Vec::new(),
         }

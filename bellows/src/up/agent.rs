@@ -6,7 +6,7 @@ use std::path::Path;
 use agent::{Config, Params, RunError, StateHandle};
 use kube::Client;
 
-use super::Base;
+use super::base::Base;
 use super::supervisor::{Stage, Supervisor};
 use crate::fail::{Fail, Outcome};
 
@@ -64,7 +64,7 @@ pub(crate) async fn start(
         .addresses()
         .map_err(|error| Fail::bug(format!("the agent's addresses are unknown: {error}")))?;
     let ready = state.clone();
-    base.board.put(
+    base.parts.register(
         NAME,
         Some(format!("http://{}/metrics", addresses.metrics)),
         Box::new(move || ready.ready()),
@@ -100,7 +100,7 @@ mod tests {
     fn the_built_in_config_is_good_and_a_bad_one_is_usage() {
         assert_eq!(
             config(None).unwrap().scheduler.scheduler_name,
-            crate::vm::SCHEDULER_NAME
+            crate::instance::SCHEDULER_NAME
         );
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.json");

@@ -15,9 +15,10 @@ use protocol::time::{Span, Timestamp};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::board::Board;
+use super::base::Base;
+use super::objects;
+use super::part_registry::PartRegistry;
 use super::supervisor::{Stage, Supervisor};
-use super::{Base, objects};
 use crate::instance::Instance;
 
 /// Longest time that a damaged object stays so.
@@ -39,7 +40,7 @@ pub(crate) fn start(base: &Base, supervisor: &mut Supervisor, client: &Client) {
     let announcer = Announcer {
         client: client.clone(),
         instance: base.instance.clone(),
-        board: base.board.clone(),
+        parts: base.parts.clone(),
         clock: base.clock,
         announced: Arc::default(),
     };
@@ -51,7 +52,7 @@ pub(crate) fn start(base: &Base, supervisor: &mut Supervisor, client: &Client) {
             Err("the scheduler is not announced yet".to_owned())
         }
     };
-    base.board.put(NAME, None, Box::new(ready), None);
+    base.parts.register(NAME, None, Box::new(ready), None);
     supervisor.run(
         NAME,
         Stage::Deciders,
@@ -63,7 +64,7 @@ pub(crate) fn start(base: &Base, supervisor: &mut Supervisor, client: &Client) {
 struct Announcer {
     client: Client,
     instance: Instance,
-    board: Board,
+    parts: PartRegistry,
     clock: Clock,
     /// The Pod says Ready.
     announced: Arc<AtomicBool>,
@@ -85,7 +86,7 @@ impl Announcer {
                 () = tokio::time::sleep(pause) => {}
             }
             let now = self.clock.now();
-            let is_ready = self.board.is_ready(super::scheduler::NAME);
+            let is_ready = self.parts.is_ready(super::scheduler::NAME);
             // At a restart the Pod says Ready from before. It will be so again in a moment: taking
             // that back would only make agents lose the scheduler for nothing.
             let is_starting =

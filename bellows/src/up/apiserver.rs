@@ -8,7 +8,7 @@ use daemon_kit::connections::ConnectionCounters;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use super::Base;
+use super::base::Base;
 use super::supervisor::{Stage, Supervisor};
 use crate::fail::{Fail, Outcome};
 
@@ -52,8 +52,8 @@ pub(crate) async fn start(
     let _ = base.backups.set(server.backups());
     let token = supervisor.token(Stage::Api);
     // It listens already: what is asked from now on waits in the kernel's queue until it serves.
-    base.board
-        .put(NAME, Some(address), Box::new(|| Ok(())), None);
+    base.parts
+        .register(NAME, Some(address), Box::new(|| Ok(())), None);
     supervisor.run(NAME, Stage::Api, async move {
         server
             .run(token)

@@ -4,7 +4,7 @@ use kube::Client;
 use neonvm_controller::{Metrics, Params, Settings, StateHandle};
 use prometheus_client::registry::Registry;
 
-use super::Base;
+use super::base::Base;
 use super::supervisor::{Stage, Supervisor};
 
 /// Its name among the parts.
@@ -25,7 +25,7 @@ pub(crate) fn start(
             Err("VMs and pods are not listed yet".to_owned())
         }
     };
-    base.board.put(
+    base.parts.register(
         NAME,
         None,
         Box::new(ready),

@@ -12,7 +12,6 @@ use hyper::http::Method;
 use neonvm_runner::shell::inherit;
 
 use super::status::Status;
-use super::words;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::instance::lock::{self, Holder};
@@ -108,8 +107,8 @@ pub(crate) async fn run(context: &Context, state: &StateDir) -> Outcome {
         }
         if let Some(status) = ready(state, child.id()).await {
             progress.clear();
-            out(&super::ready_line(&status));
-            for line in words(context, &status) {
+            out(&status.ready_line());
+            for line in status.ready_text(context.paint_err()) {
                 err(&line);
             }
             return Ok(());

@@ -7,7 +7,7 @@ use daemon_kit::admin::Admin;
 use daemon_kit::connections::ConnectionCounters;
 use prometheus_client::registry::Registry;
 
-use super::Base;
+use super::base::Base;
 use super::status::PartPhase;
 use super::supervisor::{Stage, Supervisor};
 use crate::fail::Outcome;
@@ -31,12 +31,12 @@ pub(crate) async fn start(
 ) -> Outcome {
     let address = address(&base.instance);
     let listener = super::scheduler::listen(address, "the metrics server").await?;
-    let ready = base.board.clone();
+    let ready = base.parts.clone();
     let admin = Admin::new(Arc::new(registry), connections.server(NAME))
         .behind_token(Some(base.secrets.metrics_token))
         .ready(move || {
-            let parts = ready.parts();
-            let waiting: Vec<String> = parts
+            let waiting: Vec<String> = ready
+                .statuses()
                 .into_iter()
                 .filter(|part| part.phase != PartPhase::Ready)
                 .map(|part| format!("{}: {}", part.name, part.note))
@@ -47,7 +47,7 @@ pub(crate) async fn start(
                 Err(waiting.join("; "))
             }
         });
-    base.board.put(
+    base.parts.register(
         NAME,
         Some(format!("http://{address}/metrics")),
         Box::new(|| Ok(())),

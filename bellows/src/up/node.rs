@@ -12,11 +12,12 @@ use neonvm_runner::node::{Allocatable, GuestWalls, NodeParams, UserRange};
 use serde_json::Value;
 
 use super::apiserver::Started;
+use super::args::GuestNetworkArg;
+use super::base::Base;
 use super::supervisor::{Stage, Supervisor};
-use super::{Base, GuestNetworkArg};
-use crate::commands::image::store_dir;
 use crate::fail::{Fail, Outcome};
 use crate::instance::users;
+use crate::places::store_dir;
 
 /// Its name among the parts.
 const NAME: &str = "node";
@@ -25,9 +26,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Cgroup under which each QEMU gets its own.
 const CGROUP_PARENT: &str = "bellows";
 
-/// What the user wants of the node.
+/// Settings of the node driver, from the command line.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish {
+pub(crate) struct NodeSettings {
     /// What VMs may use together.
     pub(crate) allocatable: Allocatable,
     /// The accelerator of VMs that do not forbid one.
@@ -44,7 +45,7 @@ pub(crate) fn start(
     base: &Base,
     supervisor: &mut Supervisor,
     api: &Started,
-    wish: Wish,
+    settings: NodeSettings,
 ) -> Outcome {
     let client = &api.client;
     let registered = Arc::new(AtomicBool::new(false));
@@ -56,7 +57,7 @@ pub(crate) fn start(
             Err("the Node object is not registered yet".to_owned())
         }
     };
-    base.board.put(NAME, None, Box::new(ready), None);
+    base.parts.register(NAME, None, Box::new(ready), None);
     let params = NodeParams {
         store_id: api.store_id.clone(),
         orphans: base.orphans.clone(),
@@ -67,13 +68,13 @@ pub(crate) fn start(
         loopback: [127, base.instance.block()],
         runner_command: runner_command()?,
         programs: None,
-        accel: wish.accel,
-        cpu_quota_percent: wish.cpu_quota_percent,
+        accel: settings.accel,
+        cpu_quota_percent: settings.cpu_quota_percent,
         cgroup_parent: Some(CGROUP_PARENT.to_owned()),
-        walls: walls(base, wish)?,
+        walls: walls(base, settings)?,
         ssh_public_key: None,
         monitor_key: Some(base.secrets.agent_key.clone()),
-        allocatable: wish.allocatable,
+        allocatable: settings.allocatable,
         clock: base.clock,
     };
     let (token, client) = (supervisor.token(Stage::Node), client.clone());
@@ -92,19 +93,19 @@ pub(crate) fn start(
 
 /// How guests are kept from this machine. As root each VM has a user of its own, of a range that
 /// nobody else has.
-fn walls(base: &Base, wish: Wish) -> Outcome<GuestWalls> {
-    if wish.guest_network == GuestNetworkArg::User {
+fn walls(base: &Base, settings: NodeSettings) -> Outcome<GuestWalls> {
+    if settings.guest_network == GuestNetworkArg::User {
         return Ok(GuestWalls::Open);
     }
     if !nix::unistd::geteuid().is_root() {
-        return match wish.vm_users {
+        return match settings.vm_users {
             None => Ok(GuestWalls::Walled(None)),
             Some(_) => Err(Fail::usage("--vm-users is for root alone")
                 .rule("only root starts processes as other users")
                 .fix("leave it out, or run as root")),
         };
     }
-    let range = wish
+    let range = settings
         .vm_users
         .unwrap_or_else(|| UserRange::of_block(base.instance.block()));
     users::claim(&base.state, range)?;
@@ -129,15 +130,4 @@ fn runner_command() -> Outcome<Vec<OsString>> {
     let exe = std::env::current_exe()
         .map_err(|error| Fail::bug(format!("the path of this program is unknown: {error}")))?;
     Ok(vec![exe.into(), "runner".into(), "run".into()])
-}
-
-impl super::AccelArg {
-    /// The runner's word for it.
-    pub(super) fn choice(self) -> AccelChoice {
-        match self {
-            Self::Auto => AccelChoice::Auto,
-            Self::Kvm => AccelChoice::Kvm,
-            Self::Tcg => AccelChoice::Tcg,
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use serde_json::{Value, json};
 
 use crate::instance::Instance;
-use crate::vm::SCHEDULER_NAME;
+use crate::instance::SCHEDULER_NAME;
 
 /// Namespace and label by which agents find the permit server.
 pub(crate) const SYSTEM_NAMESPACE: &str = "kube-system";

@@ -10,7 +10,7 @@ use scheduler::config::Config;
 use scheduler::{Callers, Leadership, Params, StateHandle};
 use tokio::net::TcpListener;
 
-use super::Base;
+use super::base::Base;
 use super::supervisor::{Stage, Supervisor};
 use crate::fail::{Fail, Outcome};
 use crate::instance::Instance;
@@ -32,7 +32,7 @@ pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
         .map_err(|error| Fail::usage(format!("--scheduler-config {}: {error}", path.display())))?;
     let config = Config::parse(&text)
         .map_err(|error| Fail::usage(format!("--scheduler-config {}: {error}", path.display())))?;
-    if config.scheduler_name == crate::vm::SCHEDULER_NAME {
+    if config.scheduler_name == crate::instance::SCHEDULER_NAME {
         return Ok(config);
     }
     Err(Fail::usage(format!(
@@ -42,7 +42,7 @@ pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
     ))
     .rule(format!(
         "on one machine it is {:?}: VMs and the agent name it",
-        crate::vm::SCHEDULER_NAME
+        crate::instance::SCHEDULER_NAME
     )))
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn start(
         state,
         log: None,
     };
-    base.board.put(
+    base.parts.register(
         NAME,
         Some(format!("http://{permits}")),
         Box::new(move || ready.ready()),

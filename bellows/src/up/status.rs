@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::terminal::{Paint, Tone};
 
 /// The answer of `/v1/status`. Members are added, never changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +34,36 @@ pub(crate) struct Status {
     /// Walls between guests and this machine.
     #[serde(default)]
     pub(crate) walls: Vec<WallStatus>,
+}
+
+impl Status {
+    /// One line of JSON for programs: the status with the member `"event":"ready"`.
+    pub(crate) fn ready_line(&self) -> String {
+        let mut line = json!(self);
+        line["event"] = json!("ready");
+        line.to_string()
+    }
+
+    /// The addresses of a ready instance and the next commands, for people.
+    pub(crate) fn ready_text(&self, paint: Paint) -> Vec<String> {
+        let mut lines = vec![format!(
+            "{} on node {}",
+            paint.paint(Tone::Good, "ready"),
+            self.node
+        )];
+        lines.extend(self.parts.iter().filter_map(|part| {
+            part.address
+                .as_ref()
+                .map(|address| format!("  {:<12} {address}", part.name))
+        }));
+        lines.push(format!("  {:<12} {}", "kubeconfig", self.kubeconfig));
+        lines.extend(orphans_line(self));
+        lines.push(
+            "next: bellows vm create pg; bellows top; end with bellows down (guests keep running)"
+                .into(),
+        );
+        lines
+    }
 }
 
 /// What to do about guests without objects; `None` if there are none.
@@ -120,7 +153,7 @@ pub(crate) enum PartPhase {
 }
 
 impl PartPhase {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Starting => "starting",
             Self::Ready => "ready",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::board::Board;
+use super::part_registry::PartRegistry;
 use crate::fail::Fail;
 
 /// A part that has ended: its name and how.
@@ -32,7 +32,7 @@ const STAGES: [Stage; 3] = [Stage::Deciders, Stage::Node, Stage::Api];
 
 /// The running parts.
 pub(crate) struct Supervisor {
-    board: Board,
+    parts: PartRegistry,
     tasks: JoinSet<Ended>,
     names: Vec<(tokio::task::Id, &'static str, Stage)>,
     tokens: [CancellationToken; 3],
@@ -40,9 +40,9 @@ pub(crate) struct Supervisor {
 
 impl Supervisor {
     /// Nothing runs yet.
-    pub(crate) fn new(board: Board) -> Self {
+    pub(crate) fn new(parts: PartRegistry) -> Self {
         Self {
-            board,
+            parts,
             tasks: JoinSet::new(),
             names: Vec::new(),
             tokens: Default::default(),
@@ -93,7 +93,7 @@ impl Supervisor {
                 (name, panic_text(error))
             }
         };
-        self.board.ended(name, &how);
+        self.parts.set_ended(name, &how);
         Fail::bug(format!("the {name} ended: {how}"))
             .rule("every part runs until bellows down; guests keep running without us")
             .fix("start again: bellows up; if it happens again, report it with the output of bellows dump")
@@ -128,15 +128,15 @@ impl Supervisor {
             };
             let (_, name, _) = self.names.remove(place);
             match ended {
-                Ok((_, (_, Ok(())))) => self.board.ended(name, "drained"),
+                Ok((_, (_, Ok(())))) => self.parts.set_ended(name, "drained"),
                 Ok((_, (_, Err(why)))) => {
                     tracing::warn!(part = name, why, "ended badly");
-                    self.board.ended(name, &why);
+                    self.parts.set_ended(name, &why);
                 }
                 Err(error) => {
                     let why = panic_text(error);
                     tracing::error!(part = name, why, "ended badly");
-                    self.board.ended(name, &why);
+                    self.parts.set_ended(name, &why);
                 }
             }
         }
@@ -161,18 +161,18 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    fn board(names: &[&'static str]) -> Board {
-        let board = Board::default();
+    fn registry(names: &[&'static str]) -> PartRegistry {
+        let parts = PartRegistry::default();
         for name in names {
-            board.put(name, None, Box::new(|| Ok(())), None);
+            parts.register(name, None, Box::new(|| Ok(())), None);
         }
-        board
+        parts
     }
 
     #[tokio::test]
     async fn a_part_that_ends_alone_is_fatal_and_named() {
-        let board = board(&["agent", "scheduler"]);
-        let mut supervisor = Supervisor::new(board.clone());
+        let parts = registry(&["agent", "scheduler"]);
+        let mut supervisor = Supervisor::new(parts.clone());
         let token = supervisor.token(Stage::Deciders);
         supervisor.run("scheduler", Stage::Deciders, async move {
             token.cancelled().await;
@@ -187,13 +187,13 @@ mod tests {
             fail.what().contains("the agent ended: the watch ended"),
             "{fail}"
         );
-        assert!(!board.is_ready("agent") && board.is_ready("scheduler"));
+        assert!(!parts.is_ready("agent") && parts.is_ready("scheduler"));
         supervisor.drain_through(Stage::Api).await;
     }
 
     #[tokio::test]
     async fn a_panic_is_fatal_with_its_words() {
-        let mut supervisor = Supervisor::new(board(&["agent"]));
+        let mut supervisor = Supervisor::new(registry(&["agent"]));
         supervisor.run("agent", Stage::Deciders, async {
             panic!("index out of range")
         });
@@ -208,7 +208,7 @@ mod tests {
     #[tokio::test]
     async fn stages_end_in_order() {
         let order = Arc::new(Mutex::new(Vec::new()));
-        let mut supervisor = Supervisor::new(board(&["agent", "node", "api"]));
+        let mut supervisor = Supervisor::new(registry(&["agent", "node", "api"]));
         for (name, stage) in [
             ("api", Stage::Api),
             ("node", Stage::Node),
@@ -229,7 +229,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_part_that_does_not_drain_is_cut_off() {
-        let mut supervisor = Supervisor::new(board(&["agent", "api"]));
+        let mut supervisor = Supervisor::new(registry(&["agent", "api"]));
         supervisor.run("agent", Stage::Deciders, std::future::pending());
         let token = supervisor.token(Stage::Api);
         supervisor.run("api", Stage::Api, async move {

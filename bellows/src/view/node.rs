@@ -9,7 +9,7 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::vm::{cores, memory, seconds_between};
+use super::units::{cores, memory, seconds_between};
 use crate::output::{Cell, Table, age};
 use crate::terminal::Tone;
 

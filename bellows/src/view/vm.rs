@@ -15,6 +15,7 @@ use crate::decision::Decision;
 use crate::output::{Cell, Table, age};
 use crate::resize::Resize;
 use crate::terminal::Tone;
+use crate::view::units::{cores, memory, seconds_between};
 
 /// One VM. This is the shape of `bellows get vms -o json` (in `{"items":[…]}`); members are added,
 /// never changed.
@@ -252,33 +253,10 @@ fn age_of(meta: &ObjectMeta, now: WallTime) -> Option<u64> {
     meta.creation_timestamp.map(|at| seconds_between(at.0, now))
 }
 
-pub(crate) fn seconds_between(start_unix_us: i64, now: WallTime) -> u64 {
-    u64::try_from(now.0.saturating_sub(start_unix_us)).unwrap_or(0) / 1_000_000
-}
-
 /// `now/want/max`; `now/max` alone would hide that something is on its way.
 fn triple<T: Copy>(sizes: &Sizes<T>, show: impl Fn(T) -> String) -> String {
     let now = sizes.now.map_or_else(|| "-".into(), &show);
     format!("{now}/{}/{}", show(sizes.want), show(sizes.max))
-}
-
-/// Cores as people write them: `0.25`, `2`.
-pub(crate) fn cores(milli: u32) -> String {
-    let text = format!("{}.{:03}", milli / 1000, milli % 1000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// Bytes as a quantity (`1Gi`), or with one digit where the exact number helps nobody.
-pub(crate) fn memory(bytes: u64) -> String {
-    const GIB: u64 = 1 << 30;
-    const MIB: u64 = 1 << 20;
-    match bytes {
-        _ if bytes >= GIB && bytes.is_multiple_of(GIB) => format!("{}Gi", bytes / GIB),
-        _ if bytes >= 10 * GIB => format!("{}Gi", bytes / GIB),
-        _ if bytes >= GIB => format!("{}.{}Gi", bytes / GIB, bytes % GIB * 10 / GIB),
-        _ if bytes >= MIB => format!("{}Mi", bytes / MIB),
-        _ => bytes.to_string(),
-    }
 }
 
 /// Shown in place of the phase of a VM that is off on request.
@@ -479,15 +457,5 @@ pub(crate) mod tests {
         assert_eq!(view.memory_bytes.max, 3 << 30);
         object["metadata"]["annotations"] = json!({key: "{"});
         assert_eq!(VmView::new(&object, &beside()).cpu_milli.max, 2000);
-    }
-
-    #[test]
-    fn sizes_read_like_people_write_them() {
-        let shown: Vec<String> = [250, 1000, 1500, 333, 0].map(cores).into();
-        assert_eq!(shown, ["0.25", "1", "1.5", "0.333", "0"]);
-        let shown: Vec<String> = [1 << 30, 3 << 29, 150_589_570, 512, 0, 11 << 30]
-            .map(memory)
-            .into();
-        assert_eq!(shown, ["1Gi", "1.5Gi", "143Mi", "512", "0", "11Gi"]);
     }
 }

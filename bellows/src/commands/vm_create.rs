@@ -1,7 +1,6 @@
-//! `bellows vm`: create, stop, start and delete VMs. Everything here can be done with kubectl too;
-//! this spares writing YAML.
+//! `bellows vm create`: the object of a new VM, and the secret that it names.
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use protocol::annotations::{ANNOTATION_USE_DISK, LABEL_ENABLED};
 use protocol::postgres;
 use protocol::quantity::Quantity;
@@ -9,46 +8,17 @@ use protocol::units::MilliCpu;
 use protocol::vm::{API_VERSION, MEMORY_BLOCK_BYTES};
 use serde_json::{Value, json};
 
-use crate::api::{Api, Kind};
-use crate::commands::backup::{self, BackupArgs};
-use crate::commands::power::{self, StartArgs, StopArgs};
-use crate::commands::restore::{self, RestoreArgs};
-use crate::commands::vm_delete::{self, DeleteArgs};
-use crate::commands::vm_disk::{self, ResizeDiskArgs};
+use crate::api::Kind;
+use crate::args::parse_memory;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
+use crate::instance::SCHEDULER_NAME;
 use crate::output::{Format, print_value};
 use crate::plugin;
 use crate::postgres::make_secret;
-use crate::progress::Progress;
 use crate::terminal::{err, out};
-use crate::view::vm::{cores, memory};
-
-/// The scheduler's name on this machine: the agent takes on only VMs that name it.
-pub(crate) const SCHEDULER_NAME: &str = "autoscale-scheduler";
-/// How often a wait looks again.
-pub(crate) const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(300);
-
-/// Create, stop, start or delete a VM.
-#[derive(Debug, Subcommand)]
-pub(crate) enum VmCommand {
-    /// Create a VM
-    Create(Box<CreateArgs>),
-    /// Power a VM off; its object and its disk stay
-    Stop(StopArgs),
-    /// Start a VM that was stopped
-    Start(StartArgs),
-    /// Stop a VM and start it again
-    Restart(StopArgs),
-    /// Make the root disk of a VM larger
-    ResizeDisk(ResizeDiskArgs),
-    /// Copy the root disk of a VM into a file, also while its guest runs
-    Backup(BackupArgs),
-    /// Make a VM from a backup
-    Restore(RestoreArgs),
-    /// Delete a VM
-    Delete(DeleteArgs),
-}
+use crate::view::units::{cores, memory};
+use crate::vm_state::wait_until_running;
 
 /// Create a VM.
 ///
@@ -126,20 +96,7 @@ struct Port {
     number: u16,
 }
 
-pub(crate) async fn run(context: &Context, command: VmCommand) -> Outcome {
-    match command {
-        VmCommand::Create(args) => create(context, &args).await,
-        VmCommand::Stop(args) => power::stop(context, &args).await,
-        VmCommand::Start(args) => power::start(context, &args).await,
-        VmCommand::Restart(args) => power::restart(context, &args).await,
-        VmCommand::ResizeDisk(args) => vm_disk::resize(context, &args).await,
-        VmCommand::Backup(args) => backup::backup(context, &args).await,
-        VmCommand::Restore(args) => restore::restore(context, &args).await,
-        VmCommand::Delete(args) => vm_delete::delete(context, &args).await,
-    }
-}
-
-async fn create(context: &Context, args: &CreateArgs) -> Outcome {
+pub(crate) async fn create(context: &Context, args: &CreateArgs) -> Outcome {
     let object = object(args, !args.ephemeral_disk && !context.asks_cluster())?;
     let secret = postgres::secret_of(&object).map(str::to_owned);
     if let (Some(_), Some(secret)) = (args.dry_run, &secret) {
@@ -178,53 +135,6 @@ async fn create(context: &Context, args: &CreateArgs) -> Outcome {
         ));
         Ok(())
     }
-}
-
-pub(crate) async fn wait_until_running(
-    api: &Api,
-    namespace: &str,
-    name: &str,
-    timeout_s: u64,
-) -> Outcome {
-    let mut progress = Progress::new();
-    loop {
-        let vm = api.get(Kind::Vm, namespace, name).await?;
-        let phase = vm["status"]["phase"].as_str().unwrap_or_default();
-        match phase {
-            "Running" => {
-                progress.clear();
-                let address = vm["status"]["podIP"].as_str().unwrap_or_default();
-                out(&format!("VM {namespace}/{name} runs at {address}"));
-                return Ok(());
-            }
-            "Failed" | "Succeeded" if vm["spec"]["restartPolicy"] == "Never" => {
-                return Err(
-                    Fail::not_so(format!("VM {namespace}/{name} ended: {phase}")).fix(format!(
-                        "see its last words: bellows console {namespace}/{name} --log"
-                    )),
-                );
-            }
-            _ => {}
-        }
-        if progress.elapsed().as_secs() >= timeout_s {
-            return Err(Fail::try_again(format!(
-                "VM {namespace}/{name} is {phase:?} after {timeout_s} s"
-            ))
-            .fix(format!(
-                "see what it does: bellows console {namespace}/{name} --log, and bellows status"
-            )));
-        }
-        progress.say(&format!(
-            "waiting for {namespace}/{name}: {}",
-            if phase.is_empty() { "New" } else { phase }
-        ));
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
-}
-
-/// Whether a VM's root disk lives as long as the VM.
-pub(crate) fn has_persistent_disk(vm: &Value) -> bool {
-    vm["spec"]["guest"]["rootDisk"]["persistent"] == true
 }
 
 /// The VirtualMachine object; only what differs from the API server's defaults.
@@ -350,16 +260,6 @@ fn parse_cpu(text: &str) -> Result<MilliCpu, String> {
     }
 }
 
-pub(crate) fn parse_memory(text: &str) -> Result<Quantity, String> {
-    let size: Quantity = text
-        .parse()
-        .map_err(|error: protocol::quantity::QuantityError| error.to_string())?;
-    match size.as_u64() {
-        Some(bytes) if bytes > 0 => Ok(size),
-        _ => Err(format!("{text} is no size above zero, such as 1Gi")),
-    }
-}
-
 fn parse_port(text: &str) -> Result<Port, String> {
     let (name, number) = text.split_once(':').unwrap_or(("", text));
     match number.parse::<u16>() {
@@ -381,7 +281,8 @@ mod tests {
             .into_iter()
             .chain(line.split_whitespace());
         let cli = crate::cli::Cli::try_parse_from(words)?;
-        let crate::cli::Command::Vm(VmCommand::Create(args)) = cli.command else {
+        let crate::cli::Command::Vm(crate::commands::vm::VmCommand::Create(args)) = cli.command
+        else {
             panic!("not create")
         };
         Ok(*args)

@@ -14,7 +14,7 @@ pub(crate) type DumpFn = Box<dyn Fn() -> Value + Send + Sync>;
 
 /// The parts, in the order in which they were put up. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Board(Arc<Mutex<Vec<Entry>>>);
+pub(crate) struct PartRegistry(Arc<Mutex<Vec<Entry>>>);
 
 struct Entry {
     name: &'static str,
@@ -24,9 +24,9 @@ struct Entry {
     ended: Option<String>,
 }
 
-impl Board {
+impl PartRegistry {
     /// Puts a part up.
-    pub(crate) fn put(
+    pub(crate) fn register(
         &self,
         name: &'static str,
         address: Option<String>,
@@ -43,19 +43,19 @@ impl Board {
     }
 
     /// A part has ended, well or not.
-    pub(crate) fn ended(&self, name: &str, how: &str) {
+    pub(crate) fn set_ended(&self, name: &str, how: &str) {
         for entry in self.locked().iter_mut().filter(|entry| entry.name == name) {
             entry.ended = Some(how.to_owned());
         }
     }
 
-    pub(crate) fn parts(&self) -> Vec<PartStatus> {
+    pub(crate) fn statuses(&self) -> Vec<PartStatus> {
         self.locked().iter().map(Entry::status).collect()
     }
 
     /// Whether one part is ready.
     pub(crate) fn is_ready(&self, name: &str) -> bool {
-        self.parts()
+        self.statuses()
             .iter()
             .any(|part| part.name == name && part.phase == PartPhase::Ready)
     }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn n01_every_part_reports_ready_on_its_own() {
-        let board = Board::default();
+        let parts = PartRegistry::default();
         let ready = Arc::new(AtomicBool::new(false));
         let shown = Arc::clone(&ready);
         let ask = move || {
@@ -119,26 +119,26 @@ mod tests {
                 Err("lists".into())
             }
         };
-        board.put(
+        parts.register(
             "scheduler",
             Some("127.7.0.2:10299".into()),
             Box::new(ask),
             None,
         );
-        board.put(
+        parts.register(
             "agent",
             None,
             Box::new(|| Ok(())),
             Some(Box::new(|| Value::from(1))),
         );
-        assert!(!board.is_ready("scheduler") && board.is_ready("agent"));
-        assert_eq!(board.parts()[0].note, "lists");
+        assert!(!parts.is_ready("scheduler") && parts.is_ready("agent"));
+        assert_eq!(parts.statuses()[0].note, "lists");
         ready.store(true, Ordering::Relaxed);
-        assert!(board.is_ready("scheduler"));
-        board.ended("agent", "it panicked");
-        assert_eq!(board.parts()[1].phase, PartPhase::Ended);
-        assert_eq!(board.dump(), serde_json::json!({"agent": 1}));
-        assert_eq!(board.dump_of("agent"), 1);
-        assert_eq!(board.dump_of("scheduler"), Value::Null);
+        assert!(parts.is_ready("scheduler"));
+        parts.set_ended("agent", "it panicked");
+        assert_eq!(parts.statuses()[1].phase, PartPhase::Ended);
+        assert_eq!(parts.dump(), serde_json::json!({"agent": 1}));
+        assert_eq!(parts.dump_of("agent"), 1);
+        assert_eq!(parts.dump_of("scheduler"), Value::Null);
     }
 }
