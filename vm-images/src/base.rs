@@ -44,6 +44,7 @@ const BUILDER: &[&str] = &[
     include_str!("postgres.rs"),
     include_str!("postgres/control.rs"),
     include_str!("sandbox.rs"),
+    include_str!("sandbox/cell.rs"),
     include_str!("sandbox/filter.rs"),
     include_str!("sandbox/owners.rs"),
     include_str!("../guest/initrd-init.sh"),
@@ -116,7 +117,7 @@ pub(crate) fn make(
     reporter.begin(Step::Configure, "");
     for pattern in &recipe.prune {
         for path in paths::expand(root, pattern) {
-            remove(&path)?;
+            paths::remove(&path)?;
         }
     }
     directories(root)?;
@@ -144,16 +145,6 @@ pub(crate) fn make(
         unreproducible,
     };
     Ok(LayerManifest { files, facts })
-}
-
-pub(crate) fn remove(path: &Path) -> Result<(), BuildError> {
-    let is_dir = path.symlink_metadata().is_ok_and(|m| m.is_dir());
-    if is_dir {
-        fs::remove_dir_all(path)
-    } else {
-        fs::remove_file(path)
-    }
-    .at("remove", path)
 }
 
 /// The directories that maintainer scripts or the packages just removed would have had.

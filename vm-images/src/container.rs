@@ -14,6 +14,7 @@ mod build;
 mod config;
 mod context;
 mod kit;
+mod layer_error;
 mod layers;
 mod merge;
 mod spec;
@@ -26,7 +27,7 @@ pub mod fuzz;
 
 pub use build::{ContainerBuild, build};
 pub use config::ConfigError;
-pub use layers::LayerError;
+pub use layer_error::LayerError;
 pub use merge::MergeError;
 pub use spec::{ImageSpec, SpecError};
 pub use store::StoreError as ArchiveError;

@@ -10,13 +10,13 @@ use protocol::image::{
     Digest, FileRecord, GuestContent, GuestPortRecord, ImageContent, ImageManifest, MANIFEST_FORMAT,
 };
 
-use crate::Inputs;
 use crate::base::{self, Base, TREE};
 use crate::binary;
 use crate::debian::ARCHITECTURE;
 use crate::digest;
 use crate::error::{BuildError, IoContext};
 use crate::ext4;
+use crate::inputs::Inputs;
 use crate::normalise;
 use crate::postgres;
 use crate::progress::{Amount, Reporter, Step};

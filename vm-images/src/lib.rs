@@ -16,8 +16,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
-
 mod base;
 mod binary;
 pub mod container;
@@ -27,6 +25,7 @@ mod error;
 mod ext4;
 mod guest;
 mod initrd;
+mod inputs;
 mod kernel;
 mod mirror;
 mod normalise;
@@ -38,10 +37,12 @@ mod recipe;
 mod requirements;
 mod runtime;
 mod sandbox;
+mod search_path;
 mod store;
 mod tool;
 
 pub use error::BuildError;
+pub use inputs::Inputs;
 pub use progress::{Amount, Progress, Step, TICK};
 pub use protocol::image::{Digest, ImageContent, ImageManifest};
 pub use recipe::{
@@ -54,18 +55,6 @@ pub use sandbox::sandbox_refused;
 pub use store::{Collected, Image, Store, StoreError};
 
 use progress::Reporter;
-
-/// What a build uses beside the recipe.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Inputs {
-    /// Directory with the programs that a guest recipe lists under `guest.binaries`. Without it the
-    /// image has none of them; its init says so on the console.
-    pub guest_binaries: Option<PathBuf>,
-    /// Ask the Debian mirror for newer packages even if the cache has some.
-    pub refresh: bool,
-    /// Base address of a Debian archive, instead of the one in the machine's apt configuration.
-    pub mirror: Option<String>,
-}
 
 /// Builds an image and makes its name point to it. Waits for other builds in the same cache.
 ///

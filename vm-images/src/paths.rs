@@ -1,7 +1,10 @@
-//! Path patterns of recipes: `*` stands for any run of characters within one part of a path.
+//! Paths below a root: patterns of recipes, where `*` stands for any run of characters within one
+//! part of a path, and removal.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::error::{BuildError, IoContext};
 
 /// Every existing path below `root` that the pattern names, sorted. Links are not followed.
 pub(crate) fn expand(root: &Path, pattern: &str) -> Vec<PathBuf> {
@@ -21,6 +24,17 @@ pub(crate) fn expand(root: &Path, pattern: &str) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+/// Removes a file, a link or a whole directory.
+pub(crate) fn remove(path: &Path) -> Result<(), BuildError> {
+    let is_dir = path.symlink_metadata().is_ok_and(|m| m.is_dir());
+    if is_dir {
+        fs::remove_dir_all(path)
+    } else {
+        fs::remove_file(path)
+    }
+    .at("remove", path)
 }
 
 /// Whether a name fits a pattern part.

@@ -204,7 +204,7 @@ impl Cluster<'_> {
         for name in ["dev", "tmp", &format!("{DATA}/pg_stat")] {
             let dir = self.root.join(name);
             for entry in fs::read_dir(&dir).at("list", &dir)? {
-                super::base::remove(&entry.at("list", &dir)?.path())?;
+                crate::paths::remove(&entry.at("list", &dir)?.path())?;
             }
         }
         Ok(())

@@ -1,7 +1,6 @@
 //! Recipes: what an image is made of. TOML; the reference is `docs/images.md`.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use protocol::image::Digest;
@@ -9,8 +8,10 @@ use serde::Serialize;
 
 mod fields;
 mod parse;
+mod problem;
 
 pub(crate) use parse::is_image_name;
+pub use problem::Problem;
 
 /// Recipes that come with the project, by file name.
 const BUILTIN: &[&str] = &[
@@ -195,23 +196,6 @@ pub struct RuntimeRecipe {
     pub firmware: Vec<String>,
     /// Directory of QEMU's loadable modules; their libraries are kept too.
     pub modules: String,
-}
-
-/// One thing wrong with a recipe.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Path of the field in the recipe, for example `guest.hostname`.
-    pub at: String,
-    /// What is wrong with it.
-    pub problem: String,
-    /// The rule, and so the fix.
-    pub rule: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.at, self.problem, self.rule)
-    }
 }
 
 /// Why a recipe cannot be used.

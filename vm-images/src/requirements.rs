@@ -1,6 +1,6 @@
 //! What the host must have to build images.
 
-use crate::tool;
+use crate::search_path;
 
 /// A program or file that a build needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub fn host_requirements() -> Vec<Requirement> {
             name,
             why,
             package,
-            present: tool::find(name).is_some(),
+            present: search_path::find(name).is_some(),
         })
         .collect()
 }

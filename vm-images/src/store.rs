@@ -25,11 +25,15 @@ use protocol::image::{
 use crate::digest;
 
 mod collect;
+mod error;
+mod files;
 mod layer;
 mod lock;
 
 pub use collect::Collected;
-use collect::files_below;
+pub use error::StoreError;
+use error::StoreIo;
+use files::{files_below, read_digest};
 pub(crate) use layer::{Layer, LayerManifest};
 pub(crate) use lock::Guard;
 
@@ -64,53 +68,6 @@ impl Image {
             ImageContent::Runtime(runtime) => runtime.programs.get(name).map(|p| self.dir.join(p)),
             ImageContent::Guest(_) => None,
         }
-    }
-}
-
-/// Why the cache cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// An operation on a file of the cache failed.
-    #[error("cannot {action} {}", path.display())]
-    Io {
-        /// Verb of the failed operation, for example `create`, worded to follow `cannot`.
-        action: &'static str,
-        /// File or directory that the operation was on.
-        path: PathBuf,
-        /// Error of the operating system.
-        #[source]
-        source: io::Error,
-    },
-    /// No image has such a name.
-    #[error("{0:?} is no image name: lower-case words joined by '/', with an optional ':tag'")]
-    Name(String),
-    /// A reference is not a digest.
-    #[error("{} does not hold a digest: delete it and build the image again", path.display())]
-    Reference {
-        /// Path of the file that should hold a digest.
-        path: PathBuf,
-    },
-    /// An artefact is not what its name says.
-    #[error("{} is damaged ({problem}): delete this directory and build the image again", dir.display())]
-    Damaged {
-        /// Directory of the artefact, below `blobs`.
-        dir: PathBuf,
-        /// What does not fit.
-        problem: String,
-    },
-}
-
-trait StoreIo<T> {
-    fn at(self, action: &'static str, path: &Path) -> Result<T, StoreError>;
-}
-
-impl<T> StoreIo<T> for io::Result<T> {
-    fn at(self, action: &'static str, path: &Path) -> Result<T, StoreError> {
-        self.map_err(|source| StoreError::Io {
-            action,
-            path: path.to_owned(),
-            source,
-        })
     }
 }
 
@@ -330,22 +287,6 @@ fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
     let mut json = serde_json::to_vec_pretty(value).expect("manifests have string keys only");
     json.push(b'\n');
     json
-}
-
-fn read_digest(path: &Path) -> Result<Option<Digest>, StoreError> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
-        Err(e) if e.kind() == ErrorKind::IsADirectory => return Ok(None),
-        Err(e) => return Err(e).at("read", path),
-    };
-    let first = text.lines().next().unwrap_or_default();
-    let damaged = |_| StoreError::Reference {
-        path: path.to_owned(),
-    };
-    Digest::parse(first.trim()).map(Some).map_err(damaged)
 }
 
 /// Reads a manifest and checks that it is the one its directory is named after.

@@ -12,9 +12,8 @@ use crate::error::{BuildError, disk_full};
 use crate::mirror;
 use crate::progress::{Reporter, TICK};
 use crate::sandbox::Cell;
-
-/// Where programs are looked for. Not the caller's `PATH`: a build must not depend on it.
-pub(crate) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+use crate::search_path::SEARCH_PATH;
+pub(crate) use crate::search_path::find;
 
 /// 2023-11-14T22:13:20Z: every time stamp in an image.
 pub(crate) const EPOCH: i64 = 1_700_000_000;
@@ -225,17 +224,6 @@ fn forward_lines(stdout: impl Read, lines: &mpsc::SyncSender<String>) {
             return;
         }
     }
-}
-
-/// The path of a program of the host.
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    if program.starts_with('/') {
-        return Path::new(program).exists().then(|| PathBuf::from(program));
-    }
-    SEARCH_PATH
-        .split(':')
-        .map(|dir| Path::new(dir).join(program))
-        .find(|path| path.exists())
 }
 
 pub(crate) fn missing(program: &str, step: &str) -> BuildError {

@@ -20,11 +20,12 @@ use crate::digest;
 use crate::error::{BuildError, IoContext, room_for};
 use crate::guest::{self, INITRD, KERNEL, Programs, ROOT_DISK, SYSTEM_GROUP, quote};
 use crate::normalise;
+use crate::paths;
 use crate::progress::{Progress, Reporter, Step};
 use crate::recipe::{GuestRecipe, Recipe};
 use crate::sandbox::{Identity, Sandbox};
 use crate::store::{Image as Built, Layer, Store};
-use crate::{Inputs, StoreError, base};
+use crate::{Inputs, StoreError};
 
 /// The cgroup of the image's own program.
 const PROGRAM_GROUP: &str = "program";
@@ -91,6 +92,7 @@ const BUILDER: &[&str] = &[
     include_str!("../guest.rs"),
     include_str!("../normalise.rs"),
     include_str!("../sandbox.rs"),
+    include_str!("../sandbox/cell.rs"),
     include_str!("../sandbox/filter.rs"),
     include_str!("../sandbox/owners.rs"),
     include_str!("../../guest/sshd_config"),
@@ -218,7 +220,7 @@ impl Job<'_> {
         }
         reporter.begin(Step::Assemble, "");
         if holds.get("neonvm").is_some() {
-            base::remove(&root.place("neonvm")?)?;
+            paths::remove(&root.place("neonvm")?)?;
         }
         normalise::unpack(&self.kit.dir.join(kit::TREE), dir, reporter)?;
         for (path, mode) in DIRECTORIES {

@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt as _, lchown};
 use std::path::{Component, Path, PathBuf};
 
-use crate::base;
 use crate::error::{BuildError, IoContext};
+use crate::paths;
 
 /// Links followed on the way to one path.
 const MAX_LINKS: u32 = 40;
@@ -90,7 +90,7 @@ impl Root<'_> {
         }
         let place = self.place(path)?;
         if place.symlink_metadata().is_ok() {
-            base::remove(&place)?;
+            paths::remove(&place)?;
         }
         fs::write(&place, content).at("write", &place)?;
         lchown(&place, Some(0), Some(0)).at("change the owner of", &place)?;

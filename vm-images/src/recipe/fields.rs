@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-use super::Problem;
+use super::problem::Problem;
 
 /// A table being read. Each `take_*` removes a field; what is left at [`Fields::finish`] is
 /// unknown.

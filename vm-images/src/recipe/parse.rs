@@ -6,9 +6,10 @@ use protocol::image::Digest;
 use toml::Table;
 
 use super::fields::Fields;
+use super::problem::Problem;
 use super::{
-    BinaryRecipe, DebianRecipe, GuestRecipe, KernelRecipe, PortRecipe, PostgresRecipe, Problem,
-    Recipe, RecipeContent, RoleRecipe, RuntimeRecipe, ServiceRecipe, SuiteRecipe, UserRecipe,
+    BinaryRecipe, DebianRecipe, GuestRecipe, KernelRecipe, PortRecipe, PostgresRecipe, Recipe,
+    RecipeContent, RoleRecipe, RuntimeRecipe, ServiceRecipe, SuiteRecipe, UserRecipe,
 };
 
 /// The format of the recipes read here.

@@ -10,9 +10,13 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::{FIRST_ID, IDS};
 use crate::error::{BuildError, IoContext};
 
+/// First number on the machine of the users of images. The numbers of VMs end below it
+/// (`docs/walls.md`), and so do those of `/etc/subuid` and systemd.
+pub(super) const FIRST_ID: u32 = 0x7100_0000;
+/// User IDs that an image may use.
+pub(super) const IDS: u32 = 0x0100_0000;
 /// The attribute that holds a file's capabilities.
 const CAPABILITY: &str = "security.capability";
 /// Its length with and without the number of a namespace's root, and the words that say which it is

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use protocol::image::{Digest, MANIFEST_FILE};
 
-use super::{Guard, IMAGE_KIND, Store, StoreError, StoreIo, read_digest};
+use super::error::{StoreError, StoreIo};
+use super::files::{files_below, read_digest};
+use super::lock::Guard;
+use super::{IMAGE_KIND, Store};
 use crate::progress::Reporter;
 
 /// What [`Store::collect`] removed.
@@ -84,25 +87,6 @@ impl Store {
         }
         Ok(collected)
     }
-}
-
-/// Every file below a directory, sorted.
-pub(super) fn files_below(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let mut files = Vec::new();
-    let mut pending = vec![root.to_owned()];
-    while let Some(dir) = pending.pop() {
-        for entry in fs::read_dir(&dir).at("list", &dir)? {
-            let path = entry.at("list", &dir)?.path();
-            if path.is_dir() {
-                &mut pending
-            } else {
-                &mut files
-            }
-            .push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
 }
 
 fn disk_bytes(dir: &Path) -> u64 {

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Instant;
 
-use super::{Store, StoreError, StoreIo};
+use super::Store;
+use super::error::{StoreError, StoreIo};
 use crate::progress::{Reporter, Step, TICK};
 
 /// The cache's lock; released when dropped, and by the kernel when the process dies.
