@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -18,23 +17,9 @@ pub use self::foreign::{attachment_kind, foreign_kind};
 use crate::cluster::{
     ControlPlane, Life, Programs, Tier, cluster_or_skip, kubectl_or_skip, spawn, until_established,
 };
+use crate::kubeconfig::{config_of, install_crypto};
 use crate::patience::wait_for;
-use crate::site::install_crypto;
 use crate::{checkout, program};
-
-/// What a kubeconfig says, of its current context.
-pub(crate) async fn config_of(kubeconfig: &Path) -> Result<kube::Config> {
-    let file = Kubeconfig::read_from(kubeconfig)?;
-    Ok(kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
-}
-
-/// A client by a kubeconfig.
-///
-/// # Errors
-/// When the kubeconfig cannot be used.
-pub async fn client_of(kubeconfig: &Path) -> Result<kube::Client> {
-    Ok(kube::Client::try_from(config_of(kubeconfig).await?)?)
-}
 
 /// What an account and its rights are made of.
 const RIGHTS: [&str; 6] = [

@@ -12,6 +12,7 @@
 mod caller;
 mod dials;
 mod files;
+mod groups;
 mod images;
 mod nodes;
 mod pair;

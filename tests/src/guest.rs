@@ -50,7 +50,7 @@ impl Guest {
     }
 
     fn asked_at(ip: IpAddr, daemon: SocketAddr, relay: Option<Arc<Relay>>) -> Result<Self> {
-        crate::site::install_crypto();
+        crate::kubeconfig::install_crypto();
         let http = reqwest::Client::builder()
             .timeout(Duration::from_secs(30))
             .pool_idle_timeout(KEPT)

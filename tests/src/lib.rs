@@ -13,6 +13,7 @@ pub mod figures;
 pub mod guest;
 pub mod guestd_key;
 pub mod image;
+pub mod kubeconfig;
 pub mod loads;
 pub mod local_user;
 pub mod outside;

@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::api::client_of;
+use crate::kubeconfig::{client_of, install_crypto};
 use crate::vms::Vms;
 pub use crate::vms::vm_resource;
 use crate::{bellows_bin, last_lines, unix_http};
@@ -53,11 +53,6 @@ pub struct Site {
     client: kube::Client,
     /// Held until the guests are gone: fields are dropped after [`Drop::drop`] has run.
     _turn: MutexGuard<'static, ()>,
-}
-
-/// TLS needs one crypto provider per process; later calls find it installed.
-pub fn install_crypto() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 impl Site {

@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::files::private_file;
 use super::plane::ControlPlane;
-use crate::api::client_of;
 use crate::attacks::Outcome;
 use crate::checkout;
+use crate::kubeconfig::client_of;
 
 /// The path of VMs of a namespace.
 #[must_use]

@@ -21,7 +21,7 @@ use procfs::process::{Process, all_processes};
 use protocol::annotations::LABEL_VM_NAME;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::nodes::is_in_group;
+use super::groups::is_in_group;
 
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Every cluster has the same addresses, and none sees another or this machine. A node is ended by
-//! ending one process; what else there is of it are control groups, which [`remove_groups`]
+//! ending one process; what else there is of it are control groups, which [`super::groups`]
 //! removes, and files in the cluster's directory.
 
 use std::collections::BTreeSet;
@@ -25,10 +25,11 @@ use kube::Api;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use procfs::process::{Process, all_processes};
+use procfs::process::all_processes;
 
 use super::dials::{self, Dials, End};
 use super::files::{private_dir, private_file};
+use super::groups::{LOOK_AGAIN, group, is_in_group, sweep_groups};
 use super::plane::{ControlPlane, GATEWAY, SERVICE_PORT};
 use super::programs::{NodeKit, Programs};
 use super::record::Part;
@@ -39,13 +40,8 @@ use crate::patience::wait_for;
 const PATIENCE: Duration = Duration::from_secs(180);
 /// More nodes than a machine should have; their numbers are parts of addresses.
 const MOST_NODES: u8 = 9;
-/// Between two looks at a file that another process makes.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// How long control groups of what was killed may stay in use.
-const GROUPS_PATIENCE: Duration = Duration::from_secs(20);
 /// What a runner in a pod tells its QEMU to write its number into.
 const QEMU_PID_FILE: &str = "/vm/images/run/qemu.pid";
-const HIERARCHIES: &str = "/sys/fs/cgroup";
 
 /// A control plane with nodes. What lives with us is ended when dropped.
 #[derive(Debug)]
@@ -430,86 +426,4 @@ fn run(command: &mut Command) -> Result<()> {
         bail!("{command:?}: {text}");
     }
     Ok(())
-}
-
-/// The name of a cluster's control group, the same for the same directory.
-pub(super) fn group(dir: &Path) -> String {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in dir.as_os_str().as_encoded_bytes() {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    format!("{GROUP}{hash:016x}")
-}
-
-/// Whether a process is in the control group of this name, or in one below it.
-pub(super) fn is_in_group(process: &Process, name: &str) -> bool {
-    let groups = process.cgroups().into_iter().flat_map(|groups| groups.0);
-    let mut paths = groups.map(|group| group.pathname);
-    paths.any(|path| path.split('/').any(|part| part == name))
-}
-
-const GROUP: &str = "bellows-cluster-";
-
-/// Removes the control groups of the cluster in `dir` once nothing is in them.
-pub(super) fn remove_groups(dir: &Path) -> Result<()> {
-    let name = group(&dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
-    let began = Instant::now();
-    loop {
-        let left = groups().into_iter().filter(|group| group.ends_with(&name));
-        let left: Vec<PathBuf> = left.filter(|group| !remove_tree(group)).collect();
-        match left.first() {
-            None => return Ok(()),
-            Some(group) if began.elapsed() > GROUPS_PATIENCE => {
-                bail!("{} is still in use", group.display())
-            }
-            // Those who were in them are on their way out.
-            Some(_) => std::thread::park_timeout(LOOK_AGAIN),
-        }
-    }
-}
-
-/// Removes what clusters left that were killed without a chance to.
-fn sweep_groups() {
-    for group in groups() {
-        if is_unused(&group) {
-            remove_tree(&group);
-        }
-    }
-}
-
-/// The control groups of all clusters, in all hierarchies.
-fn groups() -> Vec<PathBuf> {
-    let list = |dir: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(dir).into_iter().flatten();
-        entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .collect()
-    };
-    let top = list(Path::new(HIERARCHIES));
-    let below = top.iter().flat_map(|dir| list(dir)).collect::<Vec<_>>();
-    let is_ours = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(GROUP) && path.is_dir()
-    };
-    top.into_iter().chain(below).filter(is_ours).collect()
-}
-
-fn is_unused(group: &Path) -> bool {
-    let is_empty =
-        std::fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|list| list.is_empty());
-    is_empty && directories(group).iter().all(|inner| is_unused(inner))
-}
-
-/// Removes a group and those in it, as far as they are unused; whether it is gone.
-fn remove_tree(group: &Path) -> bool {
-    for inner in directories(group) {
-        remove_tree(&inner);
-    }
-    std::fs::remove_dir(group).is_ok() || !group.exists()
-}
-
-fn directories(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let inner = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    inner.map(|entry| entry.path()).collect()
 }

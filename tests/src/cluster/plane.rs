@@ -16,14 +16,13 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use super::files::{private_dir, private_file};
-use super::nodes::{LOOK_AGAIN, group};
+use super::groups::{LOOK_AGAIN, group, remove_groups};
 use super::pki::Pki;
 use super::programs::Programs;
 use super::record::{self, Known, Part};
 use super::spawn::{Life, spawn};
-use crate::api::{client_of, config_of};
+use crate::kubeconfig::{client_of, config_of, install_crypto};
 use crate::patience::wait_for;
-use crate::site::install_crypto;
 
 /// How long a part may take to be ready on a busy machine; alone it takes 4 s.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -452,7 +451,7 @@ impl Drop for ControlPlane {
             let _ = child.wait();
         }
         // Empty ones that stay are swept by the next cluster.
-        let _ = super::nodes::remove_groups(&self.dir);
+        let _ = remove_groups(&self.dir);
     }
 }
 

@@ -166,7 +166,7 @@ pub fn end(dir: &Path) -> Result<Vec<Part>> {
         known.kill()?;
         ended.push(known.part);
     }
-    super::nodes::remove_groups(dir)?;
+    super::groups::remove_groups(dir)?;
     write(dir, &[])?;
     Ok(ended)
 }

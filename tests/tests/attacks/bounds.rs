@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::api::client_of;
 use bellows_tests::attacks::{Outcome, Report};
 use bellows_tests::figures::percentile;
+use bellows_tests::kubeconfig::client_of;
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::{Site, UpOptions};
 use futures::StreamExt as _;

@@ -14,11 +14,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use bellows_tests::api::client_of;
 use bellows_tests::attacks::{Outcome, Report};
+use bellows_tests::kubeconfig::{client_of, install_crypto};
 use bellows_tests::outside::{self, Outside};
 use bellows_tests::patience::wait_for;
-use bellows_tests::site::{BOOT_PATIENCE, Site, install_crypto, postgres_vm};
+use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use bellows_tests::vms::Vms;
 use bellows_tests::{bellows_bin, guest_or_skip};
 use protocol::vm::VmPhase;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use bellows_tests::figures::{Bench, Figure, Machine, Output, percentile};
-use bellows_tests::site::install_crypto;
+use bellows_tests::kubeconfig::install_crypto;
 use clap::Parser;
 
 use follow::Sizes;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bellows_tests::api::client_of;
+use bellows_tests::kubeconfig::client_of;
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
 use bellows_tests::site::vm_resource;

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use bellows_tests::figures::{Bench, Figure, Machine, Output, percentile};
+use bellows_tests::kubeconfig::install_crypto;
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
-use bellows_tests::site::install_crypto;
 use clap::Parser;
 use serde_json::Value;
 
