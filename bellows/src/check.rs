@@ -7,6 +7,7 @@
 mod admission;
 mod cluster;
 mod finding;
+mod images;
 mod probes;
 mod walls;
 

@@ -3,29 +3,19 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use neonvm_runner::accel;
-use neonvm_runner::config::Accel;
 use nix::unistd::{AccessFlags, access};
-use protocol::image::ImageContent;
-use vm_images::{Image, Store, host_requirements};
 
 use super::finding::Finding;
+use super::images::{Images, accelerator, build_tools};
 use super::walls;
 use crate::context::Context;
 use crate::fail::Outcome;
 use crate::instance::lock::{self, Holder};
 use crate::instance::{Instance, sockets};
-use crate::places::{GUEST_IMAGE, RUNTIME_IMAGE, store_dir};
 use crate::places::{StateDir, cache_dir};
 use crate::progress::Progress;
 use crate::view::units::memory;
 
-/// The program in the runtime image.
-const QEMU_PROGRAM: &str = "qemu-system-x86_64";
-/// The program in it that connects guests.
-const NETWORK_PROGRAM: &str = "passt";
-/// Below this the runtime dies when a CPU is plugged again after an unplug.
-const QEMU_AT_LEAST: u32 = 10;
 /// Memory that the smallest VM and everything of ours need.
 const LEAST_MEMORY_BYTES: u64 = 2 << 30;
 /// Room that disks of VMs and the store need at least.
@@ -57,14 +47,14 @@ pub(crate) async fn all(
     findings.extend(walls::all().await);
     findings.push(loopback());
     findings.push(addresses(&state)?);
-    findings.push(room(
+    findings.push(disk_space(
         "room for state",
         state.path(),
         LEAST_STATE_BYTES,
         "disks of VMs",
     ));
     if !images.are_there() {
-        findings.push(room(
+        findings.push(disk_space(
             "room for images",
             &cache_dir()?,
             LEAST_CACHE_BYTES,
@@ -217,165 +207,6 @@ fn cgroup(root: &Path) -> Finding {
     }
 }
 
-/// The two images that everything needs.
-struct Images {
-    runtime: Result<Option<Image>, String>,
-    guest: Result<Option<Image>, String>,
-}
-
-impl Images {
-    /// Looks without making anything: the cache may be somebody else's.
-    fn look() -> Self {
-        let look = |name: &str| match store_dir() {
-            Err(fail) => Err(fail.what().to_owned()),
-            Ok(dir) if !dir.is_dir() => Ok(None),
-            Ok(dir) => Store::open(dir)
-                .and_then(|store| store.resolve(name))
-                .map_err(|error| daemon_kit::chain(&error)),
-        };
-        Self {
-            runtime: look(RUNTIME_IMAGE),
-            guest: look(GUEST_IMAGE),
-        }
-    }
-
-    fn are_there(&self) -> bool {
-        matches!((&self.runtime, &self.guest), (Ok(Some(_)), Ok(Some(_))))
-    }
-
-    fn runtime_finding(&self) -> Finding {
-        let (name, needed) = ("QEMU", format!("VMs run in QEMU {QEMU_AT_LEAST} or newer"));
-        let fix = format!("bellows image build {RUNTIME_IMAGE}");
-        match &self.runtime {
-            Err(why) => Finding::missing(name, why.clone(), needed, fix),
-            Ok(None) => Finding::missing(name, format!("no image {RUNTIME_IMAGE}"), needed, fix),
-            Ok(Some(image)) => {
-                let version = match &image.manifest.content {
-                    ImageContent::Runtime(runtime) => runtime.qemu_version.clone(),
-                    ImageContent::Guest(_) => String::new(),
-                };
-                let major = version
-                    .split('.')
-                    .next()
-                    .and_then(|part| part.parse::<u32>().ok())
-                    .unwrap_or(0);
-                let found = format!(
-                    "QEMU {version} in image {} {}",
-                    RUNTIME_IMAGE,
-                    image.digest.short()
-                );
-                if image.program(NETWORK_PROGRAM).is_none() {
-                    let needed = "guests are connected by it, and kept from this machine";
-                    Finding::missing(name, format!("{found}, without passt"), needed, fix)
-                } else if major >= QEMU_AT_LEAST {
-                    Finding::ok(name, found)
-                } else {
-                    Finding::missing(name, found, needed, fix)
-                }
-            }
-        }
-    }
-
-    fn guest_finding(&self) -> Finding {
-        let (name, needed) = ("guest image", "VMs boot it unless they name another one");
-        let fix = "cargo xtask guest-bins; then bellows image build --guest-bin-dir with the directory it prints";
-        match &self.guest {
-            Err(why) => Finding::missing(name, why.clone(), needed, fix),
-            Ok(None) => Finding::missing(name, format!("no image {GUEST_IMAGE}"), needed, fix),
-            Ok(Some(image)) => Finding::ok(name, format!("{GUEST_IMAGE} {}", image.digest.short())),
-        }
-    }
-}
-
-/// Whether KVM boots a guest here: the device may be there and hang.
-async fn accelerator(
-    images: &Images,
-    state: &StateDir,
-    probe: bool,
-    progress: &mut Progress,
-) -> Finding {
-    let name = "accelerator";
-    let needed = "with KVM guests run at full speed; without it they are translated, several times slower, and all else works";
-    let Ok(Some(Some(qemu))) = images
-        .runtime
-        .as_ref()
-        .map(|image| image.as_ref().map(|image| image.program(QEMU_PROGRAM)))
-    else {
-        return Finding::degraded(
-            name,
-            "not known: there is no QEMU to try it with",
-            needed,
-            format!("bellows image build {RUNTIME_IMAGE}, then check again"),
-        );
-    };
-    if !probe {
-        return Finding::ok(name, "not probed");
-    }
-    progress.say("booting a tiny guest to see whether KVM works");
-    // Runners of this instance remember the answer in its state directory, if there is one already.
-    let knowledge = state.path().is_dir().then(|| state.path());
-    let verdict = accel::probe(&qemu, knowledge).await;
-    match verdict.accel {
-        Accel::Kvm => Finding::ok(name, verdict.reason()),
-        Accel::Tcg => Finding::degraded(
-            name,
-            verdict.reason(),
-            needed,
-            "use a machine with hardware virtualisation; in a VM switch nested virtualisation on; in a container pass /dev/kvm in",
-        ),
-    }
-}
-
-/// Programs that image builds need: required only as long as there is something to build.
-fn build_tools(images_are_there: bool) -> Finding {
-    let missing: Vec<_> = host_requirements()
-        .into_iter()
-        .filter(|requirement| !requirement.present)
-        .collect();
-    let is_root = nix::unistd::geteuid().is_root();
-    judge_build_tools(
-        &missing
-            .iter()
-            .map(|one| (one.name, one.package))
-            .collect::<Vec<_>>(),
-        is_root,
-        images_are_there,
-    )
-}
-
-fn judge_build_tools(missing: &[(&str, &str)], is_root: bool, images_are_there: bool) -> Finding {
-    let name = "image building";
-    let finding = if images_are_there {
-        Finding::degraded
-    } else {
-        Finding::missing
-    };
-    if missing.is_empty() && is_root {
-        return Finding::ok(name, "all programs there");
-    }
-    if missing.is_empty() {
-        return finding(
-            name,
-            "all programs there, but not root".into(),
-            "file owners are part of an image".into(),
-            "run bellows image build as root".into(),
-        );
-    }
-    let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
-    packages.sort_unstable();
-    packages.dedup();
-    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
-    finding(
-        name,
-        format!("not installed: {}", names.join(", ")),
-        "bellows image build calls them".to_owned(),
-        format!(
-            "apt-get install --no-install-recommends {}",
-            packages.join(" ")
-        ),
-    )
-}
-
 fn loopback() -> Finding {
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 250, 255, 254)), 0);
     match std::net::TcpListener::bind(address) {
@@ -423,10 +254,10 @@ fn addresses(state: &StateDir) -> Outcome<Finding> {
 }
 
 /// Room on the file system that holds, or will hold, a directory.
-fn room(name: &'static str, dir: &Path, least: u64, what: &str) -> Finding {
+fn disk_space(name: &'static str, dir: &Path, least: u64, what: &str) -> Finding {
     let place = existing(dir);
     match fs4::available_space(&place) {
-        Ok(free) => judge_room(name, dir, free, least, what),
+        Ok(free) => judge_disk_space(name, dir, free, least, what),
         Err(error) => Finding::missing(
             name,
             format!("{}: {error}", place.display()),
@@ -436,7 +267,7 @@ fn room(name: &'static str, dir: &Path, least: u64, what: &str) -> Finding {
     }
 }
 
-fn judge_room(name: &'static str, dir: &Path, free: u64, least: u64, what: &str) -> Finding {
+fn judge_disk_space(name: &'static str, dir: &Path, free: u64, least: u64, what: &str) -> Finding {
     let found = format!("{} free for {}", memory(free), dir.display());
     if free >= least {
         Finding::ok(name, found)
@@ -499,32 +330,8 @@ mod tests {
     }
 
     #[test]
-    fn build_tools_are_required_only_while_images_are_missing() {
-        let tools = [
-            ("mke2fs", "e2fsprogs"),
-            ("unshare", "util-linux"),
-            ("setpriv", "util-linux"),
-        ];
-        let finding = judge_build_tools(&tools, true, false);
-        assert_eq!(finding.verdict, Verdict::Missing);
-        assert_eq!(
-            finding.fix.unwrap(),
-            "apt-get install --no-install-recommends e2fsprogs util-linux"
-        );
-        assert_eq!(
-            judge_build_tools(&tools, true, true).verdict,
-            Verdict::Degraded
-        );
-        assert_eq!(
-            judge_build_tools(&[], false, false).verdict,
-            Verdict::Missing
-        );
-        assert_eq!(judge_build_tools(&[], true, false).verdict, Verdict::Ok);
-    }
-
-    #[test]
     fn little_room_and_memory_are_said_with_the_need() {
-        let finding = judge_room("room", Path::new("/x"), 1 << 30, 2 << 30, "disks");
+        let finding = judge_disk_space("room", Path::new("/x"), 1 << 30, 2 << 30, "disks");
         assert_eq!(finding.verdict, Verdict::Missing);
         assert_eq!(finding.needed_for.unwrap(), "disks take 2Gi or more");
         assert_eq!(judge_memory(4 << 30, 1 << 30).verdict, Verdict::Degraded);

@@ -1,0 +1,20 @@
+//! The user's store of images, and its failures as the command line reports them.
+
+use vm_images::{Store, StoreError};
+
+use crate::fail::{Fail, Outcome};
+use crate::places::store_dir;
+
+/// The cache of images.
+pub(crate) fn store() -> Outcome<Store> {
+    Store::open(store_dir()?).map_err(|error| explain_store(&error))
+}
+
+/// A failure of the cache.
+pub(crate) fn explain_store(error: &StoreError) -> Fail {
+    let what = daemon_kit::chain(error);
+    match error {
+        StoreError::Name(_) => Fail::usage(what),
+        _ => Fail::missing(what),
+    }
+}
