@@ -63,15 +63,15 @@ spec: {ca: {secretName: authority}}
 ";
 
 /// What the guest needs, made with the first case that has it.
-pub(super) struct Ground {
+pub(super) struct Fixture {
     /// cert-manager, which ends with us.
     _issuer: Process,
     /// Whom a client of the guest trusts, PEM.
     authority: String,
 }
 
-impl Ground {
-    async fn lay(world: &World) -> Result<Self> {
+impl Fixture {
+    async fn apply(world: &World) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let archive = pack_guest(VM, &container(), dir.path())?;
         world.cluster.load_all(&[archive])?;
@@ -131,7 +131,7 @@ fn spec() -> Value {
 
 /// The VM, made if it is not there, and running.
 async fn vm(world: &World) -> Result<Value> {
-    world.ground.get_or_try_init(|| Ground::lay(world)).await?;
+    world.fixture.get_or_try_init(|| Fixture::apply(world)).await?;
     if world.get("neonvm", VM).is_err() {
         world.cluster.plane().apply(&spec().to_string())?;
     }
@@ -155,7 +155,7 @@ pub(super) fn end(world: &World) -> Result<()> {
         "--ignore-not-found",
         "--timeout=120s",
     ];
-    if world.ground.initialized() {
+    if world.fixture.initialized() {
         world.cluster.plane().ask(&args)?;
     }
     Ok(())
@@ -284,8 +284,8 @@ pub(super) async fn tls(world: &World) -> Result<()> {
     let stored = pair["data"]["tls.crt"].as_str().unwrap_or_default();
     let stored = String::from_utf8(STANDARD.decode(stored)?)?;
     ensure!(stored.trim() == chain, "{chain}\n is not\n{stored}");
-    let ground = world.ground.get().context("it was laid")?;
-    verify(&chain, &key, &ground.authority)
+    let fixture = world.fixture.get().context("it was laid")?;
+    verify(&chain, &key, &fixture.authority)
 }
 
 /// A client that trusts the authority takes the certificate for the server's, and the key is its

@@ -1,16 +1,24 @@
-//! From a container image to a guest's disk.
+//! Builds the disk of a guest from a container image.
+
+mod init;
+mod instructions;
+mod program;
+mod users;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::lchown;
 use std::path::{Path, PathBuf};
 
+use init::{PROGRAM_GROUP, scripts, texts};
+use instructions::Context;
+use program::program;
 use protocol::image::{
     Digest, GuestContent, GuestPortRecord, ImageContent, ImageManifest, MANIFEST_FORMAT,
 };
+use users::users;
 
-use super::config::{Image, Process};
-use super::context::{Account, Root};
+use super::config::Image;
+use super::context::Root;
 use super::kit::{self, Kit};
 use super::layers;
 use super::merge::{self, Instruction, What};
@@ -18,19 +26,14 @@ use super::spec::ImageSpec;
 use crate::debian::{self, ARCHITECTURE};
 use crate::digest;
 use crate::error::{BuildError, IoContext, room_for};
-use crate::guest::{self, INITRD, KERNEL, Programs, ROOT_DISK, SYSTEM_GROUP, quote};
+use crate::guest::{self, INITRD, KERNEL, Programs, ROOT_DISK};
 use crate::normalise;
 use crate::paths;
 use crate::progress::{Progress, Reporter, Step};
 use crate::recipe::{GuestRecipe, Recipe};
-use crate::sandbox::{Identity, Sandbox};
 use crate::store::{Image as Built, Layer, Store};
 use crate::{Inputs, StoreError};
 
-/// The cgroup of the image's own program.
-const PROGRAM_GROUP: &str = "program";
-/// Where programs of an image are looked for unless it says otherwise.
-const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Directories that a guest needs and an image may lack.
 const DIRECTORIES: &[(&str, u32)] = &[
     ("dev", 0o755),
@@ -48,42 +51,13 @@ const DIRECTORIES: &[(&str, u32)] = &[
     ("neonvm/etc/ssh", 0o755),
     ("neonvm/runtime", 0o755),
 ];
-/// Scripts of a guest that is no container image's, and where they go in one.
-const MOVED: &[(&str, &str)] = &[
-    ("#!/bin/sh", "#!/neonvm/bin/sh"),
-    (" /bin/sh", " /neonvm/bin/sh"),
-    ("PATH=/usr/", "PATH=/neonvm/bin:/usr/"),
-    ("/usr/lib/bellows/", "/neonvm/lib/"),
-    ("/etc/bellows/", "/neonvm/etc/"),
-    (
-        "/usr/sbin/sshd -D -e",
-        "/neonvm/bin/sshd -D -e -f /neonvm/etc/ssh/sshd_config",
-    ),
-    ("/etc/ssh/ssh_host", "/neonvm/etc/ssh/ssh_host"),
-    ("/sbin/poweroff", "/neonvm/bin/poweroff"),
-];
-/// Scripts of container images only.
-const SCRIPTS: &[(&str, &str)] = &[
-    (
-        "neonvm/bin/set-disk-quota",
-        include_str!("../../guest/container/set-disk-quota.sh"),
-    ),
-    (
-        "neonvm/lib/command",
-        include_str!("../../guest/container/command.sh"),
-    ),
-    (
-        "neonvm/lib/vmshutdown",
-        include_str!("../../guest/container/vmshutdown.sh"),
-    ),
-    (
-        "neonvm/lib/vmstart",
-        include_str!("../../guest/container/vmstart.sh"),
-    ),
-];
 /// The code that makes the disk: another version of it makes another image.
 const BUILDER: &[&str] = &[
     include_str!("build.rs"),
+    include_str!("build/init.rs"),
+    include_str!("build/instructions.rs"),
+    include_str!("build/program.rs"),
+    include_str!("build/users.rs"),
     include_str!("context.rs"),
     include_str!("layers.rs"),
     include_str!("merge.rs"),
@@ -303,341 +277,6 @@ impl Job<'_> {
             files,
         }
     }
-}
-
-/// What lines of a specification have set so far.
-struct Context<'a> {
-    root: Root<'a>,
-    user: String,
-    workdir: String,
-    env: BTreeMap<String, String>,
-}
-
-impl<'a> Context<'a> {
-    /// As the image's own program would run, but as root.
-    fn new(root: Root<'a>, process: &Process) -> Self {
-        let workdir = process.working_dir.clone().filter(|dir| !dir.is_empty());
-        Self {
-            root,
-            user: "0".to_owned(),
-            workdir: workdir.unwrap_or_else(|| "/".to_owned()),
-            env: env(process),
-        }
-    }
-
-    fn carry_out(
-        &mut self,
-        instruction: &Instruction,
-        files: &BTreeMap<String, Vec<u8>>,
-        reporter: &mut Reporter<'_>,
-    ) -> Result<(), BuildError> {
-        match &instruction.what {
-            What::User(user) => user.clone_into(&mut self.user),
-            What::Workdir(dir) => {
-                self.workdir = self.absolute(dir);
-                self.root.directory(&self.workdir, 0o755)?;
-            }
-            What::Env(more) => self.env.extend(more.clone()),
-            What::Run(words) => self.run(words, instruction.line, reporter)?,
-            What::Copy {
-                from,
-                to,
-                mode,
-                owner,
-            } => {
-                for name in from {
-                    self.copy(name, &files[name], to, *mode, owner.as_deref())?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn absolute(&self, path: &str) -> String {
-        if path.starts_with('/') {
-            path.to_owned()
-        } else {
-            format!("{}/{path}", self.workdir.trim_end_matches('/'))
-        }
-    }
-
-    fn run(
-        &self,
-        words: &[String],
-        line: usize,
-        reporter: &mut Reporter<'_>,
-    ) -> Result<(), BuildError> {
-        let account = self.root.account(&self.user)?;
-        self.root.directory(&self.workdir, 0o755)?;
-        let identity = Identity {
-            uid: account.uid,
-            gid: account.gid,
-            groups: account.groups,
-        };
-        let sandbox = Sandbox::open(self.root.0)?;
-        let step = format!("RUN in line {line} of the specification's merge");
-        let mut tool = sandbox
-            .tool(&identity, "/bin/sh", step)?
-            // The directory to be in may be one that only the image's user can enter.
-            .args(["-c", "cd \"$0\" && exec \"$@\"", &self.workdir])
-            .args(words);
-        for (name, value) in &self.env {
-            tool = tool.env(name, value);
-        }
-        tool.env("HOME", &account.home).run(reporter)?;
-        sandbox.close()
-    }
-
-    fn copy(
-        &self,
-        name: &str,
-        content: &[u8],
-        to: &str,
-        mode: Option<u32>,
-        owner: Option<&str>,
-    ) -> Result<(), BuildError> {
-        let mut to = self.absolute(to);
-        let is_directory = self
-            .root
-            .place(&format!("{to}/."))
-            .is_ok_and(|place| place.is_dir());
-        if to.ends_with('/') || is_directory {
-            let file = name.rsplit('/').next().unwrap_or(name);
-            to = format!("{}/{file}", to.trim_end_matches('/'));
-        }
-        let path = self.root.put(&to, content, mode.unwrap_or(0o644))?;
-        if let Some(owner) = owner {
-            let account = self.root.account(owner)?;
-            lchown(&path, Some(account.uid), Some(account.gid)).at("change the owner of", &path)?;
-        }
-        Ok(())
-    }
-}
-
-fn numbers(account: &Account) -> String {
-    let numbers: Vec<String> = account.groups.iter().map(u32::to_string).collect();
-    numbers.join(",")
-}
-
-/// The image's variables.
-fn env(process: &Process) -> BTreeMap<String, String> {
-    let mut env = BTreeMap::from([("PATH".to_owned(), SEARCH_PATH.to_owned())]);
-    let own = process.env.iter().flatten();
-    env.extend(own.filter_map(|variable| {
-        let (name, value) = variable.split_once('=')?;
-        is_variable(name).then(|| (name.to_owned(), value.to_owned()))
-    }));
-    env
-}
-
-/// Whether a shell takes it as the name of a variable.
-fn is_variable(name: &str) -> bool {
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    !name.is_empty() && name.chars().all(is_word) && !name.starts_with(|c: char| c.is_ascii_digit())
-}
-
-/// Files that tell `vmstart` what the image runs, by name.
-fn program(root: Root<'_>, process: &Process) -> Result<Vec<(&'static str, String)>, BuildError> {
-    let account = root.account(process.user.as_deref().unwrap_or_default())?;
-    let words = |words: &Option<Vec<String>>| {
-        let words = words.iter().flatten().map(|word| quote(word));
-        words.collect::<Vec<_>>().join(" ")
-    };
-    let mut variables = env(process);
-    variables
-        .entry("HOME".to_owned())
-        .or_insert_with(|| account.home.clone());
-    let variables = variables
-        .iter()
-        .map(|(name, value)| format!("export {name}={}\n", quote(value)));
-    let groups = match numbers(&account) {
-        none if none.is_empty() => "--clear-groups".to_owned(),
-        some => format!("--groups {some}"),
-    };
-    let workdir = process.working_dir.clone().filter(|dir| !dir.is_empty());
-    let workdir = quote(&workdir.unwrap_or_else(|| "/".to_owned()));
-    let user = format!(
-        "uid={}\ngid={}\ngroups={}\nworkdir={workdir}\n",
-        account.uid,
-        account.gid,
-        quote(&groups)
-    );
-    Ok(vec![
-        ("cmd", words(&process.cmd)),
-        ("entrypoint", words(&process.entrypoint)),
-        ("env", variables.collect()),
-        ("user", user),
-    ])
-}
-
-/// Scripts, by their place in the guest.
-fn scripts(guest: &GuestRecipe) -> BTreeMap<String, String> {
-    let known = [
-        "etc/acpi/PWRF/00000080",
-        "console",
-        "log-port",
-        "ready",
-        "say",
-        "resize-swap",
-        "service",
-        "spec",
-        "sshd",
-        "sysinit",
-    ];
-    let ours = guest::SCRIPTS.iter().filter_map(|(path, text)| {
-        let (name, place) = if let Some(name) = path.strip_prefix("usr/lib/bellows/") {
-            (name, format!("neonvm/lib/{name}"))
-        } else if let Some(name) = path.strip_prefix("usr/local/bin/") {
-            (name, format!("neonvm/bin/{name}"))
-        } else {
-            let event = path.trim_start_matches("etc/acpi/");
-            (*path, format!("neonvm/acpi/{event}"))
-        };
-        known.contains(&name).then(|| (place, moved(text)))
-    });
-    debug_assert!(!guest.services.is_empty());
-    let own = SCRIPTS
-        .iter()
-        .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
-    ours.chain(own).collect()
-}
-
-/// A text of an own guest as it is in a container image's.
-fn moved(text: &str) -> String {
-    MOVED
-        .iter()
-        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
-}
-
-/// Other files, by their place in the guest.
-fn texts(guest: &GuestRecipe, spec: &ImageSpec) -> BTreeMap<String, String> {
-    let mut texts = BTreeMap::new();
-    let mut put = |path: String, text: String| drop(texts.insert(path, text));
-    put("etc/inittab".to_owned(), inittab(guest, spec));
-    put("neonvm/etc/container".to_owned(), String::new());
-    put(
-        "neonvm/etc/cgroups".to_owned(),
-        format!("{PROGRAM_GROUP}\n{SYSTEM_GROUP}\n"),
-    );
-    let sshd = moved(include_str!("../../guest/sshd_config"));
-    // Tools of the guest after those of the image, which may have none.
-    put(
-        "neonvm/etc/ssh/sshd_config".to_owned(),
-        format!("{sshd}SetEnv PATH={SEARCH_PATH}:/neonvm/bin\n"),
-    );
-    put(
-        "neonvm/etc/shutdown-hook".to_owned(),
-        spec.shutdown_hook.clone().unwrap_or_default(),
-    );
-    for service in &guest.services {
-        put(
-            format!("neonvm/etc/services/{}", service.name),
-            guest::service_file(service),
-        );
-    }
-    for command in &spec.commands {
-        let place = format!("neonvm/commands/{}", command.name);
-        put(format!("{place}.sh"), format!("{}\n", command.shell));
-        put(
-            format!("{place}.user"),
-            format!("user={}\n", quote(&command.user)),
-        );
-    }
-    texts
-}
-
-/// What busybox's init does. A line's command is cut at 256 bytes, so commands keep theirs in
-/// files.
-fn inittab(guest: &GuestRecipe, spec: &ImageSpec) -> String {
-    let mut text = String::from(
-        "::sysinit:/neonvm/lib/sysinit\n::wait:/neonvm/lib/log-port\n\
-         ::wait:/neonvm/bin/touch /neonvm/vmstart.allowed\n",
-    );
-    for command in &spec.commands {
-        text += &format!(
-            "::{}:/neonvm/lib/command {}\n",
-            command.sysv_init_action, command.name
-        );
-    }
-    for service in &guest.services {
-        text += &format!("::respawn:/neonvm/lib/service {}\n", service.name);
-    }
-    text += &format!("::once:/neonvm/lib/ready {}\n", guest.ready_line);
-    text += "::respawn:/neonvm/lib/vmstart\n\
-             ::respawn:/neonvm/bin/acpid -f -l /dev/null -c /neonvm/acpi\n\
-             ttyS0::respawn:/neonvm/bin/getty -n -L -l /neonvm/lib/console 115200 ttyS0 vt100\n\
-             ::ctrlaltdel:/neonvm/bin/poweroff\n\
-             ::shutdown:/neonvm/lib/vmshutdown\n";
-    text
-}
-
-/// Adds our users where the image has none of that name, and lets root in.
-fn users(root: Root<'_>, guest: &GuestRecipe) -> Result<(), BuildError> {
-    let mut passwd = root.text("etc/passwd").unwrap_or_default();
-    let mut group = root.text("etc/group").unwrap_or_default();
-    let has = |text: &str, name: &str| {
-        text.lines()
-            .any(|line| line.split(':').next() == Some(name))
-    };
-    for text in [&mut passwd, &mut group] {
-        if !text.is_empty() && !text.ends_with('\n') {
-            text.push('\n');
-        }
-    }
-    if !has(&passwd, "root") {
-        passwd.insert_str(0, "root:*:0:0:root:/root:/neonvm/bin/sh\n");
-    }
-    if !has(&group, "root") {
-        group.insert_str(0, "root:*:0:\n");
-    }
-    for user in &guest.users {
-        if has(&passwd, &user.name) {
-            continue;
-        }
-        let id = free_id(&passwd, &group, user.id);
-        passwd += &format!(
-            "{0}:*:{id}:{id}:{0}:{1}:/usr/sbin/nologin\n",
-            user.name, user.home
-        );
-        if !has(&group, &user.name) {
-            group += &format!("{}:*:{id}:\n", user.name);
-        }
-    }
-    let lines = passwd.lines().map(|line| with_shell(root, line) + "\n");
-    let passwd: String = lines.collect();
-    root.put("etc/passwd", passwd.as_bytes(), 0o644)?;
-    root.put("etc/group", group.as_bytes(), 0o644)?;
-    // A password of '!' locks root out of ssh, too; '*' is one that nothing matches.
-    if let Some(shadow) = root.text("etc/shadow")
-        && shadow.lines().any(|line| line.starts_with("root:!"))
-    {
-        let opened = |line: &str| match line.strip_prefix("root:!") {
-            Some(rest) => format!("root:*{}\n", rest.trim_start_matches(['!', '*'])),
-            None => format!("{line}\n"),
-        };
-        let shadow: String = shadow.lines().map(opened).collect();
-        root.put("etc/shadow", shadow.as_bytes(), 0o640)?;
-    }
-    Ok(())
-}
-
-/// root's shell is one that is there.
-fn with_shell(root: Root<'_>, line: &str) -> String {
-    match line.rsplit_once(':') {
-        Some((head, shell)) if line.starts_with("root:") && !root.is_program(shell) => {
-            format!("{head}:/neonvm/bin/sh")
-        }
-        _ => line.to_owned(),
-    }
-}
-
-/// The first number from one on that neither a user nor a group has.
-fn free_id(passwd: &str, group: &str, from: u32) -> u32 {
-    let is_taken = |id: u32| {
-        let mut lines = passwd.lines().chain(group.lines());
-        lines.any(|line| line.split(':').nth(2) == Some(&id.to_string()))
-    };
-    (from..).find(|id| !is_taken(*id)).unwrap_or(from)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
 use super::*;
+use crate::container::config::Process;
 
 /// Static, so that it runs in a tree of its own. `xtask setup` installs it.
 const BUSYBOX: &str = "/bin/busybox";

@@ -1,4 +1,6 @@
 use super::*;
+use crate::container::config::Process;
+use init::inittab;
 use std::os::unix::fs::MetadataExt as _;
 use test_records::{Missing, skip};
 
