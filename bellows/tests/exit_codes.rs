@@ -94,8 +94,9 @@ fn a_vm_is_printed_without_a_server_and_bad_sizes_name_the_rule() {
         .fails(64, &["--cpu-max 2"]);
 }
 
+/// Requirement: N46
 #[test]
-fn n46_images_name_recipe_and_guest_programs_that_are_missing() {
+fn images_name_recipe_and_guest_programs_that_are_missing() {
     let site = Site::new();
     site.run(&["image", "build", "bellows/abacus"])
         .fails(64, &["bellows/abacus", "bellows/postgres:15"]);

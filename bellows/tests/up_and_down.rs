@@ -8,8 +8,9 @@ use std::net::TcpListener;
 use serde_json::{Value, json};
 use support::{Site, is_private, wait_for};
 
+/// Requirement: N01
 #[test]
-fn n01_every_part_gets_ready_and_ends_well() {
+fn every_part_gets_ready_and_ends_well() {
     let site = Site::new();
     let mut up = site.up(&["--allocatable-cpu", "1500m", "--allocatable-memory", "1Gi"]);
     assert_eq!(up.ready["event"], "ready");

@@ -8,11 +8,11 @@ use bellows_tests::loads::{LOADS, Load, Rig, VM};
 use bellows_tests::patience::wait_for;
 use std::time::Duration;
 
-/// N29, N30: nothing is killed, whatever climbs, leaks or forks; page cache alone asks for nothing;
+/// Requirement: N29, N30. N29, N30: nothing is killed, whatever climbs, leaks or forks; page cache alone asks for nothing;
 /// what went into swap comes out of it again; the monitor that sees to it is nobody's root.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n29_n30_nothing_is_killed_for_memory_while_the_node_has_room() {
-    if !guest_or_skip("n29_n30_nothing_is_killed_for_memory_while_the_node_has_room") {
+async fn nothing_is_killed_for_memory_while_the_node_has_room() {
+    if !guest_or_skip("nothing_is_killed_for_memory_while_the_node_has_room") {
         return;
     }
     let rig = Rig::new().await.unwrap();

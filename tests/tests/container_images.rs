@@ -135,14 +135,14 @@ async fn said(site: &Site, line: &str) -> String {
     .unwrap()
 }
 
-/// N46: a container image becomes a disk that boots: its program runs as its user, with its
+/// Requirement: N46. N46: a container image becomes a disk that boots: its program runs as its user, with its
 /// environment, arguments and directory; what the specification adds is there; layers are laid over
 /// each other; power-off runs the hook until the program has ended. Rows swap, disk-quota,
 /// vm-secret-sync, vm-ssh and vm-neonvmd of NeonVM's own suite: what the VM's spec gives is in the
 /// same guest. The same input gives the same digest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n46_a_container_image_boots_and_has_what_the_vms_spec_gives() {
-    if !guest_or_skip("n46_a_container_image_boots_and_has_what_the_vms_spec_gives") {
+async fn a_container_image_boots_and_has_what_the_vms_spec_gives() {
+    if !guest_or_skip("a_container_image_boots_and_has_what_the_vms_spec_gives") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -225,9 +225,9 @@ async fn n46_a_container_image_boots_and_has_what_the_vms_spec_gives() {
     image(&["rm", NAME]);
 }
 
-/// N46: what cannot be built says what is wrong with which file, and leaves no image.
+/// Requirement: N46. N46: what cannot be built says what is wrong with which file, and leaves no image.
 #[test]
-fn n46_what_is_no_image_or_no_specification_is_refused() {
+fn what_is_no_image_or_no_specification_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (archive, spec) = (dir.path().join("a.tar"), dir.path().join("s.yaml"));
     std::fs::write(&archive, "this is no archive").unwrap();

@@ -41,11 +41,11 @@ async fn pod_that(
         .unwrap_or_else(|error| panic!("{error:#}\n{}", log()))
 }
 
-/// N17: from the VM's object to a placed pod, from a permit to the pod's annotation, and away
+/// Requirement: N17. N17: from the VM's object to a placed pod, from a permit to the pod's annotation, and away
 /// again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n17_the_controller_and_the_scheduler_work_on_a_real_kubernetes() {
-    let test = "n17_the_controller_and_the_scheduler_work_on_a_real_kubernetes";
+async fn the_controller_and_the_scheduler_work_on_a_real_kubernetes() {
+    let test = "the_controller_and_the_scheduler_work_on_a_real_kubernetes";
     let Some(programs) = cluster_or_skip(test) else {
         return;
     };

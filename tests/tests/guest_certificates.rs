@@ -256,17 +256,19 @@ async fn from_first_to_next(scene: Scene) {
     );
 }
 
+/// Requirement: N17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n17_a_guest_gets_its_certificate_on_our_server() {
-    let test = "n17_a_guest_gets_its_certificate_on_our_server";
+async fn a_guest_gets_its_certificate_on_our_server() {
+    let test = "a_guest_gets_its_certificate_on_our_server";
     if let Some(scene) = Scene::set(Flavour::Embedded, test).await {
         from_first_to_next(scene).await;
     }
 }
 
+/// Requirement: N17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n17_a_guest_gets_its_certificate_on_kubernetes() {
-    let test = "n17_a_guest_gets_its_certificate_on_kubernetes";
+async fn a_guest_gets_its_certificate_on_kubernetes() {
+    let test = "a_guest_gets_its_certificate_on_kubernetes";
     if let Some(scene) = Scene::set(Flavour::Kubernetes, test).await {
         from_first_to_next(scene).await;
     }

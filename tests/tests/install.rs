@@ -380,9 +380,10 @@ fn the_chart_lints_and_refuses_what_means_nothing() {
     }
 }
 
+/// Requirement: N49
 #[test]
-fn n49_the_policies_open_what_is_served_and_nothing_else() {
-    let Some(kit) = Kit::find("n49_the_policies_open_what_is_served_and_nothing_else") else {
+fn the_policies_open_what_is_served_and_nothing_else() {
+    let Some(kit) = Kit::find("the_policies_open_what_is_served_and_nothing_else") else {
         return;
     };
     let made = kit.chart(&[]);

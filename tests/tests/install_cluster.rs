@@ -12,7 +12,7 @@ use bellows_tests::patience::wait_for;
 use bellows_tests::{bellows_bin, checkout, guest_or_skip};
 use serde_json::Value;
 
-const NAME: &str = "n47_every_command_of_the_install_page_works_and_guests_stay";
+const NAME: &str = "every_command_of_the_install_page_works_and_guests_stay";
 const PAGE: &str = "docs/install-cluster.md";
 /// How long a section may take: one boots a guest by emulation, most wait for parts, and the
 /// machine may be busy.
@@ -103,8 +103,9 @@ impl World {
     }
 }
 
+/// Requirement: N47
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n47_every_command_of_the_install_page_works_and_guests_stay() {
+async fn every_command_of_the_install_page_works_and_guests_stay() {
     if !guest_or_skip(NAME) {
         return;
     }

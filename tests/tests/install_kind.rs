@@ -7,7 +7,7 @@ use bellows_tests::pages::sections;
 use bellows_tests::{bellows_bin, checkout};
 use test_records::{Missing, skip};
 
-const NAME: &str = "n47_every_command_of_the_page_about_kind_works";
+const NAME: &str = "every_command_of_the_page_about_kind_works";
 const PAGE: &str = "docs/install-kind.md";
 /// The name of the cluster on the page.
 const CLUSTER: &str = "bellows";
@@ -56,8 +56,9 @@ fn page_about_kind_has_its_sections() {
     assert_eq!(sections.len(), 5, "{sections:?}");
 }
 
+/// Requirement: N47
 #[tokio::test]
-async fn n47_every_command_of_the_page_about_kind_works() {
+async fn every_command_of_the_page_about_kind_works() {
     if let Some(what) = missing() {
         let reason = format!("{what} is not there or does not answer");
         return skip(NAME, Missing::Kind, &reason);

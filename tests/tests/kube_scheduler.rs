@@ -209,11 +209,11 @@ impl World {
     }
 }
 
-/// N06: two nodes take one VM of 3 CPUs each although its pod requests nothing; the third waits and
+/// Requirement: N06. N06: two nodes take one VM of 3 CPUs each although its pod requests nothing; the third waits and
 /// says why in the words of the deployed plugin, and goes where room appears.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n06_a_full_node_sends_pods_to_the_other_and_then_they_wait() {
-    let test = "n06_a_full_node_sends_pods_to_the_other_and_then_they_wait";
+async fn a_full_node_sends_pods_to_the_other_and_then_they_wait() {
+    let test = "a_full_node_sends_pods_to_the_other_and_then_they_wait";
     let Some(programs) = cluster_or_skip(test) else {
         return;
     };
@@ -250,11 +250,11 @@ async fn n06_a_full_node_sends_pods_to_the_other_and_then_they_wait() {
     }
 }
 
-/// N16: whichever of the pair dies, pods that come meanwhile wait and are bound after, and no node
+/// Requirement: N16. N16: whichever of the pair dies, pods that come meanwhile wait and are bound after, and no node
 /// carries more than it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n16_either_of_the_pair_is_killed_and_placing_goes_on() {
-    let test = "n16_either_of_the_pair_is_killed_and_placing_goes_on";
+async fn either_of_the_pair_is_killed_and_placing_goes_on() {
+    let test = "either_of_the_pair_is_killed_and_placing_goes_on";
     let Some(programs) = cluster_or_skip(test) else {
         return;
     };
@@ -287,13 +287,13 @@ async fn n16_either_of_the_pair_is_killed_and_placing_goes_on() {
     }
 }
 
-/// A pod of a higher priority takes the place of lower ones: kube-scheduler finds the victim that
+/// Requirement: N06. A pod of a higher priority takes the place of lower ones: kube-scheduler finds the victim that
 /// its own rules know of, our process adds the VM that has to go as well by its count, and nobody
 /// is bound before both have gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n06_a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs() {
+async fn a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs() {
     let test =
-        "n06_a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs";
+        "a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs";
     let Some(programs) = cluster_or_skip(test) else {
         return;
     };
@@ -328,11 +328,11 @@ async fn n06_a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_t
     assert_eq!(vital.metadata.deletion_timestamp, None);
 }
 
-/// N08: a permit and a binding rest on one ledger, also between two processes: what was granted is
+/// Requirement: N08. N08: a permit and a binding rest on one ledger, also between two processes: what was granted is
 /// not given to a pod.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n08_room_that_was_granted_is_not_given_to_a_pod() {
-    let test = "n08_room_that_was_granted_is_not_given_to_a_pod";
+async fn room_that_was_granted_is_not_given_to_a_pod() {
+    let test = "room_that_was_granted_is_not_given_to_a_pod";
     let Some(programs) = cluster_or_skip(test) else {
         return;
     };

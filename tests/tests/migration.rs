@@ -157,15 +157,15 @@ async fn wait_failed(site: &Site, migration: &str) -> Value {
     .unwrap()
 }
 
-/// N44: a guest with a database that counts is called off, loses its target, moves with its disk
+/// Requirement: N44. N44: a guest with a database that counts is called off, loses its target, moves with its disk
 /// taken over and with its disk copied, and loses its source; what was plugged and what was written
 /// comes along, and there is one QEMU each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n44_a_guest_with_a_database_moves() {
-    if !guest_or_skip("n44_a_guest_with_a_database_moves") {
+async fn a_guest_with_a_database_moves() {
+    if !guest_or_skip("a_guest_with_a_database_moves") {
         return;
     }
-    retry_known_tcg_bug("n44_a_guest_with_a_database_moves", moves).await;
+    retry_known_tcg_bug("a_guest_with_a_database_moves", moves).await;
 }
 
 async fn moves() {

@@ -59,12 +59,12 @@ async fn boot(site: &Site, slots: u32) -> Guest {
     guest
 }
 
-/// N46, N27, N36: the built image boots with the monitor inside; it serves the gauges; it refuses a
+/// Requirement: N27, N31, N36, N46. N46, N27, N36: the built image boots with the monitor inside; it serves the gauges; it refuses a
 /// shrink by what is in use, with numbers in its reason, and approves it once the memory is free
 /// again; it confirms a growth.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n27_n31_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
-    if !guest_or_skip("n27_n31_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use") {
+async fn the_monitor_in_the_image_refuses_what_is_in_use() {
+    if !guest_or_skip("the_monitor_in_the_image_refuses_what_is_in_use") {
         return;
     }
     let site = Site::fresh().await.unwrap();
@@ -169,12 +169,12 @@ async fn speaks_by_vsock(site: &Site, guest: &Guest) {
     assert!(doors.contains(&format!("vsock:{link}")), "{doors}");
 }
 
-/// N28: on a growth the monitor does its work in the database before it confirms. A stock
+/// Requirement: N28. N28: on a growth the monitor does its work in the database before it confirms. A stock
 /// PostgreSQL has no file cache of its own, so one of its reloadable settings stands for it, as the
 /// monitor's flags allow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n28_the_file_cache_has_grown_when_the_growth_is_confirmed() {
-    if !guest_or_skip("n28_the_file_cache_has_grown_when_the_growth_is_confirmed") {
+async fn the_file_cache_has_grown_when_the_growth_is_confirmed() {
+    if !guest_or_skip("the_file_cache_has_grown_when_the_growth_is_confirmed") {
         return;
     }
     let site = Site::fresh().await.unwrap();
@@ -230,12 +230,12 @@ async fn n28_the_file_cache_has_grown_when_the_growth_is_confirmed() {
     monitor.kill().await.unwrap();
 }
 
-/// N27: with the soft squeeze a group that has more than it may keep is brought down before the
+/// Requirement: N27. N27: with the soft squeeze a group that has more than it may keep is brought down before the
 /// answer, and only then is it yes; and where its memory is used all the time, the estimator finds
 /// out how much of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() {
-    if !guest_or_skip("n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed") {
+async fn memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() {
+    if !guest_or_skip("memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed") {
         return;
     }
     let site = Site::fresh().await.unwrap();

@@ -141,14 +141,16 @@ async fn from_address_to_address(flavour: Flavour, test: &str) {
     scene.held(&[("32769", "three"), ("32770", "two")]).await;
 }
 
+/// Requirement: N17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n17_vms_get_overlay_addresses_on_our_server() {
-    let test = "n17_vms_get_overlay_addresses_on_our_server";
+async fn vms_get_overlay_addresses_on_our_server() {
+    let test = "vms_get_overlay_addresses_on_our_server";
     from_address_to_address(Flavour::Embedded, test).await;
 }
 
+/// Requirement: N17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n17_vms_get_overlay_addresses_on_kubernetes() {
-    let test = "n17_vms_get_overlay_addresses_on_kubernetes";
+async fn vms_get_overlay_addresses_on_kubernetes() {
+    let test = "vms_get_overlay_addresses_on_kubernetes";
     from_address_to_address(Flavour::Kubernetes, test).await;
 }

@@ -289,9 +289,10 @@ fn wreck(node: &Node<'_>) {
     );
 }
 
+/// Requirement: N17
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n17_guests_of_two_nodes_reach_each_other_over_the_overlay() {
-    let test = "n17_guests_of_two_nodes_reach_each_other_over_the_overlay";
+async fn guests_of_two_nodes_reach_each_other_over_the_overlay() {
+    let test = "guests_of_two_nodes_reach_each_other_over_the_overlay";
     let Some((programs, kit)) = nodes_or_skip(test) else {
         return;
     };

@@ -66,9 +66,10 @@ impl<'a> Person<'a> {
     }
 }
 
+/// Requirement: N47
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n47_who_may_view_or_edit_a_namespace_may_so_with_its_vms() {
-    let test = "n47_who_may_view_or_edit_a_namespace_may_so_with_its_vms";
+async fn who_may_view_or_edit_a_namespace_may_so_with_its_vms() {
+    let test = "who_may_view_or_edit_a_namespace_may_so_with_its_vms";
     let Some(programs) = cluster_or_skip(test) else {
         return;
     };

@@ -237,8 +237,9 @@ fn commands(root: &Path, reporter: &mut Reporter<'_>) -> Result<(), BuildError> 
 mod tests {
     use super::*;
 
+    /// Requirement: N46
     #[test]
-    fn n46_users_get_no_password_and_a_shell_that_exists() {
+    fn users_get_no_password_and_a_shell_that_exists() {
         let dir = tempfile::tempdir().unwrap();
         let master = dir.path().join("usr/share/base-passwd");
         fs::create_dir_all(&master).unwrap();
@@ -268,8 +269,9 @@ mod tests {
         assert_eq!(group, "root:*:0:\nsshd:*:111:\n");
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_base_key_ignores_services_but_not_the_database() {
+    fn the_base_key_ignores_services_but_not_the_database() {
         let recipe = Recipe::load("bellows/postgres:15").unwrap();
         let guest = recipe.guest().unwrap().clone();
         let packages = digest::of_bytes(b"packages");

@@ -98,8 +98,9 @@ mod tests {
         bytes
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_only_static_x86_64_programs_go_in() {
+    fn only_static_x86_64_programs_go_in() {
         assert_eq!(check(&elf(&[1, 1, 2])), Ok(()));
         assert!(
             check(&elf(&[1, PT_INTERP]))
@@ -123,8 +124,9 @@ mod tests {
     }
 
     proptest::proptest! {
+        /// Requirement: N46
         #[test]
-        fn n46_no_bytes_make_the_check_panic(
+        fn no_bytes_make_the_check_panic(
             mut bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200),
             is_elf in proptest::bool::ANY,
         ) {
@@ -136,8 +138,9 @@ mod tests {
         }
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_a_missing_program_is_named() {
+    fn a_missing_program_is_named() {
         let error = read_static(Path::new("/nonexistent/neonvmd"))
             .unwrap_err()
             .to_string();

@@ -420,8 +420,9 @@ fn unpack_one(package: &Path, root: &Path, reporter: &mut Reporter<'_>) -> Resul
 mod tests {
     use super::*;
 
+    /// Requirement: N46
     #[test]
-    fn n46_package_names_and_versions_come_from_file_names() {
+    fn package_names_and_versions_come_from_file_names() {
         let read = |file: &str| package_of_file(file).unwrap();
         let (name, version) = read("openssh-server_1%3a9.2p1-2+deb12u10_amd64.deb");
         assert_eq!(
@@ -432,8 +433,9 @@ mod tests {
         assert_eq!(package_of_file("partial"), None);
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_package_key_changes_with_what_decides_the_set() {
+    fn the_package_key_changes_with_what_decides_the_set() {
         let debian = Recipe::load("bellows/postgres:15").unwrap().debian;
         let suite = debian.suites[0].clone();
         let base = key(&debian, &suite);
@@ -451,8 +453,9 @@ mod tests {
         assert_ne!(base, key(&debian, &other));
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_apt_complaints_become_the_right_error() {
+    fn apt_complaints_become_the_right_error() {
         let tail = "E: Unable to locate package postgresql-99";
         assert!(is_resolution_failure(tail));
         assert_eq!(first_complaint(tail), tail);
@@ -464,8 +467,9 @@ mod tests {
         );
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_sources_name_backports_and_security_only_when_asked() {
+    fn sources_name_backports_and_security_only_when_asked() {
         let mirrors = Mirrors {
             main: "http://m/".into(),
             security: Some("http://s/".into()),

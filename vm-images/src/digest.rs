@@ -126,8 +126,9 @@ mod tests {
 
     use super::*;
 
+    /// Requirement: N46
     #[test]
-    fn n46_a_hole_hashes_like_zeros() {
+    fn a_hole_hashes_like_zeros() {
         let dir = tempfile::tempdir().unwrap();
         let (sparse, dense) = (dir.path().join("sparse"), dir.path().join("dense"));
         let mut file = File::create(&sparse).unwrap();
@@ -140,8 +141,9 @@ mod tests {
         assert_eq!(record.sha256, of_bytes(&std::fs::read(&dense).unwrap()));
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_tree_digest_sees_content_mode_and_names_but_no_times() {
+    fn tree_digest_sees_content_mode_and_names_but_no_times() {
         let make = |content: &str, name: &str, mode: u32| {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join(name);

@@ -213,10 +213,11 @@ mod tests {
         fs::read(&image).unwrap()
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_same_tree_gives_the_same_file_system() {
+    fn the_same_tree_gives_the_same_file_system() {
         if crate::tool::find("mke2fs").is_none() {
-            let test = "n46_the_same_tree_gives_the_same_file_system";
+            let test = "the_same_tree_gives_the_same_file_system";
             return skip(test, Missing::Tool, "mke2fs of package e2fsprogs");
         }
         let dir = tempfile::tempdir().unwrap();
@@ -234,8 +235,9 @@ mod tests {
         );
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_what_is_no_file_system_of_ours_is_refused() {
+    fn what_is_no_file_system_of_ours_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         fs::write(&path, vec![0u8; 4096]).unwrap();

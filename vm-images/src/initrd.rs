@@ -131,8 +131,9 @@ mod tests {
         }
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_archive_holds_what_was_put_in_and_is_the_same_twice() {
+    fn the_archive_holds_what_was_put_in_and_is_the_same_twice() {
         let entries = BTreeMap::from([
             ("bin".to_owned(), Entry::Dir),
             ("bin/sh".to_owned(), Entry::Link("busybox".into())),

@@ -191,8 +191,9 @@ fn ram_disk(modules: Vec<Module>, busybox: Vec<u8>) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    /// Requirement: N46
     #[test]
-    fn n46_module_lists_are_read_in_loading_order() {
+    fn module_lists_are_read_in_loading_order() {
         let text =
             "insmod /r/lib/modules/6.1/a.ko \nbuiltin ext4\ninsmod /r/lib/modules/6.1/b.ko x=1\n";
         let expected = ["/r/lib/modules/6.1/a.ko", "/r/lib/modules/6.1/b.ko"].map(PathBuf::from);

@@ -220,8 +220,9 @@ mod tests {
         (uri.to_owned(), suite.to_owned())
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_reads_one_line_sources() {
+    fn reads_one_line_sources() {
         let text = "# deb http://no.example/debian bookworm main\n\
                     deb [arch=amd64 signed-by=/k] http://a.example/debian bookworm main contrib\n\
                     deb-src http://a.example/debian bookworm main\n\
@@ -232,8 +233,9 @@ mod tests {
         );
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_reads_paragraph_sources() {
+    fn reads_paragraph_sources() {
         let text = "Types: deb\nURIs: http://a.example/debian\nSuites: trixie trixie-updates\n\
                     Components: main\n\nTypes: deb-src\nURIs: http://s.example/\nSuites: trixie\n\
                     Components: main\n\nEnabled: no\nTypes: deb\nURIs: http://off.example/\n\
@@ -245,8 +247,9 @@ mod tests {
         assert_eq!(pairs(parse_stanzas(text)), expected);
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_third_party_archives_are_no_mirror() {
+    fn third_party_archives_are_no_mirror() {
         assert!(is_debian_release("bookworm") && is_debian_release("stable"));
         for other in [
             "nodistro",
@@ -259,8 +262,9 @@ mod tests {
         }
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_messages_carry_no_mirror_host() {
+    fn messages_carry_no_mirror_host() {
         let text = "Err:1 http://mirror.example.org/debian bookworm InRelease\n  Could not resolve \
                     'mirror.example.org'\n Could not connect to mirror.example.org:80 (203.0.113.7). - end";
         let clean = without_hosts(text);

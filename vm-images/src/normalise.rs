@@ -133,8 +133,9 @@ pub(crate) fn unpack(
 mod tests {
     use super::*;
 
+    /// Requirement: N46
     #[test]
-    fn n46_a_packed_tree_comes_back_and_its_digest_knows_no_times() {
+    fn a_packed_tree_comes_back_and_its_digest_knows_no_times() {
         let dir = tempfile::tempdir().unwrap();
         let make = |name: &str| {
             let root = dir.path().join(name);
@@ -160,8 +161,9 @@ mod tests {
         assert_eq!(fs::metadata(back.join("d/f")).unwrap().mtime(), EPOCH);
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_a_damaged_layer_is_an_error() {
+    fn a_damaged_layer_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let tar = dir.path().join("x.tar.zst");
         fs::write(&tar, zstd::encode_all(&b"not a tar at all"[..], 1).unwrap()).unwrap();

@@ -61,8 +61,9 @@ fn matches(pattern: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// Requirement: N46
     #[test]
-    fn n46_stars_match_within_one_part() {
+    fn stars_match_within_one_part() {
         for (pattern, name, fits) in [
             ("*.rom", "a.rom", true),
             ("*.rom", "a.roms", false),

@@ -288,8 +288,9 @@ fn bench_sql(scale: u32) -> String {
 mod tests {
     use super::*;
 
+    /// Requirement: N46
     #[test]
-    fn n46_every_account_is_counted_and_sampled() {
+    fn every_account_is_counted_and_sampled() {
         let sql = bench_sql(5);
         assert!(sql.contains("generate_series(1, 500000)"));
         assert!(sql.contains("SET STATISTICS 1667") && sql.contains("SET STATISTICS -1"));
@@ -299,8 +300,9 @@ mod tests {
         assert_eq!(unreproducible(31).len(), 1);
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_settings_are_quoted() {
+    fn settings_are_quoted() {
         let mut recipe = PostgresRecipe {
             version: 15,
             cgroup: "postgres".into(),
@@ -313,8 +315,9 @@ mod tests {
         assert!(text.ends_with("a = 'it''s'\njit = 'off'\n"), "{text}");
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_monitors_role_may_set_what_it_manages_and_nothing_else() {
+    fn the_monitors_role_may_set_what_it_manages_and_nothing_else() {
         let role = RoleRecipe {
             name: "vm_monitor".into(),
             user: "vm-monitor".into(),
@@ -332,8 +335,9 @@ mod tests {
         assert!(!logins(None).contains("vm-monitor"));
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_a_missing_server_is_named() {
+    fn a_missing_server_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let cluster = Cluster {
             root: dir.path(),

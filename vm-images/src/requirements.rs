@@ -89,8 +89,9 @@ pub(crate) fn package_of(program: &str) -> &str {
 mod tests {
     use super::*;
 
+    /// Requirement: N46
     #[test]
-    fn n46_every_requirement_says_what_for_and_where_from() {
+    fn every_requirement_says_what_for_and_where_from() {
         let all = host_requirements();
         assert!(all.iter().any(|r| r.name == "apt-get"));
         for r in all {

@@ -378,8 +378,9 @@ fn parse_version(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_loaders_list_is_read() {
+    fn the_loaders_list_is_read() {
         let path = |line| parse_library(line).map(|p| p.display().to_string());
         assert_eq!(path("\tlinux-vdso.so.1 (0x00007ffd)"), None);
         assert_eq!(
@@ -394,16 +395,18 @@ mod tests {
         assert_eq!(path("\tstatically linked"), None);
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_versions_are_read() {
+    fn versions_are_read() {
         let text = "QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright";
         assert_eq!(parse_version(text).unwrap(), "10.0.2");
         assert_eq!(parse_version("qemu-img version 7.2.1\n").unwrap(), "7.2.1");
         assert_eq!(parse_version("hello"), None);
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_links_are_copied_with_what_they_point_to() {
+    fn links_are_copied_with_what_they_point_to() {
         let dir = tempfile::tempdir().unwrap();
         let (full, root) = (dir.path().join("full"), dir.path().join("root"));
         fs::create_dir_all(full.join("usr/lib/x")).unwrap();
@@ -421,8 +424,9 @@ mod tests {
         );
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_wrapper_uses_nothing_of_the_host() {
+    fn the_wrapper_uses_nothing_of_the_host() {
         let recipe = Recipe::load("bellows/qemu").unwrap();
         let crate::RecipeContent::Runtime(runtime) = recipe.content else {
             panic!("not a runtime")

@@ -282,8 +282,9 @@ mod tests {
         Tool::new("sh", "testing").args(["-c", script])
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_a_failing_program_is_quoted() {
+    fn a_failing_program_is_quoted() {
         let (result, _) = run(|r| shell("echo out; echo 'it is broken' >&2; exit 3").run(r));
         let text = result.unwrap_err().to_string();
         assert!(
@@ -293,23 +294,26 @@ mod tests {
         assert!(text.contains("exit status: 3"), "{text}");
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_a_missing_program_names_its_package() {
+    fn a_missing_program_names_its_package() {
         let (result, _) = run(|r| Tool::new("mke2fs-none", "testing").run(r));
         assert!(
             matches!(result, Err(BuildError::MissingTool { tool, .. }) if tool == "mke2fs-none")
         );
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_a_full_disk_is_its_own_error() {
+    fn a_full_disk_is_its_own_error() {
         let words = "tar: x: Cannot write: No space left on device";
         let (result, _) = run(|r| shell(&format!("echo '{words}' >&2; exit 2")).run(r));
         assert!(matches!(result, Err(BuildError::DiskFull { .. })));
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_a_long_program_reports_while_it_runs() {
+    fn a_long_program_reports_while_it_runs() {
         let (result, reports) = run(|r| shell("sleep 0.9").run(r));
         result.unwrap();
         assert!(reports >= 2, "{reports}");
@@ -318,8 +322,9 @@ mod tests {
         assert!(reports >= 2, "{reports}");
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_output_and_input_of_any_length_pass() {
+    fn output_and_input_of_any_length_pass() {
         let input = vec![b'x'; 1 << 20];
         let mut length = 0;
         let (result, _) = run(|r| {
@@ -333,8 +338,9 @@ mod tests {
         assert!(text.len() < TAIL_BYTES + 200, "{}", text.len());
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_environment_is_clean() {
+    fn the_environment_is_clean() {
         let (text, _) = run(|r| Tool::new("env", "testing").env("EXTRA", "1").output(r));
         let text = text.unwrap();
         let names: Vec<_> = text.lines().filter_map(|l| l.split('=').next()).collect();

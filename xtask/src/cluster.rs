@@ -17,7 +17,7 @@ use crate::progress::{Cargo, Depends};
 use crate::{build, setup, shell};
 
 /// The test of the page about kind, in `tests/tests/install_kind.rs`.
-pub(crate) const KIND_PAGE: &str = "n47_every_command_of_the_page_about_kind_works";
+pub(crate) const KIND_PAGE: &str = "every_command_of_the_page_about_kind_works";
 
 /// The tests that start a cluster of their own.
 const TESTS: [&str; 10] = [

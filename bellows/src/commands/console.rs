@@ -169,8 +169,9 @@ fn until_escape(keys: &[u8]) -> (&[u8], bool) {
 mod tests {
     use super::*;
 
+    /// Requirement: N48
     #[test]
-    fn n48_ctrl_bracket_leaves_and_nothing_after_it_is_sent() {
+    fn ctrl_bracket_leaves_and_nothing_after_it_is_sent() {
         assert_eq!(until_escape(b"ls\r"), (&b"ls\r"[..], false));
         assert_eq!(until_escape(b"ls\x1drm -rf"), (&b"ls"[..], true));
         assert_eq!(until_escape(b""), (&b""[..], false));

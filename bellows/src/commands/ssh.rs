@@ -210,8 +210,9 @@ mod tests {
     use super::*;
     use clap::Parser;
 
+    /// Requirement: N48
     #[test]
-    fn n48_ssh_trusts_the_first_key_of_this_guest_only() {
+    fn ssh_trusts_the_first_key_of_this_guest_only() {
         let cli =
             crate::cli::Cli::try_parse_from(["bellows", "ssh", "pg", "--", "uname", "-r"]).unwrap();
         let crate::cli::Command::Ssh(args) = cli.command else {

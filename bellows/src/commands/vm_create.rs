@@ -288,8 +288,9 @@ mod tests {
         Ok(*args)
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_default_vm_is_an_autoscaled_postgres() {
+    fn the_default_vm_is_an_autoscaled_postgres() {
         let object = object(&parse("pg").unwrap(), true).unwrap();
         insta::assert_snapshot!(serde_json::to_string_pretty(&object).unwrap());
         let vm: protocol::vm::VirtualMachine = serde_json::from_value(object).unwrap();

@@ -195,8 +195,9 @@ mod tests {
     use hyper::http::Method;
     use protocol::trace::{Stage, StageRecord, TraceId};
 
+    /// Requirement: N45
     #[tokio::test]
-    async fn n45_state_resizes_and_shutdown_over_a_private_socket() {
+    async fn state_resizes_and_shutdown_over_a_private_socket() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("admin.sock");
         std::fs::write(&path, "left by a dead process").unwrap();

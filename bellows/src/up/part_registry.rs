@@ -107,8 +107,9 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    /// Requirement: N01
     #[test]
-    fn n01_every_part_reports_ready_on_its_own() {
+    fn every_part_reports_ready_on_its_own() {
         let parts = PartRegistry::default();
         let ready = Arc::new(AtomicBool::new(false));
         let shown = Arc::clone(&ready);

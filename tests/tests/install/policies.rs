@@ -48,9 +48,10 @@ fn closed(policy: &Value, peer: &str, protocol: &str) -> BTreeSet<u64> {
     (1..=65535).filter(is_closed).collect()
 }
 
+/// Requirement: N49
 #[test]
-fn n49_guests_reach_of_their_neighbours_what_guests_serve_and_nothing_of_their_pods() {
-    let test = "n49_guests_reach_of_their_neighbours_what_guests_serve_and_nothing_of_their_pods";
+fn guests_reach_of_their_neighbours_what_guests_serve_and_nothing_of_their_pods() {
+    let test = "guests_reach_of_their_neighbours_what_guests_serve_and_nothing_of_their_pods";
     let Some(kit) = Kit::find(test) else {
         return;
     };

@@ -229,8 +229,9 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
+    /// Requirement: N46
     #[test]
-    fn n46_links_of_an_image_lead_nowhere_else() {
+    fn links_of_an_image_lead_nowhere_else() {
         let dir = tempfile::tempdir().unwrap();
         let (root, outside) = (dir.path().join("root"), dir.path().join("outside"));
         fs::create_dir_all(root.join("usr/lib")).unwrap();
@@ -255,8 +256,9 @@ mod tests {
         assert_eq!(at.text("circle"), None);
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_users_of_an_image_are_found() {
+    fn users_of_an_image_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let at = Root(dir.path());
         at.put(

@@ -206,8 +206,9 @@ fn modules(full: &Path, root: Root<'_>) -> Result<(), BuildError> {
 mod tests {
     use super::*;
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_kits_recipe_is_a_guest_with_programs_of_ours_under_neonvm() {
+    fn the_kits_recipe_is_a_guest_with_programs_of_ours_under_neonvm() {
         let recipe = recipe().unwrap();
         let guest = recipe.guest().unwrap();
         assert!(
@@ -220,8 +221,9 @@ mod tests {
         assert!(guest.postgres.is_none());
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_tools_use_nothing_of_the_image() {
+    fn tools_use_nothing_of_the_image() {
         let text = wrapper("usr/sbin/sshd");
         assert!(
             text.starts_with(

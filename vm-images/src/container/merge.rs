@@ -211,8 +211,9 @@ mod tests {
         Ok(all.into_iter().map(|one| one.what).collect())
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_lines_of_a_merge_are_read() {
+    fn lines_of_a_merge_are_read() {
         let all = parsed(
             "# tools\nUSER root\nRUN set -e \\\n    && adduser vm-monitor \\\n    # with a remark\n    && true\n\
              RUN [\"/bin/x\", \"a b\"]\nENV A=1 B=\"two words\"\nENV C the rest\nWORKDIR /srv\n\
@@ -252,8 +253,9 @@ mod tests {
         assert!(matches!(&all[7], What::Copy { from, .. } if from.len() == 2));
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_what_a_merge_cannot_do_is_said_with_its_line() {
+    fn what_a_merge_cannot_do_is_said_with_its_line() {
         for (text, line, words) in [
             ("\nFROM alpine", 2, "FROM is not supported"),
             ("COPY --from=builder /x /y", 1, "there are no stages"),

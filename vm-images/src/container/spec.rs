@@ -241,8 +241,9 @@ mod tests {
         ImageSpec::parse(Path::new("image.yaml"), text)
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_a_specification_of_every_member_is_read() {
+    fn a_specification_of_every_member_is_read() {
         let spec = parse(
             "commands:\n- {name: cgconfig, user: root, sysvInitAction: sysinit, shell: 'cgconfigparser -l /etc/x'}\n\
              shutdownHook: |\n  su -p postgres -c 'pg_ctl stop'\n\
@@ -256,8 +257,9 @@ mod tests {
         assert!(spec.merge.starts_with("COPY"));
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_every_problem_of_a_specification_is_told_at_once() {
+    fn every_problem_of_a_specification_is_told_at_once() {
         let error = parse(
             "commands:\n- {name: a b, user: '', sysvInitAction: boot, shell: x}\n\
              build: |\n  FROM alpine\n\
@@ -281,8 +283,9 @@ mod tests {
         assert!(matches!(unknown, SpecError::Syntax { .. }), "{unknown}");
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_files_beside_the_specification_are_read() {
+    fn files_beside_the_specification_are_read() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("data"), "content").unwrap();
         let path = dir.path().join("image.yaml");

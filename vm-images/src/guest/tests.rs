@@ -7,8 +7,9 @@ fn guest(name: &str) -> GuestRecipe {
     Recipe::load(name).unwrap().guest().unwrap().clone()
 }
 
+/// Requirement: N46
 #[test]
-fn n46_inittab_starts_everything_and_ends_it_in_order() {
+fn inittab_starts_everything_and_ends_it_in_order() {
     let files = files(&guest("bellows/postgres:15"));
     let expected = "\
 ::sysinit:/usr/lib/bellows/sysinit
@@ -38,8 +39,9 @@ ttyS0::respawn:/sbin/getty -n -L -l /usr/lib/bellows/console 115200 ttyS0 vt100
     }
 }
 
+/// Requirement: N46
 #[test]
-fn n46_the_database_has_its_own_cgroup_and_the_rest_another() {
+fn the_database_has_its_own_cgroup_and_the_rest_another() {
     let files = files(&guest("bellows/postgres:15"));
     assert_eq!(files["etc/bellows/cgroups"], "postgres\nsystem\n");
     assert!(
@@ -57,8 +59,9 @@ fn n46_the_database_has_its_own_cgroup_and_the_rest_another() {
     assert!(!minimal.contains_key("etc/bellows/services/postgres"));
 }
 
+/// Requirement: N46
 #[test]
-fn n46_a_services_words_reach_it_unchanged() {
+fn a_services_words_reach_it_unchanged() {
     let words = [
         "/bin/echo",
         "a b",
@@ -88,8 +91,9 @@ fn n46_a_services_words_reach_it_unchanged() {
     );
 }
 
+/// Requirement: N46
 #[test]
-fn n46_guest_scripts_are_sound_shell() {
+fn guest_scripts_are_sound_shell() {
     let initrd = ("initrd", include_str!("../../guest/initrd-init.sh"));
     for (name, text) in SCRIPTS.iter().copied().chain([initrd]) {
         let dir = tempfile::tempdir().unwrap();
@@ -174,8 +178,9 @@ fn database_takes_sessions_from_outside_by_password_alone() {
     }
 }
 
+/// Requirement: N46
 #[test]
-fn n46_sshd_takes_keys_only_and_follows_links() {
+fn sshd_takes_keys_only_and_follows_links() {
     let config = &files(&guest("bellows/minimal"))["etc/ssh/sshd_config"];
     for line in [
         "AuthorizedKeysFile /mnt/ssh/authorized_keys",
@@ -188,8 +193,9 @@ fn n46_sshd_takes_keys_only_and_follows_links() {
     }
 }
 
+/// Requirement: N46
 #[test]
-fn n46_memory_is_made_movable_before_the_driver_is_loaded() {
+fn memory_is_made_movable_before_the_driver_is_loaded() {
     let script = include_str!("../../guest/sysinit.sh");
     let policy = script.find("online_movable > ").unwrap();
     assert!(policy < script.find("insmod").unwrap());
@@ -233,8 +239,9 @@ fn log_port(names: &[&str], container: bool) -> (String, Option<PathBuf>, u32) {
     (fs::read_to_string(port).unwrap_or_default(), link, mode)
 }
 
+/// Requirement: N46
 #[test]
-fn n46_the_services_log_goes_to_the_hosts_port_which_an_image_of_a_container_has_for_itself() {
+fn the_services_log_goes_to_the_hosts_port_which_an_image_of_a_container_has_for_itself() {
     let link = Some(PathBuf::from("../vport0p1"));
     let ports = ["another", "tech.neon.log.0"];
     let of_services = "of the services\n".to_owned();
@@ -243,8 +250,9 @@ fn n46_the_services_log_goes_to_the_hosts_port_which_an_image_of_a_container_has
     assert_eq!(log_port(&[], false), (String::new(), None, 0));
 }
 
+/// Requirement: N46
 #[test]
-fn n46_files_replace_links_instead_of_following_them() {
+fn files_replace_links_instead_of_following_them() {
     let dir = tempfile::tempdir().unwrap();
     let outside = dir.path().join("outside");
     fs::write(&outside, "untouched").unwrap();

@@ -76,10 +76,10 @@ fn blob(layout: &Path, descriptor: &Value) -> PathBuf {
     path
 }
 
-/// N46: what is written is an OCI layout whose digests hold and whose layers unpack to what went
+/// Requirement: N46. N46: what is written is an OCI layout whose digests hold and whose layers unpack to what went
 /// in.
 #[test]
-fn n46_an_archive_is_a_layout_and_its_layers_unpack() {
+fn an_archive_is_a_layout_and_its_layers_unpack() {
     let dir = tempfile::tempdir().expect("a directory");
     let archive = dir.path().join("image.tar");
     let digest = write(&image(dir.path()), &archive).expect("writes");
@@ -114,9 +114,9 @@ fn n46_an_archive_is_a_layout_and_its_layers_unpack() {
     assert_eq!((mode("tmp"), mode("bin/run")), (0o1777, 0o755));
 }
 
-/// N46: same input, same bytes, whatever the clock says.
+/// Requirement: N46. N46: same input, same bytes, whatever the clock says.
 #[test]
-fn n46_the_same_parts_make_the_same_archive() {
+fn the_same_parts_make_the_same_archive() {
     let dir = tempfile::tempdir().expect("a directory");
     let image = image(dir.path());
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
@@ -135,8 +135,9 @@ fn n46_the_same_parts_make_the_same_archive() {
     assert_ne!(write(&image, &b).expect("writes"), first);
 }
 
+/// Requirement: N46
 #[test]
-fn n46_what_cannot_be_is_refused_and_leaves_no_archive() {
+fn what_cannot_be_is_refused_and_leaves_no_archive() {
     let dir = tempfile::tempdir().expect("a directory");
     let archive = dir.path().join("image.tar");
     let of = |reference: &str, at: &str| OciImage {

@@ -172,8 +172,9 @@ mod tests {
         bytes
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_two_clusters_become_one() {
+    fn two_clusters_become_one() {
         let (mut first, mut second) = (control(1, 100), control(2, 200));
         settle_control(&mut first).unwrap();
         settle_control(&mut second).unwrap();
@@ -188,8 +189,9 @@ mod tests {
         assert_eq!(record_checksum(record), le32(record, RECORD_CRC_AT));
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_an_unknown_or_damaged_cluster_is_refused() {
+    fn an_unknown_or_damaged_cluster_is_refused() {
         let mut bytes = control(1, 1);
         bytes[30] ^= 1;
         assert!(settle_control(&mut bytes).unwrap_err().contains("checksum"));

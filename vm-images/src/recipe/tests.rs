@@ -23,8 +23,9 @@ fn problems(text: &str) -> Vec<String> {
     }
 }
 
+/// Requirement: N46
 #[test]
-fn n46_builtin_recipes_are_sound_and_found_by_name() {
+fn builtin_recipes_are_sound_and_found_by_name() {
     let names: Vec<_> = builtin_recipes().into_iter().map(|r| r.name).collect();
     assert_eq!(
         names,
@@ -35,8 +36,9 @@ fn n46_builtin_recipes_are_sound_and_found_by_name() {
     }
 }
 
+/// Requirement: N46
 #[test]
-fn n46_the_postgres_recipe_is_what_the_other_parts_rely_on() {
+fn the_postgres_recipe_is_what_the_other_parts_rely_on() {
     let recipe = Recipe::load("bellows/postgres:15").unwrap();
     let guest = recipe.guest().unwrap();
     let ports: BTreeMap<_, _> = guest
@@ -75,8 +77,9 @@ fn n46_the_postgres_recipe_is_what_the_other_parts_rely_on() {
     assert_eq!(binaries, ["vm-monitor", "neonvmd"]);
 }
 
+/// Requirement: N46
 #[test]
-fn n46_a_small_recipe_gets_its_defaults() {
+fn a_small_recipe_gets_its_defaults() {
     let recipe = Recipe::parse("test", GOOD).unwrap();
     let guest = recipe.guest().unwrap();
     assert_eq!(
@@ -87,8 +90,9 @@ fn n46_a_small_recipe_gets_its_defaults() {
     assert_eq!(recipe.sha256, crate::digest::of_bytes(GOOD.as_bytes()));
 }
 
+/// Requirement: N46
 #[test]
-fn n46_every_problem_is_reported_at_once() {
+fn every_problem_is_reported_at_once() {
     let text = GOOD
         .replace("disk_mib = 256", "disk_mib = 3\nsize = 1")
         .replace("me/thing:1", "Me//thing")
@@ -111,8 +115,9 @@ fn n46_every_problem_is_reported_at_once() {
     assert_eq!(found.len(), 7, "{found:#?}");
 }
 
+/// Requirement: N46
 #[test]
-fn n46_services_need_known_users_absolute_programs_and_their_own_names() {
+fn services_need_known_users_absolute_programs_and_their_own_names() {
     let text = format!(
         "{GOOD}\n[[guest.services]]\nname = \"a\"\ncommand = [\"run\"]\n\
          [[guest.services]]\nname = \"a\"\ncommand = [\"/run\"]\nuser = \"ghost\"\n"
@@ -129,8 +134,9 @@ fn n46_services_need_known_users_absolute_programs_and_their_own_names() {
     assert!(found.contains("guest.services has \"a\" twice"), "{found}");
 }
 
+/// Requirement: N46
 #[test]
-fn n46_a_recipe_builds_exactly_one_thing() {
+fn a_recipe_builds_exactly_one_thing() {
     let none = GOOD.split("[guest]").next().unwrap();
     assert!(
         problems(none)
@@ -146,8 +152,9 @@ fn n46_a_recipe_builds_exactly_one_thing() {
     );
 }
 
+/// Requirement: N46
 #[test]
-fn n46_paths_cannot_leave_the_tree() {
+fn paths_cannot_leave_the_tree() {
     for bad in ["/etc", "../x", "a//b", "a/./b"] {
         let text = format!("prune = [{bad:?}]\n{GOOD}");
         assert!(problems(&text).join("").contains("prune is"), "{bad}");
@@ -157,8 +164,9 @@ fn n46_paths_cannot_leave_the_tree() {
     }
 }
 
+/// Requirement: N46
 #[test]
-fn n46_unknown_names_and_bad_toml_say_so() {
+fn unknown_names_and_bad_toml_say_so() {
     let error = Recipe::load("bellows/postgres:99").unwrap_err().to_string();
     assert!(error.contains("bellows/postgres:15"), "{error}");
     let error = Recipe::parse("file.toml", "a = [").unwrap_err().to_string();
@@ -168,8 +176,9 @@ fn n46_unknown_names_and_bad_toml_say_so() {
     );
 }
 
+/// Requirement: N46
 #[test]
-fn n46_the_host_release_wins_else_the_last() {
+fn the_host_release_wins_else_the_last() {
     let mut debian = Recipe::load("bellows/qemu").unwrap().debian;
     debian.suites.insert(
         0,
@@ -198,10 +207,10 @@ fn qemu_image_takes_its_programs_from_debian_13_on_every_host() {
 }
 
 proptest::proptest! {
-    /// A recipe somebody damaged is refused with words, never with a panic, and a refusal names a
+    /// Requirement: N46. A recipe somebody damaged is refused with words, never with a panic, and a refusal names a
     /// problem.
     #[test]
-    fn n46_a_damaged_recipe_is_refused_in_words(
+    fn a_damaged_recipe_is_refused_in_words(
         number in 0..BUILTIN.len(),
         at in 0usize..4096,
         cut in 0usize..64,
@@ -218,9 +227,9 @@ proptest::proptest! {
         }
     }
 
-    /// Whatever is an image's name is a path inside the cache.
+    /// Requirement: N46. Whatever is an image's name is a path inside the cache.
     #[test]
-    fn n46_an_image_name_is_a_safe_path(name in "[a-z0-9./:_-]{1,24}") {
+    fn an_image_name_is_a_safe_path(name in "[a-z0-9./:_-]{1,24}") {
         if is_image_name(&name) {
             let path = Path::new("refs").join(&name);
             let safe = path.components().all(|c| matches!(c, std::path::Component::Normal(_)));

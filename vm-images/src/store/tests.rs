@@ -60,8 +60,9 @@ fn publish(store: &Store, name: &str, content: &str) -> Image {
         .unwrap()
 }
 
+/// Requirement: N46
 #[test]
-fn n46_a_published_image_is_found_by_name_and_digest() {
+fn a_published_image_is_found_by_name_and_digest() {
     let (_dir, store) = store();
     assert!(store.resolve("bellows/thing:1").unwrap().is_none());
     let image = publish(&store, "bellows/thing:1", "content");
@@ -80,8 +81,9 @@ fn n46_a_published_image_is_found_by_name_and_digest() {
     store.verify(&image).unwrap();
 }
 
+/// Requirement: N46
 #[test]
-fn n46_same_content_same_digest_other_content_other_digest() {
+fn same_content_same_digest_other_content_other_digest() {
     let (_dir, store) = store();
     let first = publish(&store, "a", "content");
     assert_eq!(publish(&store, "a", "content").digest, first.digest);
@@ -94,8 +96,9 @@ fn n46_same_content_same_digest_other_content_other_digest() {
     );
 }
 
+/// Requirement: N46
 #[test]
-fn n46_an_unchanged_image_is_not_built_again() {
+fn an_unchanged_image_is_not_built_again() {
     let (_dir, store) = store();
     let (old, new) = (digest::of_bytes(b"one"), digest::of_bytes(b"two"));
     assert!(store.current("a", &old).is_none());
@@ -114,8 +117,9 @@ fn n46_an_unchanged_image_is_not_built_again() {
     assert!(store.current("a", &new).is_none());
 }
 
+/// Requirement: N46
 #[test]
-fn n46_collection_keeps_what_is_named_or_in_use() {
+fn collection_keeps_what_is_named_or_in_use() {
     let (_dir, store) = store();
     let old = publish(&store, "a", "one");
     let used = publish(&store, "a", "two");
@@ -133,8 +137,9 @@ fn n46_collection_keeps_what_is_named_or_in_use() {
     );
 }
 
+/// Requirement: N46
 #[test]
-fn n46_a_forgotten_image_and_its_layers_go_with_the_next_collection() {
+fn a_forgotten_image_and_its_layers_go_with_the_next_collection() {
     let (_dir, store) = store();
     let image = publish(&store, "a/b:1", "one");
     let kept = publish(&store, "c", "two");
@@ -167,8 +172,9 @@ fn n46_a_forgotten_image_and_its_layers_go_with_the_next_collection() {
     assert_eq!(store.resolve("c").unwrap(), Some(kept));
 }
 
+/// Requirement: N46
 #[test]
-fn n46_damage_is_named_and_repaired_by_the_next_build() {
+fn damage_is_named_and_repaired_by_the_next_build() {
     let (_dir, store) = store();
     let image = publish(&store, "a", "content");
     fs::write(image.path("disk"), "CONTENT").unwrap();
@@ -196,8 +202,9 @@ fn n46_damage_is_named_and_repaired_by_the_next_build() {
     );
 }
 
+/// Requirement: N46
 #[test]
-fn n46_a_truncated_reference_is_an_error_not_an_absent_image() {
+fn a_truncated_reference_is_an_error_not_an_absent_image() {
     let (_dir, store) = store();
     publish(&store, "a", "content");
     fs::write(store.root().join("refs/a"), "0123").unwrap();
@@ -213,8 +220,9 @@ fn n46_a_truncated_reference_is_an_error_not_an_absent_image() {
     assert!(store.resolve("a/b/c").unwrap().is_none());
 }
 
+/// Requirement: N46
 #[test]
-fn n46_layers_are_found_by_key_and_replaced() {
+fn layers_are_found_by_key_and_replaced() {
     let (_dir, store) = store();
     let make = |key: &Digest, content: &str| {
         let guard = silent(|r| store.lock(r)).unwrap();
@@ -249,8 +257,9 @@ fn n46_layers_are_found_by_key_and_replaced() {
     );
 }
 
+/// Requirement: N46
 #[test]
-fn n46_two_builders_wait_for_each_other_and_say_so() {
+fn two_builders_wait_for_each_other_and_say_so() {
     let (_dir, store) = store();
     let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let guard = silent(|r| store.lock(r)).unwrap();
@@ -272,9 +281,9 @@ fn n46_two_builders_wait_for_each_other_and_say_so() {
     assert_eq!(most.load(Ordering::SeqCst), 1);
 }
 
-/// The child of the next test: takes the lock, begins a build and waits to be killed.
+/// Requirement: N46. The child of the next test: takes the lock, begins a build and waits to be killed.
 #[test]
-fn n46_child_begins_a_build() {
+fn child_begins_a_build() {
     let Ok(dir) = std::env::var("N46_STORE") else {
         return;
     };
@@ -286,14 +295,15 @@ fn n46_child_begins_a_build() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
+/// Requirement: N46
 #[test]
-fn n46_a_builder_killed_in_the_middle_leaves_nothing() {
+fn a_builder_killed_in_the_middle_leaves_nothing() {
     let (_dir, store) = store();
     let before = publish(&store, "a", "content");
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "store::tests::n46_child_begins_a_build",
+            "store::tests::child_begins_a_build",
             "--nocapture",
         ])
         .env("N46_STORE", store.root())
@@ -321,8 +331,9 @@ fn n46_a_builder_killed_in_the_middle_leaves_nothing() {
     assert_eq!(fs::read_dir(store.root().join("tmp")).unwrap().count(), 0);
 }
 
+/// Requirement: N46
 #[test]
-fn n46_the_default_place_follows_the_environment() {
+fn the_default_place_follows_the_environment() {
     let place = |xdg, home| Store::default_dir(xdg, home).display().to_string();
     assert_eq!(place(Some("/c"), Some("/home/me")), "/c/bellows/store");
     assert_eq!(

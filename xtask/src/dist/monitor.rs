@@ -78,10 +78,11 @@ mod tests {
         shell::output(Command::new("dpkg-deb").arg(what).arg(package)).expect("it reads")
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_package_has_what_the_unit_starts_and_is_the_same_each_time() {
+    fn the_package_has_what_the_unit_starts_and_is_the_same_each_time() {
         if !shell::on_path("dpkg-deb") {
-            let test = "n46_the_package_has_what_the_unit_starts_and_is_the_same_each_time";
+            let test = "the_package_has_what_the_unit_starts_and_is_the_same_each_time";
             return skip(test, Missing::Tool, "dpkg-deb");
         }
         let folder = tempfile::tempdir().expect("a folder");
@@ -156,8 +157,9 @@ mod tests {
         assert!(!analyze(&open, shut).0, "it would find nothing");
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_the_packages_scripts_are_sound_shell() {
+    fn the_packages_scripts_are_sound_shell() {
         for name in ["postinst", "prerm", "postrm"] {
             let path = shell::root().join("vm-monitor/dist/debian").join(name);
             let status = Command::new("sh").arg("-n").arg(&path).status();

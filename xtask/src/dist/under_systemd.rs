@@ -12,7 +12,7 @@ use crate::cluster::rootfs::SYSTEMD;
 use crate::cluster::store;
 use crate::shell;
 
-const TEST: &str = "n46_the_package_runs_under_systemd";
+const TEST: &str = "the_package_runs_under_systemd";
 /// Longest life of the guest. It needs 12 s on a machine of its own.
 const PATIENCE_S: &str = "300";
 
@@ -138,11 +138,11 @@ fn boot(parts: &Parts, disk: &Path, folder: &Path) -> String {
     said
 }
 
-/// N46: the package installs, the unit starts under a running systemd with the one capability and
+/// Requirement: N46. N46: the package installs, the unit starts under a running systemd with the one capability and
 /// the shut doors it asks for, the monitor arms its triggers all the same, and is there again after
 /// `kill -9`.
 #[test]
-fn n46_the_package_runs_under_systemd() {
+fn the_package_runs_under_systemd() {
     if !shell::is_root() {
         return skip(TEST, Missing::Root, "a package is installed into a folder");
     }

@@ -8,8 +8,9 @@ fn guest() -> GuestRecipe {
     kit::recipe().unwrap().guest().unwrap().clone()
 }
 
+/// Requirement: N46
 #[test]
-fn n46_no_script_of_a_container_images_guest_needs_the_images_shell_or_places_of_ours() {
+fn no_script_of_a_container_images_guest_needs_the_images_shell_or_places_of_ours() {
     for (path, text) in scripts(&guest()) {
         assert!(path.starts_with("neonvm/"), "{path}");
         assert!(
@@ -32,8 +33,9 @@ fn n46_no_script_of_a_container_images_guest_needs_the_images_shell_or_places_of
     }
 }
 
+/// Requirement: N46
 #[test]
-fn n46_what_the_image_runs_is_told_to_the_guest() {
+fn what_the_image_runs_is_told_to_the_guest() {
     let dir = tempfile::tempdir().unwrap();
     let root = Root(dir.path());
     root.put(
@@ -73,8 +75,9 @@ fn n46_what_the_image_runs_is_told_to_the_guest() {
     assert!(program(root, &nobody).is_err());
 }
 
+/// Requirement: N46
 #[test]
-fn n46_users_are_added_where_they_are_missing() {
+fn users_are_added_where_they_are_missing() {
     let dir = tempfile::tempdir().unwrap();
     let root = Root(dir.path());
     root.put(
@@ -109,10 +112,11 @@ fn n46_users_are_added_where_they_are_missing() {
     );
 }
 
+/// Requirement: N46
 #[test]
-fn n46_lines_of_a_specification_change_the_image() {
+fn lines_of_a_specification_change_the_image() {
     if !nix::unistd::geteuid().is_root() {
-        let test = "n46_lines_of_a_specification_change_the_image";
+        let test = "lines_of_a_specification_change_the_image";
         return skip(test, Missing::Root, "files of other owners");
     }
     let dir = tempfile::tempdir().unwrap();

@@ -49,8 +49,9 @@ fn set_index(layout: &Path, index: &Value) {
     fs::write(layout.join("index.json"), index.to_string()).unwrap();
 }
 
+/// Requirement: N46
 #[test]
-fn n46_an_archive_and_its_directory_are_the_same_image() {
+fn an_archive_and_its_directory_are_the_same_image() {
     let dir = tempfile::tempdir().unwrap();
     let archive = pack(dir.path(), "docker.io/x/y:1");
     let layout = unpack(&archive, dir.path());
@@ -69,8 +70,9 @@ fn n46_an_archive_and_its_directory_are_the_same_image() {
     assert!(error.contains("docker.io/x/y:1"), "{error}");
 }
 
+/// Requirement: N46
 #[test]
-fn n46_the_image_for_this_machine_is_chosen_and_several_are_asked_about() {
+fn the_image_for_this_machine_is_chosen_and_several_are_asked_about() {
     let dir = tempfile::tempdir().unwrap();
     let layout = unpack(&pack(dir.path(), "x:1"), dir.path());
     let one = index(&layout)["manifests"][0].clone();
@@ -115,8 +117,9 @@ fn n46_the_image_for_this_machine_is_chosen_and_several_are_asked_about() {
     ));
 }
 
+/// Requirement: N46
 #[test]
-fn n46_what_is_missing_or_damaged_is_named() {
+fn what_is_missing_or_damaged_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let archive = pack(dir.path(), "x:1");
     let layout = unpack(&archive, dir.path());
@@ -167,8 +170,9 @@ fn n46_what_is_missing_or_damaged_is_named() {
     assert!(Image::open(&packed, None).is_err());
 }
 
+/// Requirement: N46
 #[test]
-fn n46_what_docker_save_writes_is_read() {
+fn what_docker_save_writes_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let layout = unpack(&pack(dir.path(), "x:1"), dir.path());
     let image = Image::open(&layout, None).unwrap();

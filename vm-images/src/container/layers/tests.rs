@@ -40,8 +40,9 @@ fn unpacked(image: &Image, dir: &Path) -> PathBuf {
 /// How the bytes of a layer are put into a blob.
 type Packing = fn(&[u8]) -> Vec<u8>;
 
+/// Requirement: N46
 #[test]
-fn n46_what_is_left_of_the_layers_is_written() {
+fn what_is_left_of_the_layers_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let link = |to: &str, at: &str| Part::Link {
         to: to.to_owned(),
@@ -110,8 +111,9 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
+/// Requirement: N46
 #[test]
-fn n46_layers_may_be_packed_in_three_ways() {
+fn layers_may_be_packed_in_three_ways() {
     let ways: [Packing; 3] = [<[u8]>::to_vec, gzip, |tar| {
         zstd::encode_all(tar, 1).unwrap()
     }];
@@ -122,8 +124,9 @@ fn n46_layers_may_be_packed_in_three_ways() {
     }
 }
 
+/// Requirement: N46
 #[test]
-fn n46_a_layer_that_is_not_what_was_signed_for_is_named() {
+fn a_layer_that_is_not_what_was_signed_for_is_named() {
     let survey = |image: &Image, mib| survey(image, mib, &mut Reporter::new(&mut |_| {}));
     let dir = tempfile::tempdir().unwrap();
     let other = repacked(dir.path(), |tar| {
@@ -169,8 +172,9 @@ fn n46_a_layer_that_is_not_what_was_signed_for_is_named() {
     assert!(survey(&torn, 64).is_err());
 }
 
+/// Requirement: N46
 #[test]
-fn n46_an_image_larger_than_its_disk_is_refused_before_anything_is_written() {
+fn an_image_larger_than_its_disk_is_refused_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let content = "x".repeat(3 << 20);
     let image = image(

@@ -50,8 +50,9 @@ fn read(bytes: &[u8]) -> Result<Vec<(Header, Vec<u8>)>, TarError> {
     Ok(all)
 }
 
+/// Requirement: N46
 #[test]
-fn n46_entries_of_every_kind_are_read() {
+fn entries_of_every_kind_are_read() {
     let mut bytes = entry(b"./dir/", b'5', b"");
     bytes.extend(entry(b"dir/file", b'0', &[7; 700]));
     bytes.extend(entry(b"old/", 0, b""));
@@ -86,8 +87,9 @@ fn n46_entries_of_every_kind_are_read() {
     assert_eq!(all[3].0.link, "dir/file");
 }
 
+/// Requirement: N46
 #[test]
-fn n46_names_longer_than_a_header_come_from_extensions() {
+fn names_longer_than_a_header_come_from_extensions() {
     let long = "d/".repeat(80) + "file";
     let mut bytes = entry(b"././@LongLink", b'L', format!("{long}\0").as_bytes());
     bytes.extend(entry(b"cut", b'0', b"gnu"));
@@ -111,8 +113,9 @@ fn n46_names_longer_than_a_header_come_from_extensions() {
     assert_eq!(all[2].0.path, "a/prefix/x/file");
 }
 
+/// Requirement: N46
 #[test]
-fn n46_what_is_broken_is_named_and_lengths_are_not_trusted() {
+fn what_is_broken_is_named_and_lengths_are_not_trusted() {
     let good = entry(b"file", b'0', b"content");
     let mut flipped = good.clone();
     flipped[3] ^= 1;
@@ -145,8 +148,9 @@ fn n46_what_is_broken_is_named_and_lengths_are_not_trusted() {
     assert!(sparse.to_string().contains("\"s\""), "{sparse}");
 }
 
+/// Requirement: N46
 #[test]
-fn n46_base_256_and_blank_numbers() {
+fn base_256_and_blank_numbers() {
     assert_eq!(number(b"\x80\0\0\0\0\0\x01\0"), Some(256));
     assert_eq!(
         number(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
@@ -160,8 +164,9 @@ fn n46_base_256_and_blank_numbers() {
 }
 
 proptest! {
+    /// Requirement: N46
     #[test]
-    fn n46_any_bytes_are_read_without_harm(
+    fn any_bytes_are_read_without_harm(
         blocks in proptest::collection::vec((any::<[u8; 4]>(), 0usize..9, proptest::collection::vec(any::<u8>(), 0..600)), 0..6),
         cut in 0usize..4096,
     ) {
@@ -171,8 +176,9 @@ proptest! {
         super::super::fuzz::container_archive(&bytes);
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_noise_is_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..2048)) {
+    fn noise_is_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..2048)) {
         super::super::fuzz::container_archive(&bytes);
     }
 }

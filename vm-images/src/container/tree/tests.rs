@@ -39,8 +39,9 @@ fn paths(tree: &Tree) -> Vec<&str> {
 
 use Kind::{Directory as D, Fifo, File as F, HardLink as H, Symlink as S};
 
+/// Requirement: N46
 #[test]
-fn n46_a_layer_adds_replaces_and_takes_away() {
+fn a_layer_adds_replaces_and_takes_away() {
     let all = tree(&[
         &[
             ("etc", D, ""),
@@ -62,8 +63,9 @@ fn n46_a_layer_adds_replaces_and_takes_away() {
     assert_eq!(all.bytes(), 9);
 }
 
+/// Requirement: N46
 #[test]
-fn n46_a_whiteout_leaves_what_its_own_layer_brings() {
+fn a_whiteout_leaves_what_its_own_layer_brings() {
     for second in [
         [("d/.wh.f", F, ""), ("d/f", F, "")],
         [("d/f", F, ""), ("d/.wh.f", F, "")],
@@ -84,8 +86,9 @@ fn n46_a_whiteout_leaves_what_its_own_layer_brings() {
     }
 }
 
+/// Requirement: N46
 #[test]
-fn n46_paths_go_through_links_and_stay_inside() {
+fn paths_go_through_links_and_stay_inside() {
     let all = tree(&[
         &[
             ("usr/lib", D, ""),
@@ -114,8 +117,9 @@ fn n46_paths_go_through_links_and_stay_inside() {
     assert_eq!(paths(&all), ["a", "a/d", "b", "b/c"]);
 }
 
+/// Requirement: N46
 #[test]
-fn n46_hard_links_share_what_they_link() {
+fn hard_links_share_what_they_link() {
     let all = tree(&[
         &[("a", F, ""), ("d/b", H, "a"), ("c", H, "/d/b")],
         &[("a", F, "")],
@@ -134,8 +138,9 @@ fn n46_hard_links_share_what_they_link() {
     }
 }
 
+/// Requirement: N46
 #[test]
-fn n46_what_leads_out_or_nowhere_is_refused_by_name() {
+fn what_leads_out_or_nowhere_is_refused_by_name() {
     for (layer, wanted) in [
         (("../etc/passwd", F, ""), "\"../etc/passwd\" leads out"),
         (("a/../../b", F, ""), "leads out"),
@@ -179,13 +184,15 @@ fn seen(layers: &[BTreeMap<String, bool>], path: &str) -> Option<usize> {
 }
 
 proptest! {
+    /// Requirement: N46
     #[test]
-    fn n46_whatever_the_layers_say_the_tree_is_sound(data in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn whatever_the_layers_say_the_tree_is_sound(data in proptest::collection::vec(any::<u8>(), 0..600)) {
         super::super::fuzz::container_layers(&data);
     }
 
+    /// Requirement: N46
     #[test]
-    fn n46_files_and_whiteouts_are_seen_as_from_above(
+    fn files_and_whiteouts_are_seen_as_from_above(
         layers in proptest::collection::vec(
             proptest::collection::btree_map("[ab]/[cd]/[ef]", any::<bool>(), 0..5), 1..5),
         hidden in proptest::collection::vec((0usize..5, "[ab](/[cd])?"), 0..4),
