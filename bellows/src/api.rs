@@ -1,5 +1,5 @@
-//! The Kubernetes API as the commands need it: list, get, create, delete, wait. Works against the
-//! embedded server and against a cluster.
+//! Requests to the Kubernetes API: list, get, create, patch and delete. They work with the embedded
+//! server and with a cluster's.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use serde_json::Value;
 use crate::fail::{Fail, Outcome};
 use crate::forward::{self, ForwardError, PodPort};
 
-/// How long a connection may take: everything of ours is on this machine.
+/// Longest time to connect. Short, because the embedded server is on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an answer may take.
+/// Longest time for a response.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Path of the VirtualMachine kind.
 const VM_ROOT: &str = "/apis/vm.neon.tech/v1";
@@ -23,24 +23,23 @@ const VM_ROOT: &str = "/apis/vm.neon.tech/v1";
 pub(crate) struct Api {
     client: kube::Client,
     server: String,
-    asked: Asked,
+    owner: ApiOwner,
 }
 
-/// Whose API server is asked. What to do about a failure depends on it.
+/// Owner of the API server. The fix that an error suggests depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// That of `bellows up` on this machine.
+pub(crate) enum ApiOwner {
+    /// The server of `bellows up` on this machine.
     Up,
     Cluster,
 }
 
-/// What can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Vm,
     Migration,
     Pod,
-    /// Node; has no namespace.
+    /// Has no namespace.
     Node,
     Secret,
 }
@@ -56,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// Collection path in a namespace; `None` is all of them.
+    /// Path of the collection in a namespace. `None` selects all namespaces.
     fn collection(self, namespace: Option<&str>) -> String {
         let (root, plural) = match self {
             Self::Vm => (VM_ROOT, "virtualmachines"),
@@ -73,37 +72,39 @@ impl Kind {
 }
 
 impl Api {
-    /// A client from a kubeconfig file. Does not talk yet.
+    /// A client from a kubeconfig file. It opens no connection.
     ///
     /// # Errors
-    /// When the file is not there: 75 (nothing was started), 64 where it is a cluster's; 64 when it
-    /// is not a kubeconfig.
-    pub(crate) async fn connect(kubeconfig: &Path, asked: Asked) -> Outcome<Self> {
+    ///
+    /// 75 if the embedded server's file is missing, 64 if a cluster's is. 64 if the file is no
+    /// kubeconfig.
+    pub(crate) async fn connect(kubeconfig: &Path, owner: ApiOwner) -> Outcome<Self> {
         let shown = kubeconfig.display().to_string();
         if !kubeconfig.exists() {
             let what = format!("{shown} does not exist");
-            return Err(match asked {
-                Asked::Up => Fail::try_again(what)
+            return Err(match owner {
+                ApiOwner::Up => Fail::try_again(what)
                     .rule("bellows up writes it when it starts")
                     .fix("start it: bellows up --detach; or name the right place: --state-dir DIR or --kubeconfig FILE"),
-                Asked::Cluster => Fail::usage(what).fix("name the right one: --kubeconfig FILE"),
+                ApiOwner::Cluster => Fail::usage(what).fix("name the right one: --kubeconfig FILE"),
             });
         }
         let file = Kubeconfig::read_from(kubeconfig).map_err(|error| no_config(&shown, &error))?;
-        Self::by(file, &shown, asked).await
+        Self::by(file, &shown, owner).await
     }
 
-    /// A client by what a kubeconfig says, which is in `shown`. Does not talk yet.
+    /// A client from a kubeconfig. `shown` names the file in errors. It opens no connection.
     ///
     /// # Errors
-    /// 64 when it says too little.
-    pub(crate) async fn by(file: Kubeconfig, shown: &str, asked: Asked) -> Outcome<Self> {
+    ///
+    /// 64 if the kubeconfig is incomplete.
+    pub(crate) async fn by(file: Kubeconfig, shown: &str, owner: ApiOwner) -> Outcome<Self> {
         let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
             .await
             .map_err(|error| no_config(shown, &error))?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
-        // A person waits: a refused connection is to be said at once, not after retries.
+        // A user waits for the command. A refused connection is reported at once, without retries.
         config.default_retry = false;
         if config
             .cluster_url
@@ -117,16 +118,16 @@ impl Api {
         Ok(Self {
             client,
             server,
-            asked,
+            owner,
         })
     }
 
-    /// All objects of a kind; `None` as namespace is all of them.
+    /// Lists the objects of a kind. `None` selects all namespaces.
     pub(crate) async fn list(&self, kind: Kind, namespace: Option<&str>) -> Outcome<Vec<Value>> {
         self.list_by(kind, namespace, "").await
     }
 
-    /// Those of them that `query` asks for: `?labelSelector=…`.
+    /// Lists the objects of a kind that `query` selects, such as `?labelSelector=…`.
     pub(crate) async fn list_by(
         &self,
         kind: Kind,
@@ -144,10 +145,11 @@ impl Api {
         }
     }
 
-    /// One object.
+    /// Reads one object.
     ///
     /// # Errors
-    /// 1 when it does not exist.
+    ///
+    /// 1 if it does not exist.
     pub(crate) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Outcome<Value> {
         let path = format!("{}/{name}", kind.collection(Some(namespace)));
         let shown = shown_name(kind, namespace, name);
@@ -156,7 +158,7 @@ impl Api {
             .map_err(|error| self.explain(kind, &shown, error))
     }
 
-    /// Creates an object; `dry_run` only has it checked and defaulted.
+    /// Creates an object. With `dry_run` the server only checks it and fills in defaults.
     pub(crate) async fn create(
         &self,
         kind: Kind,
@@ -173,7 +175,7 @@ impl Api {
             .map_err(|error| self.explain(kind, &shown, error))
     }
 
-    /// Asks for the deletion of an object.
+    /// Requests the deletion of an object. Returns before the object is gone.
     pub(crate) async fn delete(&self, kind: Kind, namespace: &str, name: &str) -> Outcome<Value> {
         let path = format!("{}/{name}", kind.collection(Some(namespace)));
         let shown = shown_name(kind, namespace, name);
@@ -182,7 +184,7 @@ impl Api {
             .map_err(|error| self.explain(kind, &shown, error))
     }
 
-    /// Changes an object by a merge patch.
+    /// Applies a merge patch to an object.
     pub(crate) async fn merge(
         &self,
         kind: Kind,
@@ -204,19 +206,19 @@ impl Api {
         sent.map_err(|error| self.explain(kind, &shown, error))
     }
 
-    /// What is at a path, whatever it is.
+    /// Reads the JSON at a path of the API.
     pub(crate) async fn read(&self, path: &str) -> Result<Value, kube::Error> {
         self.send(Method::GET, path, None).await
     }
 
-    /// The same where it is no JSON.
+    /// Reads the text at a path of the API.
     pub(crate) async fn text(&self, path: &str) -> Result<String, kube::Error> {
         let request = Request::builder().uri(path).body(Vec::new());
         let request = request.map_err(kube::Error::HttpError)?;
         self.client.request_text(request).await
     }
 
-    /// What is at a path of a pod's port.
+    /// Reads the JSON at a path of a pod's port, through a forwarded port.
     pub(crate) async fn at_port(
         &self,
         port: PodPort<'_>,
@@ -225,12 +227,12 @@ impl Api {
         forward::get(&self.client, port, path).await
     }
 
-    /// Writes to a path, or asks there.
+    /// Posts JSON to a path of the API and returns the response.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, kube::Error> {
         self.send(Method::POST, path, Some(body)).await
     }
 
-    /// Replaces what is at a path.
+    /// Replaces the object at a path of the API.
     pub(crate) async fn put(&self, path: &str, body: &Value) -> Result<Value, kube::Error> {
         self.send(Method::PUT, path, Some(body)).await
     }
@@ -254,18 +256,18 @@ impl Api {
 
     fn explain(&self, kind: Kind, name: &str, error: kube::Error) -> Fail {
         match error {
-            kube::Error::Api(status) => explain_status(kind, name, &status, self.asked),
+            kube::Error::Api(status) => explain_status(kind, name, &status, self.owner),
             kube::Error::SerdeError(error) => {
                 Fail::bug(format!("{} did not answer JSON: {error}", self.server))
             }
             other => {
                 let what = format!("{} does not answer: {}", self.server, innermost(&other));
-                let (rule, fix) = match self.asked {
-                    Asked::Up => (
+                let (rule, fix) = match self.owner {
+                    ApiOwner::Up => (
                         "the commands ask the API server that bellows up runs",
                         "start it: bellows up --detach; see why it stopped: the end of up.log in the state directory",
                     ),
-                    Asked::Cluster => (
+                    ApiOwner::Cluster => (
                         "the commands ask the cluster's API server",
                         "see whether kubectl reaches it: kubectl get nodes; or name another: --kubeconfig FILE",
                     ),
@@ -288,7 +290,7 @@ fn shown_name(kind: Kind, namespace: &str, name: &str) -> String {
     }
 }
 
-fn explain_status(kind: Kind, name: &str, status: &kube::core::Status, asked: Asked) -> Fail {
+fn explain_status(kind: Kind, name: &str, status: &kube::core::Status, owner: ApiOwner) -> Fail {
     let thing = format!("{} {name}", kind.label());
     let thing = thing.trim_end();
     match status.code {
@@ -300,11 +302,11 @@ fn explain_status(kind: Kind, name: &str, status: &kube::core::Status, asked: As
             Fail::not_so(format!("{thing} does not exist"))
                 .fix(format!("see what there is: bellows {list} -A"))
         }
-        // A server without the kind answers so to a list.
+        // The server returns 404 for a list of a kind that it does not serve.
         404 => Fail::missing(format!("the API server does not know {}s", kind.label()))
             .rule("the kinds of vm.neon.tech/v1 must be installed")
             .fix("install them: docs/install-cluster.md; then: kubectl bellows check"),
-        401 | 403 => refused(thing, &status.message, asked),
+        401 | 403 => refused(thing, &status.message, owner),
         409 => Fail::not_so(format!("{thing}: {}", status.message)),
         400 | 422 => {
             let causes: Vec<String> = status
@@ -328,13 +330,13 @@ fn explain_status(kind: Kind, name: &str, status: &kube::core::Status, asked: As
     }
 }
 
-fn refused(thing: &str, message: &str, asked: Asked) -> Fail {
+fn refused(thing: &str, message: &str, owner: ApiOwner) -> Fail {
     let fail = Fail::usage(format!("{thing}: the API server refuses us: {message}"));
-    match asked {
-        Asked::Up => fail
+    match owner {
+        ApiOwner::Up => fail
             .rule("the token in the kubeconfig must be the server's")
             .fix("use the kubeconfig that bellows up wrote: bellows kubeconfig"),
-        Asked::Cluster => fail
+        ApiOwner::Cluster => fail
             .rule("whom the kubeconfig names needs the right")
             .fix("see which you have: kubectl auth can-i --list; ask the cluster's administrator for the one that is missing"),
     }
@@ -372,15 +374,15 @@ mod tests {
             (503, 75),
             (500, 70),
         ] {
-            let fail = explain_status(Kind::Vm, "default/pg", &status(code, "no"), Asked::Up);
+            let fail = explain_status(Kind::Vm, "default/pg", &status(code, "no"), ApiOwner::Up);
             assert_eq!(fail.exit() as u8, exit, "{code}: {fail}");
             assert!(fail.what().contains("VM default/pg"), "{fail}");
         }
-        let fail = explain_status(Kind::Vm, "", &status(404, "no"), Asked::Cluster);
+        let fail = explain_status(Kind::Vm, "", &status(404, "no"), ApiOwner::Cluster);
         assert_eq!(fail.exit() as u8, 69, "a cluster without the kind: {fail}");
-        let fail = explain_status(Kind::Vm, "", &status(403, "no"), Asked::Cluster);
+        let fail = explain_status(Kind::Vm, "", &status(403, "no"), ApiOwner::Cluster);
         assert!(!fail.to_string().contains("bellows up"), "{fail}");
-        let fail = explain_status(Kind::Vm, "default/pg", &status(422, "no"), Asked::Up);
+        let fail = explain_status(Kind::Vm, "default/pg", &status(422, "no"), ApiOwner::Up);
         assert!(
             fail.to_string()
                 .contains("rule: spec.guest.cpus.use: is above max"),
@@ -400,14 +402,14 @@ mod tests {
 
     #[tokio::test]
     async fn no_kubeconfig_says_to_start_first() {
-        for (asked, exit) in [(Asked::Up, 75), (Asked::Cluster, 64)] {
-            let fail = Api::connect(Path::new("/nonexistent/kubeconfig"), asked)
+        for (owner, exit) in [(ApiOwner::Up, 75), (ApiOwner::Cluster, 64)] {
+            let fail = Api::connect(Path::new("/nonexistent/kubeconfig"), owner)
                 .await
                 .map(|_| ())
                 .unwrap_err();
             assert_eq!(fail.exit() as u8, exit);
             let to_start = fail.to_string().contains("bellows up");
-            assert_eq!(to_start, asked == Asked::Up, "{fail}");
+            assert_eq!(to_start, owner == ApiOwner::Up, "{fail}");
         }
     }
 }

@@ -60,7 +60,7 @@ pub(crate) struct VmArgs {
 }
 
 impl VmArgs {
-    /// Namespace and name.
+    /// Namespace and name of the VM.
     pub(crate) fn key(&self) -> (&str, &str) {
         self.vm
             .split_once('/')

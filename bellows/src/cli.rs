@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `bellows`, and the dispatch to its commands.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::fail::Outcome;
 use crate::{check, commands, get, top, up};
 
-/// What `bellows --help` says below the list of commands.
+/// Text of `bellows --help` below the list of commands.
 const AFTER_HELP: &str = "\
 First steps:
   bellows check                      what this machine lacks, each with its fix
@@ -95,18 +95,18 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether it needs every core: only `up` serves others.
+    /// Whether the command needs a runtime with several threads. Only `up` does.
     fn is_server(&self) -> bool {
         matches!(self, Self::Up(_))
     }
 }
 
-/// Runs a command to its end; the code is 0 unless the command passes on another program's.
+/// Runs a command. The exit code is 0 unless the command passes on another program's.
 pub(crate) fn run(cli: Cli) -> Outcome<ExitCode> {
     let context = Context::new(cli.global);
     let done = |()| ExitCode::SUCCESS;
     match cli.command {
-        // These become another program or need no runtime of ours.
+        // These commands replace the process or need no runtime.
         Command::Runner(args) => commands::runner::run(&args),
         Command::Kubectl(args) => commands::kubectl::run(&context, &args).map(done),
         Command::Kubeconfig => commands::kubectl::print_path(&context).map(done),
@@ -125,7 +125,7 @@ pub(crate) fn run(cli: Cli) -> Outcome<ExitCode> {
         command => {
             let runtime = crate::context::runtime(command.is_server())?;
             let outcome = runtime.block_on(dispatch(context, command));
-            // A thread that waits for a key or a file must not hold the process.
+            // A thread that waits for a key or a file must not delay the exit.
             runtime.shutdown_background();
             outcome
         }

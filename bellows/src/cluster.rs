@@ -1,4 +1,5 @@
-//! The parts of a cluster, asked through its API server: what the admin socket is on one machine.
+//! State of the components of a cluster, through forwarded ports of their pods. On one machine the
+//! admin socket serves it.
 
 use futures::StreamExt as _;
 use serde_json::{Value, json};
@@ -8,37 +9,36 @@ use crate::fail::{Fail, Outcome};
 use crate::forward::{ForwardError, PodPort};
 use crate::view::node::wait_of;
 
-/// Parts asked at the same time: a cluster has an agent on each node.
+/// Components that are queried concurrently. A cluster has an agent on each node.
 const AT_ONCE: usize = 16;
-/// Agents named in one line.
+/// Agents that an error names.
 const NAMED: usize = 3;
 
-/// A part of ours as it is deployed.
+/// A component as it is deployed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// The label `name` of its pods, and its service account.
+    /// Label `name` of its pods, and name of its service account.
     pub(crate) name: &'static str,
-    /// Port of its metrics and state.
+    /// Port that serves its metrics and its state.
     port: u16,
 }
 
-/// One on each node.
+/// Runs on each node.
 pub(crate) const AGENT: Part = Part {
     name: "autoscaler-agent",
     port: 9100,
 };
-/// One of several leads.
+/// Several run, one of them leads.
 pub(crate) const SCHEDULER: Part = Part {
     name: "autoscale-scheduler",
     port: 9100,
 };
-/// One of several leads.
+/// Several run, one of them leads.
 pub(crate) const CONTROLLER: Part = Part {
     name: "neonvm-controller",
     port: 7778,
 };
 
-/// Whether a pod is ready.
 pub(crate) fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
@@ -46,13 +46,13 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
 }
 
 impl Part {
-    /// Its pods, in all namespaces.
+    /// Pods of the component in all namespaces.
     pub(crate) async fn pods(self, api: &Api) -> Outcome<Vec<Value>> {
         let query = format!("?labelSelector=name%3D{}", self.name);
         api.list_by(Kind::Pod, None, &query).await
     }
 
-    /// What one of its pods says of itself.
+    /// State of the component in one pod.
     async fn state(self, api: &Api, pod: &Value) -> Outcome<Value> {
         let text = |key: &str| pod["metadata"][key].as_str().unwrap_or_default().to_owned();
         let (namespace, name) = (text("namespace"), text("name"));
@@ -66,10 +66,11 @@ impl Part {
     }
 }
 
-/// The dumps of all agents as one; of one node's alone if that is given.
+/// Joins the dumps of all agents, or reads the dump of one node's agent.
 ///
 /// # Errors
-/// When no agent is there, or none of them answers.
+///
+/// If no agent is ready, or none of them answers.
 pub(crate) async fn agents(api: &Api, node: Option<&str>) -> Outcome<Value> {
     let pods = AGENT.pods(api).await?;
     let ours = pods.iter().filter(|pod| {
@@ -97,13 +98,13 @@ pub(crate) async fn agents(api: &Api, node: Option<&str>) -> Outcome<Value> {
         }
     }
     match problem {
-        // What the others say is worth something without it.
+        // One answer is enough. The errors of the other agents are dropped.
         Some(fail) if !has_answer => Err(fail),
         _ => Ok(json!({"pods": entries})),
     }
 }
 
-/// What the scheduler that leads says of itself; `null` where it cannot be asked.
+/// State of the leading scheduler. `null` if no scheduler answers.
 pub(crate) async fn scheduler(api: &Api) -> Value {
     let pods = SCHEDULER.pods(api).await.unwrap_or_default();
     for pod in pods.iter().filter(|pod| is_ready(pod)) {
@@ -114,7 +115,7 @@ pub(crate) async fn scheduler(api: &Api) -> Value {
     Value::Null
 }
 
-/// Why no agent can be asked, by the pods of all agents.
+/// The error if no agent is ready. It names the agents that are not.
 fn none_ready(agents: &[Value], node: Option<&str>) -> Fail {
     let place = node.map_or_else(String::new, |node| format!(" on node {node}"));
     let here = |pod: &&Value| node.is_none_or(|node| pod["spec"]["nodeName"] == node);
@@ -147,7 +148,7 @@ fn state_of(pod: &Value) -> String {
     )
 }
 
-/// Why a pod's state is not there.
+/// The error if a pod's state cannot be read.
 fn unasked(at: PodPort<'_>, error: &ForwardError) -> Fail {
     let PodPort { namespace, pod, .. } = at;
     let name = format!("pod {namespace}/{pod}");

@@ -1,11 +1,11 @@
-//! What every command has at hand: where the instance is, how to reach it, how to print.
+//! Context of every command: the instance, its clients, and how to print.
 
 use std::path::PathBuf;
 
 use hyper::http::Method;
 use serde_json::Value;
 
-use crate::api::{Api, Asked};
+use crate::api::{Api, ApiOwner};
 use crate::args::Global;
 use crate::cluster;
 use crate::decision::{self, Decisions};
@@ -16,10 +16,10 @@ use crate::plugin;
 use crate::terminal::Paint;
 use crate::unix_http::{self, UnixHttpError};
 
-/// Threads of a command that only asks.
+/// Worker threads of `bellows up`.
 const WORKERS_UP: usize = 4;
 
-/// A runtime: one thread to ask, several to serve.
+/// A runtime with one thread for a client, with several for a server.
 pub(crate) fn runtime(is_server: bool) -> Outcome<tokio::runtime::Runtime> {
     let mut builder = if is_server {
         tokio::runtime::Builder::new_multi_thread()
@@ -35,35 +35,33 @@ pub(crate) fn runtime(is_server: bool) -> Outcome<tokio::runtime::Runtime> {
         .map_err(|error| Fail::bug(format!("the runtime does not start: {error}")))
 }
 
-/// The flags of every command, made useful.
+/// The global flags, and what follows from them.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
     global: Global,
 }
 
 impl Context {
-    /// From the flags.
     pub(crate) fn new(global: Global) -> Self {
         Self { global }
     }
 
-    /// The state directory.
     pub(crate) fn state(&self) -> Outcome<StateDir> {
         StateDir::choose(self.global.state_dir.as_deref())
     }
 
-    /// Colours on standard output.
+    /// Colours for standard output.
     pub(crate) fn paint(&self) -> Paint {
         Paint::stdout(self.global.color)
     }
 
-    /// Colours on standard error.
+    /// Colours for standard error.
     pub(crate) fn paint_err(&self) -> Paint {
         Paint::stderr(self.global.color)
     }
 
-    /// The kubeconfig: the flag's, else the state directory's. As a plugin (`kubectl bellows`)
-    /// those that kubectl reads, as `KUBECONFIG` names them.
+    /// The kubeconfig of the flag, else of the state directory. As a plugin (`kubectl bellows`),
+    /// the files that kubectl reads.
     pub(crate) fn kubeconfig(&self) -> Outcome<PathBuf> {
         if let Some(path) = &self.global.kubeconfig {
             return Ok(path.clone());
@@ -77,9 +75,8 @@ impl Context {
         Ok(self.state()?.kubeconfig())
     }
 
-    /// Whether a cluster is asked: by the plugin, or by a kubeconfig that is not the one of our own
-    /// state directory. Then the parts are in its pods, and what runs on this machine has nothing
-    /// to say.
+    /// Whether the commands address a cluster: as a plugin, or with a kubeconfig other than the
+    /// state directory's. The components are then in pods, and this machine's instance is not used.
     pub(crate) fn asks_cluster(&self) -> bool {
         match &self.global.kubeconfig {
             Some(path) => !self.state().is_ok_and(|state| state.kubeconfig() == *path),
@@ -87,10 +84,11 @@ impl Context {
         }
     }
 
-    /// The agents' last decisions about all VMs. One machine has none without `bellows up`.
+    /// The agents' last decisions about all VMs. Empty on one machine if `bellows up` does not run.
     ///
     /// # Errors
-    /// When no agent of a cluster can be asked.
+    ///
+    /// If no agent of a cluster answers.
     pub(crate) async fn decisions(&self) -> Outcome<Decisions> {
         if self.asks_cluster() {
             let dump = cluster::agents(&self.api().await?, None).await?;
@@ -102,21 +100,22 @@ impl Context {
 
     /// A client of the API server.
     pub(crate) async fn api(&self) -> Outcome<Api> {
-        let asked = if self.asks_cluster() {
-            Asked::Cluster
+        let owner = if self.asks_cluster() {
+            ApiOwner::Cluster
         } else {
-            Asked::Up
+            ApiOwner::Up
         };
-        if self.global.kubeconfig.is_none() && asked == Asked::Cluster {
-            return Api::by(plugin::config()?, "kubectl's configuration", asked).await;
+        if self.global.kubeconfig.is_none() && owner == ApiOwner::Cluster {
+            return Api::by(plugin::config()?, "kubectl's configuration", owner).await;
         }
-        Api::connect(&self.kubeconfig()?, asked).await
+        Api::connect(&self.kubeconfig()?, owner).await
     }
 
-    /// Asks the admin API.
+    /// Sends a request to the admin API.
     ///
     /// # Errors
-    /// 75 when no `bellows up` runs on the state directory.
+    ///
+    /// 75 if no `bellows up` runs on the state directory.
     pub(crate) async fn admin(
         &self,
         method: Method,
@@ -129,8 +128,8 @@ impl Context {
             .map_err(|error| explain(&state, &error))
     }
 
-    /// Asks the admin API for something that is only an addition: `null` when there is no answer,
-    /// for example because the kubeconfig is a cluster's.
+    /// Reads optional data from the admin API. `null` if it does not answer, or if a cluster is
+    /// addressed.
     pub(crate) async fn admin_if_there(&self, route: &str) -> Value {
         let Ok(state) = self.state() else {
             return Value::Null;

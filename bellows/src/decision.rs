@@ -1,4 +1,4 @@
-//! The agent's last decision about a VM, as data and in words.
+//! The agent's last decision about a VM, as data and as text.
 
 use std::collections::BTreeMap;
 
@@ -8,62 +8,63 @@ use serde_json::Value;
 
 use crate::view::units::{cores, memory};
 
-/// A decision, with the names the agent uses in its dump.
+/// A decision, as the agent's dump spells it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Decision {
-    /// When it was made, RFC 3339. It stands as long as target, reason and bounds stay the same.
+    /// Time of the decision, RFC 3339. A decision stays the same while target, reason and bounds
+    /// do.
     #[serde(default)]
     pub(crate) at: Option<String>,
-    /// What the VM had.
+    /// Size of the VM at the time.
     pub(crate) current: Resources,
-    /// What it should have.
+    /// Size that the agent wants.
     pub(crate) target: Resources,
-    /// What the metrics alone ask for, compute units.
+    /// Compute units that the metrics ask for, without bounds.
     pub(crate) goal_units: u32,
     pub(crate) reason: String,
-    /// Who asked for how many compute units.
+    /// Compute units that each signal asks for.
     #[serde(default)]
     pub(crate) votes: Votes,
-    /// What stands between the goal and the size.
+    /// Bounds that keep the target from the goal.
     #[serde(default)]
     pub(crate) bounded_by: Vec<String>,
-    /// Whether all metrics were known and fresh.
+    /// Whether all metrics were present and fresh.
     #[serde(default)]
     pub(crate) has_all_metrics: bool,
-    /// The permit held, if any.
+    /// Size that the scheduler permits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) permit: Option<Resources>,
     /// One-minute load of the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) load1: Option<f64>,
-    /// The monitor's last answer to a shrink, if it was no.
+    /// The monitor's refusal of the last shrink, if it refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) refusal: Option<Refusal>,
-    /// Memory in use in the guest, bytes, the agent's allowance for the kernel included.
+    /// Memory in use in the guest in bytes, including the agent's allowance for the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory_usage_bytes: Option<f64>,
 }
 
-/// A monitor's no to a shrink, in its own words.
+/// A monitor's refusal of a shrink, as the monitor words it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Refusal {
-    /// When, RFC 3339.
+    /// Time of the refusal, RFC 3339.
     pub(crate) at: String,
-    /// The size that was asked about.
+    /// Requested size.
     pub(crate) target: Resources,
-    /// The smallest size it would have agreed to.
+    /// Smallest size that the monitor would accept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) smallest: Option<Resources>,
-    /// Its reason's name.
+    /// Machine-readable name of the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
     pub(crate) status: String,
 }
 
 impl Refusal {
-    fn in_words(&self) -> String {
+    fn sentence(&self) -> String {
         let at = clock_time(&self.at).map_or_else(String::new, |time| format!(" at {time}Z"));
         let smallest = self.smallest.map_or_else(String::new, |smallest| {
             format!(" It would have agreed to {}.", size(smallest))
@@ -76,33 +77,33 @@ impl Refusal {
     }
 }
 
-/// The time of day in an RFC 3339 time, whole seconds.
+/// Time of day in an RFC 3339 time, in whole seconds.
 fn clock_time(at: &str) -> Option<&str> {
     let (_, time) = at.split_once('T')?;
     let time = time.split('.').next().unwrap_or(time).trim_end_matches('Z');
     (!time.is_empty()).then_some(time)
 }
 
-/// What each signal asks for, compute units.
+/// Compute units that each signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Votes {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cpu: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<f64>,
-    /// Working set of the file cache.
+    /// Of the working set of the file cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) working_set: Option<f64>,
-    /// The monitor's estimate, where that has a vote.
+    /// Of the monitor's own estimate, if enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) monitor_estimate: Option<f64>,
-    /// Memory pressure, while there is too much of it.
+    /// Of memory pressure, while it is too high.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory_pressure: Option<f64>,
 }
 
 impl Decision {
-    /// A few words: what decided, and what held it back.
+    /// The deciding signal and the bound, in a few words.
     pub(crate) fn in_short(&self) -> String {
         let vote = self
             .winning_vote()
@@ -121,7 +122,7 @@ impl Decision {
         format!("{}{vote}{held}", short_reason(&self.reason))
     }
 
-    /// ` since 10:02:05Z`, if it is known.
+    /// ` since 10:02:05Z`, or empty if the time is unknown.
     fn since(&self) -> String {
         let time = self.at.as_deref().and_then(clock_time);
         time.map_or_else(String::new, |time| format!(" since {time}Z"))
@@ -138,8 +139,8 @@ impl Decision {
         }
     }
 
-    /// Sentences, most important first.
-    pub(crate) fn in_words(&self) -> Vec<String> {
+    /// Explains the decision in sentences, the most important first.
+    pub(crate) fn sentences(&self) -> Vec<String> {
         let mut lines = vec![format!(
             "The agent wants {}{}: {}.",
             size(self.target),
@@ -160,7 +161,7 @@ impl Decision {
                 )
             })
             .collect();
-        // Most have no such vote, and nothing is said of it then.
+        // Signals without a vote are not mentioned.
         let others = [
             ("monitor's estimate", self.votes.monitor_estimate),
             ("memory pressure", self.votes.memory_pressure),
@@ -189,7 +190,7 @@ impl Decision {
                 .iter()
                 .map(|bound| long_bound(bound, self.permit)),
         );
-        lines.extend(self.refusal.as_ref().map(Refusal::in_words));
+        lines.extend(self.refusal.as_ref().map(Refusal::sentence));
         match self.permit {
             Some(permit) => lines.push(format!("It holds a permit for {}.", size(permit))),
             None => lines.push("It holds no permit yet: nothing grows without one.".into()),
@@ -298,12 +299,10 @@ fn long_bound(bound: &str, permit: Option<Resources>) -> String {
     }
 }
 
-/// Last decisions by VM, `namespace/name`.
+/// Last decisions by VM, with keys `namespace/name`.
 pub(crate) type Decisions = BTreeMap<String, Decision>;
 
-/// The last decision of every VM in the agent's dump.
-///
-/// A VM whose entry cannot be read is left out; the others are not its business.
+/// The last decision about every VM in the agent's dump. Entries that cannot be read are left out.
 pub(crate) fn by_vm(agent: &Value) -> Decisions {
     let pods = agent["pods"]
         .as_array()
@@ -347,9 +346,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_decision_reads_in_words() {
+    fn decision_is_explained_in_sentences() {
         insta::assert_snapshot!(sample().in_short(), @"memory 4.7 CU (permit holds it)");
-        insta::assert_snapshot!(sample().in_words().join("\n"), @r"
+        insta::assert_snapshot!(sample().sentences().join("\n"), @r"
         The agent wants 1 CPU / 4Gi since 03:02:05Z: memory usage asks for it.
         Votes now, in compute units: load 1.10, memory 4.70, working set unknown; together 5.
         The guest reports load 0.93 and 3.5Gi of memory in use.
@@ -359,7 +358,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_monitors_no_reads_in_its_own_words() {
+    fn refusal_of_monitor_is_quoted() {
         let mut decision = sample();
         decision.reason = "denied_downscale".into();
         decision.refusal = serde_json::from_value(serde_json::json!({
@@ -370,7 +369,7 @@ pub(crate) mod tests {
             "status": "2410 MiB are in use, 1700 MiB would be left.",
         }))
         .unwrap();
-        let words = decision.in_words();
+        let words = decision.sentences();
         insta::assert_snapshot!(words[words.len() - 2], @"The guest's monitor refused 0.5 CPU / 2Gi at 03:02:04Z: 2410 MiB are in use, 1700 MiB would be left. It would have agreed to 0.75 CPU / 3Gi.");
     }
 
@@ -404,18 +403,18 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn unknown_words_are_shown_as_they_are() {
+    fn unknown_reasons_are_shown_unchanged() {
         let decision = Decision {
             reason: "moonlight".into(),
             bounded_by: vec!["tide".into()],
             ..sample()
         };
         assert_eq!(decision.in_short(), "moonlight (tide)");
-        assert!(decision.in_words().join(" ").contains("Bound by tide."));
+        assert!(decision.sentences().join(" ").contains("Bound by tide."));
     }
 
     #[test]
-    fn what_a_mode_holds_back_reads_in_words() {
+    fn bound_of_a_mode_is_explained() {
         for (bound, short, long) in [
             ("observe_mode", "only observed", "grow or full"),
             ("grow_mode", "may only grow", "mode is full"),
@@ -425,12 +424,12 @@ pub(crate) mod tests {
                 ..sample()
             };
             assert!(decision.in_short().contains(short), "{bound}");
-            assert!(decision.in_words().join(" ").contains(long), "{bound}");
+            assert!(decision.sentences().join(" ").contains(long), "{bound}");
         }
     }
 
     #[test]
-    fn what_keeps_a_vm_calm_reads_in_words() {
+    fn stabilization_of_a_vm_is_explained() {
         for (bound, setting) in [
             ("downscale_margin", "downscaleMarginUnits"),
             ("downscale_hold", "downscaleHoldSeconds"),
@@ -441,7 +440,7 @@ pub(crate) mod tests {
                 bounded_by: vec![bound.into()],
                 ..sample()
             };
-            assert!(decision.in_words().join(" ").contains(setting), "{bound}");
+            assert!(decision.sentences().join(" ").contains(setting), "{bound}");
             assert!(!decision.in_short().contains('_'), "{bound}");
         }
     }

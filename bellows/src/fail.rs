@@ -1,4 +1,4 @@
-//! How a command fails: what went wrong, the rule it broke, how to mend it, and the exit code.
+//! Failure of a command: what went wrong, the violated rule, the fix and the exit code.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub(crate) struct Fail {
 pub(crate) type Outcome<T = ()> = Result<T, Fail>;
 
 impl Fail {
-    /// A failure with an exit code and the thing that went wrong.
+    /// A failure with an exit code. `what` says what went wrong.
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
         Self {
             exit,
@@ -34,46 +34,45 @@ impl Fail {
         }
     }
 
-    /// Usage or configuration is wrong (64).
+    /// Usage or configuration is wrong. Exit code 64.
     pub(crate) fn usage(what: impl Into<String>) -> Self {
         Self::new(Exit::Config, what)
     }
 
-    /// Something needed is missing (69).
+    /// Something required is missing. Exit code 69.
     pub(crate) fn missing(what: impl Into<String>) -> Self {
         Self::new(Exit::Dependency, what)
     }
 
-    /// A defect, or the machine failed us in a way nobody can plan for (70).
+    /// A defect, or a failure of the machine that no user can mend. Exit code 70.
     pub(crate) fn bug(what: impl Into<String>) -> Self {
         Self::new(Exit::Bug, what)
     }
 
-    /// May work later (75).
+    /// The command may succeed later. Exit code 75.
     pub(crate) fn try_again(what: impl Into<String>) -> Self {
         Self::new(Exit::TryAgain, what)
     }
 
-    /// The asked thing is not so (1).
+    /// The object or state that was asked for does not exist. Exit code 1.
     pub(crate) fn not_so(what: impl Into<String>) -> Self {
         Self::new(Exit::NotSo, what)
     }
 
-    /// Adds the rule that was broken.
+    /// Adds the violated rule.
     #[must_use]
     pub(crate) fn rule(mut self, rule: impl Into<String>) -> Self {
         self.rule = Some(rule.into());
         self
     }
 
-    /// Adds what to do about it.
+    /// Adds the command or change that mends it.
     #[must_use]
     pub(crate) fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = Some(fix.into());
         self
     }
 
-    /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }

@@ -1,4 +1,5 @@
-//! One HTTP request to a port of a pod, forwarded by its kubelet, which dials inside the pod.
+//! One HTTP request to a port of a pod, through the API server and the kubelet, which connects
+//! inside the pod.
 
 use hyper::http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
@@ -8,12 +9,12 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::http::{self, HttpError};
 
-/// How long the whole exchange may take.
+/// Longest time of the whole exchange.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest part of a refusal that is shown, characters.
+/// Most characters of a refusal that are shown.
 const SHOWN: usize = 500;
 
-/// Why there is no answer.
+/// Why an exchange with a pod failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ForwardError {
     #[error("the API server does not forward its port")]
@@ -30,7 +31,6 @@ pub(crate) enum ForwardError {
     Time,
 }
 
-/// A port of a pod.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PodPort<'a> {
     pub(crate) namespace: &'a str,
@@ -38,9 +38,10 @@ pub(crate) struct PodPort<'a> {
     pub(crate) port: u16,
 }
 
-/// `GET path` at a port of a pod.
+/// Sends `GET path` to a port of a pod.
 ///
 /// # Errors
+///
 /// [`ForwardError`].
 pub(crate) async fn get(
     client: &kube::Client,
@@ -53,7 +54,7 @@ pub(crate) async fn get(
     let opened = opened.map_err(|_| ForwardError::Time)?;
     let mut forwarder = opened.map_err(ForwardError::Open)?;
     let answer = timeout_at(deadline, ask(&mut forwarder, at.port, path)).await;
-    // Its task would wait for the other end to close.
+    // The forwarder's task would wait until the peer closes.
     forwarder.abort();
     let (status, body) = answer.map_err(|_| ForwardError::Time)??;
     if status != StatusCode::OK {

@@ -15,7 +15,7 @@ use crate::output::{Format, Table, print_value};
 use crate::terminal::err;
 use crate::view::{node, vm};
 
-/// What can be listed.
+/// Kinds of objects that `bellows get` lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Resource {
     /// VMs with their sizes and the last decision about each.
@@ -48,7 +48,7 @@ pub(crate) struct GetArgs {
     output: Format,
 }
 
-/// A list as JSON and YAML print it: `{"items":[…]}`.
+/// A list in JSON and YAML: `{"items":[…]}`.
 #[derive(Debug, Serialize)]
 struct Items<T> {
     items: Vec<T>,
@@ -103,7 +103,7 @@ async fn fetch(
     }
 }
 
-/// The line for a list of VMs without decisions.
+/// Line of text above a list of VMs without decisions.
 pub(crate) fn no_reasons(fail: &Fail) -> String {
     format!(
         "no reasons to show, see kubectl bellows why: {}",
@@ -111,8 +111,8 @@ pub(crate) fn no_reasons(fail: &Fail) -> String {
     )
 }
 
-/// Views of VM objects, with `decisions` about them, and resizes if the parts are there to ask; and
-/// why there are no decisions.
+/// Views of VM objects with decisions and, on one machine, resizes. The second value says why
+/// decisions are missing.
 pub(crate) async fn vms(
     context: &Context,
     decisions: impl Future<Output = Outcome<Decisions>>,
@@ -144,7 +144,7 @@ fn print<T: Serialize + Clone>(
     table: impl FnOnce() -> Table,
 ) -> Outcome {
     match args.output {
-        // One asked for by name is printed alone, as kubectl does.
+        // An object that is selected by name is printed without the list, as kubectl does.
         Format::Json | Format::Yaml => match (items, &args.name) {
             ([one], Some(_)) => print_value(args.output, one),
             _ => print_value(

@@ -9,10 +9,10 @@ use crate::instance::Instance;
 use crate::places::StateDir;
 use crate::unix_http::exchange;
 
-/// Time between the power button and the end by force.
+/// Time between the power button and the forced end.
 pub(crate) const GRACE: Duration = Duration::from_secs(60);
-/// How often a wait looks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// Interval at which the guests are read.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Guests whose runners answer and have not ended, as `namespace_pod`, sorted.
 pub(crate) async fn running(state: &StateDir) -> Vec<String> {
@@ -39,8 +39,8 @@ pub(crate) async fn running(state: &StateDir) -> Vec<String> {
     guests
 }
 
-/// Presses the power button of every guest and waits until all have ended, by force after the grace
-/// period. Returns how many there were.
+/// Presses the power button of every guest and waits until all have ended. After the grace period
+/// it ends them by force. Returns the number of guests.
 pub(crate) async fn stop_all(
     state: &StateDir,
     grace: Duration,
@@ -56,7 +56,7 @@ pub(crate) async fn stop_all(
                 say(&format!("powering down {}", left.join(", ")));
                 told = left;
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     tokio::select! {

@@ -1,4 +1,4 @@
-//! One HTTP exchange over a stream that is open.
+//! One HTTP exchange over an open stream.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -8,12 +8,12 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Longest answer read, bytes: the state of a thousand VMs is far below.
+/// Longest response in bytes. The state of a thousand VMs is much smaller.
 const ANSWER_LIMIT_BYTES: usize = 64 << 20;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why an exchange has no answer.
+/// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
     #[error("the connection ended before the answer was whole")]
@@ -22,9 +22,10 @@ pub(crate) enum HttpError {
     Length,
 }
 
-/// Sends one request and reads the whole answer. The stream is closed after it.
+/// Sends one request and reads the whole response. The stream is closed after it.
 ///
 /// # Errors
+///
 /// [`HttpError`].
 pub(crate) async fn exchange<S>(
     stream: S,

@@ -21,17 +21,17 @@ use serde::{Deserialize, Serialize};
 use crate::fail::{Fail, Outcome};
 use crate::places::StateDir;
 
-/// The scheduler's name on this machine: the agent takes on only VMs that name it.
+/// Name of the scheduler on this machine. The agent sizes only VMs that name it.
 pub(crate) const SCHEDULER_NAME: &str = "autoscale-scheduler";
-/// The format this code writes and reads.
+/// Version of the format of `instance.json`.
 const FORMAT: u32 = 1;
-/// Blocks to choose from. 127.0 belongs to everyone, 127.1 to Debian's habit of naming hosts;
-/// 127.255 is broadcast.
+/// Values of N for the block 127.N.0.0/16. Programs use 127.0, Debian names hosts in 127.1, and
+/// 127.255 holds the broadcast address.
 const BLOCKS: std::ops::RangeInclusive<u8> = 2..=250;
 /// Port of the embedded API server.
 pub(crate) const API_PORT: u16 = 6443;
 
-/// What was chosen at the first start and never changes.
+/// Settings that are chosen at the first start and never change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Instance {
@@ -43,10 +43,11 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Reads the instance of a state directory; `None` if it was never started.
+    /// Reads the instance of a state directory. `None` if it was never started.
     ///
     /// # Errors
-    /// When the file cannot be read or is not ours.
+    ///
+    /// If the file cannot be read or has an unknown format.
     pub(crate) fn load(state: &StateDir) -> Outcome<Option<Self>> {
         let path = state.instance();
         let text = match std::fs::read_to_string(&path) {
@@ -63,10 +64,11 @@ impl Instance {
         })
     }
 
-    /// The kept instance, or a new one that is written down before it is used.
+    /// Reads the instance, or creates one and writes it before it is used.
     ///
     /// # Errors
-    /// When a given block or node differs from the kept one, no block is free, or the file cannot
+    ///
+    /// If the given block or node differs from the stored one, no block is free, or the file cannot
     /// be written.
     pub(crate) fn load_or_create(
         state: &StateDir,
@@ -129,17 +131,17 @@ impl Instance {
         Ipv4Addr::new(127, self.block, 0, last)
     }
 
-    /// Where the API server listens.
+    /// Address of the API server.
     pub(crate) fn api(&self) -> SocketAddr {
         SocketAddr::new(IpAddr::V4(self.address(1)), API_PORT)
     }
 
-    /// Where the permit server listens.
+    /// Address of the permit server.
     pub(crate) fn permits(&self) -> SocketAddr {
         SocketAddr::new(IpAddr::V4(self.address(2)), protocol::permit::PORT)
     }
 
-    /// Where the agent's servers listen, each on a port of its own.
+    /// Address of the agent's servers. Each has its own port.
     pub(crate) fn agent(&self) -> Ipv4Addr {
         self.address(3)
     }
@@ -156,8 +158,8 @@ fn parse(text: &str) -> Result<Instance, String> {
     Ok(instance)
 }
 
-/// The first free block, starting at one that depends on the state directory, so that two
-/// directories seldom meet even while neither runs.
+/// The first free block. The search starts at a block that depends on the state directory, so that
+/// two directories seldom collide.
 fn choose_block(seed: u64, in_use: &[u8]) -> Outcome<u8> {
     let count = u64::from(BLOCKS.end() - BLOCKS.start()) + 1;
     let offset = usize::try_from(seed % count).unwrap_or(0);
@@ -171,7 +173,7 @@ fn choose_block(seed: u64, in_use: &[u8]) -> Outcome<u8> {
         })
 }
 
-/// Walks a range of blocks once, from an offset on.
+/// Iterates over a range of blocks once, starting at an offset.
 trait CycleFrom {
     fn cycle_from(self, offset: usize) -> impl Iterator<Item = u8>;
 }
@@ -188,7 +190,7 @@ fn seed_of(path: &Path) -> u64 {
     hasher.finish()
 }
 
-/// The host's name as a Kubernetes name: lower case, nothing but letters, digits, `-` and `.`.
+/// The host's name as a Kubernetes name: lower-case letters, digits, `-` and `.`.
 pub(crate) fn host_name() -> Outcome<String> {
     let raw = nix::unistd::gethostname()
         .map_err(|error| Fail::missing(format!("the host has no name: {error}")))?;

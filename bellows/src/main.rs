@@ -1,6 +1,6 @@
-//! `bellows`: the command for people. `bellows up` runs every part of the system on one machine in
-//! one process; the other commands prepare the machine, ask the running system, and explain its
-//! answers.
+//! `bellows`: the command for people. `bellows up` runs all components on one machine in one
+//! process. The other commands prepare the machine, query the running system, and explain its
+//! decisions.
 
 #![forbid(unsafe_code)]
 
@@ -50,8 +50,8 @@ fn main() -> ExitCode {
         }
     };
     let paint = terminal::Paint::stderr(cli.global.color);
-    // Both kube and the embedded server take the process's provider; a second installation is
-    // impossible here.
+    // kube and the embedded server use the process's provider. No other code has installed one
+    // before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match cli::run(cli) {
         Ok(code) => code,

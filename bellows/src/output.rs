@@ -1,4 +1,4 @@
-//! The shapes an answer is printed in: a table, a wider table, JSON, YAML.
+//! Formats of an answer: a table, a wider table, JSON and YAML.
 
 use clap::ValueEnum;
 use daemon_kit::exit::Exit;
@@ -27,7 +27,7 @@ pub(crate) fn print_value<T: Serialize>(format: Format, value: &T) -> Outcome {
     Ok(())
 }
 
-/// A value as JSON (also for the table formats, which have no shape of their own) or YAML.
+/// A value as YAML, or as JSON for all other formats. A table has no shape of its own.
 pub(crate) fn render_value<T: Serialize>(format: Format, value: &T) -> Outcome<String> {
     let broken =
         |error: String| Fail::new(Exit::Bug, format!("the answer cannot be printed: {error}"));
@@ -38,7 +38,7 @@ pub(crate) fn render_value<T: Serialize>(format: Format, value: &T) -> Outcome<S
     }
 }
 
-/// A cell: text and, if wanted, a tone.
+/// A cell of a table: text with an optional tone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Cell {
     text: String,
@@ -46,7 +46,6 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// A cell in a tone.
     pub(crate) fn toned(tone: Tone, text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -64,7 +63,7 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// Columns of text, aligned to the left, two blanks apart.
+/// A table of left-aligned text columns, separated by two blanks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Table {
     header: Vec<String>,
@@ -72,7 +71,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table with a header line.
     pub(crate) fn new(header: &[&str]) -> Self {
         Self {
             header: header.iter().map(|name| (*name).to_owned()).collect(),
@@ -80,12 +78,12 @@ impl Table {
         }
     }
 
-    /// Adds a row; missing cells are empty.
+    /// Adds a row. Missing cells are empty.
     pub(crate) fn row(&mut self, cells: Vec<Cell>) {
         self.rows.push(cells);
     }
 
-    /// The lines, header first.
+    /// Lines of text, the header first.
     pub(crate) fn lines(&self, paint: Paint) -> Vec<String> {
         let columns = self
             .rows
@@ -118,7 +116,7 @@ impl Table {
             .collect()
     }
 
-    /// Prints it to standard output.
+    /// Prints the table to standard output.
     pub(crate) fn print(&self, paint: Paint) {
         for line in self.lines(paint) {
             out(&line);
@@ -143,8 +141,7 @@ fn line(row: &[Cell], widths: &[usize], paint: Paint) -> String {
     text
 }
 
-/// A length of time as people say it: `42s`, `5m`, `3h`, `2d`, two units where it helps (`1m30s`,
-/// `2h5m`).
+/// A duration for people, such as `42s`, `5m` or `3h`, with a second unit where it helps (`1m30s`).
 pub(crate) fn age(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -158,7 +155,7 @@ pub(crate) fn age(seconds: u64) -> String {
     }
 }
 
-/// Milliseconds with as many digits as they deserve: `0.42`, `7.3`, `120`.
+/// Milliseconds with two significant digits or more, such as `0.42`, `7.3` and `120`.
 pub(crate) fn millis(micros: u64) -> String {
     match micros {
         0..1_000 => format!("0.{:02}", micros / 10),

@@ -1,15 +1,15 @@
-//! Where things lie: the state directory of an instance and the cache directory of the user.
+//! Paths: the state directory of an instance, the cache directory of the user, and names of images.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::fail::{Fail, Outcome};
 
-/// The state directory of root.
+/// Default state directory of root.
 const SYSTEM_STATE_DIR: &str = "/var/lib/bellows";
-/// QEMU with everything it needs.
+/// Name of the image with QEMU and its libraries.
 pub(crate) const RUNTIME_IMAGE: &str = "bellows/qemu";
-/// The guest that `bellows vm create` takes by default.
+/// Name of the image that `bellows vm create` uses by default.
 pub(crate) const GUEST_IMAGE: &str = "bellows/postgres:15";
 
 /// Paths inside a state directory.
@@ -17,28 +17,28 @@ pub(crate) const GUEST_IMAGE: &str = "bellows/postgres:15";
 pub(crate) struct StateDir(PathBuf);
 
 impl StateDir {
-    /// The directory given, else `/var/lib/bellows` for root, else `$XDG_STATE_HOME/bellows` or
+    /// The given directory, else `/var/lib/bellows` for root, else `$XDG_STATE_HOME/bellows` or
     /// `~/.local/state/bellows`.
     ///
     /// # Errors
-    /// When nothing is given and there is no home directory.
+    ///
+    /// If nothing is given and there is no home directory.
     pub(crate) fn choose(given: Option<&Path>) -> Outcome<Self> {
         choose_state_dir(given, nix::unistd::geteuid().is_root(), &|name| {
             std::env::var_os(name)
         })
     }
 
-    /// The directory itself.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Held locked by the one `bellows up`; its text is that process's id.
+    /// Lock file of `bellows up`. It holds the PID of that process.
     pub(crate) fn lock(&self) -> PathBuf {
         self.0.join("lock")
     }
 
-    /// What was chosen at the first start.
+    /// Block and node name, chosen at the first start.
     pub(crate) fn instance(&self) -> PathBuf {
         self.0.join("instance.json")
     }
@@ -48,7 +48,7 @@ impl StateDir {
         self.0.join("admin.sock")
     }
 
-    /// What kubectl needs.
+    /// Kubeconfig of the embedded API server.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.0.join("kubeconfig")
     }
@@ -58,12 +58,12 @@ impl StateDir {
         self.0.join("vms")
     }
 
-    /// Root disks that stay, one directory per VM.
+    /// Persistent root disks, one directory per VM.
     pub(crate) fn disks(&self) -> PathBuf {
         self.0.join("disks")
     }
 
-    /// Directories that were moved aside.
+    /// Directories of disks that were replaced or deleted.
     pub(crate) fn trash(&self) -> PathBuf {
         self.0.join("trash")
     }
@@ -73,17 +73,17 @@ impl StateDir {
         self.0.join("ssh")
     }
 
-    /// The decision journals, one folder per part.
+    /// The decision journals, one folder per component.
     pub(crate) fn journal(&self) -> PathBuf {
         self.0.join("journal")
     }
 
-    /// Token of the metrics pages on the loopback.
+    /// Token for the metrics pages on the loopback.
     pub(crate) fn metrics_token(&self) -> PathBuf {
         self.0.join("metrics.token")
     }
 
-    /// Key from which the tokens of the guests' monitors are derived.
+    /// Key that derives the tokens of the guests' monitors.
     pub(crate) fn agent_key(&self) -> PathBuf {
         self.0.join("agent.key")
     }
@@ -93,16 +93,17 @@ impl StateDir {
         self.0.join("up.log")
     }
 
-    /// Makes the directory, readable by its owner only.
+    /// Creates the directory with mode 0700.
     ///
     /// # Errors
-    /// When it cannot be made.
+    ///
+    /// If it cannot be created.
     pub(crate) fn create(&self) -> Outcome {
         create_private_dir(&self.0)
     }
 }
 
-/// Makes a directory and its parents; the last one is its owner's alone (0700).
+/// Creates a directory with mode 0700, and its parents.
 pub(crate) fn create_private_dir(path: &Path) -> Outcome {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     let broken = |error: std::io::Error| {
@@ -132,7 +133,7 @@ fn choose_state_dir(
                 Fail::usage("--state-dir is empty").fix("name a directory, or leave it out")
             );
         }
-        // Parts get the path too, and may run elsewhere: it must not depend on where we are.
+        // Components with another working directory get the path too, so it must be absolute.
         return std::path::absolute(path)
             .map(StateDir)
             .map_err(|error| Fail::usage(format!("--state-dir {}: {error}", path.display())));
@@ -148,13 +149,13 @@ pub(crate) fn cache_dir() -> Outcome<PathBuf> {
         .map(|dir| dir.join("bellows"))
 }
 
-/// Where it lies.
+/// Directory of the user's store of images.
 pub(crate) fn store_dir() -> Outcome<PathBuf> {
     cache_dir().map(|dir| dir.join("store"))
 }
 
-/// An XDG directory: the variable if it is absolute, as its specification says, else the default
-/// under the home.
+/// An XDG directory: the variable if it is absolute, as its specification requires, else the
+/// default below the home directory.
 fn home_dir(
     variable: &dyn Fn(&str) -> Option<OsString>,
     name: &str,

@@ -1,6 +1,6 @@
-//! As a plugin (`kubectl bellows`) we ask the cluster that kubectl asks. kubectl hands its plugins
-//! nothing but the environment, so its configuration is read as it reads it: all files of
-//! `KUBECONFIG` as one, else `~/.kube/config`.
+//! As a plugin (`kubectl bellows`) the commands address the cluster that kubectl addresses. kubectl
+//! passes its plugins only the environment. The configuration is therefore read as kubectl reads
+//! it: all files of `KUBECONFIG` merged, else `~/.kube/config`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,29 +10,29 @@ use kube::config::Kubeconfig;
 
 use crate::fail::{Fail, Outcome};
 
-/// The namespace where nothing names one.
+/// Namespace if the configuration names none.
 const NAMESPACE: &str = "default";
 
-/// Whether kubectl started us: it looks for `kubectl-NAME`.
+/// Whether kubectl started this process. It looks for programs named `kubectl-NAME`.
 pub(crate) fn is_plugin() -> bool {
     is_plugins_name(std::env::args_os().next())
 }
 
-/// The files that kubectl reads, in the order of their worth.
+/// Files that kubectl reads, by descending precedence.
 pub(crate) fn files() -> Vec<PathBuf> {
     files_by(&|name| std::env::var_os(name))
 }
 
-/// What kubectl's files say together.
+/// The merged content of kubectl's files.
 ///
 /// # Errors
-/// 64 when none of them is there, or one is no kubeconfig.
+///
+/// 64 if none of them exists, or one is no kubeconfig.
 pub(crate) fn config() -> Outcome<Kubeconfig> {
     merged(&files())
 }
 
-/// The namespace of a command that names none: as a plugin that of the current context, as
-/// kubectl's, else `default`.
+/// Default namespace of a command: as a plugin that of kubectl's current context, else `default`.
 pub(crate) fn namespace() -> String {
     static CHOSEN: OnceLock<String> = OnceLock::new();
     let choose = || {

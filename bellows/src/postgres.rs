@@ -1,4 +1,5 @@
-//! The secret with the password of a VM's PostgreSQL: made beside the VM, and deleted with it.
+//! The secret with the password of a VM's PostgreSQL. It is created beside the VM and deleted with
+//! it.
 
 use std::time::Duration;
 
@@ -10,17 +11,17 @@ use tokio::time::Instant;
 
 use crate::api::{Api, Kind};
 use crate::fail::{Fail, Outcome};
-use crate::vm_state::LOOK_AGAIN;
+use crate::vm_state::POLL_INTERVAL;
 
-/// Label of secrets that this module makes; its value is the VM's name.
+/// Label of the secrets that this module creates. Its value is the VM's name.
 const LABEL: &str = "vm.neon.tech/postgres-password-of";
-/// How long the secret of an earlier VM of the same name may take to go.
+/// Longest time until the secret of an earlier VM of the same name is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes the secret that a VM, as the API server answered it, has its password from, unless there
-/// is one. Does nothing for a VM that names no secret of its own.
+/// Creates the password secret of a VM, unless it exists. `vm` is the object that the API server
+/// returned. Does nothing for a VM that names another secret.
 ///
-/// The VM comes first because the secret belongs to it. The node driver waits for the secret.
+/// The VM is created first, because it owns the secret. The node driver waits for the secret.
 pub(crate) async fn make_secret(api: &Api, vm: &Value) -> Outcome {
     let metadata = &vm["metadata"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -54,7 +55,7 @@ async fn make(api: &Api, namespace: &str, secret: &str, vm: &Value) -> Outcome {
         };
         let found = match api.get(Kind::Secret, namespace, secret).await {
             Ok(found) => found,
-            // It went between the two requests.
+            // The secret was deleted between the two requests.
             Err(gone) if gone.exit() == daemon_kit::exit::Exit::NotSo && Instant::now() < end => {
                 continue;
             }
@@ -62,15 +63,15 @@ async fn make(api: &Api, namespace: &str, secret: &str, vm: &Value) -> Outcome {
         };
         match owner(&found, &vm["uid"]) {
             Owner::Itself => return Ok(()),
-            // The user has chosen the password.
+            // The user chose the password.
             Owner::Nobody if password(&found).is_some() => return Ok(()),
-            Owner::Another if Instant::now() < end => tokio::time::sleep(LOOK_AGAIN).await,
+            Owner::Another if Instant::now() < end => tokio::time::sleep(POLL_INTERVAL).await,
             Owner::Nobody | Owner::Another => return Err(fail),
         }
     }
 }
 
-/// The secret, with a new password.
+/// The secret with a new random password.
 fn object(namespace: &str, name: &str, vm: &Value) -> Value {
     json!({
         "apiVersion": "v1",
@@ -91,14 +92,14 @@ fn object(namespace: &str, name: &str, vm: &Value) -> Value {
     })
 }
 
-/// What a secret belongs to.
+/// Owner of a secret.
 #[derive(Debug, PartialEq, Eq)]
 enum Owner {
-    /// The VM that asks.
+    /// The VM that the secret is for.
     Itself,
     /// Another VM, perhaps an earlier one of the same name.
     Another,
-    /// It stays when VMs go.
+    /// The secret survives its VMs.
     Nobody,
 }
 
@@ -111,7 +112,7 @@ fn owner(secret: &Value, uid: &Value) -> Owner {
     }
 }
 
-/// The password in a secret: its first line, as the guest reads it.
+/// The password in a secret: the first line, as the guest reads it.
 pub(crate) fn password(secret: &Value) -> Option<String> {
     let bytes: k8s_openapi::ByteString =
         serde_json::from_value(secret["data"][KEY].clone()).ok()?;

@@ -1,5 +1,5 @@
-//! Progress of anything that takes more than two seconds: one line that rewrites itself on a
-//! terminal, a plain line now and then elsewhere.
+//! Progress of work that takes more than two seconds. A terminal shows one line that is rewritten,
+//! other outputs get a plain line now and then.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use daemon_kit::clock::Clock;
 use protocol::time::{Span, Timestamp};
 
-/// Nothing is shown before this.
+/// Time before the first line.
 const QUIET: Span = Span::from_secs(2);
-/// On a terminal the line is rewritten at most this often.
+/// Shortest interval between two lines on a terminal.
 const REWRITE: Span = Span::from_millis(100);
-/// Elsewhere an unchanged message is repeated at most this often.
+/// Shortest interval between two equal lines elsewhere.
 const REPEAT: Span = Span::from_secs(15);
-/// Longest message shown on the rewritten line, characters.
+/// Most characters on the rewritten line.
 const WIDTH: usize = 110;
 
-/// Shows that something goes on.
+/// The progress line of one piece of work.
 pub(crate) struct Progress {
     clock: Clock,
     began: Timestamp,
@@ -27,7 +27,6 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts counting now.
     pub(crate) fn new() -> Self {
         let clock = Clock::new();
         let terminal = std::io::stderr().is_terminal();
@@ -41,7 +40,7 @@ impl Progress {
         }
     }
 
-    /// Says what goes on now. Call it as often as you like.
+    /// Sets the text of the line. Calls may come at any rate.
     pub(crate) fn say(&mut self, text: &str) {
         let now = self.clock.now();
         let elapsed = now.since(self.began);
@@ -67,12 +66,11 @@ impl Progress {
         text.clone_into(&mut self.last_text);
     }
 
-    /// Time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.clock.now().since(self.began).to_duration()
     }
 
-    /// Removes the rewritten line.
+    /// Removes the line from the terminal.
     pub(crate) fn clear(&mut self) {
         if self.dirty {
             let mut stderr = std::io::stderr().lock();

@@ -1,11 +1,11 @@
-//! One resize, put together from the stages that the parts stamped.
+//! One resize, joined from the stages that the components recorded.
 
 use std::collections::BTreeMap;
 
 use protocol::trace::{Stage, StageRecord};
 use serde::{Deserialize, Serialize};
 
-/// The stages in the order in which a growth passes them, with the heading of their column.
+/// The stages in the order of a growth, with the headings of their columns.
 pub(crate) const STAGES: [(Stage, &str); 8] = [
     (Stage::Decision, "DECIDE"),
     (Stage::Permit, "PERMIT"),
@@ -22,26 +22,25 @@ pub(crate) const STAGES: [(Stage, &str); 8] = [
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resize {
     pub(crate) vm: String,
-    /// The agent's revision; 0 when somebody else patched the object.
+    /// The agent's revision. 0 if another client patched the object.
     pub(crate) revision: i64,
-    /// Begin of its first stage, microseconds since 1970.
+    /// Begin of the first stage, microseconds since 1970.
     pub(crate) start_unix_us: i64,
-    /// From the begin of the first stage to the end of the last one known, microseconds.
+    /// Microseconds from the begin of the first stage to the end of the last recorded one.
     pub(crate) total_us: u64,
-    /// From which size to which, where a part knew it; else empty.
+    /// Old and new size, such as `250m CPU / 1Gi -> 1 CPU / 4Gi`. Empty if no component recorded
+    /// it.
     pub(crate) change: String,
-    /// What is known of each stage, in the order of [`STAGES`]. A stage that was tried again counts
-    /// all its tries.
+    /// The recorded stages, in the order of [`STAGES`]. A repeated stage counts all its attempts.
     pub(crate) stages: Vec<StageTime>,
 }
 
-/// Which stage, when and how long.
+/// One stage of a resize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StageTime {
     pub(crate) stage: Stage,
     /// Begin, microseconds since 1970.
     pub(crate) start_unix_us: i64,
-    /// Microseconds it took.
     pub(crate) duration_us: u64,
 }
 
@@ -61,12 +60,12 @@ impl Resize {
         self.start_unix_us.saturating_add_unsigned(self.total_us)
     }
 
-    /// Whether the guest has it.
+    /// Whether the guest has the size.
     pub(crate) fn is_complete(&self) -> bool {
         self.stage(Stage::Status).is_some()
     }
 
-    /// What is known of a stage.
+    /// The record of a stage. `None` if no component recorded it.
     pub(crate) fn stage(&self, stage: Stage) -> Option<StageTime> {
         self.stages.iter().copied().find(|time| time.stage == stage)
     }
@@ -106,8 +105,8 @@ impl Resize {
 
 /// Joins records by trace, oldest resize first.
 ///
-/// A trace whose status was written is closed: a later record of the same trace begins a new row,
-/// because a VM that is patched by hand keeps its revision through many resizes.
+/// A trace ends when the status is written. A later record of the same trace begins a new row,
+/// because a VM that is patched by hand keeps its revision.
 pub(crate) fn join(records: &[StageRecord]) -> Vec<Resize> {
     let mut rows: Vec<Resize> = Vec::new();
     let mut open: BTreeMap<(&str, i64), usize> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What the person in front of us can see: colours, width, and whether there is a person at all.
+//! Capabilities of the terminal: colours, width, and whether a person reads the output.
 
 use std::io::{IsTerminal, Write};
 
@@ -16,18 +16,17 @@ pub(crate) enum ColourChoice {
     Never,
 }
 
-/// One meaning, one colour.
+/// Meaning of a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
-    /// As it should be.
     Good,
-    /// On its way, or worth a look.
+    /// In progress, or worth a look.
     Warn,
-    /// Not as it should be.
+    /// A failure or a wrong state.
     Bad,
     /// Headings of tables and views, in bold.
     Strong,
-    /// Less important text, such as hints and what is over.
+    /// Less important text, such as hints and ended things.
     Dim,
 }
 
@@ -43,24 +42,24 @@ impl Tone {
     }
 }
 
-/// Paints text, or leaves it alone.
+/// Adds colours to text, if enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Paint {
     on: bool,
 }
 
 impl Paint {
-    /// Leaves all text as it is, whatever the terminal and NO_COLOR.
+    /// Adds no colours, whatever the terminal and NO_COLOR.
     pub(crate) const PLAIN: Self = Self { on: false };
 
-    /// Colours for standard output.
+    /// Settings for standard output.
     pub(crate) fn stdout(choice: ColourChoice) -> Self {
         Self {
             on: decide(choice, std::io::stdout().is_terminal()),
         }
     }
 
-    /// Colours for standard error.
+    /// Settings for standard error.
     pub(crate) fn stderr(choice: ColourChoice) -> Self {
         Self {
             on: decide(choice, std::io::stderr().is_terminal()),
@@ -87,7 +86,9 @@ fn decide(choice: ColourChoice, is_terminal: bool) -> bool {
     }
 }
 
-/// Writes a line to standard output. A reader that went away (`| head`) is not an error.
+/// Writes a line to standard output. A closed pipe (`
+///
+/// head`) is not an error.
 pub(crate) fn out(line: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
@@ -97,12 +98,12 @@ pub(crate) fn err(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-/// Whether both ends of a conversation are a terminal: only then may a question be asked.
+/// Whether input and output are a terminal. Only then may a command ask a question.
 pub(crate) fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-/// Asks a yes-or-no question on the terminal; anything but `y` or `yes` is a no.
+/// Asks a yes-or-no question on the terminal. Any answer but `y` and `yes` means no.
 pub(crate) fn ask(question: &str) -> bool {
     let mut stderr = std::io::stderr().lock();
     let _ = write!(stderr, "{question} [y/N] ");

@@ -1,7 +1,7 @@
-//! `bellows top`: the system live in a terminal, or as plain lines elsewhere.
+//! `bellows top`: a live view in a terminal, or plain lines elsewhere.
 //!
-//! One [`Frame`](frame::Frame) is fetched per interval; drawing it is pure ([`draw`]), so that a
-//! snapshot test shows exactly what a person sees.
+//! Each interval fetches one [`Frame`](frame::Frame). Drawing is pure ([`draw`]), so that a
+//! snapshot test shows what a person sees.
 
 mod draw;
 mod frame;

@@ -11,14 +11,14 @@ use tokio::net::UnixStream;
 
 use crate::http;
 
-/// How long one exchange may take.
+/// Longest time of one exchange.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Paths of unix sockets longer than this are reached through their directory: the kernel takes 107
+/// Longer paths of sockets are opened through their directory. The kernel accepts at most 107
 /// bytes.
 const SOCKET_PATH_LIMIT_BYTES: usize = 100;
 
-/// A path of a socket that is short enough for the kernel, as long as this value lives.
+/// A path of a socket that the kernel accepts. It is valid while this value lives.
 #[derive(Debug)]
 pub(crate) struct ShortPath {
     path: PathBuf,
@@ -45,13 +45,12 @@ impl ShortPath {
         }
     }
 
-    /// The path to use.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// A connection to a unix socket, however long its path.
+/// Connects to a unix socket. The path may have any length.
 pub(crate) async fn connect(socket: &Path) -> std::io::Result<UnixStream> {
     let short = ShortPath::new(socket)?;
     UnixStream::connect(short.path()).await
@@ -60,17 +59,17 @@ pub(crate) async fn connect(socket: &Path) -> std::io::Result<UnixStream> {
 /// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UnixHttpError {
-    /// Nobody listens there.
+    /// No process listens on the socket.
     #[error("{path} does not answer")]
     Connect {
         path: String,
         #[source]
         source: std::io::Error,
     },
-    /// The exchange broke off.
+    /// The connection failed during the exchange.
     #[error("{path}: the exchange broke off: {why}")]
     Broken { path: String, why: String },
-    /// The answer is a refusal.
+    /// The server refused the request.
     #[error("{path} answered {status}: {text}")]
     Refused {
         path: String,
@@ -79,7 +78,7 @@ pub(crate) enum UnixHttpError {
     },
 }
 
-/// One exchange; an empty answer is `null`.
+/// Sends one request and reads the response. An empty response is `null`.
 pub(crate) async fn exchange(
     socket: &Path,
     method: Method,
@@ -132,7 +131,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn exchanges_and_refusals_are_told_apart() {
+    async fn refusal_differs_from_broken_exchange() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("d".repeat(120));
         std::fs::create_dir(&deep).unwrap();

@@ -1,21 +1,21 @@
-//! `bellows up`: every part of the system in one process on one machine.
+//! `bellows up`: all components of the system in one process on one machine.
 //!
 //! ```text
 //! lock ─ instance ─ admin socket ─ API server ─ scheduler ─ controller ─ node driver ─ agent ─ announcer ─ ready
 //!                                      ▲                                                               │
-//!                                      └────────── every part speaks to it as it would to a cluster ───┘
+//!                                      └────────── all components use it as they would a cluster's ───┘
 //! ```
-//! One small file per part puts it together from its own crate: [`apiserver`], [`scheduler`],
-//! [`controller`], [`node`], [`agent`], [`announcer`]. [`supervisor`] notices a part that ends,
+//! One small file starts each component from its own crate: [`apiserver`], [`scheduler`],
+//! [`controller`], [`node`], [`agent`], [`announcer`]. [`supervisor`] detects one that ends,
 //! [`part_registry`] records which components are ready, [`admin`] answers requests.
 //!
-//! * Happy end: SIGTERM, SIGINT or `bellows down`. Parts end in order (those that decide, the node
-//!   driver, the API server); guests run on, or are powered down before the node driver ends if
-//!   that was asked for.
-//! * A part that cannot start: nothing else starts, the error names port or file, the exit code
-//!   says whose fault it is.
-//! * A part that ends on its own: the others drain, exit 70. Guests run on.
-//! * `kill -9`: the kernel frees the lock, guests run on, the next `bellows up` takes them over.
+//! * SIGTERM, SIGINT or `bellows down`: the components end in order, deciders before node driver
+//!   before API server. Guests keep running, or are powered down first on request.
+//! * A component that cannot start: no other starts. The error names the port or file, and the exit
+//!   code tells usage from machine.
+//! * A component that ends on its own: the others drain, exit 70. Guests keep running.
+//! * `kill -9`: the kernel releases the lock, guests keep running, and the next `bellows up` takes
+//!   them over.
 
 mod accel;
 pub(crate) mod admin;
@@ -62,14 +62,14 @@ use secrets::Secrets;
 use status::{PartPhase, Status, WallStatus};
 use supervisor::{Stage, Supervisor};
 
-/// Stages of resizes kept: the last 500 resizes with eight stages each.
+/// The last 500 resizes, with eight stages each.
 const STAGES_KEPT: usize = 4_000;
-/// How long everything may take to become ready before that is said; starting goes on.
+/// Time after which components that are not ready are logged. The start continues.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How often readiness is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Interval at which readiness is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the user wants, checked before anything is touched.
+/// Validated settings of all components. Nothing has been changed before they exist.
 struct Plan {
     agent: ::agent::Config,
     scheduler: ::scheduler::config::Config,
@@ -92,7 +92,7 @@ impl Plan {
     }
 }
 
-/// Runs until it is told to end.
+/// Runs until a signal or a shutdown request.
 pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
     neonvm_runner::shell::inherit::no_files()
         .map_err(|error| Fail::bug(format!("open files cannot be kept from programs: {error}")))?;
@@ -137,7 +137,7 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
     ended
 }
 
-/// Somebody does not want to wait for the end.
+/// Waits for a second signal: the user does not want to wait for the drain.
 async fn second_signal(first: &CancellationToken) {
     first.cancelled().await;
     match daemon_kit::shutdown::on_signal() {
@@ -146,8 +146,8 @@ async fn second_signal(first: &CancellationToken) {
     }
 }
 
-/// Looks whether every address of ours is free, before any part starts: one that is not stops all
-/// of them, and is told with its holder.
+/// Checks that every address is free before any component starts. The failure names the process
+/// that uses it.
 fn check_addresses(instance: &Instance) -> Outcome {
     let fix = "end that process, or use another --state-dir, which gets other addresses";
     let agent = std::net::IpAddr::V4(instance.agent());
@@ -220,7 +220,7 @@ async fn serve(
     ended
 }
 
-/// Puts the parts together, each on what the earlier ones offer.
+/// Starts the components in order. Each uses those before it.
 async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Outcome {
     let mut registry = Registry::default();
     let connections = ConnectionCounters::register(&mut registry);
@@ -234,7 +234,7 @@ async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Ou
     metrics::start(base, supervisor, registry, &connections).await
 }
 
-/// Ends the deciders, then the guests if that is asked for. The rest is the caller's.
+/// Ends the deciders, and then the guests on request. The caller ends the rest.
 async fn finish(base: &Base, supervisor: &mut Supervisor, ended: Outcome<Shutdown>) -> Outcome {
     tracing::info!(reason = ?ended.as_ref().map_err(Fail::what), "ending");
     supervisor.drain_through(Stage::Deciders).await;
@@ -246,7 +246,7 @@ async fn finish(base: &Base, supervisor: &mut Supervisor, ended: Outcome<Shutdow
     Ok(())
 }
 
-/// What `/v1/status` answers.
+/// Returns a function that builds the response of `/v1/status`.
 fn describe(
     base: &Base,
     accel: accel::Learned,
@@ -275,7 +275,7 @@ fn describe(
     })
 }
 
-/// Waits until everything is ready, says so once, and then only waits to be dropped.
+/// Prints the ready line once everything is ready. Never returns.
 async fn announce(context: &Context, status: &(dyn Fn() -> Status + Send + Sync)) -> Fail {
     let mut late = false;
     loop {
@@ -297,6 +297,6 @@ async fn announce(context: &Context, status: &(dyn Fn() -> Status + Send + Sync)
                 tracing::warn!(part = part.name, waits_for = part.note, "not ready yet");
             }
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

@@ -9,8 +9,8 @@ use crate::fail::{Fail, Outcome};
 use crate::progress::Progress;
 use crate::terminal::out;
 
-/// How often a wait looks again.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(300);
+/// Interval at which a wait reads the object.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 pub(crate) async fn wait_until_running(
     api: &Api,
@@ -50,11 +50,11 @@ pub(crate) async fn wait_until_running(
             "waiting for {namespace}/{name}: {}",
             if phase.is_empty() { "New" } else { phase }
         ));
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Whether a VM's root disk lives as long as the VM.
+/// Whether the root disk lives as long as the VM.
 pub(crate) fn has_persistent_disk(vm: &Value) -> bool {
     vm["spec"]["guest"]["rootDisk"]["persistent"] == true
 }

@@ -1,4 +1,4 @@
-//! Exit codes and messages of commands that need nothing running: 64 for usage, 69 for what is
+//! Exit codes and messages of commands that need no instance: 64 for usage, 69 for something
 //! missing, 75 for later.
 
 mod support;

@@ -1,5 +1,5 @@
-//! `bellows up` as a process: one per state directory, addresses kept, clean and violent ends, bad
-//! starts. No guest.
+//! `bellows up` as a process: one per state directory, stable addresses, clean and violent ends,
+//! bad starts. No guest runs.
 
 mod support;
 
@@ -184,7 +184,7 @@ fn bad_starts_say_what_to_mend_and_lose_nothing() {
     site.run(&["up", "--allocatable-memory", "1Ei"])
         .fails(64, &["--allocatable-memory"]);
 
-    // The store of an earlier run, damaged: an error, and the file stays as it is.
+    // A damaged store of an earlier run gives an error. The file stays as it is.
     let store = site.state().join("api.redb");
     std::fs::write(&store, vec![7_u8; 4096]).unwrap();
     let block = site.block.to_string();

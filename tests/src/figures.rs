@@ -20,7 +20,7 @@ pub struct Output {
 
 /// A benchmark's result: `{"bench":…,"machine":{…},"figures":[…]}`.
 #[derive(Debug, Serialize)]
-pub struct Bench {
+pub struct Benchmark {
     /// Name of the benchmark.
     pub bench: String,
     /// Where it ran.
@@ -164,7 +164,7 @@ impl Figure {
     }
 }
 
-impl Bench {
+impl Benchmark {
     /// Prints the table and writes the file that was asked for. The exit status is 1 when the
     /// figures are checked and one of them misses its target; else it is 0.
     ///

@@ -57,7 +57,7 @@ contract!(
     what_is_left_out_is_filled_in,
     what_the_schema_forbids_is_refused_by_field,
     what_no_schema_can_say_is_refused_by_field,
-    what_is_hardly_meant_is_told_of,
+    unlikely_objects_give_a_warning,
     what_is_fixed_stays,
     every_fixed_member_is_refused_by_field,
     every_name_of_the_vms_own_is_refused_for_a_disk,
@@ -73,7 +73,7 @@ contract!(
     size_that_is_left_out_is_put_in,
     manifest_applied_again_keeps_the_live_size,
     agent_alone_makes_an_autoscaled_vm_smaller,
-    who_set_what_is_forgotten_until_somebody_applies,
+    field_managers_are_dropped_until_the_first_apply,
     a_watch_tells_everything_in_order,
     a_pod_is_bound_once,
     lists_are_selected_and_paged,
@@ -278,7 +278,7 @@ async fn what_the_schema_forbids_is_refused_by_field(api: &Api) {
     assert!(vms.get_opt("bad").await.unwrap().is_none());
 }
 
-async fn what_is_hardly_meant_is_told_of(api: &Api) {
+async fn unlikely_objects_give_a_warning(api: &Api) {
     let mut vm = api.vm("pg");
     let ports = json!([{"port": 5432, "protocol": "TCP"}, {"port": 20187, "protocol": "TCP"}]);
     vm["spec"]["guest"]["ports"] = ports;
@@ -657,7 +657,7 @@ async fn appliers_own_what_they_set(api: &Api) {
     assert_eq!(forced.data["spec"]["guest"]["cpus"]["use"], 2);
 }
 
-async fn who_set_what_is_forgotten_until_somebody_applies(api: &Api) {
+async fn field_managers_are_dropped_until_the_first_apply(api: &Api) {
     let (vms, vm) = made(api, "pg").await;
     assert!(vm.metadata.managed_fields.is_some());
     let params = PatchParams::default();

@@ -93,7 +93,7 @@ const CASES: [(&str, Run); 30] = [
         |world| Box::pin(given::check(world)),
     ),
     ("what_a_guest_says_is_in_the_log_of_its_pod", |world| {
-        Box::pin(given::is_told(world))
+        Box::pin(given::output_is_in_the_pods_log(world))
     }),
     ("a_guests_qemu_has_no_privilege_of_its_container", |world| {
         Box::pin(given::is_confined(world))

@@ -545,7 +545,7 @@ fn every_alert_is_explained() {
 /// What NeonVM gives people, under NeonVM's names: who has bound somebody to one of its roles goes
 /// on.
 #[test]
-fn whoever_may_view_or_edit_a_namespace_may_so_with_its_vms() {
+fn viewers_and_editors_of_a_namespace_have_the_same_rights_on_its_vms() {
     let kinds = chart().join("parts/crds");
     let applied = yaml(&read(&kinds.join("kustomization.yaml")));
     let mut files = applied["resources"].as_array().into_iter().flatten();

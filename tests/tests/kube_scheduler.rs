@@ -292,8 +292,7 @@ async fn either_of_the_pair_is_killed_and_placing_goes_on() {
 /// is bound before both have gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs() {
-    let test =
-        "a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs";
+    let test = "a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs";
     let Some(programs) = cluster_or_skip(test) else {
         return;
     };
@@ -331,8 +330,8 @@ async fn a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_
 /// Requirement: N08. N08: a permit and a binding rest on one ledger, also between two processes: what was granted is
 /// not given to a pod.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn room_that_was_granted_is_not_given_to_a_pod() {
-    let test = "room_that_was_granted_is_not_given_to_a_pod";
+async fn granted_capacity_is_not_given_to_a_pod() {
+    let test = "granted_capacity_is_not_given_to_a_pod";
     let Some(programs) = cluster_or_skip(test) else {
         return;
     };

@@ -73,7 +73,7 @@ fn rolled_out(replicas: u64, surge: u64, unavailable: u64) -> (u64, u64) {
 }
 
 #[test]
-fn a_rollout_of_the_scheduler_ends_and_whoever_drains_a_node_is_not_held_up() {
+fn rollout_of_the_scheduler_ends_and_drains_are_not_delayed() {
     let deployments = of_kind("scheduler", "Deployment");
     let [deployment] = &deployments[..] else {
         panic!("{deployments:?}");

@@ -338,8 +338,8 @@ async fn guests_of_two_nodes_reach_each_other_over_the_overlay() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_of_somebody_else_is_told_and_left_alone() {
-    let test = "a_link_of_somebody_else_is_told_and_left_alone";
+async fn foreign_link_is_reported_and_left_alone() {
+    let test = "foreign_link_is_reported_and_left_alone";
     let Some((programs, kit)) = nodes_or_skip(test) else {
         return;
     };

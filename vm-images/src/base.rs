@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::debian::{self, Packages};
 use crate::digest;
-use crate::error::{BuildError, IoContext, room_for};
+use crate::error::{BuildError, IoContext, need_disk_space};
 use crate::kernel;
 use crate::normalise;
 use crate::paths;
@@ -79,7 +79,7 @@ pub(crate) fn base(
     if let Some(layer) = store.layer(&recipe.name, KIND, &key) {
         return Ok(layer);
     }
-    room_for(store.root(), WORK_MIB)?;
+    need_disk_space(store.root(), WORK_MIB)?;
     let work = store.work_dir(guard)?;
     let (root, out) = (work.path().join("root"), work.path().join("out"));
     for dir in [&root, &out] {

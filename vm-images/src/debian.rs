@@ -13,7 +13,7 @@ use protocol::image::{Digest, FileRecord, PackageRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::digest;
-use crate::error::{BuildError, IoContext, room_for};
+use crate::error::{BuildError, IoContext, need_disk_space};
 use crate::mirror::{self, Mirrors};
 use crate::progress::{Amount, Reporter, Step};
 use crate::recipe::{DebianRecipe, Recipe, SuiteRecipe};
@@ -65,7 +65,7 @@ pub(crate) fn packages(
     {
         return Ok(layer);
     }
-    room_for(store.root(), DOWNLOAD_MIB)?;
+    need_disk_space(store.root(), DOWNLOAD_MIB)?;
     let work = store.work_dir(guard)?;
     let apt = Apt::prepare(
         work.path().join("apt"),

@@ -219,7 +219,7 @@ pub(crate) fn disk_full(path: &Path, need_mib: u64) -> BuildError {
 ///
 /// # Errors
 /// [`BuildError::DiskFull`].
-pub(crate) fn room_for(path: &Path, need_mib: u64) -> Result<(), BuildError> {
+pub(crate) fn need_disk_space(path: &Path, need_mib: u64) -> Result<(), BuildError> {
     match free_mib(path) {
         Some(free_mib) if free_mib < need_mib => Err(BuildError::DiskFull {
             path: path.to_owned(),

@@ -14,7 +14,7 @@ use protocol::image::{FileRecord, ImageContent, ImageManifest, MANIFEST_FORMAT, 
 
 use crate::debian::{self, ARCHITECTURE, Packages};
 use crate::digest;
-use crate::error::{BuildError, IoContext, room_for};
+use crate::error::{BuildError, IoContext, need_disk_space};
 use crate::normalise;
 use crate::paths;
 use crate::progress::{Amount, Reporter, Step};
@@ -58,7 +58,7 @@ pub(crate) fn build(
     if let Some(image) = store.current(&recipe.name, &key) {
         return Ok(image);
     }
-    room_for(store.root(), WORK_MIB)?;
+    need_disk_space(store.root(), WORK_MIB)?;
     let work = store.work_dir(guard)?;
     let out = work.path().join("out");
     let (content, files) = make(recipe, runtime, packages, work.path(), &out, reporter)?;

@@ -143,7 +143,7 @@ impl Tool {
         command.args(["--pdeathsig", "KILL", "--"]).env_clear();
         if let Some(cell) = &self.cell {
             command
-                .args(cell.words(self.variables()))
+                .args(cell.command(self.variables()))
                 .env("PATH", SEARCH_PATH)
                 .env("LC_ALL", "C.UTF-8");
         } else {
@@ -178,8 +178,8 @@ impl Tool {
         if status.success() {
             return Ok(());
         }
-        let words = mirror::without_hosts(stderr);
-        if words.contains("No space left on device") {
+        let text = mirror::without_hosts(stderr);
+        if text.contains("No space left on device") {
             let place = self.directory.clone().unwrap_or_else(|| PathBuf::from("/"));
             return Err(disk_full(&place, 0));
         }
@@ -187,7 +187,7 @@ impl Tool {
             tool: self.program.clone(),
             step: self.step.clone(),
             status: status.to_string(),
-            tail: words.trim().replace('\n', "; "),
+            tail: text.trim().replace('\n', "; "),
         })
     }
 
@@ -245,9 +245,9 @@ pub(crate) fn pipe(
     let mut sink = second.spawn(output, Stdio::null())?;
     let (from_source, from_sink) = (source.stderr.take(), sink.stderr.take());
     let (sender, ended) = mpsc::sync_channel::<()>(1);
-    let (source_words, sink_words) = thread::scope(|scope| {
-        let source_words = scope.spawn(move || from_source.map(read_tail).unwrap_or_default());
-        let sink_words = scope.spawn(move || {
+    let (source_stderr, sink_stderr) = thread::scope(|scope| {
+        let source_stderr = scope.spawn(move || from_source.map(read_tail).unwrap_or_default());
+        let sink_stderr = scope.spawn(move || {
             // Dropped at the end of the second program's output: that is the news.
             let _sender = sender;
             from_sink.map(read_tail).unwrap_or_default()
@@ -256,15 +256,15 @@ pub(crate) fn pipe(
             reporter.tick();
         }
         (
-            source_words.join().unwrap_or_default(),
-            sink_words.join().unwrap_or_default(),
+            source_stderr.join().unwrap_or_default(),
+            sink_stderr.join().unwrap_or_default(),
         )
     });
     let sink_status = sink.wait().map_err(|e| second.io("wait for", e))?;
     let source_status = source.wait().map_err(|e| first.io("wait for", e))?;
     // The reader is judged first: when it fails, the writer fails of a broken pipe.
-    second.judge(sink_status, &sink_words)?;
-    first.judge(source_status, &source_words)
+    second.judge(sink_status, &sink_stderr)?;
+    first.judge(source_status, &source_stderr)
 }
 
 #[cfg(test)]
@@ -306,8 +306,8 @@ mod tests {
     /// Requirement: N46
     #[test]
     fn a_full_disk_is_its_own_error() {
-        let words = "tar: x: Cannot write: No space left on device";
-        let (result, _) = run(|r| shell(&format!("echo '{words}' >&2; exit 2")).run(r));
+        let text = "tar: x: Cannot write: No space left on device";
+        let (result, _) = run(|r| shell(&format!("echo '{text}' >&2; exit 2")).run(r));
         assert!(matches!(result, Err(BuildError::DiskFull { .. })));
     }
 

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_has_200_vms_unless_told_otherwise() {
+    fn flood_has_200_vms_by_default() {
         let arguments = common_options(Name::Flood, &options(&["flood"]));
         assert_eq!(arguments, ["--repeats", "20", "--vms", "200"]);
         let arguments = common_options(Name::Flood, &options(&["flood", "--vms", "50"]));

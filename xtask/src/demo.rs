@@ -19,7 +19,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
-use self::load::{Bench, Database, Lines};
+use self::load::{Database, Lines, Pgbench};
 use self::report::{ComputeUnits, Report, Sample};
 use self::site::{Site, VM};
 use self::watch::Watch;
@@ -207,7 +207,7 @@ impl<'a> Run<'a> {
         for (clients, share) in STEPS {
             let seconds = (load_s * share / 100).max(5);
             let mut bench =
-                Bench::start(self.database, clients, seconds, self.origin, &self.lines)?;
+                Pgbench::start(self.database, clients, seconds, self.origin, &self.lines)?;
             while !bench.ended()? {
                 self.look(&format!("pgbench, {clients} clients"))?;
             }

@@ -1,5 +1,5 @@
-//! Whether a cluster refuses VM objects that mean nothing, and whether those who are asked about
-//! them can be.
+//! Whether a cluster refuses invalid VM objects, and whether its API servers can call the
+//! controller's webhooks.
 
 use protocol::vm::API_VERSION;
 use serde_json::{Value, json};
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::finding::{Finding, INSTALL};
 use crate::api::Api;
 
-/// The configurations by which API servers ask the controller, as the manifests and the deployed
-/// system name them.
+/// Webhook configurations of the controller, by resource and name. The manifests and the deployed
+/// system use these names.
 const CONFIGURATIONS: [(&str, &str); 2] = [
     (
         "mutatingwebhookconfigurations",
@@ -19,15 +19,15 @@ const CONFIGURATIONS: [(&str, &str); 2] = [
         "neonvm-validating-webhook-configuration",
     ),
 ];
-/// Where nobody refuses a VM object, its status tells.
+/// Fix if no webhook refuses an invalid VM. The controller reports it in the VM's status.
 const LOOK: &str =
     "look at what you wrote: kubectl describe neonvm NAME tells in Degraded what stands in its way";
-/// Where its asking leads nowhere.
+/// Fix if the API server cannot call the webhook.
 const SEE: &str = "see why it does not answer: kubectl describe pods -A -l name=neonvm-controller";
-/// How an API server begins to tell that it could not ask.
+/// Start of the message with which an API server reports that a webhook call failed.
 const NOT_ASKED: &str = "failed calling webhook";
 
-/// Tries a VM that must be refused: its CPUs in use are above its most.
+/// Dry-runs a VM that must be refused: its CPUs in use exceed its maximum.
 pub(super) async fn trial(api: &Api) -> Finding {
     let vm = json!({"apiVersion": API_VERSION, "kind": "VirtualMachine", "metadata": {"generateName": "bellows-check-"},
         "spec": {"guest": {"cpus": {"min": 1, "use": 3, "max": 2}, "memorySlots": {"min": 1, "use": 1, "max": 1},
@@ -65,7 +65,7 @@ fn judge_trial(answer: Result<Value, kube::Error>) -> Finding {
     Finding::degraded(name, found, rule, LOOK)
 }
 
-/// Whether API servers ask the controller, and trust whom they ask.
+/// Whether the webhook configurations exist and name an authority.
 pub(super) async fn webhooks(api: &Api) -> Finding {
     let mut found = Vec::new();
     for (plural, name) in CONFIGURATIONS {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_that_nobody_trusts_is_told() {
+    fn webhook_without_authority_is_reported() {
         let hook = |bundle: &str| json!({"webhooks": [{"clientConfig": {"caBundle": bundle}}]});
         let judge = |first, second| judge_webhooks(vec![("a", first), ("b", second)]);
         let well = judge(Ok(hook("LS0t")), Ok(hook("LS0t")));

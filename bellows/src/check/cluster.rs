@@ -1,6 +1,5 @@
-//! The looks that `bellows check` takes at a cluster, all by its API: what is installed, who may do
-//! what, what the nodes have, and whether the parts work. Nothing is changed; the one object
-//! written is written on trial only.
+//! Checks of a cluster through its API: installed version, rights, nodes and the health of the
+//! components. Nothing is changed. The one object that is written is a dry run.
 
 mod nodes;
 mod rights;
@@ -19,14 +18,14 @@ use crate::api::{Api, Kind};
 use crate::cluster::{self, AGENT, CONTROLLER, Part, SCHEDULER};
 use crate::fail::Outcome;
 
-/// Oldest Kubernetes that the manifests are for.
+/// Oldest Kubernetes version that the manifests support.
 const OLDEST: (u32, u32) = (1, 30);
-/// Clocks of this machine and of whoever holds a Lease may differ by that.
+/// Tolerated difference between the clocks of this machine and of a Lease's holder, in seconds.
 const SKEW_S: i64 = 10;
 
-/// Takes every look.
+/// Runs all checks.
 pub(super) async fn all(api: &Api) -> Outcome<Vec<Finding>> {
-    // Who cannot even list nodes is told so once, not by ten findings.
+    // A user who may not list nodes gets one error here instead of ten findings.
     let nodes = api.list(Kind::Node, None).await?;
     let mut findings = vec![
         version(api).await,
@@ -196,7 +195,7 @@ fn judge_modes(name: &'static str, counts: &BTreeMap<String, u32>) -> Finding {
     }
 }
 
-/// Whether the agents have what decisions rest on.
+/// Whether the agents have the metrics that their decisions need.
 async fn metrics(api: &Api) -> Finding {
     let name = "metrics of VMs";
     let fix =
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_is_no_mode_is_told() {
+    fn unknown_mode_label_is_reported() {
         let counts = |words: &[&str]| words.iter().map(|word| ((*word).to_owned(), 1)).collect();
         assert_eq!(judge_modes("m", &counts(&[])).verdict, Verdict::Ok);
         assert_eq!(

@@ -1,41 +1,38 @@
-//! A finding of `bellows check`: what was found, what needs it and how to mend it.
+//! A finding of `bellows check`: what was found, what needs it and how to fix it.
 
 use serde::Serialize;
 
-/// What mends what is not installed.
+/// Fix for a component that is not installed.
 pub(super) const INSTALL: &str = "install the chart or the manifests: docs/install-cluster.md";
 
-/// How one look ended.
+/// Result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// It is there.
     Ok,
-    /// It is not, and that costs something.
+    /// A feature or speed is lost without it.
     Degraded,
-    /// It is not, and nothing works without it.
+    /// `bellows up` or the default VM does not work without it.
     Missing,
 }
 
-/// One finding. Shape of an item of `bellows check -o json`.
+/// Result of one check, with its reason. An item of `bellows check -o json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// What was looked at.
+    /// The thing that was checked.
     pub(crate) name: &'static str,
-    /// How it ended.
     pub(crate) verdict: Verdict,
-    /// What was found.
+    /// The state that was found.
     pub(crate) found: String,
-    /// What it is needed for, if it is not there.
+    /// The feature that needs it. `None` if the verdict is `ok`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) needed_for: Option<String>,
-    /// What mends it, if it is not there.
+    /// The command or change that mends it. `None` if the verdict is `ok`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fix: Option<String>,
 }
 
 impl Finding {
-    /// All is well.
     pub(crate) fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self {
             name,
@@ -46,7 +43,7 @@ impl Finding {
         }
     }
 
-    /// Something optional is not there.
+    /// A finding about something optional.
     pub(crate) fn degraded(
         name: &'static str,
         found: impl Into<String>,
@@ -63,7 +60,7 @@ impl Finding {
         }
     }
 
-    /// Something required is not there.
+    /// A finding about something required.
     pub(crate) fn missing(
         name: &'static str,
         found: impl Into<String>,

@@ -1,4 +1,5 @@
-//! Whether the images that everything needs are built, can be built, and which accelerator runs them.
+//! Whether the required images are built, whether they can be built, and which accelerator guests
+//! get.
 
 use neonvm_runner::accel;
 use neonvm_runner::config::Accel;
@@ -9,23 +10,23 @@ use super::finding::Finding;
 use crate::places::{GUEST_IMAGE, RUNTIME_IMAGE, StateDir, store_dir};
 use crate::progress::Progress;
 
-/// The program in the runtime image.
+/// QEMU's program in the runtime image.
 const QEMU_PROGRAM: &str = "qemu-system-x86_64";
 
-/// The program in it that connects guests.
+/// The program in the runtime image that connects guests.
 const NETWORK_PROGRAM: &str = "passt";
 
-/// Below this the runtime dies when a CPU is plugged again after an unplug.
+/// Oldest major version of QEMU. Older ones die when a CPU is plugged again after an unplug.
 const QEMU_AT_LEAST: u32 = 10;
 
-/// The two images that everything needs.
+/// The runtime image and the default guest image, as far as they are built.
 pub(super) struct Images {
     runtime: Result<Option<Image>, String>,
     guest: Result<Option<Image>, String>,
 }
 
 impl Images {
-    /// Looks without making anything: the cache may be somebody else's.
+    /// Looks both images up. Creates nothing, because the cache may belong to another user.
     pub(super) fn look() -> Self {
         let look = |name: &str| match store_dir() {
             Err(fail) => Err(fail.what().to_owned()),
@@ -88,7 +89,7 @@ impl Images {
     }
 }
 
-/// Whether KVM boots a guest here: the device may be there and hang.
+/// Whether KVM boots a guest on this machine. A device that is present may still hang.
 pub(super) async fn accelerator(
     images: &Images,
     state: &StateDir,
@@ -113,7 +114,8 @@ pub(super) async fn accelerator(
         return Finding::ok(name, "not probed");
     }
     progress.say("booting a tiny guest to see whether KVM works");
-    // Runners of this instance remember the answer in its state directory, if there is one already.
+    // Runners of this instance read the result from the state directory. It is not created for
+    // that.
     let knowledge = state.path().is_dir().then(|| state.path());
     let verdict = accel::probe(&qemu, knowledge).await;
     match verdict.accel {
@@ -127,7 +129,7 @@ pub(super) async fn accelerator(
     }
 }
 
-/// Programs that image builds need: required only as long as there is something to build.
+/// Programs that image builds need. Required only while an image is missing.
 pub(super) fn build_tools(images_are_there: bool) -> Finding {
     let missing: Vec<_> = host_requirements()
         .into_iter()

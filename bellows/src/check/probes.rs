@@ -1,4 +1,4 @@
-//! The looks that `bellows check` takes.
+//! Checks of this machine.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -16,16 +16,17 @@ use crate::places::{StateDir, cache_dir};
 use crate::progress::Progress;
 use crate::view::units::memory;
 
-/// Memory that the smallest VM and everything of ours need.
+/// Memory that the smallest VM and the components need together.
 const LEAST_MEMORY_BYTES: u64 = 2 << 30;
-/// Room that disks of VMs and the store need at least.
+/// Free disk space that disks of VMs and the store need.
 const LEAST_STATE_BYTES: u64 = 2 << 30;
-/// Room that a build needs in the cache.
+/// Free disk space that a build needs in the cache.
 const LEAST_CACHE_BYTES: u64 = 4 << 30;
-/// Oldest kernel whose features are all used: cgroup.kill, pidfds, loopback as we use it.
+/// Oldest kernel with all required features: cgroup.kill, pidfds and listeners on all of
+/// 127.0.0.0/8.
 const LEAST_KERNEL: (u32, u32) = (5, 10);
 
-/// Takes every look.
+/// Runs all checks. `probe` allows to boot the tiny guest that tests KVM.
 pub(crate) async fn all(
     context: &Context,
     probe: bool,
@@ -220,7 +221,7 @@ fn loopback() -> Finding {
     }
 }
 
-/// Whether the addresses of this state directory's instance are ours to take.
+/// Whether the addresses of this state directory's instance are free.
 fn addresses(state: &StateDir) -> Outcome<Finding> {
     let name = "addresses";
     if let Holder::Process(pid) = lock::holder(state) {
@@ -253,7 +254,7 @@ fn addresses(state: &StateDir) -> Outcome<Finding> {
     ))
 }
 
-/// Room on the file system that holds, or will hold, a directory.
+/// Free space on the file system that holds, or will hold, a directory.
 fn disk_space(name: &'static str, dir: &Path, least: u64, what: &str) -> Finding {
     let place = existing(dir);
     match fs4::available_space(&place) {
@@ -281,7 +282,7 @@ fn judge_disk_space(name: &'static str, dir: &Path, free: u64, least: u64, what:
     }
 }
 
-/// The nearest ancestor that exists.
+/// The directory's nearest ancestor that exists.
 fn existing(dir: &Path) -> PathBuf {
     dir.ancestors()
         .find(|place| place.exists())
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroup_of_either_version_is_told_apart_from_none() {
+    fn cgroup_version_is_recognized() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(cgroup(dir.path()).verdict, Verdict::Degraded);
         std::fs::create_dir(dir.path().join("cpu")).unwrap();
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn little_room_and_memory_are_said_with_the_need() {
+    fn finding_names_required_space_and_memory() {
         let finding = judge_disk_space("room", Path::new("/x"), 1 << 30, 2 << 30, "disks");
         assert_eq!(finding.verdict, Verdict::Missing);
         assert_eq!(finding.needed_for.unwrap(), "disks take 2Gi or more");

@@ -1,5 +1,5 @@
-//! What this machine allows of the walls between guests and itself. Those of guests that run are in
-//! `bellows status`.
+//! Whether this machine supports the walls between guests and itself. `bellows status` shows the
+//! walls of running guests.
 
 use std::process::Stdio;
 
@@ -8,12 +8,10 @@ use tokio::process::Command;
 
 use super::finding::Finding;
 
-/// Why without root a wall does not stand.
 const NOT_ROOT: &str = "not root";
-/// What mends that.
 const BE_ROOT: &str = "run bellows up as root";
 
-/// All of them.
+/// Runs all checks of walls.
 pub(super) async fn all() -> Vec<Finding> {
     vec![
         user_namespaces().await,
@@ -23,10 +21,10 @@ pub(super) async fn all() -> Vec<Finding> {
     ]
 }
 
-/// What passt, and for an ordinary user QEMU, needs.
+/// User namespaces, which passt needs, and QEMU if it runs for an ordinary user.
 async fn user_namespaces() -> Finding {
     let name = "user namespaces";
-    // As passt does: with root's own user the kernel allows more.
+    // As passt does. For root's own user the kernel allows more.
     let as_other = [
         "setpriv",
         "--reuid=65534",
@@ -52,7 +50,7 @@ async fn user_namespaces() -> Finding {
     }
 }
 
-/// Whether the kernel takes the rules for guests' users.
+/// Whether the kernel accepts the packet filter rules for guests' users.
 async fn rules() -> Finding {
     let name = "wall: kernel rules";
     let needed = "the kernel refuses guests' processes whatever belongs to this machine, also after an escape from QEMU";
@@ -70,7 +68,7 @@ async fn rules() -> Finding {
     }
 }
 
-/// Whether QEMU can have a user, namespaces and a root directory of its own.
+/// Whether QEMU can have its own user, namespaces and root directory.
 fn sandbox() -> Finding {
     let name = "wall: sandbox of QEMU";
     let needed = "QEMU has a user, namespaces and a root directory of its own, so that an escape from it finds nothing";
@@ -88,7 +86,7 @@ fn sandbox() -> Finding {
     }
 }
 
-/// Whether image builds can keep programs of an image from this machine. Without, they are refused.
+/// Whether image builds can confine programs of an image. Without that, such builds are refused.
 fn image_programs() -> Finding {
     let name = "wall: image builds";
     let needed =
@@ -109,7 +107,7 @@ fn image_programs() -> Finding {
     }
 }
 
-/// Why a program fails; `None` when it does not.
+/// Why a program fails. `None` if it succeeds.
 async fn failure(words: &[&str]) -> Option<String> {
     let (program, arguments) = words.split_first()?;
     let run = Command::new(program)

@@ -1,8 +1,7 @@
-//! `bellows adopt`: brings the objects of guests back that run without them, or lets such guests
-//! go.
+//! `bellows adopt`: recreates the objects of guests that run without them, or releases such guests.
 //!
-//! A guest is without objects when the store of the API was replaced, emptied or set back. It is
-//! left alone until somebody decides here.
+//! A guest loses its objects when the API's store is replaced, emptied or restored. The node driver
+//! leaves it alone until this command decides.
 
 use std::time::Duration;
 
@@ -18,10 +17,10 @@ use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::terminal::{err, out};
 
-/// How long a VM may take to run in its guest.
+/// Longest time until an adopted VM is Running.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How often that is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// Interval at which the phase is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Bring back the objects of guests that run without them, or let such guests go.
 ///
@@ -64,7 +63,7 @@ pub(crate) async fn run(context: &Context, args: &AdoptArgs) -> Outcome {
     let api = context.api().await?;
     let mut first = Ok(());
     for orphan in chosen {
-        // One that cannot be adopted is no reason to leave the others.
+        // A guest that cannot be adopted does not stop the others.
         if let Err(fail) = adopt(context, &api, orphan).await {
             err(&fail.to_string());
             first = first.and(Err(fail));
@@ -73,7 +72,7 @@ pub(crate) async fn run(context: &Context, args: &AdoptArgs) -> Outcome {
     first
 }
 
-/// The guests that were named; all of them if none was.
+/// The named guests, or all if none is named.
 fn choose<'a>(orphans: &'a [Orphan], names: &[String]) -> Outcome<Vec<&'a Orphan>> {
     if names.is_empty() {
         return Ok(orphans.iter().collect());
@@ -118,7 +117,7 @@ async fn adopt(context: &Context, api: &Api, orphan: &Orphan) -> Outcome {
         .map_err(|error| explain(orphan, &error))?;
     let word = json!(format!("{}/{}", orphan.pod, orphan.uid));
     match find(api, &orphan.namespace, &adoption.name).await? {
-        // An earlier adoption that did not come to its end.
+        // An earlier adoption was interrupted.
         Some(vm) if vm["metadata"]["annotations"][ANNOTATION_ADOPTS] == word => {}
         Some(_) => return Err(exists(orphan, &adoption.name)),
         None => create(api, orphan, &adoption).await?,
@@ -171,7 +170,7 @@ async fn find(api: &Api, namespace: &str, name: &str) -> Outcome<Option<Value>> 
     Ok(vms.into_iter().find(|vm| vm["metadata"]["name"] == name))
 }
 
-/// Creates what is not there. The VM comes last: its pod mounts the others.
+/// Creates the missing objects. The VM comes last, because its pod mounts the others.
 async fn create(api: &Api, orphan: &Orphan, adoption: &Adoption) -> Outcome {
     let namespace = &orphan.namespace;
     let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
@@ -209,7 +208,7 @@ async fn ensure(api: &Api, path: &str, object: &Value) -> Outcome {
     }
 }
 
-/// Gives a secret to its VM, so that it goes with it.
+/// Makes the VM the owner of a secret, so that both are deleted together.
 async fn own(api: &Api, namespace: &str, name: &str, vm: &Value) -> Outcome {
     let path = format!("{}/{name}", collection(namespace, "secrets"));
     let mut secret = api.get(Kind::Secret, namespace, name).await?;
@@ -250,7 +249,7 @@ async fn wait(api: &Api, orphan: &Orphan, name: &str) -> Outcome {
                 "see what it waits for: bellows kubectl describe neonvm {name}"
             )));
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

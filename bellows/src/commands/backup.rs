@@ -1,5 +1,5 @@
-//! `bellows vm backup`: a copy of a VM's root disk as it is at one moment, also while the guest
-//! runs, and what is needed to make the VM again (`FILE.json`).
+//! `bellows vm backup`: copies the root disk of a VM as it is at one moment, even while the guest
+//! runs. `FILE.json` holds what is needed to create the VM again.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use neonvm_runner::shell::qmp_backup::{BackupFile, BackupStage};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::vm_disk::{VmDisk, need_room};
+use super::vm_disk::{VmDisk, need_disk_space};
 use crate::args::VmArgs;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
@@ -26,8 +26,8 @@ use crate::view::units::memory;
 
 /// Version of the format of [`Description`].
 pub(crate) const BACKUP_FORMAT: u32 = 1;
-/// How often the copy is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// Interval at which the progress of the copy is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Copy the root disk of a VM into a file, also while its guest runs.
 ///
@@ -43,7 +43,7 @@ pub(crate) struct BackupArgs {
     file: PathBuf,
 }
 
-/// What is written beside a backup, as `FILE.json`: what the VM was.
+/// Content of `FILE.json` beside a backup: the VM and its objects.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Description {
@@ -65,7 +65,7 @@ pub(crate) async fn backup(context: &Context, args: &BackupArgs) -> Outcome {
     let folder = file.parent().unwrap_or(Path::new("/"));
     let image = image_of(&disk.record)?;
     let most = allocated(&disk.path)? + image.as_deref().map_or(Ok(0), allocated)?;
-    need_room(folder, most, "the backup")?;
+    need_disk_space(folder, most, "the backup")?;
     let mut progress = Progress::new();
     let draft = match disk.qemu().await? {
         Some(qemu) => by_qemu(&qemu, &disk, most, &mut progress).await?,
@@ -103,7 +103,7 @@ fn check_is_free(path: &Path) -> Outcome {
     Ok(())
 }
 
-/// The file beside a backup that says what it is of.
+/// Path of the `FILE.json` that describes a backup.
 pub(crate) fn described(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".json");
@@ -114,7 +114,7 @@ pub(crate) fn broken(path: &Path, error: &io::Error) -> Fail {
     Fail::missing(format!("{}: {error}", path.display()))
 }
 
-/// The root disk of the image that a disk lies over, if it lies over one.
+/// Root disk of the image below a disk. `None` if the disk has no image below.
 fn image_of(record: &DiskRecord) -> Outcome<Option<PathBuf>> {
     if record.whole {
         return Ok(None);
@@ -131,17 +131,17 @@ fn allocated(path: &Path) -> Outcome<u64> {
     Ok(file.blocks() * 512)
 }
 
-/// QEMU copies into a file beside the disk: there is room for it, and it is on the disk's own file
-/// system.
+/// Has QEMU write the copy beside the disk. That file system has the space, and a rename stays on
+/// it.
 async fn by_qemu(
     qemu: &Qmp,
     disk: &VmDisk,
     most: u64,
     progress: &mut Progress,
 ) -> Outcome<PathBuf> {
-    need_room(&disk.path, most, "the backup")?;
+    need_disk_space(&disk.path, most, "the backup")?;
     let draft = disk.path.with_extension("backup");
-    // Of a backup that was given up.
+    // The backup was cancelled.
     qemu.cancel_backup().await;
     let _ = fs::remove_file(&draft);
     let target = BackupFile::create(&draft).map_err(|error| broken(&draft, &error))?;
@@ -166,11 +166,11 @@ async fn by_qemu(
                 return Err(refused(&why));
             }
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// The disk of a VM that is off.
+/// Copies the disk of a VM that is off.
 async fn by_qemu_img(disk: &VmDisk, file: &Path, progress: &mut Progress) -> Outcome<PathBuf> {
     let draft = draft_of(file);
     let programs = Store::new(store_dir()?).programs();
@@ -200,7 +200,8 @@ fn draft_of(file: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Gives a finished copy its place, on another file system too. What has the name is whole.
+/// Moves a finished copy to its name, even to another file system. A file with that name is always
+/// complete.
 pub(crate) fn put(draft: &Path, file: &Path) -> io::Result<()> {
     File::open(draft)?.sync_all()?;
     let moved = fs::rename(draft, file);

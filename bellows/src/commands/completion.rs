@@ -1,4 +1,4 @@
-//! `bellows completion`: a script that completes our commands in a shell.
+//! `bellows completion`: a completion script for a shell.
 
 use clap::{Args, Command};
 use clap_complete::Shell;

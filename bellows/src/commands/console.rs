@@ -1,4 +1,4 @@
-//! `bellows console`: a VM's serial console, live or as kept.
+//! `bellows console`: a VM's serial console, live or from its log.
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::terminal::err;
 
-/// Ctrl-], as telnet and virsh have it.
+/// Ctrl-], as in telnet and virsh.
 const ESCAPE: u8 = 0x1d;
-/// Keystrokes on their way to the guest; a person types slower than a guest reads.
+/// Keys that wait for the guest. A person types slower than a guest reads.
 const KEYS_IN_FLIGHT: usize = 64;
 
 /// Attach to a VM's console, or print its log.
@@ -63,7 +63,7 @@ pub(crate) async fn run(context: &Context, args: &ConsoleArgs) -> Outcome {
     bridge(stream).await
 }
 
-/// The directory of the VM's runner.
+/// Directory of the VM's runner.
 pub(crate) async fn rundir(context: &Context, namespace: &str, name: &str) -> Outcome<PathBuf> {
     let object = context.api().await?.get(Kind::Vm, namespace, name).await?;
     let pod = object["status"]["podName"].as_str().unwrap_or_default();
@@ -79,7 +79,7 @@ pub(crate) async fn rundir(context: &Context, namespace: &str, name: &str) -> Ou
 
 fn print_log(dir: &Path, log: &str) -> Outcome {
     let mut found = false;
-    // The older half first, if the log was turned over.
+    // The rotated half of the log comes first.
     for name in [format!("{log}.1"), log.to_owned()] {
         let path = dir.join(name);
         let mut file = match std::fs::File::open(&path) {
@@ -88,7 +88,7 @@ fn print_log(dir: &Path, log: &str) -> Outcome {
             Err(error) => return Err(Fail::missing(format!("{}: {error}", path.display()))),
         };
         found = true;
-        // A reader that went away is not an error.
+        // A reader that closed the pipe is not an error.
         let _ = std::io::copy(&mut file, &mut std::io::stdout().lock());
     }
     if found {
@@ -99,7 +99,7 @@ fn print_log(dir: &Path, log: &str) -> Outcome {
     }
 }
 
-/// The terminal passes every key on until this value goes.
+/// The terminal is in raw mode while this value lives.
 struct RawMode;
 
 impl RawMode {
@@ -120,7 +120,7 @@ impl Drop for RawMode {
 async fn bridge(stream: UnixStream) -> Outcome {
     let (mut from_guest, mut to_guest) = stream.into_split();
     let (keys, mut typed) = mpsc::channel::<Vec<u8>>(KEYS_IN_FLIGHT);
-    // A blocking read of a terminal cannot be cancelled: the thread ends with the process.
+    // A blocking read of a terminal cannot be cancelled. The thread ends with the process.
     std::thread::spawn(move || read_keys(&keys));
     let mut buffer = [0_u8; 4096];
     loop {
@@ -158,7 +158,7 @@ fn read_keys(keys: &mpsc::Sender<Vec<u8>>) {
     }
 }
 
-/// What comes before the escape key, and whether it was pressed.
+/// The keys before the escape key, and whether the escape key was pressed.
 fn until_escape(keys: &[u8]) -> (&[u8], bool) {
     keys.iter()
         .position(|key| *key == ESCAPE)
@@ -186,7 +186,7 @@ mod tests {
         );
         std::fs::write(dir.path().join("console.log"), "x").unwrap();
         print_log(dir.path(), "console.log").unwrap();
-        // Of the other log nothing is there yet.
+        // The other log does not exist.
         assert!(print_log(dir.path(), "guest.log").is_err());
     }
 }

@@ -15,8 +15,8 @@ use crate::places::StateDir;
 use crate::progress::Progress;
 use crate::terminal::{ask, can_ask, out};
 
-/// How often a wait looks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Interval at which the process and the guests are read.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// End `bellows up`.
 ///
@@ -47,7 +47,7 @@ pub(crate) async fn run(context: &Context, args: &DownArgs) -> Outcome {
     let before = guests::running(&state).await.len();
     let was_running = end_up(&state, args, &mut progress).await?;
     if args.stop_vms {
-        // Those that the ending process has not powered down itself.
+        // Guests that the ending process has not powered down.
         guests::stop_all(&state, guests::GRACE, &mut |text| progress.say(text)).await;
     }
     progress.clear();
@@ -74,7 +74,6 @@ pub(crate) async fn run(context: &Context, args: &DownArgs) -> Outcome {
     if args.purge { purge(&state) } else { Ok(()) }
 }
 
-/// `1 guest`, `2 guests`.
 fn count(guests: usize) -> String {
     if guests == 1 {
         "1 guest".into()
@@ -110,7 +109,7 @@ async fn check_purge(state: &StateDir, args: &DownArgs) -> Outcome {
     }
 }
 
-/// Ends the process that holds the state directory; whether there was one.
+/// Ends the process that holds the state directory. Returns whether there was one.
 async fn end_up(state: &StateDir, args: &DownArgs, progress: &mut Progress) -> Outcome<bool> {
     let Holder::Process(pid) = lock::holder(state) else {
         return Ok(false);
@@ -124,7 +123,7 @@ async fn end_up(state: &StateDir, args: &DownArgs, progress: &mut Progress) -> O
     )
     .await;
     if let Err(error) = asked {
-        // It may be starting, or be too ill to answer: a signal asks for the same.
+        // The process may be starting or may not answer. A signal requests the same.
         let Some(pid) = pid else {
             return Err(Fail::try_again(format!(
                 "{} is locked, but not by anybody who answers",
@@ -160,7 +159,7 @@ async fn end_up(state: &StateDir, args: &DownArgs, progress: &mut Progress) -> O
         } else {
             "waiting for bellows up to end".into()
         });
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(true)
 }
@@ -179,7 +178,7 @@ fn purge(state: &StateDir) -> Outcome {
     Ok(())
 }
 
-/// Only a directory that a `bellows up` has used is removed, whatever --state-dir says.
+/// Refuses to remove a directory that no `bellows up` has used.
 fn check_is_ours(place: &Path) -> Outcome {
     let is_ours = place.join("instance.json").is_file() || place.join("lock").is_file();
     if is_ours {

@@ -1,4 +1,4 @@
-//! `bellows history` and `bellows why --at`: a VM's decisions and what came of them, from the
+//! `bellows history` and `bellows why --at`: decisions about a VM and their outcome, from the
 //! journal.
 
 use clap::Args;
@@ -30,7 +30,7 @@ pub(crate) struct HistoryArgs {
     output: Format,
 }
 
-/// A decision with what came of it until the next one.
+/// A decision and its outcome until the next decision.
 struct Entry {
     at: u64,
     wall: u64,
@@ -128,7 +128,7 @@ fn end_text(end: &End) -> String {
     format!("{what} {how}{got}{times}")
 }
 
-/// All decisions about a VM that the journal has, oldest first.
+/// All decisions about a VM in the journal, oldest first.
 fn entries(context: &Context, key: &str) -> Outcome<Vec<Entry>> {
     let mut entries: Vec<Entry> = Vec::new();
     let (mut run, mut number) = (None, None);
@@ -176,7 +176,7 @@ fn entries(context: &Context, key: &str) -> Outcome<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The last decisions about a VM that its agent remembers: no journal is written in a cluster.
+/// The last decisions about a VM, from its agent. In a cluster no journal is written.
 pub(crate) async fn in_cluster(context: &Context, args: &HistoryArgs) -> Outcome {
     let (namespace, name) = args.vm.key();
     let api = context.api().await?;
@@ -255,7 +255,7 @@ pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
     Ok(())
 }
 
-/// The decision in force at a time, with what came of it, in one sentence.
+/// The decision in force at a time and its outcome, in one sentence.
 pub(crate) fn why_at(
     context: &Context,
     (namespace, name): (&str, &str),

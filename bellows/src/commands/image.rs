@@ -72,7 +72,7 @@ pub(crate) struct PackArgs {
 }
 
 pub(crate) async fn run(context: &Context, command: ImageCommand) -> Outcome {
-    // Builds and removals block for long; there is nothing else to do meanwhile.
+    // Builds and removals block this thread. No other task waits for it.
     match command {
         ImageCommand::Build(args) => build(&args),
         ImageCommand::Ls(args) => list(context, &args),

@@ -1,5 +1,5 @@
-//! `bellows journal` and `bellows replay`: the decision journal read as files, with or without a
-//! running system.
+//! `bellows journal` and `bellows replay`: read the decision journal as files. No instance needs to
+//! run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::fail::{Fail, Outcome};
 use crate::output::{Cell, Table};
 use crate::terminal::{err, out};
 
-/// The part whose journal is read when none is named.
+/// Component whose journal is read by default.
 const AGENT: &str = "agent";
 
 /// Verify, print, export and measure the decision journal.
@@ -50,14 +50,14 @@ pub(crate) struct ReplayArgs {
     files: Files,
 }
 
-/// A segment and what is in it.
+/// A segment and its records.
 pub(crate) struct Segment {
     pub(crate) file: SegmentFile,
     pub(crate) bytes: Vec<u8>,
     pub(crate) scan: Scan,
 }
 
-/// The segments of the agent's journal in the state directory.
+/// Segments of the agent's journal in the state directory.
 pub(crate) fn of_state(context: &Context) -> Outcome<Vec<SegmentFile>> {
     in_folder(&context.state()?.journal().join(AGENT))
 }
@@ -70,7 +70,6 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Fail {
     Fail::missing(format!("{} cannot be read: {error}", path.display()))
 }
 
-/// Reads a segment.
 pub(crate) fn read(file: SegmentFile) -> Outcome<Segment> {
     let bytes = files::read(&file.path).map_err(|error| unreadable(&file.path, &error))?;
     let scan = scan(&bytes);
@@ -142,7 +141,7 @@ fn verify(found: Vec<SegmentFile>) -> Outcome {
                 Ok(_) => {}
             }
         }
-        // The last line of the segment being written may be on its way.
+        // The last line of the newest segment may be incomplete.
         if scan.torn > 0 && index + 1 < count {
             say(format!("{} bytes at its end are no line", scan.torn));
         }
@@ -222,7 +221,7 @@ fn export(found: Vec<SegmentFile>) -> Outcome {
     Ok(())
 }
 
-/// A time of a writer's clock as a calendar time.
+/// Converts a time of a writer's clock to a calendar time.
 pub(crate) fn calendar(wall: u64, at: u64) -> String {
     let micros = i64::try_from(wall.saturating_add(at)).unwrap_or(i64::MAX);
     protocol::time::WallTime(micros).to_micro_string()

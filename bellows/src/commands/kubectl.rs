@@ -17,7 +17,7 @@ pub(crate) struct KubectlArgs {
     arguments: Vec<OsString>,
 }
 
-/// Becomes kubectl; returns only if that fails.
+/// Replaces this process with kubectl. Returns only if that fails.
 pub(crate) fn run(context: &Context, args: &KubectlArgs) -> Outcome {
     let path = context.kubeconfig()?;
     if !context.asks_cluster() && !path.exists() {
@@ -35,7 +35,6 @@ pub(crate) fn run(context: &Context, args: &KubectlArgs) -> Outcome {
         .fix("install kubectl, or use bellows get and bellows vm, which do without it"))
 }
 
-/// Prints the path of the kubeconfig.
 pub(crate) fn print_path(context: &Context) -> Outcome {
     out(&context.kubeconfig()?.display().to_string());
     Ok(())

@@ -1,5 +1,5 @@
-//! `bellows migrate`: move a VM's guest to another pod while it runs. Everything here can be done
-//! with kubectl too; this writes the object and says what becomes of it.
+//! `bellows migrate`: moves a VM's guest to another pod while it runs. It writes the migration
+//! object and shows its progress.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::output::{Format, print_value};
 use crate::progress::Progress;
 use crate::terminal::{err, out};
 
-/// How often a wait looks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(300);
+/// Interval at which the migration is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Move a VM to another pod, and so to another node, while its guest runs on.
 ///
@@ -142,7 +142,7 @@ fn object(args: &MigrateArgs, namespace: &str, migration: &str, vm: &str) -> Val
     })
 }
 
-/// Migrations of a VM that are not over.
+/// Migrations of a VM that have not ended.
 async fn live(api: &Api, namespace: &str, vm: &str) -> Outcome<Vec<Value>> {
     let mut all = api.list(Kind::Migration, Some(namespace)).await?;
     all.retain(|one| one["spec"]["vmName"] == vm && !is_over(one));
@@ -154,7 +154,7 @@ fn is_over(migration: &Value) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// What its condition says.
+/// Message of the migration's condition.
 fn said(migration: &Value) -> String {
     let conditions = migration["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
@@ -165,7 +165,7 @@ fn said(migration: &Value) -> String {
 
 async fn wait(api: &Api, namespace: &str, name: &str, timeout_s: i32) -> Outcome<Value> {
     let mut progress = Progress::new();
-    // The controller gives it up in time; only one that does not run has to be noticed here.
+    // The controller enforces the timeout. This wait notices a controller that does not run.
     let patience = u64::try_from(timeout_s)
         .unwrap_or(0)
         .saturating_mul(2)
@@ -187,11 +187,11 @@ async fn wait(api: &Api, namespace: &str, name: &str, timeout_s: i32) -> Outcome
             .fix("see whether the controller is ready: bellows status"));
         }
         progress.say(&line(&migration));
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Where it stands, for people.
+/// State of a migration, in one line.
 fn line(migration: &Value) -> String {
     let status = &migration["status"];
     let ram = &status["info"]["ram"];
@@ -222,7 +222,7 @@ async fn cancel(api: &Api, namespace: &str, vm: &str) -> Outcome {
                 Err(fail) if fail.exit() == Exit::NotSo => break,
                 Err(fail) => return Err(fail),
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         progress.clear();
         out(&format!("migration {namespace}/{name} is called off"));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_in_figures_once_there_are_any() {
+    fn progress_shows_figures_once_known() {
         let mut migration = json!({"status": {"phase": "Pending", "conditions": [
             {"type": "Available", "status": "False", "message": "waits"}]}});
         assert_eq!(line(&migration), "waits");

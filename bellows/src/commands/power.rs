@@ -1,4 +1,5 @@
-//! `bellows vm stop`, `start` and `restart`: a VM without a pod keeps its object and its disk.
+//! `bellows vm stop`, `start` and `restart`. A VM that is stopped has no pod, and keeps its object
+//! and its disk.
 
 use clap::Args;
 use protocol::annotations::{ANNOTATION_POWER_STATE, POWER_STOPPED};
@@ -10,7 +11,7 @@ use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::progress::Progress;
 use crate::terminal::out;
-use crate::vm_state::{LOOK_AGAIN, has_persistent_disk, wait_until_running};
+use crate::vm_state::{POLL_INTERVAL, has_persistent_disk, wait_until_running};
 
 /// A VM, and how long to wait for it.
 #[derive(Debug, Clone, Args)]
@@ -35,7 +36,7 @@ pub(crate) struct StopArgs {
     yes: bool,
 }
 
-/// Powers a VM off, and waits until its pod is gone.
+/// Powers a VM off and waits until its pod is gone.
 pub(crate) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     let api = context.api().await?;
     let (namespace, name) = args.to.vm.key();
@@ -50,13 +51,12 @@ pub(crate) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     Ok(())
 }
 
-/// Starts a VM that was stopped.
 pub(crate) async fn start(context: &Context, args: &StartArgs) -> Outcome {
     let api = context.api().await?;
     switch_on(&api, args).await
 }
 
-/// Both, one after the other.
+/// Stops the VM, then starts it.
 pub(crate) async fn restart(context: &Context, args: &StopArgs) -> Outcome {
     let api = context.api().await?;
     let waits = StopArgs {
@@ -97,7 +97,7 @@ async fn switch_off(api: &Api, args: &StopArgs) -> Outcome {
             .fix("see whether controller and node are ready: bellows status"));
         }
         progress.say(&format!("waiting for {namespace}/{name} to power off"));
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     progress.clear();
     Ok(())
@@ -118,7 +118,7 @@ async fn annotate(api: &Api, namespace: &str, name: &str, state: &Value) -> Outc
     api.merge(Kind::Vm, namespace, name, &patch).await.map(drop)
 }
 
-/// Whether the controller says that a VM is off on request.
+/// Whether the VM has the condition that it is off on request.
 pub(crate) fn is_stopped(vm: &Value) -> bool {
     let conditions = vm["status"]["conditions"].as_array();
     conditions

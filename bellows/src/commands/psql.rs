@@ -16,11 +16,11 @@ use crate::fail::{Fail, Outcome};
 use crate::postgres::password;
 use crate::progress::Progress;
 use crate::terminal::out;
-use crate::vm_state::LOOK_AGAIN;
+use crate::vm_state::POLL_INTERVAL;
 
-/// How long the server of a guest that runs may take until it answers with this password.
+/// Longest time until a running guest's server accepts the password.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Variables of psql that would lead the password to another server.
+/// Variables that would make psql connect to another server.
 const OTHER_WAYS: [&str; 4] = ["PGHOSTADDR", "PGSERVICE", "PGSERVICEFILE", "PGOPTIONS"];
 
 /// Open a session in a VM's PostgreSQL, or pass psql arguments.
@@ -44,7 +44,7 @@ pub(crate) struct PsqlArgs {
     arguments: Vec<OsString>,
 }
 
-/// Becomes psql; returns only if that fails, or if something was to be printed.
+/// Replaces this process with psql, or prints the URI. Returns only after printing or on failure.
 pub(crate) async fn run(context: &Context, args: &PsqlArgs) -> Outcome {
     let (namespace, name) = args.vm.key();
     let api = context.api().await?;
@@ -67,7 +67,7 @@ fn no_psql(error: &std::io::Error) -> Fail {
         .fix("apt-get install postgresql-client; or go by the guest: bellows ssh VM -- psql -h /tmp -U postgres")
 }
 
-/// Where to connect, and with what.
+/// Server and credentials of a connection.
 struct Target {
     address: Option<String>,
     phase: String,
@@ -113,7 +113,7 @@ impl Target {
         })
     }
 
-    /// The password has no mark that a URI reserves unless a user has chosen it.
+    /// Escapes the password, which may hold reserved characters if a user chose it.
     fn uri(&self, with_password: bool) -> Outcome<String> {
         let address = match self.address()? {
             address if address.contains(':') => format!("[{address}]"),
@@ -141,7 +141,8 @@ impl Target {
         command
     }
 
-    /// Waits until the server takes the password: a guest sets it a moment after its server is up.
+    /// Waits until the server accepts the password. The guest sets it shortly after the server
+    /// starts.
     async fn wait_for_server(&self, namespace: &str, name: &str) -> Outcome {
         let address = self.address()?;
         let end = Instant::now() + PATIENCE;
@@ -171,12 +172,12 @@ impl Target {
             progress.say(&format!(
                 "waiting for PostgreSQL of {namespace}/{name}: {why}"
             ));
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-/// A word as it stands in a URI.
+/// Percent-encodes a part of a URI.
 fn escaped(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let escape = |byte: u8| {
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn password_is_in_the_environment_of_psql_and_not_in_its_words() {
+    fn password_is_in_the_environment_of_psql_and_not_in_its_arguments() {
         let command = target("127.7.1.1").psql();
         assert_eq!(command.get_args().count(), 0);
         let value = |name: &str| {

@@ -1,4 +1,4 @@
-//! `bellows vm restore`: makes a VM again from what `bellows vm backup` wrote.
+//! `bellows vm restore`: recreates a VM from the files that `bellows vm backup` wrote.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
@@ -14,7 +14,7 @@ use protocol::vm::API_VERSION;
 use serde_json::{Value, json};
 
 use super::backup::{BACKUP_FORMAT, Description, broken, described};
-use super::vm_disk::{dir_of, need_room, not_in_a_cluster};
+use super::vm_disk::{dir_of, need_disk_space, not_in_a_cluster};
 use crate::api::Kind;
 use crate::args::VmArgs;
 use crate::context::Context;
@@ -27,9 +27,9 @@ use crate::terminal::out;
 use crate::view::units::memory;
 use crate::vm_state::wait_until_running;
 
-/// Bytes copied between two lines of progress.
+/// Bytes copied between two reports of progress.
 const PART: usize = 4 << 20;
-/// Longest FILE.json read.
+/// Longest `FILE.json` that is read.
 const MAX_DESCRIPTION_BYTES: u64 = 8 << 20;
 
 /// Make a VM from a backup, under the same name or another one. There must be no VM and no disk of
@@ -120,13 +120,14 @@ fn read(file: &Path) -> Outcome<Description> {
     Ok(description)
 }
 
-/// Copies the disk into a directory of another name first: what has its name is whole.
+/// Copies the disk into a draft directory and renames it. A directory with the final name is
+/// complete.
 fn place(file: &Path, dir: &Path, record: &DiskRecord) -> Outcome {
     let length = fs::metadata(file).map_err(|error| broken(file, &error))?;
     let parent = dir.parent().unwrap_or(dir);
-    need_room(parent, length.blocks() * 512, "the disk")?;
+    need_disk_space(parent, length.blocks() * 512, "the disk")?;
     let draft = dir.with_extension("restoring");
-    // Of a restore that was given up.
+    // The restore failed.
     let _ = fs::remove_dir_all(&draft);
     create_private_dir(&draft)?;
     let mut progress = Progress::new();
@@ -157,7 +158,7 @@ fn copy(from: &Path, to: &Path, length: u64, progress: &mut Progress) -> io::Res
     }
 }
 
-/// The VM as it was, but for what belongs to one life of it.
+/// The VM object without the fields of its earlier life.
 fn object(namespace: &str, name: &str, description: &Description) -> Value {
     let mut spec = description.spec.clone();
     if let Some(spec) = spec.as_object_mut() {
@@ -173,8 +174,7 @@ fn object(namespace: &str, name: &str, description: &Description) -> Value {
     json!({"apiVersion": API_VERSION, "kind": "VirtualMachine", "metadata": metadata, "spec": spec})
 }
 
-/// Has a VM of another name get its password from a secret of its own, where the one that was
-/// backed up had one.
+/// Gives a VM with a new name its own password secret, if the original had one.
 fn own_password(spec: &mut Value, before: &str, name: &str) {
     let old = postgres::disk(&postgres::secret_name(before));
     let disks = spec.get_mut("disks").and_then(Value::as_array_mut);

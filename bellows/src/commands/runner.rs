@@ -1,5 +1,5 @@
-//! The hidden `bellows runner`: this binary is also the runner, so that one file is enough on a
-//! machine.
+//! The hidden `bellows runner`. This binary is also the runner, so that a machine needs one file
+//! only.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `bellows ssh`: a shell in a VM, with the key that was made for it.
+//! `bellows ssh`: a shell in a VM, with the VM's own key.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -20,14 +20,13 @@ use crate::places::create_private_dir;
 
 /// Port of the guest's SSH server.
 const SSH_PORT: u16 = 22;
-/// How every SSH server begins.
+/// First bytes of every SSH server.
 const BANNER: &[u8; 4] = b"SSH-";
-/// How long the server may take to come up in a guest that runs.
+/// Longest time until the SSH server of a running guest starts.
 const SERVER_PATIENCE: Duration = Duration::from_secs(60);
-/// How long it may take to say its name.
+/// Longest time until a connected server sends its banner.
 const BANNER_PATIENCE: Duration = Duration::from_secs(5);
-/// Pause between two tries.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Open a shell in a VM, or run a command there.
 ///
@@ -47,7 +46,7 @@ pub(crate) struct SshArgs {
     command: Vec<OsString>,
 }
 
-/// Returns the status of ssh.
+/// Runs ssh and returns its status.
 pub(crate) async fn run(context: &Context, args: &SshArgs) -> Outcome<ExitCode> {
     let (namespace, name) = args.vm.key();
     let api = context.api().await?;
@@ -83,8 +82,8 @@ pub(crate) async fn run(context: &Context, args: &SshArgs) -> Outcome<ExitCode> 
     ))
 }
 
-/// Waits until the guest's SSH server says its name. QEMU accepts connections before the guest
-/// does, and resets them.
+/// Waits for the banner of the guest's SSH server. QEMU accepts connections before the guest
+/// listens, and resets them.
 async fn wait_for_server(address: &str) -> Result<(), String> {
     let end = Instant::now() + SERVER_PATIENCE;
     loop {
@@ -97,12 +96,12 @@ async fn wait_for_server(address: &str) -> Result<(), String> {
                     Err(_) => "it says nothing".to_owned(),
                 });
             }
-            _ => tokio::time::sleep(LOOK_AGAIN).await,
+            _ => tokio::time::sleep(POLL_INTERVAL).await,
         }
     }
 }
 
-/// What a server says first.
+/// First bytes that a server sends.
 async fn banner(address: &str) -> std::io::Result<[u8; BANNER.len()]> {
     let mut stream = TcpStream::connect((address, SSH_PORT)).await?;
     let mut start = [0; BANNER.len()];
@@ -158,14 +157,14 @@ impl Target {
     }
 }
 
-/// The key of a `kubernetes.io/ssh-auth` secret.
+/// The key in a `kubernetes.io/ssh-auth` secret.
 fn private_key(secret: &Value) -> Option<Vec<u8>> {
     let bytes: k8s_openapi::ByteString =
         serde_json::from_value(secret["data"]["ssh-privatekey"].clone()).ok()?;
     (!bytes.0.is_empty()).then_some(bytes.0)
 }
 
-/// The key in a file that only we can read and that goes when the value goes.
+/// Writes the key to a file with mode 0600. Dropping the value removes it.
 fn write_key(dir: &Path, key: &[u8]) -> Outcome<tempfile::NamedTempFile> {
     let write = || -> std::io::Result<tempfile::NamedTempFile> {
         let mut file = tempfile::Builder::new().prefix("key-").tempfile_in(dir)?;
@@ -188,7 +187,7 @@ fn arguments(target: &Target, key: &Path, known_hosts: &Path, args: &SshArgs) ->
         "StrictHostKeyChecking=accept-new".to_owned(),
         "GlobalKnownHostsFile=/dev/null".to_owned(),
         format!("UserKnownHostsFile={}", known_hosts.display()),
-        // An address may be another VM's tomorrow; this guest's name is its pod.
+        // The address may belong to another VM later. The pod's UID identifies this guest.
         format!("HostKeyAlias={}", target.pod_uid),
         "LogLevel=ERROR".to_owned(),
         "ConnectTimeout=10".to_owned(),

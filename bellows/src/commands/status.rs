@@ -1,4 +1,4 @@
-//! `bellows status` and `bellows dump`: what the running process says about itself.
+//! `bellows status` and `bellows dump`: state of the running instance.
 
 use clap::Args;
 use daemon_kit::exit::Exit;

@@ -122,7 +122,7 @@ fn read(file: &Path) -> Outcome<Vec<u8>> {
     })
 }
 
-/// Gives the store that is there another name, `api.redb.replaced-N`.
+/// Renames the existing store to `api.redb.replaced-N`.
 fn keep_old(store: &Path) -> std::io::Result<Option<PathBuf>> {
     if !store.exists() {
         return Ok(None);

@@ -80,7 +80,7 @@ pub(crate) struct CreateArgs {
     dry_run: Option<DryRun>,
 }
 
-/// Who does a dry run.
+/// Place where a dry run ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum DryRun {
     /// We print what we would send.
@@ -89,7 +89,7 @@ enum DryRun {
     Server,
 }
 
-/// A port of the guest, given as `[NAME:]PORT`; an empty name is none.
+/// A port of the guest, given as `[NAME:]PORT`. The name may be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Port {
     name: String,
@@ -137,7 +137,7 @@ pub(crate) async fn create(context: &Context, args: &CreateArgs) -> Outcome {
     }
 }
 
-/// The VirtualMachine object; only what differs from the API server's defaults.
+/// The VirtualMachine object. It holds only what differs from the API server's defaults.
 fn object(args: &CreateArgs, persistent: bool) -> Outcome<Value> {
     let slots = Slots::of(args)?;
     if args.cpu_min > args.cpu_max {
@@ -194,7 +194,7 @@ fn object(args: &CreateArgs, persistent: bool) -> Outcome<Value> {
     }))
 }
 
-/// Memory bounds in slots.
+/// Bounds of the memory, in slots.
 #[derive(Debug, PartialEq, Eq)]
 struct Slots {
     min: u64,
@@ -202,7 +202,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// The API server's limit.
+    /// Most slots that the API server accepts.
     const MOST: u64 = 512;
 
     fn of(args: &CreateArgs) -> Outcome<Self> {

@@ -1,4 +1,4 @@
-//! `bellows vm delete`: says what is lost, deletes the VM and waits until it is gone.
+//! `bellows vm delete`: prints what is lost, deletes the VM and waits until it is gone.
 
 use clap::Args;
 use protocol::annotations::ANNOTATION_KEEP_DISK;
@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::progress::Progress;
 use crate::terminal::{ask, can_ask, err, out};
-use crate::vm_state::{LOOK_AGAIN, has_persistent_disk};
+use crate::vm_state::{POLL_INTERVAL, has_persistent_disk};
 
 /// Delete a VM and wait until it is gone. Its root disk goes with it.
 #[derive(Debug, Clone, Args)]
@@ -72,7 +72,7 @@ pub(crate) async fn delete(context: &Context, args: &DeleteArgs) -> Outcome {
     Ok(())
 }
 
-/// What a deletion takes away, in a sentence.
+/// What a deletion removes, in one sentence.
 fn loss(namespace: &str, name: &str, vm: &Value, keeps_disk: bool) -> String {
     let vm_name = format!("VM {namespace}/{name}");
     if keeps_disk {
@@ -88,7 +88,7 @@ fn loss(namespace: &str, name: &str, vm: &Value, keeps_disk: bool) -> String {
     }
 }
 
-/// The claim that the root disk lies on.
+/// Name of the claim that holds the root disk.
 fn root_claim(vm: &Value) -> Option<&str> {
     vm["spec"]["guest"]["rootDisk"]["persistentVolumeClaim"]["claimName"].as_str()
 }
@@ -109,7 +109,7 @@ async fn wait_until_gone(api: &Api, namespace: &str, name: &str, timeout_s: u64)
             .fix("see whether both are ready: bellows status"));
         }
         progress.say(&format!("waiting for {namespace}/{name} to go"));
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     progress.clear();
     Ok(())

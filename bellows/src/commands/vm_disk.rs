@@ -1,5 +1,5 @@
-//! What `bellows vm resize-disk`, `backup` and `restore` share: where a VM's root disk is, and how
-//! much room there is.
+//! Shared code of `bellows vm resize-disk`, `backup` and `restore`: the place of a VM's root disk,
+//! and the free disk space.
 
 use std::path::{Path, PathBuf};
 
@@ -29,13 +29,11 @@ pub(crate) struct ResizeDiskArgs {
     size: Quantity,
 }
 
-/// A VM whose root disk stays, and that disk.
+/// A VM with a persistent root disk, and that disk.
 pub(crate) struct VmDisk {
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// The VM object.
     pub(crate) vm: Value,
-    /// File of the root disk.
     pub(crate) path: PathBuf,
     pub(crate) record: DiskRecord,
     state: StateDir,
@@ -75,7 +73,7 @@ impl VmDisk {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// QEMU's monitor for people, if the VM has a pod.
+    /// Connects to QEMU's second monitor. `None` if the VM has no pod.
     pub(crate) async fn qemu(&self) -> Outcome<Option<Qmp>> {
         let pod = self.vm["status"]["podName"].as_str().unwrap_or_default();
         if pod.is_empty() {
@@ -86,7 +84,7 @@ impl VmDisk {
             walls::qemu_user(&rundir).map_err(|error| Fail::missing(daemon_kit::chain(&error)))?;
         let connected = qmp::connect(&rundir.join("qmp-manual.sock"), user).await;
         let read = |(qmp, mut events): (Qmp, tokio::sync::mpsc::Receiver<_>)| {
-            // The connection ends with the reader of its events.
+            // The connection ends if no task reads its events.
             tokio::spawn(async move { while events.recv().await.is_some() {} });
             Some(qmp)
         };
@@ -107,7 +105,7 @@ pub(crate) fn dir_of(state: &StateDir, namespace: &str, name: &str) -> PathBuf {
     state.disks().join(format!("{namespace}_{name}"))
 }
 
-/// Disks are files of this machine's.
+/// Fails in a cluster: disks are files of this machine.
 pub(crate) fn not_in_a_cluster(context: &Context) -> Outcome {
     if !context.asks_cluster() {
         return Ok(());
@@ -118,8 +116,8 @@ pub(crate) fn not_in_a_cluster(context: &Context) -> Outcome {
     )
 }
 
-/// Refuses to take `bytes` from the file system of `place` that are not free there.
-pub(crate) fn need_room(place: &Path, bytes: u64, what: &str) -> Outcome {
+/// Fails unless the file system of `place` has `bytes` of free space.
+pub(crate) fn need_disk_space(place: &Path, bytes: u64, what: &str) -> Outcome {
     let free = nix::sys::statvfs::statvfs(place)
         .map_err(|error| Fail::missing(format!("{}: {error}", place.display())))?;
     let free = free.blocks_available().saturating_mul(free.fragment_size());
@@ -149,7 +147,7 @@ pub(crate) async fn resize(context: &Context, args: &ResizeDiskArgs) -> Outcome 
         ))
         .rule("a disk grows and never shrinks"));
     }
-    need_room(&disk.path, bytes - has, "the growth")?;
+    need_disk_space(&disk.path, bytes - has, "the growth")?;
     let qemu = disk.qemu().await?;
     let patch = json!({"spec": {"guest": {"rootDisk": {"size": args.size}}}});
     api.merge(Kind::Vm, &disk.namespace, &disk.name, &patch)
@@ -173,7 +171,7 @@ pub(crate) async fn resize(context: &Context, args: &ResizeDiskArgs) -> Outcome 
     Ok(())
 }
 
-/// Has the guest grow its file system; whether it did.
+/// Grows the guest's file system. Returns whether the guest did it.
 fn grow_file_system(context: &Context, key: &str) -> bool {
     let (Ok(exe), Ok(state)) = (std::env::current_exe(), context.state()) else {
         return false;
@@ -193,10 +191,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_that_is_not_there_is_refused_with_both_figures() {
+    fn missing_disk_space_is_refused_with_both_figures() {
         let dir = tempfile::tempdir().unwrap();
-        need_room(dir.path(), 1, "the growth").unwrap();
-        let fail = need_room(dir.path(), u64::MAX, "the growth").unwrap_err();
+        need_disk_space(dir.path(), 1, "the growth").unwrap();
+        let fail = need_disk_space(dir.path(), u64::MAX, "the growth").unwrap_err();
         assert!(
             fail.what().contains("may need") && fail.what().contains("free"),
             "{fail}"

@@ -1,4 +1,4 @@
-//! `bellows why`: the last decision about a VM, in words.
+//! `bellows why`: explains the last decision about a VM.
 
 use clap::Args;
 use daemon_kit::clock::Clock;
@@ -18,7 +18,7 @@ use crate::output::{Format, print_value};
 use crate::progress::Progress;
 use crate::terminal::out;
 use crate::view::vm::{Beside, VmView};
-use crate::vm_state::LOOK_AGAIN;
+use crate::vm_state::POLL_INTERVAL;
 
 /// Why a VM has the size it has.
 ///
@@ -70,10 +70,10 @@ pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
     Ok(())
 }
 
-/// The VM and what is decided, as soon as something is about it.
+/// The VM and the decision about it.
 ///
-/// The agent has its first metrics a moment after the VM runs or is labelled, and whoever asks then
-/// is told in a moment. What does not run is not waited for.
+/// The agent gets its first metrics shortly after the VM runs or is labelled. The command waits for
+/// that. It does not wait for a VM that is not running.
 async fn first_decision(
     context: &Context,
     api: &Api,
@@ -90,11 +90,11 @@ async fn first_decision(
         progress.say(&format!(
             "waiting for the agent's first decision about {namespace}/{name}"
         ));
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// What the agent has decided that sizes the VM. Without it there is no answer: it must be there.
+/// The decisions of the agents that size the VM. Fails if they cannot be read.
 async fn decisions(context: &Context, api: &Api, object: &Value) -> Outcome<Decisions> {
     if context.asks_cluster() {
         let dump = cluster::agents(api, object["status"]["node"].as_str()).await?;
@@ -118,7 +118,7 @@ async fn answer(
     api: &Api,
     object: Value,
     decisions: Decisions,
-) -> Outcome<Answer> {
+) -> Outcome<Explanation> {
     let namespace = object["metadata"]["namespace"].as_str();
     let pods = api.list(Kind::Pod, namespace).await?;
     let scheduler = if context.asks_cluster() {
@@ -131,9 +131,10 @@ async fn answer(
     let now = Clock::new().wall();
     let (mut views, _) = get::vms(context, decisions, &[object], &pods, now).await;
     let view = views.remove(0);
-    // What the scheduler has to say is in addition: a VM that got what it asked for is not in it.
+    // The scheduler's state is optional. It lists only VMs whose last request was not granted in
+    // full.
     let refused = scheduler["refused"][view.key()].clone();
-    Ok(Answer {
+    Ok(Explanation {
         view,
         refused: (!refused.is_null()).then_some(refused),
     })
@@ -154,18 +155,17 @@ fn undecided(view: &VmView) -> Fail {
     })
 }
 
-/// Shape of `-o json`: the view of the VM, and the scheduler's words on the last increase that it
-/// did not grant whole.
+/// Shape of `-o json`: the VM's view, and the scheduler's reason if it did not grant the last
+/// increase in full.
 #[derive(Serialize)]
-struct Answer {
+struct Explanation {
     #[serde(flatten)]
     view: VmView,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<Value>,
 }
 
-/// What kept the last increase that was asked for from being granted whole, by resource. Nothing if
-/// it was.
+/// Why the last increase was not granted in full, by resource. Empty if it was.
 fn refusal(refused: &Value) -> Vec<String> {
     use crate::view::units::{cores, memory};
     let limits = refused["limits"].as_array().map(Vec::as_slice);
@@ -199,7 +199,7 @@ fn refusal(refused: &Value) -> Vec<String> {
     limits.unwrap_or_default().iter().filter_map(line).collect()
 }
 
-/// The answer in words.
+/// The answer for people.
 fn lines(view: &VmView) -> Vec<String> {
     use crate::view::units::{cores, memory};
     let now = |cpu: Option<u32>, mem: Option<u64>| {
@@ -224,7 +224,7 @@ fn lines(view: &VmView) -> Vec<String> {
         lines.push(format!("Problem: {problem}."));
     }
     match &view.decision {
-        Some(decision) => lines.extend(decision.in_words()),
+        Some(decision) => lines.extend(decision.sentences()),
         None if !view.autoscaled => lines.push(format!(
             "Nobody sizes it: it does not carry the label {}=true.",
             protocol::annotations::LABEL_ENABLED

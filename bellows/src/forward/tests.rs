@@ -1,4 +1,4 @@
-//! The other end of a forwarded port: an API server, and the kubelet behind it.
+//! Tests with a peer of a forwarded port: an API server with the kubelet behind it.
 
 use futures::{SinkExt as _, StreamExt as _};
 use hyper::http::HeaderValue;
@@ -20,13 +20,13 @@ const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n";
 const DATA: u8 = 0;
 const ERROR: u8 = 1;
 
-/// What the other end does once it was asked.
+/// Behaviour of the peer after the request.
 enum Peer {
     /// Sends these pieces of the pod's answer and keeps the connection open.
     Answers(&'static [&'static str]),
-    /// The same, then it closes the WebSocket.
+    /// Sends these pieces, then closes the WebSocket.
     Closes(&'static [&'static str]),
-    /// The same, then its TCP connection is gone.
+    /// Sends these pieces, then drops the TCP connection.
     Breaks(&'static [&'static str]),
     /// The kubelet reports an error of the port.
     Reports(&'static str),
@@ -98,7 +98,7 @@ async fn forward(stream: TcpStream, peer: Peer) {
     match peer {
         Peer::Answers(pieces) => {
             say(&mut socket, pieces).await;
-            // The client ends it.
+            // The client closes the connection.
             while let Some(Ok(_)) = socket.next().await {}
         }
         Peer::Closes(pieces) => {
@@ -152,7 +152,7 @@ async fn answer_that_is_cut_off_is_an_error_that_says_so() {
 }
 
 #[tokio::test]
-async fn refusals_keep_the_words_of_the_server() {
+async fn refusals_quote_the_server() {
     const FORBIDDEN: &str = "HTTP/1.1 403 Forbidden\r\ncontent-length: 9\r\n\r\nnot here\n";
     let report = asked(Peer::Reports("dial 127.0.0.1:9100: connection refused")).await;
     let report = report.expect_err("no answer").to_string();

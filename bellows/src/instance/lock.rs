@@ -1,4 +1,4 @@
-//! The lock on a state directory. The kernel gives it back when its holder dies, however it dies.
+//! The lock on a state directory. The kernel releases it when its holder dies.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -6,23 +6,24 @@ use std::io::{Read, Seek, Write};
 use crate::fail::{Fail, Outcome};
 use crate::places::StateDir;
 
-/// Held as long as this value lives.
+/// The lock, held while this value lives.
 #[derive(Debug)]
 pub(crate) struct StateLock(#[expect(dead_code, reason = "the open file is the lock")] File);
 
-/// Who holds the lock.
+/// Holder of the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
     Nobody,
-    /// A process; `None` in the moment between its lock and its writing down of its id.
+    /// A process. `None` between its taking of the lock and its writing of the PID.
     Process(Option<i32>),
 }
 
 impl StateLock {
-    /// Takes the lock at once or says who has it.
+    /// Takes the lock without waiting.
     ///
     /// # Errors
-    /// 75 when it is held; 69 when the file cannot be opened.
+    ///
+    /// 75 if another process holds it, 69 if the file cannot be opened.
     pub(crate) fn take(state: &StateDir) -> Outcome<Self> {
         let path = state.lock();
         let broken = |error: std::io::Error| Fail::missing(format!("{}: {error}", path.display()));
@@ -38,7 +39,7 @@ impl StateLock {
     }
 }
 
-/// Looks who holds the lock, without taking it for longer than that.
+/// Reads who holds the lock. Takes it only for a moment.
 pub(crate) fn holder(state: &StateDir) -> Holder {
     let Ok(mut file) = open(state, false) else {
         return Holder::Nobody;
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_taker_is_told_who_has_it_and_gets_it_after_release() {
+    fn lock_names_its_holder_and_can_be_taken_after_release() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::choose(Some(dir.path())).unwrap();
         assert_eq!(holder(&state), Holder::Nobody);

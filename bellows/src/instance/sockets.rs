@@ -1,4 +1,4 @@
-//! Which addresses of this machine are taken, and by whom.
+//! Addresses in use on this machine, and the processes that use them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use procfs::process::{FDTarget, all_processes};
 
 use crate::fail::Fail;
 
-/// Blocks 127.N.0.0/16 in which anybody listens, ascending.
+/// Values of N of the blocks 127.N.0.0/16 with a listener, ascending.
 pub(crate) fn blocks_in_use() -> Vec<u8> {
     let mut blocks: Vec<u8> = listeners()
         .iter()
@@ -30,8 +30,8 @@ fn block_of(address: IpAddr) -> Option<u8> {
     }
 }
 
-/// Listening TCP sockets and their inodes. What cannot be read counts as free: binding tells the
-/// truth later.
+/// Listening TCP sockets and their inodes. An unreadable entry counts as free, because binding
+/// checks it again.
 fn listeners() -> Vec<(SocketAddr, u64)> {
     let entries = procfs::net::tcp().unwrap_or_default().into_iter();
     entries
@@ -41,10 +41,11 @@ fn listeners() -> Vec<(SocketAddr, u64)> {
         .collect()
 }
 
-/// Whether an address can be listened on now; if not, a failure that names who has it.
+/// Checks that an address can be bound. The failure names the process that uses it.
 ///
 /// # Errors
-/// 75 when another process listens there, 69 when the address does not exist here.
+///
+/// 75 if another process listens there, 69 if the address does not exist on this machine.
 pub(crate) fn check_free(address: SocketAddr, what: &str, fix: &str) -> Result<(), Fail> {
     let error = match try_binding(address) {
         Ok(_) => return Ok(()),
@@ -70,9 +71,8 @@ pub(crate) fn check_free(address: SocketAddr, what: &str, fix: &str) -> Result<(
     })
 }
 
-/// Binds and does not listen. A look that listened would itself keep the address taken for as long
-/// as a process that another thread has just forked, and that has not yet begun its own program,
-/// holds a copy of the socket.
+/// Binds without listening. A forked child may hold a copy of the socket until it executes its
+/// program, and a listening copy would keep the address in use.
 fn try_binding(address: SocketAddr) -> nix::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::Inet,

@@ -1,7 +1,7 @@
-//! The users of VMs' processes: a range that nobody else on this machine has.
+//! Users of VMs' processes: a range of user IDs that nothing else on this machine uses.
 //!
-//! Each instance writes its range to a directory of the machine. Such a claim counts as long as its
-//! instance's state directory is there.
+//! Each instance writes its range to a directory of the machine. A claim counts while its
+//! instance's state directory exists.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,10 @@ use neonvm_runner::node::UserRange;
 use crate::fail::{Fail, Outcome};
 use crate::places::StateDir;
 
-/// Where instances write their ranges, a file named by the first user with the state directory in
-/// it.
+/// Claims of all instances. The name of a file is the first user, its content the state directory.
 const CLAIMS: &str = "/run/bellows/users";
-/// Users and ranges of users that this machine has given out: file, which column holds a user, and
-/// which a count.
+/// Files with users and ranges that this machine has assigned, with the columns of the user and of
+/// the count.
 const FILES: [(&str, usize, Option<usize>); 3] = [
     ("/etc/passwd", 2, None),
     ("/etc/subuid", 1, Some(2)),
@@ -25,7 +24,8 @@ const FILES: [(&str, usize, Option<usize>); 3] = [
 /// Claims a range for the instance of a state directory.
 ///
 /// # Errors
-/// 64 when somebody else has a user of it; 69 when the claim cannot be written.
+///
+/// 64 if a user of it is assigned already, 69 if the claim cannot be written.
 pub(crate) fn claim(state: &StateDir, range: UserRange) -> Outcome {
     let users = range.all();
     let taken = |by: String| {
@@ -69,7 +69,7 @@ fn overlapping(
     text.lines().find(has).map(str::to_owned)
 }
 
-/// The state directory of another instance that has a user of the range.
+/// State directory of another instance that has a user of the range.
 fn claimed_by_another(claims: &Path, state: &Path, users: &RangeInclusive<u32>) -> Option<PathBuf> {
     let length = users.end() - users.start();
     let mut entries = std::fs::read_dir(claims).into_iter().flatten().flatten();
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_or_range_of_somebody_else_is_found() {
+    fn assigned_user_or_range_is_found() {
         let users = 100_000..=165_535;
         let passwd = "root:x:0:0::/root:/bin/sh\nme:x:165535:100::/:/bin/sh\n";
         let found = overlapping(passwd, &users, 2, None);

@@ -9,16 +9,16 @@ use crate::view::resize;
 use crate::view::units::{cores, memory};
 use crate::view::vm::{VmView, phase_cell};
 
-/// Columns of a view that is printed once.
+/// Width of a view that is printed once, in columns.
 pub(crate) const ONCE_WIDTH: usize = 200;
-/// Resizes shown at most.
+/// Most resizes in the view.
 const RESIZES: usize = 8;
-/// Eighths of a block, lowest first.
+/// Bars of a sparkline, lowest first.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Cells of a gauge.
+/// Width of a gauge in characters.
 const GAUGE: usize = 20;
 
-/// The whole view, cut to `width` columns when nothing is painted.
+/// The whole view, cut to `width` columns if nothing is painted.
 pub(crate) fn draw(frame: &Frame, width: usize, paint: Paint) -> Vec<String> {
     let mut lines = vec![head(frame, paint)];
     for node in &frame.nodes {
@@ -120,7 +120,7 @@ fn vm_table(frame: &Frame) -> Table {
     table
 }
 
-/// `now/want/max`, in another tone while now and want differ.
+/// `now/want/max`, highlighted while now and want differ.
 fn sizes<T: Copy + PartialEq>(now: Option<T>, want: T, max: T, show: impl Fn(T) -> String) -> Cell {
     let shown = now.map_or_else(|| "-".into(), &show);
     let text = format!("{shown}/{}/{}", show(want), show(max));
@@ -131,7 +131,7 @@ fn sizes<T: Copy + PartialEq>(now: Option<T>, want: T, max: T, show: impl Fn(T) 
     }
 }
 
-/// The last looks as bars, right-aligned; the full bar is the largest size.
+/// Sparkline of the last samples, right-aligned. A full bar is the largest size.
 fn spark(values: &VecDeque<u64>, max: u64) -> String {
     let bar = |value: &u64| {
         if max == 0 || *value == 0 {
@@ -155,7 +155,7 @@ fn gauge(part: u64, whole: u64) -> String {
     format!("[{}{}]", "#".repeat(full), ".".repeat(GAUGE - full))
 }
 
-/// One line per VM, for logs: `2026-01-02T03:04:05Z vm=default/pg phase=Running cpu_milli=250 …`.
+/// One line per VM for logs: `2026-01-02T03:04:05Z vm=default/pg phase=Running cpu_milli=250 …`.
 pub(crate) fn plain(frame: &Frame) -> Vec<String> {
     frame
         .vms

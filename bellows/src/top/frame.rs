@@ -1,4 +1,4 @@
-//! One look at the system, and what is remembered between looks.
+//! One sample of the system, and the history of earlier samples.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,29 +13,29 @@ use crate::resize::Resize;
 use crate::view::node::{self, NodeView};
 use crate::view::vm::VmView;
 
-/// Looks remembered per VM: what fits beside the other columns.
+/// Samples kept per VM. The sparkline fits beside the other columns.
 pub(crate) const HISTORY: usize = 24;
-/// Shown where there is nobody to ask on this machine.
+/// Text in place of decisions if no instance runs on this machine.
 const NOT_UP: &str =
     "bellows up is not on this machine or does not answer: no reasons and no resizes to show";
-/// VMs remembered at most; beyond that the sparklines of the last ones stay empty.
+/// Most VMs with a history. Further VMs have empty sparklines.
 const HISTORY_VMS: usize = 1_000;
 
-/// Everything one view shows.
+/// Content of one view.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
-    /// When it was taken.
+    /// Time of the sample.
     pub(crate) at: WallTime,
     pub(crate) nodes: Vec<NodeView>,
-    /// The VMs, each with its sizes of the last looks, oldest first.
+    /// The VMs with the sizes of their last samples, oldest first.
     pub(crate) vms: Vec<(VmView, Trail)>,
     /// The last resizes, newest first.
     pub(crate) resizes: Vec<Resize>,
-    /// Why there are no reasons, or no resizes either: the parts could not be asked.
+    /// Why decisions or resizes are missing.
     pub(crate) unasked: Option<String>,
 }
 
-/// Sizes of the last looks.
+/// Sizes of a VM in the last samples.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Trail {
     pub(crate) cpu_milli: VecDeque<u64>,
@@ -56,12 +56,12 @@ impl Trail {
     }
 }
 
-/// Trails of all VMs.
+/// Trails of all VMs, by `namespace/name`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct History(BTreeMap<String, Trail>);
 
 impl History {
-    /// Adds a look; forgets VMs that are gone.
+    /// Adds a sample. Drops VMs that are gone.
     pub(crate) fn push(&mut self, vms: Vec<VmView>) -> Vec<(VmView, Trail)> {
         let mut kept = BTreeMap::new();
         let mut list = Vec::with_capacity(vms.len());
@@ -79,7 +79,7 @@ impl History {
     }
 }
 
-/// Where frames come from.
+/// Fetches frames.
 pub(crate) struct Source {
     context: Context,
     api: Api,
@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// Takes one look.
+    /// Fetches one frame and adds it to the history.
     pub(crate) async fn fetch(&self, history: &mut History) -> Outcome<Frame> {
         let at = self.clock.wall();
         let (vms, pods, nodes, resizes) = tokio::join!(
@@ -110,7 +110,7 @@ impl Source {
         let decisions = self.context.decisions();
         let (vms, undecided) = get::vms(&self.context, decisions, &vms?, &pods, at).await;
         let pods = node::pods(&pods, at);
-        // Of a cluster's resizes nobody keeps a list.
+        // A cluster keeps no list of resizes.
         let unasked = if self.context.asks_cluster() {
             undecided.as_ref().map(get::no_reasons)
         } else {

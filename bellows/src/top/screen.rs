@@ -13,21 +13,21 @@ use super::frame::{Frame, History, Source};
 use crate::fail::{Fail, Outcome};
 use crate::terminal::{Paint, Tone};
 
-/// Keys that may wait.
+/// Keys that wait to be handled.
 const KEYS_IN_FLIGHT: usize = 16;
-/// How long the key reader waits before it looks whether the view has ended.
+/// Interval at which the key reader checks whether the view has ended.
 const KEY_POLL: Duration = Duration::from_millis(200);
 
-/// What a key asks for.
+/// Command of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ask {
+enum KeyCommand {
     Quit,
     Up,
     Down,
     Redraw,
 }
 
-/// Puts the terminal back however the view ends.
+/// Restores the terminal when it is dropped.
 struct Screen;
 
 impl Screen {
@@ -52,11 +52,11 @@ pub(super) async fn run(
     interval: Duration,
     paint: Paint,
 ) -> Outcome {
-    let (asks, mut asked) = mpsc::channel(KEYS_IN_FLIGHT);
+    let (commands, mut asked) = mpsc::channel(KEYS_IN_FLIGHT);
     let mut last = source.fetch(&mut history).await?;
     let ended_by_signal = daemon_kit::shutdown::on_signal().map_err(broken)?;
     let screen = Screen::enter().map_err(broken)?;
-    let reader = std::thread::spawn(move || read_keys(&asks));
+    let reader = std::thread::spawn(move || read_keys(&commands));
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks.reset();
@@ -73,10 +73,10 @@ pub(super) async fn run(
             },
             () = ended_by_signal.cancelled() => break Ok(()),
             ask = asked.recv() => match ask {
-                Some(Ask::Quit) | None => break Ok(()),
-                Some(Ask::Up) => scroll = scroll.saturating_sub(1),
-                Some(Ask::Down) => scroll = scroll.saturating_add(1),
-                Some(Ask::Redraw) => {}
+                Some(KeyCommand::Quit) | None => break Ok(()),
+                Some(KeyCommand::Up) => scroll = scroll.saturating_sub(1),
+                Some(KeyCommand::Down) => scroll = scroll.saturating_add(1),
+                Some(KeyCommand::Redraw) => {}
             },
         }
     };
@@ -121,16 +121,16 @@ fn show(frame: &Frame, scroll: usize, trouble: Option<&str>, paint: Paint) -> st
     stdout.flush()
 }
 
-fn read_keys(asks: &mpsc::Sender<Ask>) {
-    while !asks.is_closed() {
+fn read_keys(commands: &mpsc::Sender<KeyCommand>) {
+    while !commands.is_closed() {
         match crossterm::event::poll(KEY_POLL) {
             Ok(false) => {}
             Ok(true) => {
                 let Ok(event) = crossterm::event::read() else {
                     return;
                 };
-                if let Some(ask) = ask_of(&event)
-                    && asks.blocking_send(ask).is_err()
+                if let Some(ask) = command_of(&event)
+                    && commands.blocking_send(ask).is_err()
                 {
                     return;
                 }
@@ -140,18 +140,20 @@ fn read_keys(asks: &mpsc::Sender<Ask>) {
     }
 }
 
-fn ask_of(event: &Event) -> Option<Ask> {
+fn command_of(event: &Event) -> Option<KeyCommand> {
     match event {
         Event::Key(KeyEvent {
             code, modifiers, ..
         }) => match code {
-            KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => Some(Ask::Quit),
-            KeyCode::Char('q') | KeyCode::Esc => Some(Ask::Quit),
-            KeyCode::Up | KeyCode::Char('k') => Some(Ask::Up),
-            KeyCode::Down | KeyCode::Char('j') => Some(Ask::Down),
+            KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => {
+                Some(KeyCommand::Quit)
+            }
+            KeyCode::Char('q') | KeyCode::Esc => Some(KeyCommand::Quit),
+            KeyCode::Up | KeyCode::Char('k') => Some(KeyCommand::Up),
+            KeyCode::Down | KeyCode::Char('j') => Some(KeyCommand::Down),
             _ => None,
         },
-        Event::Resize(..) => Some(Ask::Redraw),
+        Event::Resize(..) => Some(KeyCommand::Redraw),
         _ => None,
     }
 }
@@ -164,17 +166,23 @@ mod tests {
     fn q_escape_and_ctrl_c_quit_and_nothing_else_does() {
         let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
         for code in [KeyCode::Char('q'), KeyCode::Esc] {
-            assert_eq!(ask_of(&key(code, KeyModifiers::NONE)), Some(Ask::Quit));
+            assert_eq!(
+                command_of(&key(code, KeyModifiers::NONE)),
+                Some(KeyCommand::Quit)
+            );
         }
         assert_eq!(
-            ask_of(&key(KeyCode::Char('c'), KeyModifiers::CONTROL)),
-            Some(Ask::Quit)
+            command_of(&key(KeyCode::Char('c'), KeyModifiers::CONTROL)),
+            Some(KeyCommand::Quit)
         );
-        assert_eq!(ask_of(&key(KeyCode::Char('c'), KeyModifiers::NONE)), None);
         assert_eq!(
-            ask_of(&key(KeyCode::Down, KeyModifiers::NONE)),
-            Some(Ask::Down)
+            command_of(&key(KeyCode::Char('c'), KeyModifiers::NONE)),
+            None
         );
-        assert_eq!(ask_of(&Event::Resize(1, 1)), Some(Ask::Redraw));
+        assert_eq!(
+            command_of(&key(KeyCode::Down, KeyModifiers::NONE)),
+            Some(KeyCommand::Down)
+        );
+        assert_eq!(command_of(&Event::Resize(1, 1)), Some(KeyCommand::Redraw));
     }
 }

@@ -1,5 +1,5 @@
-//! Finds out at start which accelerator guests will have, so that `status` can say so before the
-//! first VM. The answer is remembered in the state directory, where runners look first.
+//! Determines which accelerator guests get, so that `status` shows it before the first VM. The
+//! result is stored in the state directory, where runners read it.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use crate::places::{RUNTIME_IMAGE, store_dir};
 /// QEMU's program in the runtime image.
 const QEMU_PROGRAM: &str = "qemu-system-x86_64";
 
-/// The answer, once it is known.
+/// The accelerator and its reason, once determined.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Learned(Arc<OnceLock<String>>);
 
@@ -27,7 +27,7 @@ impl Learned {
     }
 }
 
-/// Begins to find out; a start does not wait for it.
+/// Starts to determine the accelerator. The start of `bellows up` does not wait for it.
 pub(crate) fn learn(base: &Base, choice: AccelChoice) -> Learned {
     let learned = Learned::default();
     let (answer, state) = (learned.clone(), base.state.path().to_owned());

@@ -1,17 +1,17 @@
-//! The admin API: HTTP over `<state>/admin.sock`, for our own commands.
+//! The admin API: HTTP over `<state>/admin.sock`, for the commands of `bellows`.
 //!
 //! | route | answer |
 //! |---|---|
-//! | `GET /v1/status` | [`Status`]: parts, readiness, versions, addresses |
+//! | `GET /v1/status` | [`Status`]: components, readiness, versions, addresses |
 //! | `GET /v1/resizes` | `{"resizes":[`[`Resize`](crate::resize::Resize)`…]}`, oldest first |
 //! | `GET /v1/decisions` | `{"decisions":{"NAMESPACE/NAME":`[`Decision`](crate::decision::Decision)`…}}`, the last of each VM |
-//! | `GET /v1/state` | `{"agent":…,"scheduler":…,"controller":…}`: each part's own dump |
+//! | `GET /v1/state` | `{"agent":…,"scheduler":…,"controller":…}`: each component's own dump |
 //! | `GET /v1/orphans` | `{"orphans":[`[`Orphan`](neonvm_runner::node::Orphan)`…]}`: guests whose pods the store does not have |
 //! | `POST /v1/orphans/release` `{"pod":"NAMESPACE/POD"}` | 202; the guest is ended, its directory moved aside |
 //! | `POST /v1/store/backup` `{"file":"/…"}` | a copy of the store is in that file, which must not exist |
 //! | `POST /v1/shutdown` `{"stop_vms":bool}` | 202; the process ends |
 //!
-//! Whoever may open the socket (0600, in a directory of 0700) may ask everything: it is the owner.
+//! Only the owner can open the socket (0600, in a directory of 0700), and may send any request.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -36,30 +36,30 @@ use super::status::Status;
 use crate::fail::{Fail, Outcome};
 use crate::{resize, unix_http};
 
-/// What ends the process.
+/// A request to end the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Shutdown {
     #[default]
     No,
-    /// Our parts end, guests run on.
+    /// Ends the components. Guests keep running.
     Leave,
-    /// Guests are powered down too.
+    /// Powers the guests down, too.
     StopVms,
 }
 
-/// What the admin API shows and does.
+/// State and handles behind the routes of the admin API.
 #[derive(Clone)]
 pub(crate) struct AdminApi {
-    /// Everything of [`Status`] that does not change; its parts are read from the registry.
+    /// Builds a [`Status`].
     pub(crate) status: std::sync::Arc<dyn Fn() -> Status + Send + Sync>,
     pub(crate) parts: PartRegistry,
-    /// Where all parts record stages.
+    /// Stages of resizes, from all components.
     pub(crate) stages: StageLog,
-    /// Where a shutdown is asked for.
+    /// Receives shutdown requests.
     pub(crate) shutdown: watch::Sender<Shutdown>,
-    /// Guests whose pods the store does not have.
+    /// Guests whose pods the store lacks.
     pub(crate) orphans: Orphans,
-    /// Makes copies of the store, once it is open.
+    /// Copies the store, once it is open.
     pub(crate) backups: Arc<OnceLock<Backups>>,
 }
 
@@ -85,8 +85,8 @@ struct BackupOrder {
     file: PathBuf,
 }
 
-/// Binds the socket; a dead one of an earlier process is replaced, which the lock on the directory
-/// makes safe.
+/// Binds the socket and replaces one that an earlier process left. The lock on the directory makes
+/// that safe.
 pub(crate) fn bind(path: &Path) -> Outcome<UnixListener> {
     let broken = |error: std::io::Error| {
         Fail::missing(format!("{} cannot be listened on: {error}", path.display()))
@@ -104,7 +104,7 @@ pub(crate) fn bind(path: &Path) -> Outcome<UnixListener> {
     Ok(listener)
 }
 
-/// Serves until `cancel`.
+/// Serves until `cancel` is cancelled.
 pub(crate) async fn serve(
     listener: UnixListener,
     api: AdminApi,
@@ -134,8 +134,7 @@ async fn resizes(State(api): State<AdminApi>) -> Json<Value> {
 }
 
 async fn decisions(State(api): State<AdminApi>) -> Json<Value> {
-    // The whole dump keeps many decisions per VM; a view that asks every second wants the last ones
-    // only.
+    // The dump holds many decisions per VM. A view that polls every second needs only the last.
     let decisions = crate::decision::by_vm(&api.parts.dump_of(super::agent::NAME));
     Json(json!({"decisions": decisions}))
 }

@@ -1,4 +1,4 @@
-//! The agent: decides how big each VM of this machine should be.
+//! The agent: decides the size of each VM on this machine.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -10,12 +10,13 @@ use super::base::Base;
 use super::supervisor::{Stage, Supervisor};
 use crate::fail::{Fail, Outcome};
 
-/// Its name among the parts.
+/// Name in the status.
 pub(crate) const NAME: &str = "agent";
 
-/// Reads a configuration file, or takes the built-in one.
+/// Reads a configuration file. Without one, the built-in configuration.
 ///
 /// # Errors
+///
 /// 64 with every problem of the file.
 pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
     let Some(path) = file else {

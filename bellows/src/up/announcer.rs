@@ -1,8 +1,7 @@
-//! Keeps the scheduler's Pod as it must be, whatever anybody does to it: agents find the permit
-//! server by it.
+//! Keeps the scheduler's Pod in its wanted state. Agents find the permit server by it.
 //!
-//! Level-triggered: at every turn the object is read and mended where it differs. It is Ready
-//! exactly while the permit server is.
+//! The announcer is level-triggered: each turn reads the object and repairs differences. The Pod is
+//! Ready exactly while the permit server is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,21 +20,21 @@ use super::part_registry::PartRegistry;
 use super::supervisor::{Stage, Supervisor};
 use crate::instance::Instance;
 
-/// Longest time that a damaged object stays so.
-const LOOK_AGAIN: Span = Span::from_secs(10);
-/// How often readiness is looked at until it is there: agents wait for it at start.
+/// Longest time until a changed object is repaired.
+const POLL_INTERVAL: Span = Span::from_secs(10);
+/// Interval at which readiness is read until the first time. Agents wait for it at their start.
 const GLANCE: Duration = Duration::from_millis(100);
-/// The same afterwards.
+/// Interval after the first time.
 const SLOW_GLANCE: Duration = Duration::from_secs(1);
-/// How long the permit server may take to become ready before its Pod says that it is not.
+/// Time that the permit server has to become ready before its Pod is marked unready.
 const FIRST_READY: Span = Span::from_secs(5);
 /// Content type of a merge patch.
 const MERGE: &str = "application/merge-patch+json";
 
-/// Its name among the parts.
+/// Name in the status.
 const NAME: &str = "announcer";
 
-/// Announces the scheduler as long as it runs.
+/// Starts the announcer.
 pub(crate) fn start(base: &Base, supervisor: &mut Supervisor, client: &Client) {
     let announcer = Announcer {
         client: client.clone(),
@@ -60,18 +59,17 @@ pub(crate) fn start(base: &Base, supervisor: &mut Supervisor, client: &Client) {
     );
 }
 
-/// What the announcer needs.
 struct Announcer {
     client: Client,
     instance: Instance,
     parts: PartRegistry,
     clock: Clock,
-    /// The Pod says Ready.
+    /// Whether the Pod is marked Ready.
     announced: Arc<AtomicBool>,
 }
 
 impl Announcer {
-    /// Mends the object until `cancel`.
+    /// Repairs the object until `cancel` is cancelled.
     async fn run(self, cancel: CancellationToken) -> Result<(), String> {
         let patient_until = self.clock.now() + FIRST_READY;
         let mut announced: Option<(bool, Timestamp)> = None;
@@ -87,12 +85,12 @@ impl Announcer {
             }
             let now = self.clock.now();
             let is_ready = self.parts.is_ready(super::scheduler::NAME);
-            // At a restart the Pod says Ready from before. It will be so again in a moment: taking
-            // that back would only make agents lose the scheduler for nothing.
+            // After a restart the Pod is still marked Ready, and the permit server will be ready
+            // soon. Clearing the mark would make agents drop the scheduler for nothing.
             let is_starting =
                 !is_ready && !self.announced.load(Ordering::Acquire) && now < patient_until;
             let is_known = announced
-                .is_some_and(|(ready, at)| ready == is_ready && now.since(at) < LOOK_AGAIN);
+                .is_some_and(|(ready, at)| ready == is_ready && now.since(at) < POLL_INTERVAL);
             if is_starting || is_known {
                 continue;
             }
@@ -123,7 +121,7 @@ impl Announcer {
         self.clock.wall().to_string()
     }
 
-    /// Makes an object exist with these labels and this status; writes only what differs.
+    /// Creates or repairs an object with these labels and this status. Writes only differences.
     async fn ensure(
         &self,
         collection: &str,
@@ -144,7 +142,7 @@ impl Announcer {
             Err(error) => return Err(error),
         };
         if found["metadata"]["deletionTimestamp"].is_string() {
-            // Somebody deletes it: let it go, the next turn makes it again.
+            // The object is being deleted. The next turn creates it.
             return Ok(());
         }
         let labels = &object["metadata"]["labels"];
@@ -185,7 +183,7 @@ impl Announcer {
     }
 }
 
-/// Whether `found` has everything that `wanted` has; more is fine.
+/// Whether `found` contains everything in `wanted`.
 fn covers(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => wanted
@@ -202,7 +200,7 @@ fn covers(found: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// Times change at every turn and mean nothing here.
+/// Times change at every turn and are not compared.
 fn without_times(mut value: Value) -> Value {
     match &mut value {
         Value::Object(members) => {

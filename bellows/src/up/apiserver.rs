@@ -1,4 +1,4 @@
-//! The API server, and the client by which every other part speaks to it.
+//! The API server, and the client through which the other components use it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use super::base::Base;
 use super::supervisor::{Stage, Supervisor};
 use crate::fail::{Fail, Outcome};
 
-/// How long a connection to it may take.
+/// Longest time to connect to it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Its name among the parts.
+/// Name in the status.
 const NAME: &str = "apiserver";
 
-/// What the other parts need of it.
+/// Handles of the running API server.
 pub(crate) struct Started {
     pub(crate) client: Client,
     /// Identity of the store.
@@ -48,10 +48,10 @@ pub(crate) async fn start(
     let address = format!("https://{}", server.addr);
     let kubeconfig = server.kubeconfig_path.clone();
     let store_id = format!("{:016x}", server.store_id());
-    // Nobody else sets it.
+    // This is the only place that sets it.
     let _ = base.backups.set(server.backups());
     let token = supervisor.token(Stage::Api);
-    // It listens already: what is asked from now on waits in the kernel's queue until it serves.
+    // The socket listens already. Requests wait in the kernel's queue until the server runs.
     base.parts
         .register(NAME, Some(address), Box::new(|| Ok(())), None);
     supervisor.run(NAME, Stage::Api, async move {
@@ -64,7 +64,7 @@ pub(crate) async fn start(
     Ok(Started { client, store_id })
 }
 
-/// The positions of stores that the directories of guests rest on.
+/// Positions of stores that guests' directories have recorded.
 fn seen(state_dir: &Path) -> Vec<Position> {
     let seen = neonvm_runner::node::seen_stores(state_dir);
     let position = |seen: neonvm_runner::node::StorePosition| {
@@ -105,7 +105,7 @@ async fn client(kubeconfig: &Path) -> Outcome<Client> {
         .await
         .map_err(|error| broken(&error))?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // A proxy of the user's cannot reach our loopback addresses.
+    // A proxy of the user cannot reach loopback addresses.
     config.proxy_url = None;
     api_client::connect(config).map_err(|error| broken(&error))
 }

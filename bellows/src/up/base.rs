@@ -1,4 +1,4 @@
-//! What `bellows up` builds every component from.
+//! State that every component of `bellows up` is built from.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,9 +19,9 @@ pub(crate) struct Base {
     pub(crate) clock: Clock,
     pub(crate) stages: StageLog,
     pub(crate) parts: PartRegistry,
-    /// Guests whose pods the store does not have.
+    /// Guests whose pods the store lacks.
     pub(crate) orphans: Orphans,
-    /// Makes copies of the store, once it is open.
+    /// Copies the store, once it is open.
     pub(crate) backups: Arc<OnceLock<Backups>>,
     pub(crate) secrets: Secrets,
 }

@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 use super::base::Base;
 use super::supervisor::{Stage, Supervisor};
 
-/// Its name among the parts.
+/// Name in the status.
 const NAME: &str = "controller";
 
 pub(crate) fn start(

@@ -1,4 +1,4 @@
-//! `bellows up --detach`: the same process in a session of its own, with its log in a file.
+//! `bellows up --detach`: the same process in its own session, with its log in a file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -20,10 +20,10 @@ use crate::progress::Progress;
 use crate::terminal::{err, out};
 use crate::unix_http;
 
-/// Set for the process in the background.
+/// Set in the process in the background.
 const CHILD: &str = "BELLOWS_UP_DETACHED";
-/// Variables that the process in the background gets: those that say where things are and how to
-/// reach what is outside, and the credentials of object stores that events are sent to.
+/// Variables that the process in the background keeps: directories, proxies, and the credentials of
+/// object stores for events.
 const KEPT: [&str; 23] = [
     "PATH",
     "HOME",
@@ -49,18 +49,17 @@ const KEPT: [&str; 23] = [
     "https_proxy",
     "no_proxy",
 ];
-/// The log is turned over when it is longer; two of them are kept.
+/// Longest log before it is rotated. One older log is kept.
 const LOG_LIMIT_BYTES: u64 = 16 << 20;
-/// How often its length is looked at.
+/// Interval at which the length of the log is read.
 const LOG_LOOK: Duration = Duration::from_secs(30);
-/// How often the parent looks whether the child is ready.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// How long the parent waits for that.
+/// Interval at which the parent checks whether the child is ready.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest time for which the parent waits.
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// Log shown when the child ends early, bytes.
+/// Bytes of the log shown when the child ends early.
 const TAIL_BYTES: u64 = 4096;
 
-/// Whether this process is the one in the background.
 pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
@@ -124,7 +123,7 @@ pub(crate) async fn run(context: &Context, state: &StateDir) -> Outcome {
             )));
         }
         progress.say("starting");
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -136,7 +135,7 @@ async fn ready(state: &StateDir, child: Option<u32>) -> Option<Status> {
     (status.ready && Some(status.pid) == child).then_some(status)
 }
 
-/// What the child said before it ended, as our own failure.
+/// The child's last output as a failure of this command.
 fn early_end(state: &StateDir, from: u64, status: ExitStatus) -> Fail {
     let exit = match status.code() {
         Some(64) => Exit::Config,
@@ -146,7 +145,7 @@ fn early_end(state: &StateDir, from: u64, status: ExitStatus) -> Fail {
     };
     let text = tail(&state.log(), from);
     let lines: Vec<&str> = text.lines().collect();
-    // Log lines are JSON; the last words are not.
+    // Log lines are JSON. The last output is not.
     let Some(at) = lines.iter().rposition(|line| line.starts_with("error: ")) else {
         return Fail::new(
             exit,
@@ -188,15 +187,15 @@ fn open_log(path: &Path) -> Outcome<File> {
         .map_err(|error| Fail::missing(format!("{} cannot be opened: {error}", path.display())))
 }
 
-/// Makes the child at home in the background: a session of its own, so that no terminal takes it
-/// along, and a log that does not grow for ever.
+/// Detaches the child: it gets its own session, so that no terminal ends it, and a log that is
+/// rotated.
 pub(crate) fn settle(state: &StateDir) -> Outcome {
     if !is_child() {
         return Ok(());
     }
-    // Paths of the command line are read by now, and the state directory's is whole.
+    // All relative paths have been resolved.
     let _ = std::env::set_current_dir("/");
-    // Fails only for the leader of a group, which a freshly started child is not.
+    // Fails only for the leader of a process group. A freshly started child is none.
     let _ = nix::unistd::setsid();
     let path = state.log();
     tokio::spawn(async move {
@@ -211,9 +210,9 @@ pub(crate) fn settle(state: &StateDir) -> Outcome {
     Ok(())
 }
 
-/// Copies a log that is too long to `.1` and empties it. Our own file descriptor appends, so that
-/// what comes next is at the new begin; lines written between copy and emptying are lost, which is
-/// the price of not reopening standard error.
+/// Copies a log that is too long to `.1` and truncates it. The file descriptor appends, so later
+/// lines go to the new begin. Lines between copy and truncation are lost. That is cheaper than to
+/// reopen standard error.
 fn turn_over(path: &Path, limit_bytes: u64) -> std::io::Result<()> {
     if std::fs::metadata(path)?.len() <= limit_bytes {
         return Ok(());
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_childs_last_words_become_our_failure() {
+    fn last_output_of_child_is_the_failure() {
         use std::os::unix::process::ExitStatusExt;
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::choose(Some(dir.path())).unwrap();

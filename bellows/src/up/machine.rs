@@ -1,4 +1,4 @@
-//! What this machine has, and how much of it VMs may use.
+//! Capacity of this machine, and the share of it that VMs may use.
 
 use neonvm_runner::node::Allocatable;
 use protocol::quantity::Quantity;
@@ -7,15 +7,16 @@ use serde_json::Value;
 
 use crate::fail::{Fail, Outcome};
 
-/// Pods a node takes: far below the addresses of a block, far above the memory of a machine.
+/// Most pods of the node. A block has more addresses, and a machine memory for fewer.
 const MOST_PODS: u32 = 1000;
-/// The least that is left to the host by default.
+/// Smallest amount that is left to the host by default.
 const LEAST_RESERVE_BYTES: u64 = 512 << 20;
 
-/// What VMs may use together.
+/// The resources that VMs may use together.
 ///
 /// # Errors
-/// 64 when more is to be given than there is, 69 when the machine cannot be read.
+///
+/// 64 if more is requested than the machine has, 69 if the machine cannot be read.
 pub(crate) fn share(cpu: Option<MilliCpu>, memory: Option<Quantity>) -> Outcome<Allocatable> {
     let cores = std::thread::available_parallelism()
         .map_err(|error| Fail::missing(format!("the CPUs cannot be counted: {error}")))?;
@@ -56,12 +57,11 @@ fn allocatable(
         ))
         .rule(rule));
     }
-    // CPU may be promised beyond the cores: quotas share it out, nothing breaks, everything is only
-    // slower.
+    // CPU may exceed the cores. Quotas divide it, and VMs only get slower.
     Ok(Resources { cpu, mem: memory })
 }
 
-/// CPU above zero.
+/// Parses a CPU amount above zero.
 pub(crate) fn parse_cpu(text: &str) -> Result<MilliCpu, String> {
     match MilliCpu::from_json(&Value::String(text.to_owned())) {
         Ok(cpu) if cpu.0 > 0 => Ok(cpu),

@@ -1,4 +1,4 @@
-//! The metrics of all parts at one address, with liveness and readiness for probes.
+//! The metrics of all components at one address, with liveness and readiness for probes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,9 +13,8 @@ use super::supervisor::{Stage, Supervisor};
 use crate::fail::Outcome;
 use crate::instance::Instance;
 
-/// Where they are served.
 const PORT: u16 = 8080;
-/// Its name among the parts.
+/// Name in the status.
 const NAME: &str = "metrics";
 
 pub(crate) fn address(instance: &Instance) -> SocketAddr {

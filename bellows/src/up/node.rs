@@ -1,4 +1,5 @@
-//! The node driver: pods become runners, runners own QEMU. Its runners are this same program.
+//! The node driver: starts a runner for each pod, and each runner a QEMU. Runners are this same
+//! program.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -19,25 +20,24 @@ use crate::fail::{Fail, Outcome};
 use crate::instance::users;
 use crate::places::store_dir;
 
-/// Its name among the parts.
+/// Name in the status.
 const NAME: &str = "node";
-/// How often the Node object is looked for until it is there.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Interval at which the Node object is read until it exists.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Cgroup under which each QEMU gets its own.
 const CGROUP_PARENT: &str = "bellows";
 
 /// Settings of the node driver, from the command line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeSettings {
-    /// What VMs may use together.
+    /// Resources that VMs may use together.
     pub(crate) allocatable: Allocatable,
-    /// The accelerator of VMs that do not forbid one.
+    /// Accelerator of VMs that allow one.
     pub(crate) accel: AccelChoice,
     /// CPU quota in per cent of a VM's milli-CPU.
     pub(crate) cpu_quota_percent: u32,
-    /// How guests are connected.
     pub(crate) guest_network: GuestNetworkArg,
-    /// First user of VMs' processes, if one was chosen.
+    /// First user of VMs' processes. `None` derives it from the block.
     pub(crate) vm_users: Option<UserRange>,
 }
 
@@ -91,8 +91,8 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// How guests are kept from this machine. As root each VM has a user of its own, of a range that
-/// nobody else has.
+/// Walls between guests and this machine. As root each VM gets its own user, from a range that
+/// nothing else uses.
 fn walls(base: &Base, settings: NodeSettings) -> Outcome<GuestWalls> {
     if settings.guest_network == GuestNetworkArg::User {
         return Ok(GuestWalls::Open);
@@ -112,7 +112,7 @@ fn walls(base: &Base, settings: NodeSettings) -> Outcome<GuestWalls> {
     Ok(GuestWalls::Walled(Some(range)))
 }
 
-/// Waits until the Node object says what it can give.
+/// Waits until the Node object has its allocatable resources.
 async fn until_registered(client: &Client, path: &str) {
     loop {
         if let Ok(request) = Request::get(path).body(Vec::new())
@@ -121,11 +121,11 @@ async fn until_registered(client: &Client, path: &str) {
         {
             return;
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// `bellows runner run`, by the path of this program.
+/// The command `bellows runner run` of this program.
 fn runner_command() -> Outcome<Vec<OsString>> {
     let exe = std::env::current_exe()
         .map_err(|error| Fail::bug(format!("the path of this program is unknown: {error}")))?;

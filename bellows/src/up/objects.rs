@@ -1,4 +1,4 @@
-//! The object that a cluster's own machinery would make: the Pod by which the scheduler is found.
+//! The Pod by which agents find the scheduler. In a cluster, its Deployment creates it.
 
 use std::net::Ipv4Addr;
 
@@ -11,7 +11,7 @@ use crate::instance::SCHEDULER_NAME;
 pub(crate) const SYSTEM_NAMESPACE: &str = "kube-system";
 /// Label that holds the scheduler's name.
 const LABEL_NAME: &str = "name";
-/// Name of the Pod that stands for our scheduler; the same at every start.
+/// Name of the Pod that represents the scheduler. It is the same at every start.
 pub(crate) fn scheduler_pod_name(instance: &Instance) -> String {
     format!(
         "{SCHEDULER_NAME}-{:02x}{:08x}",
@@ -20,14 +20,14 @@ pub(crate) fn scheduler_pod_name(instance: &Instance) -> String {
     )
 }
 
-/// A short, stable digest: it only has to differ between nodes of one cluster.
+/// A short stable hash. It must differ only between the nodes of one cluster.
 fn fnv(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
 }
 
-/// The scheduler's Pod without its status. It asks for nothing and is bound already.
+/// The scheduler's Pod without its status. It requests nothing and is bound.
 pub(crate) fn scheduler_pod(instance: &Instance) -> Value {
     json!({
         "apiVersion": "v1",
@@ -49,7 +49,6 @@ pub(crate) fn scheduler_pod(instance: &Instance) -> Value {
     })
 }
 
-/// The status of the scheduler's Pod.
 pub(crate) fn scheduler_pod_status(address: Ipv4Addr, is_ready: bool, now: &str) -> Value {
     let truth = if is_ready { "True" } else { "False" };
     let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "lastTransitionTime": now});

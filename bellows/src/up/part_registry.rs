@@ -1,5 +1,4 @@
-//! What every part says about itself while it runs: the one place that status, readiness and dumps
-//! are read from.
+//! State of the running components. Status, readiness and dumps are read from here.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,12 +6,12 @@ use serde_json::{Map, Value};
 
 use super::status::{PartPhase, PartStatus};
 
-/// Whether a part does its work; an error says what it waits for.
+/// Whether a component is ready. An error says what it waits for.
 pub(crate) type ReadyFn = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
-/// What a part knows.
+/// Returns the state of a component for a dump.
 pub(crate) type DumpFn = Box<dyn Fn() -> Value + Send + Sync>;
 
-/// The parts, in the order in which they were put up. Clones share it.
+/// The components in the order of their registration. Clones share the list.
 #[derive(Clone, Default)]
 pub(crate) struct PartRegistry(Arc<Mutex<Vec<Entry>>>);
 
@@ -25,7 +24,7 @@ struct Entry {
 }
 
 impl PartRegistry {
-    /// Puts a part up.
+    /// Adds a component.
     pub(crate) fn register(
         &self,
         name: &'static str,
@@ -42,7 +41,7 @@ impl PartRegistry {
         });
     }
 
-    /// A part has ended, well or not.
+    /// Records that a component has ended, and how.
     pub(crate) fn set_ended(&self, name: &str, how: &str) {
         for entry in self.locked().iter_mut().filter(|entry| entry.name == name) {
             entry.ended = Some(how.to_owned());
@@ -53,14 +52,14 @@ impl PartRegistry {
         self.locked().iter().map(Entry::status).collect()
     }
 
-    /// Whether one part is ready.
+    /// Whether a component is ready.
     pub(crate) fn is_ready(&self, name: &str) -> bool {
         self.statuses()
             .iter()
             .any(|part| part.name == name && part.phase == PartPhase::Ready)
     }
 
-    /// The dumps of all parts that have one, by name.
+    /// The dumps of all components that have one, by name.
     pub(crate) fn dump(&self) -> Value {
         let entries = self.locked();
         let dumps = entries.iter().filter_map(|entry| {
@@ -72,7 +71,7 @@ impl PartRegistry {
         Value::Object(dumps.collect::<Map<String, Value>>())
     }
 
-    /// The dump of one part; `null` if it has none.
+    /// The dump of one component. `null` if it has none.
     pub(crate) fn dump_of(&self, name: &str) -> Value {
         let entries = self.locked();
         let entry = entries.iter().find(|entry| entry.name == name);

@@ -1,4 +1,4 @@
-//! The scheduler: permits for agents, a node for new pods.
+//! The scheduler: permits for agents, nodes for new pods.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -15,14 +15,15 @@ use super::supervisor::{Stage, Supervisor};
 use crate::fail::{Fail, Outcome};
 use crate::instance::Instance;
 
-/// Its name among the parts.
+/// Name in the status.
 pub(crate) const NAME: &str = "scheduler";
-/// Where its metrics are served, beside the permits.
+/// Port of its metrics, beside the permits.
 const METRICS_PORT: u16 = 9100;
 
-/// Reads a configuration file, or takes the built-in one.
+/// Reads a configuration file. Without one, the built-in configuration.
 ///
 /// # Errors
+///
 /// 64 with every problem of the file.
 pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
     let Some(path) = file else {
@@ -46,7 +47,7 @@ pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
     )))
 }
 
-/// Where its metrics are served.
+/// Address of its metrics.
 pub(crate) fn metrics_address(instance: &Instance) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(instance.address(2)), METRICS_PORT)
 }
@@ -72,8 +73,8 @@ pub(crate) async fn start(
         count_plugged: true,
         callers: Callers::only(Expected::new(base.secrets.permit_token.reveal())),
         leadership: Leadership::Alone,
-        // The lock on the state directory and the API server in this process leave no earlier
-        // scheduler's call under way.
+        // No earlier scheduler can still write: the lock on the state directory and the API server
+        // in this process exclude it.
         takeover_wait: Span(0),
         clock: base.clock,
         state,
@@ -94,7 +95,7 @@ pub(crate) async fn start(
     Ok(())
 }
 
-/// Binds an address.
+/// Listens on an address. `what` names the server in errors.
 pub(crate) async fn listen(address: SocketAddr, what: &str) -> Outcome<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
         Fail::missing(format!("{address} cannot be listened on: {error}"))

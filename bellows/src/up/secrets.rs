@@ -1,9 +1,9 @@
-//! What the parts of one machine prove who they are with. Every local user reaches the loopback, so
-//! an address proves nothing.
+//! Credentials of the components on one machine. Every local user reaches the loopback, so an
+//! address proves nothing.
 //!
-//! | secret | file | who shows it to whom |
+//! | secret | file | sent by and to |
 //! |---|---|---|
-//! | permit token | none: made at each start | the agent to the permit server, both in this process |
+//! | permit token | none: created at each start | the agent to the permit server, both in this process |
 //! | metrics token | `STATE/metrics.token` | a reader of metrics to every `/metrics` page |
 //! | agent key | `STATE/agent.key` | the agent to each monitor, as the token derived for that VM |
 
@@ -17,20 +17,19 @@ use crate::places::StateDir;
 /// The secrets of one run of `bellows up`.
 #[derive(Debug, Clone)]
 pub(crate) struct Secrets {
-    /// Shown by the agent with each permit request.
+    /// The agent sends it with each permit request.
     pub(crate) permit_token: Bearer,
-    /// Expected by the metrics pages.
+    /// Every metrics page requires it.
     pub(crate) metrics_token: Expected,
-    /// Derives the tokens of monitors.
+    /// Derives the tokens of the monitors.
     pub(crate) agent_key: VmKey,
 }
 
-/// A token in memory. Its `Debug` does not show it.
+/// A token in memory. Its `Debug` output hides it.
 #[derive(Clone)]
 pub(crate) struct Bearer(String);
 
 impl Bearer {
-    /// The token itself.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -43,10 +42,11 @@ impl std::fmt::Debug for Bearer {
 }
 
 impl Secrets {
-    /// Makes a permit token, and reads the files or makes them.
+    /// Creates a permit token, and reads or creates the files.
     ///
     /// # Errors
-    /// 69 when a file cannot be made or used.
+    ///
+    /// 69 if a file cannot be created or read.
     pub(crate) fn load(state: &StateDir) -> Outcome<Self> {
         let unusable = |path: &Path| {
             let name = path.display().to_string();

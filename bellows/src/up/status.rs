@@ -1,4 +1,4 @@
-//! What `bellows up` says about itself: `GET /v1/status`.
+//! Status of `bellows up`: `GET /v1/status`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,27 +8,26 @@ use serde_json::json;
 
 use crate::terminal::{Paint, Tone};
 
-/// The answer of `/v1/status`. Members are added, never changed.
+/// Response of `/v1/status`. Members are added, never changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) version: String,
     pub(crate) pid: u32,
-    /// Seconds since it started.
     pub(crate) uptime_s: u64,
     /// Name of the Node object.
     pub(crate) node: String,
     /// N of the loopback block 127.N.0.0/16.
     pub(crate) block: u8,
-    /// The state directory.
     pub(crate) state_dir: String,
     pub(crate) kubeconfig: String,
-    /// The accelerator of guests and why it is that one.
+    /// Accelerator of guests, and why it was chosen.
     pub(crate) accel: String,
-    /// Whether every part is ready.
+    /// Whether every component is ready.
     pub(crate) ready: bool,
-    /// The parts in the order in which they start.
+    /// Components in the order in which they start.
     pub(crate) parts: Vec<PartStatus>,
-    /// Guests that are left alone because the store does not have their pods, as `namespace/pod`.
+    /// Guests that the node driver leaves alone because the store lacks their pods, as
+    /// `namespace/pod`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) orphans: Vec<String>,
     /// Walls between guests and this machine.
@@ -66,7 +65,7 @@ impl Status {
     }
 }
 
-/// What to do about guests without objects; `None` if there are none.
+/// Advice about guests without objects. `None` if there are none.
 pub(crate) fn orphans_line(status: &Status) -> Option<String> {
     let orphans = &status.orphans;
     (!orphans.is_empty()).then(|| {
@@ -79,14 +78,14 @@ pub(crate) fn orphans_line(status: &Status) -> Option<String> {
     })
 }
 
-/// One wall, as it was made.
+/// State of one wall.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WallStatus {
-    /// As `bellows status` prints it.
+    /// Label in `bellows status`.
     pub(crate) name: String,
     /// Whether it stands for every guest.
     pub(crate) stands: bool,
-    /// For which guests, or why it does not stand.
+    /// Number of guests behind it, or why it does not stand.
     pub(crate) note: String,
 }
 
@@ -108,7 +107,7 @@ impl WallStatus {
     }
 }
 
-/// Each reason once, with how many guests have it.
+/// Each reason once, with the guests that have it.
 fn reasons(missing: &[(Option<String>, String)]) -> String {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (guest, why) in missing {
@@ -131,9 +130,8 @@ fn reasons(missing: &[(Option<String>, String)]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PartStatus {
     pub(crate) name: String,
-    /// Where it is.
     pub(crate) phase: PartPhase,
-    /// Where it listens, if it does.
+    /// Address that it listens on, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) address: Option<String>,
     /// What it waits for, or how it ended.
@@ -141,13 +139,12 @@ pub(crate) struct PartStatus {
     pub(crate) note: String,
 }
 
-/// Where a part is in its life.
+/// Phase of a component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PartPhase {
     /// Runs, but waits for something.
     Starting,
-    /// Does its work.
     Ready,
     Ended,
 }

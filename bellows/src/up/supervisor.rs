@@ -1,4 +1,4 @@
-//! Runs the parts as tasks, notices when one ends that should not, and ends them in order.
+//! Runs the components as tasks, detects one that ends too early, and ends them in order.
 
 use std::time::Duration;
 
@@ -8,29 +8,27 @@ use tokio_util::sync::CancellationToken;
 use super::part_registry::PartRegistry;
 use crate::fail::Fail;
 
-/// A part that has ended: its name and how.
+/// Name of an ended component, and its result.
 type Ended = (&'static str, Result<(), String>);
 
-/// How long the parts of one stage may take to drain before they are cut off. Nothing of theirs is
-/// lost by that: what was answered is durable, and everything else is made anew from what is
-/// observed.
+/// Longest time for the components of one stage to drain. A component that is cut off loses
+/// nothing: its answers are durable, and the rest is rebuilt from observation.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// When a part is told to end: first those that change things, then those that serve them.
+/// Stage of the shutdown: components that change things end before those that serve them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// Those that decide: agent, controller, scheduler, announcer.
+    /// Agent, controller, scheduler and announcer.
     Deciders,
-    /// The node driver: lets go of the runners.
+    /// The node driver. It releases the runners.
     Node,
-    /// The API server, last.
+    /// The API server.
     Api,
 }
 
-/// The order of ending.
+/// Stages in the order of the shutdown.
 const STAGES: [Stage; 3] = [Stage::Deciders, Stage::Node, Stage::Api];
 
-/// The running parts.
 pub(crate) struct Supervisor {
     parts: PartRegistry,
     tasks: JoinSet<Ended>,
@@ -39,7 +37,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Nothing runs yet.
+    /// A supervisor without components. It records ends in `parts`.
     pub(crate) fn new(parts: PartRegistry) -> Self {
         Self {
             parts,
@@ -49,12 +47,12 @@ impl Supervisor {
         }
     }
 
-    /// The token that ends the parts of a stage.
+    /// The token that ends the components of a stage.
     pub(crate) fn token(&self, stage: Stage) -> CancellationToken {
         self.tokens[stage as usize].clone()
     }
 
-    /// Runs a part. Its future must end when the stage's token is cancelled.
+    /// Runs a component. Its future must end when the stage's token is cancelled.
     pub(crate) fn run(
         &mut self,
         name: &'static str,
@@ -65,7 +63,7 @@ impl Supervisor {
         self.names.push((handle.id(), name, stage));
     }
 
-    /// Waits until a part ends on its own; that is always a failure.
+    /// Waits until a component ends on its own, which is always a failure.
     pub(crate) async fn fatal(&mut self) -> Fail {
         match self.tasks.join_next_with_id().await {
             Some(ended) => self.explain(ended),
@@ -99,7 +97,7 @@ impl Supervisor {
             .fix("start again: bellows up; if it happens again, report it with the output of bellows dump")
     }
 
-    /// Ends the parts of every stage up to and including `last`, in order.
+    /// Ends the components of every stage up to and including `last`, in order.
     pub(crate) async fn drain_through(&mut self, last: Stage) {
         for stage in STAGES.into_iter().filter(|stage| *stage <= last) {
             self.tokens[stage as usize].cancel();
@@ -192,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_fatal_with_its_words() {
+    async fn panic_is_fatal_and_quoted() {
         let mut supervisor = Supervisor::new(registry(&["agent"]));
         supervisor.run("agent", Stage::Deciders, async {
             panic!("index out of range")

@@ -1,4 +1,4 @@
-//! Nodes and pods as people ask for them.
+//! Nodes and pods as people read them.
 
 use std::collections::BTreeMap;
 
@@ -13,45 +13,45 @@ use super::units::{cores, memory, seconds_between};
 use crate::output::{Cell, Table, age};
 use crate::terminal::Tone;
 
-/// A node: what it can give and what it has given. Shape of `bellows get nodes -o json`.
+/// Capacity of a node and what is granted of it. An item of `bellows get nodes -o json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeView {
     pub(crate) name: String,
     /// Whether its Ready condition is True.
     pub(crate) ready: bool,
-    /// CPU it can give, thousandths of a core.
+    /// Allocatable CPU, thousandths of a core.
     pub(crate) allocatable_cpu_milli: u32,
-    /// Memory it can give, bytes.
+    /// Allocatable memory in bytes.
     pub(crate) allocatable_memory_bytes: u64,
-    /// CPU granted to VMs on it.
+    /// CPU granted to its VMs.
     pub(crate) granted_cpu_milli: u32,
-    /// Memory granted to VMs on it.
+    /// Memory granted to its VMs.
     pub(crate) granted_memory_bytes: u64,
-    /// VMs on it.
+    /// Number of its VMs.
     pub(crate) vms: usize,
-    /// Seconds since the object was made.
+    /// Age of the object in seconds.
     pub(crate) age_s: Option<u64>,
 }
 
-/// A pod. Shape of `bellows get pods -o json`.
+/// A pod. An item of `bellows get pods -o json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct PodView {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) phase: String,
-    /// Whether it is Ready.
+    /// Whether its Ready condition is True.
     pub(crate) ready: bool,
-    /// The VM whose runner it is.
+    /// The VM that it runs.
     pub(crate) vm: Option<String>,
     pub(crate) node: String,
     pub(crate) address: String,
-    /// What the scheduler granted.
+    /// Size that the scheduler granted.
     pub(crate) granted: Option<Resources>,
-    /// Seconds since the object was made.
+    /// Age of the object in seconds.
     pub(crate) age_s: Option<u64>,
 }
 
-/// Views of all pods that can be read; one that cannot is left out of totals, never an error.
+/// Views of all readable pods. An unreadable one is left out of the totals.
 pub(crate) fn pods(objects: &[Value], now: WallTime) -> Vec<PodView> {
     let readable = objects
         .iter()
@@ -74,8 +74,8 @@ pub(crate) fn pods(objects: &[Value], now: WallTime) -> Vec<PodView> {
         .collect()
 }
 
-/// What is set aside for a pod's VM: what the scheduler granted, or what the VM uses if somebody
-/// gave it more by hand.
+/// Size reserved for a pod's VM: the scheduler's grant, or the size in use if a client set a larger
+/// one.
 fn granted(pod: &Pod) -> Option<Resources> {
     if pod.is_terminal() {
         return None;
@@ -89,7 +89,7 @@ fn granted(pod: &Pod) -> Option<Resources> {
         cpu: MilliCpu(u32::try_from(usage.cpu.milli_value()).unwrap_or(0)),
         mem: Bytes(usage.memory.as_u64().unwrap_or(0)),
     });
-    // A pod that waits for a node holds nothing yet.
+    // A pod without a node reserves nothing.
     let used = used.filter(|_| !pod.spec.node_name.is_empty());
     match (approved, used) {
         (Some(approved), Some(used)) => Some(approved.field_max(used)),
@@ -97,7 +97,7 @@ fn granted(pod: &Pod) -> Option<Resources> {
     }
 }
 
-/// Why pods wait, by `namespace/name`: the words of whoever they wait for.
+/// Why pods wait, by `namespace/name`.
 pub(crate) fn waiting(objects: &[Value]) -> BTreeMap<String, String> {
     objects
         .iter()
@@ -113,7 +113,7 @@ pub(crate) fn waiting(objects: &[Value]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What a pod waits for, in the words of scheduler or kubelet.
+/// Reason why a pod waits, as the scheduler or the kubelet words it.
 pub(crate) fn wait_of(status: &Value) -> Option<String> {
     let containers = status["containerStatuses"].as_array().into_iter().flatten();
     let waits = containers.map(|container| &container["state"]["waiting"]);
@@ -126,7 +126,7 @@ pub(crate) fn wait_of(status: &Value) -> Option<String> {
     })
 }
 
-/// Views of all nodes, with what the pods on each were granted.
+/// Views of all nodes, with the grants of their pods.
 pub(crate) fn nodes(objects: &[Value], pods: &[PodView], now: WallTime) -> Vec<NodeView> {
     let mut given: BTreeMap<&str, (Resources, usize)> = BTreeMap::new();
     for pod in pods {

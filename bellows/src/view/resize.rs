@@ -6,7 +6,7 @@ use super::units::seconds_between;
 use crate::output::{Cell, Table, age, millis};
 use crate::resize::{Resize, STAGES};
 
-/// The table; a stage nobody stamped is `-`.
+/// The table. A stage without a record is `-`.
 pub(crate) fn table(rows: &[Resize], now: WallTime) -> Table {
     let mut header = vec!["AGE", "VM", "REV", "CHANGE"];
     header.extend(STAGES.map(|(_, name)| name));
@@ -36,8 +36,7 @@ pub(crate) fn table(rows: &[Resize], now: WallTime) -> Table {
     table
 }
 
-/// How long it took; one that is not complete is under way, or was overtaken by a later one of the
-/// same VM.
+/// Duration of a resize. An incomplete one is under way, or a later one of the same VM overtook it.
 fn total(row: &Resize, is_overtaken: bool) -> String {
     let total = millis(row.total_us);
     match (row.is_complete(), is_overtaken) {

@@ -1,14 +1,14 @@
-//! CPU, memory and times as people read them.
+//! Sizes and times for people.
 
 use protocol::time::WallTime;
 
-/// Cores as people write them: `0.25`, `2`.
+/// Cores such as `0.25` and `2`.
 pub(crate) fn cores(milli: u32) -> String {
     let text = format!("{}.{:03}", milli / 1000, milli % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Bytes as a quantity (`1Gi`), or with one digit where the exact number helps nobody.
+/// Bytes as a quantity (`1Gi`), rounded to one decimal where the exact number does not matter.
 pub(crate) fn memory(bytes: u64) -> String {
     const GIB: u64 = 1 << 30;
     const MIB: u64 = 1 << 20;

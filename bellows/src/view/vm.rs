@@ -1,4 +1,4 @@
-//! A VM as a person asks for it: how big is it, how big should it be, why, and since when.
+//! A VM for people: its size, the wanted size, why, and since when.
 
 use std::collections::BTreeMap;
 
@@ -17,46 +17,41 @@ use crate::resize::Resize;
 use crate::terminal::Tone;
 use crate::view::units::{cores, memory, seconds_between};
 
-/// One VM. This is the shape of `bellows get vms -o json` (in `{"items":[…]}`); members are added,
-/// never changed.
+/// One VM. An item of `bellows get vms -o json`. Members are added, never changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct VmView {
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// Phase of the object; `Unreadable` when the object could not be understood, see `problem`.
+    /// Phase of the object. `Unreadable` if the object cannot be parsed, see `problem`.
     pub(crate) phase: String,
-    /// Whether its guest is expected to run.
+    /// Whether its guest should run.
     #[serde(skip)]
     pub(crate) alive: bool,
-    /// Node it runs on.
     pub(crate) node: Option<String>,
-    /// Its runner pod.
     pub(crate) pod: Option<String>,
     pub(crate) address: Option<String>,
-    /// Ports reachable at the address.
+    /// Ports of the guest at the address.
     pub(crate) ports: Vec<PortView>,
     /// CPU in thousandths of a core.
     pub(crate) cpu_milli: Sizes<u32>,
-    /// Memory in bytes.
     pub(crate) memory_bytes: Sizes<u64>,
     /// Whether the agent sizes it.
     pub(crate) autoscaled: bool,
-    /// Times it was started again.
+    /// Restarts of the guest.
     pub(crate) restarts: i32,
-    /// Seconds since the object was made.
+    /// Age of the object in seconds.
     pub(crate) age_s: Option<u64>,
     /// The agent's last decision.
     pub(crate) decision: Option<Decision>,
-    /// The last resize known.
     pub(crate) last_resize: Option<LastResize>,
-    /// What is wrong, or what it waits for, if anything.
+    /// What is wrong or what the VM waits for. `None` if nothing.
     pub(crate) problem: Option<String>,
 }
 
-/// What is known of VMs beside their objects.
+/// Data about VMs beside their objects.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Beside {
-    /// The agent's last decisions by VM.
+    /// The agent's last decisions, by `namespace/name`.
     pub(crate) decisions: BTreeMap<String, Decision>,
     /// Resizes, oldest first.
     pub(crate) resizes: Vec<Resize>,
@@ -65,20 +60,20 @@ pub(crate) struct Beside {
     pub(crate) now: WallTime,
 }
 
-/// A named port.
+/// A port of the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct PortView {
-    /// Name, may be empty.
+    /// May be empty.
     pub(crate) name: String,
     pub(crate) port: i32,
 }
 
-/// One resource of a VM.
+/// Sizes of one resource of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Sizes<T> {
-    /// What the guest has, by the object's status.
+    /// Size of the guest, from the object's status.
     pub(crate) now: Option<T>,
-    /// What it should have.
+    /// Wanted size.
     pub(crate) want: T,
     /// Lower bound in force.
     pub(crate) min: T,
@@ -86,21 +81,21 @@ pub(crate) struct Sizes<T> {
     pub(crate) max: T,
 }
 
-/// The last resize in short.
+/// Summary of the last resize.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct LastResize {
     /// Seconds since it began.
     pub(crate) age_s: u64,
-    /// Whether the guest has it.
+    /// Whether the guest has the size.
     pub(crate) complete: bool,
-    /// Microseconds it took so far.
+    /// Duration so far, in microseconds.
     pub(crate) total_us: u64,
-    /// From which size to which.
+    /// Old and new size.
     pub(crate) change: String,
 }
 
 impl VmView {
-    /// A view of an object; one that cannot be understood still has a row that says so.
+    /// A view of an object. An object that cannot be parsed gets a view with that problem.
     pub(crate) fn new(object: &Value, beside: &Beside) -> Self {
         match serde_json::from_value::<VirtualMachine>(object.clone()) {
             Ok(vm) => Self::of(&vm, beside),
@@ -211,7 +206,7 @@ impl VmView {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Why it has the size it has, in a few words.
+    /// Why the VM has its size, in a few words.
     pub(crate) fn reason(&self) -> String {
         match (&self.problem, &self.decision) {
             (Some(problem), _) => problem.clone(),
@@ -222,7 +217,7 @@ impl VmView {
     }
 }
 
-/// The bounds in force: the annotation's if it reads, else the object's own.
+/// The bounds in force: those of the annotation if it can be parsed, else the object's.
 fn bounds(vm: &VirtualMachine) -> (Resources, Resources) {
     let guest = &vm.spec.guest;
     let given = vm
@@ -253,7 +248,7 @@ fn age_of(meta: &ObjectMeta, now: WallTime) -> Option<u64> {
     meta.creation_timestamp.map(|at| seconds_between(at.0, now))
 }
 
-/// `now/want/max`; `now/max` alone would hide that something is on its way.
+/// `now/want/max`. `now/max` would hide a resize in progress.
 fn triple<T: Copy>(sizes: &Sizes<T>, show: impl Fn(T) -> String) -> String {
     let now = sizes.now.map_or_else(|| "-".into(), &show);
     format!("{now}/{}/{}", show(sizes.want), show(sizes.max))
@@ -276,7 +271,6 @@ fn phase_tone(phase: &str) -> Tone {
     }
 }
 
-/// A phase as a cell.
 pub(crate) fn phase_cell(phase: &str) -> Cell {
     let shown = if phase.is_empty() { "New" } else { phase };
     Cell::toned(phase_tone(phase), shown)
@@ -441,7 +435,7 @@ pub(crate) mod tests {
         object["status"]["conditions"] =
             json!([{"type": "Degraded", "status": "True", "message": "it fell over"}]);
         assert_eq!(VmView::new(&object, &beside()).reason(), "it fell over");
-        // Conditions stay after a restart; a VM that runs is judged by its decision.
+        // Conditions survive a restart. A running VM is judged by its decision.
         object["status"]["phase"] = json!("Running");
         assert_eq!(VmView::new(&object, &beside()).problem, None);
     }

@@ -1,5 +1,4 @@
-//! Runs the real `bellows` as its users do, each test on a state directory, a cache and a loopback
-//! block of its own.
+//! Runs the real `bellows`. Each test has its own state directory, cache and loopback block.
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 
@@ -12,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long anything may take on a busy machine.
+/// Longest time for anything on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A place of its own.
+/// State directory, cache and loopback block of one test.
 pub(crate) struct Site {
     root: tempfile::TempDir,
     pub(crate) block: u8,
@@ -112,7 +111,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // A test that failed must leave nothing behind, a detached process least of all.
+        // A failed test must leave nothing behind, least of all a detached process.
         let _ = self
             .command(&["down", "--stop-vms"])
             .stdout(Stdio::null())
@@ -121,7 +120,6 @@ impl Drop for Site {
     }
 }
 
-/// A running `bellows up`.
 pub(crate) struct Up {
     child: Option<Child>,
     pub(crate) ready: Value,
@@ -143,7 +141,7 @@ impl Up {
         output_within(child, PATIENCE).status.code()
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it ends on its own.
     pub(crate) fn ended(&mut self) -> Option<i32> {
         output_within(self.child.take().expect("it runs"), PATIENCE)
             .status
@@ -160,7 +158,7 @@ impl Drop for Up {
     }
 }
 
-/// How a command ended.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) what: String,
@@ -180,7 +178,7 @@ impl Ran {
         }
     }
 
-    /// Checks the exit code and that the words stand on standard error.
+    /// Checks the exit code, and that each of `words` is in standard error.
     #[track_caller]
     pub(crate) fn fails(self, code: i32, words: &[&str]) -> Self {
         assert_eq!(self.code, Some(code), "{self:#?}");
@@ -191,21 +189,21 @@ impl Ran {
         self
     }
 
-    /// Checks that it went well.
+    /// Checks that the exit code is 0.
     #[track_caller]
     pub(crate) fn succeeds(self) -> Self {
         assert_eq!(self.code, Some(0), "{self:#?}");
         self
     }
 
-    /// Its output as JSON.
+    /// Standard output, parsed as JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
     }
 }
 
-/// Waits for the end of a process; one that does not end is killed and fails the test.
+/// Waits for the end of a process. One that does not end in time is killed and fails the test.
 fn output_within(mut child: Child, patience: Duration) -> Output {
     let drain = |pipe: Option<Box<dyn Read + Send>>| {
         std::thread::spawn(move || {
@@ -246,7 +244,7 @@ fn output_within(mut child: Child, patience: Duration) -> Output {
     }
 }
 
-/// Waits until a condition holds.
+/// Polls until `look` returns a value.
 #[track_caller]
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
@@ -259,9 +257,8 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// A loopback block in which nobody listens and which no other test of this process takes. It is
-/// found by connecting: a listener of ours would live on in a process that another test has just
-/// forked, and keep its address from that test.
+/// A loopback block without listeners that no other test of this process uses. The search connects
+/// and does not listen: another test's forked child would keep a listener alive.
 fn free_block() -> u8 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..200 {
@@ -279,7 +276,7 @@ fn free_block() -> u8 {
     panic!("no free loopback block");
 }
 
-/// Whether a path is only its owner's.
+/// Whether only the owner has access to a path.
 pub(crate) fn is_private(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata()

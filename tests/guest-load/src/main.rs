@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_is_none_is_told() {
+    fn unknown_order_is_reported() {
         for words in [
             &[][..],
             &["/g"],

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::durability::{Rig, Run, VM};
-use bellows_tests::figures::{Bench, Figure, Machine, Output, spread};
+use bellows_tests::figures::{Benchmark, Figure, Machine, Output, spread};
 use clap::Parser;
 
 /// Kills everything under a writing database, and counts lost transactions.
@@ -31,7 +31,7 @@ async fn main() -> Result<ExitCode> {
         eprintln!("{number} of {}: {run:?}", cli.repeats);
         runs.push(run);
     }
-    let status = Bench {
+    let status = Benchmark {
         bench: "durability".into(),
         machine: Machine::here(&rig.site.runner(VM).await?.accel)?,
         figures: figures(&runs),

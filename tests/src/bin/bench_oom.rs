@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::figures::{Bench, Figure, Machine, Output, percentile, spread};
+use bellows_tests::figures::{Benchmark, Figure, Machine, Output, percentile, spread};
 use bellows_tests::loads::{LOADS, Load, Rig, Run, VM};
 use clap::Parser;
 
@@ -50,7 +50,7 @@ async fn main() -> Result<ExitCode> {
         }
         figures.extend(figures_of(load, &runs));
     }
-    let status = Bench {
+    let status = Benchmark {
         bench: "oom".into(),
         machine: Machine::here(&rig.site.runner(VM).await?.accel)?,
         figures,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use bellows_tests::figures::{Bench, Figure, Machine, Output, spread};
+use bellows_tests::figures::{Benchmark, Figure, Machine, Output, spread};
 use bellows_tests::outside::{COUNTING_PORT, HTTP_PORT, OTHER, Outside, SINK_PORT};
 use bellows_tests::site::{BOOT_PATIENCE, Site, UpOptions, postgres_vm};
 use clap::Parser;
@@ -57,7 +57,7 @@ async fn main() -> Result<ExitCode> {
                 .with_context(|| format!("--guest-network={network}"))?;
         }
     }
-    Bench {
+    Benchmark {
         bench: "walls".into(),
         machine: Machine::here(&accel)?,
         figures: figures(&walled, &open),

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use procfs::process::Process;
 
 /// Interval between two looks at something that another process changes.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(20);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Longest time for which control groups of killed processes may stay in use.
 const GROUPS_PATIENCE: Duration = Duration::from_secs(20);
@@ -47,7 +47,7 @@ pub(super) fn remove_groups(dir: &Path) -> Result<()> {
                 bail!("{} is still in use", group.display())
             }
             // The killed processes in it are still ending.
-            Some(_) => std::thread::park_timeout(LOOK_AGAIN),
+            Some(_) => std::thread::park_timeout(POLL_INTERVAL),
         }
     }
 }

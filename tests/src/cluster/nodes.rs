@@ -29,7 +29,7 @@ use procfs::process::all_processes;
 
 use super::dials::{self, Dials, End};
 use super::files::{private_dir, private_file};
-use super::groups::{LOOK_AGAIN, group, is_in_group, sweep_groups};
+use super::groups::{POLL_INTERVAL, group, is_in_group, sweep_groups};
 use super::plane::{ControlPlane, GATEWAY, SERVICE_PORT};
 use super::programs::{NodeKit, Programs};
 use super::record::Part;
@@ -254,7 +254,7 @@ impl Cluster {
             routes(others).into(),
         ];
         let part = Part::Node(number);
-        self.plane.start_words(part, &words)?;
+        self.plane.start_command(part, &words)?;
         let note = self.file_of(number, "process");
         let what = format!("the first process of {name}");
         let process = until(&self.plane, &what, || {
@@ -380,7 +380,7 @@ fn start_switch(plane: &mut ControlPlane, nodes: u8) -> Result<i32> {
         dir.clone().into(),
         routes(1..=nodes).into(),
     ];
-    let process = plane.start_words(Part::Switch, &words)?;
+    let process = plane.start_command(Part::Switch, &words)?;
     let ready = dir.join("switch");
     until(plane, "the switch", || ready.exists().then_some(()))
         .with_context(|| plane.log_of(Part::Switch))?;
@@ -396,7 +396,7 @@ fn start_relay(plane: &mut ControlPlane, switch: i32) -> Result<SocketAddr> {
         format!("{GATEWAY}:{SERVICE_PORT}").into(),
         note.clone().into(),
     ];
-    plane.start_words(Part::Relay, &words)?;
+    plane.start_command(Part::Relay, &words)?;
     until(plane, "the relay", || {
         std::fs::read_to_string(&note).ok()?.parse().ok()
     })
@@ -415,7 +415,7 @@ fn until<T>(plane: &ControlPlane, what: &str, mut look: impl FnMut() -> Option<T
         if began.elapsed() > PATIENCE {
             bail!("waited {} s for {what}", PATIENCE.as_secs());
         }
-        std::thread::park_timeout(LOOK_AGAIN);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 

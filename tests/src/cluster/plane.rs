@@ -16,7 +16,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use super::files::{private_dir, private_file};
-use super::groups::{LOOK_AGAIN, group, remove_groups};
+use super::groups::{POLL_INTERVAL, group, remove_groups};
 use super::pki::Pki;
 use super::programs::Programs;
 use super::record::{self, Known, Part};
@@ -56,14 +56,14 @@ pub struct ControlPlane {
     programs: Programs,
     life: Life,
     url: String,
-    place: Place,
+    attachment: Attachment,
     pub(super) pki: Option<Pki>,
     running: BTreeMap<Part, (Child, Known)>,
 }
 
 /// Where a control plane runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Attachment {
     /// On this machine's loopback, on a port that was free.
     Loopback,
     /// In the namespace of the nodes' network, held by this process.
@@ -95,7 +95,7 @@ impl ControlPlane {
             programs,
             life,
             url: String::new(),
-            place: Place::Loopback,
+            attachment: Attachment::Loopback,
             pki: None,
             running: BTreeMap::new(),
         })
@@ -119,12 +119,12 @@ impl ControlPlane {
         switch: i32,
         relay: impl FnOnce(&mut Self) -> Result<SocketAddr>,
     ) -> Result<()> {
-        self.place = Place::Switch(switch);
+        self.attachment = Attachment::Switch(switch);
         let address = relay(self)?;
         self.url = format!("https://{address}");
         self.make_pki(&[address.ip(), GATEWAY])?;
         self.start_part(Part::Etcd, &etcd_flags())?;
-        self.start_part(Part::ApiServer, &api_flags(self.place, SERVICE_PORT))?;
+        self.start_part(Part::ApiServer, &api_flags(self.attachment, SERVICE_PORT))?;
         self.until_ready().await?;
         let mut controllers = controller_flags();
         controllers.retain(|flag| !flag.starts_with("--node-monitor-grace-period"));
@@ -312,7 +312,7 @@ impl ControlPlane {
             let port = TcpListener::bind((LOOPBACK, 0))?.local_addr()?.port();
             self.url = format!("https://{LOOPBACK}:{port}");
             self.make_pki(&[LOOPBACK])?;
-            self.start_part(Part::ApiServer, &api_flags(self.place, port))?;
+            self.start_part(Part::ApiServer, &api_flags(self.attachment, port))?;
             match self.until_ready().await {
                 Err(_)
                     if left > 0
@@ -346,15 +346,15 @@ impl ControlPlane {
 
     /// Where the cluster's own parts reach the API.
     pub(super) fn url_of_parts(&self) -> String {
-        match self.place {
-            Place::Loopback => self.url.clone(),
-            Place::Switch(_) => format!("https://{GATEWAY}:{SERVICE_PORT}"),
+        match self.attachment {
+            Attachment::Loopback => self.url.clone(),
+            Attachment::Switch(_) => format!("https://{GATEWAY}:{SERVICE_PORT}"),
         }
     }
 
     fn start_part(&mut self, part: Part, flags: &[String]) -> Result<()> {
         let mut words: Vec<OsString> = Vec::new();
-        if let Place::Switch(pid) = self.place {
+        if let Attachment::Switch(pid) = self.attachment {
             words.extend(["sh".into(), self.dir.join("part.sh").into()]);
             words.extend([group(&self.dir).into(), part.program().into()]);
             words.push(part.milli_cpu().to_string().into());
@@ -362,11 +362,11 @@ impl ControlPlane {
         }
         words.push(self.programs.path(part.program()).into());
         words.extend(flags.iter().map(OsString::from));
-        self.start_words(part, &words).map(|_| ())
+        self.start_command(part, &words).map(|_| ())
     }
 
     /// Starts a part by the words of its command; returns its process id.
-    pub(super) fn start_words(&mut self, part: Part, words: &[OsString]) -> Result<i32> {
+    pub(super) fn start_command(&mut self, part: Part, words: &[OsString]) -> Result<i32> {
         let mut child = spawn(&self.dir, part.program(), self.life, words)?;
         match Known::of(part, child.id()) {
             Ok(known) => {
@@ -487,7 +487,7 @@ fn etcd_flags() -> Vec<String> {
     ])
 }
 
-fn api_flags(place: Place, port: u16) -> Vec<String> {
+fn api_flags(attachment: Attachment, port: u16) -> Vec<String> {
     let mut flags = owned(&[
         "--etcd-servers=unix://etcd-c:0",
         "--authorization-mode=Node,RBAC",
@@ -513,13 +513,13 @@ fn api_flags(place: Place, port: u16) -> Vec<String> {
         "--proxy-client-cert-file=pki/front-proxy.crt",
         "--proxy-client-key-file=pki/front-proxy.key",
     ]);
-    match place {
-        Place::Loopback => {
+    match attachment {
+        Attachment::Loopback => {
             flags.push(format!("--bind-address={LOOPBACK}"));
             // A loopback address is no legal endpoint of a service.
             flags.push("--endpoint-reconciler-type=none".to_owned());
         }
-        Place::Switch(_) => {
+        Attachment::Switch(_) => {
             flags.push("--bind-address=0.0.0.0".to_owned());
             flags.push(format!("--advertise-address={GATEWAY}"));
         }
@@ -560,7 +560,7 @@ pub(crate) fn until_established(
         match kubectl(&args) {
             Ok(_) => return Ok(()),
             Err(error) if began.elapsed() > PATIENCE => return Err(error),
-            Err(_) => std::thread::park_timeout(LOOK_AGAIN),
+            Err(_) => std::thread::park_timeout(POLL_INTERVAL),
         }
     }
 }

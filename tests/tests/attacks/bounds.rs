@@ -44,7 +44,7 @@ const ALLOWED_TIMES: f64 = 10.0;
 /// Requirement: W9, S6. Idle and half-open connections over all ports stop neither the API nor the
 /// pages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_over_all_ports_keep_nobody_out() -> Result<()> {
+async fn idle_connections_over_all_ports_do_not_exclude_clients() -> Result<()> {
     raise_file_limit()?;
     let site = Site::fresh_with(UpOptions {
         open_files: Some(DESCRIPTORS),

@@ -76,7 +76,7 @@ pub(super) async fn check(world: &World) -> Result<()> {
 }
 
 /// What the guest's kernel and its services say is in the log of its pod.
-pub(super) async fn is_told(world: &World) -> Result<()> {
+pub(super) async fn output_is_in_the_pods_log(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
     world.guest(&vm, "logger -t teller the services speak")?;

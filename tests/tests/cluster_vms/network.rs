@@ -79,7 +79,7 @@ pub(super) async fn orders_are_encrypted(world: &World) -> Result<()> {
     let address = vm["status"]["podIP"].as_str().context("an address")?;
     let wire = Wire::tap(&network, SocketAddrV4::new(address.parse()?, RUNNER_PORT))?;
     let line = format!("Authorization: Bearer {CLEAR}\\r\\n");
-    let refused = world.runner_is_told(&vm, "PUT /v1/size", &line)?;
+    let refused = world.runner_response_with(&vm, "PUT /v1/size", &line)?;
     ensure!(refused.starts_with("HTTP/1.0 401 "), "{refused}");
     for cpus in ["500m", "250m"] {
         world.patch(&json!({"spec": {"guest": {"cpus": {"use": cpus}}}}))?;

@@ -131,7 +131,10 @@ fn spec() -> Value {
 
 /// The VM, made if it is not there, and running.
 async fn vm(world: &World) -> Result<Value> {
-    world.fixture.get_or_try_init(|| Fixture::apply(world)).await?;
+    world
+        .fixture
+        .get_or_try_init(|| Fixture::apply(world))
+        .await?;
     if world.get("neonvm", VM).is_err() {
         world.cluster.plane().apply(&spec().to_string())?;
     }

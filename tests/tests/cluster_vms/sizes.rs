@@ -71,7 +71,7 @@ pub(super) async fn patch_is_seen(world: &World) -> Result<()> {
         ensure!(is_counted, "{page}");
         late_change_is_refused(world, pod)?;
         for object in [["neonvm", "pg"], ["pod", pod]] {
-            nobody_is_kept(world, object)?;
+            no_field_manager_is_kept(world, object)?;
         }
     }
     Ok(())
@@ -79,7 +79,7 @@ pub(super) async fn patch_is_seen(world: &World) -> Result<()> {
 
 /// The API server keeps of nobody which fields of an object they set: it would take it nearly half
 /// of each write.
-fn nobody_is_kept(world: &World, object: [&str; 2]) -> Result<()> {
+fn no_field_manager_is_kept(world: &World, object: [&str; 2]) -> Result<()> {
     let show = [
         "--show-managed-fields",
         "-o",

@@ -227,11 +227,16 @@ impl World {
 
     /// What the runner answers at the pod's address to one without a token.
     pub(super) fn runner_says(&self, vm: &Value, request: &str) -> Result<String> {
-        self.runner_is_told(vm, request, "")
+        self.runner_response_with(vm, request, "")
     }
 
     /// What the runner at a VM's address answers with a line more in the head of what it is asked.
-    pub(super) fn runner_is_told(&self, vm: &Value, request: &str, line: &str) -> Result<String> {
+    pub(super) fn runner_response_with(
+        &self,
+        vm: &Value,
+        request: &str,
+        line: &str,
+    ) -> Result<String> {
         let address = vm["status"]["podIP"].as_str().context("an address")?;
         // The connection stays open both ways until the answer has come: a server may take its half
         // end for a client that has gone.

@@ -25,7 +25,7 @@ use super::merge::{self, Instruction, What};
 use super::spec::ImageSpec;
 use crate::debian::{self, ARCHITECTURE};
 use crate::digest;
-use crate::error::{BuildError, IoContext, room_for};
+use crate::error::{BuildError, IoContext, need_disk_space};
 use crate::guest::{self, INITRD, KERNEL, Programs, ROOT_DISK};
 use crate::normalise;
 use crate::paths;
@@ -134,7 +134,7 @@ pub fn build(
         return Ok(built);
     }
     let need = u64::from(wanted.disk_mib) * 2;
-    room_for(store.root(), need)?;
+    need_disk_space(store.root(), need)?;
     let work = store.work_dir(&guard)?;
     let (root, out) = (work.path().join("root"), work.path().join("out"));
     for dir in [&root, &out] {

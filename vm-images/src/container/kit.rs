@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::context::Root;
 use crate::debian::{self, Packages};
 use crate::digest;
-use crate::error::{BuildError, IoContext, room_for};
+use crate::error::{BuildError, IoContext, need_disk_space};
 use crate::kernel;
 use crate::normalise;
 use crate::progress::{Reporter, Step};
@@ -98,7 +98,7 @@ pub(super) fn kit(
     if let Some(layer) = store.layer(&recipe.name, KIND, &key) {
         return Ok(layer);
     }
-    room_for(store.root(), WORK_MIB)?;
+    need_disk_space(store.root(), WORK_MIB)?;
     let work = store.work_dir(guard)?;
     let dir = |name: &str| {
         let dir = work.path().join(name);

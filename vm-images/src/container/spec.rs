@@ -259,7 +259,7 @@ mod tests {
 
     /// Requirement: N46
     #[test]
-    fn every_problem_of_a_specification_is_told_at_once() {
+    fn every_problem_of_a_specification_is_reported_at_once() {
         let error = parse(
             "commands:\n- {name: a b, user: '', sysvInitAction: boot, shell: x}\n\
              build: |\n  FROM alpine\n\

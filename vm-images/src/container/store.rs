@@ -66,13 +66,13 @@ pub(super) enum Store {
     /// In one archive.
     Archive {
         path: PathBuf,
-        entries: BTreeMap<String, Place>,
+        entries: BTreeMap<String, EntryData>,
     },
 }
 
 /// Where an entry of an archive is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum EntryData {
     /// Offset and length.
     At(u64, u64),
     /// Under another name.
@@ -166,12 +166,12 @@ pub(super) fn blob_name(digest: &Digest) -> String {
     format!("blobs/sha256/{digest}")
 }
 
-fn find(entries: &BTreeMap<String, Place>, name: &str) -> Result<(u64, u64), StoreError> {
+fn find(entries: &BTreeMap<String, EntryData>, name: &str) -> Result<(u64, u64), StoreError> {
     let mut at = name;
     for _ in 0..MAX_LINKS {
         match entries.get(at) {
-            Some(Place::At(offset, bytes)) => return Ok((*offset, *bytes)),
-            Some(Place::Same(other)) => at = other,
+            Some(EntryData::At(offset, bytes)) => return Ok((*offset, *bytes)),
+            Some(EntryData::Same(other)) => at = other,
             None => break,
         }
     }
@@ -179,16 +179,16 @@ fn find(entries: &BTreeMap<String, Place>, name: &str) -> Result<(u64, u64), Sto
 }
 
 /// Lists an archive.
-fn entries(file: File, path: &Path) -> Result<BTreeMap<String, Place>, StoreError> {
+fn entries(file: File, path: &Path) -> Result<BTreeMap<String, EntryData>, StoreError> {
     let bad = |error| StoreError::Archive(path.to_owned(), error);
     let mut archive = Archive::new(BufReader::new(file));
     let mut entries = BTreeMap::new();
     while let Some(header) = archive.entry().map_err(bad)? {
         let name = header.path.trim_start_matches("./").to_owned();
         let place = match header.kind {
-            Kind::File => Place::At(archive.position(), header.bytes),
-            Kind::HardLink => Place::Same(header.link),
-            Kind::Symlink => Place::Same(beside(&name, &header.link)),
+            Kind::File => EntryData::At(archive.position(), header.bytes),
+            Kind::HardLink => EntryData::Same(header.link),
+            Kind::Symlink => EntryData::Same(beside(&name, &header.link)),
             _ => continue,
         };
         entries.insert(name, place);

@@ -61,7 +61,7 @@ fn the_database_has_its_own_cgroup_and_the_rest_another() {
 
 /// Requirement: N46
 #[test]
-fn a_services_words_reach_it_unchanged() {
+fn arguments_of_a_service_reach_it_unchanged() {
     let words = [
         "/bin/echo",
         "a b",

@@ -210,7 +210,7 @@ proptest::proptest! {
     /// Requirement: N46. A recipe somebody damaged is refused with words, never with a panic, and a refusal names a
     /// problem.
     #[test]
-    fn a_damaged_recipe_is_refused_in_words(
+    fn damaged_recipe_is_refused_with_a_message(
         number in 0..BUILTIN.len(),
         at in 0usize..4096,
         cut in 0usize..64,

@@ -79,9 +79,9 @@ const ISOLATION: &[&str] = &[
     "ALL",
 ];
 
-/// The words before a confined program, and what must live as long as it.
+/// The command before a confined program, and what must live as long as it.
 pub(crate) struct Cell {
-    words: Vec<OsString>,
+    command: Vec<OsString>,
     _namespace: Namespace,
     _filter: NamedTempFile,
 }
@@ -93,42 +93,43 @@ impl Cell {
         view: impl Iterator<Item = OsString>,
     ) -> Result<Self, BuildError> {
         let (namespace, filter) = (Namespace::new(who)?, filter::file()?);
-        let mut words: Vec<OsString> = ["unshare", "--mount", "--", "bash", "-c", PREPARE, "bash"]
-            .map(OsString::from)
-            .into();
-        words.push(namespace.file());
-        words.push(filter.path().into());
-        words.push(root.into());
-        words.extend(become_user(who).map(OsString::from));
-        words.extend(["setarch", "--addr-no-randomize", "--"].map(OsString::from));
-        words.extend(ISOLATION.iter().map(OsString::from));
+        let mut command: Vec<OsString> =
+            ["unshare", "--mount", "--", "bash", "-c", PREPARE, "bash"]
+                .map(OsString::from)
+                .into();
+        command.push(namespace.file());
+        command.push(filter.path().into());
+        command.push(root.into());
+        command.extend(become_user(who).map(OsString::from));
+        command.extend(["setarch", "--addr-no-randomize", "--"].map(OsString::from));
+        command.extend(ISOLATION.iter().map(OsString::from));
         if who.uid == 0 {
             let each = CAPABILITIES.iter().flat_map(|name| ["--cap-add", name]);
-            words.extend(each.map(OsString::from));
+            command.extend(each.map(OsString::from));
         }
-        words.extend(view);
+        command.extend(view);
         for (option, number) in [("--uid", who.uid), ("--gid", who.gid)] {
-            words.extend([option.into(), number.to_string().into()]);
+            command.extend([option.into(), number.to_string().into()]);
         }
-        words.extend(["--chdir", "/"].map(OsString::from));
+        command.extend(["--chdir", "/"].map(OsString::from));
         Ok(Self {
-            words,
+            command,
             _namespace: namespace,
             _filter: filter,
         })
     }
 
-    /// The words, with the variables of the confined program.
-    pub(crate) fn words<'a>(
+    /// The command, with the variables of the confined program.
+    pub(crate) fn command<'a>(
         &self,
         variables: impl Iterator<Item = (&'a str, OsString)>,
     ) -> Vec<OsString> {
-        let mut words = self.words.clone();
+        let mut command = self.command.clone();
         for (name, value) in variables {
-            words.extend(["--setenv".into(), name.into(), value]);
+            command.extend(["--setenv".into(), name.into(), value]);
         }
-        words.push("--".into());
-        words
+        command.push("--".into());
+        command
     }
 }
 

@@ -71,12 +71,12 @@ pub(crate) fn wait_for_database(database: &Database, patience: Duration) -> Resu
 }
 
 /// One running pgbench.
-pub(crate) struct Bench {
+pub(crate) struct Pgbench {
     child: Child,
     reader: Option<JoinHandle<()>>,
 }
 
-impl Bench {
+impl Pgbench {
     /// Starts `clients` clients for `seconds`; progress is appended to `lines` with times since
     /// `origin`.
     pub(crate) fn start(
@@ -142,7 +142,7 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
+impl Drop for Pgbench {
     fn drop(&mut self) {
         // Already ended: both calls then do nothing.
         let _ = self.child.kill();

@@ -78,7 +78,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn objects_that_follow_each_other_are_told_apart() {
+    fn consecutive_objects_are_separated() {
         let script = r#"printf '{"a":\n1}\n{"a":2}{"a":3}\n{"a'; exec sleep 60"#;
         let mut watch = Watch::start(Command::new("sh").args(["-c", script])).expect("started");
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! What the nodes of a cluster have: kernel, memory, KVM, images, control groups and an agent each.
+//! Checks of a cluster's nodes: kernel, memory, KVM, images, control groups and an agent on each.
 
 use futures::StreamExt as _;
 use serde_json::Value;
@@ -7,19 +7,19 @@ use super::super::finding::Finding;
 use crate::api::Api;
 use crate::cluster::{self, AGENT};
 
-/// Oldest kernel of a node.
+/// Oldest kernel of a node that runners support.
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
 
-/// What a device plugin offers where guests may use KVM.
+/// Resource of the device plugin that lets guests use KVM.
 const KVM: &str = "neonvm/kvm";
 
-/// Nodes asked at the same time.
+/// Nodes that are queried concurrently.
 const AT_ONCE: usize = 16;
 
-/// Offenders named in one line.
+/// Nodes that a finding names. It counts the others.
 const NAMED: usize = 5;
 
-/// Major and minor number of `v1.34.4`, `6.1.0-13-amd64` and the like.
+/// Major and minor number of a version such as `v1.34.4` or `6.1.0-13-amd64`.
 pub(super) fn numbers(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.trim_start_matches('v').split(['.', '-', '+']);
     let mut next = || parts.next()?.parse().ok();
@@ -30,7 +30,7 @@ fn name_of(node: &Value) -> &str {
     node["metadata"]["name"].as_str().unwrap_or("?")
 }
 
-/// The names of the nodes that a rule does not hold for.
+/// Names of the nodes for which `holds` returns false.
 fn offenders(nodes: &[Value], holds: impl Fn(&Value) -> bool) -> Vec<String> {
     let bad = nodes.iter().filter(|node| !holds(node));
     bad.map(|node| name_of(node).to_owned()).collect()
@@ -69,7 +69,7 @@ pub(super) fn kernels(nodes: &[Value]) -> Finding {
     )
 }
 
-/// A quantity as a number, of bytes or of thousandths of a CPU.
+/// Allocatable amount of a resource, in bytes or thousandths of a CPU.
 fn allocatable(node: &Value, resource: &str) -> u64 {
     let text = node["status"]["allocatable"][resource].as_str();
     let quantity: Option<protocol::quantity::Quantity> = text.and_then(|text| text.parse().ok());
@@ -137,7 +137,7 @@ pub(super) fn images(nodes: &[Value]) -> Finding {
     )
 }
 
-/// What kubelets say in their metrics of the control groups.
+/// Version of the control groups on each node, from the metrics of its kubelet.
 pub(super) async fn cgroups(api: &Api, nodes: &[Value]) -> Finding {
     let name = "control groups";
     let rule = "Kubernetes gives version 1 up, and pressure is told by version 2 alone";
@@ -180,8 +180,7 @@ pub(super) async fn cgroups(api: &Api, nodes: &[Value]) -> Finding {
     Finding::ok(name, format!("version 2 on {} nodes", told.len()))
 }
 
-/// The labels of the nodes that are to have an agent: the DaemonSet's node selector. Null where it
-/// cannot be read: all nodes.
+/// Node selector of the agents' DaemonSet. Null, which selects all nodes, if it cannot be read.
 pub(super) async fn agents_nodes(api: &Api) -> Value {
     let path = format!(
         "/apis/apps/v1/daemonsets?fieldSelector=metadata.name%3D{}",
@@ -266,8 +265,8 @@ mod tests {
             agent_on_each(&[node("c", "6.1", "8Gi", false)], &[], &Value::Null).verdict,
             Verdict::Ok
         );
-        // An agent is looked for only where its DaemonSet has one, and everywhere where there is
-        // none.
+        // The selector limits the check to nodes that get an agent. Without a DaemonSet all nodes
+        // count.
         assert!(selector_of(&json!({"items": []})).is_null());
         assert!(selector_of(&Value::Null).is_null());
         let mut nodes = nodes;

@@ -1,4 +1,4 @@
-//! What the user and the components may do, by access reviews of the API server.
+//! Rights of the user and of the components, by access reviews of the API server.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::super::finding::{Finding, INSTALL};
 use crate::api::Api;
 use crate::cluster::Part;
 
-/// A right: verb, group, resource with subresource, namespace.
+/// A right: verb, group, resource with subresource, and namespace. An empty namespace means all.
 type Right = (&'static str, &'static str, &'static str, &'static str);
 
 const VMS: &str = "vm.neon.tech";
@@ -25,7 +25,7 @@ fn right_label((verb, _, resource, namespace): Right) -> String {
     format!("{verb} {resource}{place}")
 }
 
-/// Asks for each right; those that are not there, or nothing where that is not told.
+/// The rights that are denied. `None` if the API server does not answer the review.
 async fn lacking(
     api: &Api,
     kind: &str,

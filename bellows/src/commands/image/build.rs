@@ -17,7 +17,7 @@ use crate::places::{GUEST_IMAGE, RUNTIME_IMAGE};
 use crate::progress::Progress;
 use crate::terminal::out;
 
-/// Where the guest's programs lie, if not given.
+/// Variable with the directory of the guest's programs. The flag overrides it.
 const GUEST_BIN_VARIABLE: &str = "BELLOWS_GUEST_BIN_DIR";
 
 /// Build images.
@@ -66,7 +66,7 @@ pub(crate) struct BuildArgs {
     output: Format,
 }
 
-/// A size in MiB, from 64 up, as recipes have it.
+/// A size in MiB, from 64 MiB to 1 TiB.
 fn disk_mib(text: &str) -> Result<u32, String> {
     const LEAST_AND_MOST: std::ops::RangeInclusive<u64> = 64..=1 << 20;
     let quantity: Quantity = text.parse().map_err(|_| "not a size such as 2Gi")?;
@@ -124,7 +124,7 @@ fn build_container(args: &BuildArgs, from: &Path, name: &str) -> Outcome {
     print_built(args, &[view(&image)])
 }
 
-/// Builds with a line of progress, and says what came of it.
+/// Runs a build with a line of progress, and prints its result.
 fn follow(
     args: &BuildArgs,
     name: &str,
@@ -165,7 +165,7 @@ fn step_text(name: &str, step: &vm_images::Progress) -> String {
     format!("{name}: {}{amount}{detail}", step.step)
 }
 
-/// The directory with the programs that the recipe puts into the guest; `None` if it puts none.
+/// Directory of the programs that the recipe installs in the guest. `None` if it installs none.
 fn guest_binaries(recipe: &Recipe, args: &BuildArgs) -> Outcome<Option<PathBuf>> {
     let wanted: Vec<&str> = recipe.guest().map_or_else(Vec::new, |guest| {
         guest
@@ -191,7 +191,7 @@ fn guest_programs(image: &str, wanted: &[&str], args: &BuildArgs) -> Outcome<Pat
     )
 }
 
-/// `../lib/bellows/guest` of the directory that holds the program.
+/// `../lib/bellows/guest`, relative to the directory of the program.
 fn beside(exe: &Path) -> Option<PathBuf> {
     Some(exe.parent()?.parent()?.join("lib/bellows/guest"))
 }
@@ -249,7 +249,7 @@ fn explain_build(name: &str, error: &BuildError) -> Fail {
     )
 }
 
-/// Reports come at least this often, so the progress line never seems stuck.
+/// The builder reports at least this often, so that the progress line keeps moving.
 const _: () = assert!(TICK.as_millis() <= 1000);
 
 #[cfg(test)]

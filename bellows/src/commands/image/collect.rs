@@ -34,7 +34,7 @@ pub(super) fn collect(state: &StateDir) -> Outcome {
     Ok(())
 }
 
-/// Digests that runners of this state directory name in their configuration.
+/// Digests in the configuration of this state directory's runners.
 fn used_by_vms(state: &StateDir, store: &Path) -> BTreeSet<Digest> {
     let dirs = std::fs::read_dir(state.vms())
         .into_iter()
@@ -45,8 +45,8 @@ fn used_by_vms(state: &StateDir, store: &Path) -> BTreeSet<Digest> {
         .collect()
 }
 
-/// Digests that root disks lie over, also those that were moved aside. A record that cannot be read
-/// stops the collection: its disk would be lost with its image.
+/// Digests of the images below root disks, including disks in the trash. An unreadable record stops
+/// the collection, because its disk is lost without its image.
 fn used_by_disks(state: &StateDir) -> Outcome<BTreeSet<Digest>> {
     let mut used = BTreeSet::new();
     let below = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();

@@ -7,7 +7,7 @@ use vm_images::Image;
 use crate::output::Table;
 use crate::view::units::memory;
 
-/// An image, as it is listed. Shape of `bellows image ls -o json` in `{"items":[…]}`.
+/// An image as it is listed. An item of `bellows image ls -o json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct ImageView {
     name: String,

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use bellows_tests::figures::{Bench, Figure, Machine, Output, percentile};
+use bellows_tests::figures::{Benchmark, Figure, Machine, Output, percentile};
 use bellows_tests::kubeconfig::install_crypto;
 use clap::Parser;
 
@@ -100,7 +100,7 @@ fn main() -> Result<ExitCode> {
         let block = block(counts.len())?;
         figures.extend(runtime.block_on(fresh::run(&bin_dir, block, cli.repeats))?);
     }
-    Bench {
+    Benchmark {
         bench: "agent".into(),
         machine: Machine::here("none")?,
         figures,

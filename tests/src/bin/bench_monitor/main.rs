@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bellows_tests::figures::{Bench, Figure, Machine, Output, percentile};
+use bellows_tests::figures::{Benchmark, Figure, Machine, Output, percentile};
 use bellows_tests::kubeconfig::install_crypto;
 use clap::Parser;
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ fn main() -> Result<ExitCode> {
     drop(of_group);
     figures.extend(replies(&monitor)?);
     figures.extend(climbs(&monitor, &group, cli.repeats)?);
-    Bench {
+    Benchmark {
         bench: "monitor".into(),
         machine: Machine::here("none")?,
         figures,

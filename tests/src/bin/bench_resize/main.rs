@@ -29,7 +29,9 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use bellows_tests::figures::{Bench, Figure, Machine, Output, median_error, percentile, spread};
+use bellows_tests::figures::{
+    Benchmark, Figure, Machine, Output, median_error, percentile, spread,
+};
 use clap::{Parser, ValueEnum};
 use nix::unistd::Pid;
 
@@ -151,7 +153,7 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
             figures.extend(pair_figures(&mut rig, &progress, pair, cli.repeats).await?);
         }
     }
-    let bench = Bench {
+    let bench = Benchmark {
         bench: rig.bench().into(),
         machine: Machine::here(&rig.accel)?,
         figures,

@@ -69,7 +69,7 @@ pub(super) struct PlayedApi {
 }
 
 type Broken = Box<dyn std::error::Error + Send + Sync>;
-type Answer = Response<UnsyncBoxBody<Bytes, Broken>>;
+type ApiResponse = Response<UnsyncBoxBody<Bytes, Broken>>;
 
 impl PlayedApi {
     /// Serves the VMs with their pods, on one thread of its own until the process ends.
@@ -146,7 +146,10 @@ async fn accept(listener: std::net::TcpListener, objects: Arc<Objects>) -> Resul
     }
 }
 
-async fn serve(objects: Arc<Objects>, request: Request<Incoming>) -> Result<Answer, Infallible> {
+async fn serve(
+    objects: Arc<Objects>,
+    request: Request<Incoming>,
+) -> Result<ApiResponse, Infallible> {
     let path = request.uri().path().to_owned();
     let query = request.uri().query().unwrap_or_default().to_owned();
     if path.starts_with("/apis/coordination.k8s.io/") {
@@ -169,7 +172,7 @@ async fn serve(objects: Arc<Objects>, request: Request<Incoming>) -> Result<Answ
 
 impl Objects {
     /// Has a call carried out elsewhere.
-    async fn hand_on(&self, request: Request<Incoming>) -> Answer {
+    async fn hand_on(&self, request: Request<Incoming>) -> ApiResponse {
         let Some(client) = &self.leases else {
             return plain(StatusCode::NOT_FOUND, b"{}".to_vec());
         };
@@ -196,7 +199,7 @@ impl Objects {
     }
 
     /// All writes after a version, as they come.
-    fn watch(self: Arc<Self>, path: &str, from: usize) -> Answer {
+    fn watch(self: Arc<Self>, path: &str, from: usize) -> ApiResponse {
         if self.told.is_none() || !path.ends_with("/virtualmachines") {
             // Open, and silent.
             let silence = futures::stream::pending::<Result<Frame<Bytes>, Broken>>();
@@ -229,7 +232,7 @@ impl Objects {
         )
     }
 
-    fn list(&self, kind: &str, query: &str) -> Answer {
+    fn list(&self, kind: &str, query: &str) -> ApiResponse {
         // A page may be newer than its list and says the version of the first one: what came since
         // is told once more.
         let token = text_option(query, "continue").and_then(|token| token.split_once('.'));
@@ -262,7 +265,7 @@ impl Objects {
     }
 
     /// A JSON patch as the scheduler sends it: a test of the version, then annotations.
-    fn patch(&self, path: &str, body: &[u8]) -> Answer {
+    fn patch(&self, path: &str, body: &[u8]) -> ApiResponse {
         let index = path
             .rsplit("/vm-")
             .next()
@@ -323,7 +326,7 @@ struct Operation<'a> {
     value: Value,
 }
 
-fn plain(status: StatusCode, text: Vec<u8>) -> Answer {
+fn plain(status: StatusCode, text: Vec<u8>) -> ApiResponse {
     let body = Full::new(Bytes::from(text)).map_err(|never| match never {});
     let mut answer = Response::new(body.boxed_unsync());
     *answer.status_mut() = status;

@@ -19,7 +19,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use bellows_tests::figures::{Bench, Figure, Machine, Output, percentile};
+use bellows_tests::figures::{Benchmark, Figure, Machine, Output, percentile};
 use bellows_tests::kubeconfig::install_crypto;
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
@@ -84,7 +84,7 @@ async fn main() -> Result<ExitCode> {
         }
     }
     figures.extend(placed(&bin_dir, cli.pods).await?);
-    Bench {
+    Benchmark {
         bench: "scheduler".into(),
         machine: Machine::here("none")?,
         figures,

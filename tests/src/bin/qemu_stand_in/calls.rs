@@ -39,7 +39,7 @@ pub(super) fn run(name: &str) -> io::Result<()> {
     call(number, args)
 }
 
-fn found(name: &str) -> Option<Call> {
+fn found(name: &str) -> Option<Syscall> {
     kernel(name)
         .or_else(|| processes(name))
         .or_else(|| files(name))
@@ -47,7 +47,7 @@ fn found(name: &str) -> Option<Call> {
         .or_else(|| sockets(name))
 }
 
-type Call = (c_long, [usize; 5]);
+type Syscall = (c_long, [usize; 5]);
 
 fn call(number: c_long, args: [usize; 5]) -> io::Result<()> {
     let [a, b, c, d, e] = args;
@@ -63,7 +63,7 @@ fn call(number: c_long, args: [usize; 5]) -> io::Result<()> {
 }
 
 /// Parts of the kernel that faults are reached by.
-fn kernel(name: &str) -> Option<Call> {
+fn kernel(name: &str) -> Option<Syscall> {
     let words = |words: &[u32]| at(Vec::leak(words.to_vec()));
     let call = match name {
         // An array of one value of four bytes.
@@ -106,7 +106,7 @@ fn kernel(name: &str) -> Option<Call> {
 }
 
 /// New processes and namespaces.
-fn processes(name: &str) -> Option<Call> {
+fn processes(name: &str) -> Option<Syscall> {
     let user = flag(libc::CLONE_NEWUSER);
     let child = flag(libc::SIGCHLD);
     let call = match name {
@@ -126,7 +126,7 @@ fn processes(name: &str) -> Option<Call> {
 }
 
 /// Mounts, and files by other than their names.
-fn files(name: &str) -> Option<Call> {
+fn files(name: &str) -> Option<Syscall> {
     let here = int(libc::AT_FDCWD);
     let root = text(c"/");
     let call = match name {
@@ -153,7 +153,7 @@ fn files(name: &str) -> Option<Call> {
 }
 
 /// What root may do.
-fn privileges(name: &str) -> Option<Call> {
+fn privileges(name: &str) -> Option<Syscall> {
     let nothing = text(c"/dev/zero");
     let call = match name {
         "swapon" => (libc::SYS_swapon, [nothing, 0, 0, 0, 0]),
@@ -179,7 +179,7 @@ fn privileges(name: &str) -> Option<Call> {
 }
 
 /// Sockets that no network namespace keeps apart, or that carry more than a connection.
-fn sockets(name: &str) -> Option<Call> {
+fn sockets(name: &str) -> Option<Syscall> {
     let (stream, raw) = (libc::SOCK_STREAM, libc::SOCK_RAW);
     let (family, kind, protocol) = match name {
         // Every protocol, in the order of bytes of the network.

@@ -35,7 +35,7 @@ fn no_script_of_a_container_images_guest_needs_the_images_shell_or_places_of_our
 
 /// Requirement: N46
 #[test]
-fn what_the_image_runs_is_told_to_the_guest() {
+fn guest_is_configured_with_the_images_program() {
     let dir = tempfile::tempdir().unwrap();
     let root = Root(dir.path());
     root.put(

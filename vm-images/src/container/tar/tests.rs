@@ -166,7 +166,7 @@ fn base_256_and_blank_numbers() {
 proptest! {
     /// Requirement: N46
     #[test]
-    fn any_bytes_are_read_without_harm(
+    fn any_bytes_are_read_without_panic(
         blocks in proptest::collection::vec((any::<[u8; 4]>(), 0usize..9, proptest::collection::vec(any::<u8>(), 0..600)), 0..6),
         cut in 0usize..4096,
     ) {
@@ -178,7 +178,7 @@ proptest! {
 
     /// Requirement: N46
     #[test]
-    fn noise_is_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..2048)) {
+    fn noise_is_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2048)) {
         super::super::fuzz::container_archive(&bytes);
     }
 }
