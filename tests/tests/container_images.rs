@@ -135,7 +135,7 @@ async fn said(site: &Site, line: &str) -> String {
     .unwrap()
 }
 
-/// Requirement: N46. N46: a container image becomes a disk that boots: its program runs as its user, with its
+/// Requirement: N46. A container image becomes a disk that boots: its program runs as its user, with its
 /// environment, arguments and directory; what the specification adds is there; layers are laid over
 /// each other; power-off runs the hook until the program has ended. Rows swap, disk-quota,
 /// vm-secret-sync, vm-ssh and vm-neonvmd of NeonVM's own suite: what the VM's spec gives is in the
@@ -225,7 +225,7 @@ async fn a_container_image_boots_and_has_what_the_vms_spec_gives() {
     image(&["rm", NAME]);
 }
 
-/// Requirement: N46. N46: what cannot be built says what is wrong with which file, and leaves no image.
+/// Requirement: N46. What cannot be built says what is wrong with which file, and leaves no image.
 #[test]
 fn what_is_no_image_or_no_specification_is_refused() {
     let dir = tempfile::tempdir().unwrap();

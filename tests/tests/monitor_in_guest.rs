@@ -169,7 +169,7 @@ async fn speaks_by_vsock(site: &Site, guest: &Guest) {
     assert!(doors.contains(&format!("vsock:{link}")), "{doors}");
 }
 
-/// Requirement: N28. N28: on a growth the monitor does its work in the database before it confirms. A stock
+/// Requirement: N28. On a growth the monitor does its work in the database before it confirms. A stock
 /// PostgreSQL has no file cache of its own, so one of its reloadable settings stands for it, as the
 /// monitor's flags allow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -230,7 +230,7 @@ async fn the_file_cache_has_grown_when_the_growth_is_confirmed() {
     monitor.kill().await.unwrap();
 }
 
-/// Requirement: N27. N27: with the soft squeeze a group that has more than it may keep is brought down before the
+/// Requirement: N27. With the soft squeeze a group that has more than it may keep is brought down before the
 /// answer, and only then is it yes; and where its memory is used all the time, the estimator finds
 /// out how much of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,7 @@
-//! The base layer of a guest: packages unpacked, kernel taken out, users made, the rest removed,
-//! database filled.
+//! The base layer of a guest: unpacked packages without kernel and unneeded files, users, and a
+//! filled database.
 //!
-//! It holds nothing of ours that changes often, so a new monitor or another service repeats none of
-//! it.
+//! It holds no program of this project, so a new monitor or service does not rebuild it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,16 +23,14 @@ use crate::recipe::{GuestRecipe, Recipe, UserRecipe};
 use crate::sandbox::{Identity, Sandbox};
 use crate::store::{Guard, Layer, LayerManifest, Store};
 
-/// The layer's kind in the cache.
 const KIND: &str = "base";
 
-/// File name of the packed root file system.
 pub(crate) const TREE: &str = "base.tar.zst";
 
-/// MiB a base layer needs while it is made: unpacked packages, database, packed result.
+/// Space in MiB that a build of the layer needs: unpacked packages, database and packed result.
 const WORK_MIB: u64 = 1536;
 
-/// The code that makes this layer: another version of it makes another layer.
+/// Sources of the code that makes this layer. A change of them makes another layer.
 const BUILDER: &[&str] = &[
     include_str!("base.rs"),
     include_str!("debian.rs"),
@@ -51,12 +48,11 @@ const BUILDER: &[&str] = &[
     include_str!("../guest/pg_hba.conf"),
 ];
 
-/// What the last step must know about a base layer.
+/// Facts about a base layer that the last step needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Base {
-    /// Debian's code name.
+    /// Code name of the Debian release.
     pub(crate) suite: String,
-    /// The kernel's version.
     pub(crate) kernel_version: String,
     /// SHA-256 of the uncompressed tree.
     pub(crate) tree_sha256: Digest,
@@ -66,7 +62,7 @@ pub(crate) struct Base {
     pub(crate) unreproducible: Vec<String>,
 }
 
-/// The base layer from the cache, else made from `packages`.
+/// The base layer from the cache, else built from `packages`.
 pub(crate) fn base(
     store: &Store,
     guard: &Guard,
@@ -103,7 +99,7 @@ fn key(recipe: &Recipe, guest: &GuestRecipe, packages: &Digest) -> Digest {
     digest::of_bytes(what.to_string().as_bytes())
 }
 
-/// Makes the layer in `out`, using `root` as the tree.
+/// Builds the layer in `out`, with `root` as the tree.
 pub(crate) fn make(
     recipe: &Recipe,
     guest: &GuestRecipe,
@@ -147,7 +143,7 @@ pub(crate) fn make(
     Ok(LayerManifest { files, facts })
 }
 
-/// The directories that maintainer scripts or the packages just removed would have had.
+/// Creates the directories that maintainer scripts or removed packages would have created.
 fn directories(root: &Path) -> Result<(), BuildError> {
     const MODES: &[(&str, u32)] = &[
         ("dev", 0o755),
@@ -178,7 +174,7 @@ fn directories(root: &Path) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Debian's own users and the recipe's. Nobody has a password; root's shell is one that is there.
+/// Creates Debian's users and the recipe's. None has a password. root's shell is one that exists.
 fn users(root: &Path, users: &[UserRecipe]) -> Result<(), BuildError> {
     let master = |name: &str| {
         let path = root.join(format!("usr/share/base-passwd/{name}.master"));
@@ -200,7 +196,7 @@ fn users(root: &Path, users: &[UserRecipe]) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// busybox stands in for every command that no package brought.
+/// Links busybox to every command that no package has.
 fn commands(root: &Path, reporter: &mut Reporter<'_>) -> Result<(), BuildError> {
     let sandbox = Sandbox::open(root)?;
     let list = sandbox
@@ -221,7 +217,7 @@ fn commands(root: &Path, reporter: &mut Reporter<'_>) -> Result<(), BuildError> 
             symlink("busybox", &link).at("link", &link)?;
         }
     }
-    // init, getty and others are looked for where they have always been.
+    // The kernel and init look for these programs at their traditional paths.
     for name in [
         "init", "getty", "poweroff", "reboot", "halt", "acpid", "syslogd",
     ] {

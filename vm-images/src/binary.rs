@@ -1,4 +1,5 @@
-//! Programs that go into a guest must run there whatever libraries it has.
+//! Checks programs that go into a guest. They must run there with any libraries, so they are
+//! static.
 
 use std::fs;
 use std::io;
@@ -6,7 +7,7 @@ use std::path::Path;
 
 use crate::error::BuildError;
 
-/// Largest program taken: ten times the budget of the largest.
+/// Largest accepted program: ten times the budget of the largest.
 const BINARY_BYTES: u64 = 64 << 20;
 
 /// Program header type of the path of a dynamic loader.
@@ -14,7 +15,7 @@ const PT_INTERP: u32 = 3;
 /// x86-64 in an ELF header.
 const EM_X86_64: u16 = 62;
 
-/// Reads a statically linked x86-64 program.
+/// Reads a statically linked x86-64 program. Refuses any other file.
 pub(crate) fn read_static(path: &Path) -> Result<Vec<u8>, BuildError> {
     let wrong = |rule| BuildError::Binary {
         path: path.to_owned(),

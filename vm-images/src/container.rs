@@ -2,13 +2,12 @@
 //! archive of one) or from what `docker save` writes, without a daemon or a registry.
 //!
 //! ```text
-//! archive ──> manifest, config ──> layers, read once ──> what the image holds ──> layers, read again ──> directory
+//! archive ──> manifest, config ──> layers, read once ──> tree of the image ────> layers, read again ──> directory
 //!             (digests checked)    (digests checked)     (tree.rs: no file yet)   (only what is left over)
 //! ```
 //!
-//! What is read was written by others: every document and record is bounded, digests are checked
-//! before anything rests on them, and no path can lead out of the directory that is written
-//! ([`tree`]).
+//! Archives come from untrusted authors. Every document and record is bounded, digests are checked
+//! before they are used, and no path can lead out of the directory that is written ([`tree`]).
 
 mod build;
 mod config;

@@ -9,7 +9,7 @@ use nix::unistd::{Whence, lseek64};
 use protocol::image::{Digest, FileRecord};
 use sha2::{Digest as _, Sha256};
 
-/// Bytes read at a time: large enough that the system call costs nothing beside the hashing.
+/// Bytes per read. The cost of the system call is small beside the hashing.
 const CHUNK: usize = 1 << 20;
 
 /// SHA-256 of a byte string.
@@ -18,15 +18,15 @@ pub fn of_bytes(bytes: &[u8]) -> Digest {
     Digest::from_bytes(Sha256::digest(bytes).into())
 }
 
-/// The digests of texts, in their order: of a builder's code, say.
+/// Digests of texts in their order, for example of a builder's sources.
 pub(crate) fn of_texts(texts: &[&str]) -> Vec<Digest> {
     let digests = texts.iter().map(|text| of_bytes(text.as_bytes()));
     digests.collect()
 }
 
-/// Length and SHA-256 of a file. Holes are hashed as the zeros they stand for, but not read.
+/// Length and SHA-256 of a file. Holes count as zeros and are not read.
 ///
-/// `on_progress` gets the bytes done so far.
+/// `on_progress` gets the number of bytes hashed so far.
 pub(crate) fn of_file(path: &Path, on_progress: &mut dyn FnMut(u64)) -> io::Result<FileRecord> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -69,7 +69,7 @@ fn next_hole(file: &File, at: u64, length: u64) -> io::Result<u64> {
     }
 }
 
-/// Past the last data the kernel says ENXIO: everything up to the end is a hole.
+/// After the last data the kernel returns ENXIO: the rest of the file is a hole.
 fn seek_to(file: &File, at: u64, whence: Whence, length: u64) -> io::Result<u64> {
     let at = i64::try_from(at).map_err(io::Error::other)?;
     match lseek64(file, at, whence) {
@@ -79,10 +79,10 @@ fn seek_to(file: &File, at: u64, whence: Whence, length: u64) -> io::Result<u64>
     }
 }
 
-/// SHA-256 over the sorted listing of a tree, and the bytes of its files.
+/// SHA-256 of the sorted listing of a tree, and the bytes of its files.
 ///
-/// A line per entry: path, type, mode, size, content's SHA-256 or the link's target. Owners and
-/// times are left out: a runtime tree is read by whoever built it.
+/// Each entry is a line with path, type, mode, size, and the SHA-256 of the content or the link's
+/// target. Owners and times are left out, because they depend on the user who built the tree.
 pub(crate) fn of_tree(root: &Path, on_progress: &mut dyn FnMut(u64)) -> io::Result<(Digest, u64)> {
     let mut hasher = Sha256::new();
     let mut total = 0u64;

@@ -1,4 +1,4 @@
-//! Why a build can fail. Each message names the thing, the rule it broke and the fix.
+//! Errors of a build. Each message names the object, the broken rule and the fix.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,19 @@ use crate::container::{ConfigError, LayerError, MergeError, SpecError};
 use crate::recipe::RecipeError;
 use crate::store::StoreError;
 
-/// A build that produced nothing. The cache is as it was before.
+/// A build failed. The cache is as it was before.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// The recipe is malformed.
     #[error("the recipe cannot be used")]
     Recipe(#[from] RecipeError),
-    /// The cache does not work.
+    /// The cache cannot be used.
     #[error("the image cache cannot be used")]
     Store(#[from] StoreError),
-    /// The archive of a container image.
+    /// The archive of a container image cannot be used.
     #[error("{} cannot be the base of a guest", path.display())]
     Archive {
-        /// The archive or directory.
+        /// Path of the archive or directory.
         path: PathBuf,
         /// What is wrong with the archive.
         #[source]
@@ -28,29 +28,29 @@ pub enum BuildError {
     /// A layer of the container image is damaged or unreadable, or the layers do not fit the disk.
     #[error("the layers of the image cannot be used")]
     Layer(#[from] LayerError),
-    /// What a specification adds.
+    /// The image specification cannot be used.
     #[error("the specification of the image cannot be used")]
     Spec(#[from] SpecError),
-    /// Lines of a Dockerfile in it.
+    /// A Dockerfile line of the specification cannot be run.
     #[error("the specification of the image cannot be carried out")]
     Merge(#[from] MergeError),
-    /// A user or group.
+    /// The image lacks a user or group.
     #[error("the image has no {what}: name one that its /etc/passwd and /etc/group hold")]
     Unknown {
         /// Kind and name of the missing entry, for example `user "app"`.
         what: String,
     },
-    /// Building needs file owners.
+    /// The process is not root. Builds set the owners of files.
     #[error(
         "building an image needs root, for the owners of its files: run the same command with sudo"
     )]
     NotRoot,
-    /// Only x86-64 is built.
+    /// The machine is not x86-64.
     #[error(
         "this machine is {found}, images are built on and for x86_64 only: build on such a machine"
     )]
     Architecture {
-        /// What the machine says it is.
+        /// Architecture of the machine.
         found: String,
     },
     /// A program of the host is missing.
@@ -58,14 +58,14 @@ pub enum BuildError {
         "{tool} is not installed, it is needed {why}: apt-get install --no-install-recommends {package}"
     )]
     MissingTool {
-        /// The program or file.
+        /// Name of the program, or path of the file.
         tool: String,
         /// Purpose of the program in a build, worded to follow `it is needed`.
         why: String,
         /// Debian package that has it.
         package: String,
     },
-    /// Programs of an image would run as root of this machine.
+    /// Programs of an image cannot be confined on this machine.
     #[error(
         "programs of an image cannot be kept apart from this machine ({why}), and are not run \
          otherwise: apt-get install bubblewrap (0.5 or newer), allow user namespaces with sysctl -w \
@@ -74,7 +74,7 @@ pub enum BuildError {
          containers without the capability SYS_ADMIN"
     )]
     Unconfined {
-        /// What was refused, in the words of the program that tried.
+        /// Message of the program that failed.
         why: String,
     },
     /// No Debian mirror is known.
@@ -83,28 +83,28 @@ pub enum BuildError {
          add one there or give a mirror to the build"
     )]
     NoMirror {
-        /// The directory that was read.
+        /// Directory that was searched.
         looked_in: PathBuf,
     },
-    /// The mirror does not answer.
+    /// The mirror cannot be reached.
     #[error(
         "{what} failed because the Debian mirror cannot be reached ({detail}): check the network and \
          that `apt-get update` works on this machine; a build from the cache needs no network"
     )]
     Network {
-        /// What was tried.
+        /// The failed request.
         what: String,
-        /// The first complaint, host names removed.
+        /// First error of apt, without host names.
         detail: String,
     },
-    /// The mirror does not have what the recipe names.
+    /// The mirror lacks packages of the recipe.
     #[error(
         "the packages of the recipe cannot be had from {suite} ({detail}): correct `debian.packages`"
     )]
     Packages {
         /// Code name of the Debian release, for example `bookworm`.
         suite: String,
-        /// First complaint in the output of apt, or that the recipe lists no release.
+        /// First error of apt, or that the recipe lists no release.
         detail: String,
     },
     /// The disk has no space for a build.
@@ -125,22 +125,22 @@ pub enum BuildError {
     ToolFailed {
         /// Name or path of the program that was run.
         tool: String,
-        /// What it was doing.
+        /// Purpose of the run.
         step: String,
-        /// How it ended.
+        /// Exit status.
         status: String,
         /// End of its standard error, at most 2 KiB, host names removed.
         tail: String,
     },
-    /// A guest binary cannot be used.
+    /// A program for the guest cannot be used.
     #[error("{} {rule}", path.display())]
     Binary {
         /// Path of the program in the directory given to the build.
         path: PathBuf,
-        /// The rule it broke, and the fix.
+        /// The broken rule and its fix.
         rule: &'static str,
     },
-    /// The packages do not hold what the recipe relies on.
+    /// The packages lack a file that the recipe needs.
     #[error(
         "{path} is not in the packages of the recipe, it is needed {why}: add the package that has it"
     )]
@@ -150,27 +150,27 @@ pub enum BuildError {
         /// Purpose of the file in a build, worded to follow `it is needed`.
         why: String,
     },
-    /// The packages' QEMU is too old.
+    /// QEMU in the packages is too old.
     #[error(
         "the packages hold QEMU {found}, the recipe needs at least {needed}: choose a newer suite"
     )]
     QemuTooOld {
-        /// What was found.
+        /// Version in the packages.
         found: String,
-        /// The recipe's `runtime.qemu_at_least`.
+        /// The recipe's `runtime.qemu_at_least`, a major version.
         needed: u32,
     },
-    /// A file the builder made has not the shape it relies on.
+    /// A file that a build step made is malformed.
     #[error("{} is not a {expected}: {problem}", path.display())]
     Format {
         /// Path of the malformed file.
         path: PathBuf,
-        /// What it should be.
+        /// Expected kind of file.
         expected: &'static str,
-        /// What is wrong.
+        /// The problem that was found.
         problem: String,
     },
-    /// Reading or writing failed.
+    /// Reading or writing a file failed.
     #[error("cannot {action} {}", path.display())]
     Io {
         /// Verb of the failed operation, for example `read`, worded to follow `cannot`.
@@ -202,11 +202,11 @@ impl<T> IoContext<T> for io::Result<T> {
     }
 }
 
-/// What is said to be needed when a disk ran full and nothing better is known: the largest builtin
-/// image with its layers.
+/// Space in MiB that an error reports if the need is unknown: the largest built-in image with its
+/// layers.
 const BUILD_MIB: u64 = 2048;
 
-/// The error for a full disk, with what is free now; `need_mib` is 0 if it is not known.
+/// The error for a full disk, with the space that is free now. `need_mib` is 0 if unknown.
 pub(crate) fn disk_full(path: &Path, need_mib: u64) -> BuildError {
     BuildError::DiskFull {
         path: path.to_owned(),
@@ -215,9 +215,10 @@ pub(crate) fn disk_full(path: &Path, need_mib: u64) -> BuildError {
     }
 }
 
-/// Sees that there is room for so many MiB below `path`.
+/// Checks that the file system of `path` has `need_mib` MiB free.
 ///
 /// # Errors
+///
 /// [`BuildError::DiskFull`].
 pub(crate) fn need_disk_space(path: &Path, need_mib: u64) -> Result<(), BuildError> {
     match free_mib(path) {
@@ -230,7 +231,7 @@ pub(crate) fn need_disk_space(path: &Path, need_mib: u64) -> Result<(), BuildErr
     }
 }
 
-/// MiB free for us on the file system of `path` or of its nearest parent that exists.
+/// Free MiB on the file system of `path`, or of its nearest parent that exists.
 pub(crate) fn free_mib(path: &Path) -> Option<u64> {
     let existing = path.ancestors().find(|p| p.exists())?;
     let stat = nix::sys::statvfs::statvfs(existing).ok()?;

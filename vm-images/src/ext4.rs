@@ -1,8 +1,8 @@
-//! The root disk: made from a directory by mke2fs with every choice pinned, then freed of what it
-//! took from the clock.
+//! The root disk. mke2fs makes it from a directory with every option pinned. Then all times are
+//! overwritten.
 //!
-//! mke2fs copies each file's change time, which nothing but the clock can set, so those are
-//! overwritten in the image. Source of the layout: the kernel's Documentation/filesystems/ext4.
+//! mke2fs copies each file's change time, which no program can set, so the image is patched. Source
+//! of the layout: the kernel's Documentation/filesystems/ext4.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,23 +12,23 @@ use crate::error::{BuildError, IoContext, disk_full};
 use crate::progress::{Reporter, Step};
 use crate::tool::{EPOCH, Tool};
 
-/// Pinned, so that another version of mke2fs or of its configuration makes the same file system.
+/// Pinned, so that any version and configuration of mke2fs makes the same file system.
 const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,\
                         sparse_super,large_file,huge_file,dir_nlink,extra_isize";
 
-/// Identity of the file system; every image has the same, a guest sees only its own.
+/// UUID of the file system. It is the same in every image, because a guest sees only its own disk.
 const UUID: &str = "b3110e55-0000-4000-8000-000000000001";
 
-/// Seed of directory hashes.
+/// Seed of the hashes of directories.
 const HASH_SEED: &str = "b3110e55-0000-4000-8000-000000000002";
 
-/// Journal in MiB: enough for a database's file operations, small enough for the smallest disk.
+/// Size of the journal in MiB. It suffices for a database and fits the smallest disk.
 const JOURNAL_MIB: u32 = 8;
 
 const SUPERBLOCK: u64 = 1024;
 const MAGIC: u16 = 0xEF53;
 
-/// Makes `image` of `size_mib` from the tree `root`.
+/// Makes `image` with a size of `size_mib` MiB from the tree `root`.
 pub(crate) fn make(
     root: &Path,
     image: &Path,
@@ -37,7 +37,7 @@ pub(crate) fn make(
     reporter: &mut Reporter<'_>,
 ) -> Result<(), BuildError> {
     reporter.begin(Step::FileSystem, "");
-    // Defaults compiled into mke2fs or configured on the host must not matter.
+    // Overrides defaults of mke2fs and the host's configuration.
     let config = work.join("mke2fs.conf");
     std::fs::write(&config, "[defaults]\n[fs_types]\n").at("write", &config)?;
     let make = Tool::new("mke2fs", "making the root file system")
@@ -70,7 +70,7 @@ pub(crate) fn make(
         .arg(format!("{size_mib}M"));
     make.run(reporter).map_err(|error| match error {
         BuildError::ToolFailed { tail, .. } if tail.contains("Could not allocate block") => {
-            // The image itself is full, not the host.
+            // The image is full, the host's disk is not.
             BuildError::Format {
                 path: image.to_owned(),
                 expected: "disk large enough for its files",
@@ -83,7 +83,7 @@ pub(crate) fn make(
     settle_times(image)
 }
 
-/// Where things are in an image.
+/// Offsets and sizes in an image.
 struct Layout {
     inode_size: u64,
     inodes_per_group: u64,
@@ -93,7 +93,7 @@ struct Layout {
     first_descriptor: u64,
 }
 
-/// Sets every time in the image to the epoch.
+/// Sets every time in the image to [`EPOCH`].
 fn settle_times(image: &Path) -> Result<(), BuildError> {
     let file = File::options()
         .read(true)
@@ -102,7 +102,7 @@ fn settle_times(image: &Path) -> Result<(), BuildError> {
         .at("open", image)?;
     let layout = layout(&file, image)?;
     let epoch = u32::try_from(EPOCH).unwrap_or(0).to_le_bytes();
-    // Superblock: last mount, last write, last check, creation; bytes ever written.
+    // Superblock: last mount, write, check and creation, and the bytes ever written.
     for offset in [44, 48, 64, 264] {
         file.write_all_at(&epoch, SUPERBLOCK + offset)
             .at("write", image)?;
@@ -124,7 +124,7 @@ fn settle_group(file: &File, table: u64, layout: &Layout, epoch: [u8; 4]) -> std
     let length = usize::try_from(layout.inodes_per_group).unwrap_or(0) * size;
     let mut inodes = vec![0u8; length];
     file.read_exact_at(&mut inodes, table)?;
-    // Only blocks that change are written, so that holes stay holes.
+    // Writes only changed blocks, so that holes stay.
     const PIECE: usize = 4096;
     for (number, piece) in inodes.chunks_mut(PIECE).enumerate() {
         let before = piece.to_vec();
@@ -147,7 +147,7 @@ fn settle_inode(inode: &mut [u8], epoch: [u8; 4]) {
         inode[offset..offset + 4].copy_from_slice(&epoch);
     }
     let extra = u16::from_le_bytes([inode[128], inode[129]]);
-    // Extra fields reach to byte 152 (creation time and its nanoseconds).
+    // The extra fields reach to byte 152: creation time and its nanoseconds.
     if usize::from(extra) >= 152 - 128 {
         for offset in [132, 136, 140, 148] {
             inode[offset..offset + 4].fill(0);

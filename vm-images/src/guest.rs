@@ -1,5 +1,4 @@
-//! The last step of a guest image: the base layer, our scripts and programs, a file system, a
-//! manifest.
+//! The last step of a guest image: base layer, scripts, programs, file system and manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,7 +22,7 @@ use crate::progress::{Amount, Reporter, Step};
 use crate::recipe::{BinaryRecipe, GuestRecipe, Recipe, ServiceRecipe};
 use crate::store::{Guard, Image, Layer, Store};
 
-/// Scripts of ours, by their place in the guest.
+/// Scripts by their path in the guest.
 pub(crate) const SCRIPTS: &[(&str, &str)] = &[
     (
         "etc/acpi/PWRF/00000080",
@@ -64,15 +63,15 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The cgroup of everything that is not to be scaled.
+/// Cgroup of everything that is not scaled.
 pub(crate) const SYSTEM_GROUP: &str = "system";
 
-/// File names in the artefact.
+/// Files in the artefact.
 pub(crate) const ROOT_DISK: &str = "root.ext4";
 pub(crate) const KERNEL: &str = "vmlinuz";
 pub(crate) const INITRD: &str = "initrd.cpio";
 
-/// The code and the texts that make the last step: another version of them makes another image.
+/// Sources and texts of the last step. A change of them makes another image.
 const BUILDER: &[&str] = &[
     include_str!("guest.rs"),
     include_str!("ext4.rs"),
@@ -80,10 +79,11 @@ const BUILDER: &[&str] = &[
     include_str!("../guest/sshd_config"),
 ];
 
-/// Programs of ours: content by file name.
+/// Content of our programs, by file name.
 pub(crate) type Programs = BTreeMap<String, Vec<u8>>;
 
-/// Reads the programs the recipe wants from the directory given, if one is.
+/// Reads the programs that the recipe wants from the given directory. Returns none without a
+/// directory.
 pub(crate) fn programs(guest: &GuestRecipe, inputs: &Inputs) -> Result<Programs, BuildError> {
     let Some(dir) = &inputs.guest_binaries else {
         return Ok(Programs::new());
@@ -97,7 +97,7 @@ pub(crate) fn programs(guest: &GuestRecipe, inputs: &Inputs) -> Result<Programs,
     guest.binaries.iter().map(read).collect()
 }
 
-/// Builds the image, unless the newest one was made from the same.
+/// Builds the image, unless the newest one has the same inputs.
 pub(crate) fn build(
     store: &Store,
     guard: &Guard,
@@ -140,8 +140,8 @@ pub(crate) fn build(
     Ok(store.publish(guard, &key, &out, &manifest)?)
 }
 
-/// Makes a disk, `disk_mib` MiB large, of the tree that is whole in `root` of a working directory,
-/// puts it and what boots it, from `boots`, in `out`, and lists what is there.
+/// Makes a disk of `disk_mib` MiB from the finished tree `root` of a working directory. Puts it
+/// into `out` beside the boot files from `boots`, and returns their records.
 pub(crate) fn finish(
     work: &Path,
     disk_mib: u32,
@@ -174,7 +174,7 @@ fn key(
     digest::of_bytes(what.to_string().as_bytes())
 }
 
-/// Every text file put into the guest, by its place.
+/// Text files by their path in the guest.
 pub(crate) fn files(guest: &GuestRecipe) -> BTreeMap<String, String> {
     let mut files: BTreeMap<String, String> = SCRIPTS
         .iter()
@@ -188,7 +188,7 @@ pub(crate) fn files(guest: &GuestRecipe) -> BTreeMap<String, String> {
         "etc/hosts",
         format!("127.0.0.1 localhost {}\n", guest.hostname),
     );
-    // The name server of QEMU's user network.
+    // Name server of QEMU's user network.
     put("etc/resolv.conf", "nameserver 10.0.2.3\n".to_owned());
     put(
         "etc/ssh/sshd_config",
@@ -220,7 +220,7 @@ pub(crate) fn files(guest: &GuestRecipe) -> BTreeMap<String, String> {
     files
 }
 
-/// The recipe's services, the database's server and its password first.
+/// Services of the recipe, after the database's server and its password.
 fn services(guest: &GuestRecipe) -> Vec<ServiceRecipe> {
     let service = |name: &str, command: Vec<String>, user: &str, cgroup: &str| ServiceRecipe {
         name: name.to_owned(),
@@ -251,8 +251,7 @@ fn services(guest: &GuestRecipe) -> Vec<ServiceRecipe> {
     services
 }
 
-/// What busybox's init does. A line's command is cut at 256 bytes, so services keep theirs in
-/// files.
+/// The table of busybox's init. A command is cut at 256 bytes, so services are kept in files.
 fn inittab(guest: &GuestRecipe, services: &[ServiceRecipe]) -> String {
     let mut text = String::from("::sysinit:/usr/lib/bellows/sysinit\n");
     for service in services {
@@ -283,14 +282,15 @@ pub(crate) fn service_file(service: &ServiceRecipe) -> String {
         text += "after_ready=1\n";
     }
     if service.name == postgres::USER {
-        // The server protects itself like every service, its connections are killed first.
+        // The server has a low OOM score like every service. The kernel kills its connections
+        // first.
         text += "export PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj PG_OOM_ADJUST_VALUE=0\n";
     }
     let words: Vec<_> = service.command.iter().map(|word| quote(word)).collect();
     text + &format!("set -- {}\n", words.join(" "))
 }
 
-/// A word of the shell, whatever is in it.
+/// Quotes a word for a shell.
 pub(crate) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -300,7 +300,7 @@ fn put(root: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), BuildEr
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).at("create", parent)?;
     }
-    // Never through a link of the tree: that could lead out of it.
+    // A link in the tree could lead out of it, so it is removed first.
     if path.symlink_metadata().is_ok() {
         base::remove(&path)?;
     }

@@ -1,5 +1,4 @@
-//! The initial RAM disk: a "newc" cpio archive written here, so that the same content always gives
-//! the same bytes.
+//! The initial RAM disk: a "newc" cpio archive. The same content gives the same bytes.
 //!
 //! Source of the format: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
 
@@ -22,11 +21,11 @@ const TYPE_FILE: u32 = 0o100_000;
 const TYPE_LINK: u32 = 0o120_000;
 const TYPE_CHAR: u32 = 0o020_000;
 
-/// The archive is padded to this, as every writer of it does.
+/// The archive is padded to a multiple of this, as usual.
 const BLOCK: usize = 512;
 
-/// Writes the archive; `entries` by path without a leading slash, parents first (which sorting
-/// gives).
+/// Writes the archive. The keys of `entries` are paths without a leading slash, and sort parents
+/// before children.
 pub(crate) fn archive(entries: &BTreeMap<String, Entry>, time: u32) -> Vec<u8> {
     let mut out = Vec::new();
     for (number, (path, entry)) in (1u32..).zip(entries) {
@@ -104,7 +103,7 @@ fn record(out: &mut Vec<u8>, header: &Header, path: &str, data: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Reads an archive back: path to (mode, content).
+    /// Reads an archive as (path, mode, content).
     fn read(mut bytes: &[u8]) -> Vec<(String, u32, Vec<u8>)> {
         let mut found = Vec::new();
         let all = bytes.len();

@@ -1,4 +1,4 @@
-//! The kernel package: takes out the kernel and the modules the recipe names, with what those need.
+//! Extracts the kernel and the recipe's modules, with their dependencies, from the kernel package.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,19 +10,19 @@ use crate::progress::{Reporter, Step};
 use crate::recipe::KernelRecipe;
 use crate::tool::{EPOCH, Tool};
 
-/// Where the guest keeps its modules.
+/// Directory of the modules in the guest.
 pub(crate) const MODULES: &str = "usr/lib/bellows/modules";
 
-/// The file that lists them in loading order.
+/// File with the modules in loading order.
 const ORDER: &str = "order";
 
-/// The file that lists those that wait for a service.
+/// File with the modules that a service loads later.
 const LATE: &str = "late";
 
-/// Takes kernel and modules out of `root`, writes `vmlinuz` and `initrd.cpio` into `out`, and
+/// Extracts kernel and modules from `root`, writes `vmlinuz` and `initrd.cpio` to `out`, and
 /// returns the version.
 ///
-/// Afterwards `root` holds only the modules loaded after boot, under [`MODULES`].
+/// Afterwards `root` holds only the modules that are loaded after boot, below [`MODULES`].
 pub(crate) fn extract(
     recipe: &KernelRecipe,
     root: &Path,
@@ -79,7 +79,7 @@ fn version(root: &Path) -> Result<String, BuildError> {
     })
 }
 
-/// The modules with everything they need, needed ones first.
+/// The modules with their dependencies, dependencies first.
 fn closure(
     names: &[String],
     root: &Path,

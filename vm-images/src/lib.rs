@@ -10,8 +10,8 @@
 //!                                kernel)         file system)
 //! ```
 //!
-//! Each layer is cached by what it is made from, so a new monitor repeats only the last step. Same
-//! packages and same programs give the same digest. The reference of recipes and cache is
+//! Each layer is cached by its inputs, so a new monitor repeats only the last step. Equal packages
+//! and programs give equal digests. The reference of recipes and cache is
 //! `docs/images.md`.
 
 #![forbid(unsafe_code)]
@@ -56,13 +56,13 @@ pub use store::{Collected, Image, Store, StoreError};
 
 use progress::Reporter;
 
-/// Builds an image and makes its name point to it. Waits for other builds in the same cache.
+/// Builds an image and sets its name. Waits for other builds in the same cache.
 ///
-/// Blocks for as long as it takes (seconds to a minute) and reports at least every [`TICK`] while
-/// it does. Nothing of an unfinished build is visible, and nothing it starts outlives it.
+/// Blocks for seconds to a minute, and reports at least every [`TICK`]. An unfinished build leaves
+/// nothing visible and no process.
 ///
 /// # Errors
-/// [`BuildError`]; the cache is then as it was.
+/// [`BuildError`]. The cache is then unchanged.
 pub fn build(
     store: &Store,
     recipe: &Recipe,
@@ -70,7 +70,7 @@ pub fn build(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Image, BuildError> {
     preconditions()?;
-    // What can be wrong with our own programs shows before anything slow begins.
+    // Our own programs are checked before anything slow begins.
     let programs = match recipe.guest() {
         Some(guest) => guest::programs(guest, inputs)?,
         None => guest::Programs::new(),

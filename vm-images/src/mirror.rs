@@ -1,12 +1,11 @@
-//! Finds the Debian mirror this machine itself uses. It is used and forgotten: no artefact names
-//! it.
+//! Finds the Debian mirror in this machine's apt configuration. No artefact names it.
 
 use std::fs;
 use std::path::Path;
 
 use crate::error::BuildError;
 
-/// Where packages come from. Deliberately not `Debug`, `Display` or `Serialize`.
+/// Base addresses of archives. Deliberately not `Debug`, `Display` or `Serialize`.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Mirrors {
     /// Base address of the archive.
@@ -15,7 +14,7 @@ pub(crate) struct Mirrors {
     pub(crate) security: Option<String>,
 }
 
-/// One line of apt's source lists, as far as it matters here.
+/// The relevant part of one line of apt's source lists.
 struct Source {
     uri: String,
     suite: String,
@@ -24,7 +23,7 @@ struct Source {
 /// The host's apt configuration directory.
 const APT_DIRECTORY: &str = "/etc/apt";
 
-/// The mirror given, else the one of the machine's apt configuration.
+/// The given mirror, else the one of the machine's apt configuration.
 pub(crate) fn find(given: Option<&str>) -> Result<Mirrors, BuildError> {
     let dir = Path::new(APT_DIRECTORY);
     let sources = read_sources(dir);
@@ -45,7 +44,7 @@ pub(crate) fn find(given: Option<&str>) -> Result<Mirrors, BuildError> {
     Ok(Mirrors { main, security })
 }
 
-/// The code name of the host's Debian release, or nothing on another system.
+/// Code name of the host's Debian release. `None` on another system.
 pub(crate) fn host_suite() -> Option<String> {
     let text = fs::read_to_string("/etc/os-release").ok()?;
     text.lines()
@@ -53,7 +52,7 @@ pub(crate) fn host_suite() -> Option<String> {
         .map(|v| v.trim_matches('"').into())
 }
 
-/// Plain release names only: third-party archives carry other words (`nodistro`, `cloud-sdk-...`).
+/// Third-party archives use other words, such as `nodistro` and `cloud-sdk-...`.
 fn is_debian_release(suite: &str) -> bool {
     const NAMES: [&str; 8] = [
         "bullseye",
@@ -168,7 +167,7 @@ fn resolve_mirror_file(uri: &str) -> String {
     first.map_or_else(|| uri.to_owned(), str::to_owned)
 }
 
-/// The text with the host part of every address replaced.
+/// Replaces the host in every address of a text.
 pub(crate) fn without_hosts(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -197,7 +196,7 @@ pub(crate) fn without_hosts(text: &str) -> String {
     kept.join(" ")
 }
 
-/// `'name.example'`, `name.example:80`; not a plain word of a sentence.
+/// Matches `'name.example'` and `name.example:80`, but no plain word.
 fn is_host(word: &str) -> bool {
     let inner = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
     inner.contains(['.', ':']) && !inner.contains('/')

@@ -1,5 +1,4 @@
-//! Makes a tree forget when it was made, and packs it into a tar that is the same for the same
-//! tree.
+//! Sets the times of a tree to a fixed value, and packs it into a tar. Equal trees give equal tars.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -17,13 +16,13 @@ use crate::error::{BuildError, IoContext};
 use crate::progress::{Amount, Reporter, Step};
 use crate::tool::{EPOCH, Tool, read_tail};
 
-/// zstd's fastest normal level: layers are read back within the minute.
+/// zstd's fastest normal level. A build reads layers back soon.
 const COMPRESSION: i32 = 1;
 
-/// Bytes moved at a time.
+/// Bytes per read.
 const CHUNK: usize = 1 << 18;
 
-/// Sets access and modification time of one path (of a link itself) to the epoch.
+/// Sets access and modification time of one path to [`EPOCH`]. Does not follow a link.
 pub(crate) fn settle_time(path: &Path) -> io::Result<()> {
     let time = TimeSpec::new(EPOCH, 0);
     utimensat(
@@ -89,7 +88,7 @@ pub(crate) fn pack(
     Ok(Digest::from_bytes(hasher.finalize().into()))
 }
 
-/// Unpacks what [`pack`] made into the existing directory `root`.
+/// Unpacks an archive of [`pack`] into the existing directory `root`.
 pub(crate) fn unpack(
     source: &Path,
     root: &Path,
@@ -113,7 +112,7 @@ pub(crate) fn unpack(
                 break;
             }
             if let Err(error) = stdin.write_all(&buffer[..n]) {
-                // tar has ended; its own words say why.
+                // tar has ended, and its output says why.
                 broken = Some(error);
                 break;
             }

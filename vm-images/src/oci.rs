@@ -2,9 +2,9 @@
 //! daemon, no registry.
 //!
 //! The same input gives the same bytes: names are sorted, owners are root, times are the epoch.
-//! Nothing is compressed, since an archive is read once, on the machine it was made on or by a
-//! registry that compresses as it likes; and nothing is written twice: a first pass over the files
-//! yields digests and sizes, a second one the archive.
+//! Nothing is compressed, because the archive is read once, on this machine or by a registry that
+//! compresses itself. Nothing is written twice: a first pass over the files computes digests and
+//! sizes, a second one writes the archive.
 //!
 //! Format: the OCI image layout in a tar, with the name where containerd looks for it
 //! (`io.containerd.image.name`).
@@ -26,94 +26,94 @@ mod tar;
 pub(crate) use tar::record as pax_record;
 use tar::{Body, Entry};
 
-/// Longest name of an image, bytes.
+/// Longest reference in bytes.
 const MAX_REFERENCE: usize = 255;
-/// Where programs are looked for.
+/// Search path of programs in a container.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What an image is made of.
+/// Content and configuration of an OCI image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OciImage {
-    /// Its name with its tag, such as `bellows/runner:1`.
+    /// Name with its tag, such as `bellows/runner:1`.
     pub reference: String,
-    /// Its layers, the lowest first.
+    /// Layers, the lowest first.
     pub layers: Vec<Vec<Part>>,
-    /// The program a container runs, with its first arguments.
+    /// Program of a container, with its first arguments.
     #[serde(default)]
     pub entrypoint: Vec<String>,
     /// Environment of that program, beside `PATH`.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Arguments after those, unless whoever starts it gives others.
+    /// Default arguments after the entrypoint's.
     #[serde(default)]
     pub cmd: Vec<String>,
-    /// Who runs it: a name or number, perhaps with a group after a colon; root if not given.
+    /// User of the program: a name or number, perhaps with a group after a colon. `None` is root.
     #[serde(default)]
     pub user: Option<String>,
-    /// Where it runs; the root if not given.
+    /// Working directory of the program. `None` is `/`.
     #[serde(default)]
     pub working_dir: Option<String>,
 }
 
-/// A part of a layer. Directories above it are made; a later part of the same path replaces an
-/// earlier one.
+/// A part of a layer. Its parent directories are created. A later part replaces an earlier one of
+/// the same path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Part {
     /// A regular file, copied from this machine.
     File {
-        /// Where it is now.
+        /// Path on this machine.
         from: PathBuf,
-        /// Where it will be.
+        /// Path in the image.
         at: String,
-        /// Its mode; as it is now if not given.
+        /// Permission bits. `None` keeps those of the file.
         #[serde(default)]
         mode: Option<u32>,
     },
     /// A directory with everything below it.
     Tree {
-        /// Where it is now.
+        /// Path on this machine.
         from: PathBuf,
-        /// Where it will be.
+        /// Path in the image.
         at: String,
     },
     /// A symbolic link.
     Link {
-        /// What it points to.
+        /// Target of the link.
         to: String,
-        /// Where it will be.
+        /// Path in the image.
         at: String,
     },
-    /// A short text.
+    /// A file with the given text.
     Text {
         /// Whole content of the file, which gets mode 0644.
         text: String,
-        /// Where it will be.
+        /// Path in the image.
         at: String,
     },
     /// An empty directory.
     Directory {
-        /// Where it will be.
+        /// Path in the image.
         at: String,
         /// Permission bits of the directory, for example 0o755.
         mode: u32,
     },
 }
 
-/// Why there is no archive.
+/// Why an archive cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum OciError {
     /// The reference has no colon, contains white space or is too long. Holds the reference.
     #[error("{0:?} is not an image name with a tag")]
     Reference(String),
-    /// A path in the image.
+    /// A path of the image is invalid. Holds the path.
     #[error("{0:?} is not a path inside an image")]
     Path(String),
     /// A file or directory that a part names cannot be read. Holds its path.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
-    /// Something that is neither file, directory nor link.
+    /// A path is neither file, directory nor link. Holds the path.
     #[error("{0} is neither a file nor a directory nor a link")]
     Kind(PathBuf),
     /// The archive cannot be written. Holds its path.
@@ -121,7 +121,6 @@ pub enum OciError {
     Write(PathBuf, #[source] io::Error),
 }
 
-/// A blob of the archive: its digest, its size.
 struct Blob {
     digest: Digest,
     bytes: u64,
@@ -133,10 +132,11 @@ enum Content {
     Layer(BTreeMap<String, Entry>),
 }
 
-/// Writes the archive, whole or not at all, and returns the digest of the image's manifest.
+/// Writes the archive in full or not at all. Returns the digest of the image's manifest.
 ///
 /// # Errors
-/// [`OciError`]; there is no archive then.
+///
+/// [`OciError`]. No archive exists then.
 pub fn write(image: &OciImage, archive: &Path) -> Result<Digest, OciError> {
     let named = image.reference.len() <= MAX_REFERENCE && image.reference.contains(':');
     if !named || image.reference.contains(char::is_whitespace) {
@@ -166,7 +166,7 @@ pub fn write(image: &OciImage, archive: &Path) -> Result<Digest, OciError> {
     let digest = manifest.digest.clone();
     let index = json!({"schemaVersion": 2, "manifests": [listed]});
     blobs.extend([config, manifest]);
-    // Two layers may be alike, and an archive holds each blob once.
+    // Equal layers share one blob.
     blobs.sort_by(|a, b| a.digest.as_str().cmp(b.digest.as_str()));
     blobs.dedup_by(|a, b| a.digest == b.digest);
     let write = || -> io::Result<()> {
@@ -227,7 +227,7 @@ fn json_blob(value: &Value) -> Blob {
     }
 }
 
-/// The first pass: what a layer holds, and its digest.
+/// Computes the content and the digest of a layer.
 fn layer(parts: &[Part]) -> Result<Blob, OciError> {
     let mut entries = BTreeMap::new();
     for part in parts {
@@ -238,7 +238,7 @@ fn layer(parts: &[Part]) -> Result<Blob, OciError> {
         tar::append(&mut measure, path, entry)
             .map_err(|error| OciError::Read(entry.source().to_owned(), error))?;
     }
-    // Nothing in memory refuses to be written to.
+    // A write to memory does not fail.
     tar::finish(&mut measure).map_err(|error| OciError::Read(PathBuf::new(), error))?;
     Ok(Blob {
         digest: Digest::from_bytes(measure.hash.finalize().into()),
@@ -247,7 +247,7 @@ fn layer(parts: &[Part]) -> Result<Blob, OciError> {
     })
 }
 
-/// The second pass.
+/// Writes the archive in a second pass over the files.
 fn archive_to(out: &mut impl Write, blobs: &[Blob], index: &Value) -> io::Result<()> {
     let text = |value: &Value| Entry::text(value.to_string());
     tar::append(out, "blobs/", &Entry::directory(0o755))?;
@@ -270,7 +270,7 @@ fn archive_to(out: &mut impl Write, blobs: &[Blob], index: &Value) -> io::Result
     tar::finish(out)
 }
 
-/// Adds a part with the directories above it.
+/// Adds a part and its parent directories.
 fn add(entries: &mut BTreeMap<String, Entry>, part: &Part) -> Result<(), OciError> {
     match part {
         Part::File { from, at, mode } => {
@@ -376,7 +376,7 @@ impl Write for Measure {
     }
 }
 
-/// Opens a file that must still be as long as it was.
+/// Opens a file and checks that its length has not changed.
 fn open(path: &Path, bytes: u64) -> io::Result<File> {
     let file = File::open(path)?;
     if file.metadata()?.len() != bytes {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{BuildError, IoContext};
 
-/// Every existing path below `root` that the pattern names, sorted. Links are not followed.
+/// Existing paths below `root` that match the pattern, sorted. Links are not followed.
 pub(crate) fn expand(root: &Path, pattern: &str) -> Vec<PathBuf> {
     let mut found = vec![root.to_owned()];
     for part in pattern.split('/') {
@@ -37,7 +37,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), BuildError> {
     .at("remove", path)
 }
 
-/// Whether a name fits a pattern part.
+/// Whether a name matches one part of a pattern.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();

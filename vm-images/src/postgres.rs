@@ -1,9 +1,8 @@
-//! The database of a guest image, made at build time with the guest's own programs.
+//! The database of a guest image. The guest's own programs create it at build time.
 //!
-//! Everything runs in the server's single-user mode: one process, no background writer, no timer,
-//! no sampling beyond what is forced to be complete, so that the same packages write the same
-//! pages. What is random by design (the cluster's identity) and what is a time is then overwritten,
-//! see [`control`].
+//! Everything runs in the server's single-user mode: one process, without background writer,
+//! timers, or incomplete sampling. The same packages therefore write the same pages. The cluster's
+//! random identity and its times are overwritten afterwards, see [`control`].
 
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
@@ -17,20 +16,20 @@ use crate::tool::Tool;
 
 pub(crate) mod control;
 
-/// Where the cluster lies in the guest.
+/// Directory of the cluster in the guest.
 pub(crate) const DATA: &str = "srv/pg/data";
 
-/// The user of the server; a recipe with a database defines it.
+/// User of the server. A recipe with a database must define it.
 pub(crate) const USER: &str = "postgres";
 
 /// Rows per unit of pgbench's scale.
 const ACCOUNTS_PER_SCALE: u64 = 100_000;
 
-/// ANALYZE looks at 300 rows per unit of the statistics target, and the target ends at 10,000.
+/// ANALYZE samples 300 rows per unit of the statistics target, which is at most 10,000.
 const ROWS_PER_TARGET: u64 = 300;
 const LARGEST_TARGET: u64 = 10_000;
 
-/// Settings of the build only: nothing may depend on time or survive in the configuration.
+/// Settings of the build only. The result must not depend on time, nor keep them.
 const BUILD_SETTINGS: &[&str] = &[
     "fsync=off",
     "full_page_writes=off",
@@ -46,12 +45,12 @@ const BUILD_SETTINGS: &[&str] = &[
     "maintenance_work_mem=256MB",
 ];
 
-/// Where the packages keep the server's programs.
+/// Directory of the server's programs in the packages.
 pub(crate) fn programs(version: u32) -> String {
     format!("/usr/lib/postgresql/{version}/bin")
 }
 
-/// Makes the cluster, and returns the files that a second build would make differently.
+/// Creates the cluster. Returns the files that differ from build to build.
 pub(crate) fn create(
     recipe: &PostgresRecipe,
     users: &[UserRecipe],
@@ -77,8 +76,8 @@ pub(crate) fn create(
     Ok(unreproducible(recipe.bench_scale))
 }
 
-/// What a second build would make differently: statistics of more rows than ANALYZE can look at
-/// depend on which it looked at.
+/// Files that differ from build to build. Statistics depend on ANALYZE's sample if a table has more
+/// rows than it.
 fn unreproducible(scale: u32) -> Vec<String> {
     let accounts = u64::from(scale) * ACCOUNTS_PER_SCALE;
     let is_sampled = accounts > LARGEST_TARGET * ROWS_PER_TARGET;
@@ -107,7 +106,8 @@ impl Cluster<'_> {
         })
     }
 
-    /// psql and the others by name; Debian's own wrappers need an interpreter that is not there.
+    /// Links psql and the others by name. Debian's wrappers need an interpreter that the guest
+    /// lacks.
     fn link_programs(&self) -> Result<(), BuildError> {
         let dir = self.root.join(self.bin.trim_start_matches('/'));
         for entry in fs::read_dir(&dir).at("list", &dir)? {
@@ -122,7 +122,7 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// An empty data directory.
+    /// Creates an empty data directory.
     fn prepare(&self) -> Result<(), BuildError> {
         let home = self.root.join("srv/pg");
         fs::create_dir_all(&home).at("create", &home)?;
@@ -130,7 +130,7 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// Makes the cluster and what is in it, by programs of the image.
+    /// Creates the cluster and its content with the programs of the image.
     fn fill(
         &self,
         sandbox: &Sandbox,
@@ -166,7 +166,7 @@ impl Cluster<'_> {
         sandbox.tool(&identity, &format!("{}/{name}", self.bin), step)
     }
 
-    /// Runs SQL in single-user mode; statements end with a semicolon and an empty line.
+    /// Runs SQL in single-user mode. A semicolon and an empty line end each statement.
     fn sql(
         &self,
         sandbox: &Sandbox,
@@ -199,7 +199,7 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// Removes what only the build needed, and what the server makes again at its next start.
+    /// Removes what only the build needed, and what the server recreates at its next start.
     fn clean(&self) -> Result<(), BuildError> {
         for name in ["dev", "tmp", &format!("{DATA}/pg_stat")] {
             let dir = self.root.join(name);
@@ -220,7 +220,7 @@ fn configuration(recipe: &PostgresRecipe) -> String {
     text
 }
 
-/// Who of the guest's users may log in as whom through the socket.
+/// Users of the guest that may log in through the socket, and their roles.
 fn logins(monitor: Option<&RoleRecipe>) -> String {
     let mut text =
         String::from("# MAP  USER  ROLE\nguest root postgres\nguest postgres postgres\n");
@@ -230,7 +230,7 @@ fn logins(monitor: Option<&RoleRecipe>) -> String {
     text
 }
 
-/// The monitor's role: no table, no right to create one in its database, a few connections.
+/// SQL of the monitor's role. It may not create tables, and has few connections.
 fn role_sql(role: &RoleRecipe) -> String {
     let name = &role.name;
     let mut statements = vec![
@@ -245,7 +245,7 @@ fn role_sql(role: &RoleRecipe) -> String {
     statements.join(";\n\n")
 }
 
-/// What `pgbench -i` would make, without its random choices: the statistics see every row.
+/// SQL of what `pgbench -i` creates, without its random choices. The statistics see every row.
 ///
 /// Source of the schema: the documentation of pgbench ("Initialization Options", "What Is the
 /// Transaction").
@@ -267,8 +267,8 @@ fn bench_sql(scale: u32) -> String {
         "ALTER TABLE pgbench_tellers ADD PRIMARY KEY (tid)".into(),
         "ALTER TABLE pgbench_accounts ADD PRIMARY KEY (aid)".into(),
     ];
-    // The column with the largest target decides how many rows are looked at; `filler` is the one
-    // whose statistics stay small whatever the target.
+    // The largest target decides how many rows are sampled. The statistics of `filler` stay small
+    // with any target.
     let target = accounts
         .div_ceil(ROWS_PER_TARGET)
         .clamp(100, LARGEST_TARGET);

@@ -1,4 +1,4 @@
-//! What a build tells while it runs.
+//! Progress reports of a build.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 /// The steps of a build, in order. A step whose result is in the cache is not reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
-    /// Waiting for another build that holds the cache.
+    /// Waiting for another build, which holds the cache.
     Lock,
-    /// Asking the mirror what there is.
+    /// Reading the mirror's index.
     Index,
     /// Fetching the recipe's packages from the mirror.
     Download,
-    /// Unpacking the fetched packages.
+    /// Unpacking the downloaded packages.
     Unpack,
-    /// Kernel, modules and initial RAM disk.
+    /// Extracting kernel, modules and initial RAM disk.
     Kernel,
-    /// Users, links and what is not needed.
+    /// Creating users and links, and removing unneeded files.
     Configure,
     /// Creating and filling the database.
     Database,
@@ -24,17 +24,17 @@ pub enum Step {
     Pack,
     /// Reading the layers of a container image.
     Layers,
-    /// Writing what they hold.
+    /// Writing the content of the layers.
     Extract,
-    /// What a specification adds to it.
+    /// Running the lines of a specification.
     Merge,
     /// Unpacking the base layer and adding our programs.
     Assemble,
     /// Making the file system image.
     FileSystem,
-    /// Hashing the result.
+    /// Hashing the files of the image.
     Hash,
-    /// Moving it into the cache.
+    /// Moving the image into the cache.
     Publish,
 }
 
@@ -60,12 +60,12 @@ impl fmt::Display for Step {
     }
 }
 
-/// How far a step is.
+/// Amount of a step that is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
-    /// It cannot be told.
+    /// The step has no measure.
     Unknown,
-    /// `done` of `total` items.
+    /// A number of items.
     Items {
         /// Items finished so far, at most `total`.
         done: u64,
@@ -78,26 +78,26 @@ pub enum Amount {
     Bytes(u64),
 }
 
-/// One report. Comes when a step begins, when its amount changes, and at least every [`TICK`] while
-/// a program runs.
+/// One report. It is sent when a step begins, when its amount changes, and at least every [`TICK`]
+/// while a program runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     /// Step that the build is in.
     pub step: Step,
-    /// What of it, for example a package's name; may be empty.
+    /// Object of the step, for example a package's name. May be empty.
     pub detail: String,
-    /// How much of the step is done, as far as it is known.
+    /// Amount of the step that is done, if known.
     pub amount: Amount,
-    /// Since the step began.
+    /// Time since the step began.
     pub step_elapsed: Duration,
-    /// Since the build began.
+    /// Time since the build began.
     pub elapsed: Duration,
 }
 
-/// The longest silence while something runs.
+/// Longest time between two reports while a program runs.
 pub const TICK: Duration = Duration::from_millis(200);
 
-/// Hands reports to the caller, with the times filled in.
+/// Sends reports with their times to the caller.
 pub(crate) struct Reporter<'a> {
     sink: &'a mut dyn FnMut(Progress),
     begun: Instant,
@@ -125,7 +125,6 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Begins a step.
     pub(crate) fn begin(&mut self, step: Step, detail: &str) {
         tracing::debug!(step = ?step, detail, "image build step");
         self.step_begun = Instant::now();
@@ -135,7 +134,7 @@ impl<'a> Reporter<'a> {
         self.send();
     }
 
-    /// Changes the amount; sent at once only if the last report is a [`TICK`] old, so that tight
+    /// Sets the amount. A report is sent only if the last one is a [`TICK`] old, so that tight
     /// loops stay cheap.
     pub(crate) fn amount(&mut self, amount: Amount) {
         self.last.amount = amount;
@@ -144,7 +143,7 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Says that the step still runs.
+    /// Reports that the step is still running.
     pub(crate) fn tick(&mut self) {
         if self.last_sent.elapsed() >= TICK {
             self.send();

@@ -1,4 +1,4 @@
-//! Recipes: what an image is made of. TOML; the reference is `docs/images.md`.
+//! Recipes of images, in TOML. Their reference is `docs/images.md`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,50 +13,50 @@ mod problem;
 pub(crate) use parse::is_image_name;
 pub use problem::Problem;
 
-/// Recipes that come with the project, by file name.
+/// Texts of the built-in recipes.
 const BUILTIN: &[&str] = &[
     include_str!("../recipes/postgres-15.toml"),
     include_str!("../recipes/minimal.toml"),
     include_str!("../recipes/qemu.toml"),
 ];
 
-/// A checked recipe.
+/// A recipe that has passed all checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recipe {
-    /// The image's name, for example `bellows/postgres:15`.
+    /// Name of the image, for example `bellows/postgres:15`.
     pub name: String,
-    /// One line for people.
+    /// One line for `bellows image`.
     pub description: String,
     /// SHA-256 of the recipe's text.
     pub sha256: Digest,
-    /// Which Debian packages.
+    /// Debian packages of the image.
     pub debian: DebianRecipe,
-    /// Paths removed from the unpacked packages; `*` stands for any run of characters but `/`.
+    /// Paths that are removed from the unpacked packages. `*` matches any characters but `/`.
     pub prune: Vec<String>,
-    /// What becomes of them.
+    /// Guest or runtime, with its settings.
     pub content: RecipeContent,
 }
 
-/// What is built.
+/// Kind of the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecipeContent {
-    /// A bootable guest.
+    /// A guest that QEMU boots.
     Guest(Box<GuestRecipe>),
-    /// Programs with everything they need, run on the host.
+    /// Programs for the host, with all libraries that they need.
     Runtime(RuntimeRecipe),
 }
 
-/// Which packages, from where.
+/// Debian packages and their releases.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DebianRecipe {
-    /// Releases it can be made from; the host's own if listed, else the last.
+    /// Releases that the image can be built from. The host's release is used if listed, else the
+    /// last one.
     pub suites: Vec<SuiteRecipe>,
-    /// Packages, with what they depend on.
+    /// Packages. Their dependencies are added.
     pub packages: Vec<String>,
-    /// Packages treated as if they were there, so that neither they nor what only they need is
-    /// fetched.
+    /// Packages that are treated as installed. They and their own dependencies are not downloaded.
     pub assume_installed: Vec<String>,
-    /// Take security updates too, when the host's own apt configuration names such an archive.
+    /// Whether to use security updates, if the host's apt configuration names such an archive.
     pub security_updates: bool,
 }
 
@@ -65,51 +65,51 @@ pub struct DebianRecipe {
 pub struct SuiteRecipe {
     /// Code name, for example `bookworm`.
     pub name: String,
-    /// A second suite whose versions win, for example `bookworm-backports`.
+    /// A second suite with a higher priority, for example `bookworm-backports`.
     pub prefer: Option<String>,
 }
 
-/// A bootable guest.
+/// Settings of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GuestRecipe {
     /// Size of the root disk in MiB.
     pub disk_mib: u32,
     /// Modules and command lines of the guest's kernel.
     pub kernel: KernelRecipe,
-    /// Host name unless the kernel command line names one.
+    /// Host name. The kernel command line overrides it.
     pub hostname: String,
-    /// Who listens where.
+    /// TCP ports of the guest's services.
     pub ports: Vec<PortRecipe>,
     /// Kernel settings applied at boot.
     pub sysctl: BTreeMap<String, String>,
     /// System users beyond Debian's own.
     pub users: Vec<UserRecipe>,
-    /// A database made at build time.
+    /// Database that the build creates.
     pub postgres: Option<PostgresRecipe>,
-    /// Programs kept running by init.
+    /// Programs that init keeps running.
     pub services: Vec<ServiceRecipe>,
-    /// Programs of ours put in at the last step.
+    /// Programs of this project, added in the last step.
     pub binaries: Vec<BinaryRecipe>,
-    /// The line that says the guest is ready.
+    /// Line that the console prints when the guest is ready.
     pub ready_line: String,
 }
 
-/// A kernel and its parameters.
+/// Modules and command lines of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KernelRecipe {
     /// Modules in the initial RAM disk.
     pub boot_modules: Vec<String>,
-    /// Modules loaded after the root file system is there, in this order.
+    /// Modules that are loaded after the root file system is mounted, in this order.
     pub modules: Vec<String>,
-    /// Modules that wait in the guest until a service loads them, in this order.
+    /// Modules that a service loads later, in this order.
     pub late_modules: Vec<String>,
     /// Command line for every accelerator.
     pub cmdline: String,
-    /// Appended under TCG.
+    /// Appended to the command line under TCG.
     pub cmdline_tcg: String,
 }
 
-/// A TCP port.
+/// A TCP port of the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PortRecipe {
     /// Name of the service that listens, for example `postgres`.
@@ -136,77 +136,78 @@ pub struct PostgresRecipe {
     pub version: u32,
     /// Cgroup under the guest's root that holds the server.
     pub cgroup: String,
-    /// pgbench scale of the preloaded database `bench`; 0 for none.
+    /// pgbench scale of the database `bench`. 0 creates none.
     pub bench_scale: u32,
-    /// Server settings by name, each value one line.
+    /// Server settings by name. Each value is one line.
     pub settings: BTreeMap<String, String>,
-    /// The role of the monitor in the guest.
+    /// Role of the monitor, if it has one.
     pub monitor: Option<RoleRecipe>,
 }
 
-/// A database role that may change some of the server's settings, reload them, and nothing else.
+/// A database role that may change some server settings and reload them, and nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RoleRecipe {
     /// Name of the role: `a-z`, `0-9` and `_`, at most 63 characters, no digit first.
     pub name: String,
-    /// The guest's user who may log in as it, through the socket.
+    /// User of the guest that may log in with the role through the socket.
     pub user: String,
-    /// Settings that it may give to `ALTER SYSTEM SET`.
+    /// Settings that the role may change with `ALTER SYSTEM SET`.
     pub settings: Vec<String>,
 }
 
-/// A program kept running.
+/// A program that init keeps running.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ServiceRecipe {
-    /// Name in the log.
+    /// Name of the service in the log.
     pub name: String,
-    /// Program (absolute path) and arguments.
+    /// Absolute path of the program, and its arguments.
     pub command: Vec<String>,
-    /// Who runs it.
+    /// User that runs it.
     pub user: String,
-    /// Cgroup under the guest's root.
+    /// Cgroup below the guest's root.
     pub cgroup: String,
-    /// Directory made before each start.
+    /// Directory that is created before each start.
     pub directory: Option<String>,
-    /// Files given to its user before each start, as far as they are there.
+    /// Existing files that are given to the user before each start.
     pub owns: Vec<String>,
-    /// Start only when the guest is ready (or a minute has passed), to keep the way there short.
+    /// Whether to start it only when the guest is ready, or after a minute. The boot is faster
+    /// then.
     pub after_ready: bool,
 }
 
-/// A program of ours.
+/// A program of this project in the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BinaryRecipe {
     /// File name in the directory given to the build.
     pub name: String,
-    /// Where it goes in the guest.
+    /// Path in the guest.
     pub path: String,
 }
 
-/// Programs run on the host.
+/// Settings of a runtime image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuntimeRecipe {
-    /// Lowest major version of QEMU accepted.
+    /// Lowest accepted major version of QEMU.
     pub qemu_at_least: u32,
-    /// Programs that get a wrapper: paths inside the packages.
+    /// Paths of programs in the packages. Each gets a wrapper.
     pub programs: Vec<String>,
-    /// Paths kept beside the programs and the libraries they need; `*` as in `prune`.
+    /// Paths that are kept beside the programs and their libraries. `*` matches as in `prune`.
     pub keep: Vec<String>,
-    /// Directories given to QEMU as firmware search path, in order.
+    /// Directories of QEMU's firmware search path, in order.
     pub firmware: Vec<String>,
-    /// Directory of QEMU's loadable modules; their libraries are kept too.
+    /// Directory of QEMU's loadable modules. Their libraries are kept, too.
     pub modules: String,
 }
 
 /// Why a recipe cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
-    /// Neither a builtin name nor a file.
+    /// The name is neither a built-in recipe nor a file.
     #[error("{name:?} is neither a builtin recipe ({}) nor a file: name one of them", builtin.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// Names of the built-in recipes.
         builtin: Vec<String>,
     },
     /// The file cannot be read.
@@ -218,30 +219,30 @@ pub enum RecipeError {
         #[source]
         source: std::io::Error,
     },
-    /// It is larger than any recipe.
+    /// The recipe is too long.
     #[error(
         "the recipe {origin} has {bytes} bytes, the limit is {RECIPE_BYTES}: this is not a recipe"
     )]
     TooLarge {
-        /// File or builtin name.
+        /// File or name of a built-in recipe.
         origin: String,
         /// Length of the recipe's text, above the limit of 256 KiB.
         bytes: usize,
     },
-    /// It is not TOML.
+    /// The recipe is not TOML.
     #[error("the recipe {origin} is not TOML: {detail}")]
     Syntax {
-        /// File or builtin name.
+        /// File or name of a built-in recipe.
         origin: String,
-        /// The parser's words, with line and column.
+        /// Message of the parser, with line and column.
         detail: String,
     },
-    /// Fields are wrong; all of them are listed.
+    /// Fields of the recipe are invalid.
     #[error("the recipe {origin} has {} problem(s): {}", problems.len(), list(problems))]
     Invalid {
-        /// File or builtin name.
+        /// File or name of a built-in recipe.
         origin: String,
-        /// Every problem, in the file's order of sections.
+        /// Every problem, in the order of the recipe's sections.
         problems: Vec<Problem>,
     },
 }
@@ -254,14 +255,15 @@ fn list(problems: &[Problem]) -> String {
         .join("; ")
 }
 
-/// Longest recipe read: a hundred times the longest known one.
+/// Longest accepted recipe in bytes: a hundred times the longest known one.
 const RECIPE_BYTES: usize = 1 << 18;
 
 impl Recipe {
-    /// A builtin recipe by its image name (`bellows/postgres:15`), else a file.
+    /// Loads a built-in recipe by its image name (`bellows/postgres:15`), else a file.
     ///
     /// # Errors
-    /// [`RecipeError`]; every problem of the recipe is in it.
+    ///
+    /// [`RecipeError`], with every problem of the recipe.
     pub fn load(name_or_path: &str) -> Result<Self, RecipeError> {
         if let Some(text) = builtin_text(name_or_path) {
             return Self::parse(name_or_path, text);
@@ -288,9 +290,10 @@ impl Recipe {
         Self::parse(name_or_path, &String::from_utf8_lossy(&bytes))
     }
 
-    /// Reads a recipe's text; `origin` names it in errors.
+    /// Parses a recipe. `origin` names it in errors.
     ///
     /// # Errors
+    ///
     /// [`RecipeError::Syntax`] or [`RecipeError::Invalid`].
     pub fn parse(origin: &str, text: &str) -> Result<Self, RecipeError> {
         let table = text
@@ -307,7 +310,7 @@ impl Recipe {
         })
     }
 
-    /// The guest part, if it is a guest.
+    /// Settings of the guest. `None` for a runtime.
     #[must_use]
     pub fn guest(&self) -> Option<&GuestRecipe> {
         match &self.content {
@@ -318,7 +321,7 @@ impl Recipe {
 }
 
 impl DebianRecipe {
-    /// The release to use on a host of release `host`.
+    /// The release to build from on a host with release `host`.
     #[must_use]
     pub fn suite_for(&self, host: Option<&str>) -> Option<&SuiteRecipe> {
         self.suites
@@ -328,10 +331,11 @@ impl DebianRecipe {
     }
 }
 
-/// The recipes that come with the project.
+/// The built-in recipes.
 ///
 /// # Panics
-/// Never: a test reads every one of them.
+///
+/// Never: a test parses every one of them.
 #[must_use]
 pub fn builtin_recipes() -> Vec<Recipe> {
     let parse = |text: &&str| Recipe::parse("builtin", text).expect("builtin recipes are tested");

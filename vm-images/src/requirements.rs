@@ -1,21 +1,21 @@
-//! What the host must have to build images.
+//! Programs and files that the host needs to build images.
 
 use crate::search_path;
 
 /// A program or file that a build needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
-    /// The program's name, or a file's absolute path.
+    /// Name of the program, or absolute path of the file.
     pub name: &'static str,
-    /// What it is for.
+    /// Purpose in a build.
     pub why: &'static str,
-    /// The Debian package that has it.
+    /// Debian package that contains it.
     pub package: &'static str,
-    /// Whether it is there.
+    /// Whether the host has it.
     pub present: bool,
 }
 
-/// Debian's signing keys, without which a downloaded package index proves nothing.
+/// Debian's signing keys. Without them a downloaded package index cannot be verified.
 pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 const NEEDED: &[(&str, &str, &str)] = &[
@@ -63,7 +63,7 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("xz", "to open compressed kernel modules", "xz-utils"),
 ];
 
-/// Everything a build needs from the host, present or not.
+/// Everything that a build needs from the host, present or not.
 #[must_use]
 pub fn host_requirements() -> Vec<Requirement> {
     NEEDED
@@ -77,7 +77,7 @@ pub fn host_requirements() -> Vec<Requirement> {
         .collect()
 }
 
-/// The Debian package of a program; its own name when it is none of ours.
+/// Debian package of a program. The program's own name if it is not in the list.
 pub(crate) fn package_of(program: &str) -> &str {
     NEEDED
         .iter()

@@ -1,9 +1,8 @@
-//! The runtime artefact: programs, the libraries they need and their firmware, run by their own
-//! dynamic loader.
+//! The runtime artefact: programs with their libraries, firmware and dynamic loader.
 //!
-//! Each program gets a wrapper in `bin/` that starts it through the loader of the tree, so that
-//! neither the host's libraries nor a chroot are needed. The tree is at the same time a root file
-//! system for a container.
+//! Each program has a wrapper in `bin/`. It starts the program with the loader of the tree, so that
+//! neither the host's libraries nor a chroot are needed. The tree is also a root file system for a
+//! container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,26 +21,26 @@ use crate::recipe::{Recipe, RuntimeRecipe};
 use crate::sandbox;
 use crate::store::{Guard, Image, Layer, Store};
 
-/// The dynamic loader inside a tree.
+/// Path of the dynamic loader in a tree.
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 
-/// Where libraries lie inside a tree; the loader searches here and nowhere else.
+/// Directory of the libraries in a tree. The loader searches no other.
 pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Directory of the tree in the artefact.
+/// Name of the tree in the artefact.
 const ROOT: &str = "root";
 
-/// MiB a runtime needs while it is made.
+/// Space in MiB that a build of a runtime needs.
 const WORK_MIB: u64 = 768;
 
-/// The code that makes a runtime: another version of it makes another artefact.
+/// Sources of the code that makes a runtime. A change of them makes another artefact.
 const BUILDER: &[&str] = &[
     include_str!("runtime.rs"),
     include_str!("debian.rs"),
     include_str!("paths.rs"),
 ];
 
-/// Builds the runtime, unless the newest one was made from the same.
+/// Builds the runtime, unless the newest one has the same inputs.
 pub(crate) fn build(
     store: &Store,
     guard: &Guard,
@@ -80,7 +79,7 @@ pub(crate) fn build(
     Ok(store.publish(guard, &key, &out, &manifest)?)
 }
 
-/// Makes the artefact in `out`, all but its manifest.
+/// Makes the artefact in `out`, without its manifest.
 fn make(
     recipe: &Recipe,
     runtime: &RuntimeRecipe,
@@ -123,7 +122,7 @@ fn make(
     ))
 }
 
-/// Copies programs, modules, firmware and the libraries all of those need from `full` to `root`.
+/// Copies programs, modules, firmware and all their libraries from `full` to `root`.
 pub(crate) fn select(
     recipe: &Recipe,
     runtime: &RuntimeRecipe,
@@ -172,7 +171,7 @@ pub(crate) fn select(
     Ok(())
 }
 
-/// Everything below a path, relative to `full`.
+/// Adds everything below a path to `wanted`, relative to `full`.
 fn collect(full: &Path, path: &Path, wanted: &mut BTreeSet<PathBuf>) -> Result<(), BuildError> {
     if path.symlink_metadata().at("read", path)?.is_dir() {
         for entry in fs::read_dir(path).at("list", path)? {
@@ -184,7 +183,7 @@ fn collect(full: &Path, path: &Path, wanted: &mut BTreeSet<PathBuf>) -> Result<(
     Ok(())
 }
 
-/// The libraries an object needs, found by the tree's own loader.
+/// Libraries of an object, as the tree's loader finds them.
 fn libraries(
     full: &Path,
     object: &Path,
@@ -208,7 +207,7 @@ fn libraries(
         };
         match path.strip_prefix(full) {
             Ok(inside) => found.push(inside.to_owned()),
-            // Found on the host only, or nowhere: a package is missing.
+            // A library outside the tree or nowhere: a package is missing.
             Err(_) if line.contains("not found") || !path.starts_with("/lib64") => {
                 return Err(BuildError::NotInPackages {
                     path: path.display().to_string(),
@@ -221,8 +220,8 @@ fn libraries(
     Ok(found)
 }
 
-/// `name => path (address)`, `name => not found`, `path (address)`; the kernel's own object has no
-/// path.
+/// Parses `name => path (address)`, `name => not found` and `path (address)`. The kernel's own
+/// object has no path.
 fn parse_library(line: &str) -> Option<PathBuf> {
     let line = line.trim();
     if let Some((name, target)) = line.split_once(" => ") {
@@ -237,9 +236,9 @@ fn parse_library(line: &str) -> Option<PathBuf> {
         .then(|| line.split(" (").next().map(PathBuf::from))?
 }
 
-/// Copies one path, and what it points to if it is a link, keeping links.
+/// Copies a path, and its target if it is a link. Links stay links.
 fn copy(full: &Path, relative: &Path, root: &Path) -> Result<(), BuildError> {
-    // A link may point to a link; as many as a kernel would follow.
+    // Most links in a chain, as in the kernel.
     const MOST_LINKS: usize = 40;
     let mut relative = settle_prefix(relative);
     for _ in 0..MOST_LINKS {
@@ -269,7 +268,7 @@ fn copy(full: &Path, relative: &Path, root: &Path) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Removes `..`, and writes `lib/...` as `usr/lib/...`: both are the same place.
+/// Resolves `..`, and writes `lib/...` as `usr/lib/...`, which is the same place.
 fn settle_prefix(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {
@@ -289,7 +288,7 @@ fn settle_prefix(path: &Path) -> PathBuf {
     }
 }
 
-/// Writes the script that runs a program by the tree's own loader.
+/// Script that runs a program with the tree's loader.
 fn wrapper(path: &Path, program: &str, runtime: &RuntimeRecipe) -> Result<FileRecord, BuildError> {
     let text = wrapper_text(program, runtime);
     fs::write(path, &text).at("write", path)?;
@@ -302,7 +301,7 @@ fn wrapper(path: &Path, program: &str, runtime: &RuntimeRecipe) -> Result<FileRe
 
 fn wrapper_text(program: &str, runtime: &RuntimeRecipe) -> String {
     let name = program.rsplit('/').next().unwrap_or(program);
-    // Only the emulator takes a firmware path.
+    // Only the emulator has a firmware path.
     let firmware: String = if name.starts_with("qemu-system-") {
         runtime
             .firmware
@@ -326,7 +325,7 @@ fn wrapper_text(program: &str, runtime: &RuntimeRecipe) -> String {
     )
 }
 
-/// Runs the wrappers: proves that they work, and tells QEMU's version.
+/// Runs the wrappers as a test, and returns QEMU's version.
 fn version(
     out: &Path,
     programs: &BTreeMap<String, String>,
@@ -364,7 +363,7 @@ fn version(
     Ok(found)
 }
 
-/// `QEMU emulator version 10.0.2 (...)`, `qemu-img version 10.0.2 (...)`.
+/// Parses `QEMU emulator version 10.0.2 (...)` and `qemu-img version 10.0.2 (...)`.
 fn parse_version(text: &str) -> Option<String> {
     let (_, rest) = text.lines().next()?.split_once(" version ")?;
     let number: String = rest

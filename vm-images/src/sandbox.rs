@@ -1,13 +1,13 @@
-//! Programs of an image, run apart from the machine that builds.
+//! Runs programs of an image isolated from the machine that builds.
 //!
-//! bubblewrap gives them the image's tree as root directory, namespaces of their own (user, mount,
-//! pid, ipc, uts, network, cgroup), no capability of the machine, `no_new_privs` and a filter of
-//! system calls ([`filter`]). A user ID of the image is another number on the machine: [`owners`]
-//! moves the owners of the tree there and back.
+//! bubblewrap gives them the image's tree as root directory, their own namespaces (user, mount,
+//! pid, ipc, uts, network, cgroup), no capability of the machine, `no_new_privs`, and a filter of
+//! system calls ([`filter`]). A user of the image has another ID on the machine: [`owners`] changes
+//! the owners of the tree there and back.
 //!
-//! Nothing of the image acts on the programs that prepare this: they get a clean environment, and
+//! The image cannot influence the programs that prepare this. They get a clean environment, and
 //! bubblewrap sets the image's variables last. When the first program ends, the kernel ends all
-//! others of its pid namespace before the build goes on.
+//! others in its pid namespace before the build continues.
 
 mod cell;
 mod filter;
@@ -23,20 +23,20 @@ use crate::tool::Tool;
 use cell::TREE;
 pub(crate) use cell::{Cell, Identity};
 
-/// The user that owns nothing.
+/// User that owns nothing.
 const NOBODY: u32 = 65534;
 
-/// Devices and shared memory, none of which stays in the image.
+/// Devices and shared memory. They do not become part of the image.
 const DEVICES: [&str; 6] = ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"];
 
-/// An image's tree whose programs may be run. Nothing else may write to the tree until
+/// An image's tree whose programs may run. Only they may write to the tree until
 /// [`Sandbox::close`].
 pub(crate) struct Sandbox {
     root: PathBuf,
 }
 
 impl Sandbox {
-    /// Gives the tree to the users that its programs have on this machine.
+    /// Changes the owners of the tree to the IDs that its programs have on this machine.
     pub(crate) fn open(root: &Path) -> Result<Self, BuildError> {
         device_directory(root)?;
         owners::move_in(root)?;
@@ -57,14 +57,14 @@ impl Sandbox {
         Ok(Tool::new(program, step).confined(cell))
     }
 
-    /// Gives the tree back to the numbers of the image. A tree that is not closed is of no use.
+    /// Changes the owners back to the IDs of the image. A tree that is not closed is unusable.
     pub(crate) fn close(self) -> Result<(), BuildError> {
         owners::move_out(&self.root)
     }
 }
 
-/// A program below `tree` that only reads. It finds the tree under the same path as on the machine,
-/// and the machine's own programs, which a wrapper script needs.
+/// A program below `tree` that can only read. It sees the tree at its path on the machine, and the
+/// machine's programs, which a wrapper script needs.
 pub(crate) fn reading(
     tree: &Path,
     program: &Path,
@@ -78,14 +78,14 @@ pub(crate) fn reading(
         .chain(&DEVICES)
         .map(OsString::from)
         .collect();
-    // Some programs look for themselves there.
+    // Some programs read their own path from it.
     view.extend(["--proc", "/proc"].map(OsString::from));
     view.extend(["--ro-bind".into(), TREE.into(), at.into()]);
     let cell = Cell::new(&nobody(), tree, view.into_iter())?;
     Ok(Tool::new(&program.to_string_lossy(), step).confined(cell))
 }
 
-/// Why programs of images cannot be confined on this machine. `None` when they can.
+/// Why programs of images cannot be isolated on this machine. `None` if they can.
 #[must_use]
 pub fn sandbox_refused() -> Option<String> {
     let attempt = || -> Result<(), BuildError> {
@@ -110,7 +110,7 @@ fn nobody() -> Identity {
     }
 }
 
-/// bubblewrap mounts devices at `/dev`, and would follow a link there.
+/// Creates `/dev`, where bubblewrap mounts devices. It would follow a link there.
 fn device_directory(root: &Path) -> Result<(), BuildError> {
     let place = root.join("dev");
     match fs::create_dir(&place) {

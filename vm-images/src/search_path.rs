@@ -1,4 +1,4 @@
-//! Where programs of the host are found.
+//! Search path of the host's programs.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// not depend on it.
 pub(crate) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The path of a program of the host, by its name or its absolute path.
+/// Path of a program of the host, by its name or its absolute path.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if program.starts_with('/') {
         return Path::new(program).exists().then(|| PathBuf::from(program));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! store/
-//!   lock                      held (flock) by whoever builds or collects
+//!   lock                      held (flock) by a build or a collection
 //!   blobs/<sha256>/           finished artefacts, never changed; <sha256> is the digest of their manifest
 //!   refs/<image name>         a digest: the newest build of that image
 //!   layers/<image name>/<l>   a digest and the key of the inputs it was made from: the image's two layers and itself
@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A build works in `tmp/`, then moves its result to `blobs/` and replaces the reference, each by
-//! one rename, so that a build that is killed leaves nothing but a directory in `tmp/`, which the
-//! next holder of the lock removes. Reading takes no lock: what a reference names is complete, and
-//! stays until [`Store::collect`].
+//! one rename. A killed build leaves only a directory in `tmp/`, which the next holder of the lock
+//! removes. Readers take no lock: a referenced artefact is complete, and stays until
+//! [`Store::collect`].
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -37,31 +37,32 @@ use files::{files_below, read_digest};
 pub(crate) use layer::{Layer, LayerManifest};
 pub(crate) use lock::Guard;
 
-/// Cache of images and layers in one directory, shared by all builds that open it.
+/// Cache of images and layers in one directory. All builds that open it share it.
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
 }
 
-/// A finished image.
+/// A finished image in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     /// SHA-256 of its manifest.
     pub digest: Digest,
-    /// What it is.
+    /// Kind, files, packages and inputs of the image.
     pub manifest: ImageManifest,
-    /// Where its files lie. Never written to.
+    /// Directory of its files, which is never written to.
     pub dir: PathBuf,
 }
 
 impl Image {
-    /// The path of one of its files.
+    /// Path of one of its files.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// The executable wrapper of a program of a runtime, for example `qemu-img`.
+    /// Wrapper of a program of a runtime, for example `qemu-img`. `None` if the image has no such
+    /// program.
     #[must_use]
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         match &self.manifest.content {
@@ -71,29 +72,30 @@ impl Image {
     }
 }
 
-/// The kind under which an image's own key is kept beside those of its layers.
+/// Kind of the layer that stores an image's own key.
 const IMAGE_KIND: &str = "image";
 
-/// Longest manifest read; a guest's has about 60 KiB.
+/// Longest accepted manifest in bytes. A guest's has about 60 KiB.
 const MANIFEST_BYTES: u64 = 4 << 20;
 
 impl Store {
-    /// Opens the cache in `dir`, making it if need be.
+    /// Opens the cache in `dir`, and creates it if it is missing.
     ///
     /// # Errors
-    /// When the directories cannot be made.
+    ///
+    /// If the directories cannot be created.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let root = dir.into();
         for part in ["blobs", "refs", "layers", "tmp"] {
             let path = root.join(part);
             fs::create_dir_all(&path).at("create", &path)?;
         }
-        // Disks of virtual machines keep the path of the image below them.
+        // Disks of VMs store the absolute path of their image.
         let root = root.canonicalize().at("open", &root)?;
         Ok(Self { root })
     }
 
-    /// `${XDG_CACHE_HOME:-$HOME/.cache}/bellows/store`, from the variables given.
+    /// `${XDG_CACHE_HOME:-$HOME/.cache}/bellows/store`, from the given variables.
     #[must_use]
     pub fn default_dir(xdg_cache_home: Option<&str>, home: Option<&str>) -> PathBuf {
         let cache = match xdg_cache_home.filter(|dir| dir.starts_with('/')) {
@@ -103,19 +105,20 @@ impl Store {
         cache.join("bellows/store")
     }
 
-    /// The cache's directory.
+    /// Directory of the cache.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The newest build of an image, if there is one and it is whole.
+    /// The newest build of an image. `None` if there is none.
     ///
-    /// Checks the manifest's digest and the length of every file, which costs well under a
-    /// millisecond; [`Store::verify`] reads everything.
+    /// Checks the manifest's digest and the length of every file, in less than a millisecond.
+    /// [`Store::verify`] reads everything.
     ///
     /// # Errors
-    /// When the name is no name, or what is there is damaged.
+    ///
+    /// If the name is invalid, or the image is damaged.
     pub fn resolve(&self, name: &str) -> Result<Option<Image>, StoreError> {
         let path = self.reference(name)?;
         match read_digest(&path)? {
@@ -124,10 +127,11 @@ impl Store {
         }
     }
 
-    /// The image of a digest.
+    /// The image with this digest.
     ///
     /// # Errors
-    /// When it is not there or damaged.
+    ///
+    /// If it is missing or damaged.
     pub fn image(&self, digest: &Digest) -> Result<Image, StoreError> {
         let dir = self.blob_dir(digest);
         let bytes = read_manifest(&dir, MANIFEST_FILE, digest)?;
@@ -151,7 +155,8 @@ impl Store {
     /// Reads every file of an image and compares it with the manifest.
     ///
     /// # Errors
-    /// When a file differs.
+    ///
+    /// If a file differs.
     pub fn verify(&self, image: &Image) -> Result<(), StoreError> {
         let damaged = |problem: String| StoreError::Damaged {
             dir: image.dir.clone(),
@@ -173,10 +178,11 @@ impl Store {
         Ok(())
     }
 
-    /// Every image there is a reference to, sorted by name. Damaged ones are left out.
+    /// All images with a name, sorted by name. Damaged ones are left out.
     ///
     /// # Errors
-    /// When the references cannot be listed.
+    ///
+    /// If the references cannot be listed.
     pub fn images(&self) -> Result<Vec<Image>, StoreError> {
         let mut images = Vec::new();
         for path in files_below(&self.root.join("refs"))? {
@@ -187,11 +193,12 @@ impl Store {
         Ok(images)
     }
 
-    /// Forgets an image's name, and says whether there was one. Its files stay until
+    /// Removes the name of an image. Returns whether it had one. Its files stay until
     /// [`Store::collect`].
     ///
     /// # Errors
-    /// When the name is no name, or the reference cannot be removed.
+    ///
+    /// If the name is invalid, or the reference cannot be removed.
     pub fn remove(&self, name: &str) -> Result<bool, StoreError> {
         let path = self.reference(name)?;
         match fs::remove_file(&path) {
@@ -201,17 +208,17 @@ impl Store {
         }
     }
 
-    /// The newest build of an image, if it was made from inputs with this key and is whole.
+    /// The newest build of an image, if it has this key and is complete.
     pub(crate) fn current(&self, name: &str, key: &Digest) -> Option<Image> {
         let digest = self.keyed(&self.layer_reference(name, IMAGE_KIND), key)?;
-        // A damaged image is made again, as a damaged layer is.
+        // A damaged image is rebuilt, as a damaged layer is.
         self.resolve(name)
             .ok()
             .flatten()
             .filter(|image| image.digest == digest)
     }
 
-    /// Moves a finished image into place and makes its name point to it.
+    /// Moves a finished image into place and sets its name.
     ///
     /// `dir` (inside the cache's `tmp/`) holds everything but the manifest.
     pub(crate) fn publish(
@@ -229,8 +236,7 @@ impl Store {
         Ok(image)
     }
 
-    /// Writes the manifest and renames the directory to its digest. An equal artefact that is there
-    /// already stays.
+    /// Writes the manifest and renames the directory to its digest. An equal artefact stays.
     fn settle(&self, dir: &Path, file: &str, json: &[u8]) -> Result<Digest, StoreError> {
         let digest = digest::of_bytes(json);
         let path = dir.join(file);
@@ -289,7 +295,7 @@ fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
     json
 }
 
-/// Reads a manifest and checks that it is the one its directory is named after.
+/// Reads a manifest and checks its digest, which is the name of its directory.
 fn read_manifest(dir: &Path, file: &str, digest: &Digest) -> Result<Vec<u8>, StoreError> {
     let damaged = |problem: &str| StoreError::Damaged {
         dir: dir.to_owned(),
@@ -333,7 +339,8 @@ fn check_lengths<'a>(
     Ok(())
 }
 
-/// A temporary directory is private; a finished artefact is for everybody who may enter the cache.
+/// A temporary directory is private. A finished artefact is open to all users that may enter the
+/// cache.
 fn open_to_all(dir: &Path) -> io::Result<()> {
     fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755))
 }

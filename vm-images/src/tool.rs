@@ -1,5 +1,5 @@
-//! Runs programs of the host, and confined ones of images: clean environment, bounded output,
-//! progress while they run, gone when we are gone.
+//! Runs programs of the host, and confined programs of images. They get a clean environment, and
+//! end with this process. Their output is bounded, and progress is reported.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,19 +15,18 @@ use crate::sandbox::Cell;
 use crate::search_path::SEARCH_PATH;
 pub(crate) use crate::search_path::find;
 
-/// 2023-11-14T22:13:20Z: every time stamp in an image.
+/// 2023-11-14T22:13:20Z, the time of every file in an image.
 pub(crate) const EPOCH: i64 = 1_700_000_000;
 
-/// Bytes of a program's standard error kept for an error message.
+/// Bytes of a program's standard error that an error quotes.
 const TAIL_BYTES: usize = 2048;
 
-/// Bytes of a line of output handed to a listener; what is longer is cut.
+/// Longest line of output in bytes. A longer one is split.
 const LINE_BYTES: u64 = 4096;
 
-/// Lines waiting between the reading thread and us; more than any program writes in a tick.
+/// Lines in the channel from the reading thread. A program writes fewer in a tick.
 const LINES_WAITING: usize = 1024;
 
-/// A program to run.
 pub(crate) struct Tool {
     program: String,
     arguments: Vec<OsString>,
@@ -38,7 +37,7 @@ pub(crate) struct Tool {
 }
 
 impl Tool {
-    /// `step` completes "failed while ...".
+    /// A program by name or path. `step` completes "failed while ...".
     pub(crate) fn new(program: &str, step: impl Into<String>) -> Self {
         Self {
             program: program.to_owned(),
@@ -72,13 +71,12 @@ impl Tool {
         self
     }
 
-    /// As a program of an image, apart from this machine.
+    /// Runs it as a program of an image, isolated from this machine.
     pub(crate) fn confined(mut self, cell: Cell) -> Self {
         self.cell = Some(cell);
         self
     }
 
-    /// Runs it to its end.
     pub(crate) fn run(self, reporter: &mut Reporter<'_>) -> Result<(), BuildError> {
         self.run_with(Vec::new(), reporter, &mut |_, _| {})
     }
@@ -92,7 +90,7 @@ impl Tool {
         self.run_with(input, reporter, &mut |_, _| {})
     }
 
-    /// Runs it and returns its standard output (small: kept whole).
+    /// Runs it and returns its standard output, which is kept in memory.
     pub(crate) fn output(self, reporter: &mut Reporter<'_>) -> Result<String, BuildError> {
         let mut all = String::new();
         self.run_with(Vec::new(), reporter, &mut |line, _| {
@@ -102,7 +100,7 @@ impl Tool {
         Ok(all)
     }
 
-    /// Runs it, handing every line of its standard output to `on_line`.
+    /// Runs it and passes every line of its standard output to `on_line`.
     pub(crate) fn run_with(
         self,
         input: Vec<u8>,
@@ -114,11 +112,11 @@ impl Tool {
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();
         let stderr = child.stderr.take();
-        // The three pipes are served at once so that no side blocks on a full one.
+        // The three pipes are served concurrently, so that no side blocks on a full one.
         let (status, tail) = thread::scope(|scope| {
             scope.spawn(move || {
                 if let Some(mut stdin) = stdin {
-                    // A program that ends without reading all shows in its status.
+                    // The status shows a program that ends before it has read everything.
                     let _ = stdin.write_all(&input);
                 }
             });
@@ -137,7 +135,7 @@ impl Tool {
         self.judge(status, &tail)
     }
 
-    /// Starts it for a pipe built by the caller; finish with [`Tool::judge`].
+    /// Starts it with the caller's pipes. Finish with [`Tool::judge`].
     pub(crate) fn spawn(&self, stdin: Stdio, stdout: Stdio) -> Result<Child, BuildError> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).env_clear();
@@ -158,7 +156,7 @@ impl Tool {
         command.spawn().map_err(|source| self.io("start", source))
     }
 
-    /// The program's environment; a later variable of a name wins.
+    /// Environment of the program. A later variable overrides an earlier one.
     fn variables(&self) -> impl Iterator<Item = (&str, OsString)> {
         let always = [
             ("PATH", SEARCH_PATH.into()),
@@ -173,7 +171,7 @@ impl Tool {
             .chain(own.map(|(name, value)| (name.as_str(), value.clone())))
     }
 
-    /// Turns how it ended into a result.
+    /// Converts the exit status into a result.
     pub(crate) fn judge(&self, status: ExitStatus, stderr: &str) -> Result<(), BuildError> {
         if status.success() {
             return Ok(());
@@ -200,7 +198,7 @@ impl Tool {
     }
 }
 
-/// Reads the end of a program's standard error.
+/// Reads standard error to its end and returns the last bytes.
 pub(crate) fn read_tail(mut stderr: impl Read) -> String {
     let mut kept = Vec::new();
     let mut chunk = [0u8; 1024];
@@ -234,7 +232,7 @@ pub(crate) fn missing(program: &str, step: &str) -> BuildError {
     }
 }
 
-/// Runs two programs, the first one's output being the second one's input.
+/// Runs two programs with the output of the first as the input of the second.
 pub(crate) fn pipe(
     first: &Tool,
     second: &Tool,
@@ -248,7 +246,7 @@ pub(crate) fn pipe(
     let (source_stderr, sink_stderr) = thread::scope(|scope| {
         let source_stderr = scope.spawn(move || from_source.map(read_tail).unwrap_or_default());
         let sink_stderr = scope.spawn(move || {
-            // Dropped at the end of the second program's output: that is the news.
+            // The sender is dropped when the second program closes its output.
             let _sender = sender;
             from_sink.map(read_tail).unwrap_or_default()
         });
@@ -262,7 +260,7 @@ pub(crate) fn pipe(
     });
     let sink_status = sink.wait().map_err(|e| second.io("wait for", e))?;
     let source_status = source.wait().map_err(|e| first.io("wait for", e))?;
-    // The reader is judged first: when it fails, the writer fails of a broken pipe.
+    // The second program is judged first: if it fails, the first fails with a broken pipe.
     second.judge(sink_status, &sink_stderr)?;
     first.judge(source_status, &source_stderr)
 }

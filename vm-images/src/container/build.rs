@@ -34,7 +34,7 @@ use crate::recipe::{GuestRecipe, Recipe};
 use crate::store::{Image as Built, Layer, Store};
 use crate::{Inputs, StoreError};
 
-/// Directories that a guest needs and an image may lack.
+/// Directories that a guest needs and an image may lack, with their modes.
 const DIRECTORIES: &[(&str, u32)] = &[
     ("dev", 0o755),
     ("etc", 0o755),
@@ -51,7 +51,7 @@ const DIRECTORIES: &[(&str, u32)] = &[
     ("neonvm/etc/ssh", 0o755),
     ("neonvm/runtime", 0o755),
 ];
-/// The code that makes the disk: another version of it makes another image.
+/// Sources of the code that makes the disk. A change of them makes another image.
 const BUILDER: &[&str] = &[
     include_str!("build.rs"),
     include_str!("build/init.rs"),
@@ -72,26 +72,26 @@ const BUILDER: &[&str] = &[
     include_str!("../../guest/sshd_config"),
 ];
 
-/// What to make of which container image.
+/// A guest to build, and the container image that it is built from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerBuild {
     /// Name of the guest image.
     pub name: String,
     /// The container image: a directory in OCI layout, or an archive.
     pub source: PathBuf,
-    /// Which image of it, if there are several.
+    /// Tag of the image in the archive. `None` if the archive holds one image.
     pub tag: Option<String>,
-    /// What is added.
+    /// Changes to the image.
     pub spec: ImageSpec,
-    /// Size of the root disk, MiB.
+    /// Size of the root disk in MiB.
     pub disk_mib: u32,
 }
 
-/// Builds a guest from a container image, and makes its name point to it. Waits for other builds in
-/// the same cache.
+/// Builds a guest from a container image, and sets its name. Waits for other builds in the same
+/// cache.
 ///
 /// # Errors
-/// [`BuildError`]; the cache is then as it was.
+/// [`BuildError`]. The cache is then unchanged.
 pub fn build(
     store: &Store,
     wanted: &ContainerBuild,
@@ -182,7 +182,7 @@ impl Job<'_> {
         digest::of_bytes(what.to_string().as_bytes())
     }
 
-    /// Makes the guest's root file system in an empty directory.
+    /// Creates the guest's root file system in an empty directory.
     fn fill(&self, dir: &Path, reporter: &mut Reporter<'_>) -> Result<(), BuildError> {
         let holds = layers::survey(&self.image, self.wanted.disk_mib, reporter)?;
         layers::write(&self.image, &holds, dir, reporter)?;
@@ -218,7 +218,7 @@ impl Job<'_> {
                 root.put(&wanted.path, content, 0o755)?;
             }
         }
-        // What a container runtime would have mounted there.
+        // A container runtime would mount these files.
         root.put("etc/resolv.conf", b"nameserver 10.0.2.3\n", 0o644)?;
         let hosts = format!("127.0.0.1 localhost {}\n", self.guest.hostname);
         root.put("etc/hosts", hosts.as_bytes(), 0o644)?;

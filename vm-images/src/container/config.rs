@@ -1,4 +1,4 @@
-//! From an archive to one image of it: its layers, and the program a container of it would run.
+//! Opens one image of an archive: its layers, and the program that a container of it would run.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use serde::Deserialize;
 
 use super::store::{Store, StoreError, blob_name};
 
-/// Most layers of an image: overlay file systems take about as many.
+/// Most layers of an image. Overlay file systems accept about as many.
 const MAX_LAYERS: usize = 512;
-/// Indexes that lead to each other before a manifest comes.
+/// Most nested indexes above a manifest.
 const MAX_INDEXES: u32 = 4;
-/// What guests are built for.
+/// Operating system and architecture of guests.
 const PLATFORM: (&str, &str) = ("linux", "amd64");
-/// The name of an image in an index, and the one docker gives it.
+/// Annotations with the name of an image: OCI's and docker's.
 const NAMES: [&str; 2] = [
     "org.opencontainers.image.ref.name",
     "io.containerd.image.name",
@@ -25,69 +25,69 @@ pub enum ConfigError {
     /// A file of the archive is missing, damaged, too long or cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Neither layout nor docker archive.
+    /// The archive is neither an OCI layout nor a docker archive.
     #[error(
         "it is neither an OCI image layout nor a docker archive: it has no index.json and no manifest.json"
     )]
     Format,
-    /// A document that is none.
+    /// A document cannot be parsed.
     #[error("{name} of the image is not what it should be")]
     Document {
         /// Name of the document inside the archive, for example `index.json`.
         name: String,
-        /// What the parser says.
+        /// Error of the parser.
         #[source]
         source: serde_json::Error,
     },
-    /// A digest of another kind.
+    /// A digest is not a SHA-256. Holds the digest.
     #[error("{0:?} is not a SHA-256 digest")]
     Digest(String),
     /// More than one image fits, by the tag or without one. Holds the names found in the archive.
     #[error("the archive holds several images ({}): say which with a tag", .0.join(", "))]
     Several(Vec<String>),
-    /// Not that one.
+    /// No image has the tag.
     #[error("the archive holds no image {tag:?} for linux/amd64, only: {}", .found.join(", "))]
     NoImage {
-        /// What was asked for.
+        /// The requested tag.
         tag: String,
-        /// What there is.
+        /// Names of the images in the archive.
         found: Vec<String>,
     },
-    /// For another machine.
+    /// The image is for another platform. Holds that platform.
     #[error("the image is for {0}; guests are built for linux/amd64")]
     Platform(String),
-    /// Layers that do not add up.
+    /// The numbers of layers and digests differ.
     #[error(
         "the image has {layers} layers and the digests of {digests}; {MAX_LAYERS} are the most"
     )]
     Layers {
-        /// How many the manifest lists.
+        /// Layers in the manifest.
         layers: usize,
-        /// How many the configuration does.
+        /// Digests in the configuration.
         digests: usize,
     },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LayerRef {
-    /// Its file in the archive.
+    /// Path of the layer in the archive.
     pub(super) name: String,
-    /// SHA-256 of that file, where its name says it.
+    /// SHA-256 of that file, if its name contains it.
     pub(super) packed: Option<Digest>,
-    /// SHA-256 of the tar in it.
+    /// SHA-256 of the uncompressed tar.
     pub(super) unpacked: Digest,
 }
 
 #[derive(Debug)]
 pub(super) struct Image {
     pub(super) store: Store,
-    /// SHA-256 of its configuration, which names everything else: docker's image ID.
+    /// SHA-256 of the configuration, which docker calls the image ID.
     pub(super) id: Digest,
     pub(super) layers: Vec<LayerRef>,
     pub(super) process: Process,
 }
 
-/// What a container of the image runs.
+/// Program, environment and user of a container of the image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Process {
@@ -147,7 +147,6 @@ struct RootFs {
     diff_ids: Vec<String>,
 }
 
-/// An entry of docker's `manifest.json`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
@@ -158,7 +157,7 @@ struct Saved {
 }
 
 impl Image {
-    /// Opens the image of an archive or directory; with a tag if there are several.
+    /// Opens an image of an archive or directory. `tag` selects it if there are several.
     pub(super) fn open(path: &Path, tag: Option<&str>) -> Result<Self, ConfigError> {
         let store = Store::open(path)?;
         if store.has("index.json") {
@@ -210,7 +209,7 @@ impl Image {
         }
         let text = store.document(&chosen.config)?;
         let id = crate::digest::of_bytes(&text);
-        // The file is named after its digest, at one place or another.
+        // The file is named after its digest, in one of two directories.
         let stem = chosen.config.rsplit('/').next().unwrap_or_default();
         if let Ok(named) = Digest::parse(stem.trim_end_matches(".json"))
             && named != id
@@ -255,7 +254,7 @@ impl Image {
     }
 }
 
-/// The one image of an index that is for us and has the tag.
+/// The one image of an index that fits the platform and the tag.
 fn choose(manifests: Vec<Descriptor>, tag: Option<&str>) -> Result<Descriptor, ConfigError> {
     let name = |one: &Descriptor| {
         let names = NAMES.iter().filter_map(|key| one.annotations.get(*key));
@@ -277,7 +276,7 @@ fn choose(manifests: Vec<Descriptor>, tag: Option<&str>) -> Result<Descriptor, C
         .into_iter()
         .filter(|one| is_ours(one) && has_tag(one))
         .collect();
-    // One image under several names is one image.
+    // An image with several names counts once.
     fitting.dedup_by(|a, b| a.digest == b.digest);
     match (fitting.pop(), fitting.is_empty()) {
         (Some(one), true) => Ok(one),
@@ -289,7 +288,7 @@ fn choose(manifests: Vec<Descriptor>, tag: Option<&str>) -> Result<Descriptor, C
     }
 }
 
-/// Whether a name is the one asked for, or has it as its tag.
+/// Whether `name` is `tag`, or ends with it as its tag.
 fn is_named(name: &str, tag: &str) -> bool {
     name == tag || name.rsplit(':').next() == Some(tag)
 }

@@ -1,5 +1,5 @@
-//! The directory an image was written to, used as a root: paths are found as the guest will find
-//! them, and what is written stays inside whatever links the image holds.
+//! The directory of an image, used as its root. Paths are resolved as the guest resolves them.
+//! Writes stay inside the directory, whatever links the image holds.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -9,10 +9,9 @@ use std::path::{Component, Path, PathBuf};
 use crate::error::{BuildError, IoContext};
 use crate::paths;
 
-/// Links followed on the way to one path.
+/// Most links that are followed for one path.
 const MAX_LINKS: u32 = 40;
 
-/// A user of the image, with its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) uid: u32,
@@ -21,13 +20,12 @@ pub(super) struct Account {
     pub(super) home: String,
 }
 
-/// The image's root directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Root<'a>(pub(super) &'a Path);
 
 impl Root<'_> {
-    /// Where a path of the image is on the host: every link on the way is followed inside the
-    /// image, the last part is not.
+    /// Path on the host of a path in the image. Links are followed inside the image, except in the
+    /// last part.
     pub(super) fn place(&self, path: &str) -> Result<PathBuf, BuildError> {
         let mut place = self.0.to_owned();
         let mut todo = reversed(Path::new(path));
@@ -59,7 +57,7 @@ impl Root<'_> {
         Ok(place)
     }
 
-    /// Makes a directory with those above it, unless it is there.
+    /// Creates a directory and its parents, unless it exists.
     pub(super) fn directory(&self, path: &str, mode: u32) -> Result<(), BuildError> {
         let mut above = String::new();
         for part in path.split('/').filter(|part| !part.is_empty()) {
@@ -75,7 +73,7 @@ impl Root<'_> {
                     fs::set_permissions(&place, Permissions::from_mode(mode))
                         .at("change the mode of", &place)?;
                 }
-                // A link to a directory is one, too.
+                // A link to a directory counts as a directory.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error).at("create", &place),
             }
@@ -83,7 +81,7 @@ impl Root<'_> {
         Ok(())
     }
 
-    /// Writes a file of root's in the place of whatever is there.
+    /// Writes a file of root's. Replaces what is at the path.
     pub(super) fn put(&self, path: &str, content: &[u8], mode: u32) -> Result<PathBuf, BuildError> {
         if let Some((parent, _)) = path.trim_start_matches('/').rsplit_once('/') {
             self.directory(parent, 0o755)?;
@@ -99,7 +97,7 @@ impl Root<'_> {
         Ok(place)
     }
 
-    /// A short text of the image; none if there is no such file.
+    /// A short text of the image. `None` if there is no such file.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         const MOST: u64 = 4 << 20;
         let mut path = path.to_owned();
@@ -124,7 +122,7 @@ impl Root<'_> {
         None
     }
 
-    /// Whether something is at a path, links followed.
+    /// Whether something is at a path. Links are followed.
     pub(super) fn is_program(&self, path: &str) -> bool {
         let mut at = path.to_owned();
         for _ in 0..MAX_LINKS {
@@ -143,8 +141,7 @@ impl Root<'_> {
         false
     }
 
-    /// The user that an image's configuration names: a name or a number, perhaps with a group after
-    /// a colon.
+    /// The user of an image's configuration: a name or number, perhaps with a group after a colon.
     pub(super) fn account(&self, asked: &str) -> Result<Account, BuildError> {
         let (user, group) = match asked.split_once(':') {
             Some((user, group)) => (user, Some(group)),
@@ -242,7 +239,7 @@ mod tests {
         let at = Root(&root);
         assert_eq!(at.place("lib/x").unwrap(), root.join("usr/lib/x"));
         assert_eq!(at.place("up/y").unwrap(), root.join("y"));
-        // The absolute link means a place in the image, which is made there.
+        // The absolute link names a place in the image, which is created.
         let written = at
             .directory("etc", 0o755)
             .and_then(|()| at.put("etc/passwd", b"x", 0o644));

@@ -1,11 +1,11 @@
-//! What holds for any archive: the bodies of property tests and of the fuzzer's targets.
+//! Properties of any archive, as bodies of property tests and of fuzz targets.
 
 use std::io::{Cursor, Read as _};
 
 use super::tar::{Archive, Header, Kind, Stream};
 use super::tree::{Body, Tree};
 
-/// Names that paths and links are made of: few, so that they meet.
+/// Names in paths and links. They are few, so that paths collide.
 const NAMES: [&str; 12] = [
     "a",
     "b",
@@ -20,14 +20,14 @@ const NAMES: [&str; 12] = [
     ".wh.",
     ".wh..",
 ];
-/// Most paths in a tree before no more is taken from one input.
+/// Paths in a tree after which the rest of the input is ignored.
 const MAX_PATHS: usize = 512;
 
-/// Reads `data` as an archive to its end. It never gives more than there is, whatever lengths it
-/// tells of.
+/// Reads `data` as an archive to its end.
 ///
 /// # Panics
-/// When it does.
+///
+/// If an entry has more content than `data`.
 pub fn container_archive(data: &[u8]) {
     let mut archive = Archive::new(Stream(Cursor::new(data)));
     let mut given = 0;
@@ -42,11 +42,11 @@ pub fn container_archive(data: &[u8]) {
     assert!(given <= data.len(), "{given} bytes from {}", data.len());
 }
 
-/// Makes layers of `data`, two bytes and more for each entry, and lays them over each other.
-/// Whatever they say, the tree is sound as far as they were taken.
+/// Builds layers from `data`, with two or more bytes per entry, and lays them over each other.
 ///
 /// # Panics
-/// When it is not.
+///
+/// If an invariant of the tree does not hold.
 pub fn container_layers(data: &[u8]) {
     let mut tree = Tree::default();
     let mut bytes = data.iter().copied();
@@ -72,7 +72,7 @@ pub fn container_layers(data: &[u8]) {
             bytes: u64::from(what),
             link: path(&mut bytes),
         };
-        // What is refused ends the build; the tree up to there must be sound all the same.
+        // A refused entry ends the build. The tree so far must still be valid.
         let refused = tree.take(&header).is_err();
         check(&tree);
         if refused || tree.iter().count() > MAX_PATHS {
@@ -81,7 +81,7 @@ pub fn container_layers(data: &[u8]) {
     }
 }
 
-/// Up to three names; a first slash makes it absolute.
+/// Up to three names. The path may be absolute.
 fn path(bytes: &mut impl Iterator<Item = u8>) -> String {
     let mut path = String::new();
     let (length, first) = match bytes.next() {
@@ -100,7 +100,7 @@ fn path(bytes: &mut impl Iterator<Item = u8>) -> String {
     path
 }
 
-/// The tree's invariants.
+/// Checks the tree's invariants.
 fn check(tree: &Tree) {
     for (path, _, node) in tree.iter() {
         if path.is_empty() {

@@ -1,8 +1,8 @@
-//! What a container image gets to become a guest: a kernel, and under `/neonvm` an init and tools
-//! that need nothing of the image.
+//! Additions that turn a container image into a guest: a kernel, and below `/neonvm` an init and
+//! tools that do not use the image.
 //!
-//! The tools are Debian's, with the libraries they need and their own loader, so that an image of
-//! any distribution will do.
+//! The tools are Debian's, with their libraries and their own loader, so that an image of any
+//! distribution works.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,16 +24,12 @@ use crate::runtime;
 use crate::sandbox;
 use crate::store::{Guard, Layer, LayerManifest, Store};
 
-/// The kit's recipe.
 const RECIPE: &str = include_str!("../../recipes/container.toml");
-/// The layer's kind in the cache.
 const KIND: &str = "kit";
-/// File name of the packed tree.
 pub(super) const TREE: &str = "kit.tar.zst";
-/// MiB a kit needs while it is made.
+/// Space in MiB that a build of the kit needs.
 const WORK_MIB: u64 = 768;
-/// Programs taken from packages, by their place there; they are called by their names in
-/// `/neonvm/bin`.
+/// Programs from packages, by path. `/neonvm/bin` has them by name.
 const PROGRAMS: &[&str] = &[
     "usr/bin/flock",
     "usr/bin/setpriv",
@@ -45,10 +41,10 @@ const PROGRAMS: &[&str] = &[
     "usr/sbin/sshd",
     "usr/sbin/tune2fs",
 ];
-/// The loader of the tools, by its own place: the usual one is a link that is right only where the
-/// tree is the root.
+/// Real path of the tools' loader. The usual path is a link that is valid only if the tree is the
+/// root.
 const LOADER: &str = "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
-/// The code that makes this layer: another version of it makes another layer.
+/// Sources of the code that makes this layer. A change of them makes another layer.
 const BUILDER: &[&str] = &[
     include_str!("kit.rs"),
     include_str!("../debian.rs"),
@@ -59,12 +55,11 @@ const BUILDER: &[&str] = &[
     include_str!("../../guest/initrd-init.sh"),
 ];
 
-/// What the last step must know about a kit.
+/// Facts about a kit that the last step needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kit {
-    /// Debian's code name.
+    /// Code name of the Debian release.
     pub(super) suite: String,
-    /// The kernel's version.
     pub(super) kernel_version: String,
     /// SHA-256 of the uncompressed tree.
     pub(super) tree_sha256: Digest,
@@ -75,12 +70,13 @@ pub(super) struct Kit {
 /// The recipe of the kit.
 ///
 /// # Errors
-/// None, as long as the tests of this module pass.
+///
+/// None. A test parses the recipe.
 pub(super) fn recipe() -> Result<Recipe, BuildError> {
     Ok(Recipe::parse("the kit of container images", RECIPE)?)
 }
 
-/// The kit from the cache, else made from packages.
+/// The kit from the cache, else built from packages.
 pub(super) fn kit(
     store: &Store,
     guard: &Guard,
@@ -179,8 +175,8 @@ fn make(
     Ok(LayerManifest { files, facts })
 }
 
-/// Runs a program by the kit's own loader. sshd starts itself again for each connection by the name
-/// it was called by.
+/// Script that runs a program with the kit's loader. sshd starts itself for each connection by the
+/// name it was called by.
 fn wrapper(program: &str) -> String {
     let name = program.rsplit('/').next().unwrap_or(program);
     let (root, libraries) = ("/neonvm/root", runtime::LIBRARIES);
@@ -190,7 +186,7 @@ fn wrapper(program: &str) -> String {
     )
 }
 
-/// Kernel modules that are loaded after boot, with their order.
+/// Copies the kernel modules that are loaded after boot, and their order.
 fn modules(full: &Path, root: Root<'_>) -> Result<(), BuildError> {
     let from = full.join(kernel::MODULES);
     for entry in fs::read_dir(&from).at("list", &from)? {

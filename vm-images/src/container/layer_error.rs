@@ -25,11 +25,11 @@ pub enum LayerError {
     Digest {
         /// Name of the layer's file inside the image.
         name: String,
-        /// The file, or the tar in it.
+        /// Hashed part: the file, or the tar in it.
         what: &'static str,
-        /// What it is.
+        /// Computed SHA-256.
         found: Digest,
-        /// What it should be.
+        /// SHA-256 in the image's documents.
         wanted: Digest,
     },
     /// A path in the layer does not fit the tree of the layers below it.
@@ -40,9 +40,9 @@ pub enum LayerError {
         "the image unpacks to {bytes} bytes, its disk has {disk_mib} MiB: give it a larger one (--disk-size)"
     )]
     Large {
-        /// Content of all files.
+        /// Bytes of all files.
         bytes: u64,
-        /// The disk asked for.
+        /// Size of the root disk in MiB.
         disk_mib: u32,
     },
 }

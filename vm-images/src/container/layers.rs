@@ -1,4 +1,4 @@
-//! Reads layers: once to learn what the image holds, once more to write what is left of them.
+//! Reads layers twice: first to compute the tree of the image, then to write it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -18,13 +18,13 @@ use super::tree::{Body, Tree};
 use crate::error::{BuildError, IoContext};
 use crate::progress::{Amount, Reporter, Step};
 
-/// Bytes read from the archive at a time.
+/// Bytes per read of the archive.
 const CHUNK: usize = 1 << 18;
-/// What a compressed layer begins with.
+/// First bytes of a compressed layer.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// What the image holds. Every layer's digests are right, and nothing has been written.
+/// Computes the tree of the image and checks the digest of every layer. Writes nothing.
 pub(super) fn survey(
     image: &Image,
     disk_mib: u32,
@@ -40,7 +40,7 @@ pub(super) fn survey(
             &format!("layer {} of {}", number + 1, image.layers.len()),
         );
         read(&image.store, layer, reporter, |header, _| {
-            // One file larger than the disk is refused before its content is gone through.
+            // A file larger than the disk is refused before its content is read.
             fits(header.bytes, disk_mib)?;
             let taken = tree.take(header);
             taken.map_err(|error| LayerError::Tree(layer.name.clone(), error))
@@ -57,7 +57,7 @@ fn fits(bytes: u64, disk_mib: u32) -> Result<(), LayerError> {
     Ok(())
 }
 
-/// Writes the tree below `root`, an empty directory.
+/// Writes the tree below `root`, which must be empty.
 pub(super) fn write(
     image: &Image,
     tree: &Tree,
@@ -122,7 +122,7 @@ pub(super) fn write(
     settle(tree, root)
 }
 
-/// Owners first: a change of owner takes special bits away.
+/// Sets owners before modes, because a change of owner clears special bits.
 fn settle(tree: &Tree, root: &Path) -> Result<(), BuildError> {
     for (path, _, node) in tree.iter() {
         let path = root.join(path);
@@ -135,7 +135,7 @@ fn settle(tree: &Tree, root: &Path) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Goes through the entries of a layer, then compares digests.
+/// Reads all entries of a layer, then compares its digests.
 fn read(
     store: &Store,
     layer: &LayerRef,

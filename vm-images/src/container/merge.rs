@@ -1,18 +1,17 @@
-//! The lines of a Dockerfile by which a specification changes the image: `USER`, `WORKDIR`, `ENV`,
-//! `RUN` and `COPY`.
+//! Parses the Dockerfile lines of a specification: `USER`, `WORKDIR`, `ENV`, `RUN` and `COPY`.
 //!
-//! `RUN` has no network, so that a build does not depend on what the network holds that day. `COPY`
-//! takes the specification's files only.
+//! `RUN` has no network, so that a build does not depend on remote content. `COPY` copies only
+//! files of the specification.
 
 use std::collections::BTreeMap;
 
-/// Why the lines cannot be carried out.
+/// Why a line is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("merge, line {line}: {problem}")]
 pub struct MergeError {
-    /// Line of the text, the first is 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong, and what can be done.
+    /// The problem and its fix.
     pub problem: String,
 }
 
@@ -22,17 +21,16 @@ pub(super) struct Instruction {
     pub(super) what: What,
 }
 
-/// What an instruction does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum What {
-    /// Who runs what follows.
+    /// User of the following `RUN` lines.
     User(String),
     Workdir(String),
-    /// With which variables.
+    /// Variables of the following `RUN` lines.
     Env(BTreeMap<String, String>),
     /// A program and its arguments.
     Run(Vec<String>),
-    /// Files into the image.
+    /// Copies files into the image.
     Copy {
         from: Vec<String>,
         to: String,
@@ -41,7 +39,7 @@ pub(super) enum What {
     },
 }
 
-/// Reads the lines; `files` are what may be copied.
+/// Parses the lines. `files` are the files that may be copied.
 pub(super) fn parse(
     text: &str,
     files: &BTreeMap<String, Vec<u8>>,
@@ -61,7 +59,7 @@ pub(super) fn parse(
             let Some((_, next)) = lines.next() else {
                 break;
             };
-            // A comment or an empty line between the parts does not end them.
+            // Comments and empty lines inside a continued line are skipped.
             if next.trim().is_empty() || next.trim_start().starts_with('#') {
                 whole.push('\\');
                 continue;
@@ -157,7 +155,7 @@ fn copy(rest: &str, files: &BTreeMap<String, Vec<u8>>) -> Result<What, String> {
     })
 }
 
-/// `NAME=value OTHER="two words"`, or the old `NAME the rest`.
+/// Parses `NAME=value OTHER="two words"`, or the older form `NAME the rest`.
 fn env(rest: &str) -> Result<BTreeMap<String, String>, String> {
     let name = rest.split(char::is_whitespace).next().unwrap_or_default();
     if !name.contains('=') {
@@ -176,7 +174,7 @@ fn env(rest: &str) -> Result<BTreeMap<String, String>, String> {
     Ok(variables)
 }
 
-/// Words with quotes and backslashes taken away.
+/// Splits a text into words, as a shell does. Quotes and backslashes are removed.
 fn words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

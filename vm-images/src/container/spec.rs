@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use protocol::image::Digest;
 use serde::Deserialize;
 
-/// Longest specification read.
+/// Longest accepted specification in bytes.
 const MAX_SPEC: u64 = 1 << 20;
-/// Longest file that a specification brings in from beside it.
+/// Longest accepted file beside a specification, in bytes.
 const MAX_FILE: u64 = 256 << 20;
-/// When init runs a command: busybox's words for it, less those that make no sense beside others.
+/// Actions of busybox's init that a specification may use.
 const ACTIONS: [&str; 4] = ["sysinit", "wait", "once", "respawn"];
 
 /// Why a specification cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    /// The file, or one that it names.
+    /// The specification or a file that it names cannot be read. Holds its path.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] std::io::Error),
     /// A file is longer than the reader allows.
@@ -30,48 +30,48 @@ pub enum SpecError {
         /// Most bytes allowed: 1 MiB for a specification, 256 MiB for a file that it names.
         limit: u64,
     },
-    /// Not YAML, or unknown members.
+    /// The specification is not YAML, or has unknown members.
     #[error("{path} is not an image specification: {detail}")]
     Syntax {
         /// Path of the specification.
         path: PathBuf,
-        /// The parser's words, with line and column.
+        /// Message of the parser, with line and column.
         detail: String,
     },
-    /// Rules that its members break; all of them.
+    /// Members of the specification are invalid.
     #[error("{path} has {} problem(s): {}", .problems.len(), .problems.join("; "))]
     Invalid {
         /// Path of the specification.
         path: PathBuf,
-        /// What is wrong where.
+        /// All problems, each with its member.
         problems: Vec<String>,
     },
 }
 
-/// A specification whose files have been read.
+/// A specification, with the content of its files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageSpec {
-    /// What init runs beside the image's own program.
+    /// Commands that init runs beside the image's own program.
     pub commands: Vec<Command>,
-    /// Shell, run again and again at shutdown until the image's program has ended.
+    /// Shell script. It is repeated at shutdown until the image's program has ended.
     pub shutdown_hook: Option<String>,
-    /// Lines of a Dockerfile that change the root file system.
+    /// Dockerfile lines that change the root file system.
     pub merge: String,
     /// Files that those lines may copy, by name.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// SHA-256 of the text.
+    /// SHA-256 of the text. `None` for an empty specification.
     pub sha256: Option<Digest>,
 }
 
-/// A command of init.
+/// A command that init runs.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Command {
     /// Name of the command, at most 64 characters. It occurs once in a specification.
     pub name: String,
-    /// Who runs it.
+    /// User that runs it.
     pub user: String,
-    /// When: `sysinit`, `wait`, `once` or `respawn`.
+    /// Time at which init runs it: `sysinit`, `wait`, `once` or `respawn`.
     pub sysv_init_action: String,
     /// Text of the shell script that init runs.
     pub shell: String,
@@ -103,19 +103,21 @@ struct RawFile {
 }
 
 impl ImageSpec {
-    /// Reads a specification and the files beside it that it names.
+    /// Reads a specification and the files that it names, which lie beside it.
     ///
     /// # Errors
-    /// [`SpecError`], with every rule that is broken.
+    ///
+    /// [`SpecError`], with every broken rule.
     pub fn load(path: &Path) -> Result<Self, SpecError> {
         let text = read(path, MAX_SPEC)?;
         let text = String::from_utf8_lossy(&text);
         Self::parse(path, &text)
     }
 
-    /// The same from its text; files are beside `path`.
+    /// Parses a specification. Its files lie beside `path`.
     ///
     /// # Errors
+    ///
     /// [`SpecError`].
     pub fn parse(path: &Path, text: &str) -> Result<Self, SpecError> {
         let raw: Raw = serde_saphyr::from_str(text).map_err(|error| SpecError::Syntax {

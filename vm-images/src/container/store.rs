@@ -1,5 +1,4 @@
-//! Where the documents and layers of an image lie: a directory, or one tar archive that is read in
-//! place.
+//! Files of a container image: a directory, or one tar archive that is read in place.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,12 +10,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::tar::{Archive, Kind, TarError};
 
-/// Longest document (index, manifest, configuration) read.
+/// Longest accepted document in bytes: index, manifest or configuration.
 const MAX_DOCUMENT: u64 = 4 << 20;
-/// Most entries of the outer archive: a few for each layer.
+/// Most entries of the outer archive. An image needs a few for each layer.
 const MAX_ENTRIES: usize = 100_000;
-/// Names followed from one to another in an archive, where old versions of docker linked equal
-/// layers.
+/// Most links from name to name. Old versions of docker linked equal layers.
 const MAX_LINKS: u32 = 8;
 
 /// Why an image cannot be opened.
@@ -25,19 +23,19 @@ pub enum StoreError {
     /// The image's directory, archive or a file in it cannot be read. Holds its path.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
-    /// An archive that is none.
+    /// The file is not a tar archive. Holds its path.
     #[error("{0} is not an archive of an image")]
     Archive(PathBuf, #[source] TarError),
-    /// A compressed one.
+    /// The archive is compressed. Holds its path.
     #[error("{0} is compressed as a whole: unpack it first (gzip -d, zstd -d)")]
     Compressed(PathBuf),
-    /// More entries than any image has.
+    /// The archive has too many entries. Holds its path.
     #[error("{0} has more than {MAX_ENTRIES} entries: it is not an archive of an image")]
     Many(PathBuf),
-    /// It has no such part.
+    /// The image lacks a file. Holds its name.
     #[error("the image has no {0:?}: it is incomplete")]
     Missing(String),
-    /// A document too long.
+    /// A document is too long.
     #[error("{name:?} of the image has {bytes} bytes, the limit is {MAX_DOCUMENT}")]
     Long {
         /// Name of the document inside the image.
@@ -45,37 +43,36 @@ pub enum StoreError {
         /// Length of the document, above the limit of 4 MiB.
         bytes: u64,
     },
-    /// Content that is not what its name says.
+    /// The digest of a file differs from its name.
     #[error("{name:?} of the image is damaged: its SHA-256 is {found}")]
     Digest {
         /// Name inside the image, which contains the expected digest.
         name: String,
-        /// What was found.
+        /// Computed SHA-256.
         found: Digest,
     },
-    /// A name that leads elsewhere.
+    /// A name leads out of the image. Holds the name.
     #[error("{0:?} is not a name inside an image")]
     Name(String),
 }
 
-/// An image's files.
 #[derive(Debug)]
 pub(super) enum Store {
-    /// One for each.
+    /// A directory with one file per entry.
     Directory(PathBuf),
-    /// In one archive.
+    /// One tar archive.
     Archive {
         path: PathBuf,
         entries: BTreeMap<String, EntryData>,
     },
 }
 
-/// Where an entry of an archive is.
+/// Content of an archive's entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EntryData {
-    /// Offset and length.
+    /// Offset and length in bytes.
     At(u64, u64),
-    /// Under another name.
+    /// The content of another entry, by name.
     Same(String),
 }
 
@@ -100,12 +97,11 @@ impl Store {
         })
     }
 
-    /// Whether there is a file of that name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.reader(name).is_ok()
     }
 
-    /// Opens a file; also returns its length.
+    /// Opens a file, and returns its length in bytes.
     pub(super) fn reader(&self, name: &str) -> Result<(Box<dyn Read>, u64), StoreError> {
         let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
         if !name.split('/').all(is_plain) {
@@ -148,7 +144,7 @@ impl Store {
         Ok(content)
     }
 
-    /// The document of a digest.
+    /// Reads the document with this digest.
     pub(super) fn blob(&self, digest: &Digest) -> Result<Vec<u8>, StoreError> {
         let name = blob_name(digest);
         let content = self.document(&name)?;
@@ -161,7 +157,7 @@ impl Store {
     }
 }
 
-/// Where an image layout keeps a blob.
+/// Path of a blob in an OCI layout.
 pub(super) fn blob_name(digest: &Digest) -> String {
     format!("blobs/sha256/{digest}")
 }
@@ -178,7 +174,7 @@ fn find(entries: &BTreeMap<String, EntryData>, name: &str) -> Result<(u64, u64),
     Err(StoreError::Missing(name.to_owned()))
 }
 
-/// Lists an archive.
+/// Reads the names and places of an archive's entries.
 fn entries(file: File, path: &Path) -> Result<BTreeMap<String, EntryData>, StoreError> {
     let bad = |error| StoreError::Archive(path.to_owned(), error);
     let mut archive = Archive::new(BufReader::new(file));
@@ -199,7 +195,7 @@ fn entries(file: File, path: &Path) -> Result<BTreeMap<String, EntryData>, Store
     Ok(entries)
 }
 
-/// The name that a relative link in a directory of the archive stands for.
+/// Resolves a relative link in the archive, from the directory of `name`.
 fn beside(name: &str, link: &str) -> String {
     let mut parts: Vec<&str> = name.split('/').collect();
     parts.pop();
@@ -213,7 +209,7 @@ fn beside(name: &str, link: &str) -> String {
     parts.join("/")
 }
 
-/// Hashes what is read through it.
+/// A reader that hashes what it reads.
 pub(super) struct Hashed<R> {
     inner: R,
     hash: Sha256,
@@ -229,7 +225,7 @@ impl<R: Read> Hashed<R> {
         }
     }
 
-    /// Reads what is left, and returns digest and length of all.
+    /// Reads the rest, and returns digest and length of everything.
     pub(super) fn finish(mut self) -> io::Result<(Digest, u64)> {
         io::copy(&mut self, &mut io::sink())?;
         Ok((Digest::from_bytes(self.hash.finalize().into()), self.bytes))

@@ -1,15 +1,14 @@
-//! Reads the tar archives that container images are made of: POSIX ustar with pax and GNU
-//! extensions, as a stream.
+//! Reads tar archives of container images as a stream: POSIX ustar with pax and GNU extensions.
 //!
-//! Nothing here trusts a length: an extension record is bounded, content is never held, and what is
-//! not understood (a sparse file, a number that is none) is an error that names the place.
+//! No length is trusted. An extension record is bounded, and content is not kept in memory. Unknown
+//! things, such as a sparse file, give an error that names the place.
 
 use std::io::{self, BufReader, Read, Seek};
 
 const BLOCK: usize = 512;
 /// [`BLOCK`] as a length of content.
 const BLOCK_BYTES: u64 = 512;
-/// Longest extension record read: paths end at 4096 bytes, and a file has a few attributes.
+/// Longest extension record in bytes. Paths have at most 4096 bytes, and a file has few attributes.
 const MAX_EXTENSION: u64 = 1 << 20;
 
 /// Why an archive cannot be read.
@@ -17,63 +16,60 @@ const MAX_EXTENSION: u64 = 1 << 20;
 pub enum TarError {
     #[error("it cannot be read")]
     Read(#[from] io::Error),
-    /// It ends in the middle.
+    /// The archive ends inside an entry. Holds the offset in bytes.
     #[error("it ends in the middle of an entry, at byte {0}")]
     Short(u64),
-    /// No header where one must be.
+    /// A header is invalid. Holds the offset in bytes.
     #[error("there is no tar header at byte {0}")]
     Header(u64),
     #[error("a number in the header at byte {0} is not one")]
     Number(u64),
     #[error("a name in the header at byte {0} is not UTF-8")]
     Name(u64),
-    /// An extension record.
+    /// An extension record is invalid or too long.
     #[error(
         "the extension of {bytes} bytes at byte {at} is not one, or longer than {MAX_EXTENSION}"
     )]
     Extension { at: u64, bytes: u64 },
-    /// Something no container image needs.
+    /// The archive has a sparse file, which no container image needs.
     #[error("the entry {path:?} is of a kind that is not supported (a sparse file)")]
     Sparse { path: String },
 }
 
-/// What an entry is.
+/// Type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A file with content.
     File,
-    /// Another name of a file that came before.
+    /// Another name of an earlier file.
     HardLink,
-    /// A symbolic link.
     Symlink,
     Directory,
-    /// A named pipe.
     Fifo,
     Device,
 }
 
-/// The header of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Where, as the archive says it.
+    /// Path as the archive spells it.
     pub(super) path: String,
     pub(super) kind: Kind,
-    /// Permissions, twelve bits.
+    /// Permission bits, twelve of them.
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
-    /// Bytes of content.
+    /// Length of the content.
     pub(super) bytes: u64,
-    /// What a link points to.
+    /// Target of a link.
     pub(super) link: String,
 }
 
-/// A stream whose parts can be passed over.
+/// A stream that can skip bytes.
 pub(super) trait Source: Read + Sized {
-    /// Passes over so many bytes, or as many as there are.
+    /// Skips `bytes`, or all bytes that are left.
     ///
     /// # Errors
-    /// Of the stream.
+    ///
+    /// Errors of the stream.
     fn pass(&mut self, bytes: u64) -> io::Result<()> {
         io::copy(&mut self.by_ref().take(bytes), &mut io::sink()).map(drop)
     }
@@ -88,7 +84,7 @@ impl<R: Read + Seek> Source for BufReader<R> {
     }
 }
 
-/// A stream that has to be read to be passed over.
+/// A stream that skips bytes by reading them.
 #[derive(Debug)]
 pub(super) struct Stream<R>(pub(super) R);
 
@@ -100,19 +96,19 @@ impl<R: Read> Read for Stream<R> {
 
 impl<R: Read> Source for Stream<R> {}
 
-/// Reads an archive entry by entry. As a [`Read`] it is the content of the present entry.
+/// Reads an archive entry by entry. As a [`Read`] it yields the content of the current entry.
 #[derive(Debug)]
 pub(super) struct Archive<S> {
     source: S,
-    /// Bytes taken from the source.
+    /// Bytes read from the source.
     at: u64,
-    /// Content of the present entry not yet read.
+    /// Unread bytes of the current entry.
     left: u64,
-    /// What follows it up to the next header.
+    /// Bytes of padding before the next header.
     pad: u64,
 }
 
-/// What extension records say about the entry that follows them.
+/// Values of the extension records before an entry.
 #[derive(Debug, Default)]
 struct Extended {
     path: Option<String>,
@@ -124,7 +120,7 @@ struct Extended {
 }
 
 impl<S: Source> Archive<S> {
-    /// Begins at the present place of the source.
+    /// An archive that begins at the current position of the source.
     pub(super) fn new(source: S) -> Self {
         let (at, left, pad) = (0, 0, 0);
         Self {
@@ -135,21 +131,21 @@ impl<S: Source> Archive<S> {
         }
     }
 
-    /// Bytes from the beginning to the content of the present entry, while none of it has been
-    /// read.
+    /// Offset of the content of the current entry in bytes. Valid until the content is read.
     #[must_use]
     pub(super) fn position(&self) -> u64 {
         self.at
     }
 
-    /// The source, for whoever wants what comes after the archive.
+    /// The source, positioned after the archive.
     pub(super) fn into_source(self) -> S {
         self.source
     }
 
-    /// The next entry; `None` at the end.
+    /// Reads the next header. `None` at the end of the archive.
     ///
     /// # Errors
+    ///
     /// [`TarError`].
     pub(super) fn entry(&mut self) -> Result<Option<Header>, TarError> {
         let mut extended = Extended::default();
@@ -170,7 +166,7 @@ impl<S: Source> Archive<S> {
                     .ok_or(TarError::Extension { at, bytes })?,
                 b'L' => extended.path = Some(gnu_name(&self.extension(at)?, at)?),
                 b'K' => extended.link = Some(gnu_name(&self.extension(at)?, at)?),
-                // Said of all entries: comments of whoever made it.
+                // Global records hold comments only.
                 b'g' => drop(self.extension(at)?),
                 kind => {
                     let header = header(&block, kind, bytes, extended, at)?;
@@ -186,7 +182,7 @@ impl<S: Source> Archive<S> {
         self.pad = bytes.next_multiple_of(BLOCK_BYTES) - bytes;
     }
 
-    /// The next header; `None` where the archive ends, with its two empty blocks or without.
+    /// Reads the next header block. `None` at the end, with or without the two empty blocks.
     fn block(&mut self) -> Result<Option<[u8; BLOCK]>, TarError> {
         let mut block = [0; BLOCK];
         let mut filled = 0;
@@ -217,7 +213,7 @@ impl<S: Source> Archive<S> {
         }
     }
 
-    /// The content of an extension record.
+    /// Reads the content of an extension record.
     fn extension(&mut self, at: u64) -> Result<Vec<u8>, TarError> {
         let bytes = self.left;
         if bytes > MAX_EXTENSION {
@@ -248,7 +244,7 @@ impl<S: Source> Read for Archive<S> {
 }
 
 impl Extended {
-    /// Takes `length key=value\n` records; `None` if they are none.
+    /// Parses `length key=value\n` records. `None` if they are malformed.
     fn pax(&mut self, mut records: &[u8]) -> Option<()> {
         while !records.is_empty() {
             let space = records.iter().position(|byte| *byte == b' ')?;
@@ -265,7 +261,7 @@ impl Extended {
                 b"uid" => self.uid = Some(text()?.parse().ok()?),
                 b"gid" => self.gid = Some(text()?.parse().ok()?),
                 key if key.starts_with(b"GNU.sparse") => self.is_sparse = true,
-                // Times are set by the build, and attributes are not carried over.
+                // The build sets times, and ignores attributes.
                 _ => {}
             }
         }
@@ -308,7 +304,7 @@ fn header(
         b'3' | b'4' => Kind::Device,
         b'5' => Kind::Directory,
         b'6' => Kind::Fifo,
-        // Before there was a kind for them, a slash at the end said that it is a directory.
+        // Old archives mark a directory by a slash at the end.
         0 if path.ends_with('/') => Kind::Directory,
         _ => Kind::File,
     };
@@ -329,10 +325,10 @@ fn header(
     })
 }
 
-/// The path of the header itself, of which POSIX keeps the beginning elsewhere.
+/// The path in the header, with the prefix of POSIX.
 fn own_path(block: &[u8; BLOCK], at: u64) -> Result<String, TarError> {
     let name = text(&block[..100], at)?;
-    // GNU's own format has other things in that place.
+    // GNU's format stores other things in the place of the prefix.
     if &block[257..263] != b"ustar\0" || block[345] == 0 {
         return Ok(name);
     }
@@ -343,7 +339,7 @@ fn text(field: &[u8], at: u64) -> Result<String, TarError> {
     gnu_name(field, at)
 }
 
-/// Octal digits between blanks and zero bytes, or, with the first bit set, a number of base 256.
+/// Octal digits between blanks and zero bytes. If the first bit is set, a base-256 number.
 fn number(field: &[u8]) -> Option<u64> {
     if field.first()? & 0x80 != 0 {
         let mut number = u64::from(field[0] & 0x7f);

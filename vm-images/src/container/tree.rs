@@ -1,10 +1,10 @@
-//! What is in an image once all its layers lie over each other: computed from the headers alone,
-//! before anything is written.
+//! The tree of an image with all its layers, computed from their headers before anything is
+//! written.
 //!
-//! A layer adds and replaces paths; a file `.wh.NAME` in it takes NAME of the layers below away,
-//! `.wh..wh..opq` everything its directory held below. A path is found through symbolic links as a
-//! kernel would with the image as its root, so in what comes out the parent of every path is a
-//! directory, and writing it out below some place cannot lead out of there.
+//! A layer adds and replaces paths. A file `.wh.NAME` removes NAME of the layers below, and
+//! `.wh..wh..opq` the whole content of its directory. Paths are resolved through symbolic links as
+//! the kernel does, with the image as the root. The parent of every path is therefore a directory,
+//! and writing the tree below a directory cannot lead out of it.
 //!
 //! Invariants (`whatever_the_layers_say_the_tree_is_sound`): every parent is a directory; no path
 //! has an empty part, `.` or `..`; no whiteout is left; every hard link leads to something that is
@@ -14,36 +14,36 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::tar::{Header, Kind};
 
-/// Begins the name of a whiteout.
+/// Prefix of the name of a whiteout.
 const WHITEOUT: &str = ".wh.";
-/// Names the whiteout of a directory's whole content.
+/// Name of the whiteout that hides a directory's whole content.
 const OPAQUE: &str = ".wh..wh..opq";
-/// Links followed on the way to one path, as many as a kernel would.
+/// Most links that are followed for one path, as in the kernel.
 const MAX_LINKS: u32 = 40;
-/// Longest path and longest target of a link, bytes.
+/// Longest path and longest link target in bytes.
 const MAX_PATH: usize = 4095;
 const MAX_NAME: usize = 255;
 /// Most paths in an image.
 const MAX_NODES: usize = 2_000_000;
 
-/// Why layers make no tree.
+/// Why layers cannot be laid over each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
     #[error("the path {0:?} leads out of the image, or is none")]
     Path(String),
     #[error("the link at {0:?} points to nothing, or its target is longer than {MAX_PATH} bytes")]
     Link(String),
-    /// Links in a circle.
+    /// Too many links lead to a path. Holds the path.
     #[error("more than {MAX_LINKS} symbolic links lead to {0:?}")]
     Circle(String),
-    /// A path below something that is no directory.
+    /// A parent in a path is not a directory. Holds the path.
     #[error("{0:?} lies below something that is no directory")]
     NoDirectory(String),
-    /// A hard link to nothing.
+    /// A hard link names a path that does not exist.
     #[error("the hard link {path:?} is to {target:?}, which is no file of the image")]
     HardLink {
         path: String,
-        /// What it names.
+        /// Target of the hard link.
         target: String,
     },
     #[error("the root of the image is replaced by something that is no directory")]
@@ -52,40 +52,37 @@ pub enum TreeError {
     Many,
 }
 
-/// What is at a path.
+/// A node of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
-    /// What it is.
     pub(super) body: Body,
 }
 
-/// The kinds of things in a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Body {
     Directory,
-    /// A file: which layer has its content, as which of the layer's entries, and how many bytes.
+    /// A regular file, and where its content is.
     File {
-        /// Number of the layer, the lowest is 0.
+        /// Index of the layer, from 0 for the lowest.
         layer: usize,
-        /// Number of the entry.
+        /// Index of the entry in that layer.
         entry: usize,
         bytes: u64,
     },
-    /// A symbolic link.
+    /// A symbolic link with its target.
     Symlink(String),
-    /// A named pipe.
     Fifo,
 }
 
-/// A tree. Paths have no slash at either end; the root's is empty.
+/// The tree of an image. Paths have no slash at either end. The path of the root is empty.
 #[derive(Debug, Clone)]
 pub(super) struct Tree {
     paths: BTreeMap<String, usize>,
     nodes: Vec<Node>,
-    /// What the present layer has put in or gone through.
+    /// Paths that the current layer has added or passed through.
     fresh: BTreeSet<String>,
     layer: usize,
     entries: usize,
@@ -114,17 +111,17 @@ fn directory() -> Node {
 }
 
 impl Tree {
-    /// Begins the next layer.
     pub(super) fn next_layer(&mut self) {
         self.layer += 1;
         self.entries = 0;
         self.fresh.clear();
     }
 
-    /// Takes the next entry of the present layer.
+    /// Adds the next entry of the current layer.
     ///
     /// # Errors
-    /// [`TreeError`]; the tree is of no use then.
+    ///
+    /// [`TreeError`]. The tree is unusable then.
     pub(super) fn take(&mut self, header: &Header) -> Result<(), TreeError> {
         let entry = self.entries;
         self.entries += 1;
@@ -138,7 +135,7 @@ impl Tree {
             return Ok(());
         }
         if let Some(hidden) = name.strip_prefix(WHITEOUT) {
-            // The marks that some builders leave for themselves begin with it twice.
+            // Some builders write private marks that begin with the prefix twice.
             if hidden.is_empty() || hidden == "." || hidden == ".." || hidden.starts_with(WHITEOUT)
             {
                 return Ok(());
@@ -148,7 +145,7 @@ impl Tree {
         }
         let path = join(&parent, name);
         let node = match header.kind {
-            // A guest has its own.
+            // Device nodes are skipped. The guest creates its own.
             Kind::Device => return Ok(()),
             Kind::HardLink => return self.link(path, &header.link),
             Kind::Directory => Body::Directory,
@@ -171,7 +168,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Finds a directory through symbolic links, making what is missing; returns its own path.
+    /// Resolves a directory through symbolic links and creates missing ones. Returns its resolved
+    /// path.
     fn walk(&mut self, parts: &[&str], asked: &str) -> Result<String, TreeError> {
         let mut place = String::new();
         let mut todo: Vec<String> = parts.iter().rev().map(|part| (*part).to_owned()).collect();
@@ -179,7 +177,7 @@ impl Tree {
         while let Some(part) = todo.pop() {
             match part.as_str() {
                 "" | "." => continue,
-                // Above the root is the root.
+                // The parent of the root is the root.
                 ".." => {
                     place.truncate(place.rfind('/').unwrap_or(0));
                     continue;
@@ -201,7 +199,7 @@ impl Tree {
                 }
                 Some(_) => return Err(TreeError::NoDirectory(cut(asked))),
                 None => {
-                    // Names of whiteouts are theirs alone: nothing can lie below one.
+                    // No path may lie below the name of a whiteout.
                     let is_mark = part.starts_with(WHITEOUT);
                     if is_mark || path.len() > MAX_PATH || part.len() > MAX_NAME {
                         return Err(TreeError::Path(cut(asked)));
@@ -257,7 +255,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes away what layers below this one have at a path and under it.
+    /// Removes what lower layers have at a path and below it.
     fn hide(&mut self, path: &str, itself: bool) {
         let lower: Vec<String> = self
             .below(path)
@@ -272,7 +270,7 @@ impl Tree {
         }
     }
 
-    /// Whether this layer has put in something there or below.
+    /// Whether the current layer added something at the path or below it.
     fn is_fresh(&self, path: &str) -> bool {
         let inside = format!("{path}/");
         let mut next = self.fresh.range(inside.clone()..);
@@ -302,13 +300,13 @@ impl Tree {
         }
     }
 
-    /// Every path with what is there, parents before what they hold.
+    /// Every path with its node, parents before children.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, usize, &Node)> {
         let paths = self.paths.iter();
         paths.map(|(path, node)| (path.as_str(), *node, &self.nodes[*node]))
     }
 
-    /// What is at a path, without following links.
+    /// The node at a path. Links are not followed.
     #[must_use]
     pub(super) fn get(&self, path: &str) -> Option<&Node> {
         self.paths.get(path).map(|node| &self.nodes[*node])
@@ -343,7 +341,7 @@ fn join(parent: &str, name: &str) -> String {
     }
 }
 
-/// The parts of a path of an archive, which may begin with `/` or `./` and never leads upwards.
+/// Splits a path of an archive. It may begin with `/` or `./` and must not lead upwards.
 fn parts(path: &str) -> Result<Vec<&str>, TreeError> {
     let parts: Vec<&str> = path
         .split('/')
@@ -363,7 +361,7 @@ fn target(path: &str, link: &str) -> Result<String, TreeError> {
     Ok(link.to_owned())
 }
 
-/// As much of a path as a message needs.
+/// Shortens a path for a message.
 fn cut(path: &str) -> String {
     path.chars().take(200).collect()
 }

@@ -110,9 +110,8 @@ fn guest_scripts_are_sound_shell() {
     }
 }
 
-/// Runs the script of the database's password in a guest whose secret holds `secret`; returns the
-/// standard input of psql, the password that it finds in its environment, and all words of its
-/// command line.
+/// Runs the password script in a guest whose secret holds `secret`. Returns psql's standard input,
+/// the password in its environment, and its arguments.
 fn set_password(secret: &str) -> (String, String, String) {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
@@ -130,7 +129,7 @@ fn set_password(secret: &str) -> (String, String, String) {
                 "cat > {root}/sql; printf %s \"$PASSWORD\" > {root}/password; echo \"$*\" > {root}/words"
             ),
         ),
-        // The script sleeps when it has done its work, and is to end then.
+        // The script sleeps when it is done. This ends it.
         ("sleep", "kill $PPID".to_owned()),
     ] {
         let path = at("bin").join(tool);
@@ -204,8 +203,8 @@ fn memory_is_made_movable_before_the_driver_is_loaded() {
     assert!(modules.contains(&"virtio_mem".to_owned()) && modules.contains(&"button".to_owned()));
 }
 
-/// Runs the script of the log's port in a guest with these ports, of which the second is the log's;
-/// returns what it put there.
+/// Runs the log port's script in a guest with these ports, of which the second is the log's.
+/// Returns its output.
 fn log_port(names: &[&str], container: bool) -> (String, Option<PathBuf>, u32) {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();

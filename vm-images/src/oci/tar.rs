@@ -1,5 +1,5 @@
-//! As much of the tar format as layers need: POSIX ustar headers, and a pax header where a path or
-//! a size does not fit one.
+//! Writes tar archives for layers: POSIX ustar headers, with a pax header for a long path or a
+//! large size.
 
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use super::open;
 
 const BLOCK: usize = 512;
-/// Longest name and longest target of a link in a header.
+/// Longest name and longest link target in a header, bytes.
 const NAME: usize = 100;
-/// First size that a header's eleven octal digits do not hold.
+/// First size that does not fit into the eleven octal digits of a header.
 const LARGE: u64 = 1 << 33;
 
-/// What is at a path.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) mode: u32,
@@ -21,7 +20,7 @@ pub(super) struct Entry {
 
 #[derive(Debug, Clone)]
 pub(super) enum Body {
-    /// A file of so many bytes.
+    /// A file on this machine, and its length in bytes.
     File(PathBuf, u64),
     Text(String),
     Link(String),
@@ -44,7 +43,7 @@ impl Entry {
         Self { mode: 0o644, body }
     }
 
-    /// The file it comes from, for messages.
+    /// Path of its source, for messages.
     pub(super) fn source(&self) -> &Path {
         match &self.body {
             Body::File(path, _) => path,
@@ -74,7 +73,7 @@ pub(super) fn append(out: &mut impl Write, path: &str, entry: &Entry) -> io::Res
     }
 }
 
-/// Appends a file of so many bytes, which `write` gives.
+/// Appends a file of `bytes` bytes, which `write` writes.
 pub(super) fn append_stream<W: Write>(
     out: &mut W,
     path: &str,
@@ -86,7 +85,7 @@ pub(super) fn append_stream<W: Write>(
     pad(out, bytes)
 }
 
-/// The end: two empty blocks.
+/// Writes the end of the archive: two empty blocks.
 pub(super) fn finish(out: &mut impl Write) -> io::Result<()> {
     out.write_all(&[0; 2 * BLOCK])
 }

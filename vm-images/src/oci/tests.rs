@@ -49,7 +49,7 @@ fn image(dir: &Path) -> OciImage {
     }
 }
 
-/// What the system's own tar makes of an archive.
+/// Unpacks an archive with the system's tar.
 fn unpack(archive: &Path, into: &Path) {
     fs::create_dir_all(into).expect("a directory");
     let status = Command::new("tar")
@@ -76,8 +76,8 @@ fn blob(layout: &Path, descriptor: &Value) -> PathBuf {
     path
 }
 
-/// Requirement: N46. N46: what is written is an OCI layout whose digests hold and whose layers unpack to what went
-/// in.
+/// Requirement: N46. The archive is an OCI layout with correct digests, and its layers unpack to
+/// their parts.
 #[test]
 fn an_archive_is_a_layout_and_its_layers_unpack() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -114,7 +114,7 @@ fn an_archive_is_a_layout_and_its_layers_unpack() {
     assert_eq!((mode("tmp"), mode("bin/run")), (0o1777, 0o755));
 }
 
-/// Requirement: N46. N46: same input, same bytes, whatever the clock says.
+/// Requirement: N46. Equal inputs give equal bytes, at any time.
 #[test]
 fn the_same_parts_make_the_same_archive() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -19,10 +19,10 @@ use sha2::{Digest as _, Sha256};
 use crate::error::{BuildError, IoContext};
 use crate::tool::EPOCH;
 
-/// "bellows1" in ASCII.
+/// ASCII for "bellows1".
 const SYSTEM_IDENTIFIER: u64 = 0x6265_6c6c_6f77_7331;
 
-/// Control file formats whose fields are where this code looks: PostgreSQL 13 to 16, 17 and 18.
+/// Control file formats with the same layout of these fields: PostgreSQL 13 to 16, 17 and 18.
 const CONTROL_VERSIONS: [u32; 3] = [1300, 1700, 1800];
 
 const IDENTIFIER_AT: usize = 0;
@@ -31,19 +31,19 @@ const TIME_AT: usize = 24;
 const CHECKPOINT_TIME_AT: usize = 104;
 const NONCE_BYTES: usize = 32;
 
-/// Length of the log's first page header, which ends with the identifier, segment and block size.
+/// Length of the first page header of the log. Identifier, segment size and block size end it.
 const PAGE_HEADER: usize = 40;
 const PAGE_IDENTIFIER_AT: usize = 24;
-/// Length of a record's header and where its checksum lies in it.
+/// Length of a record's header, and offset of its checksum.
 const RECORD_HEADER: usize = 24;
 const RECORD_CRC_AT: usize = 20;
-/// The checkpoint's time inside the record: after the header, two bytes of framing and 64 of other
-/// fields.
+/// Offset of the checkpoint's time in the record: after the header, two bytes of framing and 64 of
+/// other fields.
 const RECORD_TIME_AT: usize = RECORD_HEADER + 2 + 64;
-/// A checkpoint record: header, framing, 88 bytes of checkpoint.
+/// Length of a checkpoint record: header, framing and 88 bytes of checkpoint.
 const RECORD_BYTES: usize = RECORD_HEADER + 2 + 88;
 
-/// Settles the cluster in `data`.
+/// Overwrites identity, nonce and times of the cluster in `data`.
 pub(crate) fn settle(data: &Path) -> Result<(), BuildError> {
     let control = data.join("global/pg_control");
     let mut bytes = fs::read(&control).at("read", &control)?;
@@ -69,7 +69,7 @@ fn wrong(path: &Path, expected: &'static str, problem: String) -> BuildError {
     }
 }
 
-/// The name of a segment is 24 hexadecimal digits.
+/// A segment's name has 24 hexadecimal digits.
 fn only_segment(dir: &Path) -> Result<PathBuf, BuildError> {
     let mut segments = Vec::new();
     for entry in fs::read_dir(dir).at("list", dir)? {
@@ -104,7 +104,7 @@ fn settle_control(bytes: &mut [u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the checksum of all bytes before it stands; it comes last, right after the nonce.
+/// Offset of the checksum, which covers all bytes before it. It follows the nonce.
 fn checksum_place(bytes: &[u8]) -> Option<usize> {
     let first = CHECKPOINT_TIME_AT + 8 + NONCE_BYTES;
     let last = bytes.len().min(1024).checked_sub(4)?;
@@ -130,7 +130,7 @@ fn settle_log(start: &mut [u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Over the data, then over the header up to the checksum.
+/// Checksum over the data, then over the header up to the checksum.
 fn record_checksum(record: &[u8]) -> u32 {
     let data = crc32c::crc32c(&record[RECORD_HEADER..RECORD_BYTES]);
     crc32c::crc32c_append(data, &record[..RECORD_CRC_AT])

@@ -1,5 +1,4 @@
-//! Reads a TOML table field by field and collects every problem on the way, unknown fields
-//! included.
+//! Reads a TOML table field by field. It collects every problem, including unknown fields.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +6,8 @@ use toml::{Table, Value};
 
 use super::problem::Problem;
 
-/// A table being read. Each `take_*` removes a field; what is left at [`Fields::finish`] is
-/// unknown.
+/// A table that is being read. Each method removes its field. [`Fields::finish`] reports the rest
+/// as unknown.
 pub(super) struct Fields {
     path: String,
     table: Table,
@@ -24,7 +23,7 @@ impl Fields {
         }
     }
 
-    /// The full path of a field of this table.
+    /// Full path of a field of this table.
     pub(super) fn at(&self, key: &str) -> String {
         if self.path.is_empty() {
             key.to_owned()
@@ -60,7 +59,7 @@ impl Fields {
         }
     }
 
-    /// A text that must be there; empty when it is not (the problem is recorded).
+    /// A required text. Empty if it is missing, which is recorded as a problem.
     pub(super) fn needed_text(&mut self, key: &'static str, problems: &mut Vec<Problem>) -> String {
         let present = self.table.contains_key(key);
         let text = self.text(key, problems);
@@ -89,7 +88,7 @@ impl Fields {
         }
     }
 
-    /// An integer within `range`; `default` when absent or wrong.
+    /// An integer in `range`. `default` if it is missing or invalid.
     pub(super) fn number(
         &mut self,
         key: &'static str,
@@ -148,7 +147,7 @@ impl Fields {
         texts
     }
 
-    /// A table of `name = value`, the values kept as texts.
+    /// A table of `name = value`, with the values as texts.
     pub(super) fn settings(
         &mut self,
         key: &'static str,
@@ -188,7 +187,7 @@ impl Fields {
         }
     }
 
-    /// A list of tables (`[[key]]`), each named by its place in the list.
+    /// A list of tables (`[[key]]`). Each is named by its position.
     pub(super) fn tables(&mut self, key: &'static str, problems: &mut Vec<Problem>) -> Vec<Self> {
         let Some(value) = self.take(key) else {
             return Vec::new();
@@ -210,7 +209,7 @@ impl Fields {
         tables
     }
 
-    /// Records what nobody asked for.
+    /// Records the fields that were not read.
     pub(super) fn finish(self, problems: &mut Vec<Problem>) {
         for key in self.table.keys() {
             let mut known = self.known.clone();

@@ -1,4 +1,4 @@
-//! From a TOML table to a checked [`Recipe`].
+//! Converts a TOML table into a checked [`Recipe`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use super::{
     RecipeContent, RoleRecipe, RuntimeRecipe, ServiceRecipe, SuiteRecipe, UserRecipe,
 };
 
-/// The format of the recipes read here.
+/// Supported version of the format.
 const FORMAT: u32 = 1;
 
-/// Most bytes of a kernel command line x86 takes.
+/// Longest kernel command line on x86, in bytes.
 const CMDLINE_BYTES: usize = 2047;
 
 type Problems = Vec<Problem>;
@@ -429,7 +429,7 @@ fn unique<'a>(p: &mut Problems, at: &str, names: impl Iterator<Item = &'a str>) 
 }
 
 fn check(p: &mut Problems, at: &str, text: &str, holds: impl Fn(&str) -> bool, rule: &str) {
-    // An absent text has its own problem already.
+    // A missing text is a problem of its own.
     if !text.is_empty() && !holds(text) {
         p.push(Problem {
             at: at.to_owned(),
@@ -439,7 +439,7 @@ fn check(p: &mut Problems, at: &str, text: &str, holds: impl Fn(&str) -> bool, r
     }
 }
 
-/// The first major version of PostgreSQL whose settings can be granted.
+/// First major version of PostgreSQL with grants on settings.
 const ROLES_SINCE: u32 = 15;
 
 const SETTING: &str = "must be a server setting: a-z, 0-9, '_', '.'";
@@ -474,7 +474,7 @@ fn is_absolute_path(text: &str) -> bool {
     !text.contains(' ') && text.strip_prefix('/').is_some_and(is_relative_path)
 }
 
-/// `word/word:tag`, lower case, so that it is a safe path of the cache.
+/// Whether the text is `word/word:tag` in lower case, which makes a safe path in the cache.
 pub(crate) fn is_image_name(text: &str) -> bool {
     let (path, tag) = text
         .split_once(':')

@@ -1,15 +1,15 @@
-//! One mistake in a recipe.
+//! A problem of a recipe.
 
 use std::fmt;
 
-/// One thing wrong with a recipe.
+/// One broken rule of a recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Path of the field in the recipe, for example `guest.hostname`.
     pub at: String,
-    /// What is wrong with it.
+    /// Description of the problem.
     pub problem: String,
-    /// The rule, and so the fix.
+    /// The broken rule, which names the fix.
     pub rule: String,
 }
 

@@ -197,7 +197,7 @@ fn the_host_release_wins_else_the_last() {
     assert_eq!(pick(None).name, "trixie");
 }
 
-/// passt of Debian 12 connects a guest to the host's loopback addresses.
+/// Debian 12's passt lets a guest reach the host's loopback addresses.
 #[test]
 fn qemu_image_takes_its_programs_from_debian_13_on_every_host() {
     let qemu = Recipe::load("bellows/qemu").unwrap();
@@ -207,8 +207,8 @@ fn qemu_image_takes_its_programs_from_debian_13_on_every_host() {
 }
 
 proptest::proptest! {
-    /// Requirement: N46. A recipe somebody damaged is refused with words, never with a panic, and a refusal names a
-    /// problem.
+    /// Requirement: N46. A damaged recipe is refused with a message that names a problem. It never
+    /// panics.
     #[test]
     fn damaged_recipe_is_refused_with_a_message(
         number in 0..BUILTIN.len(),
@@ -227,7 +227,7 @@ proptest::proptest! {
         }
     }
 
-    /// Requirement: N46. Whatever is an image's name is a path inside the cache.
+    /// Requirement: N46. Every valid name of an image is a path inside the cache.
     #[test]
     fn an_image_name_is_a_safe_path(name in "[a-z0-9./:_-]{1,24}") {
         if is_image_name(&name) {

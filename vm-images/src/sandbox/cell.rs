@@ -13,7 +13,7 @@ use super::owners::{self, FIRST_ID, IDS};
 use crate::error::{BuildError, IoContext};
 use crate::search_path::SEARCH_PATH;
 
-/// Numbers of a user in the image.
+/// IDs of a user in the image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) uid: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Identity {
     pub(crate) groups: Vec<u32>,
 }
 
-/// What root of an image may do to the image. Nothing of it counts outside of the user namespace.
+/// Capabilities of the image's root. They count only inside the user namespace.
 const CAPABILITIES: [&str; 11] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -37,12 +37,12 @@ const CAPABILITIES: [&str; 11] = [
     "CAP_SYS_CHROOT",
 ];
 
-/// Where the tree is while bubblewrap looks for it, in a mount namespace of its own. The tree's own
-/// path may lead through directories that are closed to the users of images.
+/// Mount point of the tree, in its own mount namespace, from which bubblewrap takes it. The tree's
+/// path may lead through directories that the users of images cannot enter.
 pub(super) const TREE: &str = "/mnt";
 
-/// Closes what the caller left open, opens user namespace and filter as 3 and 4, puts the tree in
-/// its place, and goes on as the rest of its arguments.
+/// Closes inherited files, opens user namespace and filter as files 3 and 4, mounts the tree at
+/// [`TREE`], and executes its remaining arguments.
 const PREPARE: &str = r#"
 for file in /proc/self/fd/*; do
     number=${file##*/}
@@ -52,12 +52,12 @@ exec 3<"$1" 4<"$2" && mount --bind "$3" /mnt || exit
 shift 3
 exec "$@""#;
 
-/// bubblewrap's options that every program gets.
+/// Options of bubblewrap for every program.
 const ISOLATION: &[&str] = &[
     "bwrap",
     "--userns",
     "3",
-    // It reads from this file and closes it. Without this the program would inherit the user
+    // bubblewrap reads from this file and closes it. Otherwise the program would inherit the user
     // namespace as an open file.
     "--block-fd",
     "3",
@@ -68,7 +68,7 @@ const ISOLATION: &[&str] = &[
     "--unshare-net",
     "--unshare-uts",
     "--unshare-cgroup-try",
-    // The program is the first of its pid namespace: bubblewrap returns when all others have ended.
+    // The program is the first of its pid namespace. bubblewrap returns when all others have ended.
     "--as-pid-1",
     "--die-with-parent",
     "--new-session",
@@ -79,7 +79,7 @@ const ISOLATION: &[&str] = &[
     "ALL",
 ];
 
-/// The command before a confined program, and what must live as long as it.
+/// The command line in front of a confined program, and the files and processes that it refers to.
 pub(crate) struct Cell {
     command: Vec<OsString>,
     _namespace: Namespace,
@@ -119,7 +119,7 @@ impl Cell {
         })
     }
 
-    /// The command, with the variables of the confined program.
+    /// The command line, with the variables of the confined program.
     pub(crate) fn command<'a>(
         &self,
         variables: impl Iterator<Item = (&'a str, OsString)>,
@@ -133,7 +133,7 @@ impl Cell {
     }
 }
 
-/// Words that make a process the user who is `who` in the image, without rights of root.
+/// Command line that makes a process the image's user `who`, without rights of root.
 fn become_user(who: &Identity) -> [String; 7] {
     let number = |id: u32| (FIRST_ID.saturating_add(id)).to_string();
     let groups: Vec<String> = who.groups.iter().map(|id| number(*id)).collect();
@@ -147,20 +147,19 @@ fn become_user(who: &Identity) -> [String; 7] {
         format!("--reuid={}", number(who.uid)),
         format!("--regid={}", number(who.gid)),
         groups,
-        // bubblewrap sets it, too; here it holds for bubblewrap itself.
+        // bubblewrap sets it, too. Here it covers bubblewrap itself.
         "--no-new-privs".to_owned(),
         "--".to_owned(),
     ]
 }
 
-/// A user namespace with the numbers of images, kept by a process that waits for the end of its
-/// input.
+/// A user namespace with the IDs of images. A process holds it until its input ends.
 struct Namespace {
     keeper: Child,
 }
 
 impl Namespace {
-    /// The user `who` owns it, and so bubblewrap may enter it as that user.
+    /// The user `who` owns the namespace, so bubblewrap may enter it as that user.
     fn new(who: &Identity) -> Result<Self, BuildError> {
         let most = [who.uid, who.gid]
             .into_iter()
@@ -193,11 +192,11 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// The keeper says a line from inside the namespace.
+    /// Waits for a line that the process writes from inside the namespace.
     fn wait_until_made(&mut self) -> Result<(), BuildError> {
         let mut line = String::new();
         if let Some(stdout) = &mut self.keeper.stdout {
-            // An unreadable line is an empty one.
+            // An unreadable line counts as empty.
             let _ = BufReader::new(stdout).read_line(&mut line);
         }
         if !line.is_empty() {
@@ -205,7 +204,7 @@ impl Namespace {
         }
         let mut why = String::new();
         if let Some(stderr) = &mut self.keeper.stderr {
-            // What cannot be read is not quoted.
+            // An unreadable error is not quoted.
             let _ = stderr.read_to_string(&mut why);
         }
         Err(BuildError::Unconfined {
@@ -230,7 +229,7 @@ impl Drop for Namespace {
                 .take()
                 .map(|mut input| input.write_all(b"\n")),
         );
-        // It is a child of ours that ends with its input: there is nothing to do about an error.
+        // The child ends with its input. An error has no remedy.
         let _ = self.keeper.wait();
     }
 }

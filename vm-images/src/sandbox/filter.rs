@@ -1,8 +1,8 @@
 //! System calls that programs of an image may make.
 //!
-//! A list of what is allowed: those known when this was written, less those by which programs reach
-//! for the kernel instead of files and processes. All others are answered `ENOSYS`, so that a C
-//! library tries an older one, and the second numbering of x86-64 (x32) is refused with them.
+//! The list allows the calls known today, without those that reach the kernel instead of files and
+//! processes. All others return `ENOSYS`, so that a C library tries an older call. The second
+//! numbering of x86-64 (x32) is refused as well.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -16,12 +16,12 @@ use tempfile::NamedTempFile;
 
 use crate::error::{BuildError, IoContext};
 
-/// Numbers known: up to `rseq`, and from `pidfd_send_signal` up to `set_mempolicy_home_node`.
+/// Known numbers: up to `rseq`, and from `pidfd_send_signal` to `set_mempolicy_home_node`.
 const KNOWN: [std::ops::RangeInclusive<i64>; 2] =
     [0..=libc::SYS_rseq, libc::SYS_pidfd_send_signal..=450];
 
-/// What no build needs: mounts, namespaces, other processes' memory, the kernel's own tables, and
-/// doors that were opened by bugs in the past.
+/// Calls that no build needs: mounts, namespaces, memory of other processes, kernel tables, and
+/// frequent targets of exploits.
 const DENIED: &[i64] = &[
     libc::SYS__sysctl,
     libc::SYS_acct,
@@ -80,7 +80,7 @@ const DENIED: &[i64] = &[
     libc::SYS_vhangup,
 ];
 
-/// `clone` with any of these makes a namespace.
+/// Flags of `clone` that create a namespace.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWNET
@@ -89,7 +89,8 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS;
 
-/// Families of sockets. A network namespace does not hold others, such as that of virtual machines.
+/// Allowed families of sockets. A network namespace does not confine others, such as that of
+/// virtual machines.
 const FAMILIES: [libc::c_int; 4] = [
     libc::AF_UNIX,
     libc::AF_INET,
@@ -97,7 +98,7 @@ const FAMILIES: [libc::c_int; 4] = [
     libc::AF_NETLINK,
 ];
 
-/// The filter in a file that root alone may read, in the form that bubblewrap takes.
+/// Writes the filter for bubblewrap to a file that only root can read.
 pub(super) fn file() -> Result<NamedTempFile, BuildError> {
     let dir = std::env::temp_dir();
     let mut file = NamedTempFile::new().at("create a file in", &dir)?;

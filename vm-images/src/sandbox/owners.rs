@@ -1,7 +1,6 @@
-//! Owners of a tree: the image's numbers, or those that the image's programs have on this machine.
+//! Owners of a tree: user IDs of the image, or the IDs that its programs have on this machine.
 //!
-//! No program of the image runs while owners change, so no path changes under the walk. Links are
-//! never followed.
+//! No program of the image runs while owners change, so paths are stable. Links are never followed.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,26 +11,26 @@ use rustix::io::Errno;
 
 use crate::error::{BuildError, IoContext};
 
-/// First number on the machine of the users of images. The numbers of VMs end below it
-/// (`docs/walls.md`), and so do those of `/etc/subuid` and systemd.
+/// First ID on the machine of the users of images. The IDs of VMs end below it (`docs/walls.md`),
+/// and so do those of `/etc/subuid` and systemd.
 pub(super) const FIRST_ID: u32 = 0x7100_0000;
 /// User IDs that an image may use.
 pub(super) const IDS: u32 = 0x0100_0000;
-/// The attribute that holds a file's capabilities.
+/// Extended attribute with a file's capabilities.
 const CAPABILITY: &str = "security.capability";
-/// Its length with and without the number of a namespace's root, and the words that say which it is
+/// Length of the attribute and its version, with and without the ID of a namespace's root
 /// (linux/capability.h).
 const PLAIN_BYTES: usize = 20;
 const ROOTED_BYTES: usize = 24;
 const PLAIN: u8 = 2;
 const ROOTED: u8 = 3;
 
-/// From the image's numbers to the machine's.
+/// Changes the owners from the image's IDs to the machine's.
 pub(super) fn move_in(root: &Path) -> Result<(), BuildError> {
     change(root, &|id| (id < IDS).then(|| FIRST_ID + id), &rooted)
 }
 
-/// From the machine's numbers to the image's.
+/// Changes the owners from the machine's IDs to the image's.
 pub(super) fn move_out(root: &Path) -> Result<(), BuildError> {
     let back = |id: u32| id.checked_sub(FIRST_ID).filter(|id| *id < IDS);
     change(root, &back, &plain)
@@ -66,7 +65,7 @@ fn change(
         let (uid, gid) = (changed(meta.uid())?, changed(meta.gid())?);
         let held = if meta.is_file() { held(&path)? } else { None };
         lchown(&path, Some(uid), Some(gid)).at("change the owner of", &path)?;
-        // The kernel takes set-user-ID bits and capabilities from a file whose owner changes.
+        // The kernel clears set-user-ID bits and capabilities when the owner changes.
         if meta.is_file() && meta.mode() & 0o6000 != 0 {
             let mode = fs::Permissions::from_mode(meta.mode() & 0o7777);
             fs::set_permissions(&path, mode).at("change the mode of", &path)?;
@@ -81,7 +80,7 @@ fn change(
     Ok(())
 }
 
-/// A file's capabilities.
+/// Capabilities of a file.
 fn held(path: &Path) -> Result<Option<Vec<u8>>, BuildError> {
     let mut bytes = [0u8; ROOTED_BYTES];
     match rustix::fs::lgetxattr(path, CAPABILITY, &mut bytes) {
@@ -91,7 +90,7 @@ fn held(path: &Path) -> Result<Option<Vec<u8>>, BuildError> {
     }
 }
 
-/// Capabilities that count in the namespace of the image's root.
+/// Converts capabilities to the namespace of the image's root.
 fn rooted(held: &[u8]) -> Vec<u8> {
     let mut bytes = held.to_vec();
     if let (PLAIN_BYTES, Some(version)) = (held.len(), bytes.get_mut(3)) {
@@ -101,7 +100,7 @@ fn rooted(held: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The same without the namespace.
+/// Converts capabilities back to a form without namespace.
 fn plain(held: &[u8]) -> Vec<u8> {
     let mut bytes = held.to_vec();
     if let (ROOTED_BYTES, Some(version)) = (held.len(), bytes.get_mut(3)) {

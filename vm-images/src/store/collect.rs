@@ -1,4 +1,4 @@
-//! Removal of what nobody needs any more.
+//! Removal of unused artefacts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,26 +12,27 @@ use super::lock::Guard;
 use super::{IMAGE_KIND, Store};
 use crate::progress::Reporter;
 
-/// What [`Store::collect`] removed.
+/// Artefacts that [`Store::collect`] removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Digests of the removed artefacts, images and layers alike.
     pub blobs: Vec<Digest>,
-    /// Bytes they took on disk.
+    /// Freed disk space in bytes.
     pub bytes: u64,
 }
 
 impl Store {
-    /// Removes every artefact that no image's name and none of `keep` needs. Waits for a running
+    /// Removes every artefact without an image's name that is not in `keep`. Waits for a running
     /// build.
     ///
-    /// Layers stay while the image they belong to has its name.
+    /// Layers stay while their image has a name.
     ///
-    /// A virtual machine's disk is an overlay over an image's root disk: `keep` must hold the
-    /// digests that machines use.
+    /// The disk of a VM is an overlay over an image's root disk. `keep` must hold the digests that
+    /// VMs use.
     ///
     /// # Errors
-    /// When files cannot be listed or removed.
+    ///
+    /// If files cannot be listed or removed.
     pub fn collect(&self, keep: &BTreeSet<Digest>) -> Result<Collected, StoreError> {
         let guard = self.lock(&mut Reporter::new(&mut |_| {}))?;
         for path in files_below(&self.root.join("layers"))? {
@@ -45,7 +46,7 @@ impl Store {
         self.collect_locked(&guard, |digest, _| keep.contains(digest))
     }
 
-    /// As [`Store::collect`], but touches layers only.
+    /// Removes unused layers, but no images.
     pub(crate) fn collect_layers(&self, guard: &Guard) -> Result<Collected, StoreError> {
         self.collect_locked(guard, |_, dir| dir.join(MANIFEST_FILE).exists())
     }
@@ -58,7 +59,7 @@ impl Store {
         let mut named = BTreeSet::new();
         for place in ["refs", "layers"] {
             for path in files_below(&self.root.join(place))? {
-                // An image's own key only says what it was made from.
+                // An image's own key refers to no artefact.
                 if place == "layers" && path.ends_with(IMAGE_KIND) {
                     continue;
                 }
@@ -78,8 +79,7 @@ impl Store {
                 continue;
             }
             collected.bytes += disk_bytes(&dir);
-            // First out of the way by one rename, so that a kill leaves no half artefact under a
-            // digest.
+            // The rename comes first, so that a kill leaves no partial artefact under a digest.
             let doomed = self.root.join("tmp").join(digest.as_str());
             fs::rename(&dir, &doomed).at("move", &dir)?;
             fs::remove_dir_all(&doomed).at("remove", &doomed)?;

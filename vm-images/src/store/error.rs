@@ -17,21 +17,21 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
-    /// No image has such a name.
+    /// A name of an image is invalid. Holds the name.
     #[error("{0:?} is no image name: lower-case words joined by '/', with an optional ':tag'")]
     Name(String),
-    /// A reference is not a digest.
+    /// A reference does not hold a digest.
     #[error("{} does not hold a digest: delete it and build the image again", path.display())]
     Reference {
         /// Path of the file that should hold a digest.
         path: PathBuf,
     },
-    /// An artefact is not what its name says.
+    /// The content of an artefact differs from its digest.
     #[error("{} is damaged ({problem}): delete this directory and build the image again", dir.display())]
     Damaged {
         /// Directory of the artefact, below `blobs`.
         dir: PathBuf,
-        /// What does not fit.
+        /// The difference that was found.
         problem: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Layers: intermediate results kept so that a change repeats only what it must.
+//! Layers: cached intermediate results, so that a change repeats only the steps that depend on it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{Guard, Store, StoreError, check_lengths, read_digest, read_manifest, to_json};
 
-/// A layer's manifest file.
 const LAYER_FILE: &str = "layer.json";
 
-/// What a layer is.
+/// Files of a layer, and facts about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LayerManifest<T> {
     pub(crate) files: BTreeMap<String, FileRecord>,
-    /// What the next step must know about it.
+    /// Facts that the next step needs.
     pub(crate) facts: T,
 }
 
-/// A layer in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layer<T> {
     pub(crate) digest: Digest,
@@ -29,7 +27,7 @@ pub(crate) struct Layer<T> {
 }
 
 impl Store {
-    /// The layer `kind` of an image, if it was made from inputs with this key and is whole.
+    /// The layer `kind` of an image, if it has this key and is complete.
     pub(crate) fn layer<T: for<'a> Deserialize<'a>>(
         &self,
         image: &str,
@@ -37,11 +35,11 @@ impl Store {
         key: &Digest,
     ) -> Option<Layer<T>> {
         let digest = self.keyed(&self.layer_reference(image, kind), key)?;
-        // A damaged layer is made again: nothing but time is lost.
+        // A damaged layer is rebuilt.
         self.load_layer(&digest).ok()
     }
 
-    /// Where the image's layer of this kind lies, whatever it was made from.
+    /// Directory of the image's newest layer of this kind, with any key.
     pub(crate) fn former_layer_dir(&self, image: &str, kind: &str) -> Option<PathBuf> {
         let digest = read_digest(&self.layer_reference(image, kind))
             .ok()
@@ -68,7 +66,7 @@ impl Store {
         })
     }
 
-    /// Moves a finished layer into place; it replaces the image's former layer of this kind.
+    /// Moves a finished layer into place. It replaces the image's earlier layer of this kind.
     pub(crate) fn publish_layer<T: Serialize + for<'a> Deserialize<'a>>(
         &self,
         guard: &Guard,

@@ -1,4 +1,4 @@
-//! One builder at a time, and a clean place to work in.
+//! The lock on the cache, and temporary directories for builds.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -10,15 +10,14 @@ use super::Store;
 use super::error::{StoreError, StoreIo};
 use crate::progress::{Reporter, Step, TICK};
 
-/// The cache's lock; released when dropped, and by the kernel when the process dies.
+/// The lock on the cache. Dropping the value or the end of the process releases it.
 #[derive(Debug)]
 pub(crate) struct Guard {
     _file: File,
 }
 
 impl Store {
-    /// Takes the cache's lock, reporting while another build holds it, and clears what a killed
-    /// build left.
+    /// Takes the lock, and reports while another build holds it. Removes what a killed build left.
     pub(crate) fn lock(&self, reporter: &mut Reporter<'_>) -> Result<Guard, StoreError> {
         let path = self.root.join("lock");
         let file = File::options()
@@ -45,7 +44,7 @@ impl Store {
         Ok(Guard { _file: file })
     }
 
-    /// A fresh directory to work in; gone with the value.
+    /// Creates a temporary directory. Dropping the value removes it.
     pub(crate) fn work_dir(&self, _guard: &Guard) -> Result<tempfile::TempDir, StoreError> {
         let tmp = self.root.join("tmp");
         tempfile::Builder::new()
@@ -59,7 +58,7 @@ fn wait_for_lock(file: &File, path: &Path, reporter: &mut Reporter<'_>) -> Resul
     reporter.begin(Step::Lock, "");
     let waiter = file.try_clone().at("lock", path)?;
     let (sender, done) = mpsc::sync_channel(1);
-    // `lock` blocks without an end of its own; the reports go on beside it.
+    // `lock` blocks without a timeout. Reports continue meanwhile.
     std::thread::spawn(move || sender.send(waiter.lock()));
     let begun = Instant::now();
     loop {

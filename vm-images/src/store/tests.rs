@@ -112,7 +112,7 @@ fn an_unchanged_image_is_not_built_again() {
         store.current("a", &new).is_none(),
         "a damaged image is made again"
     );
-    // A reference that somebody moved by hand is not trusted either.
+    // A reference that was changed by hand is not trusted.
     fs::write(store.root().join("refs/a"), first.digest.as_str()).unwrap();
     assert!(store.current("a", &new).is_none());
 }
@@ -213,7 +213,7 @@ fn a_truncated_reference_is_an_error_not_an_absent_image() {
         Err(StoreError::Reference { .. })
     ));
     assert!(matches!(store.resolve("../a"), Err(StoreError::Name(_))));
-    // Names may be prefixes of other names: "a" is a directory then.
+    // A name may be a prefix of another. "a" is a directory here.
     fs::remove_file(store.root().join("refs/a")).unwrap();
     publish(&store, "a/b", "content");
     assert!(store.resolve("a").unwrap().is_none());
@@ -271,7 +271,7 @@ fn two_builders_wait_for_each_other_and_say_so() {
             let _guard = store.lock(&mut Reporter::new(&mut sink)).unwrap();
             most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         });
-        // The report proves that it waits; only then is the lock given up.
+        // The report proves that the build waits. Then the lock is released.
         let step = reports.recv_timeout(Duration::from_secs(20)).unwrap();
         assert_eq!(step, Step::Lock);
         assert_eq!(inside.load(Ordering::SeqCst), 0);
@@ -281,7 +281,8 @@ fn two_builders_wait_for_each_other_and_say_so() {
     assert_eq!(most.load(Ordering::SeqCst), 1);
 }
 
-/// Requirement: N46. The child of the next test: takes the lock, begins a build and waits to be killed.
+/// Requirement: N46. Child process of the next test: takes the lock, begins a build and waits to be
+/// killed.
 #[test]
 fn child_begins_a_build() {
     let Ok(dir) = std::env::var("N46_STORE") else {

@@ -1,5 +1,5 @@
-//! Requirement: W10. The author of an image attacks the machine that builds, by `RUN` lines; honest
-//! lines still work.
+//! Requirement: W10. `RUN` lines of an image attack the machine that builds. Honest lines still
+//! work.
 
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use super::*;
 use crate::container::config::Process;
 
-/// Static, so that it runs in a tree of its own. `xtask setup` installs it.
+/// A static program, which runs in a tree without libraries. `xtask setup` installs it.
 const BUSYBOX: &str = "/bin/busybox";
 
 /// A tree with a shell and the usual commands.
@@ -41,7 +41,7 @@ fn tree(dir: &Path) -> Root<'_> {
     root
 }
 
-/// Carries out lines of a specification.
+/// Runs the lines of a specification.
 fn carry_out(root: Root<'_>, lines: &str) -> Result<(), BuildError> {
     let files = BTreeMap::new();
     let mut context = Context::new(root, &Process::default());
@@ -51,7 +51,7 @@ fn carry_out(root: Root<'_>, lines: &str) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Numbers of a block device of this machine.
+/// Major and minor number of a block device of this machine.
 fn block_device() -> Option<(String, String)> {
     let entries = fs::read_dir("/sys/block").unwrap();
     let numbers =
@@ -97,14 +97,14 @@ fn run_line_reaches_no_device_mount_kernel_setting_port_or_open_file_of_the_mach
     assert_eq!(root.text("got").unwrap(), "", "a RUN line got these");
 }
 
-/// Variables of the image are for its programs: the loader of this machine's programs heeds some of
-/// them.
+/// Variables of the image are set for its programs only. The loader of this machine's programs
+/// reads some of them.
 #[test]
 fn variables_of_an_image_reach_no_program_of_the_machine() {
     let dir = tempfile::tempdir().unwrap();
     let inside = dir.path().join("root");
     fs::create_dir(&inside).unwrap();
-    // A cache below root's home is closed to the users of images.
+    // Root's home, which holds the cache, is closed to the users of images.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let root = tree(&inside);
     let trace = dir.path().join("trace");
@@ -159,8 +159,7 @@ fn run_line_changes_owners_modes_and_users_of_the_image() {
     );
 }
 
-/// The builder changes owners after a line, so no program of the image may be there to change paths
-/// under it.
+/// The builder changes owners after a line. No program of the image may then still change paths.
 #[test]
 fn processes_that_a_run_line_leaves_end_with_it() {
     let dir = tempfile::tempdir().unwrap();

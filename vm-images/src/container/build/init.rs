@@ -10,7 +10,7 @@ use crate::recipe::GuestRecipe;
 /// The cgroup of the image's own program.
 pub(super) const PROGRAM_GROUP: &str = "program";
 
-/// Scripts of a guest that is no container image's, and where they go in one.
+/// Replacements in the scripts of other guests, for their use below `/neonvm`.
 const MOVED: &[(&str, &str)] = &[
     ("#!/bin/sh", "#!/neonvm/bin/sh"),
     (" /bin/sh", " /neonvm/bin/sh"),
@@ -25,7 +25,7 @@ const MOVED: &[(&str, &str)] = &[
     ("/sbin/poweroff", "/neonvm/bin/poweroff"),
 ];
 
-/// Scripts of container images only.
+/// Scripts that only guests of container images have, by path.
 const SCRIPTS: &[(&str, &str)] = &[
     (
         "neonvm/bin/set-disk-quota",
@@ -45,7 +45,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Scripts, by their place in the guest.
+/// Scripts by their path in the guest.
 pub(super) fn scripts(guest: &GuestRecipe) -> BTreeMap<String, String> {
     let known = [
         "etc/acpi/PWRF/00000080",
@@ -77,14 +77,14 @@ pub(super) fn scripts(guest: &GuestRecipe) -> BTreeMap<String, String> {
     ours.chain(own).collect()
 }
 
-/// A text of an own guest as it is in a container image's.
+/// Adapts a text of other guests to a container image's guest.
 fn moved(text: &str) -> String {
     MOVED
         .iter()
         .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// Other files, by their place in the guest.
+/// Other files by their path in the guest.
 pub(super) fn texts(guest: &GuestRecipe, spec: &ImageSpec) -> BTreeMap<String, String> {
     let mut texts = BTreeMap::new();
     let mut put = |path: String, text: String| drop(texts.insert(path, text));
@@ -95,7 +95,7 @@ pub(super) fn texts(guest: &GuestRecipe, spec: &ImageSpec) -> BTreeMap<String, S
         format!("{PROGRAM_GROUP}\n{SYSTEM_GROUP}\n"),
     );
     let sshd = moved(include_str!("../../../guest/sshd_config"));
-    // Tools of the guest after those of the image, which may have none.
+    // The image's programs come first in the search path. An image may have none.
     put(
         "neonvm/etc/ssh/sshd_config".to_owned(),
         format!("{sshd}SetEnv PATH={SEARCH_PATH}:/neonvm/bin\n"),
@@ -121,8 +121,7 @@ pub(super) fn texts(guest: &GuestRecipe, spec: &ImageSpec) -> BTreeMap<String, S
     texts
 }
 
-/// What busybox's init does. A line's command is cut at 256 bytes, so commands keep theirs in
-/// files.
+/// The table of busybox's init. A command is cut at 256 bytes, so commands are kept in files.
 pub(super) fn inittab(guest: &GuestRecipe, spec: &ImageSpec) -> String {
     let mut text = String::from(
         "::sysinit:/neonvm/lib/sysinit\n::wait:/neonvm/lib/log-port\n\

@@ -1,4 +1,4 @@
-//! Lines of a specification's merge, carried out in the tree of the image.
+//! Runs the lines of a specification's merge in the tree of the image.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::lchown;
@@ -84,7 +84,8 @@ impl<'a> Context<'a> {
         let step = format!("RUN in line {line} of the specification's merge");
         let mut tool = sandbox
             .tool(&identity, "/bin/sh", step)?
-            // The directory to be in may be one that only the image's user can enter.
+            // The shell changes the directory, because only the image's user may be able to enter
+            // it.
             .args(["-c", "cd \"$0\" && exec \"$@\"", &self.workdir])
             .args(words);
         for (name, value) in &self.env {

@@ -1,4 +1,4 @@
-//! The program that the image runs, as files for `vmstart`.
+//! The program of the image, as files for `vmstart`.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::container::context::{Account, Root};
 use crate::error::BuildError;
 use crate::guest::quote;
 
-/// Where programs of an image are looked for unless it says otherwise.
+/// Search path of an image's programs if the image sets none.
 pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 fn numbers(account: &Account) -> String {
@@ -15,7 +15,7 @@ fn numbers(account: &Account) -> String {
     numbers.join(",")
 }
 
-/// The image's variables.
+/// Environment of the image's program.
 pub(super) fn env(process: &Process) -> BTreeMap<String, String> {
     let mut env = BTreeMap::from([("PATH".to_owned(), SEARCH_PATH.to_owned())]);
     let own = process.env.iter().flatten();
@@ -26,13 +26,13 @@ pub(super) fn env(process: &Process) -> BTreeMap<String, String> {
     env
 }
 
-/// Whether a shell takes it as the name of a variable.
+/// Whether a shell accepts the text as the name of a variable.
 fn is_variable(name: &str) -> bool {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     !name.is_empty() && name.chars().all(is_word) && !name.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Files that tell `vmstart` what the image runs, by name.
+/// Files for `vmstart` with command, environment and user of the image's program, by name.
 pub(super) fn program(
     root: Root<'_>,
     process: &Process,

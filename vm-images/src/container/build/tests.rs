@@ -91,7 +91,7 @@ fn users_are_added_where_they_are_missing() {
         .unwrap();
     users(root, &guest()).unwrap();
     let passwd = root.text("etc/passwd").unwrap();
-    // The image has no bash, and the number 111 is taken.
+    // The image has no bash, and another user has the number 111.
     assert!(
         passwd.starts_with("root:x:0:0:root:/root:/neonvm/bin/sh\n"),
         "{passwd}"

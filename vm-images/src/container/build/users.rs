@@ -1,10 +1,10 @@
-//! Users of the guest: those of the image and those that our services need.
+//! Users of the guest: those of the image and those of our services.
 
 use crate::container::context::Root;
 use crate::error::BuildError;
 use crate::recipe::GuestRecipe;
 
-/// Adds our users where the image has none of that name, and lets root in.
+/// Adds the recipe's users that the image lacks, and allows root to log in.
 pub(super) fn users(root: Root<'_>, guest: &GuestRecipe) -> Result<(), BuildError> {
     let mut passwd = root.text("etc/passwd").unwrap_or_default();
     let mut group = root.text("etc/group").unwrap_or_default();
@@ -40,7 +40,7 @@ pub(super) fn users(root: Root<'_>, guest: &GuestRecipe) -> Result<(), BuildErro
     let passwd: String = lines.collect();
     root.put("etc/passwd", passwd.as_bytes(), 0o644)?;
     root.put("etc/group", group.as_bytes(), 0o644)?;
-    // A password of '!' locks root out of ssh, too; '*' is one that nothing matches.
+    // A password of `!` locks root out of ssh. `*` matches no password and does not lock.
     if let Some(shadow) = root.text("etc/shadow")
         && shadow.lines().any(|line| line.starts_with("root:!"))
     {
@@ -54,7 +54,7 @@ pub(super) fn users(root: Root<'_>, guest: &GuestRecipe) -> Result<(), BuildErro
     Ok(())
 }
 
-/// root's shell is one that is there.
+/// Replaces root's shell if the image lacks it.
 fn with_shell(root: Root<'_>, line: &str) -> String {
     match line.rsplit_once(':') {
         Some((head, shell)) if line.starts_with("root:") && !root.is_program(shell) => {
@@ -64,7 +64,7 @@ fn with_shell(root: Root<'_>, line: &str) -> String {
     }
 }
 
-/// The first number from one on that neither a user nor a group has.
+/// The first number from `from` on that no user and no group has.
 fn free_id(passwd: &str, group: &str, from: u32) -> u32 {
     let is_taken = |id: u32| {
         let mut lines = passwd.lines().chain(group.lines());

@@ -27,7 +27,7 @@ fn pack(dir: &Path, reference: &str) -> std::path::PathBuf {
     archive
 }
 
-/// The same as a directory, for tests that damage it.
+/// Unpacks an archive, for tests that damage it.
 fn unpack(archive: &Path, dir: &Path) -> std::path::PathBuf {
     let layout = dir.join("layout");
     fs::create_dir(&layout).unwrap();
@@ -90,7 +90,7 @@ fn the_image_for_this_machine_is_chosen_and_several_are_asked_about() {
         &json!({"manifests": [with("arm64", "2"), with("amd64", "2")]}),
     );
     assert!(Image::open(&layout, None).is_ok());
-    // An index in an index, as builders for many machines write it.
+    // Builders for several platforms write an index inside an index.
     let inner = index(&layout).to_string();
     let digest = crate::digest::of_bytes(inner.as_bytes());
     fs::write(layout.join("blobs/sha256").join(digest.as_str()), &inner).unwrap();
@@ -153,7 +153,7 @@ fn what_is_missing_or_damaged_is_named() {
         Image::open(&layout, None),
         Err(ConfigError::Format)
     ));
-    // A whole archive that is compressed cannot be read in place.
+    // A compressed archive cannot be read in place.
     let packed = dir.path().join("image.tar.zst");
     fs::write(
         &packed,

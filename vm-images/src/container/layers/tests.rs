@@ -11,7 +11,7 @@ fn text(at: &str, text: &str) -> Part {
     }
 }
 
-/// An image of layers in a directory, so that its blobs can be exchanged.
+/// An image with these layers, in a directory so that tests can replace its blobs.
 fn image(dir: &Path, layers: Vec<Vec<Part>>) -> Image {
     let image = OciImage {
         reference: "x:1".to_owned(),
@@ -37,7 +37,7 @@ fn unpacked(image: &Image, dir: &Path) -> PathBuf {
     root
 }
 
-/// How the bytes of a layer are put into a blob.
+/// Compresses the tar of a layer.
 type Packing = fn(&[u8]) -> Vec<u8>;
 
 /// Requirement: N46
@@ -87,7 +87,7 @@ fn what_is_left_of_the_layers_is_written() {
     );
 }
 
-/// Exchanges a layer's blob for another packing of the same tar; returns the image with it.
+/// Replaces a layer's blob by another compression of its tar, and returns the image.
 fn repacked(dir: &Path, pack: impl Fn(&[u8]) -> Vec<u8>) -> Image {
     let mut image = image(dir, vec![vec![text("/a", "content")]]);
     let layer = &mut image.layers[0];
@@ -182,7 +182,7 @@ fn an_image_larger_than_its_disk_is_refused_before_anything_is_written() {
         vec![vec![text("/a", &content)], vec![text("/a", &content)]],
     );
     let fits = |mib| survey(&image, mib, &mut Reporter::new(&mut |_| {}));
-    // What is replaced does not count.
+    // Replaced files do not count.
     assert_eq!(fits(3).unwrap().bytes(), 3 << 20);
     let error = fits(2).unwrap_err();
     assert!(error.to_string().contains("--disk-size"), "{error}");

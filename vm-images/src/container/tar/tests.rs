@@ -126,7 +126,7 @@ fn what_is_broken_is_named_and_lengths_are_not_trusted() {
     assert!(matches!(read(&octal), Err(TarError::Number(0))));
     let name = block(b"\xff\xfe", b'0', b"00000000000\0", b"");
     assert!(matches!(read(&name), Err(TarError::Name(0))));
-    // 2^62 bytes by a number of base 256: reading ends where the bytes do.
+    // A length of 2^62 bytes. Reading stops where the archive ends.
     let huge = block(b"huge", b'0', b"\x80\0\0\0\x40\0\0\0\0\0\0\0", b"");
     assert!(matches!(read(&huge), Err(TarError::Read(_))));
     let extension = block(b"x", b'x', b"\x80\0\0\0\0\0\0\0\x40\0\0\0", b"");

@@ -16,7 +16,7 @@ fn header(path: &str, kind: Kind, link: &str) -> Header {
     }
 }
 
-/// Lays layers of (path, kind, link) over each other.
+/// Builds a tree of layers of (path, kind, link).
 fn tree(layers: &[&[(&str, Kind, &str)]]) -> Result<Tree, TreeError> {
     let mut tree = Tree::default();
     for (number, layer) in layers.iter().enumerate() {
@@ -76,7 +76,7 @@ fn a_whiteout_leaves_what_its_own_layer_brings() {
         };
         assert_eq!((layer, paths(&all).len()), (1, 3));
     }
-    // A whole directory that is there again in the same layer, whichever comes first.
+    // A directory and its opaque whiteout in one layer, in either order.
     for second in [
         [(".wh.d", F, ""), ("d/new", F, "")],
         [("d/new", F, ""), (".wh.d", F, "")],
@@ -108,7 +108,7 @@ fn paths_go_through_links_and_stay_inside() {
         assert!(all.get(path).is_some(), "{path}: {:?}", paths(&all));
     }
     assert!(matches!(all.get("lib").unwrap().body, Body::Symlink(_)));
-    // A link is replaced by what takes its name.
+    // A new entry replaces a link of the same name.
     let all = tree(&[
         &[("a", S, "b"), ("b/c", F, "")],
         &[("a", D, ""), ("a/d", F, "")],
@@ -162,13 +162,12 @@ fn what_leads_out_or_nowhere_is_refused_by_name() {
     ));
     let circle = tree(&[&[("a", S, "b"), ("b", S, "a"), ("a/c", F, "")]]).unwrap_err();
     assert!(matches!(circle, TreeError::Circle(_)), "{circle}");
-    // Devices are a guest's own.
+    // Device nodes are skipped.
     let all = tree(&[&[("dev/null", Kind::Device, ""), ("p", Fifo, "")]]).unwrap();
     assert_eq!(paths(&all), ["dev", "p"]);
 }
 
-/// What a path holds by looking from the topmost layer down, for layers that have files and
-/// whiteouts only: the layer whose file is seen.
+/// Reference model for layers of files and whiteouts: the layer whose file is visible at a path.
 fn seen(layers: &[BTreeMap<String, bool>], path: &str) -> Option<usize> {
     let mut above: Vec<&str> = path.match_indices('/').map(|(at, _)| &path[..at]).collect();
     above.push(path);
