@@ -1,5 +1,4 @@
-//! The agent's side of the monitor link, by hand: to ask a monitor in a real guest what an agent
-//! would ask.
+//! The agent's side of the monitor link, for requests to a monitor in a real guest.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,7 +16,7 @@ use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
-/// How long one answer may take.
+/// Longest time for one response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection after its handshake.
@@ -28,18 +27,20 @@ pub struct AgentLink {
 }
 
 impl AgentLink {
-    /// Dials a monitor that asks for no token, and agrees on v1.
+    /// Connects to a monitor that requires no token, and negotiates v1.
     ///
     /// # Errors
-    /// When it does not answer with version 1.
+    ///
+    /// If it does not answer with version 1.
     pub async fn dial(address: SocketAddr) -> Result<Self> {
         Self::connect(format!("ws://{address}{PATH}").into_client_request()?).await
     }
 
-    /// The same with the token of the VM's monitor, from the run directory of its runner.
+    /// Connects with the token of the VM's monitor, from the run directory of its runner.
     ///
     /// # Errors
-    /// When there is no token, or the monitor does not answer with version 1.
+    ///
+    /// If there is no token, or the monitor does not answer with version 1.
     pub async fn dial_with_token(address: SocketAddr, rundir: &Path) -> Result<Self> {
         let token = std::fs::read_to_string(rundir.join("monitor.token"))?;
         let mut request = format!("ws://{address}{PATH}").into_client_request()?;

@@ -1,4 +1,4 @@
-//! An API server that tests can be run against: ours, embedded, or Kubernetes' own.
+//! An API server for tests: our embedded one, or Kubernetes' own.
 
 mod foreign;
 
@@ -21,7 +21,7 @@ use crate::kubeconfig::{config_of, install_crypto};
 use crate::patience::wait_for;
 use crate::{checkout, program};
 
-/// What an account and its rights are made of.
+/// Kinds of objects that define an account and its rights.
 const RIGHTS: [&str; 6] = [
     "Namespace",
     "ServiceAccount",
@@ -30,7 +30,7 @@ const RIGHTS: [&str; 6] = [
     "ClusterRole",
     "ClusterRoleBinding",
 ];
-/// How long a webhook may take to be trusted on a busy machine.
+/// Longest time until a webhook is trusted on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Program that serves the API in a test.
@@ -38,16 +38,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum Flavour {
     /// The embedded API server, `neonvm-apiserver`.
     Embedded,
-    /// etcd and kube-apiserver.
+    /// etcd with kube-apiserver.
     Kubernetes,
 }
 
 /// A server for the whole test program, and a namespace in it for one test.
 #[derive(Debug)]
 pub struct Api {
-    /// Which one it is.
+    /// Kind of the server.
     pub flavour: Flavour,
-    /// The namespace that nobody else uses; the client's default.
+    /// Namespace of this test. It is the client's default.
     pub namespace: String,
     kubeconfig: PathBuf,
     kubectl: PathBuf,
@@ -60,7 +60,7 @@ struct Running {
     _alive: Alive,
 }
 
-/// What ends with the test program.
+/// Processes that end with the test program.
 enum Alive {
     Embedded {
         _process: Child,
@@ -76,16 +76,17 @@ static KUBERNETES: OnceCell<Running> = OnceCell::const_new();
 static NAMESPACES: AtomicUsize = AtomicUsize::new(0);
 
 impl Api {
-    /// A fresh namespace in the server of that kind, started by the first test that asks; our
-    /// kinds are served. Where the programs are missing, the test is
-    /// [recorded](test_records::skip) as one that does not run. The embedded server needs none but
-    /// `kubectl`.
+    /// Creates a namespace in a server of that kind, with our kinds installed. The first test
+    /// starts the server. If programs are missing, the test is [recorded](test_records::skip) as
+    /// skipped. The embedded server needs `kubectl` only.
     ///
     /// # Errors
-    /// When it does not start.
+    ///
+    /// If the server does not start.
     ///
     /// # Panics
-    /// When the test may not be left out.
+    ///
+    /// If the test may not be skipped.
     pub async fn start_or_skip(flavour: Flavour, test: &str) -> Result<Option<Self>> {
         install_crypto();
         let (running, kubectl) = match flavour {
@@ -118,23 +119,24 @@ impl Api {
         };
         api.kubectl(&["create", "namespace", &api.namespace])?;
         if flavour == Flavour::Kubernetes {
-            // There are no controllers that would make it, and without it no pod is taken.
+            // No controller creates it, and pods are refused without it.
             api.kubectl(&["create", "serviceaccount", "default"])?;
         }
         Ok(api)
     }
 
-    /// How its clients reach it.
+    /// Kubeconfig of the server's clients.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// How a controller of the test's reaches it: on Kubernetes with what the deployed one's
-    /// service account may do, and no more.
+    /// Kubeconfig of a controller in a test. On Kubernetes it has the rights of the deployed
+    /// controller's service account and no more.
     ///
     /// # Errors
-    /// When that account cannot be made; `dir` holds the file.
+    ///
+    /// If that account cannot be created, or the file in `dir` not written.
     pub fn for_the_controller(&self, dir: &Path) -> Result<PathBuf> {
         if self.flavour == Flavour::Embedded {
             return Ok(self.kubeconfig.clone());
@@ -188,10 +190,11 @@ impl Api {
         Ok(command.output()?)
     }
 
-    /// The same, which must succeed; its output.
+    /// Runs `kubectl` and returns its output.
     ///
     /// # Errors
-    /// When it fails; its complaint is in the message.
+    ///
+    /// If it fails. The message holds its error.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let output = self.kubectl_output(args)?;
         if !output.status.success() {
@@ -201,10 +204,11 @@ impl Api {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// The same, which must fail; its complaint.
+    /// Runs `kubectl`, which must fail, and returns its error.
     ///
     /// # Errors
-    /// When it succeeds.
+    ///
+    /// If it succeeds.
     pub fn kubectl_fails(&self, args: &[&str]) -> Result<String> {
         let output = self.kubectl_output(args)?;
         if output.status.success() {
@@ -213,10 +217,11 @@ impl Api {
         Ok(String::from_utf8(output.stderr)?)
     }
 
-    /// Brings a kind and waits until it is served.
+    /// Installs a kind and waits until it is served.
     ///
     /// # Errors
-    /// When it is not taken, or not in time.
+    ///
+    /// If it is refused, or not served in time.
     pub fn add_kind(&self, kind: &serde_json::Value) -> Result<()> {
         let file = self.file("kind.json", &kind.to_string())?;
         self.kubectl(&["apply", "-f", &file])?;
@@ -256,7 +261,7 @@ async fn embedded() -> Result<Running> {
     words.push(dir.path().into());
     let process = spawn(dir.path(), "apiserver", Life::WithUs, &words)?;
     let log = dir.path().join("log/apiserver.log");
-    // The line by which it says that it serves.
+    // Line that the server prints when it is ready.
     let kubeconfig = wait_for("the embedded API server", PATIENCE, || async {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         let mut lines = text
@@ -288,7 +293,7 @@ async fn kubernetes(programs: Programs) -> Result<Running> {
     })
 }
 
-/// What holds the Lease of the controllers: they answer for objects, and do nothing with them.
+/// A held Lease, so that the controllers answer webhooks but do not work on objects.
 const NOBODYS_LEASE: &str = r#"
 apiVersion: coordination.k8s.io/v1
 kind: Lease
@@ -300,7 +305,7 @@ spec: {holderIdentity: nobody, leaseDurationSeconds: 3600}
 async fn webhook(plane: &ControlPlane, dir: &Path) -> Result<Child> {
     plane.apply(NOBODYS_LEASE)?;
     let [.., high, middle, low] = std::process::id().to_be_bytes();
-    // One of each test program; nobody but this test listens on such addresses.
+    // Each test program has its own address, at which only this test listens.
     let address = format!("127.{}.{middle}.{low}:9443", high | 0x80);
     plane.apply(&dialled_at(&address)?)?;
     let kubeconfig = format!("KUBECONFIG={}", plane.kubeconfig().display());
@@ -308,7 +313,7 @@ async fn webhook(plane: &ControlPlane, dir: &Path) -> Result<Child> {
     let mut words = vec![OsString::from("env"), kubeconfig.into(), controller.into()];
     words.extend(["--leader-elect", "--listen", "127.0.0.1:0"].map(OsString::from));
     words.extend(["--webhook-listen", &address].map(OsString::from));
-    // It ends with the test program, as both servers do: what is static is never dropped.
+    // Statics are never dropped. The process ends with the test program, as both servers do.
     let process = spawn(dir, "webhook", Life::WithUs, &words)?;
     let log = dir.join("log/webhook.log");
     for kind in ["mutating", "validating"] {

@@ -1,17 +1,17 @@
-//! What an attacker tried and what came of it, as data: the attack tests print it as a table and
-//! fail on every attempt that succeeded.
+//! Attempts of an attacker and their outcomes. Attack tests print them as a table, and fail if an
+//! attempt succeeded.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What an attempt led to.
+/// Outcome of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "outcome", content = "detail")]
 pub enum Outcome {
-    /// The wall held. The text is what the attacker saw: an errno, a status or an answer.
+    /// The attempt was refused. Holds what the attacker saw: an errno, a status or a response.
     Refused(String),
-    /// The attacker got what it wanted. The text says what.
+    /// The attempt succeeded. Holds what the attacker got.
     Succeeded(String),
 }
 
@@ -20,11 +20,11 @@ pub enum Outcome {
 pub struct Attempt {
     /// The wall of the threat model that is attacked, for example `W2`.
     pub wall: &'static str,
-    /// What was attacked: a port, a file or a member of an object.
+    /// Attacked port, file or member of an object.
     pub target: String,
-    /// How it was attacked.
+    /// Method of the attack.
     pub how: String,
-    /// What came of it.
+    /// Result of the attempt.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -37,7 +37,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// An attacker that has tried nothing so far.
+    /// A report without attempts.
     #[must_use]
     pub fn new(attacker: &'static str) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Report {
         }
     }
 
-    /// Adds an attempt.
+    /// Adds an attempt and its outcome.
     pub fn record(
         &mut self,
         wall: &'static str,
@@ -62,16 +62,17 @@ impl Report {
         });
     }
 
-    /// The attempts so far.
+    /// Attempts in their order.
     #[must_use]
     pub fn attempts(&self) -> &[Attempt] {
         &self.attempts
     }
 
-    /// Prints the table, and fails when nothing was tried or an attempt succeeded.
+    /// Prints the table and checks it.
     ///
     /// # Panics
-    /// When no attempt was recorded, or one succeeded: the message lists those.
+    ///
+    /// If no attempt was recorded, or one succeeded. The message lists those.
     #[expect(clippy::print_stdout, reason = "the table is what the test shows")]
     pub fn finish(self) {
         println!("{self}");

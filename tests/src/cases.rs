@@ -1,8 +1,8 @@
-//! A test program whose cases share one world that is slow to make: made once, before the first
-//! case, and ended after the last.
+//! A test program whose cases share a world that is slow to create. The world is created before the
+//! first case and dropped after the last.
 //!
-//! The program takes what `cargo test` passes on: names to run, `--exact`, `--skip NAME`, `--list`.
-//! Cases run one after the other.
+//! The program accepts the arguments of `cargo test`: names to run, `--exact`, `--skip NAME`,
+//! `--list`. Cases run one after the other.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -11,13 +11,13 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-/// A case on a world: its name, and what it does. It fails by an error or by a panic.
+/// A case: its name, and its body on a world. It fails by an error or by a panic.
 pub type Case<'a, W> = (
     &'static str,
     Box<dyn FnOnce(&'a W) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>> + 'a>,
 );
 
-/// What the command line asks for.
+/// Selection of cases on the command line.
 #[derive(Debug, Default)]
 pub struct Wanted {
     names: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Reads the command line.
+    /// Parses the command line.
     #[must_use]
     pub fn from_args() -> Self {
         let mut wanted = Self::default();
@@ -37,7 +37,7 @@ impl Wanted {
                 "--exact" => wanted.exact = true,
                 "--list" => wanted.list = true,
                 "--skip" => wanted.skipped.extend(args.next()),
-                // Each takes a value that means nothing here.
+                // These options have a value and no effect.
                 "--test-threads" | "--format" | "--color" | "-Z" => drop(args.next()),
                 flag if flag.starts_with('-') => {}
                 _ => wanted.names.push(arg),
@@ -59,7 +59,7 @@ impl Wanted {
         (self.names.is_empty() || self.names.iter().any(is)) && !self.skipped.iter().any(is)
     }
 
-    /// Lists the names if that is asked for; returns those to run.
+    /// Prints the names if the list is requested. Returns the names to run.
     #[must_use]
     pub fn choose(&self, names: &[&'static str]) -> Vec<&'static str> {
         let chosen = names.iter().copied().filter(|name| self.has(name));
@@ -71,8 +71,8 @@ impl Wanted {
     }
 }
 
-/// What the cases share. Where it is missing `find` records the case as one that does not run, and
-/// panics if it has to run; it is called for each case, so that all of them are recorded.
+/// What the cases share. If it is missing, `find` records the case as skipped, or panics if it must
+/// run. `find` is called for each case, so that all are recorded.
 #[must_use]
 pub fn shared<T>(cases: &[&'static str], find: impl Fn(&'static str) -> Option<T>) -> Option<T> {
     let mut refused = None;
@@ -86,8 +86,8 @@ pub fn shared<T>(cases: &[&'static str], find: impl Fn(&'static str) -> Option<T
     refused.map(|panic| resume_unwind(panic))
 }
 
-/// Runs cases and says how each went; returns whether all went well. `explain` is asked for more
-/// after a failure.
+/// Runs cases and prints their results. Returns whether all passed. `explain` adds details after a
+/// failure.
 pub async fn run<'a, W>(
     world: &'a W,
     cases: Vec<Case<'a, W>>,
@@ -102,7 +102,7 @@ pub async fn run<'a, W>(
         let problem = match ended {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(format!("{error:#}")),
-            // Its message is on stderr already.
+            // The panic's message is on stderr already.
             Err(_) => Some("it panicked".to_owned()),
         };
         match problem {

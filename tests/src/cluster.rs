@@ -1,13 +1,12 @@
 //! A real Kubernetes on this machine, in two sizes.
 //!
-//! * [`ControlPlane`]: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as ordinary
-//!   processes on loopback. There is no kubelet: Node objects are made by hand and pods stay where
-//!   they are bound.
-//! * [`Cluster`]: the same and nodes that run pods, in namespaces; needs root.
+//! * [`ControlPlane`]: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as
+//!   processes on loopback. Without a kubelet, tests create Node objects, and pods stay bound.
 //!
-//! `cargo xtask cluster build` puts what they are made of into the cache; see [`Programs`] and
-//! [`NodeKit`]. Every cluster has a directory of its own with all it writes, none of which others
-//! may read, and one port, so that any number of them run side by side.
+//! * [`Cluster`]: a control plane with nodes that run pods, in namespaces. It needs root.
+//!
+//! `cargo xtask cluster build` puts the programs into the cache, see [`Programs`] and [`NodeKit`].
+//! Every cluster has a private directory and one port, so any number of them run side by side.
 
 mod caller;
 mod dials;

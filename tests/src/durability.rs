@@ -1,5 +1,5 @@
-//! Writers in a VM's database while everything is killed, again and again: what was acknowledged
-//! must be there afterwards.
+//! Writers in a VM's database while everything is killed repeatedly. Every acknowledged write must
+//! exist afterwards.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -22,7 +22,7 @@ use crate::site::{BOOT_PATIENCE, Site};
 pub const VM: &str = "durable";
 /// Connections that write.
 const WRITERS: usize = 4;
-/// Every so many runs the run directories go too, as after a reboot that loses them.
+/// Runs after which the run directories are removed, as by a reboot that loses them.
 const REBOOT_EVERY: u32 = 3;
 /// Shortest and longest time from the first write to the kill.
 const KILL_AFTER_MS: (u64, u64) = (500, 5_000);
@@ -35,7 +35,7 @@ pub struct Rig {
     acknowledged: BTreeSet<i64>,
 }
 
-/// What one run did.
+/// Result of one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
     /// Whether the run directories were removed.
@@ -149,10 +149,11 @@ pub async fn create(site: &Site, name: &str, more: &[&str]) -> Result<()> {
     site.bellows(&words).await.map(drop)
 }
 
-/// A connection to a VM's database, as soon as it takes one.
+/// Connects to a VM's database as soon as it accepts connections.
 ///
 /// # Errors
-/// When it takes none in time.
+///
+/// If it accepts none in time.
 pub async fn database(site: &Site, name: &str) -> Result<Client> {
     let connect = || async {
         let vm = site.vm(name).await.map_err(|error| format!("{error:#}"))?;

@@ -23,13 +23,13 @@ pub struct Output {
 pub struct Benchmark {
     /// Name of the benchmark.
     pub bench: String,
-    /// Where it ran.
+    /// Machine that ran the benchmark.
     pub machine: Machine,
-    /// What was measured.
+    /// Measured values.
     pub figures: Vec<Figure>,
 }
 
-/// The machine a figure was taken on.
+/// Machine on which a figure was measured.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     /// Processors that this process may use.
@@ -42,13 +42,13 @@ pub struct Machine {
     pub accel: String,
 }
 
-/// Which way is better.
+/// Better direction of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// Smaller is better.
+    /// Small values are better.
     Lower,
-    /// Larger is better.
+    /// Large values are better.
     Higher,
 }
 
@@ -63,12 +63,11 @@ pub struct Figure {
     pub unit: String,
     /// The promise, if there is one.
     pub target: Option<f64>,
-    /// Which way is better.
+    /// Better direction.
     pub better: Better,
     /// Whether the promise holds; `null` without one.
     pub met: Option<bool>,
-    /// The single measurements behind the value, in the order in which they were taken; left out
-    /// where they are not kept.
+    /// Measurements behind the value, in order. Left out if they are not kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<f64>,
 }
@@ -108,7 +107,7 @@ impl Figure {
         }
     }
 
-    /// With what it was made of, so that several runs can be taken together.
+    /// Adds the measurements behind the value, so that several runs can be combined.
     #[must_use]
     pub fn made_of(self, samples: &[f64]) -> Self {
         Self {
@@ -165,11 +164,12 @@ impl Figure {
 }
 
 impl Benchmark {
-    /// Prints the table and writes the file that was asked for. The exit status is 1 when the
-    /// figures are checked and one of them misses its target; else it is 0.
+    /// Prints the table and writes the requested file. The exit status is 1 if the figures are
+    /// checked and one misses its target, else 0.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    ///
+    /// If the file cannot be written.
     pub fn finish(&self, output: &Output) -> Result<ExitCode> {
         self.print();
         if let Some(file) = &output.json {
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(median_error(&hundred), 10.0 / 50.0);
         let spread_alike: Vec<f64> = (0..10_000).map(|n| f64::from(n) / 100.0).collect();
         assert_eq!(median_error(&spread_alike), 1.0 / 50.0);
-        // With few measurements it is as wide as they are.
+        // Few measurements give a width equal to their spread.
         assert_eq!(median_error(&[1.0, 2.0, 3.0]), 0.5);
         assert_eq!(median_error(&[7.0]), 0.0);
         assert_eq!(median_error(&[]), 0.0);

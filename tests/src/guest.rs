@@ -1,4 +1,4 @@
-//! What the guest itself sees, asked of the daemon inside it.
+//! State of a guest, from the daemon inside it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -12,20 +12,20 @@ use crate::cluster::Relay;
 use crate::guestd_key;
 use crate::patience::wait_for;
 
-/// How long a connection is kept for the next question. What is asked in guests hangs up on those
-/// who are silent for a minute; a question that meets that is lost.
+/// Longest time for which an idle connection is reused. Daemons close connections after a minute of
+/// silence, and a request that meets that is lost.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// The guest of one VM.
 #[derive(Debug, Clone)]
 pub struct Guest {
-    /// The VM's address.
+    /// Address of the VM.
     pub ip: IpAddr,
-    /// Where its daemon is reached.
+    /// Address of its daemon.
     daemon: SocketAddr,
-    /// What carries questions there.
+    /// Relay to the daemon, if it is in another network.
     _relay: Option<Arc<Relay>>,
-    /// What its daemon must be shown, if anything.
+    /// Key that its daemon requires, if any.
     key: Option<String>,
     http: reqwest::Client,
 }
@@ -39,11 +39,11 @@ impl Guest {
         Self::asked_at(ip, SocketAddr::new(ip, GUESTD_FORWARD), None)
     }
 
-    /// The same for a guest in a pod, whose daemon none but the pod itself reaches: it is asked
-    /// from its pod's network.
+    /// A guest in a pod. Its daemon can be reached only from the pod's network.
     ///
     /// # Errors
-    /// When nothing can enter that network, or the HTTP client cannot be made.
+    ///
+    /// If the network cannot be entered, or the HTTP client cannot be created.
     pub fn in_pod(ip: IpAddr, network: &Path) -> Result<Self> {
         let relay = Relay::into_network(network, SocketAddr::new(ip, GUESTD_FORWARD))?;
         Self::asked_at(ip, relay.address, Some(Arc::new(relay)))
@@ -65,18 +65,20 @@ impl Guest {
         })
     }
 
-    /// What the guest sees now.
+    /// State of the guest.
     ///
     /// # Errors
-    /// When its daemon does not answer.
+    ///
+    /// If its daemon does not answer.
     pub async fn state(&self) -> Result<GuestState> {
         self.get(String::new()).await
     }
 
-    /// Waits until its daemon answers; returns what the guest sees then.
+    /// Waits until its daemon answers, and returns the guest's state.
     ///
     /// # Errors
-    /// Names the last failure.
+    ///
+    /// The last failure.
     pub async fn answers(&self, patience: Duration) -> Result<GuestState> {
         wait_for("an answer of the daemon", patience, || async {
             self.state().await.map_err(|error| format!("{error:#}"))
@@ -84,10 +86,11 @@ impl Guest {
         .await
     }
 
-    /// What the guest sees once it differs from generation `after`, or after `wait_ms`.
+    /// State of the guest once its generation differs from `after`, or after `wait_ms`.
     ///
     /// # Errors
-    /// When its daemon does not answer.
+    ///
+    /// If its daemon does not answer.
     pub async fn next_state(&self, after: u64, wait_ms: u64) -> Result<GuestState> {
         self.get(format!("?after={after}&wait_ms={wait_ms}")).await
     }
@@ -102,10 +105,11 @@ impl Guest {
         Ok(response.error_for_status()?.json().await?)
     }
 
-    /// Waits until the guest sees what `wanted` says; returns what it sees then.
+    /// Waits until `wanted` holds for the guest's state, and returns that state.
     ///
     /// # Errors
-    /// Names what was wanted and the last thing seen.
+    ///
+    /// Names the wanted state and the last one.
     pub async fn wait(
         &self,
         what: &str,
@@ -149,10 +153,11 @@ impl Guest {
             .with_context(|| format!("the runner of {} has no password of PostgreSQL", self.ip))
     }
 
-    /// What connects to the guest's PostgreSQL.
+    /// Connection string of the guest's PostgreSQL.
     ///
     /// # Errors
-    /// When its runner has no password.
+    ///
+    /// If its runner has no password.
     pub fn connection(&self) -> Result<String> {
         Ok(format!(
             "host={} port=5432 user=postgres password={} dbname=bench connect_timeout=5",

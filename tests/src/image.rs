@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 
 use crate::bellows_bin;
 
-/// Where the programs that go into guests are: said, or beside ours as `cargo xtask test` builds
-/// them.
+/// Directory of the programs for guests: the given one, or beside ours, where `cargo xtask test`
+/// builds them.
 #[must_use]
 pub fn guest_programs() -> Option<PathBuf> {
     let said = std::env::var_os("BELLOWS_GUEST_BINS").map(PathBuf::from);
@@ -21,10 +21,11 @@ pub fn guest_programs() -> Option<PathBuf> {
     })
 }
 
-/// Runs it with these arguments and returns what it printed.
+/// Runs `bellows image` with these arguments and returns its output.
 ///
 /// # Errors
-/// When it fails; its complaint is in the message.
+///
+/// If it fails. The message holds its error.
 pub fn image(arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(bellows_bin());
     if let Some(dir) = guest_programs() {

@@ -1,5 +1,5 @@
-//! Black-box test kit: the real `bellows` binary, a real guest, the real API. Nothing here knows
-//! the inside of a room.
+//! Black-box test kit: the real `bellows` binary, a real guest, the real API. It uses no internals
+//! of a component.
 
 #![forbid(unsafe_code)]
 
@@ -31,17 +31,18 @@ use std::path::PathBuf;
 
 use test_records::{Missing, skip};
 
-/// Addresses that nobody listens at: ports of a loopback address that no other test uses, so that
-/// nobody who dials meanwhile is given one.
+/// Free addresses: ports of a loopback address that no other test uses, so that the ports stay
+/// free.
 ///
 /// # Panics
-/// When the machine gives none.
+///
+/// If the machine has none.
 #[must_use]
 #[expect(clippy::expect_used, reason = "for tests")]
 pub fn free_addresses<const N: usize>() -> [SocketAddr; N] {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let ip = Ipv4Addr::new(127, 64 | high, middle, low);
-    // All are held until the last is known.
+    // All listeners stay open until the last address is known.
     let listeners = [(); N].map(|()| TcpListener::bind((ip, 0)).expect("a free port"));
     let addresses = listeners.each_ref().map(TcpListener::local_addr);
     addresses.map(|address| address.expect("its address"))
@@ -68,10 +69,11 @@ pub fn bellows_bin() -> PathBuf {
     }
 }
 
-/// Another binary of ours: beside `$BELLOWS_BIN`, else in the target directory.
+/// Another binary of this project: beside `$BELLOWS_BIN`, else in the target directory.
 ///
 /// # Panics
-/// When there is none: `cargo xtask test` builds it.
+///
+/// If there is none: `cargo xtask test` builds it.
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     if let Some(path) = std::env::var_os("BELLOWS_BIN") {
@@ -91,11 +93,12 @@ pub fn program(name: &str) -> PathBuf {
     })
 }
 
-/// Whether the image store has what a guest needs; else the test is [recorded](test_records::skip)
-/// as one that does not run.
+/// Whether the image store has the images of a guest. If not, the test is
+/// [recorded](test_records::skip) as skipped.
 ///
 /// # Panics
-/// When the test may not be left out.
+///
+/// If the test may not be skipped.
 #[must_use]
 pub fn guest_or_skip(test: &str) -> bool {
     let Some(what) = missing_guest_part() else {

@@ -1,6 +1,5 @@
-//! Programs that go wrong with memory in the database's cgroup of a real guest, while its node has
-//! room: each in turn on one VM that the whole loop keeps as big as it needs to be, with the
-//! guest's own account of it before and after.
+//! Programs that misuse memory in the database's cgroup of a real guest, while its node has free
+//! memory. They run in turn on one autoscaled VM. The guest's counters are read before and after.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,15 +18,15 @@ use crate::site::{BOOT_PATIENCE, Site, postgres_vm};
 pub const VM: &str = "loaded";
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// Where the program lies in the guest.
+/// Path of the program in the guest.
 pub const IN_GUEST: &str = "/tmp/guest-load";
 /// The database's group, which the monitor watches.
 pub const GROUP: &str = "/sys/fs/cgroup/postgres";
-/// How long the way back to the smallest size may take: the agent's averages, and the kernel that
+/// Longest time until the VM has its smallest size again: the agent averages, and the kernel
 /// empties memory.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a program does.
+/// Behaviour of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
     /// Reads a file twice as big as the guest: page cache, none of it needed.
@@ -44,7 +43,7 @@ pub enum Load {
 pub const LOADS: [Load; 4] = [Load::Flood, Load::Storm, Load::Leak, Load::Climb];
 
 impl Load {
-    /// Name, as in figures.
+    /// Name in figures.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,7 +54,8 @@ impl Load {
         }
     }
 
-    fn words(self) -> String {
+    /// Arguments of the program.
+    fn arguments(self) -> String {
         match self {
             Self::Flood => format!("flood {} /var/tmp/flood", 2 * GIB),
             Self::Storm => format!("storm 12 {} 2000", 24 * MIB),
@@ -65,27 +65,27 @@ impl Load {
     }
 }
 
-/// What the program says it did; a member is there if it belongs to its load.
+/// Report of the program. Members of other loads are missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Done {
-    /// How long it took, ms.
+    /// Duration in ms.
     pub took_ms: u64,
-    /// Memory taken, or file read, bytes a second.
+    /// Bytes a second of taken memory, or of the read file.
     pub bytes_per_second: Option<u64>,
     /// The longest that one MiB of memory took, ms.
     pub slowest_mib_ms: Option<u64>,
-    /// How long it took to start all children, ms.
+    /// Time to start all children, in ms.
     pub forked_ms: Option<u64>,
 }
 
 /// Outcome of one run of a load, by the program, the guest's kernel and the monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// What the program says, none if it was killed or failed.
+    /// Report of the program. `None` if it was killed or failed.
     pub done: Option<Done>,
-    /// The program's status and last words.
-    pub words: String,
+    /// Exit status and output of the program.
+    pub output: String,
     /// Tasks killed for want of memory anywhere in the guest during the run, by the kernel's count.
     pub oom_kills: u64,
     /// Lines about it in the kernel's log.
@@ -96,7 +96,7 @@ pub struct Run {
     pub swapped: u64,
 }
 
-/// The guest's own account.
+/// Counters of the guest.
 #[derive(Debug, Clone, Copy, Default)]
 struct Account {
     oom_kills: u64,
@@ -104,10 +104,10 @@ struct Account {
     swapped: u64,
 }
 
-/// The shell's words for it.
+/// Shell commands that print the counters.
 const ACCOUNT: &str = "grep -w oom_kill /proc/vmstat; grep -E '^Swap(Total|Free):' /proc/meminfo; \
                        echo lines $(dmesg | grep -ciE 'out of memory|oom-kill')";
-/// Stands between an account and what the program says.
+/// Separates the counters from the program's output.
 const MARK: &str = "-----";
 
 impl Account {
@@ -127,7 +127,7 @@ impl Account {
 
 /// A VM that may grow from 1 to 4 GiB, with the program in it.
 pub struct Rig {
-    /// Where it runs.
+    /// Site of the VM.
     pub site: Site,
     /// Guest of the VM, from which the monitor's metrics are read.
     pub guest: Guest,
@@ -138,10 +138,11 @@ fn is_smallest(vm: &VirtualMachine) -> bool {
     memory.and_then(|size| size.as_u64()) == Some(GIB)
 }
 
-/// Puts the program into a guest, as soon as that lets somebody in.
+/// Copies the program into a guest as soon as ssh works.
 ///
 /// # Errors
-/// When it does not, or when the program is not built.
+///
+/// If that fails, or the program is not built.
 pub async fn put_program(site: &Site, vm: &str) -> Result<()> {
     let program = program()?;
     wait_for("the program in the guest", BOOT_PATIENCE, || async {
@@ -173,8 +174,8 @@ impl Rig {
     pub async fn new() -> Result<Self> {
         let site = Site::fresh().await?;
         let mut object = postgres_vm(VM, (1000, 1000, 1000), (1, 1, 4), true);
-        // What the agent sees for itself is to add nothing, as far as its limits let that be said:
-        // growth is the monitor's to ask for.
+        // Limits that keep the agent's own signals from growing the VM. Growth must come from the
+        // monitor.
         let config = json!({
             "loadAverageFractionTarget": 1.9,
             "memoryUsageFractionTarget": 0.99,
@@ -243,22 +244,22 @@ impl Rig {
         let line = format!(
             "{ACCOUNT}; echo {MARK}; {IN_GUEST} {GROUP} {} 2>&1; echo status $?; echo {MARK}; {ACCOUNT}; \
              rm -f /var/tmp/flood",
-            load.words()
+            load.arguments()
         );
         let text = self.site.ssh(VM, &line, None).await?;
         let parts: Vec<&str> = text.split(MARK).collect();
-        let [before, words, after] = parts[..] else {
+        let [before, output, after] = parts[..] else {
             bail!("not the three parts asked for: {text:?}");
         };
         let (before, after) = (Account::read(before)?, Account::read(after)?);
-        let is_done = words.lines().any(|line| line == "status 0");
-        let done = words.lines().find(|line| line.starts_with('{'));
+        let is_done = output.lines().any(|line| line == "status 0");
+        let done = output.lines().find(|line| line.starts_with('{'));
         Ok(Run {
             done: done
                 .filter(|_| is_done)
                 .map(serde_json::from_str)
                 .transpose()?,
-            words: words.to_owned(),
+            output: output.to_owned(),
             oom_kills: after.oom_kills - before.oom_kills,
             oom_lines: after.oom_lines.saturating_sub(before.oom_lines),
             requests: self.requests().await? - requests,

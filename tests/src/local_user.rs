@@ -1,4 +1,4 @@
-//! What a local user of the machine can do: connect to loopback and unix sockets, open files.
+//! Attempts of a local user: connect to loopback and unix sockets, and open files.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -12,7 +12,7 @@ use procfs::net::TcpState;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// The user and group of nobody.
+/// IDs of the user and group `nobody`.
 const NOBODY: u32 = 65534;
 /// Longest wait for a peer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -59,10 +59,11 @@ pub fn listening_in(block: u8) -> Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// The first line and the body of the answer to one HTTP request.
+/// Status line and body of the response to one HTTP request.
 ///
 /// # Errors
-/// When nobody answers.
+///
+/// If nothing answers.
 pub fn http(at: SocketAddr, request: &str, head: &str, body: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -80,10 +81,11 @@ pub fn http(at: SocketAddr, request: &str, head: &str, body: &str) -> io::Result
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Tries to read a file, list a directory or connect to a socket; what it got.
+/// Tries to read a file, list a directory or connect to a socket. Returns which of these worked.
 ///
 /// # Errors
-/// As the kernel says: the wall.
+///
+/// The kernel's refusal.
 pub fn open(path: &Path) -> io::Result<&'static str> {
     use std::os::unix::fs::FileTypeExt as _;
     let kind = std::fs::symlink_metadata(path)?.file_type();

@@ -1,4 +1,4 @@
-//! A network beside the host, with services in it: what a guest reaches as the outside.
+//! A network beside the host with services in it. Guests reach it as the outside.
 //!
 //! Needs root.
 
@@ -15,9 +15,9 @@ pub const HOST: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 pub const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 /// Port of a web server, which answers with the files of a directory.
 pub const HTTP_PORT: u16 = 7000;
-/// Port that takes whatever is sent to it.
+/// Port that discards all received bytes.
 pub const SINK_PORT: u16 = 7001;
-/// Port that takes a number of bytes and answers with a line when it has them.
+/// Port that answers with a line after a number of bytes.
 pub const COUNTING_PORT: u16 = 7002;
 
 /// The network, as long as this lives.
@@ -28,10 +28,11 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// Makes the network and a web server in it, whose file `said` has this content.
+    /// Creates the network and a web server in it. The content of its file is `said`.
     ///
     /// # Errors
-    /// When the caller is not root, or a program fails.
+    ///
+    /// If the caller is not root, or a program fails.
     pub fn new(said: &str) -> Result<Self> {
         let network = Network::new()?.context("a network of its own needs root")?;
         let path = network.path();
@@ -68,10 +69,11 @@ impl Outside {
         self.serve(&["nc", "-l", "-p", &SINK_PORT.to_string()])
     }
 
-    /// Takes one connection at [`COUNTING_PORT`], and answers `done` when so many bytes came by it.
+    /// Accepts one connection at [`COUNTING_PORT`], and answers `done` after `bytes` bytes.
     ///
     /// # Errors
-    /// When the program fails.
+    ///
+    /// If the program fails.
     pub fn take_bytes(&mut self, bytes: u64) -> Result<()> {
         let answer = format!("head -c {bytes} > /dev/null; echo done");
         let port = COUNTING_PORT.to_string();

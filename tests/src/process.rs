@@ -1,4 +1,4 @@
-//! A child process: start, end, and what the kernel says of its costs.
+//! A child process: start, end and resource usage.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -14,16 +14,17 @@ use nix::sys::signal::Signal;
 pub struct Process {
     child: Child,
     name: String,
-    /// What it prints, once its first line is read: open as long as it runs, for many a program
-    /// that cannot print any more ends.
+    /// Output after the first line. It stays open, because many programs end when they cannot
+    /// print.
     said: Option<BufReader<ChildStdout>>,
 }
 
 impl Process {
-    /// Starts a program whose log goes to `log`.
+    /// Starts a program with its log in `log`.
     ///
     /// # Errors
-    /// When it cannot be started.
+    ///
+    /// If it cannot be started.
     pub fn start(command: &mut Command, log: impl Into<Stdio>) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command
@@ -39,10 +40,11 @@ impl Process {
         })
     }
 
-    /// The first line it prints, which says that it is ready.
+    /// First line of its output, which reports that it is ready.
     ///
     /// # Errors
-    /// When it ended before.
+    ///
+    /// If it ended before.
     pub fn first_line(&mut self) -> Result<String> {
         let stdout = self.child.stdout.take().context("read already")?;
         let mut line = String::new();
@@ -54,7 +56,7 @@ impl Process {
         Ok(line)
     }
 
-    /// Its process id.
+    /// Process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -78,10 +80,11 @@ impl Process {
         Ok(())
     }
 
-    /// Its exit code, once it has ended by itself.
+    /// Exit code, if it has ended on its own.
     ///
     /// # Errors
-    /// When nothing is known of it.
+    ///
+    /// If its state cannot be read.
     pub fn exit_code(&mut self) -> Result<Option<i32>> {
         Ok(self.child.try_wait()?.and_then(|status| status.code()))
     }
@@ -143,7 +146,7 @@ pub fn cpu_by_program() -> BTreeMap<String, Duration> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself, which showed before.
+        // It may have ended on its own.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

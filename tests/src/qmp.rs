@@ -1,5 +1,5 @@
-//! A raw QMP client over a unix socket: the yardstick resizes are measured against, deliberately
-//! nothing of ours.
+//! A raw QMP client over a unix socket. Resizes are compared with it, so it shares no code with the
+//! components.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-/// How long one command may take.
+/// Longest time for one command.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The virtio-mem device.
+/// Path of the virtio-mem device.
 const MEMORY: &str = "/machine/peripheral/vm0";
 
 /// Commands for [`Qmp::run`], written out before they are needed.
@@ -49,7 +49,7 @@ impl Batch {
     }
 }
 
-/// A negotiated connection.
+/// A connection after the handshake.
 #[derive(Debug)]
 pub struct Qmp {
     lines: Lines<BufReader<OwnedReadHalf>>,
@@ -84,10 +84,11 @@ impl Qmp {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// One command; events in between are passed over.
+    /// Runs one command. Events in between are skipped.
     ///
     /// # Errors
-    /// QEMU's own words when it refuses.
+    ///
+    /// QEMU's error.
     pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let text = json!({"execute": command, "arguments": arguments}).to_string();
         self.write.write_all(format!("{text}\n").as_bytes()).await?;
@@ -106,10 +107,11 @@ impl Qmp {
         }
     }
 
-    /// Sends all commands of a batch in one write, then reads their answers.
+    /// Sends all commands of a batch in one write, then reads their responses.
     ///
     /// # Errors
-    /// QEMU's own words when it refuses one of them.
+    ///
+    /// QEMU's error.
     pub async fn run(&mut self, batch: &Batch) -> Result<()> {
         self.write.write_all(batch.text.as_bytes()).await?;
         for command in &batch.commands {
@@ -118,11 +120,11 @@ impl Qmp {
         Ok(())
     }
 
-    /// What plugs a CPU into each free slot, the lowest slot first: the arguments of `device_add`
-    /// without a name.
+    /// Arguments of `device_add`, without an id, for each free CPU slot, the lowest first.
     ///
     /// # Errors
-    /// When QEMU does not answer.
+    ///
+    /// If QEMU does not answer.
     pub async fn free_cpus(&mut self) -> Result<Vec<Value>> {
         let slots = self.execute("query-hotpluggable-cpus", json!({})).await?;
         let slots = slots.as_array().context("no slots")?.iter().rev();

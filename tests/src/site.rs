@@ -19,29 +19,29 @@ use crate::vms::Vms;
 pub use crate::vms::vm_resource;
 use crate::{bellows_bin, last_lines, unix_http};
 
-/// How long a guest may take to boot on a busy machine without KVM.
+/// Longest boot of a guest on a busy machine without KVM.
 pub const BOOT_PATIENCE: Duration = Duration::from_secs(180);
 
-/// How long a line of shell may take in a guest without hardware virtualisation on a busy machine.
+/// Longest time for a shell command in a guest without hardware virtualisation on a busy machine.
 const SSH_PATIENCE: Duration = Duration::from_secs(240);
 
 /// Lines shown of a log or a console.
 const SHOWN_LINES: usize = 40;
 
-/// Two cores carry one guest at a time: tests of one program take turns. (Test programs already run
-/// one after the other.)
+/// Two cores run one guest at a time, so the tests of a program take turns. Test programs run one
+/// after the other already.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// How `bellows up` is started.
+/// Options of `bellows up` and of its start.
 #[derive(Debug, Clone, Default)]
 pub struct UpOptions {
     /// Open files that it may have, soft and hard; those of the caller where `None`.
     pub open_files: Option<u64>,
-    /// Its options besides the state directory.
+    /// Arguments beside the state directory.
     pub arguments: Vec<String>,
 }
 
-/// A running site.
+/// A running `bellows up` with its state directory.
 pub struct Site {
     state: PathBuf,
     /// Keeps the directory until the end.
@@ -106,7 +106,7 @@ impl Site {
         })
     }
 
-    /// The state directory.
+    /// State directory of `bellows up`.
     #[must_use]
     pub fn state_dir(&self) -> &Path {
         &self.state
@@ -168,10 +168,11 @@ impl Site {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Runs a line of shell in a guest as root; `input` is what it reads.
+    /// Runs a shell command in a guest as root, with `input` as standard input.
     ///
     /// # Errors
-    /// When it fails; its output is in the message.
+    ///
+    /// If it fails. The message holds its output.
     pub async fn ssh(&self, vm: &str, line: &str, input: Option<&Path>) -> Result<String> {
         let input = match input {
             Some(path) => Stdio::from(std::fs::File::open(path)?),
@@ -202,7 +203,8 @@ impl Site {
     /// Creates a VirtualMachine.
     ///
     /// # Errors
-    /// The API's own words when it refuses.
+    ///
+    /// The API's refusal.
     pub async fn create(&self, object: &Value) -> Result<()> {
         self.vms().create(object).await
     }
@@ -215,10 +217,11 @@ impl Site {
         self.vms().get(name).await
     }
 
-    /// Waits until a VM is as `wanted` says.
+    /// Waits until `wanted` holds for a VM.
     ///
     /// # Errors
-    /// Names what was wanted and the status last seen.
+    ///
+    /// Names the wanted state and the last status.
     pub async fn wait_vm(
         &self,
         name: &str,
@@ -232,7 +235,7 @@ impl Site {
         }
     }
 
-    /// What the parts, the API and the runner say of a VM that is not as wanted.
+    /// State of components, API and runner about a VM, for an error.
     async fn known_of(&self, name: &str) -> String {
         let pods = ["get", "pods", "-o", "json"];
         let runner = self.runner(name).await;
@@ -253,10 +256,11 @@ impl Site {
         shown.join("\n")
     }
 
-    /// Asks for a size as the agent does: three `replace` operations in one JSON patch.
+    /// Requests a size as the agent does: three `replace` operations in one JSON patch.
     ///
     /// # Errors
-    /// The API's own words when it refuses.
+    ///
+    /// The API's refusal.
     pub async fn patch_size(
         &self,
         name: &str,
@@ -295,10 +299,11 @@ impl Site {
         Ok(serde_json::from_str(&body)?)
     }
 
-    /// `kill -9` of `bellows up`, and nothing else.
+    /// Kills `bellows up` with `kill -9`, and nothing else.
     ///
     /// # Errors
-    /// When it was not running.
+    ///
+    /// If it was not running.
     pub async fn kill_up(&mut self) -> Result<()> {
         let mut child = self.up.take().context("bellows up is not running")?;
         child.kill().await.context("kill -9 of bellows up")
@@ -366,7 +371,7 @@ fn consoles(state: &Path) -> String {
 }
 
 /// The panic of a guest of a site, if it is the known fault of QEMU without KVM. The console of a
-/// guest that was started again is gone; the log of `bellows up` quotes its panic.
+/// restarted guest is gone, but the log of `bellows up` quotes its panic.
 #[must_use]
 pub fn known_tcg_bug_of(state: &Path) -> Option<String> {
     let runners = std::fs::read_dir(state.join("vms")).into_iter().flatten();
@@ -392,7 +397,7 @@ async fn spawn_up(state: &Path, how: &UpOptions) -> Result<(Child, Value)> {
     let mut command = match how.open_files {
         None => Command::new(bellows_bin()),
         Some(limit) => {
-            // It becomes the program it is given.
+            // The command replaces itself by the given program.
             let mut command = Command::new("prlimit");
             command
                 .arg(format!("--nofile={limit}:{limit}"))

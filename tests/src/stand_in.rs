@@ -1,5 +1,5 @@
-//! What a program tries that a guest brought to run in QEMU's place:
-//! `tests/attacks/guest/stand_in.rs` runs the binary `qemu-stand-in` once for each attempt.
+//! Attempts of a program that a guest placed instead of QEMU. `tests/attacks/guest/stand_in.rs`
+//! runs the binary `qemu-stand-in` once for each.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ pub const CALLS: [&str; 40] = [
 /// Status of the binary when an attempt is refused.
 pub const REFUSED: u8 = 3;
 
-/// One thing to try.
+/// One attempt.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Attempt {
     /// Make a file, which is removed again.
@@ -67,9 +67,9 @@ pub enum Attempt {
     Connect(String),
     /// Connect to a socket in the file system.
     ConnectUnix(PathBuf),
-    /// Become a program.
+    /// Execute a program.
     Execute(PathBuf),
-    /// Trace a process.
+    /// Attach to a process as a debugger.
     Trace(i32),
     /// Send a signal to a process.
     Signal(i32),
@@ -84,7 +84,7 @@ pub enum Attempt {
 }
 
 impl Attempt {
-    /// What is attacked.
+    /// Target of the attempt.
     #[must_use]
     pub fn target(&self) -> String {
         match self {
@@ -104,7 +104,7 @@ impl Attempt {
         }
     }
 
-    /// How it is attacked.
+    /// Method of the attempt.
     #[must_use]
     pub fn how(&self) -> &str {
         match self {

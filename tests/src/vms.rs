@@ -40,12 +40,12 @@ fn give_password(object: &mut Value) -> Option<String> {
     Some(secret)
 }
 
-/// A password that nobody guesses.
+/// A random password.
 fn word() -> String {
     format!("{:016x}", RandomState::new().hash_one(()))
 }
 
-/// Those of namespace `default`.
+/// VMs of namespace `default`.
 #[derive(Debug, Clone)]
 pub struct Vms(Api<DynamicObject>);
 
@@ -56,11 +56,12 @@ impl Vms {
         Self(Api::namespaced_with(client, "default", &vm_resource()))
     }
 
-    /// Creates one. A VM of the PostgreSQL image gets a secret with a password, as `bellows vm
-    /// create` makes it.
+    /// Creates a VM. One with a PostgreSQL image gets a password secret, as from `bellows vm
+    /// create`.
     ///
     /// # Errors
-    /// The API's own words when it refuses.
+    ///
+    /// The API's refusal.
     pub async fn create(&self, object: &Value) -> Result<()> {
         let mut object = object.clone();
         let secret = give_password(&mut object);
@@ -88,10 +89,11 @@ impl Vms {
         Ok(serde_json::from_value(serde_json::to_value(object)?)?)
     }
 
-    /// Waits until one is as `wanted` says.
+    /// Waits until `wanted` holds for a VM.
     ///
     /// # Errors
-    /// Names what was wanted and the status last seen.
+    ///
+    /// Names the wanted state and the last status.
     pub async fn wait(
         &self,
         name: &str,
@@ -113,10 +115,11 @@ impl Vms {
         .await
     }
 
-    /// Asks for a size as the agent does, in one JSON patch.
+    /// Requests a size as the agent does, in one JSON patch.
     ///
     /// # Errors
-    /// The API's own words when it refuses.
+    ///
+    /// The API's refusal.
     pub async fn patch_size(
         &self,
         name: &str,
@@ -135,10 +138,11 @@ impl Vms {
         Ok(())
     }
 
-    /// Deletes one and waits until it is gone.
+    /// Deletes a VM and waits until it is gone.
     ///
     /// # Errors
-    /// The API's own words when it refuses; or that it stays.
+    ///
+    /// The API's refusal, or that the VM stays.
     pub async fn delete(&self, name: &str, patience: Duration) -> Result<()> {
         self.0.delete(name, &DeleteParams::default()).await?;
         wait_for("the VM to be gone", patience, || async {

@@ -20,7 +20,7 @@ async fn no_process_is_killed_for_memory_while_the_node_has_capacity() {
     for load in LOADS {
         let run = rig.run(load).await.unwrap();
         println!("{}: {run:?}", load.name());
-        assert!(run.done.is_some(), "{load:?}: {}", run.words);
+        assert!(run.done.is_some(), "{load:?}: {}", run.output);
         assert_eq!((run.oom_kills, run.oom_lines), (0, 0), "{load:?}: {run:?}");
         match load {
             Load::Flood => assert_eq!(run.requests, 0, "page cache is not use"),

@@ -1,6 +1,6 @@
-//! Certificates for the tests of those who talk TLS: an authority of one test's own, what it signs,
-//! and files put in place as a key is replaced in life, at once and with a tight mode. A
-//! dev-dependency; nothing that is shipped uses it.
+//! Certificates for tests of TLS: an authority per test, the certificates that it signs, and their
+//! files. Files are replaced as a deployed key is, atomically and with a restrictive mode. A
+//! dev-dependency only.
 
 #![allow(
     clippy::expect_used,
@@ -30,7 +30,8 @@ impl From<&str> for Name {
     /// A DNS name.
     ///
     /// # Panics
-    /// When it is not ASCII.
+    ///
+    /// If it is not ASCII.
     fn from(host: &str) -> Self {
         Self(SanType::DnsName(host.try_into().expect("a name")))
     }
@@ -46,7 +47,7 @@ impl From<IpAddr> for Name {
 #[derive(Debug)]
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its own certificate, PEM: what a peer is given to trust.
+    /// Certificate of the authority, PEM. Peers trust it.
     pub pem: String,
 }
 
@@ -90,11 +91,11 @@ impl Authority {
         }
     }
 
-    /// The certificate, PEM, that a request (PKCS #10, PEM) asks for, good from the one time to the
-    /// other.
+    /// The certificate (PEM) for a request (PKCS #10, PEM), valid between the two times.
     ///
     /// # Panics
-    /// When it is no request.
+    ///
+    /// If the request is malformed.
     #[must_use]
     pub fn grants(&self, request: &str, (from, until): (SystemTime, SystemTime)) -> String {
         let mut asked = CertificateSigningRequestParams::from_pem(request).expect("a request");
@@ -109,15 +110,16 @@ impl Authority {
 pub struct Identity {
     /// Certificate for the requested name, PEM.
     pub cert: String,
-    /// Its private key.
+    /// Private key, PEM.
     pub key: String,
 }
 
 impl Identity {
-    /// Puts both into a folder, as `who.crt` and `who.key`; returns where they are.
+    /// Writes both to `who.crt` and `who.key` in a folder, and returns their paths.
     ///
     /// # Panics
-    /// When a file cannot be written.
+    ///
+    /// If a file cannot be written.
     pub fn put(&self, folder: &Path, who: &str) -> (PathBuf, PathBuf) {
         let (cert, key) = (
             folder.join(format!("{who}.crt")),

@@ -1,15 +1,14 @@
-//! What goes wrong with memory, on demand, inside a guest: a fast climb, a slow leak, a storm of
-//! forks, a flood of page cache. It enters the group it is told to, does its one thing, and prints
-//! what it really did as one line of JSON, because a guest without hardware virtualisation is
-//! slower than what it is asked for.
+//! Memory loads inside a guest: a fast climb, a slow leak, a storm of forks, a flood of page cache.
+//! The program enters the given cgroup, runs one load, and prints what it did as one line of JSON.
+//! A guest without hardware virtualisation may be slower than requested.
 //!
-//! And a relay from TCP to the guest's own AF_VSOCK, dialled as an agent dials it: where the host
-//! cannot reach the guest that way, this shows that a monitor there is served by it.
+//! It is also a relay from TCP to the guest's own AF_VSOCK, as an agent connects. It shows that a
+//! monitor serves that link where the host cannot reach the guest this way.
 //!
-//! And a runner's quota on a busy process, in a group that is shown to it as a container's is:
-//! guests have cgroups of version 2 where the machine that tests may have none.
+//! It also runs a busy process under a runner's quota, in a cgroup that looks like a container's.
+//! Guests have cgroups of version 2 where the test machine may have none.
 //!
-//! It is put into guests as one static file.
+//! Guests get it as one static file.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "its result")]
@@ -32,7 +31,7 @@ const USAGE: &str = "usage: guest-load GROUP climb BYTES BYTES_PER_SECOND HOLD_M
        guest-load GROUP quota MILLI_CPU MS
 GROUP is the folder of a cgroup v2 group";
 
-/// What is allocated at once.
+/// Bytes per allocation.
 const CHUNK: usize = 1 << 20;
 const PAGE: usize = 4096;
 /// A machine's own number (`VMADDR_CID_LOCAL`).
@@ -57,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The line to print, none if the words are no order.
+/// The line to print. `None` if the arguments name no load.
 fn run(words: &[&str]) -> io::Result<Option<String>> {
     let number = |text: &str| text.parse::<u64>().ok();
     if let ["relay", tcp, vsock] = words {
@@ -133,7 +132,7 @@ fn three(a: Option<u64>, b: Option<u64>, c: Option<u64>) -> Option<(u64, u64, u6
     Some((a?, b?, c?))
 }
 
-/// A child that is killed when it is not wanted any more.
+/// A child that is killed when it is dropped.
 struct Busy(Child);
 
 impl Drop for Busy {
@@ -143,8 +142,7 @@ impl Drop for Busy {
     }
 }
 
-/// From here on this process sees its own cgroup alone, and may not write it: what a container
-/// runtime does.
+/// Confines this process to a read-only view of its own cgroup, as a container runtime does.
 fn contain() -> io::Result<()> {
     let (groups, none) = (Path::new("/sys/fs/cgroup"), None::<&Path>);
     unshare(CloneFlags::CLONE_NEWCGROUP | CloneFlags::CLONE_NEWNS)?;
@@ -160,7 +158,7 @@ fn contain() -> io::Result<()> {
     Ok(())
 }
 
-/// A busy process in a group with that quota, and what it used of the time.
+/// Runs a busy process in a cgroup with a quota, and returns the CPU time that it used.
 fn quota(limit: MilliCpu, span: Duration) -> io::Result<String> {
     let group = QuotaGroup::make_in_own("quota").map_err(io::Error::other)?;
     let busy = Busy(
@@ -201,7 +199,7 @@ fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Bytes a second; a process that is done at once was as fast as can be told.
+/// Bytes a second. A process that ends at once has the highest rate that can be expressed.
 fn rate_of(bytes: u64, took: Duration) -> u64 {
     let rate = u128::from(bytes) * 1000 / took.as_millis().max(1);
     u64::try_from(rate).unwrap_or(u64::MAX)
@@ -211,7 +209,7 @@ fn rate_of(bytes: u64, took: Duration) -> u64 {
 fn noise() -> [u8; PAGE / 2] {
     let (mut noise, mut seed) = ([0_u8; PAGE / 2], 0x9e37_79b9_7f4a_7c15_u64);
     for word in noise.chunks_exact_mut(8) {
-        // xorshift64
+        // The generator xorshift64.
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
@@ -284,7 +282,7 @@ fn storm(group: &str, children: u64, bytes: u64, hold_ms: u64) -> io::Result<Str
     ))
 }
 
-/// Reads a file of holes: every page of it goes through the page cache, none of it through a disk.
+/// Reads a file of holes. Its pages go through the page cache, but not through a disk.
 fn flood(bytes: u64, path: &str) -> io::Result<String> {
     let began = Instant::now();
     File::create(path)?.set_len(bytes)?;

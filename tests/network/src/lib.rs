@@ -1,6 +1,5 @@
-//! Networks of the tests' own: each is a namespace of the kernel with nothing in it but what a test
-//! puts there. Nothing that happens in one is seen outside, and it ends with the last program in
-//! it, at the latest with the test.
+//! Networks for tests. Each is a network namespace that holds only what a test adds. It is
+//! invisible outside, and ends with its last program, or with the test.
 
 #![forbid(unsafe_code)]
 
@@ -15,10 +14,10 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// How long somebody who serves may take for an answer.
+/// Longest time for the answer of a server.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One network. Needs root.
+/// A network namespace. Needs root.
 #[derive(Debug)]
 pub struct Network(File);
 
@@ -44,13 +43,13 @@ impl Network {
         Ok(Some(network))
     }
 
-    /// Where it is known by, as long as it lives.
+    /// Path of the namespace, valid while this value lives.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
-    /// A program in it.
+    /// A command that runs in the network.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
@@ -59,18 +58,20 @@ impl Network {
         command
     }
 
-    /// What `ip` says of these words, which it must take.
+    /// Output of `ip` with these arguments.
     ///
     /// # Panics
-    /// When it does not; its complaint is in the message.
+    ///
+    /// If it fails. The message holds its error.
     pub fn ip(&self, words: &str) -> String {
         self.says("ip", words)
     }
 
-    /// What a program says of these words, which it must take.
+    /// Output of a program with these arguments.
     ///
     /// # Panics
-    /// When it does not; its complaint is in the message.
+    ///
+    /// If it fails. The message holds its error.
     pub fn says(&self, program: &str, words: &str) -> String {
         let output = self
             .command(program)
@@ -92,13 +93,13 @@ impl Network {
         other.ip(&format!("link set {there} up"));
     }
 
-    /// What an HTTP server answers in the network; nothing if it does not answer.
+    /// Response of an HTTP server in the network. Empty if there is none.
     #[must_use]
     pub fn fetches(&self, address: SocketAddr, path: &str) -> String {
         self.fetches_with(address, path, None)
     }
 
-    /// The same for a caller that shows `bearer` as its token, if there is one.
+    /// Response of an HTTP server to a request with the token `bearer`.
     #[must_use]
     pub fn fetches_with(&self, address: SocketAddr, path: &str, bearer: Option<&str>) -> String {
         let shown = bearer.map(|token| format!("authorization: Bearer {token}\r\n"));
@@ -114,8 +115,7 @@ impl Network {
         })
     }
 
-    /// The line by which a server greets who connects to it in the network; nothing if there is
-    /// none.
+    /// First line that a server in the network sends to a new connection. Empty if there is none.
     #[must_use]
     pub fn greeting(&self, address: SocketAddr) -> String {
         self.connected(address, |stream| {

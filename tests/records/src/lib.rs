@@ -1,8 +1,7 @@
-//! What a run of tests leaves behind as data: tests that did not run, attempts of tests that may be
-//! run again, and how long the steps took that tests waited for.
+//! Records of a test run: skipped tests, attempts of tests that may be repeated, and waits.
 //!
-//! [`FILE`] names the file of a run. All test processes append to it, one line of JSON a record.
-//! `cargo xtask test` makes the file, prints its records at the end, and judges them.
+//! [`FILE`] names the file of a run. All test processes append one line of JSON per record. `cargo
+//! xtask test` creates the file, prints its records at the end, and judges them.
 
 #![forbid(unsafe_code)]
 
@@ -42,11 +41,11 @@ pub enum Record {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skip {
-    /// The key of what the machine lacks.
+    /// Key of what the machine lacks.
     pub missing: Missing,
-    /// The test's name.
+    /// Name of the test.
     pub test: String,
-    /// What exactly is missing, and how to get it.
+    /// What is missing, and how to install it.
     pub reason: String,
 }
 
@@ -54,11 +53,11 @@ pub struct Skip {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attempt {
-    /// The test's name.
+    /// Name of the test.
     pub test: String,
     /// Number of the attempt: 1 for the first run of the test.
     pub number: u32,
-    /// The guest's last words, if the test is run again for them.
+    /// The guest's panic, if it allows another attempt.
     pub retried_for: Option<String>,
 }
 
@@ -108,7 +107,8 @@ fn record(record: &Record) {
 /// Appends a record to a file.
 ///
 /// # Errors
-/// As the file system says, and when only a part of the line was written.
+///
+/// If the file cannot be written, or only a part of the line was.
 pub fn append(file: &Path, record: &Record) -> io::Result<()> {
     let mut line = serde_json::to_vec(record)?;
     line.push(b'\n');
@@ -124,10 +124,11 @@ pub fn append(file: &Path, record: &Record) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads what a run's file holds.
+/// Parses the records in a run's file.
 ///
 /// # Errors
-/// The first line that is no record, with its number.
+///
+/// The first malformed line, with its number.
 pub fn read(text: &str) -> Result<Vec<Record>, Damaged> {
     let parsed = text.lines().zip(1..).map(|(text, line)| {
         let damaged = |error| Damaged { line, error };
@@ -139,7 +140,7 @@ pub fn read(text: &str) -> Result<Vec<Record>, Damaged> {
 /// A line that is no record.
 #[derive(Debug)]
 pub struct Damaged {
-    /// Its number, from 1.
+    /// Line number, from 1.
     pub line: usize,
     error: serde_json::Error,
 }

@@ -1,11 +1,11 @@
-//! The keys of what a test may lack.
+//! Keys of what a test may lack.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What a machine lacks for a test to run.
+/// What a machine lacks to run a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missing {
@@ -17,19 +17,19 @@ pub enum Missing {
     Cluster,
     /// As many open files as the test needs (`ulimit -Hn`).
     Files,
-    /// What the Go toolchain builds.
+    /// Programs that the Go toolchain builds.
     Go,
     /// QEMU and images of guests: `cargo xtask images`.
     Guest,
     /// Docker and kind: `cargo xtask cluster build --kind`.
     Kind,
-    /// What Node.js runs.
+    /// Node.js and its packages.
     Node,
     /// The server programs of PostgreSQL.
     Postgres,
     /// Pressure stall information of the kernel.
     Psi,
-    /// The rights of root.
+    /// Rights of root.
     Root,
     /// A program of a Debian package.
     Tool,
@@ -75,7 +75,7 @@ impl Missing {
         }
     }
 
-    /// Keys, separated by commas.
+    /// Joins keys with commas.
     #[must_use]
     pub fn list(keys: &[Self]) -> String {
         keys.iter()

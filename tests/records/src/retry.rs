@@ -1,9 +1,9 @@
-//! Scenarios that are run again when QEMU without KVM has broken a guest.
+//! Repeats scenarios after a known fault of QEMU without KVM.
 //!
-//! QEMU 10.0 by TCG now and then misses a page that the guest writes while it is sent, and the
-//! guest's kernel panics right after the move. No order of ours is wrong then. A scenario is run
-//! again only for that: its guest ran by TCG, and the guest's console shows the panic. A guest that
-//! is merely silent is a failure, and so is every fault under KVM. Each attempt is recorded.
+//! QEMU 10.0 with TCG sometimes misses a page that the guest writes during a migration, and the
+//! guest's kernel panics after the move. None of our requests is wrong then. A scenario is repeated
+//! only if its guest ran with TCG and the guest's console shows the panic. A silent guest is a
+//! failure, and so is every fault under KVM. Each attempt is recorded.
 
 use std::fs;
 use std::future::Future;
@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Attempt, Record};
 
-/// How often a scenario is run at most.
+/// Most attempts of a scenario.
 pub const ATTEMPTS: u32 = 3;
 
-/// Begins what Linux writes to its console when it panics.
+/// Prefix of a panic on Linux's console.
 const PANIC: &str = "Kernel panic - not syncing";
 
 tokio::task_local! {
@@ -24,7 +24,7 @@ tokio::task_local! {
     static SEEN: Arc<Mutex<Option<String>>>;
 }
 
-/// The panic that a guest which ran by `accel` left on its console, if it is the known fault.
+/// The panic on the console of a guest that ran with `accel`, if it is the known fault.
 #[must_use]
 pub fn known_tcg_bug(accel: &str, console: &str) -> Option<String> {
     let line = console.lines().find(|line| line.contains(PANIC));
@@ -32,7 +32,7 @@ pub fn known_tcg_bug(accel: &str, console: &str) -> Option<String> {
         .map(|line| line.trim().to_owned())
 }
 
-/// The same, from a runner's directory. What cannot be read is not the known fault.
+/// The known fault of the guest in a runner's directory. Unreadable files show none.
 #[must_use]
 pub fn known_tcg_bug_in(rundir: &Path) -> Option<String> {
     let accel = accel_in(rundir)?;
@@ -51,7 +51,7 @@ pub fn accel_in(rundir: &Path) -> Option<String> {
 
 /// Tells the scenario of this task of its guest's panic. It is called while the scenario fails.
 pub fn blame(panic: Option<String>) {
-    // A guest outside of such a scenario excuses nothing.
+    // A guest outside of a scenario allows no repetition.
     let _ = SEEN.try_with(|seen| {
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         *seen = seen.take().or(panic);
@@ -77,7 +77,8 @@ impl Attempts {
         }
     }
 
-    /// Records that one has ended, and tells whether there is another: `panic` is the known fault.
+    /// Records the end of an attempt, and returns whether another follows. `panic` is the known
+    /// fault.
     pub fn again(&mut self, panic: Option<String>) -> bool {
         self.number += 1;
         let retried_for = panic.filter(|_| self.number < ATTEMPTS);
@@ -97,11 +98,12 @@ impl Attempts {
     }
 }
 
-/// Runs a scenario to its end, again if it fails with the [known fault](known_tcg_bug) that
-/// [`blame`] is told of meanwhile.
+/// Runs a scenario, and repeats it if it fails after [`blame`] recorded the [known
+/// fault](known_tcg_bug).
 ///
 /// # Panics
-/// As the scenario does.
+///
+/// If the scenario panics.
 pub async fn retry_known_tcg_bug<F, R>(test: &str, run: F)
 where
     F: Fn() -> R,
@@ -138,7 +140,7 @@ mod tests {
 
     const CONSOLE: &str = "[ 1.0] boots\r\n[ 2.0] Kernel panic - not syncing: Fatal exception\r\n";
 
-    /// Looks at its directory as it is dropped, as the VMs of tests do.
+    /// Reads its directory when it is dropped, as the VMs of tests do.
     struct Vm(tempfile::TempDir);
 
     impl Vm {
@@ -169,8 +171,8 @@ mod tests {
         }
     }
 
-    /// How often a scenario was run that fails `times` times with such a guest, and whether it
-    /// ended well; every run is recorded.
+    /// Runs a scenario that fails `times` times with such a guest. Returns the number of attempts
+    /// and whether it passed. Every attempt is recorded.
     async fn run(accel: &'static str, console: &'static str, times: u32) -> (u32, bool) {
         RECORDS.take();
         let count = Arc::new(AtomicU32::new(0));

@@ -1,5 +1,5 @@
-//! Seeds of the fuzzer, as tests of the bodies that it runs. A crate by itself, so that the crates
-//! with bodies take nothing else of the tests.
+//! Runs the seeds of the fuzzer as tests. A crate of its own, so that the crates with fuzz targets
+//! need no other test code.
 
 #![forbid(unsafe_code)]
 #![expect(
@@ -16,7 +16,7 @@ const FEWEST: usize = 3;
 /// A body, under the name of its target.
 pub type Body<'a> = (&'a str, fn(&[u8]));
 
-/// Runs each body on all seeds of the target of its name. What the fuzzer once found is among them.
+/// Runs each body on all seeds of its target. They include every input that the fuzzer once found.
 pub fn hold(bodies: &[Body<'_>]) {
     for (name, body) in bodies {
         let seeds = std::fs::read_dir(folder().join(name)).expect(name);

@@ -1,9 +1,9 @@
-//! Kinds that other parts than ours bring.
+//! Kinds that other components install.
 
 use serde_json::json;
 
-/// The definition of a kind that somebody else brings. Its schema takes any object. The names are
-/// the kind, its plural and its singular.
+/// Definition of a foreign kind. Its schema accepts any object. The names are the kind, its plural
+/// and its singular.
 #[must_use]
 pub fn foreign_kind(
     group: &str,

@@ -19,10 +19,11 @@ pub fn vms(namespace: &str) -> String {
     format!("/apis/vm.neon.tech/v1/namespaces/{namespace}/virtualmachines")
 }
 
-/// Applies the account of a part and its rights, and nothing that would run.
+/// Applies the account and the rights of a component, but no workload.
 ///
 /// # Errors
-/// When `kubectl` fails.
+///
+/// If `kubectl` fails.
 pub fn apply_rights(plane: &ControlPlane, part: &str) -> Result<()> {
     let folder = checkout().join("deploy").join(part).display().to_string();
     let made = plane.ask(&["kustomize", &folder])?;
@@ -73,7 +74,8 @@ impl Caller {
     /// Creates an object at a path.
     ///
     /// # Errors
-    /// What the server says, or that it was not reached.
+    ///
+    /// The server's error, or that it cannot be reached.
     pub async fn create(&self, path: &str, object: &Value) -> kube::Result<Value> {
         self.send("POST", path, "application/json", object).await
     }
@@ -114,10 +116,11 @@ impl Caller {
     }
 }
 
-/// What an attempt led to, by the server's answer.
+/// Converts the server's answer into an outcome.
 ///
 /// # Errors
-/// When it was refused for another reason than that it may not be: then nothing was tried.
+///
+/// If the request failed for another reason than missing rights. Then nothing was tested.
 pub fn outcome(answer: kube::Result<Value>) -> Result<Outcome> {
     match answer {
         Ok(object) => {

@@ -1,10 +1,8 @@
-//! Who dials whom in a cluster: the connections of our parts' pods, by what the kernel lists of
-//! their networks.
+//! Connections between the components of a cluster, from the kernel's lists of their networks.
 //!
-//! Pods are told by the programs in them, and known by the addresses at which they are reached. The
-//! kernel lists a connection for a minute after its end, with whoever ended it, so that a look
-//! every second misses few. Not seen: UDP, parts in the network of their node, and what a guest
-//! itself dials, which its pod only forwards.
+//! Pods are recognized by their programs and identified by their addresses. The kernel lists a
+//! connection for a minute after its end, so a sample every second misses few. UDP, components in
+//! the network of their node, and connections of guests, which pods only forward, are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,11 +21,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::groups::is_in_group;
 
-/// Between two looks.
+/// Interval between two samples.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Where a guest is behind the bridge of its pod.
+/// Address of a guest behind the bridge of its pod.
 const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 254, 254));
-/// The programs by which pods are told, as images call them.
+/// Programs by which pods are recognized, as images name them.
 const PROGRAMS: [(&str, End); 4] = [
     ("neonvm-controller", End::Controller),
     ("autoscale-scheduler", End::Scheduler),
@@ -40,17 +38,17 @@ const PROGRAMS: [(&str, End); 4] = [
 pub enum End {
     /// The API server, at its address for pods.
     ApiServer,
-    /// A controller's pod.
+    /// The pod of a controller.
     Controller,
     /// A scheduler's pod, kube-scheduler beside it included.
     Scheduler,
-    /// An agent's pod.
+    /// The pod of an agent.
     Agent,
     /// A VM's pod: its runner, its QEMU, or its guest, to which the pod's ports lead.
     Vm,
     /// The guest, dialled from inside its pod.
     Guest,
-    /// Somebody else: a node, for whom kubelet and API server speak, or a stranger.
+    /// Another address: a node, for which kubelet and API server connect, or a stranger.
     Other(IpAddr),
 }
 
@@ -73,7 +71,7 @@ struct Row {
     there: Option<SocketAddr>,
 }
 
-/// Addresses are resolved when somebody asks: a pod may be dialled before it is known.
+/// Addresses are resolved on demand, because a connection may be seen before its pod.
 #[derive(Debug, Default)]
 struct Known {
     ends: BTreeMap<IpAddr, End>,
@@ -82,18 +80,18 @@ struct Known {
     answered: BTreeSet<(End, IpAddr, u16)>,
 }
 
-/// Looks at the pods of one cluster until it is dropped.
+/// Samples the pods of one cluster until it is dropped.
 #[derive(Debug)]
 pub struct Dials {
     known: Arc<Mutex<Known>>,
-    /// Whoever looks ends when this does.
+    /// Dropping it ends the sampling thread.
     _goes_on: Sender<()>,
     /// Reads the addresses of VMs' pods.
     _pods: Option<AbortOnDropHandle<()>>,
 }
 
 impl Dials {
-    /// Begins to look at what is in the control group of this name.
+    /// Starts to sample the processes in the control group `group`.
     pub(super) fn watch(group: String) -> Self {
         let known = Arc::<Mutex<Known>>::default();
         let (goes_on, ended) = channel();
@@ -124,7 +122,7 @@ impl Dials {
             }
         };
         let all = pods.applied_objects().for_each(move |pod| {
-            // A watch that broke begins anew.
+            // A failed watch restarts.
             let _ = pod.map(&note);
             std::future::ready(())
         });
@@ -134,7 +132,7 @@ impl Dials {
         }
     }
 
-    /// All that was seen, from the first look on.
+    /// All connections since the first sample.
     #[must_use]
     pub fn seen(&self) -> BTreeSet<Dial> {
         let known = lock(&self.known);
@@ -161,8 +159,8 @@ impl Dials {
     }
 }
 
-/// The TCP ports at which the parts of a cluster listen for others, each with the part whose
-/// network it is in.
+/// TCP ports at which components of a cluster listen for others, with the component that owns the
+/// network.
 pub(super) fn listening(group: &str) -> BTreeSet<(End, u16)> {
     let mut ports = BTreeSet::new();
     for process in all_processes().into_iter().flatten().flatten() {
@@ -183,7 +181,7 @@ fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes what there is now. A process may end between two questions: it is left out then.
+/// Takes a sample. A process that ends meanwhile is left out.
 fn look(group: &str, known: &Mutex<Known>) {
     let mut networks = BTreeSet::new();
     for process in all_processes().into_iter().flatten().flatten() {
@@ -212,7 +210,8 @@ fn rows_of(process: &Process) -> Vec<Row> {
     rows.collect()
 }
 
-/// Which part a process is, in which network, if it is one of this cluster's.
+/// The component of a process and its network. `None` if it belongs to no component of this
+/// cluster.
 fn part(process: &Process, group: &str) -> Option<(End, u64)> {
     let words = process.cmdline().ok()?;
     // A program may be started by its loader.
@@ -227,7 +226,7 @@ fn part(process: &Process, group: &str) -> Option<(End, u64)> {
     Some((*end, network.identifier))
 }
 
-/// Where a pod is told that the API server is.
+/// Address of the API server in a pod's environment.
 fn api_server(process: &Process) -> Option<IpAddr> {
     let given = process.environ().ok()?;
     let host = given.get(std::ffi::OsStr::new("KUBERNETES_SERVICE_HOST"))?;
@@ -235,11 +234,10 @@ fn api_server(process: &Process) -> Option<IpAddr> {
 }
 
 impl Known {
-    /// The connections of one pod: who comes to a port on which it listens is answered, all else it
-    /// dials.
+    /// Records the connections of one pod. Those to a listening port are incoming, all others
+    /// outgoing.
     ///
-    /// A program that ends, or has just begun, still has connections of a port on which it listens
-    /// no more, or not yet again.
+    /// A program that ends or starts may have connections of a port at which it does not listen.
     fn note(&mut self, end: End, rows: &[Row]) {
         for row in rows.iter().filter(|row| row.there.is_none()) {
             self.listened.insert((end, row.here.port()));
@@ -292,7 +290,7 @@ mod tests {
             row("10.0.0.2:5002", "10.0.0.7:25183"),
         ];
         lock(&known).note(End::Agent, &agent);
-        // It ends, and what came to its port is not closed yet.
+        // The program ends, and a connection to its port is still open.
         lock(&known).note(End::Agent, &agent[1..]);
         let vm = [row("10.0.0.3:6000", "10.0.0.9:80")];
         lock(&known).note(End::Vm, &vm);

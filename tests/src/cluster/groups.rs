@@ -12,7 +12,6 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest time for which control groups of killed processes may stay in use.
 const GROUPS_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where the hierarchies of control groups are mounted.
 const HIERARCHIES: &str = "/sys/fs/cgroup";
 
 /// Prefix of the names of all clusters' control groups.
@@ -34,7 +33,7 @@ pub(super) fn is_in_group(process: &Process, name: &str) -> bool {
     paths.any(|path| path.split('/').any(|part| part == name))
 }
 
-/// Removes the control groups of the cluster in `dir` once nothing is in them.
+/// Waits until no process is in the control groups of the cluster in `dir`, and removes them.
 pub(super) fn remove_groups(dir: &Path) -> Result<()> {
     let name = group(&dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
     let began = Instant::now();
@@ -84,7 +83,7 @@ fn is_unused(group: &Path) -> bool {
     is_empty && directories(group).iter().all(|inner| is_unused(inner))
 }
 
-/// Removes a group and those in it, as far as they are unused; whether it is gone.
+/// Removes a group and its subgroups, except those in use. Returns whether it is gone.
 fn remove_tree(group: &Path) -> bool {
     for inner in directories(group) {
         remove_tree(&inner);

@@ -1,5 +1,5 @@
-//! The images of `deploy/images`, packed by `bellows image pack` from what lies in the target
-//! directory and the image store.
+//! Packs the images of `deploy/images` with `bellows image pack`, from the target directory and the
+//! image store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use serde_json::Value;
 use super::programs::{NodeKit, Programs};
 use crate::image::image;
 
-/// What pods without an image of their own are made of, and the pause of every pod.
+/// Image of pods without one of their own, and of every pod's pause container.
 const BUSYBOX: &str = "busybox";
 /// The guest whose kernel is in the runner's image.
 const GUEST: &str = "bellows/postgres:15";
-/// Everything of ours that runs in a cluster.
+/// Images of our components in a cluster.
 const OURS: [&str; 5] = [
     "autoscale-scheduler",
     "autoscaler-agent",
@@ -24,9 +24,9 @@ const OURS: [&str; 5] = [
     "neonvm-runner",
     "vm-postgres",
 ];
-/// The one of ours that brings a node's own programs along.
+/// The component whose image contains a node's programs.
 const OVERLAY: &str = "neonvm-vxlan-controller";
-/// The programs of ours in them.
+/// Our programs in the images.
 const PROGRAMS: [&str; 5] = [
     "autoscale-scheduler",
     "autoscaler-agent",
@@ -35,20 +35,21 @@ const PROGRAMS: [&str; 5] = [
     OVERLAY,
 ];
 
-/// Packs [`BUSYBOX`] into `dir`; returns the archive.
+/// Packs [`BUSYBOX`] into `dir` and returns the archive.
 ///
 /// # Errors
-/// When something that goes into it is missing.
+///
+/// If an input is missing.
 pub fn pack_busybox(dir: &Path) -> Result<PathBuf> {
     pack(BUSYBOX, &BTreeMap::new(), dir)
 }
 
-/// Packs everything that runs in a cluster made of `programs` into `dir`: what [`pack_ours`] packs,
-/// Kubernetes' own scheduler, and what pods without an image of their own are made of. Returns the
-/// archives.
+/// Packs the images of a cluster into `dir`: those of [`pack_ours`], kube-scheduler, and
+/// [`BUSYBOX`]. Returns the archives.
 ///
 /// # Errors
-/// When something that goes into them is missing.
+///
+/// If an input is missing.
 pub fn pack_all(programs: &Programs, dir: &Path) -> Result<Vec<PathBuf>> {
     let places = BTreeMap::from([("control-plane", programs.path(""))]);
     let mut archives = vec![pack_busybox(dir)?, pack("kube-scheduler", &places, dir)?];
@@ -56,11 +57,12 @@ pub fn pack_all(programs: &Programs, dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(archives)
 }
 
-/// Packs our parts, the runner and a guest into `dir`, for any cluster. Returns the archives. The
-/// overlay's is among them where there is what nodes are made of, whose iptables it brings along.
+/// Packs our components, the runner and a guest into `dir`, for any cluster. Returns the archives.
+/// The overlay is included if the node kit is built, because its image contains iptables.
 ///
 /// # Errors
-/// When something that goes into them is missing.
+///
+/// If an input is missing.
 pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
     let qemu = image_folder("bellows/qemu")?;
     let guest = image_folder(GUEST)?;
@@ -88,12 +90,13 @@ pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
     packed.collect()
 }
 
-/// Makes a guest of a container image, which is specified as for `bellows image pack`, and packs
-/// its disk into `dir` as the image `docker.io/bellows/NAME:1` of a VM. Its kernel is the one of
-/// the runner's image. Returns the archive.
+/// Builds a guest from a container image, which `bellows image pack` specifies. Packs its disk into
+/// `dir` as the image `docker.io/bellows/NAME:1` of a VM, with the kernel of the runner's image.
+/// Returns the archive.
 ///
 /// # Errors
-/// When something that goes into it is missing, or its modules are those of another kernel.
+///
+/// If an input is missing, or its modules belong to another kernel.
 pub fn pack_guest(name: &str, container: &Value, dir: &Path) -> Result<PathBuf> {
     let disk = dir.join(format!("{name}.qcow2"));
     let built = format!("bellows-tests/{name}:1");
@@ -116,7 +119,7 @@ pub fn pack_guest(name: &str, container: &Value, dir: &Path) -> Result<PathBuf> 
     pack_as(name, packed.to_string(), &places, dir)
 }
 
-/// Builds a guest of a container image under that name; returns where it lies.
+/// Builds a guest of a container image with this name, and returns its directory.
 fn build_guest(name: &str, container: &Value, dir: &Path) -> Result<PathBuf> {
     let (file, archive) = (dir.join("container.json"), dir.join("container.tar"));
     std::fs::write(&file, container.to_string())?;
@@ -144,7 +147,7 @@ fn disk_of(guest: &Path, qemu: &Path, disk: &Path) -> Result<()> {
     run(convert.arg(guest.join("root.ext4")).arg(disk))
 }
 
-/// Where the image of that name is specified.
+/// Path of the specification of an image.
 fn specification(name: &str) -> PathBuf {
     crate::checkout().join(format!("deploy/images/{name}.json"))
 }
@@ -179,7 +182,7 @@ fn utf8(path: &Path) -> Result<&str> {
     path.to_str().context("a path of UTF-8")
 }
 
-/// Where an image of the store lies.
+/// Directory of an image in the store.
 fn image_folder(name: &str) -> Result<PathBuf> {
     let list = image(&["ls", "--output", "json"])?;
     let list: Value = serde_json::from_str(&list).context("bellows image ls")?;

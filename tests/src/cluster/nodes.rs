@@ -36,14 +36,14 @@ use super::record::Part;
 use super::spawn::Life;
 use crate::patience::wait_for;
 
-/// How long a node may take to be ready on a busy machine; alone it takes 5 s.
+/// Longest time until a node is ready on a busy machine. An idle machine takes 5 s.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// More nodes than a machine should have; their numbers are parts of addresses.
 const MOST_NODES: u8 = 9;
-/// What a runner in a pod tells its QEMU to write its number into.
+/// File in which a runner's QEMU stores its PID.
 const QEMU_PID_FILE: &str = "/vm/images/run/qemu.pid";
 
-/// A control plane with nodes. What lives with us is ended when dropped.
+/// A control plane with nodes. With [`Life::WithUs`] dropping it ends everything.
 #[derive(Debug)]
 pub struct Cluster {
     plane: ControlPlane,
@@ -52,11 +52,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one in `dir` with so many nodes, each with these image archives, and waits until all
-    /// are ready. Needs root.
+    /// Starts a cluster with `count` nodes in `dir`. Each node gets these image archives. Returns
+    /// when all nodes are ready. Needs root.
     ///
     /// # Errors
-    /// When a part ends or is not ready in time; the end of its log is in the message.
+    ///
+    /// If a component ends or is not ready in time. The message holds the end of its log.
     pub async fn start(
         programs: Programs,
         kit: &NodeKit,
@@ -106,7 +107,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The control plane.
+    /// Control plane of the cluster.
     #[must_use]
     pub fn plane(&self) -> &ControlPlane {
         &self.plane
@@ -166,22 +167,23 @@ impl Cluster {
         all.collect()
     }
 
-    /// Looks from now on who dials whom.
+    /// Starts to record connections between components.
     #[must_use]
     pub fn dials(&self) -> Dials {
         Dials::watch(group(self.plane.dir()))
     }
 
-    /// The TCP ports at which our pods listen for others than themselves, now.
+    /// TCP ports at which our pods listen for others.
     #[must_use]
     pub fn listening(&self) -> BTreeSet<(End, u16)> {
         dials::listening(&group(self.plane.dir()))
     }
 
-    /// Has a part hold still, as a machine does that nobody hears of, or go on.
+    /// Stops a component like a machine that has lost its network, or continues it.
     ///
     /// # Errors
-    /// When it does not run.
+    ///
+    /// If it does not run.
     pub fn hold(&self, part: Part, still: bool) -> Result<()> {
         let running = super::record::running(self.plane.dir())?;
         let found = running.iter().find(|(running, ..)| *running == part);
@@ -212,7 +214,7 @@ impl Cluster {
         Ok(*process)
     }
 
-    /// The ends of the logs of everything, for people who look for the cause of a failure.
+    /// Ends of all logs, to find the cause of a failure.
     #[must_use]
     pub fn logs(&self) -> String {
         let mut text = String::new();
@@ -341,7 +343,7 @@ impl Cluster {
     }
 }
 
-/// What enters a node, by its first process, and runs the program that follows.
+/// A command that enters a node through its first process.
 fn inside(process: i32) -> Command {
     let mut command = Command::new("nsenter");
     command.args(["-t", &process.to_string()]);
@@ -354,7 +356,7 @@ fn name(number: u8) -> String {
     format!("node-{number}")
 }
 
-/// Its address on the switch.
+/// Address of a node on the switch.
 fn address(number: u8) -> IpAddr {
     IpAddr::from([10, 199, 0, 10 + number])
 }
@@ -364,7 +366,7 @@ fn pods(number: u8) -> String {
     format!("10.244.{number}.0/24")
 }
 
-/// Where the pods of nodes are, as the scripts read it.
+/// Routes to the pods of nodes, in the format of the scripts.
 fn routes(nodes: impl Iterator<Item = u8>) -> String {
     let route = |number| format!("{}={}", pods(number), address(number));
     nodes.map(route).collect::<Vec<_>>().join(",")

@@ -1,5 +1,5 @@
-//! The scheduler as it is deployed: kube-scheduler as it comes and our process beside it, both with
-//! the rights, the configuration and the Lease of `deploy/scheduler`.
+//! The deployed scheduler: an unchanged kube-scheduler with our process beside it. Both have the
+//! rights, the configuration and the Lease of `deploy/scheduler`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use crate::process::Process;
 
 /// The namespace of the deployment.
 const NAMESPACE: &str = "kube-system";
-/// Its service account.
+/// Service account of both.
 const ACCOUNT: &str = "autoscale-scheduler";
-/// The address in the shipped configuration under which kube-scheduler finds us.
+/// Address of our extender in the shipped configuration.
 const SHIPPED: &str = "http://127.0.0.1:10298";
 
 /// The pair on a control plane.
@@ -29,9 +29,9 @@ pub struct Pair {
     kubeconfig: PathBuf,
     config: PathBuf,
     extender: SocketAddr,
-    /// Where agents ask for permits.
+    /// Address of the permit server.
     pub permits: SocketAddr,
-    /// Where metrics and state are shown.
+    /// Address of metrics and state.
     pub metrics: SocketAddr,
 }
 
@@ -70,10 +70,11 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Starts our process, or another one after it was killed.
+    /// Starts our process, or another one after a kill.
     ///
     /// # Errors
-    /// When it does not start.
+    ///
+    /// If it does not start.
     pub fn start_ours(&mut self, plane: &ControlPlane) -> Result<()> {
         let log = fresh_file(&plane.dir().join("log/autoscale-scheduler.log"))?;
         let mut command = Command::new(&self.program);
@@ -92,7 +93,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Kills our process.
+    /// Kills our scheduler process.
     pub fn kill_ours(&mut self) {
         self.ours = None;
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::nodes::Cluster;
 use crate::patience::wait_for;
 
-/// How long a part may take to be ready on a busy machine.
+/// Longest time until a component is ready on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Folders of `deploy`, and the namespaces their pods are in.
 const PARTS: [(&str, &str); 3] = [
@@ -51,7 +51,7 @@ fn is_named(pod: &Value, part: &str) -> bool {
     name.contains(part)
 }
 
-/// Whether a pod says that it is ready.
+/// Whether a pod's Ready condition is True.
 #[must_use]
 pub fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();

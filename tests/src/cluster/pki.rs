@@ -15,7 +15,7 @@ use super::files::private_file;
 
 /// First address of the services' range, under which pods would reach the API.
 pub(super) const SERVICE_ADDRESS: [u8; 4] = [10, 96, 0, 1];
-/// Names under which pods know the API.
+/// Names of the API server in certificates.
 const API_NAMES: [&str; 5] = [
     "localhost",
     "kubernetes",
@@ -25,7 +25,7 @@ const API_NAMES: [&str; 5] = [
 ];
 /// The group whose members may do everything.
 const MASTERS: &str = "system:masters";
-/// Who is certified: file name, common name, group.
+/// Certificates: file name, common name, group.
 const LEAVES: [(&str, &str, &str); 6] = [
     ("apiserver", "kube-apiserver", ""),
     ("kubelet-client", "kube-apiserver-kubelet-client", MASTERS),
@@ -96,7 +96,7 @@ impl Pki {
         Ok(())
     }
 
-    /// A kubeconfig of somebody certified that needs no other file.
+    /// A self-contained kubeconfig for a certified user.
     pub(super) fn kubeconfig(&self, leaf: &str, url: &str) -> Result<String> {
         let (name, certificate, key) = self
             .leaves

@@ -24,23 +24,22 @@ use super::spawn::{Life, spawn};
 use crate::kubeconfig::{client_of, config_of, install_crypto};
 use crate::patience::wait_for;
 
-/// How long a part may take to be ready on a busy machine; alone it takes 4 s.
+/// Longest time until a component is ready on a busy machine. An idle machine takes 4 s.
 const PATIENCE: Duration = Duration::from_secs(180);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// The control plane's address on the nodes' network (`switch.sh`).
 pub(super) const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 199, 0, 1));
-/// The port of the API there: the one pods know its service by, so that nothing needs to translate
-/// it.
+/// Port of the API on the nodes' network. It equals the port of the service, so that no translation
+/// is needed.
 pub(super) const SERVICE_PORT: u16 = 443;
-/// Addresses of services; nothing answers there.
+/// Addresses of services. Nothing listens there.
 const SERVICES: &str = "10.96.0.0/16";
-/// What both clients of the API are allowed a second: by default they slow themselves down so much
-/// that a start takes 5 s longer.
+/// Request rates of both clients. The defaults delay a start by 5 s.
 const CLIENT_RATE: [&str; 2] = ["--kube-api-qps=500", "--kube-api-burst=1000"];
-/// Starts with another port when somebody took ours between our look and the server's.
+/// Starts with another port if another process takes the port first.
 const PORTS_TRIED: usize = 3;
 
-/// How much of a control plane is started.
+/// Components of a control plane to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
     /// etcd and the API server.
@@ -49,7 +48,7 @@ pub enum Tier {
     Full,
 }
 
-/// A running control plane. What lives with us is ended when dropped.
+/// A running control plane. With [`Life::WithUs`] dropping it ends everything.
 #[derive(Debug)]
 pub struct ControlPlane {
     dir: PathBuf,
@@ -61,7 +60,7 @@ pub struct ControlPlane {
     running: BTreeMap<Part, (Child, Known)>,
 }
 
-/// Where a control plane runs.
+/// Network of a control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attachment {
     /// On this machine's loopback, on a port that was free.
@@ -71,18 +70,19 @@ pub(super) enum Attachment {
 }
 
 impl ControlPlane {
-    /// Starts one in `dir` and waits until it can be used: the API answers, and with controllers
-    /// there is the account without which no pod is taken.
+    /// Starts a control plane in `dir`. Returns when the API answers. With controllers, it also
+    /// waits for the service account that pods need.
     ///
     /// # Errors
-    /// When a part ends or is not ready in time; the end of its log is in the message.
+    ///
+    /// If a component ends or is not ready in time. The message holds the end of its log.
     pub async fn start(programs: Programs, dir: &Path, tier: Tier, life: Life) -> Result<Self> {
         let mut plane = Self::new(programs, dir, life)?;
         plane.bring_up(tier).await?;
         Ok(plane)
     }
 
-    /// One of which nothing runs.
+    /// A control plane without running components.
     pub(super) fn new(programs: Programs, dir: &Path, life: Life) -> Result<Self> {
         install_crypto();
         for part in ["", "pki", "log"] {
@@ -112,8 +112,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// As [`ControlPlane::start`] of everything, on the nodes' network. The relay to it is started
-    /// by `relay`, which returns where it listens.
+    /// Starts all components on the nodes' network. `relay` starts the relay to it and returns its
+    /// address.
     pub(super) async fn bring_up_on(
         &mut self,
         switch: i32,
@@ -133,35 +133,36 @@ impl ControlPlane {
         self.until_usable().await
     }
 
-    /// Where it keeps everything.
+    /// Directory of its files.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The kubeconfig of somebody who may do everything.
+    /// Kubeconfig of a user with all rights.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.join("admin.kubeconfig")
     }
 
-    /// A kubeconfig of whoever has this token.
+    /// Kubeconfig with a token.
     #[must_use]
     pub fn token_kubeconfig(&self, token: &str) -> String {
         let ca = self.dir.join("pki/ca.crt");
         token_kubeconfig(&self.url, &ca.display().to_string(), token)
     }
 
-    /// The same for a program in a node.
+    /// Kubeconfig with a token, for a program in a node.
     #[must_use]
     pub fn token_kubeconfig_of_nodes(&self, token: &str) -> String {
         token_kubeconfig(&self.url_of_parts(), "/cluster/pki/ca.crt", token)
     }
 
-    /// Makes a node that is ready and has this much. Nothing runs on it.
+    /// Creates a ready node with this capacity. Nothing runs on it.
     ///
     /// # Errors
-    /// When the API refuses.
+    ///
+    /// If the API refuses it.
     pub async fn node(&self, name: &str, cpus: u32, gib: u32) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client().await?);
         let amount = json!({"cpu": cpus, "memory": format!("{gib}Gi"), "pods": 1000,
@@ -173,7 +174,7 @@ impl ControlPlane {
                 "conditions": [{"type": "Ready", "status": "True", "reason": "Made", "message": "by hand"}]}});
         let node = serde_json::from_value(node)?;
         nodes.create(&PostParams::default(), &node).await?;
-        // Admission taints every new node, and it is the controllers that would find it ready.
+        // Admission taints new nodes. The missing controllers would remove the taint.
         let untainted = Patch::Merge(json!({"spec": {"taints": null}}));
         nodes
             .patch(name, &PatchParams::default(), &untainted)
@@ -189,7 +190,7 @@ impl ControlPlane {
         client_of(&self.kubeconfig()).await
     }
 
-    /// The same from where the cluster's own parts are.
+    /// A client in the network of the cluster's components.
     pub(super) async fn client_of_parts(&self) -> Result<kube::Client> {
         let mut config = config_of(&self.kubeconfig()).await?;
         config.cluster_url = self.url_of_parts().parse()?;
@@ -223,7 +224,8 @@ impl ControlPlane {
     /// Applies our definitions and waits until they are served.
     ///
     /// # Errors
-    /// When `kubectl` fails.
+    ///
+    /// If `kubectl` fails.
     pub fn install_kinds(&self) -> Result<()> {
         let folder = crate::checkout().join("deploy/crds");
         self.ask(&["apply", "--kustomize", &folder.to_string_lossy()])?;
@@ -238,10 +240,11 @@ impl ControlPlane {
         until_established(&["crds", "--all"], |args| self.ask(args))
     }
 
-    /// What `kubectl` says to this.
+    /// Runs `kubectl` and returns its output.
     ///
     /// # Errors
-    /// When it fails; its complaint is in the message.
+    ///
+    /// If it fails. The message holds its error.
     pub fn ask(&self, args: &[&str]) -> Result<String> {
         let output = self.kubectl().args(args).output()?;
         if !output.status.success() {
@@ -344,7 +347,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Where the cluster's own parts reach the API.
+    /// URL of the API in the network of the cluster's components.
     pub(super) fn url_of_parts(&self) -> String {
         match self.attachment {
             Attachment::Loopback => self.url.clone(),
@@ -365,7 +368,7 @@ impl ControlPlane {
         self.start_command(part, &words).map(|_| ())
     }
 
-    /// Starts a part by the words of its command; returns its process id.
+    /// Starts a component by its command line, and returns its PID.
     pub(super) fn start_command(&mut self, part: Part, words: &[OsString]) -> Result<i32> {
         let mut child = spawn(&self.dir, part.program(), self.life, words)?;
         match Known::of(part, child.id()) {
@@ -386,7 +389,7 @@ impl ControlPlane {
         record::write(&self.dir, &known)
     }
 
-    /// Until the API server says that it is ready.
+    /// Waits until the API server is ready.
     async fn until_ready(&self) -> Result<()> {
         let client = self.client().await?;
         wait_for("a ready API server", PATIENCE, || async {
@@ -445,7 +448,7 @@ impl Drop for ControlPlane {
         if self.life == Life::OnTheirOwn {
             return;
         }
-        // Clients first. What cannot be killed has ended; the kernel sees to the rest when we end.
+        // Clients end first. A process that cannot be killed has ended.
         while let Some((_, (mut child, _))) = self.running.pop_last() {
             let _ = child.kill();
             let _ = child.wait();
@@ -455,7 +458,7 @@ impl Drop for ControlPlane {
     }
 }
 
-/// Whoever made it, it is there.
+/// An object that exists already counts as created.
 fn made<T>(result: kube::Result<T>) -> Result<()> {
     match result {
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),

@@ -1,4 +1,4 @@
-//! Where the programs of a cluster lie.
+//! Programs of a cluster in the image store.
 
 use std::path::{Path, PathBuf};
 
@@ -6,13 +6,13 @@ use test_records::Missing;
 
 /// The reference in the store that `cargo xtask cluster build` writes.
 const REFERENCE: &str = "bellows/control-plane:1.34";
-/// The same for nodes.
+/// Image with the kubelet and the other programs of nodes.
 const KUBELET: &str = "bellows/kubelet:1.34";
-/// The same for Helm.
+/// Image with Helm.
 const HELM: &str = "bellows/helm:3.19";
-/// The same for cert-manager.
+/// Image with cert-manager.
 const CERT_MANAGER: &str = "bellows/cert-manager:1.21";
-/// The same for multus.
+/// Image with multus.
 const MULTUS: &str = "bellows/multus:4.2";
 const NODE: &str = "bellows/node:bookworm";
 /// A folder to use instead of the store's.
@@ -24,8 +24,8 @@ const FOLDER: &str = "BELLOWS_CLUSTER_PROGRAMS";
 pub struct Programs(PathBuf);
 
 impl Programs {
-    /// The folder named by `BELLOWS_CLUSTER_PROGRAMS`, else the one in the image store, if it is
-    /// there.
+    /// Programs in the folder of `BELLOWS_CLUSTER_PROGRAMS`, else in the image store. `None` if
+    /// there are none.
     #[must_use]
     pub fn find() -> Option<Self> {
         let folder = match std::env::var_os(FOLDER) {
@@ -36,7 +36,7 @@ impl Programs {
         found.path("kube-apiserver").is_file().then_some(found)
     }
 
-    /// One of the programs.
+    /// Path of a program.
     #[must_use]
     pub fn path(&self, program: &str) -> PathBuf {
         self.0.join(program)
@@ -54,7 +54,7 @@ fn in_store(reference: &str) -> Option<PathBuf> {
     Some(store.join("blobs").join(digest.trim()))
 }
 
-/// What a node is made of.
+/// Programs and root file system of a node.
 #[derive(Debug, Clone)]
 pub struct NodeKit {
     /// Path of the kubelet's program in the image store.
@@ -64,7 +64,7 @@ pub struct NodeKit {
 }
 
 impl NodeKit {
-    /// What is in the image store, if it is there.
+    /// The node kit in the image store. `None` if it is not built.
     #[must_use]
     pub fn find() -> Option<Self> {
         let found = Self {
@@ -110,10 +110,11 @@ fn on_path(program: &str) -> Option<PathBuf> {
     found.find(|program| program.is_file())
 }
 
-/// As [`cluster_or_skip`], with what nodes are made of, which takes root.
+/// As [`cluster_or_skip`], with the node kit. Requires root.
 ///
 /// # Panics
-/// When the test may not be left out.
+///
+/// If the test may not be skipped.
 #[must_use]
 pub fn nodes_or_skip(test: &str) -> Option<(Programs, NodeKit)> {
     if !nix::unistd::geteuid().is_root() {
@@ -128,19 +129,21 @@ pub fn nodes_or_skip(test: &str) -> Option<(Programs, NodeKit)> {
     Some((programs, kit?))
 }
 
-/// Helm, or nothing where it is not built; as [`cluster_or_skip`].
+/// Helm. Skips as [`cluster_or_skip`] if it is not built.
 ///
 /// # Panics
-/// When the test may not be left out.
+///
+/// If the test may not be skipped.
 #[must_use]
 pub fn helm_or_skip(test: &str) -> Option<PathBuf> {
     program_or_skip(test, HELM, "helm")
 }
 
-/// multus, the network plugin, or nothing where it is not built; as [`cluster_or_skip`].
+/// The network plugin multus. Skips as [`cluster_or_skip`] if it is not built.
 ///
 /// # Panics
-/// When the test may not be left out.
+///
+/// If the test may not be skipped.
 #[must_use]
 pub fn multus_or_skip(test: &str) -> Option<PathBuf> {
     program_or_skip(test, MULTUS, "multus")
@@ -160,14 +163,15 @@ fn program_or_skip(test: &str, reference: &str, program: &str) -> Option<PathBuf
 pub struct CertManager {
     /// The program that runs its controllers: `--kubeconfig FILE`.
     pub program: PathBuf,
-    /// Its kinds, YAML.
+    /// Definitions of its kinds, YAML.
     pub kinds: PathBuf,
 }
 
-/// cert-manager, or nothing where it is not built; as [`cluster_or_skip`].
+/// cert-manager. Skips as [`cluster_or_skip`] if it is not built.
 ///
 /// # Panics
-/// When the test may not be left out.
+///
+/// If the test may not be skipped.
 #[must_use]
 pub fn cert_manager_or_skip(test: &str) -> Option<CertManager> {
     let found = in_store(CERT_MANAGER).map(|folder| CertManager {

@@ -1,4 +1,4 @@
-//! Which processes belong to a cluster, as a file in its directory, so that another command can end
+//! Processes of a cluster, recorded in a file in its directory, so that another command can end
 //! exactly those.
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::private_file;
 
-/// How long a killed process may take to be gone.
+/// Longest time until a killed process is gone.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A process of a control plane.
@@ -24,18 +24,18 @@ pub enum Part {
     Etcd,
     /// The API server, `kube-apiserver`.
     ApiServer,
-    /// Kubernetes' own controllers, `kube-controller-manager`.
+    /// Kubernetes' controllers, `kube-controller-manager`.
     Controllers,
-    /// Kubernetes' own scheduler, `kube-scheduler`.
+    /// Kubernetes' scheduler, `kube-scheduler`.
     Scheduler,
-    /// What carries connections from this machine to the API server on the nodes' network.
+    /// The relay from this machine to the API server on the nodes' network.
     Relay,
     /// A node of this number, with everything that runs on it.
     Node(u8),
 }
 
 impl Part {
-    /// The name of the program, or of what it is.
+    /// Name of the program.
     #[must_use]
     pub const fn program(self) -> &'static str {
         match self {
@@ -51,8 +51,8 @@ impl Part {
         }
     }
 
-    /// What kubeadm has the program's pod request of a machine's CPUs, in thousandths: its share of
-    /// the machine where it is busy. Source: kubeadm's static pods.
+    /// CPU request of the component's pod in kubeadm, in thousandths. It is the component's share
+    /// of a busy machine. Source: kubeadm's static pods.
     #[must_use]
     pub(super) const fn milli_cpu(self) -> u32 {
         match self {
@@ -63,8 +63,7 @@ impl Part {
     }
 }
 
-/// A process that was started. The kernel gives a number again after the process is gone, but not
-/// with the same time of start.
+/// A started process. The kernel reuses PIDs, but not with the same start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Known {
     pub(super) part: Part,
@@ -96,8 +95,8 @@ impl Known {
         Some(kib >> 10)
     }
 
-    /// Kills it and waits until it is gone. It has nothing to lose: its data are thrown away, and
-    /// told to end kube-apiserver would first wait for every watch.
+    /// Kills the process and waits until it is gone. Its data is thrown away, and a graceful
+    /// kube-apiserver would wait for every watch.
     pub(super) fn kill(self) -> Result<()> {
         if !self.runs() {
             return Ok(());
@@ -155,13 +154,15 @@ pub fn running(dir: &Path) -> Result<Vec<(Part, i32, u64)>> {
         .collect())
 }
 
-/// Ends the processes that were started for the cluster in `dir`, and no others; says which ran.
+/// Ends the processes that were started for the cluster in `dir`, and no others. Returns those that
+/// ran.
 ///
 /// # Errors
-/// When the record cannot be read, or one of them cannot be ended.
+///
+/// If the record cannot be read, or a process cannot be ended.
 pub fn end(dir: &Path) -> Result<Vec<Part>> {
     let mut ended = Vec::new();
-    // Clients first, so that none of them complains of what it lost.
+    // Clients end first, so that they log no lost connection.
     for known in read(dir)?.into_iter().rev().filter(|known| known.runs()) {
         known.kill()?;
         ended.push(known.part);

@@ -28,16 +28,17 @@ pub fn relay(network: &Path, to: SocketAddr, note: &Path) -> Result<()> {
 /// A relay in a thread of its own, as long as this is kept.
 #[derive(Debug)]
 pub struct Relay {
-    /// Where it listens, in the network of whoever began it.
+    /// Address at which it listens, in the network of the caller.
     pub address: SocketAddr,
     _end: oneshot::Sender<()>,
 }
 
 impl Relay {
-    /// Carries every connection to `to` in another network.
+    /// Forwards every connection to `to` in another network.
     ///
     /// # Errors
-    /// When it cannot listen, or nothing can enter that network.
+    ///
+    /// If it cannot listen, or cannot enter that network.
     pub fn into_network(network: &Path, to: SocketAddr) -> Result<Self> {
         let (listener, address) = listen()?;
         let (end, ended) = oneshot::channel();
@@ -46,7 +47,7 @@ impl Relay {
         std::thread::spawn(move || {
             let entered = enter(&network);
             let is_there = entered.is_ok();
-            // Who began it waits for this word.
+            // The caller waits for this message.
             let _ = begun.send(entered);
             if is_there {
                 let ended = async { drop(ended.await) };
@@ -81,7 +82,7 @@ fn carry(listener: TcpListener, to: SocketAddr, end: impl Future<Output = ()>) -
         loop {
             let (mut near, _) = listener.accept().await?;
             tokio::spawn(async move {
-                // Whoever connected sees its connection end and may try again.
+                // The client sees its connection end and may retry.
                 let Ok(mut far) = TcpStream::connect(to).await else {
                     return;
                 };

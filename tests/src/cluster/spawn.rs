@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 
 use super::files::fresh_file;
 
-/// How long processes live.
+/// Lifetime of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
     /// As long as this process at most: the kernel kills them with it.
@@ -22,7 +22,8 @@ pub enum Life {
 
 type Order = (Command, Sender<std::io::Result<Child>>);
 
-/// Starts a program, the first word, in `dir`, its output in `log/<name>.log` there.
+/// Starts a program in `dir`. Its output goes to `log/<name>.log` there. The first word is the
+/// program.
 pub(crate) fn spawn(dir: &Path, name: &str, life: Life, words: &[OsString]) -> Result<Child> {
     let log = fresh_file(&dir.join("log").join(format!("{name}.log")))?;
     let (program, args) = words.split_first().context("there is no program")?;
@@ -40,7 +41,7 @@ pub(crate) fn spawn(dir: &Path, name: &str, life: Life, words: &[OsString]) -> R
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
-        // What interrupts us from the terminal is not meant for them.
+        // Ctrl-C in the terminal must not reach them.
         .process_group(0);
     let (answer, answered) = channel();
     spawner()
@@ -60,7 +61,7 @@ fn spawner() -> &'static Sender<Order> {
         let (sender, orders) = channel::<Order>();
         std::thread::spawn(move || {
             for (mut command, answer) in orders {
-                // Who asked waits for the answer.
+                // The caller waits for the answer.
                 let _heard = answer.send(command.spawn());
             }
         });

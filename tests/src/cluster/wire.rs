@@ -1,4 +1,4 @@
-//! What goes over the wire of a network, as whoever sits on it reads it.
+//! Records TCP packets of a network, as an eavesdropper.
 
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -17,14 +17,14 @@ use nix::sys::time::{TimeVal, TimeValLike as _};
 
 use super::relay::enter;
 
-/// Longest packet: what a device hands over may be many of the wire's.
+/// Longest packet in bytes. A device may hand over several segments as one.
 const PACKET: usize = 1 << 17;
-/// What may wait to be read, bytes.
+/// Bytes that may wait to be read.
 const BACKLOG: usize = 8 << 20;
-/// How often a listener looks whether it should end, milliseconds.
+/// Interval in ms at which a listener checks whether to end.
 const LOOK_MS: i64 = 50;
 
-/// Listens until it is dropped or asked.
+/// Records packets until it is dropped or read.
 #[derive(Debug)]
 pub struct Wire {
     ends: Arc<AtomicBool>,
@@ -32,13 +32,14 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Begins to listen in a network to what goes over TCP from an address and port or to it.
+    /// Starts to record the TCP packets from and to an address and port.
     ///
     /// # Errors
-    /// When nothing can enter that network or listen there.
+    ///
+    /// If the network cannot be entered or recorded.
     pub fn tap(network: &Path, end: SocketAddrV4) -> Result<Self> {
         let network = network.to_owned();
-        // A socket belongs to the network that its thread is in; who has it may be anywhere.
+        // A socket belongs to the network of the thread that opened it. Any thread may use it.
         let opening = std::thread::spawn(move || enter(&network).and_then(|()| open()));
         let socket = opening.join().ok().context("the thread has ended")??;
         let ends = Arc::new(AtomicBool::new(false));
@@ -50,10 +51,11 @@ impl Wire {
         })
     }
 
-    /// What was heard, packet by packet, headers of Ethernet and all.
+    /// The recorded packets with their Ethernet headers.
     ///
     /// # Errors
-    /// When the listener has failed.
+    ///
+    /// If the recording failed.
     pub fn heard(mut self) -> Result<Vec<Vec<u8>>> {
         self.ends.store(true, Ordering::Relaxed);
         let listener = self.listener.take().context("it was begun")?;
@@ -97,7 +99,7 @@ fn listen(socket: &OwnedFd, end: SocketAddrV4, ends: &AtomicBool) -> Result<Vec<
     }
 }
 
-/// Whether a packet is one of TCP over IPv4 that comes from there or goes there.
+/// Whether a packet is TCP over IPv4 from or to the address.
 fn is_of(packet: &[u8], end: SocketAddrV4) -> bool {
     const ETHERNET: usize = 14;
     const IPV4: [u8; 2] = [8, 0];
