@@ -3,7 +3,7 @@
 //! ```text
 //! lock ─ instance ─ admin socket ─ API server ─ scheduler ─ controller ─ node driver ─ agent ─ announcer ─ ready
 //!                                      ▲                                                               │
-//!                                      └────────── all components use it as they would a cluster's ───┘
+//!                                      └────────── all components use it as they would a cluster's ────┘
 //! ```
 //! One small file starts each component from its own crate: [`apiserver`], [`scheduler`],
 //! [`controller`], [`node`], [`agent`], [`announcer`]. [`supervisor`] detects one that ends,

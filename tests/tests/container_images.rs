@@ -135,11 +135,11 @@ async fn said(site: &Site, line: &str) -> String {
     .unwrap()
 }
 
-/// Requirement: N46. A container image becomes a disk that boots: its program runs as its user, with its
-/// environment, arguments and directory; what the specification adds is there; layers are laid over
-/// each other; power-off runs the hook until the program has ended. Rows swap, disk-quota,
-/// vm-secret-sync, vm-ssh and vm-neonvmd of NeonVM's own suite: what the VM's spec gives is in the
-/// same guest. The same input gives the same digest.
+/// Requirement: N46. A container image becomes a disk that boots: its program runs as its user,
+/// with its environment, arguments and directory; what the specification adds is there; layers are
+/// laid over each other; power-off runs the hook until the program has ended. Rows swap,
+/// disk-quota, vm-secret-sync, vm-ssh and vm-neonvmd of NeonVM's own suite: what the VM's spec
+/// gives is in the same guest. The same input gives the same digest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_image_boots_and_has_what_the_vms_spec_gives() {
     if !guest_or_skip("a_container_image_boots_and_has_what_the_vms_spec_gives") {

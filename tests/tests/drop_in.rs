@@ -41,8 +41,8 @@ async fn pod_that(
         .unwrap_or_else(|error| panic!("{error:#}\n{}", log()))
 }
 
-/// Requirement: N17. From the VM's object to a placed pod, from a permit to the pod's annotation, and away
-/// again.
+/// Requirement: N17. From the VM's object to a placed pod, from a permit to the pod's annotation,
+/// and away again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_controller_and_the_scheduler_work_on_a_real_kubernetes() {
     let test = "the_controller_and_the_scheduler_work_on_a_real_kubernetes";

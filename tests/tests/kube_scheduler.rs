@@ -209,8 +209,8 @@ impl World {
     }
 }
 
-/// Requirement: N06. Two nodes take one VM of 3 CPUs each although its pod requests nothing; the third waits and
-/// says why in the words of the deployed plugin, and goes where room appears.
+/// Requirement: N06. Two nodes take one VM of 3 CPUs each although its pod requests nothing; the
+/// third waits and says why in the words of the deployed plugin, and goes where room appears.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_node_sends_pods_to_the_other_and_then_they_wait() {
     let test = "a_full_node_sends_pods_to_the_other_and_then_they_wait";
@@ -250,8 +250,8 @@ async fn a_full_node_sends_pods_to_the_other_and_then_they_wait() {
     }
 }
 
-/// Requirement: N16. Whichever of the pair dies, pods that come meanwhile wait and are bound after, and no node
-/// carries more than it has.
+/// Requirement: N16. Whichever of the pair dies, pods that come meanwhile wait and are bound after,
+/// and no node carries more than it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn either_of_the_pair_is_killed_and_placing_goes_on() {
     let test = "either_of_the_pair_is_killed_and_placing_goes_on";
@@ -287,9 +287,9 @@ async fn either_of_the_pair_is_killed_and_placing_goes_on() {
     }
 }
 
-/// Requirement: N06. A pod of a higher priority takes the place of lower ones: kube-scheduler finds the victim that
-/// its own rules know of, our process adds the VM that has to go as well by its count, and nobody
-/// is bound before both have gone.
+/// Requirement: N06. A pod of a higher priority takes the place of lower ones: kube-scheduler finds
+/// the victim that its own rules know of, our process adds the VM that has to go as well by its
+/// count, and nobody is bound before both have gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs() {
     let test = "a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs";
@@ -327,8 +327,8 @@ async fn a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_
     assert_eq!(vital.metadata.deletion_timestamp, None);
 }
 
-/// Requirement: N08. A permit and a binding rest on one ledger, also between two processes: what was granted is
-/// not given to a pod.
+/// Requirement: N08. A permit and a binding rest on one ledger, also between two processes: what
+/// was granted is not given to a pod.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn granted_capacity_is_not_given_to_a_pod() {
     let test = "granted_capacity_is_not_given_to_a_pod";

@@ -157,9 +157,9 @@ async fn wait_failed(site: &Site, migration: &str) -> Value {
     .unwrap()
 }
 
-/// Requirement: N44. A guest with a database that counts is called off, loses its target, moves with its disk
-/// taken over and with its disk copied, and loses its source; what was plugged and what was written
-/// comes along, and there is one QEMU each time.
+/// Requirement: N44. A guest with a database that counts is called off, loses its target, moves
+/// with its disk taken over and with its disk copied, and loses its source; what was plugged and
+/// what was written comes along, and there is one QEMU each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_with_a_database_moves() {
     if !guest_or_skip("a_guest_with_a_database_moves") {

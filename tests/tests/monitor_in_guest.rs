@@ -59,9 +59,9 @@ async fn boot(site: &Site, slots: u32) -> Guest {
     guest
 }
 
-/// Requirement: N27, N31, N36, N46. N46, N27, N36: the built image boots with the monitor inside; it serves the gauges; it refuses a
-/// shrink by what is in use, with numbers in its reason, and approves it once the memory is free
-/// again; it confirms a growth.
+/// Requirement: N27, N31, N36, N46. The built image boots with the monitor inside; it serves the
+/// gauges; it refuses a shrink by what is in use, with numbers in its reason, and approves it once
+/// the memory is free again; it confirms a growth.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_monitor_in_the_image_refuses_what_is_in_use() {
     if !guest_or_skip("the_monitor_in_the_image_refuses_what_is_in_use") {
@@ -169,9 +169,9 @@ async fn speaks_by_vsock(site: &Site, guest: &Guest) {
     assert!(doors.contains(&format!("vsock:{link}")), "{doors}");
 }
 
-/// Requirement: N28. On a growth the monitor does its work in the database before it confirms. A stock
-/// PostgreSQL has no file cache of its own, so one of its reloadable settings stands for it, as the
-/// monitor's flags allow.
+/// Requirement: N28. On a growth the monitor does its work in the database before it confirms. A
+/// stock PostgreSQL has no file cache of its own, so one of its reloadable settings stands for it,
+/// as the monitor's flags allow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_file_cache_has_grown_when_the_growth_is_confirmed() {
     if !guest_or_skip("the_file_cache_has_grown_when_the_growth_is_confirmed") {
@@ -230,9 +230,9 @@ async fn the_file_cache_has_grown_when_the_growth_is_confirmed() {
     monitor.kill().await.unwrap();
 }
 
-/// Requirement: N27. With the soft squeeze a group that has more than it may keep is brought down before the
-/// answer, and only then is it yes; and where its memory is used all the time, the estimator finds
-/// out how much of it.
+/// Requirement: N27. With the soft squeeze a group that has more than it may keep is brought down
+/// before the answer, and only then is it yes; and where its memory is used all the time, the
+/// estimator finds out how much of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() {
     if !guest_or_skip("memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed") {

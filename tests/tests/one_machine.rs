@@ -61,9 +61,9 @@ fn sees(state: &GuestState, cpus: u32, base_total: u64, more_gib: u64) -> bool {
     state.cpus_online == cpus && state.mem_total.0.abs_diff(base_total + more_gib * GIB) < 64 << 20
 }
 
-/// Requirement: N17, N18, N19. N17, N18, N19: the path agent-shaped patch → API → controller → runner → QMP resizes CPU and
-/// memory live, up and down a ladder without residue, while a TCP session to the database inside
-/// stays open and the guest is never restarted.
+/// Requirement: N17, N18, N19. The path agent-shaped patch → API → controller → runner → QMP
+/// resizes CPU and memory live, up and down a ladder without residue, while a TCP session to the
+/// database inside stays open and the guest is never restarted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_patched_vm_is_resized_live() {
     if !guest_or_skip("a_patched_vm_is_resized_live") {

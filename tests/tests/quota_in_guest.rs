@@ -15,8 +15,8 @@ const GROUP: &str = "/sys/fs/cgroup/made/pod";
 const MAKE: &str = "cd /sys/fs/cgroup; echo '+cpu +memory' > cgroup.subtree_control; mkdir -p made/pod; \
      echo '+cpu +memory' > made/cgroup.subtree_control";
 
-/// Requirement: N20. The runner's group is made below a process that stays where it is, and holds to its quota
-/// whoever is in it.
+/// Requirement: N20. The runner's group is made below a process that stays where it is, and holds
+/// to its quota whoever is in it.
 #[tokio::test]
 async fn a_container_with_cgroups_of_version_2_holds_a_process_to_its_quota() {
     if !guest_or_skip("a_container_with_cgroups_of_version_2_holds_a_process_to_its_quota") {

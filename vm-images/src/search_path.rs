@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// Directories in which programs are looked up. The caller's `PATH` is ignored, so that a build does
-/// not depend on it.
+/// Directories in which programs are looked up. The caller's `PATH` is ignored, so that a build
+/// does not depend on it.
 pub(crate) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Path of a program of the host, by its name or its absolute path.
