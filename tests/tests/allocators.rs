@@ -1,5 +1,5 @@
-//! Programs that go wrong with memory, in the database's cgroup of a real guest, while the node has
-//! room.
+//! Programs that misuse memory in the database's cgroup of a real guest, while the node has free
+//! memory.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -8,9 +8,8 @@ use bellows_tests::loads::{LOADS, Load, Rig, VM};
 use bellows_tests::patience::wait_for;
 use std::time::Duration;
 
-/// Requirement: N29, N30. Nothing is killed, whatever climbs, leaks or forks; page cache alone asks
-/// for nothing; what went into swap comes out of it again; the monitor that sees to it is nobody's
-/// root.
+/// Requirement: N29, N30. No process is killed by climbs, leaks or forks. Page cache alone causes
+/// no growth. Swapped memory comes back. The monitor does this without root.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_process_is_killed_for_memory_while_the_node_has_capacity() {
     if !guest_or_skip("no_process_is_killed_for_memory_while_the_node_has_capacity") {

@@ -1,5 +1,5 @@
-//! What clients may rely on, said once and held by both API servers: the embedded one of one
-//! machine, and Kubernetes' own with our definitions applied.
+//! The contract for clients, held by both API servers: the embedded one, and Kubernetes' own with
+//! our definitions.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -33,7 +33,7 @@ use sizes::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The same function against each server.
+/// Defines a test of each function against each server.
 macro_rules! contract {
     ($($name:ident),+ $(,)?) => {
         mod embedded {
@@ -207,7 +207,7 @@ async fn what_is_left_out_is_filled_in(api: &Api) {
             "/spec/guest/rootDisk/imagePullPolicy",
             json!("IfNotPresent"),
         ),
-        // What was given stays as it was given.
+        // Given values stay.
         ("/spec/guest/cpus/min", json!("250m")),
         ("/spec/guest/cpus/use", json!(1)),
     ] {
@@ -369,12 +369,12 @@ async fn what_is_fixed_stays(api: &Api) {
         code == 422 && message.contains(".spec.cpuScalingMode"),
         "{code} {message}"
     );
-    // What scaling is made of may change at any time.
+    // Fields that scaling changes may change at any time.
     let resized = json!({"guest": {"cpus": {"use": 4}, "memorySlots": {"use": 8}}});
     patch(resized).await.unwrap();
 }
 
-/// How often the webhook that judges VMs was asked; 0 of a server that judges them itself.
+/// Number of calls of the validating webhook. 0 for a server that validates itself.
 fn judgements(api: &Api) -> u64 {
     if api.flavour == Flavour::Embedded {
         return 0;
@@ -389,8 +389,8 @@ fn judgements(api: &Api) -> u64 {
     counts.map(count).sum()
 }
 
-/// A server that judges by a webhook need not ask it about a size that breaks no rule, and does
-/// about every other.
+/// A server with a webhook may skip it for a size that breaks no rule, and must call it for all
+/// others.
 async fn a_size_is_judged_in_every_form(api: &Api) {
     let (vms, _) = made(api, "pg").await;
     let params = PatchParams::default();
@@ -414,7 +414,7 @@ async fn a_size_is_judged_in_every_form(api: &Api) {
             let kept = &revised.unwrap().data["spec"]["guest"]["cpus"]["use"];
             assert_eq!(kept, &guest["cpus"]["use"]);
         }
-        // Others share the server; some time it is not they who ask.
+        // Other tests share the server. Some time none of them calls it.
         unasked = judgements(api) == before;
         if unasked {
             break;
@@ -463,7 +463,8 @@ async fn a_size_is_judged_in_every_form(api: &Api) {
     what_goes_with_a_size_is_judged(api, &vms).await;
 }
 
-/// Something that goes while something else comes, so that there is as much of it as before.
+/// Changes in pairs: one value is removed while another is added, so that the number of values
+/// stays.
 async fn what_goes_with_a_size_is_judged(api: &Api, vms: &Objects<DynamicObject>) {
     let mut vm = api.vm("args");
     vm["spec"]["guest"]["args"] = json!(["-c", "work_mem=4MB"]);

@@ -1,6 +1,5 @@
-//! The attackers of `docs/threat-model.md`, played against real parts:
-//! `cargo test -p bellows-tests --test attacks`. Each attacker lists what it tried and what it got
-//! ([`bellows_tests::attacks`]).
+//! Attackers of `docs/threat-model.md` against real components: `cargo test -p bellows-tests --test
+//! attacks`. Each attacker lists its attempts and results ([`bellows_tests::attacks`]).
 
 #[path = "attacks/bounds.rs"]
 mod bounds;

@@ -1,5 +1,4 @@
-//! Bad input gets a clear error and loses nothing: what a person types, what a client sends, what
-//! lies on the disk.
+//! Bad input gets a clear error and loses nothing: command lines, requests and files.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -46,7 +45,7 @@ async fn raw_client(site: &Site) -> (reqwest::Client, String, String) {
     for der in loaded.root_cert.unwrap() {
         builder = builder.add_root_certificate(reqwest::Certificate::from_der(&der).unwrap());
     }
-    // The client library hides the token on purpose, so it is read off the file itself.
+    // The client library hides the token, so it is read from the file.
     let token = text
         .lines()
         .find_map(|line| line.trim().strip_prefix("token: "))
@@ -126,8 +125,7 @@ async fn the_api_names_what_is_wrong() {
         "{status}"
     );
 
-    // An image that is not there: the object is accepted, the pod says what is missing and how to
-    // make it.
+    // A missing image: the object is accepted, and the pod reports the image and how to build it.
     let mut vm = postgres_vm("imageless", (1000, 1000, 1000), (1, 1, 1), false);
     vm["spec"]["guest"]["rootDisk"]["image"] = json!("no/such:image");
     let answer = http

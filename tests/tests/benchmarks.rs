@@ -1,4 +1,4 @@
-//! Benchmarks as programs: what their exit status says, and what signals leave behind.
+//! Benchmarks as programs: their exit status, and what signals leave behind.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The agent's benchmark without a round: what was measured of the inner loops is all it shows.
+/// The agent's benchmark without a round. It shows only the measurements of the inner loops.
 fn bench_agent(hot_paths: &str, options: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bench-agent"))
         .args(["--vms", "0", "--hot-paths", hot_paths])
@@ -87,7 +87,8 @@ impl Drop for Running {
     }
 }
 
-/// Before, the runner stayed stopped for ever: a signal ended the benchmark with nothing dropped.
+/// Without the fix, a signal ended the benchmark without dropping values, and the runner stayed
+/// stopped.
 async fn runner_goes_on_after(signal: Signal, status: i32) {
     let runner = Running::start(Command::new("sleep").arg("600"));
     let mut bench = Running::start(

@@ -48,7 +48,7 @@ fn case<'a>(name: &'static str) -> Case<'a, Cluster> {
     }
 }
 
-/// A pod on a node that serves a page which says its name.
+/// A pod on a node that serves a page with its name.
 fn server(name: &str, node: &str) -> String {
     format!(
         r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}, "spec": {{
@@ -60,7 +60,7 @@ fn server(name: &str, node: &str) -> String {
     )
 }
 
-/// Waits until what `kubectl` says holds.
+/// Waits until `holds` accepts the output of `kubectl`.
 async fn until(cluster: &Cluster, args: &[&str], holds: impl Fn(&str) -> bool) -> Result<String> {
     let what = format!("kubectl {}", args.join(" "));
     wait_for(&what, PATIENCE, || async {
@@ -102,7 +102,7 @@ async fn pods_run(cluster: &Cluster) -> Result<()> {
         let api = "nc -w 5 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT < /dev/null";
         plane.ask(&["exec", from, "--", "sh", "-c", api])?;
     }
-    // Who asks from the nodes' network reaches pods as well.
+    // Clients in the nodes' network reach pods as well.
     let mut reach = cluster.on_network("busybox");
     let status = reach.args(["nc", "-w", "5", &pods[0].1, "8080"]).status()?;
     ensure!(status.success(), "{} is not reached", pods[0].1);

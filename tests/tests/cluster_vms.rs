@@ -1,6 +1,6 @@
-//! The whole loop in a real cluster: our parts deployed by their own manifests as pods of two
-//! kubelet nodes, a VM that the controller makes a pod of, the pair places, the kubelet runs and
-//! the agent sizes. The guest is real, by TCG.
+//! The whole loop in a real cluster. Our components run from their own manifests as pods of two
+//! kubelet nodes. The controller creates a VM's pod, the pair of schedulers places it, the kubelet
+//! runs it and the agent sizes it. The guest is real, by TCG.
 
 #[path = "cluster_vms/attacker.rs"]
 mod attacker;
@@ -46,11 +46,11 @@ use bellows_tests::cluster::{
 use bellows_tests::guest_or_skip;
 use world::{Others, PATIENCE, World, minimal};
 
-/// What a case does.
+/// Body of a case.
 type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
-/// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged
-/// a CPU seldom sends its guest, so what moves comes before what shrinks.
+/// Order of the cases: guests of their own first. A QEMU without KVM that has unplugged a CPU
+/// seldom migrates its guest, so migrations come before shrinks.
 const CASES: [(&str, Run); 30] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
@@ -141,7 +141,7 @@ const CASES: [(&str, Run); 30] = [
         "n48_the_node_of_the_leader_is_drained_and_another_leads",
         |world| Box::pin(rollout::drained(world)),
     ),
-    // By what was seen from the first case on.
+    // Uses the connections since the first case.
     (
         "n49_every_connection_is_one_of_those_in_the_architecture",
         |world| Box::pin(dials::check(world)),
@@ -178,7 +178,7 @@ fn main() -> Result<ExitCode> {
     })
 }
 
-/// What a world is made of.
+/// Programs of a world.
 fn parts_or_skip(test: &str) -> Option<(Programs, NodeKit, Others)> {
     if !guest_or_skip(test) {
         return None;

@@ -1,5 +1,4 @@
-//! A guest made of a container image: packed, given an image specification, built to a disk and
-//! booted.
+//! A guest of a container image: packed, specified, built to a disk and booted.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -20,7 +19,7 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAME: &str = "bellows-tests/container:1";
 
-/// What the image is for: it says who and where it is, then waits for the word to end.
+/// Program of the image: prints its user and directory, then waits for the word that ends it.
 const PROGRAM: &str = r#"#!/bin/sh
 trap 'exit 0' USR1
 echo $$ > /srv/app/pid
@@ -55,8 +54,7 @@ fn text(text: &str, at: &str) -> Value {
     json!({"text": {"text": text, "at": at}})
 }
 
-/// A container image of what Debian has, in two layers of which the second takes away from the
-/// first.
+/// A container image of Debian's files in two layers. The second removes files of the first.
 fn specification() -> Value {
     let mut tools =
         vec![json!({"file": {"from": "/bin/busybox", "at": "/bin/busybox", "mode": 0o755}})];
@@ -86,7 +84,7 @@ fn specification() -> Value {
     })
 }
 
-/// Runs `bellows image` and returns what it printed.
+/// Runs `bellows image` and returns its output.
 fn image(arguments: &[&str]) -> String {
     bellows_tests::image::image(arguments).unwrap()
 }
@@ -124,7 +122,7 @@ fn pack(dir: &Path) -> PathBuf {
     archive
 }
 
-/// Waits until a line of shell in the guest says something.
+/// Waits until a shell command in the guest prints something.
 async fn said(site: &Site, line: &str) -> String {
     wait_for(line, PATIENCE, || async {
         site.ssh("app", line, None)
@@ -135,11 +133,11 @@ async fn said(site: &Site, line: &str) -> String {
     .unwrap()
 }
 
-/// Requirement: N46. A container image becomes a disk that boots: its program runs as its user,
-/// with its environment, arguments and directory; what the specification adds is there; layers are
-/// laid over each other; power-off runs the hook until the program has ended. Rows swap,
-/// disk-quota, vm-secret-sync, vm-ssh and vm-neonvmd of NeonVM's own suite: what the VM's spec
-/// gives is in the same guest. The same input gives the same digest.
+/// Requirement: N46. A container image becomes a disk that boots. Its program runs with the image's
+/// user, environment, arguments and directory, and the specification's additions exist. Layers are
+/// merged. Power-off repeats the hook until the program has ended. Rows swap, disk-quota,
+/// vm-secret-sync, vm-ssh and vm-neonvmd of NeonVM's suite: the VM's spec applies to the same
+/// guest. Equal inputs give equal digests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_image_boots_and_has_what_the_vms_spec_gives() {
     if !guest_or_skip("a_container_image_boots_and_has_what_the_vms_spec_gives") {
@@ -203,7 +201,7 @@ async fn a_container_image_boots_and_has_what_the_vms_spec_gives() {
 
     let mut console =
         std::fs::File::open(site.rundir("app").await.unwrap().join("console.log")).unwrap();
-    // The connection may break before the command is told of.
+    // The connection may break before the command returns.
     let _ = site.ssh("app", "poweroff", None).await;
     wait_for("a power-off after the hook", PATIENCE, || {
         let mut text = String::new();
@@ -225,7 +223,7 @@ async fn a_container_image_boots_and_has_what_the_vms_spec_gives() {
     image(&["rm", NAME]);
 }
 
-/// Requirement: N46. What cannot be built says what is wrong with which file, and leaves no image.
+/// Requirement: N46. A failed build names the problem and the file, and leaves no image.
 #[test]
 fn what_is_no_image_or_no_specification_is_refused() {
     let dir = tempfile::tempdir().unwrap();

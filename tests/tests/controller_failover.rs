@@ -1,4 +1,4 @@
-//! Replicas of the controller: one works, and whatever becomes of it another one goes on.
+//! Replicas of the controller: one works, and another takes over when it ends.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

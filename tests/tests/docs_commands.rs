@@ -35,7 +35,7 @@ fn docs() -> PathBuf {
     PathBuf::from("../docs")
 }
 
-/// How a page's commands ended.
+/// Result of a page's commands.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     Well,
@@ -111,7 +111,7 @@ fn every_command_of_the_documents_works() {
     assert!(run > 0, "no page has a command");
 }
 
-/// Those of the page are run in a cluster (`install_cluster`).
+/// Commands of the page that need a cluster run in `install_cluster`.
 #[test]
 fn the_readmes_commands_to_a_cluster_are_the_pages() {
     let commands = |page: &str| -> Vec<String> {

@@ -1,6 +1,6 @@
-//! Our parts on the objects of a real Kubernetes: the controller's pods pass its validation, its
-//! kube-scheduler and our extender place them, a permit travels from the VM to its pod. There is no
-//! kubelet, so nothing runs.
+//! Our components on the objects of a real Kubernetes: it accepts the controller's pods, its
+//! kube-scheduler and our extender place them, and a permit reaches the pod from the VM. Without a
+//! kubelet nothing runs.
 
 use std::process::Command;
 use std::time::Duration;
@@ -114,7 +114,7 @@ async fn the_controller_and_the_scheduler_work_on_a_real_kubernetes() {
 
     vms.delete("pg", &DeleteParams::default()).await.unwrap();
     let gone = wait_for("an end of the VM", PATIENCE, || async {
-        // A kubelet would end the pod, and the controllers of Kubernetes what the VM owns.
+        // A kubelet would end the pod, and Kubernetes' controllers the objects that the VM owns.
         let now = DeleteParams::default().grace_period(0);
         let _ended = pods.delete(&name, &now).await;
         match vms.get_opt("pg").await.map_err(|error| error.to_string())? {

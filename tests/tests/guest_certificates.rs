@@ -1,6 +1,6 @@
 //! Certificates of guests: the controller between an API server, ours and Kubernetes' own, and an
-//! issuer that takes its time, says no, and signs. The issuer is the test's; what it is asked for
-//! and answers has cert-manager's form.
+//! issuer of this test that is slow, refuses, and signs. Requests and answers have cert-manager's
+//! form.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -29,10 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const VM: &str = "guarded";
 const SECRET: &str = "tls-neonvm-guarded";
 const HOUR: Duration = Duration::from_secs(3600);
-/// The first certificate is renewed an hour before its end; it is made to be due after this long.
+/// The first certificate is renewed an hour before its end. It is made to be due after this time.
 const DUE_AFTER: Duration = Duration::from_secs(8);
 
-/// The kind that cert-manager brings, as far as it is looked at here.
+/// cert-manager's definition of the kind, as far as this test needs it.
 fn certificate_requests() -> Value {
     foreign_kind(
         "cert-manager.io",
@@ -157,7 +157,7 @@ impl Scene {
         self.pods.list(&mine).await.unwrap().items
     }
 
-    /// What a certificate is made with is gone again.
+    /// Temporary objects of a certificate are gone.
     async fn tidied(&self) {
         let gone = wait_for("the end of key and request", PATIENCE, || async {
             let key = self.secrets.get_opt(&format!("{SECRET}-tmp")).await;
@@ -200,8 +200,7 @@ fn is_a_pair(secret: &Secret) {
     server.unwrap();
 }
 
-/// From an issuer that says nothing and one that says no to a guest with a certificate, and to the
-/// next one of it.
+/// An issuer that is silent, one that refuses, then a guest with a certificate and its renewal.
 async fn from_first_to_next(scene: Scene) {
     let dir = tempfile::tempdir().unwrap();
     let controller = scene.controller(dir.path());
@@ -220,7 +219,7 @@ async fn from_first_to_next(scene: Scene) {
     let denied = json!({"type": "Denied", "status": "True", "reason": "x", "message": "not here"});
     scene.answer(json!({"conditions": [denied]})).await;
     scene.degraded("(Denied): not here").await;
-    // Ended in the middle of it, another one goes on.
+    // The controller ends in the middle, and another one continues.
     drop(controller);
     let _controller = scene.controller(dir.path());
     let second = scene.request(first.metadata.uid.as_deref()).await;
@@ -240,7 +239,8 @@ async fn from_first_to_next(scene: Scene) {
     let is_it = |volume: &&Value| volume["secret"]["secretName"] == SECRET;
     assert_eq!(volumes.iter().filter(is_it).count(), 1, "{volumes:?}");
 
-    // Due by the clock: asked for again, the old one in use until the next is there.
+    // The certificate is due. The controller requests a new one, and the old one is used until
+    // then.
     let third = scene.request(second.metadata.uid.as_deref()).await;
     let kept = scene.secrets.get(SECRET).await.unwrap();
     assert_eq!(kept.data, pair.data);

@@ -1,5 +1,5 @@
-//! The chart without a cluster: what it renders is the plain manifests, what it refuses, and that
-//! rules and dashboards speak of metrics that exist. `install_cluster` installs it.
+//! The chart without a cluster: it renders the plain manifests and refuses bad values, and its
+//! rules and dashboards use existing metrics. `install_cluster` installs it.
 
 #[path = "install/policies.rs"]
 mod policies;
@@ -101,8 +101,8 @@ fn objects(text: &str) -> BTreeMap<Key, Value> {
     all
 }
 
-/// What may differ is taken away: the end of a config map's name, by which kustomize rolls out a
-/// change, the checksum by which the chart does, and what says that Helm is to keep an object.
+/// Removes allowed differences: the suffix of a config map's name, with which kustomize rolls out a
+/// change, the chart's checksum, and the annotation that makes Helm keep an object.
 fn plainly(objects: BTreeMap<Key, Value>) -> BTreeMap<Key, Value> {
     let short = |name: &str| match name.rsplit_once('-') {
         Some((front, end)) if front.ends_with("-config") && end.len() == 10 => front.to_owned(),
@@ -171,7 +171,7 @@ fn key(kind: &str, namespace: &str, name: &str) -> Key {
     (kind.into(), namespace.into(), name.into())
 }
 
-/// What is at a pointer of an object.
+/// Value at a pointer of an object.
 fn at(objects: &BTreeMap<Key, Value>, of: &Key, pointer: &str) -> Value {
     objects[of].pointer(pointer).cloned().unwrap_or_default()
 }
@@ -230,7 +230,7 @@ fn the_overlay_is_there_when_it_is_asked_for() {
     for (key, object) in &wanted {
         assert_eq!(&made[key], object, "{key:?}");
     }
-    // The controller is told of it.
+    // The controller's configuration names it.
     let controller = key("Deployment", "neonvm-system", "neonvm-controller");
     let args = at(&made, &controller, "/spec/template/spec/containers/0/args");
     for option in [
@@ -242,7 +242,7 @@ fn the_overlay_is_there_when_it_is_asked_for() {
         let mut args = args.as_array().into_iter().flatten();
         assert!(args.any(|arg| arg == option), "{option}");
     }
-    // It may do nothing but look at nodes and change links.
+    // It may only read nodes and change links.
     let rights = at(
         &made,
         &key("ClusterRole", "", "neonvm-vxlan-controller"),
@@ -260,7 +260,7 @@ fn the_overlay_is_there_when_it_is_asked_for() {
     );
 }
 
-/// Whom docs/install-cluster.md lets in.
+/// The scraper that docs/install-cluster.md admits.
 const PROMETHEUS: &str =
     r#"{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}"#;
 
@@ -430,9 +430,8 @@ fn numbers(list: &Value, field: &str) -> Vec<u64> {
     list.filter_map(|one| one[field].as_u64()).collect()
 }
 
-/// Every name that a metric may be asked for by. The agent's are in its golden file, kind and all;
-/// of the others the registered names are known, and that a series of theirs ends in one of a few
-/// ways.
+/// Names of metrics that queries may use. The agent's are in its golden file with their kinds. Of
+/// the others only the registered names are known, and the suffixes of their series.
 fn metric_names() -> BTreeSet<String> {
     let read = |path: &str| std::fs::read_to_string(checkout().join(path)).expect(path);
     let mut names = BTreeSet::new();
@@ -451,7 +450,7 @@ fn metric_names() -> BTreeSet<String> {
         ("neonvm-shim/controller/src/shell/metrics.rs", ""),
         ("neonvm-shim/runner/src/shell/metrics.rs", ""),
     ] {
-        // What stands between quotation marks and is a word of that kind.
+        // Words of that kind between quotation marks.
         for word in read(path).split('"').skip(1).step_by(2) {
             let is_name = word.contains('_')
                 && word
@@ -482,7 +481,7 @@ fn metrics_of(expression: &str) -> Vec<String> {
     found
 }
 
-/// All texts of these members, anywhere.
+/// All texts of these members at any depth.
 fn texts<'a>(value: &'a Value, members: &[&str], found: &mut Vec<&'a str>) {
     match value {
         Value::Object(object) => {
@@ -542,8 +541,7 @@ fn every_alert_is_explained() {
     }
 }
 
-/// What NeonVM gives people, under NeonVM's names: who has bound somebody to one of its roles goes
-/// on.
+/// NeonVM's roles for people keep their names, so that existing bindings stay valid.
 #[test]
 fn viewers_and_editors_of_a_namespace_have_the_same_rights_on_its_vms() {
     let kinds = chart().join("parts/crds");

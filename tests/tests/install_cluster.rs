@@ -14,12 +14,12 @@ use serde_json::Value;
 
 const NAME: &str = "every_command_of_the_install_page_works_and_guests_stay";
 const PAGE: &str = "docs/install-cluster.md";
-/// How long a section may take: one boots a guest by emulation, most wait for parts, and the
-/// machine may be busy.
+/// Longest time of a section. One boots a guest by emulation, most wait for components on a busy
+/// machine.
 const SECTION: Duration = Duration::from_secs(400);
-/// How long a check may take to be as it should be.
+/// Longest time until a check has the expected result.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// What must be well right after the installation; what is left depends on the machine.
+/// Checks that must pass after the installation. The others depend on the machine.
 const WELL: [&str; 16] = [
     "Kubernetes",
     "kinds",
@@ -79,8 +79,8 @@ impl World {
         Ok((output, found))
     }
 
-    /// What tells the guest of the page from any other: its pod and the container in it, which ends
-    /// with the guest.
+    /// Identifies the guest of the page: its pod and the container in it, which ends with the
+    /// guest.
     fn guest(&self) -> Result<Option<String>> {
         let args = ["get", "pods", "-l", "vm.neon.tech/name=pg", "-o", "json"];
         let pods: Value = serde_json::from_str(&self.cluster.plane().ask(&args)?)?;
@@ -114,7 +114,7 @@ async fn every_command_of_the_install_page_works_and_guests_stay() {
     };
     let (dir, images) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let archives = pack_all(&programs, images.path()).unwrap();
-    // What the page's commands are found by.
+    // Directory that the page's commands are found in.
     let bin = dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     for (name, program) in [

@@ -11,7 +11,7 @@ const NAME: &str = "every_command_of_the_page_about_kind_works";
 const PAGE: &str = "docs/install-kind.md";
 /// The name of the cluster on the page.
 const CLUSTER: &str = "bellows";
-/// How long a section may take: one compiles everything as it is shipped.
+/// Longest time of a section. One builds all release binaries.
 const SECTION: Duration = Duration::from_secs(1800);
 
 /// Ends the page's cluster, whatever became of it.
@@ -26,7 +26,7 @@ impl Drop for Ended {
     }
 }
 
-/// What is missing for kind, if anything is.
+/// What is missing for kind.
 fn missing() -> Option<&'static str> {
     let works = |program: &str, argument: &str| {
         let mut command = Command::new(program);

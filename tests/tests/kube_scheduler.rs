@@ -1,6 +1,5 @@
-//! The pair as it is deployed: a kube-scheduler as it comes, and beside it our process as its
-//! extender, against a real API server. Nodes are objects made by hand; where a pod is bound is all
-//! there is to see.
+//! The deployed pair: an unmodified kube-scheduler and our process as its extender, against a real
+//! API server. Tests create the node objects, and check where pods are bound.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -50,17 +49,17 @@ impl World {
         }
     }
 
-    /// A VM of so many CPUs and GiB, and its pod as the controller makes it: without requests.
+    /// Creates a VM of `cpus` CPUs, and its pod as the controller creates it: without requests.
     async fn vm(&self, name: &str, cpus: u32) {
         self.vm_since(name, cpus, cpus).await;
     }
 
-    /// The same, with a pod that says what the VM had at first.
+    /// Creates a VM whose pod records the size at its start.
     async fn vm_since(&self, name: &str, cpus: u32, first: u32) {
         self.vm_of_class(name, cpus, first, None).await;
     }
 
-    /// The same, of a priority class.
+    /// Creates a VM of a priority class.
     async fn vm_of_class(&self, name: &str, cpus: u32, first: u32, class: Option<&str>) {
         let guest = |cpus: u32| {
             json!({"cpus": {"min": 1, "use": cpus, "max": 4}, "memorySlotSize": "1Gi",
@@ -85,7 +84,7 @@ impl World {
         self.pods.create(&params, &pod).await.unwrap();
     }
 
-    /// A pod that is no VM's and requests so many CPUs.
+    /// Creates a pod without a VM that requests CPUs.
     async fn pod(&self, name: &str, cpus: u32, class: Option<&str>) {
         let pod = json!({"metadata": {"name": name},
             "spec": {"schedulerName": "autoscale-scheduler", "priorityClassName": class,
@@ -96,7 +95,7 @@ impl World {
         self.pods.create(&params, &pod).await.unwrap();
     }
 
-    /// A pod was told to end.
+    /// Waits until a pod is terminating.
     async fn ends(&self, pod: &str) {
         let what = format!("the end of {pod}");
         let found = wait_for(&what, PATIENCE, || async {
@@ -111,7 +110,7 @@ impl World {
             .unwrap_or_else(|error| panic!("{error:#}\n{}", self.logs()))
     }
 
-    /// A VM gives back all but so many CPUs and GiB, as its agent writes it.
+    /// Shrinks a VM to `cpus` CPUs, as its agent writes it.
     async fn resize(&self, name: &str, cpus: u32) {
         let resources = json!({"vCPUs": cpus, "mem": format!("{cpus}Gi")}).to_string();
         let patch = json!({"metadata": {"annotations": {
@@ -133,7 +132,7 @@ impl World {
         self.pods.get(pod).await.unwrap().spec.unwrap().node_name
     }
 
-    /// Where a pod was bound.
+    /// Node of a pod.
     async fn bound(&self, pod: &str) -> String {
         let what = format!("a node for {pod}");
         let found = wait_for(&what, PATIENCE, || async {
@@ -174,8 +173,7 @@ impl World {
         self.pods.delete(pod, &now).await.unwrap();
     }
 
-    /// Our process shows that it counts so much on a node: what it shows may be a moment behind
-    /// what it decides by.
+    /// Waits until our process reports the CPUs on a node. The report may lag behind its decisions.
     async fn carries(&self, node: &str, cpu: u64) {
         let what = format!("{cpu} thousandths of a CPU on {node}");
         let shown = wait_for(&what, PATIENCE, || async {
@@ -189,7 +187,7 @@ impl World {
             .unwrap_or_else(|error| panic!("{error:#}\n{}", self.logs()));
     }
 
-    /// What our process counts on a node, thousandths of CPUs.
+    /// CPUs that our process counts on a node, in thousandths.
     async fn reserved(&self, node: &str) -> u64 {
         let url = format!("http://{}/debug/state", self.pair.metrics);
         let state: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
@@ -209,8 +207,9 @@ impl World {
     }
 }
 
-/// Requirement: N06. Two nodes take one VM of 3 CPUs each although its pod requests nothing; the
-/// third waits and says why in the words of the deployed plugin, and goes where room appears.
+/// Requirement: N06. Two nodes accept one VM of 3 CPUs each although its pod requests nothing. The
+/// third waits, with a reason in the words of the deployed plugin, and is placed when capacity
+/// becomes free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_node_sends_pods_to_the_other_and_then_they_wait() {
     let test = "a_full_node_sends_pods_to_the_other_and_then_they_wait";
@@ -228,13 +227,12 @@ async fn a_full_node_sends_pods_to_the_other_and_then_they_wait() {
     assert!(why.contains("0/2 nodes are available"), "{why}");
     assert!(why.contains("2 Not enough resources for Pod"), "{why}");
     assert_eq!(world.node_of("c").await, None);
-    // What is left on each node is enough for this one.
+    // The free capacity of each node suffices for this one.
     world.vm("d", 1).await;
     world.bound("d").await;
     world.delete("a").await;
     assert_eq!(world.bound("c").await, first);
-    // What a VM gives back is no event for a kube-scheduler, so the pod that waits for it is
-    // touched.
+    // A shrink of a VM is no event for kube-scheduler, so the waiting pod is touched.
     world.vm("e", 2).await;
     let why = world.refused("e").await;
     assert!(why.contains("2 Not enough resources for Pod"), "{why}");
@@ -287,9 +285,9 @@ async fn either_of_the_pair_is_killed_and_placing_goes_on() {
     }
 }
 
-/// Requirement: N06. A pod of a higher priority takes the place of lower ones: kube-scheduler finds
-/// the victim that its own rules know of, our process adds the VM that has to go as well by its
-/// count, and nobody is bound before both have gone.
+/// Requirement: N06. A pod of a higher priority preempts lower ones. kube-scheduler finds the
+/// victim by its own rules, our process adds the VM that must end by its ledger, and no pod is
+/// bound before both are gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs() {
     let test = "a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_it_needs";
@@ -310,11 +308,11 @@ async fn a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_
     world.bound("lesser").await;
     world.pod("least", 2, None).await;
     world.bound("least").await;
-    // By requests 2 of 4 CPUs are taken, by the ledger all.
+    // By requests 2 of 4 CPUs are used, by the ledger all.
     world.pod("urgent", 3, Some("urgent")).await;
     world.ends("least").await;
     world.ends("lesser").await;
-    // They are on the node until a kubelet says that they have ended.
+    // They stay on the node until a kubelet reports their end.
     for gone in ["least", "lesser"] {
         assert_eq!(world.node_of("urgent").await, None, "{gone} is there yet");
         let reserved = world.reserved("n1").await;
@@ -327,8 +325,8 @@ async fn a_pod_of_higher_priority_takes_the_place_of_others_and_of_no_more_than_
     assert_eq!(vital.metadata.deletion_timestamp, None);
 }
 
-/// Requirement: N08. A permit and a binding rest on one ledger, also between two processes: what
-/// was granted is not given to a pod.
+/// Requirement: N08. Permits and bindings use one ledger, even in two processes: granted capacity
+/// is not given to a pod.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn granted_capacity_is_not_given_to_a_pod() {
     let test = "granted_capacity_is_not_given_to_a_pod";
@@ -365,8 +363,8 @@ async fn granted_capacity_is_not_given_to_a_pod() {
     assert_eq!(world.node_of("b").await, None);
 }
 
-/// Has an API server that is Kubernetes' own say who asks: an agent's token is good for the pods of
-/// its node, and no other is good.
+/// Kubernetes' API server reviews tokens. An agent's token is valid for the pods of its node, and
+/// no other token is valid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubernetes_reviews_the_tokens_of_agents() {
     let test = "kubernetes_reviews_the_tokens_of_agents";
@@ -464,7 +462,7 @@ async fn kubernetes_reviews_the_tokens_of_agents() {
     assert_eq!(ask(&forged, "here").await, (401, "bad_token".into()));
 }
 
-/// A VM of 1 CPU and its pod, which somebody put on a node.
+/// Creates a VM of 1 CPU, and its pod on a node.
 async fn running_vm(client: &kube::Client, name: &str, node: &str) {
     let guest = json!({"cpus": {"min": 1, "use": 1, "max": 4}, "memorySlotSize": "1Gi",
         "memorySlots": {"min": 1, "use": 1, "max": 8}});

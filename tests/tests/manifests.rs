@@ -1,6 +1,5 @@
-//! The manifests by what stands in them, without a tool: whether their pods can be rolled out,
-//! drained and restarted as they should, and that they may do what their programs do and nothing
-//! more. `install` holds the chart to them, `install_cluster` installs it.
+//! The manifests as text: their pods can be rolled out, drained and restarted, and may do only what
+//! their programs do. `install` compares the chart with them, `install_cluster` installs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -41,16 +40,15 @@ fn of_kind(part: &str, kind: &str) -> Vec<Value> {
     found
 }
 
-/// What Kubernetes makes of a number, or of a part of `whole` in hundredths.
+/// Rounds a number or a percentage of `whole` as Kubernetes does.
 fn scaled(value: &Value, whole: u64) -> u64 {
     let hundredths = |text: &str| text.strip_suffix('%')?.parse::<u64>().ok();
     let part = value.as_str().and_then(hundredths).map(|n| n * whole / 100);
     value.as_u64().or(part).expect("a number or hundredths")
 }
 
-/// How many old and new pods there are when a rollout has come as far as it comes, by the
-/// arithmetic of Kubernetes' own controller, where one pod is ready at a time and a new one only
-/// once there is no old one.
+/// Old and new pods at the end of a rollout, by the arithmetic of Kubernetes' controller. One pod
+/// is ready at a time, and a new one only if no old one is left.
 fn rolled_out(replicas: u64, surge: u64, unavailable: u64) -> (u64, u64) {
     let (mut old, mut new) = (replicas, 0);
     let least = replicas - unavailable.min(replicas);
@@ -89,7 +87,7 @@ fn rollout_of_the_scheduler_ends_and_drains_are_not_delayed() {
             "with {replicas} replicas"
         );
     }
-    // What does not count as complete, ever, is not told as failed either.
+    // A rollout that never completes is not reported as failed.
     assert_eq!(spec["progressDeadlineSeconds"], i32::MAX);
     // Any budget that lets go of the only ready one is none.
     assert_eq!(
@@ -146,8 +144,8 @@ fn every_part_is_asked_whether_it_is_ready_and_whether_it_lives() {
     assert!(number("periodSeconds") * number("failureThreshold") >= 60);
 }
 
-/// What the programs do with objects: part, file that does it, kind or kind and name, verbs. Roles
-/// of others, which the scheduler has as well, are not among it.
+/// Requests of the programs: component, source file, kind (with a name), verbs. Foreign roles,
+/// which the scheduler also has, are not included.
 const DONE: &str = "
 agent agent/src/shell/vms.rs virtualmachines list watch
 agent agent/src/shell/patch.rs virtualmachines patch
@@ -184,8 +182,8 @@ overlay neonvm-shim/vxlan/src/shell.rs nodes list watch
 
 type Rights = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// What the roles of a part let it do, by kind, or by kind and name. A configuration of webhooks
-/// has only the name of its own kind.
+/// Rights of a component's roles by kind, or by kind and name. Webhook configurations have one name
+/// only.
 fn given(part: &str, rights: &mut Rights) {
     let roles = ["ClusterRole", "Role"]
         .into_iter()
@@ -221,8 +219,8 @@ fn given(part: &str, rights: &mut Rights) {
 fn no_part_may_do_what_its_program_does_not() {
     let (mut may, mut done) = (Rights::new(), Rights::new());
     PARTS.iter().for_each(|part| given(part, &mut may));
-    // Not asked for by any program, but by the API server, of whoever makes objects that hold up
-    // their owners' deletion.
+    // Not used by a program. The API server requires it from creators of objects that block their
+    // owners' deletion.
     may.retain(|(_, kind), _| !kind.ends_with("/finalizers"));
     for line in DONE.trim().lines() {
         let mut words = line.split_whitespace().map(str::to_owned);

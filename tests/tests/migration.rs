@@ -19,13 +19,13 @@ use test_records::retry::retry_known_tcg_bug;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const VM: &str = "mover";
-/// What goes on inside the guest all the time: one session of the database that counts, and says so
-/// in a file. Of its connection nothing is outside.
+/// Load in the guest: one session of the database counts and writes the count to a file. Its
+/// connection stays inside.
 const COUNTER: &str = "sh -c 'trap : HUP; i=0; while :; do i=$((i+1)); echo \"insert into counted values ($i);\"; sleep 0.2; done \
      | psql -q -h /tmp -U postgres -v ON_ERROR_STOP=1 bench; echo ended > /root/ended' >/root/counter.log 2>&1 </dev/null & echo started";
 
-/// What a guest says in which something stands still: its processors' ticks twice, who waits for
-/// what, and its kernel's last words.
+/// State of a guest that hangs: processor ticks twice, waiting tasks, and the kernel's last
+/// messages.
 const STANDSTILL: &str = "cat /root/counter.log; for i in 1 2; do grep -E 'LOC|timer|CPU' /proc/interrupts; sleep 1; done; \
      ps -eo pid,psr,stat,wchan:20,args | grep -v ' \\['; cat /sys/devices/system/clocksource/clocksource0/current_clocksource; \
      dmesg | tail -n 15";
@@ -53,7 +53,7 @@ async fn sql(site: &Site, query: &str) -> i64 {
     rows.await.unwrap()[0].get(0)
 }
 
-/// What the guest sees, once it answers.
+/// State of the guest, once it answers.
 async fn seen(site: &Site) -> GuestState {
     let state = wait_for("an answer of the guest", PATIENCE, || async {
         let state = guest(site).await.state().await;
@@ -157,9 +157,9 @@ async fn wait_failed(site: &Site, migration: &str) -> Value {
     .unwrap()
 }
 
-/// Requirement: N44. A guest with a database that counts is called off, loses its target, moves
-/// with its disk taken over and with its disk copied, and loses its source; what was plugged and
-/// what was written comes along, and there is one QEMU each time.
+/// Requirement: N44. Migrations of a guest with a counting database are cancelled, lose their
+/// target, take the disk over, copy it, and lose their source. Plugged memory and written data move
+/// along, and exactly one QEMU is left each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_with_a_database_moves() {
     if !guest_or_skip("a_guest_with_a_database_moves") {
@@ -188,7 +188,7 @@ async fn moves() {
     site.patch_size(VM, 2000, 2, 1).await.unwrap();
     let grown = first
         .wait("two CPUs and 2 GiB", PATIENCE, |state| {
-            // All of it, less what the kernel keeps to itself.
+            // All memory, without the kernel's reserve.
             state.cpus_online == 2 && state.mem_total.0 > 1_950_000_000
         })
         .await
@@ -219,7 +219,7 @@ async fn moves() {
     one_qemu(&site).await;
     counts_on(&site).await;
 
-    // The target dies in the middle: it goes on where it is.
+    // The target dies during the migration. The guest continues at its source.
     let own = qemus(site.state_dir());
     let lost = begin_slowly(&site).await;
     let target = qemus(site.state_dir())
@@ -237,7 +237,7 @@ async fn moves() {
     one_qemu(&site).await;
     counts_on(&site).await;
 
-    // It moves, its disk with it; the controller dies in the middle.
+    // The guest moves with its disk. The controller dies during the migration.
     let moved = begin_slowly(&site).await;
     site.kill_up().await.unwrap();
     site.restart_up().await.unwrap();
@@ -261,15 +261,15 @@ async fn moves() {
     );
     check_moved(&site, &source, &grown).await;
 
-    // And again, with all of its disk copied while it is written to.
+    // A second migration copies the whole disk while the guest writes to it.
     let source = site.rundir(VM).await.unwrap();
     let migration = migrate(&site, &["--copy-disk"]).await;
     assert_eq!(migration["status"]["phase"], "Succeeded");
     check_moved(&site, &source, &grown).await;
     figures(&migration);
 
-    // What it has now is resized as before. Not its CPUs: a QEMU 10.0 without KVM that has
-    // unplugged one seldom sends its guest.
+    // Memory is resized as before. CPUs are not: QEMU 10.0 without KVM seldom migrates its guest
+    // after an unplug.
     site.patch_size(VM, 2000, 1, 2).await.unwrap();
     guest(&site)
         .await
@@ -283,7 +283,7 @@ async fn moves() {
         .unwrap();
     assert_eq!(ended.trim(), "0", "the session inside never ended");
 
-    // The source dies in the middle: the guest is lost, which is said, and the VM starts again by
+    // The source dies during the migration. The guest is lost, the VM reports it and restarts by
     // its restart policy.
     site.wait_vm(VM, "phase Running", PATIENCE, running)
         .await
@@ -315,7 +315,7 @@ fn kill(pid: u32) {
     nix::sys::signal::kill(pid, nix::sys::signal::SIGKILL).unwrap();
 }
 
-/// Elsewhere, the same guest, with what it had.
+/// The same guest at another place, with its state.
 async fn check_moved(site: &Site, source: &Path, before: &GuestState) {
     site.wait_vm(VM, "phase Running", PATIENCE, running)
         .await
@@ -343,7 +343,7 @@ async fn check_moved(site: &Site, source: &Path, before: &GuestState) {
     assert_eq!(vm.restart_count, 0);
 }
 
-/// Says what it took.
+/// Prints the times of a migration.
 fn figures(migration: &Value) {
     let conditions = migration["status"]["conditions"].as_array().unwrap();
     #[expect(clippy::print_stdout, reason = "measured")]

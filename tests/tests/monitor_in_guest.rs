@@ -1,4 +1,4 @@
-//! The monitor baked into the image, asked over its real link, in a real guest.
+//! The monitor in the image, queried over its real link in a real guest.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -17,10 +17,10 @@ use protocol::monitor::{AgentBody, Allocation, MonitorBody};
 use protocol::vm::VmPhase;
 use serde_json::json;
 
-/// How long a busy guest may take to give up half of its memory.
+/// Longest time until a busy guest gives up half of its memory.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long an estimate may take: the estimator rests for 300 s when tasks waited that it did not
-/// slow down, which others on the machine may be to blame for.
+/// Longest time for an estimate. The estimator pauses for 300 s when tasks stall for other reasons,
+/// such as load on the machine.
 const ESTIMATED: Duration = Duration::from_secs(700);
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -59,9 +59,9 @@ async fn boot(site: &Site, slots: u32) -> Guest {
     guest
 }
 
-/// Requirement: N27, N31, N36, N46. The built image boots with the monitor inside; it serves the
-/// gauges; it refuses a shrink by what is in use, with numbers in its reason, and approves it once
-/// the memory is free again; it confirms a growth.
+/// Requirement: N27, N31, N36, N46. The image boots with the monitor. It serves the gauges, refuses
+/// a shrink below the memory in use with numbers in its reason, approves it once memory is free,
+/// and confirms a growth.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_monitor_in_the_image_refuses_what_is_in_use() {
     if !guest_or_skip("the_monitor_in_the_image_refuses_what_is_in_use") {
@@ -257,8 +257,7 @@ async fn memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() {
     let full: u64 = full.trim().parse().unwrap();
     assert!(full > 1400 * MIB, "{full}");
     let target = Allocation { cpu: 1.0, mem: GIB };
-    // In a slow guest it may take more than one question's time; the next goes on from what is
-    // left.
+    // In a slow guest it may need more than one request. The next continues from what is left.
     wait_for("a shrink that is agreed to", PATIENCE, || async {
         match may_shrink(address, None, target).await? {
             (true, _) => Ok(()),
@@ -273,13 +272,13 @@ async fn memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() {
     let done = "vm_monitor_squeezes_total{outcome=\"done\"} 1\n";
     assert!(page.contains(done), "{page}");
 
-    // What was taken is read again, so that all of it is there when it is first looked at.
+    // Reads the reclaimed file again, so that all of it is cached at the first sample.
     ssh(format!(
         "sh -c 'echo $$ > {GROUP}/cgroup.procs; cat /var/tmp/flood > /dev/null'"
     ))
     .await;
-    // The VM keeps its size, and all of the file is read again and again. An agent has to be there,
-    // who could give back what was missed.
+    // The VM keeps its size, and the whole file is read repeatedly. A connected agent could return
+    // missed memory.
     let mut link = AgentLink::dial(address).await.unwrap();
     let granted = Allocation {
         cpu: 1.0,
@@ -350,8 +349,8 @@ async fn stall_of_real_tasks_is_the_reason_of_a_request() {
     assert!(is_stall.iter().any(|it| asked.contains(it)), "{asked}");
 }
 
-/// Asks the monitor over a new connection whether the guest may shrink, until it has samples enough
-/// to tell; `rundir` holds the token of a monitor that requires one.
+/// Sends shrink requests over new connections until the monitor has enough samples. `rundir` holds
+/// the token of a monitor that requires one.
 async fn may_shrink(
     address: SocketAddr,
     rundir: Option<&Path>,

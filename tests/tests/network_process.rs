@@ -28,7 +28,7 @@ fn network_process(rundir: &Path) -> i32 {
     i32::try_from(pid.expect("a guest behind passt")).unwrap()
 }
 
-/// Requirement: W2. What is the guest's stays reachable: one network process follows another.
+/// Requirement: W2. The guest stays reachable. A new network process replaces an old one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guest_is_reached_after_its_network_process_was_killed_and_after_it_stood_still() {
     if !guest_or_skip(

@@ -56,7 +56,7 @@ async fn boot(
     guest
 }
 
-/// The guest sees so many CPUs and about so many GiB over what it had with one slot.
+/// Whether the guest has these CPUs, and about this many GiB more than with one slot.
 fn sees(state: &GuestState, cpus: u32, base_total: u64, more_gib: u64) -> bool {
     state.cpus_online == cpus && state.mem_total.0.abs_diff(base_total + more_gib * GIB) < 64 << 20
 }
@@ -118,7 +118,7 @@ async fn a_patched_vm_is_resized_live() {
             status.memory_size.unwrap().as_u64().unwrap(),
             u64::from(slots) * GIB
         );
-        // The same session, the same temporary table: nothing was broken off.
+        // The same session with its temporary table: the connection did not break.
         session
             .execute(
                 "insert into alive values ($1)",
@@ -146,8 +146,8 @@ async fn a_patched_vm_is_resized_live() {
     );
 }
 
-/// Guests outlive us: `kill -9` of `bellows up`, a new one, the same guest (same boot id), still
-/// resizable.
+/// Guests outlive `kill -9` of `bellows up`. A new process adopts the same guest (same boot ID),
+/// which can be resized.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_outlives_kill_9_of_bellows() {
     if !guest_or_skip("a_guest_outlives_kill_9_of_bellows") {
@@ -188,8 +188,8 @@ async fn a_guest_outlives_kill_9_of_bellows() {
     );
 }
 
-/// `history`, `why --at`, `journal verify` and `replay` over the journal of a running site tell the
-/// resize that just happened.
+/// `history`, `why --at`, `journal verify` and `replay` show a resize from the journal of a running
+/// site.
 async fn the_journal_tells_the_resize(site: &Site, name: &str) {
     let decision = wait_for("a verified resize in the history", PATIENCE, || async {
         let text = site
@@ -228,8 +228,8 @@ async fn the_journal_tells_the_resize(site: &Site, name: &str) {
     );
 }
 
-/// Whoever asks why a VM has its size in the moment in which it is to be sized is answered with the
-/// first decision about it; one that does not run is not waited for.
+/// `why` waits for the first decision about a VM that starts to be autoscaled. It does not wait for
+/// a VM that is not running.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn why_waits_for_the_first_decision() {
     if !guest_or_skip("why_waits_for_the_first_decision") {
@@ -259,8 +259,8 @@ async fn why_waits_for_the_first_decision() {
     assert!(began.elapsed() < PATIENCE, "it was waited for");
 }
 
-/// The whole loop: load in the guest makes the agent ask, the scheduler grant, the object change
-/// and the guest grow; pgbench stays alive throughout; the status never shows more than the bounds.
+/// The whole loop: load in the guest makes the agent request, the scheduler grant, the object
+/// change and the guest grow. pgbench keeps running. The status never exceeds the bounds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn load_grows_the_vm() {
     if !guest_or_skip("load_grows_the_vm") {

@@ -98,7 +98,7 @@ impl Scene {
         assert_eq!(given.await.unwrap(), expected);
     }
 
-    /// The pool says that these are held, by their last numbers.
+    /// Waits until the pool holds these addresses, by their last numbers.
     async fn held(&self, expected: &[(&str, &str)]) {
         let namespace = &self.api.namespace;
         let expected: Vec<(String, String)> = expected

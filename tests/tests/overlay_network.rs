@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use test_network::Network;
 
-/// What takes milliseconds, on a machine that others use; and what is only looked at every 30 s.
+/// Longest time for work of milliseconds on a busy machine, including checks every 30 s.
 const PATIENCE: Duration = Duration::from_secs(180);
 const TUNNEL: &str = "neon-vxlan0";
 
@@ -149,7 +149,7 @@ impl<'a> Node<'a> {
         self.program = Some(Process::start(&mut self.command(), log).unwrap());
     }
 
-    /// Ends the program as nothing else would.
+    /// Kills the program.
     fn kill(&mut self) {
         self.program = None;
     }
@@ -170,8 +170,8 @@ impl<'a> Node<'a> {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    /// Where its tunnel sends frames for everybody, by the last numbers; what is in the way of
-    /// knowing.
+    /// Destinations of the tunnel's broadcast frames, by their last numbers. An error if they
+    /// cannot be read.
     fn targets(&self) -> Result<Vec<u8>, String> {
         let mut list = self.network.command("bridge");
         list.args(["-j", "fdb", "show", "dev", TUNNEL]);
@@ -308,7 +308,7 @@ async fn guests_of_two_nodes_reach_each_other_over_the_overlay() {
     two.plug();
     one.until_reached(&two).await;
 
-    // A node comes, is seen at once, and takes its entries along when it goes.
+    // A new node is seen at once, and its entries disappear with it.
     site.tell("node-13", 13);
     one.until_whole(&[12, 13]).await;
     two.until_whole(&[11, 13]).await;
@@ -316,14 +316,14 @@ async fn guests_of_two_nodes_reach_each_other_over_the_overlay() {
     one.until_whole(&[12]).await;
     two.until_whole(&[11]).await;
 
-    // What a program left half done, or somebody broke since, the next one mends.
+    // The next program repairs what another left incomplete, or what was broken meanwhile.
     one.kill();
     wreck(&one);
     assert!(!one.guest.reaches("10.100.128.2"));
     one.start();
     one.until_whole(&[12]).await;
     one.until_reached(&two).await;
-    // And one that lives sees that something is gone, although nobody tells it.
+    // A running program detects a missing link without an event.
     one.network.ip(&format!("link delete {TUNNEL}"));
     one.until_whole(&[12]).await;
     two.until_reached(&one).await;

@@ -10,10 +10,10 @@ use bellows_tests::patience::wait_for;
 use bellows_tests::site::Site;
 
 const VM: &str = "pg";
-/// How long a changed password may take into the guest. The kubelet's part is not in it.
+/// Longest time until a changed password is in the guest, without the kubelet's part.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `bellows psql` prints with these words of psql.
+/// Output of `bellows psql` with these arguments.
 async fn psql(site: &Site, words: &[&str]) -> anyhow::Result<String> {
     let mut line = vec![
         "psql",

@@ -1,6 +1,5 @@
-//! A runner's quota in a container whose cgroups are of version 2: such a container is made inside
-//! a guest, for the machine that tests may have cgroups of version 1 only, as this project's own
-//! have. In a pod with those of version 1 it is held by `cluster_vms`.
+//! A runner's quota in a container with cgroups of version 2. The container is inside a guest,
+//! because test machines may have version 1 only. `cluster_vms` covers version 1 in a pod.
 
 use bellows_tests::guest_or_skip;
 use bellows_tests::loads::{IN_GUEST, put_program};
@@ -10,13 +9,13 @@ use serde_json::Value;
 
 const VM: &str = "container";
 
-/// A group with the controllers that a kubelet gives a container.
+/// A cgroup with the controllers that a kubelet gives a container.
 const GROUP: &str = "/sys/fs/cgroup/made/pod";
 const MAKE: &str = "cd /sys/fs/cgroup; echo '+cpu +memory' > cgroup.subtree_control; mkdir -p made/pod; \
      echo '+cpu +memory' > made/cgroup.subtree_control";
 
-/// Requirement: N20. The runner's group is made below a process that stays where it is, and holds
-/// to its quota whoever is in it.
+/// Requirement: N20. The runner's cgroup is created below a process that stays in place, and
+/// enforces the quota for every process in it.
 #[tokio::test]
 async fn a_container_with_cgroups_of_version_2_holds_a_process_to_its_quota() {
     if !guest_or_skip("a_container_with_cgroups_of_version_2_holds_a_process_to_its_quota") {

@@ -1,5 +1,5 @@
-//! What people may do with VMs: those who may view or edit a namespace, by the roles that
-//! Kubernetes has for that. Its controllers put ours into them (`deploy/crds`).
+//! Rights of people on VMs: viewers and editors of a namespace, through Kubernetes' own roles. Its
+//! controllers aggregate ours into them (`deploy/crds`).
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -8,14 +8,14 @@ use std::time::Duration;
 use bellows_tests::cluster::{ControlPlane, Life, Tier, cluster_or_skip};
 use bellows_tests::patience::wait_for;
 
-/// How long the controllers may take to put roles together on a busy machine.
+/// Longest time until the controllers aggregate roles on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SPACE: &str = "team";
 const KINDS: [&str; 2] = ["virtualmachines", "virtualmachinemigrations"];
 const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 4] = ["create", "update", "patch", "delete"];
 
-/// Somebody with a role of Kubernetes' own in one namespace.
+/// A user with a role of Kubernetes' own in one namespace.
 struct Person<'a> {
     plane: &'a ControlPlane,
     name: &'a str,
@@ -37,7 +37,7 @@ impl<'a> Person<'a> {
         Self { plane, name }
     }
 
-    /// What `kubectl auth can-i` says, which fails where it says no.
+    /// Answer of `kubectl auth can-i`, which fails on a no.
     fn may(&self, namespace: &str, verb: &str, kind: &str, more: &[&str]) -> bool {
         let who = format!("--as=system:serviceaccount:{SPACE}:{}", self.name);
         let kind = format!("{kind}.vm.neon.tech");
@@ -98,7 +98,7 @@ async fn who_may_view_or_edit_a_namespace_may_so_with_its_vms() {
         }
         assert!(!person.may("default", "get", kind, &[]), "{who} {kind}");
     }
-    // Whom that is told to is also who is served.
+    // The answer agrees with what the API serves.
     for (who, namespace, is_served) in [("view", SPACE, true), ("view", "default", false)] {
         let who = format!("--as=system:serviceaccount:{SPACE}:{who}");
         let asked = plane.ask(&["get", "neonvm,neonvmm", &who, "--namespace", namespace]);

@@ -32,7 +32,7 @@ async fn add_row(site: &Site, text: &str) {
     database.execute(insert, &[&text]).await.unwrap();
 }
 
-/// The rows, or the database's own words.
+/// The rows, or the database's error.
 async fn rows(site: &Site) -> Vec<String> {
     let database = database(site, VM).await.unwrap();
     match database.query("select text from kept", &[]).await {
@@ -147,7 +147,7 @@ async fn grows_and_is_restored(site: &Site) {
     assert_eq!(rows(site).await, ["first", "flushed"]);
 }
 
-/// A disk that cannot be used keeps the VM from starting, says why, and is left as it is.
+/// An unusable disk keeps the VM from starting. The VM reports why, and the disk stays unchanged.
 async fn says_what_is_wrong_with_a_disk(site: &Site) {
     site.bellows(&["vm", "stop", VM]).await.unwrap();
     let file = disk(site).join("root.qcow2");
@@ -187,8 +187,8 @@ fn names(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Requirement: D1. A disk goes with its VM alone, and `--keep-disk` keeps it for the next VM of
-/// the name.
+/// Requirement: D1. Only the end of its VM removes a disk. `--keep-disk` keeps it for the next VM
+/// of the name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disk_goes_with_its_vm_unless_it_is_kept() {
     if !guest_or_skip("disk_goes_with_its_vm_unless_it_is_kept") {

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Longer than the node driver needs to end a guest whose pod is gone.
 const LONG_ENOUGH: Duration = Duration::from_secs(10);
 const GUESTS: [&str; 5] = ["one", "two", "three", "four", "five"];
-/// How many guests boot at a time: a core for each.
+/// Guests that boot concurrently: one per core.
 const AT_A_TIME: usize = 2;
 
 fn running(vm: &VirtualMachine) -> bool {
@@ -86,7 +86,7 @@ async fn saved_objects(state: &Path) {
     .unwrap();
 }
 
-/// What must be the same after each fault.
+/// State that must survive each fault.
 struct Before {
     boot_ids: Vec<String>,
     disks: BTreeSet<PathBuf>,
@@ -114,7 +114,7 @@ async fn recovers(site: &mut Site, guests: &[Guest], before: &Before) {
     assert_eq!(disks(site.state_dir()), before.disks);
 }
 
-/// What the text about a damaged store says to restore.
+/// Snapshot that the error about a damaged store suggests.
 async fn snapshot_that_is_advised(site: &mut Site) -> String {
     let error = format!("{:#}", site.restart_up().await.unwrap_err());
     let words = error.split_whitespace();
@@ -158,7 +158,7 @@ async fn five_guests_outlive_the_loss_the_age_and_the_damage_of_the_store() {
     let restore = ["restore", "--store", advised.as_str()];
     site.bellows(&restore).await.unwrap();
     recovers(&mut site, &guests, &before).await;
-    // It is a VM like any other again: it can be resized.
+    // The VM is an ordinary one again and can be resized.
     site.patch_size(GUESTS[0], 2000, 2, 1).await.unwrap();
     guests[0]
         .wait("2 CPUs", PATIENCE, |state| state.cpus_online == 2)

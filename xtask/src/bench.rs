@@ -110,7 +110,7 @@ impl Name {
         })
     }
 
-    /// Builds what the benchmark needs; the command that runs it, without common options.
+    /// Builds the benchmark. Returns its command, without common options.
     fn build(self) -> Result<Command> {
         match self {
             Self::Resize => with_guest("bench-resize"),
@@ -162,7 +162,7 @@ fn without_guest(program: &str) -> Result<Command> {
     Ok(Command::new(bellows.with_file_name(program)))
 }
 
-/// Builds what the benchmark needs, runs it, shows its table.
+/// Builds and runs the benchmark, and prints its table.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let name = match options.name {
         Which::All => return all::run(options),
@@ -188,8 +188,8 @@ struct Ran {
     ended: Result<()>,
 }
 
-/// Builds and runs one benchmark. Its figures go through a file of their own in `dir`, so that
-/// nothing that an earlier run left is taken for them.
+/// Builds and runs one benchmark. Its figures go through a file in `dir`, so that figures of an
+/// earlier run are never used.
 fn measure(name: Name, options: &Options, dir: &Path) -> Result<Ran> {
     let mut command = name.build()?;
     command.args(common_options(name, options));
@@ -224,7 +224,7 @@ fn common_options(name: Name, options: &Options) -> Vec<String> {
     arguments
 }
 
-/// What the agent's inner loops take when they run warm and alone: a JSON object of nanoseconds.
+/// Times of the agent's inner loops, warm and alone: a JSON object of nanoseconds.
 fn hot_paths() -> Result<String> {
     let build = Cargo {
         command: shell::cargo()?,

@@ -1,5 +1,4 @@
-//! `cargo xtask cluster`: a real Kubernetes on this machine or in Docker, for tests and for looking
-//! at things by hand.
+//! `cargo xtask cluster`: a real Kubernetes on this machine or in Docker, for tests and manual use.
 
 mod kind;
 pub(crate) mod programs;
@@ -85,7 +84,6 @@ enum Action {
     Status,
 }
 
-/// Does what is asked.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let dir = match &options.dir {
         Some(dir) => dir.clone(),
@@ -133,8 +131,7 @@ pub(crate) fn test_kind(bellows: &Path, may_build: bool) -> Result<Option<&'stat
     kind::test_last(&shell::cache_dir()?.join("cluster"), bellows, may_build)
 }
 
-/// The `bellows` of `BELLOWS_BIN`, with its siblings, as every test takes it; else one that is
-/// built as it is shipped.
+/// The `bellows` of `BELLOWS_BIN` with its siblings, as tests use it. Else a new release build.
 fn built() -> Result<PathBuf> {
     match std::env::var_os("BELLOWS_BIN").filter(|path| !path.is_empty()) {
         Some(path) => Ok(path.into()),
@@ -173,8 +170,7 @@ fn test(names: &[String], rest: &[String]) -> Result<()> {
     shell::run("the tests of clusters", &mut command)
 }
 
-/// Everything a cluster is made of; without root its nodes are left out. What builds them is
-/// installed first.
+/// Builds the programs of a cluster, and their build tools. Without root the nodes are left out.
 pub(crate) fn build() -> Result<Vec<PathBuf>> {
     setup::ensure(setup::Need::Everything)?;
     let mut folders = programs::ensure()?;
@@ -184,8 +180,8 @@ pub(crate) fn build() -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// As [`build`]; without Go nothing is done and the tests that need a cluster say so. Returns
-/// whether it is there.
+/// Builds as [`build`]. Without Go it does nothing, and tests that need a cluster report that.
+/// Returns whether the programs exist.
 pub(crate) fn build_if_possible() -> Result<bool> {
     setup::ensure(setup::Need::Everything)?;
     let can = programs::ensure_if_possible()?;

@@ -1,5 +1,5 @@
-//! Programs that go wrong with memory in a real guest while its node has room, many times: how many
-//! were killed, how fast they really were, and what the monitor asked for.
+//! Programs that misuse memory in a real guest while its node has free memory: killed processes,
+//! reached rates, and requests of the monitor.
 
 use std::process::ExitCode;
 

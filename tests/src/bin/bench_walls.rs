@@ -1,4 +1,4 @@
-//! The same guest with and without the walls around its QEMU and its network: time to boot, and
+//! The same guest with and without the walls around its QEMU and its network: boot time, and
 //! throughput to and from the outside. Needs root.
 
 use std::process::ExitCode;
@@ -21,14 +21,14 @@ struct Cli {
     output: Output,
 }
 
-/// Boots and transfers of one `bellows up` at most; the two kinds take turns.
+/// Most boots and transfers per `bellows up`. The two kinds take turns.
 const BOOTS_OF_A_TURN: u32 = 5;
 /// Size of a transfer from the outside, and of one to it.
 const DOWN_MIB: u32 = 128;
 const UP_MIB: u32 = 16;
 const VM: &str = "walls";
 
-/// What was measured of one kind.
+/// Measurements of one kind.
 #[derive(Default)]
 struct Samples {
     boot_s: Vec<f64>,
@@ -65,8 +65,8 @@ async fn main() -> Result<ExitCode> {
     .finish(&cli.output)
 }
 
-/// Boots guests of one kind and times their transfers. Says each step when it begins and its
-/// figure when it ends, for a boot without KVM takes half a minute.
+/// Boots guests of one kind and measures their transfers. Prints each step, because a boot without
+/// KVM takes half a minute.
 async fn measure(
     network: &str,
     boots: u32,

@@ -1,5 +1,5 @@
-//! Runs as `RUN` line of an image build, and tries to reach the machine that builds:
-//! `tests/tests/attacks/image_author.rs`. It always fails, so that the build quotes what it says.
+//! Runs as a `RUN` line of an image build and attacks the machine that builds:
+//! `tests/tests/attacks/image_author.rs`. It always fails, so that the build quotes its output.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 #![expect(clippy::print_stderr, reason = "the build quotes it")]
@@ -18,7 +18,7 @@ fn tries<T>(target: &str, how: &str, attempt: impl FnOnce() -> io::Result<T>) {
         Ok(_) => "done".to_owned(),
         Err(error) => format!("refused {error}"),
     };
-    // The build quotes the last 2 KiB of this, less what looks like the name of a host.
+    // The build quotes the last 2 KiB of this, without host names.
     eprintln!("{MARK} {target} | {how} | {came}");
 }
 
@@ -57,7 +57,7 @@ fn devices_and_mounts() {
     });
     tries("vm.swappiness", "write by a proc of its own", || {
         let flags = nix::mount::MsFlags::empty();
-        // What was mounted before may be there or not.
+        // Earlier mounts may exist or not.
         let _ = nix::mount::mount(Some("none"), "/tmp", Some("proc"), flags, none);
         let path = "/tmp/sys/vm/swappiness";
         std::fs::read(path).and_then(|value| std::fs::write(path, value))
@@ -85,7 +85,7 @@ fn sockets_and_processes() {
     });
 }
 
-/// A root directory that is set by `chroot` does not hold who has a directory outside of it open.
+/// `chroot` does not confine a process with an open directory outside.
 fn leave_the_root() -> io::Result<()> {
     let outside = std::fs::File::open("/")?;
     std::fs::create_dir_all("/jail")?;

@@ -1,5 +1,5 @@
-//! The part of the contract that is about each kind's own form: what of a VM is fixed however it is
-//! spelled, migrations, pools.
+//! The contract about the form of each kind: immutable fields of a VM in any spelling, migrations,
+//! pools.
 
 use bellows_tests::api::Api;
 use bellows_tests::site::vm_resource;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{made, read, refusal, vms, words};
 
-/// Objects of another kind of ours.
+/// Objects of another of our kinds.
 async fn objects(api: &Api, kind: &str, plural: &str) -> Objects<DynamicObject> {
     let resource = ApiResource {
         kind: kind.to_owned(),
@@ -107,7 +107,7 @@ pub(super) async fn every_fixed_member_is_refused_by_field(api: &Api) {
     }
 }
 
-/// What nobody sees a difference in may come and go.
+/// Values without a visible difference may be added and removed.
 pub(super) async fn what_is_left_empty_is_no_change(api: &Api) {
     let vms = vms(api).await;
     let vm = |empty: Value, root: Value, settings: Value, port: Value, resources: Value| {
@@ -191,7 +191,7 @@ pub(super) async fn migrations_are_held_to_their_form(api: &Api) {
     ] {
         refused_by(patch(json!({"spec": spec})).await, ".spec is immutable");
     }
-    // The same in other words, and what is not the spec.
+    // The same values in another spelling, and fields outside the spec.
     let same = json!({"maxBandwidth": "2Gi", "nodeSelector": {}});
     patch(json!({"spec": same, "metadata": {"labels": {"a": "b"}}}))
         .await
@@ -244,7 +244,7 @@ pub(super) async fn pools_are_held_to_their_form(api: &Api) {
         let patch = Patch::Merge(json!({"spec": spec}));
         all.patch("p", &params, &patch).await
     };
-    // Addresses come and go, and nobody leaves out who has them.
+    // Addresses are added and removed, each with its owner.
     let taken = json!({"allocations": {"3": null, "4": {"id": "default/other", "podref": "uid"}}});
     let pool = patch(taken).await.unwrap();
     let left = json!({"4": {"id": "default/other", "podref": "uid"}});

@@ -1,5 +1,4 @@
-//! The part of the contract that is about the size wanted now: a manifest need not say it, and
-//! applying one again does not undo it.
+//! The contract about the wanted size: a manifest may omit it, and applying one again keeps it.
 
 use bellows_tests::api::Api;
 use kube::Api as Objects;
@@ -11,7 +10,7 @@ use super::{read, vms};
 
 const ENABLED: &str = "autoscaling.neon.tech/enabled";
 
-/// The manifest of a VM; `size` is what it says of `use`, CPU and slots.
+/// Manifest of a VM. `size` holds its `use` of CPU and slots.
 fn manifest(api: &Api, is_autoscaled: bool, size: Option<(u32, u32)>) -> Value {
     let mut vm = api.vm("pg");
     vm["metadata"]["labels"] = json!({ENABLED: is_autoscaled.to_string()});
@@ -24,7 +23,7 @@ fn manifest(api: &Api, is_autoscaled: bool, size: Option<(u32, u32)>) -> Value {
     vm
 }
 
-/// Applies a manifest with `kubectl`; what it warned of.
+/// Applies a manifest with `kubectl`, and returns the warnings.
 fn apply(api: &Api, manifest: &Value, flags: &[&str]) -> String {
     let file = api.file("vm.json", &manifest.to_string()).unwrap();
     let output = api.kubectl_output(&[&["apply", "-f", &file], flags].concat());
@@ -95,7 +94,7 @@ pub(super) async fn manifest_applied_again_keeps_the_live_size(api: &Api) {
         assert!(!warned.contains("stays"), "{warned}");
         assert_eq!(live(&vms).await, [3, 5].map(Value::from), "{flags:?}");
     }
-    // One that says the size of the day it was written.
+    // A manifest with an outdated size.
     let stale = manifest(api, true, Some((1, 1)));
     for flags in [&[][..], &["--server-side", "--force-conflicts"]] {
         let warned = apply(api, &stale, flags);
@@ -105,7 +104,7 @@ pub(super) async fn manifest_applied_again_keeps_the_live_size(api: &Api) {
         }
         assert_eq!(live(&vms).await, [3, 5].map(Value::from), "{flags:?}");
     }
-    // Its size is no longer in the manifest.
+    // The manifest no longer holds the size.
     apply(api, &silent, &["--server-side"]);
     assert_eq!(live(&vms).await, [3, 5].map(Value::from));
 }

@@ -1,5 +1,5 @@
-//! Attacker: anybody who can connect to a port. It holds connections and says nothing, or half of
-//! something.
+//! Attacker: a client that can connect to a port. It holds connections and sends nothing, or a
+//! partial request.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const DESCRIPTORS: u64 = 1024;
 const CONNECTIONS: usize = 4_000;
 /// Connections that the attacker opens while others work, each second.
 const NEW_EACH_SECOND: u64 = 100;
-/// What a connection says before it waits: nothing, half a request, half a TLS handshake.
+/// First bytes of a connection: none, half a request, half a TLS handshake.
 const OPENINGS: [&[u8]; 3] = [
     b"",
     b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{",
@@ -34,10 +34,10 @@ const OPENINGS: [&[u8]; 3] = [
 ];
 /// Requests measured with and without the attack.
 const REQUESTS: usize = 100;
-/// Nobody waits longer for an answer.
+/// Longest time for a response.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What requests may take under attack: this, or the same multiple of what they take without, where
-/// the machine is that slow.
+/// Longest request under attack. On a slow machine, the same multiple of the time without an
+/// attack.
 const ALLOWED_MS: f64 = 1_000.0;
 const ALLOWED_TIMES: f64 = 10.0;
 
@@ -114,7 +114,7 @@ fn listening(pid: u32) -> Result<Vec<SocketAddr>> {
     Ok(ours.map(|it| it.local_address).collect())
 }
 
-/// Opens connections in turn to all ports and keeps what opens in time.
+/// Opens connections to all ports in turn, and holds those that open in time.
 async fn open(ports: &[SocketAddr], count: usize, held: &mut Vec<TcpStream>) {
     let dials = (0..count).map(|n| {
         let n = n + held.len();

@@ -23,14 +23,14 @@ use bellows_tests::vms::Vms;
 use bellows_tests::{bellows_bin, guest_or_skip};
 use protocol::vm::VmPhase;
 
-/// What a service of the host says to each caller.
+/// Response of the host's service.
 const SECRET: &str = "host-secret-4711";
-/// What a service outside says.
+/// Response of the outside service.
 const SAID: &str = "outside-0815";
 /// The guest's gateway.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
-/// A service of the host that says [`SECRET`], as long as the test runs.
+/// A service of the host that sends [`SECRET`] while the test runs.
 fn host_service(ip: Ipv4Addr) -> SocketAddrV4 {
     let listener = TcpListener::bind((ip, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -67,11 +67,11 @@ ip route del local 127.0.0.0/8 dev lo table local; ip addr del 127.0.0.1/8 dev l
 ip route del local 127.0.0.0/8 table local; ip route replace 127.0.0.0/8 via 10.0.2.2 dev eth0; \
 ip route get 127.0.0.1 2>&1 | head -n 1";
 
-/// What the guest hears from a TCP address. The word "connected" is among it when the guest's
-/// kernel had a connection to it, or its program ended as after one.
+/// Output of the guest for a TCP address. It contains "connected" if the guest's kernel had a
+/// connection, or its program ended as after one.
 async fn dial(site: &Site, at: SocketAddrV4, says: &str) -> String {
     let (ip, port) = (at.ip(), at.port());
-    // As `/proc/net/tcp` writes it. State 02 is that of a connection which nobody has taken.
+    // The address as `/proc/net/tcp` spells it. State 02 is a connection that no peer has accepted.
     let in_kernel = format!("{:08X}:{port:04X}", u32::from_le_bytes(ip.octets()));
     let line = format!(
         "((printf '{says}'; sleep 3) | timeout 5 nc {ip} {port} && echo connected) > /tmp/heard 2>&1 & \
@@ -82,7 +82,7 @@ async fn dial(site: &Site, at: SocketAddrV4, says: &str) -> String {
     site.ssh("attacker", &line, None).await.unwrap()
 }
 
-/// An address is reached when it takes a connection.
+/// An address counts as reached if it accepts a connection.
 fn judge(heard: &str) -> Outcome {
     let said: String = heard.trim().chars().take(60).collect();
     if heard.contains("connected") || heard.contains(SECRET) {
@@ -94,7 +94,7 @@ fn judge(heard: &str) -> Outcome {
     }
 }
 
-/// Sends datagrams from the guest to an address of the host, which counts what arrives.
+/// Sends datagrams from the guest to an address of the host, which counts them.
 async fn send_datagrams(site: &Site, ip: Ipv4Addr) -> (SocketAddrV4, Outcome) {
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -165,7 +165,7 @@ async fn guest_reaches_the_outside_and_nothing_of_its_host() {
     report.finish();
 }
 
-/// What is left running of a detached `bellows up`, ended with the test.
+/// Processes of a detached `bellows up`. They end with the test.
 struct Detached(std::path::PathBuf);
 
 impl Drop for Detached {

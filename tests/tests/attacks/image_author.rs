@@ -16,15 +16,15 @@ const NAME: &str = "bellows-tests/attacker:1";
 /// The program that attacks, in `src/bin/image_attacker.rs`, and how many attempts it reports.
 const PROGRAM: &str = "image-attacker";
 const ATTEMPTS: usize = 10;
-/// The loader, where programs ask for it.
+/// Path of the loader in programs.
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 /// A file's content that the attacker must not see.
 const SECRET: &str = "secret of the machine";
 /// Marks a line of the attacker's report.
 const MARK: &str = "attempt:";
 
-/// The attacker without what a debugger needs, and the libraries that this test has loaded, which
-/// it needs too.
+/// The attacker without debug information, and the libraries that this test has loaded, which the
+/// attacker needs, too.
 fn attacker_files(dir: &Path) -> Vec<Value> {
     let small = dir.join("attacker");
     let status = Command::new("strip")
@@ -95,8 +95,7 @@ fn build(mut command: Command, archive: &Path, merge: &str) -> Output {
     command.output().unwrap()
 }
 
-/// Requirement: W10. `RUN` has everything that root of the image is given, and gets nothing of the
-/// machine.
+/// Requirement: W10. `RUN` has all rights of the image's root, and none on the machine.
 #[test]
 fn run_line_of_an_image_gets_nothing_of_the_machine_that_builds() {
     let dir = tempfile::tempdir().unwrap();

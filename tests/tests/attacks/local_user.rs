@@ -18,7 +18,7 @@ use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::Value;
 
 const VM: &str = "target";
-/// What a local user would change: the request, and its body.
+/// Changes that a local user attempts: request and body.
 const CHANGES: [(&str, &str); 8] = [
     (
         "PUT /files/etc/attack",
@@ -41,8 +41,8 @@ fn running(vm: &VirtualMachine) -> bool {
     status.is_some_and(|status| status.phase == VmPhase::Running)
 }
 
-/// What listens at an address of an instance, by the last two bytes and the port; `None`: no list
-/// names it.
+/// Name of a listener of an instance, by the last two bytes of the address and the port. `None` if
+/// no list names it.
 fn name_of(at: SocketAddr) -> Option<&'static str> {
     let IpAddr::V4(ip) = at.ip() else { return None };
     let [_, _, high, low] = ip.octets();
@@ -64,7 +64,7 @@ fn name_of(at: SocketAddr) -> Option<&'static str> {
     })
 }
 
-/// What came of a request: any success is one of the attacker.
+/// Outcome of a request. Any success is the attacker's.
 fn outcome(answer: std::io::Result<String>) -> Outcome {
     match answer {
         Err(error) => Outcome::Refused(error.to_string()),

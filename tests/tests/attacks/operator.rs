@@ -46,7 +46,7 @@ impl StandIn {
         Self { dir, stops, task }
     }
 
-    /// What has become of the guest.
+    /// Outcome for the guest.
     fn fate(&self) -> Outcome {
         let stops = self.stops.load(Ordering::SeqCst);
         let disk = std::fs::read(self.dir.join("root.qcow2"));
@@ -80,7 +80,7 @@ fn config(vm: &str, ip: &str) -> Value {
     })
 }
 
-/// What a runner says of a guest with half a CPU and 1 GiB.
+/// State of a runner whose guest has half a CPU and 1 GiB.
 fn state() -> Value {
     json!({
         "generation": 1, "phase": "running", "qemu_pid": null, "qemu_version": null, "accel": "tcg",
@@ -90,7 +90,7 @@ fn state() -> Value {
     })
 }
 
-/// Ends once it was told to stop: as a runner does, after it has written down how.
+/// Serves until a stop request, and then writes the final state, as a runner does.
 async fn serve(listener: UnixListener, dir: PathBuf, stops: Arc<AtomicUsize>) {
     while let Ok((stream, _)) = listener.accept().await {
         let (dir, stops) = (dir.clone(), Arc::clone(&stops));
@@ -107,7 +107,7 @@ async fn answer(mut stream: UnixStream, dir: &Path, stops: &AtomicUsize) -> Opti
     let head = String::from_utf8_lossy(&head[..length]).into_owned();
     let is_stop = head.starts_with("POST /v1/stop");
     if head.contains("wait_ms") {
-        // Nothing changes. Answered late, and by somebody else, so that others can ask meanwhile.
+        // Nothing changes. Another task answers late, so that other requests are served meanwhile.
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(2)).await;
             say(&mut stream, &state().to_string()).await;
@@ -217,7 +217,7 @@ async fn guest_without_objects_is_adopted_or_let_go_by_one_command() {
     assert_eq!(left.stops.load(Ordering::SeqCst), 1);
     assert!(!left.dir.exists());
 
-    // Another start takes the adopted guest for one like any other.
+    // After another start the adopted guest is an ordinary one.
     site.kill_up().await.unwrap();
     site.restart_up().await.unwrap();
     tokio::time::sleep(LONG_ENOUGH).await;
@@ -226,7 +226,7 @@ async fn guest_without_objects_is_adopted_or_let_go_by_one_command() {
         "{:?}",
         kept.fate()
     );
-    // Deleted by its owner it goes as every VM does.
+    // A VM that its owner deletes is removed as usual.
     site.kubectl(&["delete", "neonvm", "kept", "--wait=false"])
         .await
         .unwrap();

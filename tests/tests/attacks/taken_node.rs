@@ -246,7 +246,7 @@ async fn controller_that_is_taken_over_writes_secrets_of_vms_alone() {
         let answer = controller.create(&secrets, &secret(name, owner)).await;
         report.record("W8", name, "create", outcome(answer).expect("an attempt"));
     }
-    // The key of guests' monitors is made once; guests that run ask for what was derived from it.
+    // The key of guests' monitors is created once. Running guests require a token derived from it.
     let of_agents = "/api/v1/namespaces/kube-system/secrets";
     let mut key = secret("autoscaler-agent-monitors", None);
     key["metadata"]["namespace"] = json!("kube-system");

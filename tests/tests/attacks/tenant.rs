@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Longest time until a policy is in effect. Without a policy the attack begins after it.
 const SETTLE: Duration = Duration::from_secs(15);
 
-/// A VM that is autoscaled and has nothing unusual.
+/// An autoscaled VM with usual values.
 pub(super) fn vm(name: &str) -> Value {
     json!({"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine",
         "metadata": {"name": name, "namespace": SPACE, "labels": {"autoscaling.neon.tech/enabled": "true"}},
@@ -45,7 +45,7 @@ pub(super) async fn settle(caller: &Caller, path: &str, patch: &Value) {
             other => Err(format!("{other:?}")),
         }
     });
-    // Not refused, it is attacked all the same.
+    // A VM that is not refused is attacked as well.
     let _settled = refused.await;
 }
 

@@ -1,5 +1,5 @@
-//! Attacker: a pod of the cluster. It has the pod network, and tries every port at which our pods
-//! and their guests listen.
+//! Attacker: a pod of the cluster. It uses the pod network and tries every port of our pods and
+//! their guests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::World;
 
-/// How long an answer may take.
+/// Longest time for a response.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest answer that is read, bytes.
 const ANSWER_BYTES: u64 = 1 << 20;
@@ -22,9 +22,9 @@ const ANSWER_BYTES: u64 = 1 << 20;
 const PERMIT: &str = r#"{"pod":{"name":"pg","namespace":"default"},"computeUnit":{"vCPUs":1,"mem":1073741824},"resources":{"vCPUs":100,"mem":107374182400},"lastPermit":null,"metrics":null}"#;
 const UPGRADE: &str = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
-/// What a port may do for a pod that has no token.
+/// What a port may do for a pod without a token.
 enum Rule {
-    /// Others' protocols, with their own proof of who asks; only that the port is known is checked.
+    /// Foreign protocols with their own authentication. Only the number of the port is checked.
     Known,
     /// Every one of these requests is refused: method and path, further lines of the head, body.
     Refuses(&'static [(&'static str, &'static str, &'static str)]),
@@ -36,7 +36,7 @@ const STATE: Rule = Rule::Refuses(&[
     ("PUT /debug/log", "", "debug"),
 ]);
 
-/// Every port of ours, and of a guest of our image.
+/// Every port of our components, and of a guest of our image.
 const PORTS: [(End, u16, &str, Rule); 15] = [
     (End::Controller, 7778, "W4", STATE),
     (End::Controller, 9443, "W4", Rule::Known),
@@ -93,7 +93,7 @@ const PORTS: [(End, u16, &str, Rule); 15] = [
     (End::Vm, 22, "W3", Rule::Known),
     (End::Vm, 5432, "W5", Rule::Known),
 ];
-/// Where QMP and a guest that moves would be.
+/// Ports of QMP and of incoming migrations.
 const CLOSED: [u16; 4] = [20183, 20184, 20187, 20188];
 
 pub(super) async fn check(world: &World) -> Result<()> {
@@ -164,7 +164,7 @@ fn attack(listening: &BTreeSet<(End, u16)>, pods: &BTreeMap<End, BTreeSet<IpAddr
     report
 }
 
-/// What a port answers to a request.
+/// Response of a port to a request.
 fn try_port(at: SocketAddr, ask: &str, head: &str, body: &str) -> Outcome {
     let exchange = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
@@ -220,7 +220,7 @@ fn in_guest(world: &World, vm: &Value) -> Result<BTreeSet<(End, u16)>> {
     Ok(ports)
 }
 
-/// The addresses of our pods and the VM's.
+/// Addresses of our pods and of the VM's.
 fn addresses(world: &World, vm: &Value) -> Result<BTreeMap<End, BTreeSet<IpAddr>>> {
     let mut found: BTreeMap<End, BTreeSet<IpAddr>> = BTreeMap::new();
     for (end, name) in [
@@ -247,8 +247,8 @@ fn addresses(world: &World, vm: &Value) -> Result<BTreeMap<End, BTreeSet<IpAddr>
     Ok(found)
 }
 
-/// Runs `work` on a thread that has the nodes' network, where pods are reached at their addresses,
-/// and is none of ours.
+/// Runs `work` on a thread in the nodes' network. Pods can be reached there, and the caller is none
+/// of our components.
 fn on_network<T: Send>(cluster: &Cluster, work: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| -> Result<T> {

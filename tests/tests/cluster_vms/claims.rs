@@ -1,5 +1,5 @@
-//! Requirement: D1. Disks on PersistentVolumeClaims outlive pods, guests and VM objects; a claim
-//! serves one VM, and what another pod puts into it reaches nothing of the runner's container.
+//! Requirement: D1. Disks on PersistentVolumeClaims outlive pods, guests and VM objects. A claim
+//! serves one VM, and files that another pod puts into it reach nothing of the runner's container.
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::{World, minimal, moving, rows};
 
 const VM: &str = "kept";
-/// Another VM, which is given the claim of the first.
+/// Another VM with the claim of the first.
 const OTHER: &str = "other";
 /// Directory of the node that the volumes are in.
 const VOLUMES: &str = "/var/volumes";
 /// Writes to the disk of the database and to the disk beside it, and flushes both.
 const WRITE: &str = "psql -h /tmp -U postgres -qc 'drop table if exists kept; create table kept as select 4711 as word' bench \
      && echo 4712 > /data/word && sync && chmod 0750 /data && sync";
-/// What was written, and the mode of the disk beside.
+/// Commands that print the written data, and the mode of the other disk.
 const READ: &str =
     "psql -h /tmp -U postgres -Atc 'select word from kept' bench; cat /data/word; stat -c %a /data";
 const WRITTEN: &str = "4711\n4712\n750";
@@ -64,7 +64,7 @@ pub(super) async fn check(world: &World) -> Result<()> {
     clear(world)
 }
 
-/// A second VM gets nothing of the claim, the first runs on, and does not move.
+/// A second VM cannot use the claim. The first keeps running, and does not move.
 async fn serves_one_vm(world: &World, first: &Value) -> Result<()> {
     let boot = world.guest_says(first, moving::BOOT_ID).await?;
     world.cluster.plane().apply(&vm(OTHER, None).to_string())?;
@@ -102,7 +102,7 @@ async fn link_is_refused(world: &World, node: &str) -> Result<()> {
     in_node(world, node, &format!("mv {root}.aside {root}"))
 }
 
-/// A VM whose claim is not there says which one it waits for.
+/// A VM with a missing claim reports which claim it waits for.
 async fn waits_for_its_claim(world: &World) -> Result<()> {
     let mut vm = vm(OTHER, None);
     vm["spec"]["guest"]["rootDisk"]["persistentVolumeClaim"] = json!({"claimName": "not-there"});
@@ -169,7 +169,7 @@ async fn runs(world: &World, before: Option<&Value>) -> Result<Value> {
     world.that("neonvm", VM, "runs", holds).await
 }
 
-/// The guest has what was written.
+/// The guest has the written data.
 async fn has_all(world: &World, vm: &Value) -> Result<()> {
     world.guest_says(vm, moving::READY).await?;
     let read = world.guest_says(vm, READ).await?;
@@ -177,7 +177,7 @@ async fn has_all(world: &World, vm: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the condition of a VM says this.
+/// Waits until the condition of a VM contains `words`.
 async fn says(world: &World, vm: &str, words: &str) -> Result<()> {
     let holds = |vm: &Value| {
         vm["status"]["conditions"]

@@ -1,5 +1,5 @@
 //! Requirement: N49. Our pods open only the connections that `docs/reference/ports.md` lists, and
-//! nobody connects to another port of theirs.
+//! no other port of theirs is connected to.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use bellows_tests::patience::wait_for;
 
 use super::{PATIENCE, World};
 
-/// `kubectl port-forward` is carried by the node's runtime, which dials inside the pod; cases ask
-/// for ssh, and for the state of agents and schedulers.
+/// The node's runtime serves `kubectl port-forward` and connects inside the pod. Cases use it for
+/// ssh, and for the state of agents and schedulers.
 const FORWARDED: [Dial; 3] = [
     Dial {
         who: End::Vm,
@@ -29,7 +29,7 @@ const FORWARDED: [Dial; 3] = [
         port: 9100,
     },
 ];
-/// What there is in every cluster with a VM that is sized: else the table is not put to the test.
+/// Connections in every cluster with an autoscaled VM. Without them the table is not tested.
 const ALWAYS: [(End, End, Option<u16>); 9] = [
     (End::Controller, End::ApiServer, None),
     (End::Scheduler, End::ApiServer, None),
@@ -42,7 +42,7 @@ const ALWAYS: [(End, End, Option<u16>); 9] = [
     (End::Scheduler, End::Scheduler, Some(10298)),
 ];
 
-/// A line of the table. `who` is empty for those who are none of ours.
+/// A line of the table. `who` is empty for foreign clients.
 #[derive(Debug)]
 struct Line {
     who: Vec<End>,
@@ -51,8 +51,8 @@ struct Line {
 }
 
 impl Line {
-    /// Reads the cells of a line; `None` for one about what is not looked at: parts in the network
-    /// of their node.
+    /// Parses the cells of a line. `None` if the line is about components in the network of their
+    /// node, which are not observed.
     fn read(cells: &[&str]) -> Result<Option<Self>> {
         let [who, whom, port, ..] = cells else {
             anyhow::bail!("{cells:?} are too few");
@@ -81,9 +81,8 @@ impl Line {
         Ok(Some(Self { who, whom, port }))
     }
 
-    /// Whether a connection is what this line says. A cluster's API server has a port of its own. A
-    /// node bears its own address, and lends it to its pods when they dial another node's: those
-    /// are told where they dial, and here by the port alone.
+    /// Whether the line allows a connection. A cluster's API server has its own port. Pods that
+    /// connect to another node use the address of their own node, so only the port is compared.
     fn allows(&self, dial: &Dial) -> bool {
         let is_who = match dial.who {
             End::Other(_) => true,

@@ -1,4 +1,4 @@
-//! What goes wrong in a cluster, and what becomes of the guests.
+//! Faults of a cluster, and their effect on the guests.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, World, minimal, moving, rollout};
 
-/// Kubernetes gives a node up after 50 s and its pods after another 30; then a guest boots.
+/// Kubernetes gives a node up after 50 s, and its pods after another 30 s. Then a guest boots.
 const GIVEN_UP: Duration = Duration::from_secs(480);
-/// How long the API server is away, unless [`AWAY`] says: longer than the controller's Lease and
-/// than its calls are waited for.
+/// Default time of the API server's absence: longer than the controller's Lease and the timeouts of
+/// its requests.
 const AWAY_SECONDS: u64 = 20;
-/// Seconds that it is away instead.
+/// Variable with another time in seconds.
 const AWAY: &str = "BELLOWS_API_AWAY_SECONDS";
 
-/// An image that no node has and no registry gives: the VM's status says so.
+/// An image that no node and no registry has. The VM's status reports it.
 pub(super) async fn image_that_is_not_there(world: &World) -> Result<()> {
     let mut vm = minimal();
     vm["metadata"]["name"] = json!("absent");
@@ -41,9 +41,8 @@ pub(super) async fn image_that_is_not_there(world: &World) -> Result<()> {
     world.cluster.plane().ask(&args).map(drop)
 }
 
-/// Requirement: N48. Somebody deletes the schedulers' pods again and again, and each time the VM
-/// comes to the size that its bounds ask for, by a permit of whoever is there by then; its pod
-/// stays what it is.
+/// Requirement: N48. The schedulers' pods are deleted again and again. Each time the VM gets the
+/// size of its bounds, permitted by the scheduler of that time. Its pod stays.
 pub(super) async fn schedulers_deleted(world: &World) -> Result<()> {
     let vm = rollout::begin(world).await?;
     let plane = world.cluster.plane();
@@ -73,8 +72,8 @@ pub(super) async fn schedulers_deleted(world: &World) -> Result<()> {
     plane.ask(&wait).map(drop)
 }
 
-/// The API server hears and says nothing for a while: the guest runs on and can be reached, and
-/// afterwards it is resized as before.
+/// The API server does not answer for a while. The guest keeps running and is reachable. Afterwards
+/// it is resized as before.
 pub(super) async fn api_server_away(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     moving::load(world, &vm).await?;
@@ -82,7 +81,7 @@ pub(super) async fn api_server_away(world: &World) -> Result<()> {
     let away = std::env::var(AWAY).map_or(Ok(AWAY_SECONDS), |text| text.parse());
     let away: u64 = away.context(AWAY)?;
     world.cluster.hold(Part::ApiServer, true)?;
-    // Nothing is asked of the API meanwhile; the load goes on by the guest's own account.
+    // No request goes to the API meanwhile. The guest itself records the load.
     let watch = format!(
         "export PATH=$PATH:/usr/lib/postgresql/15/bin; \
          n() {{ psql -h /tmp -U postgres -Atc 'select count(*) from pgbench_history' bench; }}; \
@@ -117,8 +116,8 @@ pub(super) async fn api_server_away(world: &World) -> Result<()> {
     moving::unload(world, &after).await
 }
 
-/// N17: a guest that ends is started again in another pod, and so is one whose pod somebody
-/// deletes; both are counted.
+/// Requirement: N17. An ended guest restarts in another pod, and so does a guest whose pod is
+/// deleted. Both restarts are counted.
 pub(super) async fn restarts(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     world.guests_are(1).await?;
@@ -137,9 +136,8 @@ pub(super) async fn restarts(world: &World) -> Result<()> {
     world.guests_are(0).await
 }
 
-/// A node loses its power, with the guest and whatever of ours leads there: Kubernetes gives it up
-/// after a while, and the VM is started on the other node though nobody can say what became of its
-/// pod.
+/// A node loses its power, with the guest and any of our leaders on it. Kubernetes gives the node
+/// up, and the VM starts on the other node although the state of its pod is unknown.
 pub(super) async fn node_gone(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     world.guests_are(1).await?;

@@ -1,5 +1,5 @@
-//! What a VM's spec gives its guest beside CPUs and memory, in pods of a kubelet: its volumes are
-//! the runner's files.
+//! Files, secrets and settings that a VM's spec gives its guest, in pods of a kubelet. Volumes of
+//! the VM are files of the runner.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, World};
 
-/// Makes a file system as the runner does for an empty disk, with what its image has.
+/// Creates a file system as the runner does for an empty disk, with the programs of its image.
 const MAKE: &str = "busybox truncate -s 16M /tmp/made && mke2fs -q -F -t ext4 -O project,quota /tmp/made && echo made";
 
-/// Adds it to a VM's spec. Nothing that the guest writes: that is not copied to another node.
+/// Adds them to a VM's spec. The guest cannot write to any: such disks are not copied to another
+/// node.
 pub(super) fn add(spec: &mut Value) {
     spec["guest"]["settings"] = json!({"sysctl": ["vm.overcommit_ratio=61"]});
     spec["disks"] = json!([
@@ -25,7 +26,7 @@ pub(super) fn add(spec: &mut Value) {
     ]);
 }
 
-/// Makes what the VM needs.
+/// Creates the objects that the VM needs.
 pub(super) fn make(world: &World) -> Result<()> {
     let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "config"}, "data": {"key": "value"}});
     world.cluster.plane().apply(&config.to_string())?;
@@ -38,7 +39,7 @@ fn set(world: &World, word: &str) -> Result<()> {
     world.cluster.plane().apply(&secret.to_string())
 }
 
-/// vm-secret-sync and vm-ssh of NeonVM's suite, and what else is to be seen in the same guest.
+/// Tests vm-secret-sync and vm-ssh of NeonVM's suite, and other properties of the same guest.
 pub(super) async fn check(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     let key = world.guest_says(&vm, "cat /etc/config/key").await?;
@@ -54,8 +55,7 @@ pub(super) async fn check(world: &World) -> Result<()> {
         mounts.contains("size=65536k") && mounts.contains("iso9660 ro"),
         "{mounts}"
     );
-    // Nodes without a capability cannot be asked by `kubectl exec`; a pod's files are those of its
-    // QEMU.
+    // `kubectl exec` needs a capability that nodes lack. The files of a pod are those of its QEMU.
     world.guests_are(1).await?;
     let qemu = world.cluster.qemus().into_iter().next();
     let pod = PathBuf::from(format!("/proc/{}/root", qemu.context("it has a QEMU")?));
@@ -65,7 +65,7 @@ pub(super) async fn check(world: &World) -> Result<()> {
     is_everywhere(world, &vm, &pod, "old").await?;
     set(world, "new")?;
     is_everywhere(world, &vm, &pod, "new").await?;
-    // The guest has its files a moment before its runner knows.
+    // The guest has its files shortly before its runner has them.
     wait_for("a runner that knows", PATIENCE, || async {
         let page = world.runner_says(&vm, "GET /metrics");
         let page = page.map_err(|error| format!("{error:#}"))?;
@@ -75,7 +75,7 @@ pub(super) async fn check(world: &World) -> Result<()> {
     .await
 }
 
-/// What the guest's kernel and its services say is in the log of its pod.
+/// The log of the pod holds the output of the guest's kernel and services.
 pub(super) async fn output_is_in_the_pods_log(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
@@ -114,7 +114,7 @@ pub(super) async fn is_confined(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the secret's word is in pod and guest.
+/// Waits until the secret's value is in pod and guest.
 async fn is_everywhere(world: &World, vm: &Value, pod: &Path, word: &str) -> Result<()> {
     let file = pod.join("vm/mounts/var/sync/example/foo");
     wait_for(&format!("{word} in pod and guest"), PATIENCE, || async {

@@ -1,4 +1,4 @@
-//! A guest moves between nodes that share nothing but the pods' network.
+//! A guest moves between nodes that share only the pods' network.
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::patience::wait_for;
@@ -11,18 +11,18 @@ use super::{PATIENCE, World};
 
 /// Another one after each boot.
 pub(super) const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
-/// What goes on inside all the time: sessions of the database of which nothing is outside.
+/// Load in the guest: sessions of the database without an outside connection.
 const LOAD: &str = "PATH=$PATH:/usr/lib/postgresql/15/bin; cd /root; \
      sh -c 'trap \"\" HUP; exec pgbench -h /tmp -U postgres -n -c 2 -R 20 -T 100000 bench' >load.log 2>&1 </dev/null & \
      echo $! >/root/load.pid";
-/// How many transactions it has done; only while it goes on.
+/// Prints the number of transactions while the load runs.
 const DONE: &str = "kill -0 $(cat /root/load.pid) && psql -h /tmp -U postgres -Atc 'select count(*) from pgbench_history' bench";
 pub(super) const READY: &str = "psql -h /tmp -U postgres -Atc 'select 1' bench";
 
-/// Ends the load: what a guest under it needs is not what other cases expect.
+/// Ends the load. Other cases expect an idle guest.
 const END: &str = "kill $(cat /root/load.pid) 2>/dev/null; rm -f /root/load.pid";
 
-/// Waits until the load has done more, and has lost nothing.
+/// Waits until the load has done more, and checks that it has lost nothing.
 pub(super) async fn goes_on(world: &World, vm: &Value) -> Result<()> {
     let log = world.guest_says(vm, "cat /root/load.log").await?;
     ensure!(!log.contains("aborted") && !log.contains("error"), "{log}");
@@ -37,7 +37,7 @@ pub(super) async fn goes_on(world: &World, vm: &Value) -> Result<()> {
     .await
 }
 
-/// Begins the load, unless it goes on already.
+/// Starts the load, unless it runs already.
 pub(super) async fn load(world: &World, vm: &Value) -> Result<()> {
     world.guest_says(vm, READY).await?;
     if world
@@ -54,7 +54,7 @@ pub(super) async fn unload(world: &World, vm: &Value) -> Result<()> {
     world.guest_says(vm, END).await.map(drop)
 }
 
-/// Asks for a migration.
+/// Creates a migration.
 pub(super) fn migrate(world: &World, name: &str, spec: &Value) -> Result<()> {
     let object = json!({"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration",
         "metadata": {"name": name}, "spec": spec});
@@ -70,7 +70,7 @@ pub(super) async fn over(world: &World, name: &str) -> Result<Value> {
     world.that("neonvmm", name, "is over", is_over).await
 }
 
-/// What its condition `Available` says.
+/// Message of its condition `Available`.
 pub(super) fn said(migration: &Value) -> &str {
     let conditions = migration["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
@@ -109,8 +109,8 @@ pub(super) async fn again_with_another_guest(
     Ok(true)
 }
 
-/// The panic on the console of a guest of QEMU without KVM. The log of each pod has what its runner
-/// says, the accelerator among it, and what the guest writes to its console.
+/// The panic on the console of a guest without KVM. The log of each pod holds the messages of its
+/// runner, including the accelerator, and the guest's console.
 fn known_panic(world: &World) -> Option<String> {
     let plane = world.cluster.plane();
     let label = "vm.neon.tech/name=pg";
@@ -125,8 +125,8 @@ fn known_panic(world: &World) -> Option<String> {
     })
 }
 
-/// The target dies in the middle and the guest stays; then it goes to the other node, its disk
-/// copied.
+/// The target dies during the migration, and the guest stays. Then it moves to the other node, and
+/// its disk is copied.
 async fn moves(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     let boot = world.guest_says(&vm, BOOT_ID).await?;
@@ -176,8 +176,7 @@ async fn moves(world: &World) -> Result<()> {
     unload(world, &vm).await
 }
 
-/// The target's QEMU ends while memory is sent to it: the guest stays where it is, and nothing is
-/// left of the target.
+/// The target's QEMU ends while memory is sent. The guest stays, and nothing is left of the target.
 async fn target_dies(world: &World, vm: &Value) -> Result<()> {
     let source = world.cluster.qemus();
     migrate(
@@ -203,8 +202,7 @@ async fn target_dies(world: &World, vm: &Value) -> Result<()> {
     goes_on(world, vm).await
 }
 
-/// Whoever reaches the runner's port without the token that its controller has is told nothing and
-/// changes nothing.
+/// A client without the controller's token reads and changes nothing at the runner's port.
 fn strangers_give_no_orders(world: &World, vm: &Value) -> Result<()> {
     for request in ["GET /v1/state", "POST /cpu_change"] {
         let text = world.runner_says(vm, request)?;
@@ -213,7 +211,7 @@ fn strangers_give_no_orders(world: &World, vm: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Says what it took.
+/// Prints the times of a migration.
 #[expect(clippy::print_stdout, reason = "measured")]
 fn say(migration: &Value) {
     println!("{:?}", said(migration));

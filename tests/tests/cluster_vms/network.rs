@@ -16,17 +16,17 @@ use serde_json::{Value, json};
 
 use super::World;
 
-/// What ssh says first.
+/// First line of an SSH server.
 const GREETING: &str = "SSH-2.0-";
-/// Where a runner takes orders in its pod.
+/// Port of a runner in its pod.
 const RUNNER_PORT: u16 = 25183;
-/// How a record of TLS begins that holds what is said.
+/// First bytes of a TLS record with application data.
 const RECORD: [u8; 3] = [0x17, 3, 3];
-/// How long a greeting may take.
+/// Longest time for a greeting.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// N18: the guest has the address that NeonVM's has, sees who comes to its ports, gets out, and
-/// reaches nothing of its runner.
+/// Requirement: N18. The guest has NeonVM's address, sees the clients of its ports, reaches the
+/// outside, and reaches nothing of its runner.
 pub(super) async fn check(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     let address = vm["status"]["podIP"].as_str().context("an address")?;
@@ -35,7 +35,7 @@ pub(super) async fn check(world: &World) -> Result<()> {
     for part in ["169.254.254.254/30", "default via 169.254.254.253 dev eth0"] {
         ensure!(has.contains(part), "{has}");
     }
-    // By its own address, which the network has given whoever asks.
+    // The client's own address, which its network assigned.
     let us = route_from(world, address)?;
     ensure!(
         has.contains(&format!("from {us} ")) && us != address,
@@ -45,7 +45,7 @@ pub(super) async fn check(world: &World) -> Result<()> {
     let host = &world.get("node", host)?["status"]["addresses"][0]["address"];
     let host = host.as_str().context("the node has an address")?;
     world.guest(&vm, &format!("ping -c 1 -W 5 {host}"))?;
-    // The names that kubelet gives its pod: the tests' nodes name themselves as the server.
+    // The kubelet's name servers. The nodes of tests name themselves.
     let names = world.guest(&vm, "cat /etc/resolv.conf")?;
     for part in [&format!("nameserver {host}\n"), "svc.cluster.local"] {
         ensure!(names.contains(part), "{names}");
@@ -62,9 +62,8 @@ pub(super) async fn check(world: &World) -> Result<()> {
     is_forwarded(world, &vm)
 }
 
-/// Requirement: W3. An order goes to the runner by TLS, with the token of its VM: who reads the
-/// wire of its pod sees neither. The listener is seen to hear by a word that is said in the clear,
-/// on the same port.
+/// Requirement: W3. Requests to the runner use TLS with the token of the VM. A listener on the
+/// pod's wire sees neither. A plain-text word on the same port proves that the listener works.
 pub(super) async fn orders_are_encrypted(world: &World) -> Result<()> {
     const CLEAR: &str = "said-in-the-clear";
     let vm = world.vm().await?;
@@ -75,7 +74,7 @@ pub(super) async fn orders_are_encrypted(world: &World) -> Result<()> {
         bail!("there are QEMUs {:?}", world.cluster.qemus());
     };
     let network = PathBuf::from(format!("/proc/{qemu}/ns/net"));
-    // The guest's own daemon is asked in the clear, by another address on the same wire.
+    // Requests to the guest's daemon are plain text, at another address on the same wire.
     let address = vm["status"]["podIP"].as_str().context("an address")?;
     let wire = Wire::tap(&network, SocketAddrV4::new(address.parse()?, RUNNER_PORT))?;
     let line = format!("Authorization: Bearer {CLEAR}\\r\\n");
@@ -115,14 +114,14 @@ fn route_from(world: &World, to: &str) -> Result<String> {
         .with_context(|| format!("no address in {text:?}"))
 }
 
-/// What a program says in the runner's container.
+/// Output of a program in the runner's container.
 fn in_runner(world: &World, vm: &Value, command: &[&str]) -> Result<String> {
     let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
     let args = [&["exec", pod, "-c", "neonvm-runner", "--"], command].concat();
     world.cluster.plane().ask(&args)
 }
 
-/// What a port of a pod answers to `GET path`, asked by `kubectl port-forward`.
+/// Response of a pod's port to `GET path`, through `kubectl port-forward`.
 pub(super) async fn page(
     world: &World,
     namespace: &str,

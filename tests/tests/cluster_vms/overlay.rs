@@ -1,5 +1,4 @@
-//! Guests of two nodes in the overlay network, with everything of it deployed as it is shipped, and
-//! multus as it is published.
+//! Guests of two nodes in the overlay network, deployed as shipped, with the published multus.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -14,11 +13,10 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, World, minimal};
 
-/// Where pods' network plugins lie in a node, and what says which are called.
+/// Directory of the pods' network plugins in a node.
 const PLUGINS: &str = "/usr/lib/cni";
 const SETTINGS: &str = "/etc/cni/net.d";
-/// Whom multus is in the cluster, and what it may: read pods and networks, and tell in a pod what
-/// it has given.
+/// Account and rights of multus: it reads pods and networks, and writes its result into a pod.
 const ACCOUNT: &str = include_str!("multus.yaml");
 /// Has it called for every pod, in the place of the plugins of before, which it calls for the first
 /// interface.
@@ -29,9 +27,9 @@ const CALL: &str = r#"cd /etc/cni/net.d
     mv 00-multus.new 00-multus.conf"#;
 const NAMES: [&str; 2] = ["over-one", "over-two"];
 const SPACE: &str = "neonvm-system";
-/// What multus is asked by: namespace, network and interface.
+/// Request to multus: namespace, network and interface.
 const ASKED: &str = "neonvm-system/overlay-for-vms@net1";
-/// What it says it gave.
+/// Result of multus.
 const GIVEN: &str = "neonvm-system/overlay-for-vms";
 const CONTROLLER: &str = "name=neonvm-vxlan-controller";
 const IMAGE: &str = "docker.io/bellows/neonvm-vxlan-controller:0.1.0";
@@ -72,7 +70,7 @@ fn install_multus(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Everything that `docs/overlay.md` asks for.
+/// Deploys everything that `docs/overlay.md` requires.
 async fn deploy(world: &World) -> Result<()> {
     let plane = world.cluster.plane();
     plane.apply(&attachment_kind().to_string())?;
@@ -137,7 +135,7 @@ fn are_everywhere(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Who holds an address, in the order of addresses.
+/// Holders of addresses, ordered by address.
 fn holders(world: &World) -> Result<Vec<String>> {
     let args = ["get", "ippool", "-n", SPACE, POOL, "-o", "json"];
     let pool: Value = serde_json::from_str(&world.cluster.plane().ask(&args)?)?;
@@ -220,7 +218,7 @@ pub(super) async fn between_nodes(world: &World) -> Result<()> {
             .guest_says(vm, "ip -o -4 address show dev eth1")
             .await?;
         ensure!(seen.contains(&format!(" {}/16 ", address(vm)?)), "{seen}");
-        // It waits for frames that find their way only once the bridges of both nodes are whole.
+        // Waits until frames find their way, which needs the bridges of both nodes.
         let ping = format!("ping -I eth1 -c 1 -W 5 {there}");
         world.guest_says(vm, &ping).await?;
     }

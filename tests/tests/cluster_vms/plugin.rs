@@ -1,5 +1,5 @@
-//! `kubectl bellows why`, `top` and `history`, asked by an account that has the rights which their
-//! own texts name and no others.
+//! `kubectl bellows why`, `top` and `history` from an account that has only the rights that their
+//! own texts name.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -83,8 +83,8 @@ pub(super) async fn check(world: &World) -> Result<()> {
     world.is_sized(false)
 }
 
-/// Without the right there is a refusal that names it, and `top` says what it cannot show. Returns
-/// the text of the refusal.
+/// Without the right the refusal names it, and `top` reports what it cannot show. Returns the text
+/// of the refusal.
 fn right_is_missing(asker: &Asker) -> Result<String> {
     let refused = asker.ask(&["why", "pg", "--timeout", "0"])?;
     let text = String::from_utf8(refused.stderr)?;
@@ -120,7 +120,7 @@ fn give(world: &World, fix: &str) -> Result<()> {
     Ok(())
 }
 
-/// The size of the VM, what its agent wants and which permit it holds.
+/// Checks the size of the VM, the size that its agent wants, and its permit.
 fn why(asker: &Asker, vm: &Value) -> Result<()> {
     let text = asker.says(&["why", "pg", "--timeout", "200"])?;
     for part in [

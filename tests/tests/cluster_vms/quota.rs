@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, World};
 
-/// How long CPU time is counted.
+/// Time over which CPU time is counted.
 const COUNTED: Duration = Duration::from_secs(5);
-/// Keeps a guest busy, longer than this test takes, unless it is killed before.
+/// Keeps a guest busy for longer than the test.
 const SPIN: &str = "timeout 600 sh -c 'while :; do :; done' > /dev/null 2>&1 & echo $!";
 
 /// N20: of a quarter of a CPU no more than that is used, and of a larger size more.
@@ -31,13 +31,13 @@ pub(super) async fn holds(world: &World) -> Result<()> {
     let busy = world.guest_says(&vm, SPIN).await?;
     for (cpus, milli) in [("250m", 250), ("750m", 750), ("250m", 250)] {
         resized(world, cpus).await?;
-        // What is used is counted again where others left it less than half of its quota.
+        // The count is repeated if other processes left less than half of the quota.
         let began = Instant::now();
         loop {
             let (used, passed) = count(qemu).await?;
             let allowed = passed * milli / 1000;
             let said = format!("{used} ms of CPU in {passed} ms with {cpus}");
-            // A quarter more for what is not counted to the tick.
+            // A quarter more, because CPU time is counted in ticks.
             ensure!(used * 4 <= allowed * 5, "{said}");
             if used * 2 >= allowed {
                 break;
@@ -48,7 +48,7 @@ pub(super) async fn holds(world: &World) -> Result<()> {
     world.guest(&vm, &format!("kill {busy}")).map(drop)
 }
 
-/// Has the VM so many CPUs, and waits until its status says so.
+/// Sets the VM's CPUs, and waits until its status shows them.
 async fn resized(world: &World, cpus: &str) -> Result<Value> {
     world.patch(&json!({"spec": {"guest": {"cpus": {"use": cpus}}}}))?;
     let has = |vm: &Value| vm["status"]["cpus"] == cpus && vm["status"]["phase"] == "Running";
@@ -57,7 +57,7 @@ async fn resized(world: &World, cpus: &str) -> Result<Value> {
 
 /// CPU time that a process used, all its threads, and the time that passed; milliseconds.
 async fn count(pid: i32) -> Result<(u64, u64)> {
-    // What was saved up of a period's quota, or is owed, is over by then.
+    // Saved or owed time of the quota's period is used up by then.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let (before, began) = (used_ms(pid)?, Instant::now());
     tokio::time::sleep(COUNTED).await;

@@ -1,5 +1,5 @@
-//! Schedulers that are rolled out anew, or evicted from their node: it ends by itself, another
-//! leads, and sizes follow their bounds.
+//! Rollouts and evictions of schedulers: they end on their own, another replica leads, and sizes
+//! follow their bounds.
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::is_ready;
@@ -40,8 +40,7 @@ fn schedulers(world: &World) -> Result<Vec<Scheduler>> {
     Ok(schedulers.collect())
 }
 
-/// Waits until there are two, neither of them one of those that are to have gone, and one leads;
-/// tells where.
+/// Waits for two replicas that are not in `gone`, one of which leads. Returns their nodes.
 async fn two_of_which_one_leads(world: &World, gone: &[String]) -> Result<String> {
     wait_for("two schedulers of which one leads", PATIENCE, || async {
         let found = schedulers(world).map_err(|error| format!("{error:#}"))?;
@@ -83,7 +82,7 @@ pub(super) fn bounds(cpu: &str, mem: &str) -> String {
     json!({"min": size, "max": size}).to_string()
 }
 
-/// Leaves the VM no other size, and waits until it has that: by a permit of whoever leads by then.
+/// Allows one size only, and waits until the VM has it, permitted by the leader of that time.
 pub(super) async fn size(world: &World, cpu: &str, mem: &str) -> Result<()> {
     bound(world, Some(bounds(cpu, mem)))?;
     world.vm_has(cpu, mem).await
@@ -120,8 +119,7 @@ pub(super) async fn rolled_out(world: &World) -> Result<()> {
     end(world, &vm).await
 }
 
-/// Requirement: N48. The node of the scheduler that leads is to be free of it; nothing refuses
-/// that.
+/// Requirement: N48. The node of the leading scheduler is drained. Nothing refuses the eviction.
 pub(super) async fn drained(world: &World) -> Result<()> {
     let vm = begin(world).await?;
     let node = two_of_which_one_leads(world, &[]).await?;

@@ -25,12 +25,12 @@ const VM: &str = "rows";
 const SWAP_BYTES: u64 = 1 << 30;
 const SMALLER_BYTES: u64 = 512 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// Where the disk with quotas is.
+/// Mount point of the disk with quotas.
 const DATA: &str = "/var/db/postgres/compute";
-/// What it is to hold, in all.
+/// Quota in KiB.
 const QUOTA_KIB: u64 = 1 << 20;
 const CERTIFICATE: &str = "tls-neonvm-rows";
-/// What the issuer writes.
+/// Log of the issuer.
 const LOG: &str = "cert-manager.log";
 const SERVER: &str = "vm.neon.local";
 const ISSUER: &str = "neon-ca-issuer";
@@ -62,9 +62,9 @@ metadata: {name: neon-ca-issuer}
 spec: {ca: {secretName: authority}}
 ";
 
-/// What the guest needs, made with the first case that has it.
+/// Objects that the guest needs. The first case with this guest creates them.
 pub(super) struct Fixture {
-    /// cert-manager, which ends with us.
+    /// cert-manager, which ends with the test.
     _issuer: Process,
     /// Whom a client of the guest trusts, PEM.
     authority: String,
@@ -77,7 +77,7 @@ impl Fixture {
         world.cluster.load_all(&[archive])?;
         let plane = world.cluster.plane();
         let kinds = world.others.cert_manager.kinds.display().to_string();
-        // On the server's side: they are too large for what is written down on the other.
+        // Server-side, because the definitions are too large for the annotation of the client side.
         plane.ask(&["apply", "--server-side", "--filename", &kinds])?;
         plane.until_established()?;
         let mut command = Command::new(&world.others.cert_manager.program);
@@ -98,7 +98,7 @@ impl Fixture {
     }
 }
 
-/// A container image with a shell and nothing to do.
+/// A container image with a shell and an idle program.
 fn container() -> Value {
     let shell = json!([
         {"file": {"from": "/bin/busybox", "at": "/bin/busybox", "mode": 0o755}},
@@ -129,7 +129,7 @@ fn spec() -> Value {
     }})
 }
 
-/// The VM, made if it is not there, and running.
+/// The running VM. It is created if it is missing.
 async fn vm(world: &World) -> Result<Value> {
     world
         .fixture
@@ -164,7 +164,7 @@ pub(super) fn end(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// What the issuer says, and what it was asked.
+/// Log of the issuer, and its requests.
 pub(super) fn explain(world: &World) -> String {
     let log = std::fs::read_to_string(world.dir.path().join(LOG)).unwrap_or_default();
     let lines: Vec<&str> = log.lines().collect();
@@ -291,8 +291,7 @@ pub(super) async fn tls(world: &World) -> Result<()> {
     verify(&chain, &key, &fixture.authority)
 }
 
-/// A client that trusts the authority takes the certificate for the server's, and the key is its
-/// own.
+/// A client with the authority accepts the certificate, and the key belongs to it.
 fn verify(chain: &str, key: &str, authority: &str) -> Result<()> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -309,8 +308,8 @@ fn verify(chain: &str, key: &str, authority: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the guest writes to other disks than its root disk is not copied, so it stays where it is,
-/// and the migration says why.
+/// Disks beside the root disk that the guest writes to are not copied. The guest stays, and the
+/// migration reports why.
 pub(super) async fn stays(world: &World) -> Result<()> {
     let vm = vm(world).await?;
     let boot = world.guest_says(&vm, moving::BOOT_ID).await?;

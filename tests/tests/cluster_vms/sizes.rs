@@ -39,7 +39,7 @@ pub(super) async fn default_values(world: &World) -> Result<()> {
     world.guest_sees(&vm, 1, 1).await
 }
 
-/// The API server asks the controller, by the service and the certificate it made.
+/// The API server calls the controller, through the service and the certificate that it created.
 fn out_of_range_is_refused(world: &World) -> Result<()> {
     let patch = r#"{"spec": {"guest": {"cpus": {"use": 99}}}}"#;
     let mut kubectl = world.cluster.plane().kubectl();
@@ -64,7 +64,7 @@ pub(super) async fn patch_is_seen(world: &World) -> Result<()> {
         world
             .that("pod", pod, &format!("requests {requests}"), holds)
             .await?;
-        // While what the pod requests was written, the guest's kernel started its second CPU.
+        // While the pod's requests were written, the guest's kernel started its second CPU.
         let page = world.runner_says(&vm, "GET /metrics")?;
         let ahead = "\nrunner_vm_cpus_ahead_total ";
         let is_counted = page.contains(ahead) && !page.contains(&format!("{ahead}0\n"));
@@ -77,8 +77,7 @@ pub(super) async fn patch_is_seen(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// The API server keeps of nobody which fields of an object they set: it would take it nearly half
-/// of each write.
+/// The API server keeps no field managers. They would cost nearly half of each write.
 fn no_field_manager_is_kept(world: &World, object: [&str; 2]) -> Result<()> {
     let show = [
         "--show-managed-fields",
@@ -93,8 +92,8 @@ fn no_field_manager_is_kept(world: &World, object: [&str; 2]) -> Result<()> {
     Ok(())
 }
 
-/// A change of what a pod requests that rests on an older state of it does nothing: the server
-/// counts the changes, and refuses it with the very code by which the controller knows it.
+/// A change of a pod's requests that is based on an older state has no effect. The server counts
+/// the changes and refuses it with the code that the controller expects.
 fn late_change_is_refused(world: &World, pod: &str) -> Result<()> {
     let before = world.get("pod", pod)?;
     let generation = before["metadata"]["generation"].as_i64();
@@ -113,7 +112,7 @@ fn late_change_is_refused(world: &World, pod: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the runner's container requests, as its node has it.
+/// Requests of the runner's container, as its node reports them.
 fn requested(pod: &Value) -> Option<&Value> {
     let statuses = pod["status"]["containerStatuses"].as_array()?;
     let runner = statuses.iter().find(|it| it["name"] == "neonvm-runner")?;
@@ -122,7 +121,7 @@ fn requested(pod: &Value) -> Option<&Value> {
 
 pub(super) async fn revisions(world: &World) -> Result<()> {
     world.vm().await?;
-    // Only equality matters: a smaller one is taken as well.
+    // Only equality matters. A smaller revision is accepted.
     for value in [7, 3] {
         let revision = json!({"value": value, "flags": 1});
         let target = json!({"revision": revision, "updatedAt": "2026-01-01T00:00:00Z"});

@@ -1,4 +1,4 @@
-//! The cluster that all cases share, with one VM, and what they wait for in it.
+//! The cluster that all cases share, one VM in it, and waits for its states.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -21,14 +21,14 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(240);
 /// Bytes of a GiB.
 const GIB: u64 = 1 << 30;
 
-/// Programs of others that some of our features live with.
+/// Foreign programs that some features need.
 pub(super) struct Others {
     pub(super) cert_manager: CertManager,
-    /// The network plugin that gives pods further interfaces.
+    /// The network plugin multus, which gives pods further interfaces.
     pub(super) multus: PathBuf,
 }
 
-/// A cluster with everything of ours in it.
+/// A cluster with all our components.
 pub(super) struct World {
     pub(super) cluster: Cluster,
     pub(super) dials: Dials,
@@ -59,7 +59,7 @@ impl World {
         Ok(world)
     }
 
-    /// The VM, made with as little as can be said beside what its guest is given, and running.
+    /// The running VM. Its spec sets only required fields and what [`given`] adds.
     pub(super) async fn vm(&self) -> Result<Value> {
         rows::end(self)?;
         let made = self.cluster.plane().ask(&["get", "neonvm", "pg"]);
@@ -111,7 +111,7 @@ impl World {
         .await
     }
 
-    /// Waits until the VM has so many pods, the one it runs in among them.
+    /// Waits until the VM has `count` pods, including the one it runs in.
     pub(super) async fn pods_are(&self, count: usize) -> Result<()> {
         let args = ["get", "pods", "-l", "vm.neon.tech/name=pg", "-o", "name"];
         wait_for(&format!("{count} pods of the VM"), PATIENCE, || async {
@@ -126,7 +126,7 @@ impl World {
         .await
     }
 
-    /// Waits until so many guests run in the whole cluster.
+    /// Waits until `count` guests run in the whole cluster.
     pub(super) async fn guests_are(&self, count: usize) -> Result<()> {
         wait_for(&format!("{count} QEMUs"), PATIENCE, || async {
             let all = self.cluster.qemus();
@@ -139,7 +139,7 @@ impl World {
         .await
     }
 
-    /// What a command says in the guest, once it can be asked.
+    /// Output of a command in the guest. Retries until the guest answers.
     pub(super) async fn guest_says(&self, vm: &Value, command: &str) -> Result<String> {
         wait_for("a guest that answers", PATIENCE, || async {
             self.guest(vm, command)
@@ -168,14 +168,14 @@ impl World {
         self.patch(&json!({"metadata": {"labels": {"autoscaling.neon.tech/enabled": enabled}}}))
     }
 
-    /// How far agents may go with the VMs of the namespace.
+    /// Sets the mode of the namespace, which bounds what agents may do.
     pub(super) fn mode(&self, word: &str) -> Result<()> {
         let label = format!("autoscaling.neon.tech/mode={word}");
         let args = ["label", "--overwrite", "namespace", "default", &label];
         self.cluster.plane().ask(&args).map(drop)
     }
 
-    /// What a command says in the guest.
+    /// Output of a command in the guest.
     pub(super) fn guest(&self, vm: &Value, command: &str) -> Result<String> {
         let (mut ssh, _key) = self.ssh(vm)?;
         let output = ssh.arg(command).output()?;
@@ -184,16 +184,14 @@ impl World {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// The way into the guest: at the pod's address, with the key that the controller made, which
-    /// lies in the file.
+    /// A command that enters the guest at the pod's address. The file holds the controller's key.
     pub(super) fn ssh(&self, vm: &Value) -> Result<(Command, tempfile::NamedTempFile)> {
         let (mut ssh, root, file) = self.reach("ssh", vm)?;
         ssh.arg(root);
         Ok((ssh, file))
     }
 
-    /// A program of ssh's that may enter the guest, whom it is to enter as and where, and the file
-    /// with the key.
+    /// A program of ssh's for the guest, the user and host, and the file with the key.
     pub(super) fn reach(
         &self,
         program: &str,
@@ -212,7 +210,7 @@ impl World {
         command.arg("-i").arg(file.path());
         for option in [
             "BatchMode=yes",
-            // A busy guest of a quarter of a CPU takes its time to greet.
+            // A busy guest with a quarter of a CPU answers slowly.
             "ConnectTimeout=60",
             // A guest that stands still in the middle ends the session, two minutes later.
             "ServerAliveInterval=30",
@@ -225,12 +223,12 @@ impl World {
         Ok((command, format!("root@{address}"), file))
     }
 
-    /// What the runner answers at the pod's address to one without a token.
+    /// Response of the runner at the pod's address to a request without a token.
     pub(super) fn runner_says(&self, vm: &Value, request: &str) -> Result<String> {
         self.runner_response_with(vm, request, "")
     }
 
-    /// What the runner at a VM's address answers with a line more in the head of what it is asked.
+    /// Response of the runner to a request with another header line.
     pub(super) fn runner_response_with(
         &self,
         vm: &Value,
@@ -238,8 +236,8 @@ impl World {
         line: &str,
     ) -> Result<String> {
         let address = vm["status"]["podIP"].as_str().context("an address")?;
-        // The connection stays open both ways until the answer has come: a server may take its half
-        // end for a client that has gone.
+        // The connection stays open in both directions until the response. A server may take a
+        // half-closed one for a client that has left.
         let ask = format!(
             "exec 3<>/dev/tcp/{address}/25183; printf '{request} HTTP/1.0\\r\\n{line}\\r\\n' >&3; timeout 10 cat <&3"
         );
@@ -248,7 +246,7 @@ impl World {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Waits until the guest sees so many CPUs and so many GiB, by its own kernel.
+    /// Waits until the guest's kernel sees these CPUs and GiB.
     pub(super) async fn guest_sees(&self, vm: &Value, cpus: u32, gib: u64) -> Result<()> {
         let look = "grep -c ^processor /proc/cpuinfo; grep MemTotal /proc/meminfo";
         wait_for("a guest of that size", PATIENCE, || async {
@@ -258,7 +256,7 @@ impl World {
                 return Err(text);
             };
             let kib: u64 = kib.parse().map_err(|_| text.clone())?;
-            // The kernel keeps a part of what it is given, a seventh of the first GiB.
+            // The kernel reserves a seventh of the first GiB.
             let (most, least) = (gib * GIB, gib * GIB - GIB / 4);
             if seen == cpus.to_string() && (least..=most).contains(&(kib << 10)) {
                 Ok(())
@@ -337,7 +335,7 @@ impl World {
     }
 }
 
-/// A VM of which only what must be said is said.
+/// A VM with only the required fields.
 pub(super) fn minimal() -> Value {
     json!({"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "metadata": {"name": "pg"},
         "spec": {"schedulerName": "autoscale-scheduler", "guest": {

@@ -1,4 +1,4 @@
-//! What a VM's spec gives its guest beside CPUs and memory: rows of NeonVM's own suite
+//! Files, secrets and settings that a VM's spec gives its guest: rows of NeonVM's suite
 //! (docs/compatibility/neonvm.md §5), in one guest.
 
 use bellows_tests::patience::wait_for;
@@ -9,7 +9,7 @@ use super::{PATIENCE, said};
 
 const SWAP_BYTES: u64 = 1 << 30;
 const PAGE_BYTES: u64 = 4096;
-/// Where the disk with quotas is.
+/// Mount point of the disk with quotas.
 const DATA: &str = "/var/db/postgres/compute";
 
 /// Adds it to a VM's spec.
@@ -29,7 +29,7 @@ pub(crate) fn add(spec: &mut Value) {
     ]);
 }
 
-/// Makes the objects, after the VM that needs them: until then it says what it waits for.
+/// Creates the objects after the VM that needs them. Until then it reports what it waits for.
 pub(crate) async fn come_late(site: &Site) {
     let config = ["create", "configmap", "config", "--from-literal=key=value"];
     site.kubectl(&config).await.unwrap();
@@ -147,7 +147,8 @@ async fn disk_quota(site: &Site) {
 
 async fn vm_secret_sync(site: &Site) {
     assert_eq!(synced(site, "old").await, "old");
-    // By an event, not by the look every 30 s: four changes take less than four of those.
+    // Changes arrive by events, not by the check every 30 s: four changes take less than four
+    // checks.
     for word in ["one", "two", "three", "new"] {
         let patch = json!({"stringData": null, "data": {"word": base64(word)}}).to_string();
         site.kubectl(&["patch", "secret", "password", "--type=merge", "-p", &patch])
@@ -155,7 +156,7 @@ async fn vm_secret_sync(site: &Site) {
             .unwrap();
         assert_eq!(synced(site, word).await, word);
     }
-    // What the drive holds is what was there at the start.
+    // The drive holds the content of the start.
     assert_eq!(said(site, "cat /etc/password/renamed").await, "old");
 }
 
@@ -164,7 +165,7 @@ fn base64(text: &str) -> String {
     ::base64::engine::general_purpose::STANDARD.encode(text)
 }
 
-/// Waits until the word is in the pod and in the guest.
+/// Waits until the value is in the pod and in the guest.
 async fn synced(site: &Site, word: &str) -> String {
     let pod = site
         .rundir("app")

@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use super::{Kit, key};
 
-/// What of a pod is not its guest's to offer to everybody: metrics, monitor, the way of a guest
-/// that moves, orders.
+/// Ports of a pod that its guest does not offer: metrics, monitor, incoming migrations and runner.
 const CLOSED: [u64; 7] = [9100, 9499, 10301, 20187, 20188, 25183, 25184];
 
 /// Whom a rule is about.
@@ -66,7 +65,7 @@ fn guests_reach_of_their_neighbours_what_guests_serve_and_nothing_of_their_pods(
     ] {
         let wanted = CLOSED.into_iter().filter(|port| !reached.contains(port));
         assert_eq!(closed(policy, peer, "TCP"), wanted.collect(), "{peer}");
-        // Nothing of ours is served by these.
+        // Our components serve nothing over these.
         for protocol in ["UDP", "SCTP"] {
             assert_eq!(closed(policy, peer, protocol), BTreeSet::new(), "{peer}");
         }

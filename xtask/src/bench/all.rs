@@ -10,7 +10,7 @@ use super::report::{Figure, Report};
 use super::{Name, Options, Ran, measure};
 use crate::shell;
 
-/// What came of one benchmark.
+/// Result of one benchmark.
 struct Entry {
     label: String,
     report: Option<Report>,
@@ -20,7 +20,7 @@ struct Entry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Problem {
-    /// This machine lacks something.
+    /// The machine lacks something. Holds what.
     LeftOut(String),
     Failed(String),
 }
@@ -64,7 +64,7 @@ impl Entry {
         }
     }
 
-    /// With `checked`, a missed target is what makes a program fail, and no problem of its own.
+    /// With `checked`, a missed target makes the program fail. It is not an additional problem.
     fn of(label: String, ran: Result<Ran>, checked: bool) -> Self {
         let (report, ended) = match ran {
             Ok(Ran { report, ended }) => (report, ended),
@@ -102,7 +102,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// All figures that have a target, and the benchmarks without figures.
+/// Table of all figures with a target, and of benchmarks without figures.
 fn table(entries: &[Entry]) -> String {
     let mut rows = vec![["benchmark", "figure", "value", "target", "met"].map(str::to_owned)];
     for entry in entries {
@@ -140,7 +140,7 @@ fn row(label: &str, figure: &Figure) -> [String; 5] {
     ]
 }
 
-/// The JSON of all.
+/// All results as JSON.
 fn whole(entries: &[Entry]) -> Value {
     let benches: Vec<&Value> = entries
         .iter()

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(super) struct Report {
     bench: String,
     pub(super) figures: Vec<Figure>,
-    /// All of it, as it was written.
+    /// The whole document.
     pub(super) whole: Value,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Report {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Figure {
     pub(super) name: String,
-    /// `None`: not a number.
+    /// `None` if it is not a number.
     pub(super) value: Option<f64>,
     pub(super) unit: String,
     pub(super) target: Option<f64>,

@@ -1,4 +1,4 @@
-//! The same with kind: in the Docker of this machine, or, where none answers, in one of our own.
+//! A cluster of kind's, in the Docker of this machine or in one of our own.
 
 mod image;
 mod machine;
@@ -14,11 +14,10 @@ use self::machine::Machine;
 use super::{Action, built, pack, programs};
 use crate::shell;
 
-/// The name of our cluster among those of kind.
+/// Name of our cluster in kind.
 const NAME: &str = "bellows";
 const CONFIG: &str = "deploy/kind.yaml";
 
-/// Does what is asked.
 pub(super) fn run(action: &Action, dir: &Path) -> Result<()> {
     let machine = Machine::beside(dir, "-kind")?;
     if machine.is_there() || !has_docker() {
@@ -45,7 +44,7 @@ pub(super) fn run(action: &Action, dir: &Path) -> Result<()> {
     }
 }
 
-/// The same in a Docker of our own.
+/// Runs the action in a Docker of our own.
 fn run_here(action: &Action, dir: &Path, machine: &Machine) -> Result<()> {
     let needs_root = !matches!(action, Action::Images { .. });
     if needs_root && !shell::is_root() {
@@ -98,7 +97,7 @@ fn up_here(machine: &Machine, images: bool) -> Result<()> {
     machine.start()?;
     let ours = || about_ours(machine.command("kind"));
     up(ours, machine.dir(), &machine.kubeconfig(), images)?;
-    // kind does not say whether the nodes beside the control plane came up.
+    // kind does not report whether the nodes beside the control plane started.
     let mut wait = machine.command("kubectl");
     wait.args(["wait", "--for=condition=Ready", "nodes", "--all"]);
     shell::run("see every node ready", wait.arg("--timeout=180s"))?;
@@ -117,8 +116,8 @@ fn test(rest: &[String], cargo: &mut Command) -> Result<()> {
     shell::run("the page about kind", cargo)
 }
 
-/// Tests the page at the end of all tests, with the `bellows` that they ran with. Without kind it
-/// is built only if `may_build`, because that takes 20 minutes; else the reason is returned.
+/// Tests the page after all other tests, with their `bellows`. Without kind it is built only if
+/// `may_build`, because that takes 20 minutes. Else the reason is returned.
 pub(super) fn test_last(
     dir: &Path,
     bellows: &Path,
@@ -136,7 +135,7 @@ pub(super) fn test_last(
     Ok(None)
 }
 
-/// The same in a Docker that is there for nothing else, so that it meets no cluster.
+/// Tests in a Docker of its own, which holds no other cluster.
 fn test_here(dir: &Path, rest: &[String], bellows: &Path) -> Result<()> {
     let machine = of_test(dir)?;
     let started = machine.end().and_then(|()| machine.start());
@@ -150,7 +149,7 @@ fn test_here(dir: &Path, rest: &[String], bellows: &Path) -> Result<()> {
     tested.and(ended)
 }
 
-/// Where the page is tried.
+/// The machine on which the page is tested.
 fn of_test(dir: &Path) -> Result<Machine> {
     Machine::beside(dir, "-kind-test")
 }
@@ -160,14 +159,14 @@ fn has_docker() -> bool {
     succeeds(Command::new("docker").arg("info"))
 }
 
-/// Whether a command ends well; it is not heard.
+/// Whether a command succeeds. Its output is discarded.
 fn succeeds(command: &mut Command) -> bool {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null());
     let status = command.stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 
-/// A command to kind about our cluster.
+/// A kind command for our cluster.
 fn kind() -> Command {
     about_ours(Command::new("kind"))
 }

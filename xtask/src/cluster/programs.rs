@@ -25,20 +25,20 @@ use crate::progress::{self, Work};
 use crate::shell;
 use anyhow::{Context as _, Result, bail};
 
-/// Raised when what follows builds something else from the same modules.
+/// Raised when later code builds something else from the same modules.
 const RECIPE: &str = "1";
-/// Oldest Go that fetches the toolchain a module asks for.
+/// Oldest Go that downloads the toolchain of a module.
 const OLDEST_GO: (u32, u32) = (1, 21);
 
 /// Name of the file with definitions of kinds.
 const KINDS: &str = "kinds.yaml";
 
-/// Builds what is not there. Returns the folders of the sets, the control plane's first.
+/// Builds missing programs. Returns the folders of the sets, the control plane's first.
 pub(crate) fn ensure() -> Result<Vec<PathBuf>> {
     ensure_all(&SETS)
 }
 
-/// The same for what a cluster of kind's has besides.
+/// Builds the additional programs of a kind cluster.
 pub(super) fn ensure_kind() -> Result<Vec<PathBuf>> {
     ensure_all(&KIND)
 }
@@ -70,7 +70,7 @@ fn ensure_all(sets: &[Set]) -> Result<Vec<PathBuf>> {
         lock.lock()?;
     }
     for set in sets {
-        // Whoever held the lock may have built it.
+        // Another process may have built it while it held the lock.
         if store::current(set.reference, &inputs(set)?)?.is_none() {
             build_set(set, &work)?;
         }
@@ -106,8 +106,8 @@ fn build_set(set: &Set, work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// As [`ensure`]; without Go nothing is done and the tests that need a cluster say so. Returns
-/// whether the programs are there.
+/// Builds as [`ensure`]. Without Go it does nothing, and tests that need a cluster report that.
+/// Returns whether the programs exist.
 pub(crate) fn ensure_if_possible() -> Result<bool> {
     if all(&SETS)?.is_none() && !has_go() {
         shell::say(
@@ -129,7 +129,7 @@ pub(crate) fn is_enough(version: &str) -> bool {
     parse_version(version).is_some_and(|version| version >= OLDEST_GO)
 }
 
-/// Major and minor number.
+/// Major and minor number of a version.
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.trim().strip_prefix("go")?.split('.');
     let mut number = || {
@@ -213,7 +213,7 @@ fn link_flags(source: &Path, work: &Path, module: &Module) -> Result<String> {
     };
     match module.name {
         "helm" => {
-            // Where it renders without a cluster, it takes one of its client's version.
+            // Without a cluster, Helm renders with its client's version.
             let version = version_of("helm.sh/helm/v3")?;
             let client = version_of("k8s.io/client-go")?;
             let minor = client.split('.').nth(1).context("a minor number")?;

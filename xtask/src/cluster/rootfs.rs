@@ -1,7 +1,6 @@
-//! Root file systems made of Debian's packages: that of a cluster's nodes, with a container
-//! runtime, network plugins and what they call, and nothing that a machine of flesh would need to
-//! boot; one that boots with systemd, to install packages in; and, for kind where there is no
-//! Docker, that of its nodes and one with Docker.
+//! Root file systems of Debian packages. The nodes' has a container runtime and network plugins,
+//! but nothing to boot a machine. Another boots with systemd, to install packages in. Two more are
+//! for kind without Docker: its nodes', and one with Docker.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,20 +12,18 @@ use super::store;
 use crate::progress::{self, Work};
 use crate::shell;
 
-/// The nodes'. The store knows it under this name; read by the black-box kit.
+/// Name of the nodes' root file system in the store. The test kit uses it.
 const NODE: &str = "bellows/node:bookworm";
-/// What guests of another make than ours run.
+/// Root file system of foreign guests.
 pub(crate) const SYSTEMD: &str = "bellows/systemd:bookworm";
-/// What the nodes of kind's run: a machine that boots, with a container runtime, and what kubeadm
-/// looks for.
+/// Root file system of kind's nodes: it boots, with a container runtime and kubeadm's requirements.
 const KIND_NODE: &str = "bellows/kind-node:bookworm";
 /// A machine for Docker where none is installed.
 const DOCKER: &str = "bellows/docker:bookworm";
 const SUITE: &str = "bookworm";
-/// Raised when what follows makes something else of the same packages.
+/// Raised when later code makes something else of the same packages.
 const RECIPE: &str = "1";
-/// containerd and what it runs pods with; the first process of a node, which reaps orphans; what
-/// pods without an image of their own are made of.
+/// containerd and its programs, a first process that reaps orphans, and busybox.
 const PACKAGES: [&str; 10] = [
     "busybox-static",
     "containerd",
@@ -69,25 +66,25 @@ const DOCKER_PACKAGES: [&str; 8] = [
     "tini",
     "util-linux",
 ];
-/// What is written down of each package.
+/// List of the packages.
 const LIST: &str = "packages.txt";
 
-/// The folder with the nodes' `rootfs`, made if it is not there.
+/// The folder with the nodes' `rootfs`. It is built if it is missing.
 pub(super) fn ensure() -> Result<PathBuf> {
     ensure_of(NODE, &PACKAGES)
 }
 
-/// The same with systemd.
+/// The root file system with systemd.
 pub(crate) fn ensure_systemd() -> Result<PathBuf> {
     ensure_of(SYSTEMD, &["systemd-sysv"])
 }
 
-/// The same for the nodes of kind's.
+/// The root file system of kind's nodes.
 pub(super) fn ensure_kind_node() -> Result<PathBuf> {
     ensure_of(KIND_NODE, &KIND_PACKAGES)
 }
 
-/// The same with Docker, its server and its client.
+/// The root file system with Docker's server and client.
 pub(super) fn ensure_docker() -> Result<PathBuf> {
     ensure_of(DOCKER, &DOCKER_PACKAGES)
 }
@@ -129,7 +126,7 @@ fn bootstrap(root: &Path, packages: &[&str]) -> Command {
     command
 }
 
-/// The archive this machine's own apt uses; mmdebstrap knows Debian's where there is none.
+/// The mirror of this machine's apt. Without one mmdebstrap uses Debian's.
 fn mirror() -> Option<String> {
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
     let more = fs::read_dir("/etc/apt/sources.list.d").ok();
@@ -147,8 +144,7 @@ fn mirror() -> Option<String> {
         .find_map(|text| text.lines().find_map(archive_of))
 }
 
-/// The address in a line of either format, if it is that of a Debian archive and not of its
-/// security updates.
+/// The address in a line of either format, if it is a Debian archive without security updates.
 fn archive_of(line: &str) -> Option<String> {
     let words = line
         .strip_prefix("URIs:")

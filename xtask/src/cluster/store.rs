@@ -1,5 +1,5 @@
-//! What is built for clusters, in the content-addressed store: a folder with a manifest whose
-//! digest is the folder's name, and a reference that names it.
+//! Programs of clusters in the content-addressed store: folders with a manifest whose digest is the
+//! folder's name, and references to them.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -12,13 +12,13 @@ use serde_json::json;
 
 use crate::shell;
 
-/// What lies in the folder of a digest.
+/// Manifest of a folder.
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     name: String,
-    /// Digest of everything it is built from.
+    /// Digest of all inputs.
     inputs: String,
-    /// Digest of each file that tells whether the folder is whole.
+    /// Digests of files that prove that the folder is complete.
     programs: Vec<(String, String)>,
 }
 
@@ -49,9 +49,9 @@ pub(super) fn current(reference: &str, inputs: &str) -> Result<Option<PathBuf>> 
     Ok(is_whole.then_some(folder))
 }
 
-/// The folder a reference names, made of these inputs if it is not there. One at a time is made in
-/// the cache's folder `work`, which goes when it is done: `make` is given that and `out` in it,
-/// which is empty and which it fills. `files` are among what it makes.
+/// The folder of a reference with these inputs. If it is missing, `make` builds it, one process at
+/// a time, in the cache's folder `work`, which is removed afterwards. `make` gets `work` and an
+/// empty `out` in it, which it fills. `files` are some of the made files.
 pub(super) fn ensure(
     (reference, inputs): (&str, &str),
     (work, what): (&str, &str),
@@ -68,7 +68,7 @@ pub(super) fn ensure(
         shell::say(&format!("==> waiting for another build of {what}"));
         lock.lock()?;
     }
-    // Whoever held the lock may have made it.
+    // Another process may have built it while it held the lock.
     if let Some(folder) = current(reference, inputs)? {
         return Ok(folder);
     }
@@ -84,8 +84,8 @@ pub(super) fn ensure(
     Ok(folder)
 }
 
-/// Moves a folder into the store, each step one rename, under the lock of all who change it.
-/// `files` tell what is in it.
+/// Moves a folder into the store, each step one rename, under the store's lock. `files` prove that
+/// it is complete.
 pub(super) fn publish(
     reference: &str,
     inputs: &str,

@@ -14,8 +14,7 @@ use crate::interrupt;
 /// Progress lines so far, shared with the reader thread.
 pub(crate) type Lines = Arc<Mutex<Vec<Progress>>>;
 
-/// Memory the burst takes inside one backend, in pieces of 32 MiB, so that it climbs instead of
-/// jumping.
+/// Memory of the burst in one backend, in pieces of 32 MiB, so that it climbs instead of jumping.
 const BURST_SQL: &str = "DO $$
 DECLARE pieces text[];
 BEGIN
@@ -26,7 +25,7 @@ BEGIN
   PERFORM pg_sleep(12);
 END $$";
 
-/// The guest's database.
+/// Connection to the guest's database.
 pub(crate) struct Database {
     pub(crate) address: String,
     pub(crate) password: String,
@@ -70,7 +69,7 @@ pub(crate) fn wait_for_database(database: &Database, patience: Duration) -> Resu
     }
 }
 
-/// One running pgbench.
+/// A running pgbench.
 pub(crate) struct Pgbench {
     child: Child,
     reader: Option<JoinHandle<()>>,
@@ -126,7 +125,7 @@ impl Pgbench {
         })
     }
 
-    /// Whether it has ended; a failure of it is an error.
+    /// Whether it has ended. Its failure is an error.
     pub(crate) fn ended(&mut self) -> Result<bool> {
         let Some(status) = self.child.try_wait()? else {
             return Ok(false);
@@ -144,7 +143,7 @@ impl Pgbench {
 
 impl Drop for Pgbench {
     fn drop(&mut self) {
-        // Already ended: both calls then do nothing.
+        // After its end both calls do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

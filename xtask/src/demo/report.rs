@@ -1,13 +1,12 @@
-//! The report of a demo: what `--report FILE` holds.
+//! The report of a demo, the content of `--report FILE`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The whole report.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// `"tcg"` or `"kvm"`.
+    /// Accelerator: `tcg` or `kvm`.
     pub(crate) accel: String,
     pub(crate) qemu_version: String,
     pub(crate) guest_kernel: String,
@@ -17,16 +16,16 @@ pub(crate) struct Report {
     pub(crate) resizes: Vec<Resize>,
     pub(crate) pgbench: Vec<Progress>,
     pub(crate) samples: Vec<Sample>,
-    /// `UpscaleRequest`s the monitor sent.
+    /// Number of the monitor's `UpscaleRequest`s.
     pub(crate) upscale_requests: u64,
-    /// Shrinks the monitor refused.
+    /// Number of shrinks that the monitor refused.
     pub(crate) denied_downscales: u64,
     /// Runner restarts plus changes of the guest's boot id.
     pub(crate) guest_restarts: u64,
-    /// How often `kubectl get neonvm -w` showed the VM.
+    /// Number of events of `kubectl get neonvm -w`.
     #[serde(default)]
     pub(crate) kubectl_watch_events: u64,
-    /// What the run is judged by; empty is green.
+    /// Reasons why the run failed. Empty if it passed.
     pub(crate) failures: Vec<String>,
 }
 

@@ -39,7 +39,7 @@ impl Site {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
-            // Ctrl-C is for us: we end it, and the guests with it.
+            // Ctrl-C reaches this process only, which ends the others and the guests.
             .process_group(0)
             .spawn()
             .context("could not start bellows up")?;
@@ -78,7 +78,6 @@ impl Site {
         command
     }
 
-    /// The VM object.
     pub(crate) fn vm(&self) -> Result<Value> {
         let text = crate::shell::output(&mut self.kubectl(&["get", "neonvm", VM, "-o", "json"]))?;
         serde_json::from_str(&text).context("kubectl did not answer with JSON")
@@ -89,7 +88,7 @@ impl Site {
         Watch::start(&mut self.kubectl(&["get", "neonvm", VM, "-o", "json", "--watch"]))
     }
 
-    /// Waits until the VM has phase Running; calls `tell` with what it waits for.
+    /// Waits until the VM has phase Running. Passes what it waits for to `tell`.
     pub(crate) fn wait_running(
         &self,
         patience: Duration,
@@ -204,7 +203,7 @@ impl Drop for Site {
         let Some(mut child) = self.up.take() else {
             return;
         };
-        // An aborted demo must not leave a guest behind; what fails here has no one left to tell.
+        // An aborted demo must not leave a guest behind. Errors here have no reader.
         let _ = self
             .command(&["down", "--stop-vms"])
             .stdout(Stdio::null())

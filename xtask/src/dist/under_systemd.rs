@@ -138,9 +138,9 @@ fn boot(parts: &Parts, disk: &Path, folder: &Path) -> String {
     said
 }
 
-/// Requirement: N46. N46: the package installs, the unit starts under a running systemd with the one capability and
-/// the shut doors it asks for, the monitor arms its triggers all the same, and is there again after
-/// `kill -9`.
+/// Requirement: N46. The package installs, the unit starts under a running systemd with the one
+/// capability and the shut doors it asks for, the monitor arms its triggers all the same, and is
+/// there again after `kill -9`.
 #[test]
 fn the_package_runs_under_systemd() {
     if !shell::is_root() {

@@ -1,5 +1,5 @@
-//! Requirement: S5. The agent while every tenth guest floods, stalls or lies and its pages are held
-//! by idle connections, beside the same agent before that.
+//! Requirement: S5. The agent while every tenth guest floods, stalls or breaks the protocol and
+//! idle connections hold its pages, compared with the same agent before.
 
 use std::time::{Duration, Instant};
 
@@ -14,23 +14,23 @@ use super::{Round, tell};
 pub(super) const DESCRIPTORS: u64 = 1024;
 /// Idle connections to each of its pages.
 const IDLE_CONNECTIONS: usize = 1_100;
-/// One of so many guests misbehaves.
+/// Share of misbehaving guests, as one in `ONE_OF`.
 const ONE_OF: usize = 10;
-/// What the ratios are held against.
+/// Target of the ratios.
 const RATIO_TARGET: f64 = 1.2;
 const WISH_TARGET_P50_MS: f64 = 100.0;
 /// Time in which the first bursts end and those that flood are left for the first times.
 const TURN: Duration = Duration::from_secs(60);
 
 struct Costs {
-    /// Part of a processor.
+    /// Used share of a processor.
     cpu: f64,
     /// Milliseconds from wish to patch of honest guests.
     wishes: Vec<f64>,
 }
 
 impl Round {
-    /// Both measurements and what they say together.
+    /// Both measurements, and their ratios.
     pub(super) async fn flood(&self) -> Result<Vec<Figure>> {
         let quiet = self.costs().await?;
         // The first ones are those whose wishes are measured.
@@ -83,7 +83,7 @@ impl Round {
         })
     }
 
-    /// Connections to the agent's pages on which nothing is said, as many as are taken.
+    /// Opens idle connections to the agent's pages, as many as it accepts.
     async fn hold_pages(&self) -> Vec<TcpStream> {
         let mut held = Vec::new();
         for server in &self.agent.servers {

@@ -1,5 +1,5 @@
-//! Follows the VM objects: notes when a size was seen, and plays the controller, which copies what
-//! is asked into the status.
+//! Watches the VM objects. Records when a size was seen, and plays the controller, which copies the
+//! wanted size into the status.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -123,7 +123,7 @@ impl Sizes {
     }
 }
 
-/// The size an object asks for, in units, and the status of a VM that has it.
+/// The wanted size of an object in units, and the status of a VM that has it.
 fn read(object: &DynamicObject) -> Option<(u32, Value)> {
     let vm: VirtualMachine = serde_json::from_value(serde_json::to_value(object).ok()?).ok()?;
     let MilliCpu(milli) = vm.spec.guest.cpus.r#use;

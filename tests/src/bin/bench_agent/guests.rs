@@ -1,7 +1,7 @@
-//! The guests' side of many VMs in one process: for each a metrics endpoint and a monitor, on a
-//! loopback address of its own.
+//! The guests of many VMs in one process. Each has a metrics endpoint and a monitor at its own
+//! loopback address.
 //!
-//! A guest shows whatever load it is told to, approves every shrink, and notes when a load was
+//! A guest reports the load that it is set to, approves every shrink, and records when a load was
 //! first read.
 
 use std::convert::Infallible;
@@ -32,22 +32,22 @@ const MEMORY: [u64; 3] = [8 << 30, (8 << 30) - (200 << 20), 100 << 20];
 const NOISE: f64 = 0.01;
 const NOISE_STEPS: usize = 7;
 
-/// Where VM `n` of the block `127.block.0.0/16` is.
+/// Address of VM `n` in the block `127.block.0.0/16`.
 pub(super) fn address(block: u8, n: usize) -> IpAddr {
     let part = |value: usize| u8::try_from(value).unwrap_or(u8::MAX);
     Ipv4Addr::new(127, block, part(1 + n / 200), part(1 + n % 200)).into()
 }
 
-/// How a guest treats its agent.
+/// Behaviour of a guest towards its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Temper {
-    /// As it should.
+    /// Follows the protocol.
     Honest,
-    /// Its monitor sends wishes without pause.
+    /// Its monitor sends growth requests without pause.
     Floods,
-    /// Its monitor takes connections and never answers.
+    /// Its monitor accepts connections and never answers.
     Stalls,
-    /// Its monitor breaks the protocol as soon as it is connected.
+    /// Its monitor breaks the protocol after the connection.
     Lies,
 }
 
@@ -55,7 +55,7 @@ struct Guest {
     /// Load average shown, bits of an `f64`.
     load: AtomicU64,
     is_noisy: AtomicBool,
-    /// When the load shown now was first read.
+    /// Time of the first read of the current load.
     first_read: Mutex<Option<Instant>>,
     reads: AtomicUsize,
     /// Wishes for the monitor to send, counted.
@@ -116,12 +116,12 @@ impl Guests {
         *lock(&guest.first_read) = None;
     }
 
-    /// When the load shown now was first read.
+    /// Time of the first read of the current load.
     pub(super) fn first_read(&self, n: usize) -> Option<Instant> {
         *lock(&self.all[n].first_read)
     }
 
-    /// Lets a monitor ask for more.
+    /// Has a monitor request growth.
     pub(super) fn wish(&self, n: usize) {
         self.all[n].wishes.send_modify(|count| *count += 1);
     }
@@ -131,7 +131,7 @@ impl Guests {
         self.all[n].temper.send_replace(temper);
     }
 
-    /// How many guests have an agent on both endpoints.
+    /// Number of guests with an agent on both endpoints.
     pub(super) fn attended(&self) -> usize {
         let is_attended = |guest: &&Arc<Guest>| {
             guest.is_connected.load(Ordering::SeqCst) && guest.reads.load(Ordering::SeqCst) > 0
@@ -139,7 +139,7 @@ impl Guests {
         self.all.iter().filter(is_attended).count()
     }
 
-    /// Shrinks approved so far.
+    /// Number of approved shrinks.
     pub(super) fn approvals(&self) -> usize {
         let of = |guest: &Arc<Guest>| guest.approvals.load(Ordering::SeqCst);
         self.all.iter().map(of).sum()
@@ -168,7 +168,7 @@ fn filler() -> String {
 
 async fn serve_metrics(listener: TcpListener, guest: Arc<Guest>, filler: Arc<str>) {
     while let Ok((stream, _)) = listener.accept().await {
-        // Not worth a failure: it is only slower without.
+        // A failure only makes the connection slower.
         let _ = stream.set_nodelay(true);
         let (guest, filler) = (Arc::clone(&guest), Arc::clone(&filler));
         let service = hyper::service::service_fn(move |_: Request<hyper::body::Incoming>| {

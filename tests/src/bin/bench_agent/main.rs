@@ -1,8 +1,8 @@
 //! The agent's binary with many VMs, between the real API server and the real scheduler.
 //!
-//! All guests are endpoints of this process, each on a loopback address of its own. This process
-//! also plays the controller (it copies what is asked into the status), so that the API carries the
-//! writes it carries in earnest.
+//! All guests are endpoints of this process, each at its own loopback address. This process also
+//! plays the controller and copies the wanted size into the status, so that the API carries the
+//! same writes as in production.
 
 mod flood;
 mod follow;
@@ -24,7 +24,7 @@ use follow::Sizes;
 use guests::Guests;
 use world::{Agent, MAX_UNITS, World, as_f64, name};
 
-/// What the figures are held against; the rows of SPECIFICATION.md.
+/// Targets of the figures: the rows of SPECIFICATION.md.
 const RSS_TARGET_BYTES: f64 = (40 << 20) as f64;
 const CPU_TARGET_FRACTION: f64 = 0.000_05;
 const LOG_TARGET_BYTES_S: f64 = 10.0;
@@ -43,11 +43,11 @@ const STEP_TARGETS_S: [(usize, f64, f64); 2] = [(100, 5.0, 15.0), (500, 7.0, 30.
 const IDLE: f64 = 0.03;
 const TWO_UNITS: f64 = 0.45;
 const LARGEST: f64 = 0.225 * MAX_UNITS as f64;
-/// Time in which what the start stirred up settles.
+/// Time until the load of the start has settled.
 const SETTLE: Duration = Duration::from_secs(20);
-/// VMs measured one by one for each repeat asked for, at most as many as there are.
+/// VMs measured one by one per repeat, at most the number of VMs.
 const SAMPLES_PER_REPEAT: usize = 5;
-/// Between two of them.
+/// Interval between two of these measurements.
 const PACE: Duration = Duration::from_millis(60);
 /// Everything is over by then, or something is broken.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -90,7 +90,7 @@ fn main() -> Result<ExitCode> {
     let mut figures = hot_paths::figures(cli.hot_paths.as_deref())?;
     let counts: Vec<usize> = cli.vms.iter().copied().filter(|vms| *vms > 0).collect();
     for (round, count) in counts.iter().copied().enumerate() {
-        // A runtime per round: nothing of the last one is left.
+        // A runtime per round, so that no task of the last round is left.
         let runtime = tokio::runtime::Runtime::new()?;
         let block = block(round)?;
         figures.extend(runtime.block_on(run(&cli, &bin_dir, block, count))?);
@@ -123,7 +123,7 @@ fn raise_file_limit() -> Result<()> {
     Ok(())
 }
 
-/// One round with so many VMs.
+/// One round with a number of VMs.
 struct Round {
     vms: Vec<String>,
     guests: Guests,
@@ -297,7 +297,7 @@ impl Round {
         ])
     }
 
-    /// Milliseconds of each wish.
+    /// Time of each growth request in ms.
     async fn wish_times(&self) -> Result<Vec<f64>> {
         tell(&format!("{} VMs: {} wishes", self.vms.len(), self.samples));
         let mut took = Vec::new();
@@ -317,7 +317,7 @@ impl Round {
         Ok(took)
     }
 
-    /// All VMs want the largest size at the same instant, then none of it.
+    /// All VMs request the largest size at the same instant, and then the smallest.
     async fn all_at_once(&self) -> Result<Vec<Figure>> {
         let count = self.vms.len();
         tell(&format!("{count} VMs: all up, all down"));
@@ -329,7 +329,7 @@ impl Round {
             .sizes
             .until("all up", &self.vms, PATIENCE, is_up)
             .await?;
-        // Permits, patches and monitors of the last ones are still being told.
+        // Permits, patches and messages of the last requests are still under way.
         tokio::time::sleep(SETTLE / 2).await;
         let approvals = self.guests.approvals();
         let turned = Instant::now();
@@ -379,7 +379,7 @@ fn millis(to: Instant, from: Instant) -> f64 {
     to.saturating_duration_since(from).as_secs_f64() * 1e3
 }
 
-/// Says what is being measured.
+/// Prints the name of the measurement.
 #[expect(clippy::print_stdout, reason = "progress for the person who asked")]
 fn tell(what: &str) {
     println!("==> {what}");

@@ -21,13 +21,13 @@ use super::guests::{self, METRICS_PORT, MONITOR_PORT};
 
 /// Largest size of a VM, compute units of 250m and 1 GiB; the smallest is one.
 pub(super) const MAX_UNITS: u32 = 8;
-/// Objects made at once.
+/// Concurrent creations of objects.
 const CREATE_AT_ONCE: usize = 32;
-/// How long a process may take to be ready.
+/// Longest time until a process is ready.
 const START: Duration = Duration::from_secs(60);
 const NODE: &str = "bench";
 
-/// Everything but the agent.
+/// The processes and guests around the agent.
 pub(super) struct World {
     dir: TempDir,
     bin_dir: PathBuf,
@@ -50,7 +50,7 @@ pub(super) struct Agent {
 }
 
 impl World {
-    /// Starts API server and scheduler, and puts in a node with room for all.
+    /// Starts API server and scheduler, and creates a node with capacity for all VMs.
     pub(super) async fn start(bin_dir: &Path, block: u8) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("bellows-bench-")
@@ -135,7 +135,7 @@ impl World {
             .await
     }
 
-    /// Starts the agent, where that is asked for with so many open files at most.
+    /// Starts the agent, with a limit on open files if one is given.
     pub(super) fn agent(&self, open_files: Option<u64>) -> Result<Agent> {
         let (config, log) = (
             self.dir.path().join("agent.json"),
@@ -193,7 +193,7 @@ impl Agent {
         Ok(value.trim().parse()?)
     }
 
-    /// Bytes logged so far.
+    /// Bytes in the log.
     pub(super) fn logged(&self) -> Result<u64> {
         Ok(std::fs::metadata(&self.log)?.len())
     }

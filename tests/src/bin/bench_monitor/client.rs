@@ -1,4 +1,4 @@
-//! The agent's side of the link, blocking, with nothing between a frame and its time.
+//! The agent's side of the link. It blocks, so that nothing delays the time of a frame.
 
 use std::net::TcpStream;
 use std::sync::mpsc::Receiver;
@@ -45,7 +45,7 @@ impl Client {
         Ok(id)
     }
 
-    /// Sends a request and takes its answer.
+    /// Sends a request and reads its response.
     pub(super) fn call(&mut self, kind: &str, content: &Value) -> Result<Value> {
         let id = self.send(kind, content)?;
         loop {
@@ -77,7 +77,7 @@ impl Client {
     }
 }
 
-/// The next text frame.
+/// Reads the next text frame.
 fn read(socket: &mut WebSocket<TcpStream>) -> Result<Value> {
     loop {
         if let Message::Text(text) = socket.read()? {

@@ -29,7 +29,7 @@ impl Group {
         Ok(group)
     }
 
-    /// What makes a monitor watch it.
+    /// Arguments that make a monitor watch it.
     pub(super) fn arguments(&self) -> Vec<String> {
         let path = |name: &str| self.path(name).display().to_string();
         vec![
@@ -38,7 +38,7 @@ impl Group {
         ]
     }
 
-    /// Sets what is in use, with a little page cache beside it; the bound first, as in a group that
+    /// Sets the memory in use, with some page cache. The limit is set first, as in a group that
     /// grows.
     pub(super) fn set_use(&self, used: u64) -> Result<()> {
         let current = used + (8 << 20);

@@ -1,9 +1,8 @@
-//! The static binary that goes into guests, as an agent sees it.
+//! The monitor's static binary, as an agent sees it.
 //!
 //! One process watches a folder of files like a cgroup v2 group's, which the benchmark writes. Two
-//! more watch a memory cgroup of this machine, which holds memory and page cache, and the machine
-//! itself, for the cost of the kernel's real files. Nothing of the monitor is known here but its
-//! command line, its pages and its frames.
+//! more watch a memory cgroup of this machine and the machine itself, to measure the cost of the
+//! kernel's real files. The benchmark uses only command line, pages and frames of the monitor.
 
 mod client;
 mod files;
@@ -26,7 +25,7 @@ use files::Group;
 use process::Monitor;
 use real_group::RealGroup;
 
-/// What the figures are held against; the rows of SPECIFICATION.md.
+/// Targets of the figures: the rows of SPECIFICATION.md.
 const RSS_TARGET_BYTES: f64 = (4 << 20) as f64;
 const CPU_TARGET_S_PER_HOUR: f64 = 2.0;
 const BINARY_TARGET_BYTES: f64 = 4e6;
@@ -36,7 +35,7 @@ const TRIGGER_TARGET_MS: f64 = 20.0;
 const AHEAD_TARGET_MS: f64 = 100.0 - TRIGGER_TARGET_MS;
 const REPLY_TARGET_MS: f64 = 0.04;
 
-/// How long CPU use is added up while nothing but health checks happens.
+/// Time over which CPU use is summed while only health checks happen.
 const IDLE_WINDOW: Duration = Duration::from_secs(60);
 /// Between two health checks, as the agent sends them.
 const HEALTH_PERIOD: Duration = Duration::from_secs(5);
@@ -48,13 +47,13 @@ const BURST: u32 = 150;
 const BURSTS: u32 = 8;
 /// Time in which the monitor's allowance of a burst is whole again.
 const BURST_PAUSE: Duration = Duration::from_millis(2500);
-/// Memory of the made-up guest, usable part, and what it begins with.
+/// Memory of the simulated guest, its usable part, and its initial use.
 const TOTAL_MIB: u64 = 1024;
 const CALM_MIB: u64 = 100;
 const MIB: u64 = 1 << 20;
-/// How fast it climbs, bytes a second.
+/// Rate of a climb in bytes a second.
 const CLIMB: f64 = (1_u64 << 30) as f64;
-/// Climbs that are not measured: after them the monitor has learned how long growth takes here.
+/// Climbs before the measurement. The monitor learns from them how long growth takes.
 const WARM_UP: u32 = 8;
 /// Least time between two requests for growth, with a margin.
 const ASK_EVERY: Duration = Duration::from_millis(1200);
@@ -62,7 +61,7 @@ const ASK_EVERY: Duration = Duration::from_millis(1200);
 const PHASE: Duration = Duration::from_millis(31);
 /// Between two writes of the climbing figures.
 const WRITE_EVERY: Duration = Duration::from_millis(2);
-/// No answer takes longer.
+/// Longest time for a response.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Measures a monitor's binary: memory, CPU, size, replies, time from trigger to frame.
@@ -116,8 +115,7 @@ fn main() -> Result<ExitCode> {
     .finish(&cli.output)
 }
 
-/// CPU and memory of both processes while an agent is connected and does nothing but check their
-/// health.
+/// CPU and memory of both processes while an agent is connected and only checks their health.
 fn idle(group: &Monitor, machine: &Monitor) -> Result<Vec<Figure>> {
     tell(&format!("{} s of nothing", IDLE_WINDOW.as_secs()));
     let mut clients = [Client::connect(group)?, Client::connect(machine)?];
@@ -183,7 +181,7 @@ fn paced_replies(client: &mut Client) -> Result<Vec<f64>> {
     Ok(took)
 }
 
-/// Time to an answer, one request at a time; then as many requests as the monitor takes at once.
+/// Time to a response with one request at a time, then with as many as the monitor accepts at once.
 fn replies(monitor: &Monitor) -> Result<Vec<Figure>> {
     tell(&format!("{REPLIES} replies, {BURSTS} bursts"));
     let mut client = Client::connect(monitor)?;
@@ -216,8 +214,7 @@ fn climbs(monitor: &Monitor, group: &Group, repeats: u32) -> Result<Vec<Figure>>
     let (mut late, mut early) = (Vec::new(), Vec::new());
     for n in 0..WARM_UP + repeats {
         group.set_use(CALM_MIB * MIB)?;
-        // Growth that changes nothing: it ends the wait for growth, so that the lead is the least
-        // one.
+        // A growth without effect. It ends the monitor's wait, so that the lead is minimal.
         let granted = json!({ "granted": { "cpu": 1, "mem": (TOTAL_MIB + 100) * MIB } });
         speaker.send("UpscaleNotification", &granted)?;
         // A request may be sent once a second, and looks of an idle guest are up to half a second
@@ -292,7 +289,7 @@ fn climb(group: &Group, frames: &Receiver<(Instant, Value)>, state: &Value) -> R
     }
 }
 
-/// Says what is being measured.
+/// Prints the name of the measurement.
 #[expect(clippy::print_stdout, reason = "progress for the person who asked")]
 fn tell(what: &str) {
     println!("==> {what}");

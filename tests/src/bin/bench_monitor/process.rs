@@ -15,7 +15,7 @@ use super::{PATIENCE, pause};
 /// A running monitor. Killed when dropped.
 pub(super) struct Monitor {
     process: Process,
-    /// Where agents dial.
+    /// Address for agents.
     pub(super) addr: SocketAddr,
     metrics: SocketAddr,
     runtime: Runtime,
@@ -49,7 +49,7 @@ impl Monitor {
         &self.process
     }
 
-    /// What `/debug/state` says.
+    /// Content of `/debug/state`.
     pub(super) fn state(&self) -> Result<Value> {
         let url = format!("http://{}/debug/state", self.metrics);
         let body = self.runtime.block_on(async {

@@ -1,7 +1,7 @@
-//! A group of this machine's kernel that a monitor watches, and what is in it.
+//! A cgroup of this machine's kernel that a monitor watches, and its content.
 //!
-//! The kernel's files of an empty group are cheaper to make than those of one that holds memory,
-//! and a group in a guest is never empty.
+//! The kernel's files of an empty group are cheaper than those of one with memory, and a group in a
+//! guest is never empty.
 
 use std::io::{BufRead as _, BufReader, Write as _, stdin};
 use std::os::unix::fs::symlink;
@@ -18,13 +18,13 @@ use super::pause;
 const ANON: usize = 64 << 20;
 const CACHE: usize = 32 << 20;
 const PAGE: usize = 4096;
-/// How long the kernel may take to let a group go.
+/// Longest time until the kernel releases a group.
 const REMOVAL: Duration = Duration::from_secs(2);
 
 /// A memory cgroup of this machine's kernel with a process in it. Gone when dropped.
 pub(super) struct RealGroup {
     group: PathBuf,
-    /// Its files by the names of cgroup v2, where the machine has v1 only.
+    /// Its files under the names of cgroup v2, if the machine has only v1.
     renamed: Option<TempDir>,
     /// `None` until it has joined, and once it has ended.
     holder: Option<Holder>,
@@ -70,7 +70,7 @@ impl RealGroup {
         Ok(folder)
     }
 
-    /// What makes a monitor watch it.
+    /// Arguments that make a monitor watch it.
     pub(super) fn arguments(&self) -> Vec<String> {
         let renamed = self.renamed.as_ref();
         let path = renamed.map_or(self.group.as_path(), TempDir::path);
@@ -81,8 +81,8 @@ impl RealGroup {
 impl Drop for RealGroup {
     fn drop(&mut self) {
         drop(self.holder.take());
-        // The kernel lets go of a process a little after its end. If the group stays all the same,
-        // it costs nothing and its name says whose it was.
+        // The kernel releases a process shortly after its end. A group that stays costs nothing,
+        // and its name says where it came from.
         let began = Instant::now();
         while std::fs::remove_dir(&self.group).is_err() && began.elapsed() < REMOVAL {
             pause(REMOVAL / 100);
@@ -90,12 +90,12 @@ impl Drop for RealGroup {
     }
 }
 
-/// A process in the group that holds memory and page cache, and does nothing.
+/// An idle process in the group that holds memory and page cache.
 struct Holder(Child);
 
 impl Holder {
-    /// Starts this program once more. It takes its memory when it is in the group, because the
-    /// kernel charges memory to the group that a process is in at that time.
+    /// Starts this program again. It allocates in the group, because the kernel charges memory to
+    /// the group that a process is in at the time.
     fn start(group: &Path) -> Result<Self> {
         let child = Command::new(std::env::current_exe()?)
             .arg("--hold-memory")
@@ -119,14 +119,13 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended on its own.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The process of the group: takes its memory when it is told to, and holds it to the end of its
-/// stdin.
+/// The process in the group: allocates memory on request and holds it until its stdin ends.
 #[expect(clippy::print_stdout, reason = "the benchmark waits for this line")]
 pub(super) fn hold_memory() -> Result<()> {
     let mut line = String::new();

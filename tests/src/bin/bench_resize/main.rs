@@ -1,23 +1,22 @@
-//! Patch of the VM object to guest-visible, beside raw QMP on the same guest in the same run.
+//! Time from a patch of the VM object until the guest sees the size, compared with raw QMP on the
+//! same guest in the same run.
 //!
-//! Each repeat does the step once through the object and once by hand over QMP, in turn, so that a
-//! change in the machine's speed meets both. While QMP is used by hand the VM's runner is stopped
-//! (SIGSTOP), because it would put back the size it was told to hold. "Guest-visible" is what the
-//! daemon in the guest reports: CPUs online, MemTotal.
+//! Each repeat does the step once through the object and once by hand over QMP, in turn, so that
+//! changes of the machine's speed affect both. During the step by hand the VM's runner is stopped
+//! (SIGSTOP), because it would restore its own size. The guest's daemon reports the visible size:
+//! CPUs online and MemTotal.
 //!
-//! The first time in a guest's life is slow, whoever asks (the kernel sets up what it keeps for
-//! later times), so each pair of steps is made once by hand before it is measured; what that took
-//! is shown beside the rest.
+//! The first step in a guest's life is slow, because the kernel allocates structures. Each pair of
+//! steps is therefore done once by hand before it is measured. The time of that is reported, too.
 //!
-//! With `--cluster` the guest is in a pod of a real cluster and the patch goes through a real API
-//! server to the deployed parts. The main thread is then on the nodes' network.
+//! With `--cluster` the guest is in a pod of a real cluster, and the patch goes through a real API
+//! server to the deployed components. The main thread is then on the nodes' network.
 //!
-//! A CPU that a guest sees is of use once the quota of its QEMU gives it the time for it: that is
-//! shown as well ("usable").
+//! A visible CPU is usable once QEMU's quota grants its time. That is reported as "usable".
 //!
-//! Beside the whole time stands where it goes: how long the API took to answer the patch, what the
-//! parts stamped, and with `--costs` how long each program of the machine worked meanwhile: they
-//! share its processors with the guest.
+//! The report breaks the time down: the API's response to the patch, the stages that the components
+//! recorded, and, with `--costs`, the CPU time of each program of the machine, which shares
+//! processors with the guest.
 
 mod place;
 mod progress;
@@ -42,13 +41,13 @@ use stopped::{Stopped, catch_signals};
 
 /// CPUs of the "+N" step.
 const MANY: u32 = 3;
-/// What a resize may take over raw QMP, as a ratio of medians.
+/// Target of the ratio to raw QMP, of medians.
 const RATIO_TARGET: f64 = 1.2;
-/// What the slowest resizes may take over the slowest by raw QMP, milliseconds at the 99th
-/// percentile.
+/// Target of the difference between the slowest resizes and the slowest by raw QMP, in ms at the
+/// 99th percentile.
 const EXCESS_TARGET_MS: f64 = 100.0;
 
-/// Work of a program that is not told, milliseconds a step.
+/// CPU time of a program below which it is not reported, in ms per step.
 const WORTH_TELLING_MS: f64 = 0.5;
 
 /// Times a resize from the patch until the guest sees it, beside raw QMP.
@@ -124,7 +123,7 @@ const fn pair(names: (&'static str, &'static str), to: (u32, u32)) -> (Step, Ste
 async fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
     let interrupted = catch_signals()?;
-    // What is dropped when a signal comes lets a stopped runner go on, and ends the guests.
+    // On a signal the dropped values continue a stopped runner and end the guests.
     tokio::select! {
         status = run(&cli) => status,
         status = interrupted => {
@@ -200,8 +199,8 @@ async fn pair_figures(
     Ok(figures)
 }
 
-/// By how much the ratio may be off: these times differ so much from one resize to the next that
-/// twenty of them do not tell 1.1 from 1.2.
+/// Standard error of the ratio. These times vary so much that twenty of them cannot tell 1.1 from
+/// 1.2.
 fn ratio_error(name: &str, ratio: f64, ours: &[f64], raw: &[f64]) -> Figure {
     let error = ratio * median_error(ours).hypot(median_error(raw));
     Figure::lower(format!("{name}_ratio_error"), error, "x", None)

@@ -1,5 +1,4 @@
-//! Where the guest that is measured runs: under `bellows up` of this machine, or in a pod of a
-//! cluster.
+//! Place of the measured guest: under `bellows up` of this machine, or in a pod of a cluster.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ use serde_json::{Value, json};
 use super::quota::group_of;
 use super::rig::VM;
 
-/// How long a guest may take to be gone, or there.
+/// Longest time until a guest is running or gone.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// By how much the guest's CPUs are over-committed in a cluster.
 const OVERCOMMIT: u32 = 8;
@@ -38,7 +37,7 @@ pub(crate) enum Place {
 pub(crate) struct Pods {
     cluster: Cluster,
     vms: Vms,
-    /// What the cluster keeps; goes after it.
+    /// Directory of the cluster. It is dropped after the cluster.
     _dir: tempfile::TempDir,
 }
 
@@ -47,7 +46,7 @@ impl Place {
         Ok(Self::Machine(Box::new(Site::fresh().await?)))
     }
 
-    /// A cluster of one node with all our parts.
+    /// A cluster of one node with all our components.
     pub(crate) async fn cluster() -> Result<Self> {
         let (programs, kit) =
             nodes_or_skip("bench cluster").context("there is nothing to make a cluster of")?;
@@ -84,14 +83,13 @@ impl Place {
         let mut object = postgres_vm(VM, (1000, 1000, 4000), (1, 1, 4), false);
         if let Self::Cluster(_) = self {
             object["spec"]["guest"]["rootDisk"]["image"] = json!("bellows/vm-postgres:15");
-            // The node is this machine, and has less than the largest size; there is nobody else to
-            // take from.
+            // The node is this machine, which is smaller than the largest size. No other VM runs.
             object["spec"]["overcommit"] = json!({"cpu": OVERCOMMIT});
         }
         object
     }
 
-    /// Ends the guest, and waits until nothing of it is left.
+    /// Ends the guest and waits until it is gone.
     pub(crate) async fn end_guest(&self) -> Result<()> {
         self.vms().delete(VM, PATIENCE).await?;
         if let Self::Cluster(pods) = self {
@@ -122,11 +120,11 @@ impl Place {
         }
     }
 
-    /// The runner's process.
+    /// Process of the runner.
     pub(crate) async fn runner_process(&self) -> Result<Pid> {
         match self {
             Self::Machine(_) => runner_of(&self.rundir().await?),
-            // In its pod it is what started QEMU.
+            // In its pod the runner is the parent of QEMU.
             Self::Cluster(pods) => parent(pods.qemu()?),
         }
     }
@@ -156,7 +154,7 @@ impl Place {
         }
     }
 
-    /// What the runner says.
+    /// State of the runner.
     pub(crate) async fn runner(&self) -> Result<RunnerState> {
         let socket = self.rundir().await?.join("control.sock");
         let (status, body) = unix_http::request(&socket, "GET", "/v1/state", "").await?;
@@ -164,7 +162,7 @@ impl Place {
         Ok(serde_json::from_str(&body)?)
     }
 
-    /// What the parts stamped, where they can be asked.
+    /// Recorded stages of resizes. `None` if no instance serves them.
     pub(crate) async fn resizes(&self) -> Result<Option<Value>> {
         let Self::Machine(site) = self else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What the benchmark does now, on stderr: each step when it begins, and again while it lasts.
+//! Progress of the benchmark on stderr: each step when it begins, and again while it lasts.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ impl Progress {
 
     /// The step that begins now.
     pub(crate) fn step(&self, what: impl Into<String>) {
-        // Nothing is measured by a line that is not shown.
+        // A line that is not shown changes no measurement.
         let _ = self.0.send(what.into());
     }
 }

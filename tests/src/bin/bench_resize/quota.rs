@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// How long a quota may take to change.
+/// Longest time until a quota changes.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits until the quota of a control group is that of this many CPUs or more; when it was.
@@ -50,7 +50,7 @@ struct Quota {
 impl Quota {
     fn read(group: &Path) -> Result<Self> {
         let read = |name: &str| std::fs::read_to_string(group.join(name));
-        // Version 1 says -1, version 2 `max` where there is no limit.
+        // Without a limit, version 1 has -1 and version 2 `max`.
         let limit = |text: &str| text.trim().parse::<u64>().ok().filter(|us| *us > 0);
         if let Ok(line) = read("cpu.max") {
             let (quota, period) = line.trim().split_once(' ').context("cpu.max")?;

@@ -20,13 +20,13 @@ use super::{STEPS, Step};
 
 /// The VM that is measured.
 pub(crate) const VM: &str = "bench";
-/// How long one step may take.
+/// Longest time of one step.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes of a slot.
+/// Bytes of a memory slot.
 const SLOT: u64 = 1 << 30;
-/// Plugs one QEMU may be asked for in its life under TCG; a fresh guest is taken before that.
+/// CPUs that one QEMU may plug under TCG. Then a new guest is booted.
 const PLUGS_PER_GUEST: u32 = 50;
-/// How long memory stands still before the runner takes it to be at rest, and a little.
+/// Time without memory changes after which the runner considers the guest at rest, with a margin.
 const AT_REST: Duration = Duration::from_millis(2500);
 
 /// Every measured step begins with a guest at rest: one that has just worked is quicker to answer,
@@ -52,11 +52,11 @@ pub(crate) struct Took {
     pub(crate) answered_ms: f64,
     /// Each of [`STAMPED`], where it was stamped.
     pub(crate) stages: [Option<f64>; STAMPED.len()],
-    /// What each program of this machine worked from the patch until the guest saw it.
+    /// CPU time of each program of this machine from the patch until the guest saw the size.
     pub(crate) worked_ms: BTreeMap<String, f64>,
 }
 
-/// The guest measured now.
+/// The measured guest.
 pub(crate) struct Rig {
     place: Place,
     guest: Guest,
@@ -68,7 +68,7 @@ pub(crate) struct Rig {
     base_total: u64,
     /// `kvm` or `tcg`.
     pub(crate) accel: String,
-    /// Whether what programs work is measured.
+    /// Whether the CPU time of programs is measured.
     costs: bool,
 }
 
@@ -92,9 +92,9 @@ impl Rig {
         self.place.bench()
     }
 
-    /// Sees to a guest that can make the pair of steps once more, and has made it before. A QEMU
-    /// under TCG can plug only so many CPUs in its life, so that a worn guest is replaced. Returns
-    /// what the first time took by hand, if this was it.
+    /// Prepares a guest that can do the pair of steps again, and has done it once. QEMU under TCG
+    /// can plug a limited number of CPUs, so a worn guest is replaced. Returns the time of the
+    /// first pair by hand, if this was it.
     pub(crate) async fn be_ready(
         &mut self,
         up: &'static Step,
@@ -116,14 +116,12 @@ impl Rig {
         self.by_hand(up, down).await.map(Some)
     }
 
-    /// Listens to the guest until it sees the size that a step leads to. The question is in the
-    /// guest before the step begins: a guest that is asked while it changes its size has that to do
-    /// as well.
+    /// Waits until the guest sees the size of a step. The request reaches the guest before the step
+    /// begins, because a guest that is queried during a resize is slower.
     async fn listen(&self, step: &'static Step, by: &str) -> JoinHandle<Result<Seen>> {
         let (cpus, slots) = step.to;
         let total = self.base_total + SLOT * u64::from(slots - 1);
-        // The kernel keeps a little of what is plugged for itself; 64 MiB tell one slot from the
-        // next with ease.
+        // The kernel reserves a part of what is plugged. 64 MiB distinguish one slot from the next.
         let slack = 64 << 20;
         let guest = self.guest.clone();
         let what = format!("{} by {by}", step.name);
@@ -142,7 +140,7 @@ impl Rig {
         seen
     }
 
-    /// From the patch until the guest sees it; then waits until the object says so too.
+    /// Time from the patch until the guest sees it. Then waits until the object's status shows it.
     pub(crate) async fn by_object(&mut self, step: &'static Step) -> Result<Took> {
         self.revision += 1;
         let group = self.place.quota_group().await?;
@@ -178,7 +176,7 @@ impl Rig {
         })
     }
 
-    /// What the parts stamped of the newest resize.
+    /// Recorded stages of the newest resize.
     async fn stages(&self) -> Result<[Option<f64>; STAMPED.len()]> {
         let Some(answer) = self.place.resizes().await? else {
             return Ok([None; STAMPED.len()]);
@@ -195,9 +193,9 @@ impl Rig {
         }))
     }
 
-    /// Milliseconds of the same two steps by raw QMP, with the runner stopped. They are done as
-    /// quickly as raw QMP can: free slots are known and commands written out before the clock
-    /// starts, and the guest has the time of all its CPUs from the plug on, as the runner gives it.
+    /// Time of the same two steps by raw QMP in ms, with the runner stopped. They are as fast as
+    /// raw QMP allows: free slots and commands are prepared before the clock starts, and the guest
+    /// may use all its CPUs from the plug on, as the runner allows.
     pub(crate) async fn by_hand(
         &mut self,
         up: &'static Step,
@@ -206,8 +204,8 @@ impl Rig {
         let rundir = self.place.rundir().await?;
         let group = self.place.quota_group().await?;
         let stopped = Stopped::of(self.place.runner_process().await?)?;
-        // The runner does not look at its quota again: what was there is put back before it goes
-        // on.
+        // The runner does not read its quota again. The earlier value is restored before it
+        // continues.
         let raise = |group: PathBuf| Raised::to(&group, up.to.0);
         let raised = group.map(raise).transpose()?;
         let mut qmp = Qmp::connect(&rundir.join("qmp-manual.sock")).await?;
@@ -216,7 +214,7 @@ impl Rig {
         let grow = self.timed(&mut qmp, up, &batch).await?;
         let batch = down.commands(&slots)?;
         let shrink = self.timed(&mut qmp, down, &batch).await?;
-        // All the way back, by QEMU's account too, before the runner looks again.
+        // Waits for the original size by QEMU's account, before the runner reads it.
         let began = Instant::now();
         while !qmp.plugged_cpus().await?.is_empty() || qmp.memory().await? != 0 {
             anyhow::ensure!(
@@ -233,9 +231,8 @@ impl Rig {
         Ok((grow, shrink))
     }
 
-    /// A runner that stood still reads first what the guest said meanwhile. It sees the guest as it
-    /// is before it is measured again: memory at rest, and a report made then, which one CPU more
-    /// and less brings about.
+    /// Lets the runner process the guest's messages. It must see memory at rest and a fresh report,
+    /// which one CPU more and less causes.
     async fn let_the_runner_look(&mut self) -> Result<()> {
         let (place, base_total) = (&self.place, self.base_total);
         wait_for("a runner that sees its guest", PATIENCE, || async {
@@ -283,8 +280,7 @@ impl Step {
     }
 }
 
-/// When a guest saw its new size, and what each program of this machine had worked by then, where
-/// that is measured.
+/// Time at which a guest saw its new size, and the CPU time of each program until then.
 struct Seen {
     at: Instant,
     work: BTreeMap<String, Duration>,

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 /// The process that stands still, for the thread that ends this program.
 static HELD: Mutex<Option<Pid>> = Mutex::new(None);
 
-/// What a shell adds to the number of the signal that ended a program.
+/// Added by a shell to the number of the signal that ended a program.
 const SIGNALLED: u8 = 128;
 
 /// A process that is stopped until this is dropped. There is one at a time.
@@ -47,8 +47,8 @@ fn release(held: &mut Option<Pid>) {
     }
 }
 
-/// From now on the first SIGINT or SIGTERM is delivered as an exit status to the receiver, which
-/// then drops what it does. A second signal ends this process at once.
+/// Delivers the first SIGINT or SIGTERM to the receiver as an exit status. A second signal ends
+/// this process at once.
 pub(crate) fn catch_signals() -> Result<oneshot::Receiver<u8>> {
     let (to, receiver) = oneshot::channel();
     let runtime = Builder::new_current_thread().enable_io().build()?;
@@ -71,7 +71,7 @@ pub(crate) fn catch_signals() -> Result<oneshot::Receiver<u8>> {
     };
     let end = move || -> () {
         let status = runtime.block_on(wait);
-        // Held to the end: nothing is stopped any more.
+        // Held until the end, so that no other process is stopped.
         let mut held = held();
         release(&mut held);
         exit(i32::from(status))

@@ -1,7 +1,7 @@
-//! The API as far as a scheduler needs it for permits: lists of any length, made as they are read,
-//! watches that tell of writes where they are to and of nothing else, and conditional writes of a
-//! VM's annotations. As cheap as can be, because it shares its processor with the clients.
-//! Calls about Leases are handed on to a real API server, where there is one.
+//! The part of the API that a scheduler needs for permits: generated lists of any length, watches
+//! that may report writes, and conditional writes of a VM's annotations. It is cheap, because it
+//! shares its processor with the clients. Requests for Leases are forwarded to a real API server,
+//! if there is one.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -24,10 +24,10 @@ use tokio::sync::watch;
 
 use super::cores::stay_on;
 
-/// VMs on a node.
+/// Number of VMs per node.
 const VMS_PER_NODE: usize = 100;
 const UNIT: &str = r#"{"vCPUs":"250m","mem":"1Gi"}"#;
-/// The same as a JSON text.
+/// The same size as a JSON text.
 const UNIT_TEXT: &str = r#""{\"vCPUs\":\"250m\",\"mem\":\"1Gi\"}""#;
 const GUEST: &str = r#"{"cpus":{"min":"250m","max":4,"use":"250m"},"memorySlotSize":"1Gi","memorySlots":{"min":1,"max":16,"use":1},"rootDisk":{"image":"x"}}"#;
 
@@ -42,18 +42,18 @@ struct Objects {
     vms: Vec<Mutex<Vm>>,
     /// The version of the last write; the first objects have 1.
     version: watch::Sender<u64>,
-    /// Where watches tell of writes, each of them as it is told, in the order of their versions.
+    /// Watch events of all writes, ordered by version. `None` if watches are silent.
     told: Option<Mutex<Vec<Bytes>>>,
-    /// Who keeps the Leases.
+    /// Client of the API server with the Leases.
     leases: Option<kube::Client>,
 }
 
-/// What is played.
+/// Properties of the simulated API.
 #[derive(Default)]
 pub(super) struct Played {
     /// Running VMs, each with its pod.
     pub(super) count: usize,
-    /// Whether watches tell of each write, as those of a real API do.
+    /// Whether watches report each write, as a real API does.
     pub(super) tells: bool,
     /// The real API server that Leases are handed on to.
     pub(super) leases: Option<kube::Client>,
@@ -61,10 +61,10 @@ pub(super) struct Played {
     pub(super) core: Option<usize>,
 }
 
-/// The running API.
+/// The simulated API, running.
 pub(super) struct PlayedApi {
     address: SocketAddr,
-    /// Where the kernel says what its thread used.
+    /// File with the CPU time of its thread.
     usage: PathBuf,
 }
 
@@ -119,7 +119,7 @@ impl PlayedApi {
         ))
     }
 
-    /// How a scheduler finds it.
+    /// Kubeconfig for the scheduler.
     pub(super) fn kubeconfig(&self) -> String {
         format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: t\nclusters: [{{name: t, cluster: {{server: \"http://{}\"}}}}]\n\
@@ -198,10 +198,10 @@ impl Objects {
         }
     }
 
-    /// All writes after a version, as they come.
+    /// Streams all writes after a version.
     fn watch(self: Arc<Self>, path: &str, from: usize) -> ApiResponse {
         if self.told.is_none() || !path.ends_with("/virtualmachines") {
-            // Open, and silent.
+            // The watch stays open without events.
             let silence = futures::stream::pending::<Result<Frame<Bytes>, Broken>>();
             return Response::new(StreamBody::new(silence).boxed_unsync());
         }
@@ -212,7 +212,7 @@ impl Objects {
                 let is_newer = |version: &u64| usize::try_from(*version).is_ok_and(|at| at > from);
                 versions.wait_for(is_newer).await.ok()?;
                 let told = objects.told.as_ref()?.lock();
-                // Version 2 is the first that is told.
+                // Version 2 is the first with an event.
                 let text = told
                     .unwrap_or_else(PoisonError::into_inner)
                     .get(from - 1)?
@@ -233,8 +233,8 @@ impl Objects {
     }
 
     fn list(&self, kind: &str, query: &str) -> ApiResponse {
-        // A page may be newer than its list and says the version of the first one: what came since
-        // is told once more.
+        // A page may be newer than its list, which has the version of its first page. Writes in
+        // between are reported again.
         let token = text_option(query, "continue").and_then(|token| token.split_once('.'));
         let token =
             token.and_then(|(from, version)| Some((from.parse().ok()?, version.parse().ok()?)));

@@ -1,5 +1,5 @@
-//! Which processor works for whom: with two of them the scheduler has one for itself, and what the
-//! benchmark plays (the API, the clients) has another.
+//! Assignment of processors: with two of them, the scheduler has one, and the simulated API and the
+//! clients share the other.
 
 use anyhow::{Context as _, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -28,7 +28,7 @@ pub(super) fn stay_on(core: usize) -> Result<()> {
     sched_setaffinity(None, &set).with_context(|| format!("failed to stay on processor {core}"))
 }
 
-/// Runs something on a thread of its own that stays on a processor, where one is given.
+/// Runs a closure on a thread that is pinned to a processor, if one is given.
 pub(super) fn run_on<T: Send>(
     core: Option<usize>,
     run: impl FnOnce() -> Result<T> + Send,

@@ -1,6 +1,6 @@
-//! Two replicas, the embedded API server, one Lease as it ships: how long no increase is permitted
-//! when the leader goes. With very many VMs known, these are played (`api`), and only the Lease is
-//! real.
+//! Two replicas, the embedded API server and one Lease as shipped: the time without permitted
+//! increases when the leader ends. With very many VMs these are simulated (`api`), and only the
+//! Lease is real.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,11 +19,11 @@ use tempfile::TempDir;
 
 use super::api::{Played, PlayedApi, name};
 
-/// How the leader ends.
+/// End of the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Kill,
-    /// SIGTERM: it hands over.
+    /// SIGTERM. The leader hands over.
     Term,
 }
 
@@ -34,7 +34,7 @@ const PACE: Duration = Duration::from_millis(2);
 /// A follower that has just come is left alone for so long, as in a rolling update, and until it
 /// has listed all.
 const SETTLE: Duration = Duration::from_secs(3);
-/// What a follower says then.
+/// Log line of a follower that is ready to take over.
 const LISTED: &str = "all is listed for a hand-over";
 
 struct Site {
@@ -44,7 +44,7 @@ struct Site {
     started: usize,
     permit: u32,
     kubeconfig: PathBuf,
-    /// The pod that is asked for.
+    /// Pod of the permit requests.
     pod: String,
     _api: Process,
 }
@@ -55,7 +55,7 @@ struct Replica {
     ready: String,
 }
 
-/// What was measured.
+/// Measured times.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     /// Milliseconds from each leader's end to the first increase permitted by the other.
@@ -64,7 +64,7 @@ pub(super) struct Gaps {
     pub(super) waiting: Vec<u64>,
 }
 
-/// Ends leaders, with so many VMs known.
+/// Ends leaders repeatedly, with a number of VMs known.
 pub(super) async fn gaps(bin_dir: &Path, end: End, rounds: usize, vms: usize) -> Result<Gaps> {
     let mut site = Site::start(bin_dir, vms).await?;
     let mut leader = site.replica()?;

@@ -1,5 +1,5 @@
-//! Clients that ask for permits as fast as they are answered, each on a connection of its own, by
-//! bare sockets: what a client library costs is not the scheduler's.
+//! Clients that request permits as fast as possible, each over its own plain socket, without the
+//! cost of a client library.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,20 +14,20 @@ use super::cores::run_on;
 /// Connections, each with one request at a time.
 const CONNECTIONS: usize = 16;
 
-/// What is asked.
+/// Kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// What is permitted already.
+    /// A size that is already permitted.
     Nothing,
     /// One unit more, and the next time one less.
     UpAndDown,
 }
 
-/// What came of it.
+/// Result of a load.
 pub(super) struct Load {
     /// Time of each answer, milliseconds.
     pub(super) took: Vec<f64>,
-    /// How long it lasted.
+    /// Duration of the load in seconds.
     pub(super) seconds: f64,
 }
 

@@ -1,11 +1,11 @@
-//! The scheduler's binary over real HTTP: permits a second with few and many VMs known, and how
-//! long nobody grants when the leader goes.
+//! The scheduler's binary over real HTTP: permits a second with few and many VMs, and the time
+//! without grants when the leader ends.
 //!
-//! For permits the API is played by this process (`api`), so that what is measured is the
-//! scheduler. On a machine with two processors the scheduler has one for itself, and the played API
-//! and the clients share the other. For the gaps everything is real: two replicas, the embedded API
-//! server, one Lease; with very many VMs known all but the Lease is played. For pods bound a second
-//! the API server and kube-scheduler are Kubernetes' own.
+//! For permits this process simulates the API (`api`), so that only the scheduler is measured. With
+//! two processors the scheduler has one, and the simulated API shares the other with the clients.
+//! For the gaps everything is real: two replicas, the embedded API server and one Lease. With very
+//! many VMs only the Lease is. For bound pods a second the API server and kube-scheduler are
+//! Kubernetes' own.
 
 mod api;
 mod cores;
@@ -30,7 +30,7 @@ use api::{Played, PlayedApi};
 use cores::{Cores, run_on};
 use load::{Kind, Load};
 
-/// What the figures are held against; the rows of SPECIFICATION.md.
+/// Targets of the figures: the rows of SPECIFICATION.md.
 const IDLE_TARGET: f64 = 50_000.0;
 const MOVE_TARGET: f64 = 20_000.0;
 const P99_TARGET_MS: f64 = 5.0;
@@ -38,9 +38,9 @@ const KILL_TARGET_MS: f64 = 20_000.0;
 const TERM_TARGET_MS: f64 = 3_000.0;
 /// With more VMs than this, taking over is measured too.
 const MANY: usize = 10_000;
-/// How often at most: each of them lists everything.
+/// Most rounds with many VMs. Each of them lists everything.
 const MANY_ROUNDS: usize = 3;
-/// How long a scheduler may take to be ready.
+/// Longest time until a scheduler is ready.
 const START: Duration = Duration::from_secs(300);
 
 /// Measures the scheduler: permits and bound pods a second, and time without a leader.
@@ -92,8 +92,8 @@ async fn main() -> Result<ExitCode> {
     .finish(&cli.output)
 }
 
-/// Permits with a number of VMs known: with watches that are silent, so that nothing but permits is
-/// measured, and with watches that tell of each write, as those of a real API do.
+/// Permits a second with a number of VMs: with silent watches, so that only permits are measured,
+/// and with watches that report each write, as a real API does.
 async fn permits(cli: &Cli, bin_dir: &Path, count: usize) -> Result<Vec<Figure>> {
     let lasts = Duration::from_secs(cli.seconds);
     let named = |name: &str| format!("{name}_{count}_vms");
@@ -119,13 +119,13 @@ async fn permits(cli: &Cli, bin_dir: &Path, count: usize) -> Result<Vec<Figure>>
     Ok(figures)
 }
 
-/// A scheduler and the API it knows.
+/// A scheduler and its API.
 struct Pair {
     api: PlayedApi,
     scheduler: Process,
-    /// Where it answers permits.
+    /// Address of its permit server.
     permits: SocketAddr,
-    /// What it took to be ready.
+    /// Time until it was ready, in seconds.
     ready_s: f64,
     count: usize,
     cores: Option<Cores>,
@@ -200,12 +200,12 @@ struct Used {
     played: f64,
 }
 
-/// One load and what it took.
+/// A load and its cost.
 struct Measured {
     kind: Kind,
     load: Load,
     used: Used,
-    /// Whether the scheduler shared its processor with nothing of the benchmark's.
+    /// Whether the scheduler had its processor alone.
     has_own_core: bool,
 }
 
@@ -225,7 +225,8 @@ impl Measured {
             Figure::higher(named("permits_per_cpu_s"), per_cpu_second, "1/s", None),
             lower("cpu_us_per_permit", each_us(used.scheduler), "us"),
             lower("played_api_cpu_us_per_permit", each_us(used.played), "us"),
-            // Of one processor. Well below 1 it is what is played that could do no more.
+            // Share of one processor. A value well below 1 means that the simulated side was the
+            // limit.
             Figure::higher(named("cpu_busy"), used.scheduler / load.seconds, "", None),
         ]);
         figures
@@ -249,7 +250,7 @@ impl Measured {
     }
 }
 
-/// How long no increase is permitted when the leader is killed, and when it is told to go.
+/// Time without permitted increases when the leader is killed, and when it is terminated.
 async fn gaps(bin_dir: &Path, rounds: usize, vms: usize) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (word, signal, target) in [
@@ -278,7 +279,7 @@ async fn gaps(bin_dir: &Path, rounds: usize, vms: usize) -> Result<Vec<Figure>> 
     Ok(figures)
 }
 
-/// How many pods a second are bound by a kube-scheduler, with us and without.
+/// Pods a second that kube-scheduler binds, with our extender and without.
 async fn placed(bin_dir: &Path, pods: usize) -> Result<Vec<Figure>> {
     if pods == 0 {
         return Ok(Vec::new());
@@ -297,7 +298,7 @@ async fn placed(bin_dir: &Path, pods: usize) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Where a scheduler answers permits, and where it says that it is ready.
+/// Addresses of the permit server and of the readiness page.
 fn addresses(line: &str) -> Result<(SocketAddr, String)> {
     let said: Value = serde_json::from_str(line)?;
     let permits = said["permits"].as_str().context("no permit port")?;
@@ -327,7 +328,7 @@ fn mib(bytes: u64) -> f64 {
     (bytes >> 10) as f64 / 1024.0
 }
 
-/// Says what is being measured.
+/// Prints the name of the measurement.
 #[expect(clippy::print_stdout, reason = "progress for the person who asked")]
 fn tell(what: &str) {
     println!("==> {what}");

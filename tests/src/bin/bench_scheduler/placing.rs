@@ -1,5 +1,5 @@
-//! Real API server, real kube-scheduler: how many pods a second are bound with our process as its
-//! extender, and without.
+//! Pods a second that a real kube-scheduler binds on a real API server, with our process as its
+//! extender and without.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
-/// Nodes, each with room for a hundred VMs.
+/// Nodes. Each has capacity for a hundred VMs.
 const NODES: usize = 20;
-/// Pods that are made at once; the API server takes them far faster than they are bound.
+/// Concurrent creations of pods. The API server accepts them faster than they are bound.
 const AT_ONCE: usize = 16;
 /// Longest time for all of them.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -75,10 +75,10 @@ async fn create(pods: &Api<Pod>, scheduler: &str, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits until so many pods have a node.
+/// Waits until `count` pods have a node.
 async fn bound(pods: &Api<Pod>, count: usize) -> Result<()> {
     wait_for("every pod on a node", PATIENCE, || async {
-        // The answer is a page of the objects; what is asked for is only how many there are.
+        // The response is one page of objects. Only their number is needed.
         let free = ListParams::default().fields("spec.nodeName=").limit(1);
         let free = pods.list_metadata(&free).await.map_err(|e| e.to_string())?;
         let all = ListParams::default().limit(1);

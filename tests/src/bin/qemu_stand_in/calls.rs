@@ -30,10 +30,11 @@ fn flag(value: libc::c_int) -> usize {
     value.unsigned_abs() as usize
 }
 
-/// Makes a call of `CALLS`.
+/// Makes a system call of `CALLS`.
 ///
 /// # Errors
-/// What the kernel says.
+///
+/// The kernel's error.
 pub(super) fn run(name: &str) -> io::Result<()> {
     let (number, args) = found(name).expect("a call of the table");
     call(number, args)
@@ -105,7 +106,7 @@ fn kernel(name: &str) -> Option<Syscall> {
     Some(call)
 }
 
-/// New processes and namespaces.
+/// Calls that create processes and namespaces.
 fn processes(name: &str) -> Option<Syscall> {
     let user = flag(libc::CLONE_NEWUSER);
     let child = flag(libc::SIGCHLD);
@@ -152,7 +153,7 @@ fn files(name: &str) -> Option<Syscall> {
     Some(call)
 }
 
-/// What root may do.
+/// Calls that need root.
 fn privileges(name: &str) -> Option<Syscall> {
     let nothing = text(c"/dev/zero");
     let call = match name {

@@ -1,9 +1,8 @@
-//! `qemu-stand-in PID ATTEMPT`: takes the place of a QEMU and tries one thing. Its status is 0
-//! where that succeeds, and [`REFUSED`] with a reason where it is refused.
+//! `qemu-stand-in PID ATTEMPT`: replaces a QEMU and makes one attempt. Its status is 0 if the
+//! attempt succeeds, and [`REFUSED`] with a reason if it is refused.
 //!
-//! It is root's when it starts, and then takes from the QEMU what that is shut into: namespaces and
-//! root directory, user, no capability, and the very filters of system calls, which the kernel
-//! hands out to a tracer.
+//! It starts as root and then joins the confinement of the QEMU: namespaces, root directory, user,
+//! no capability, and the same filters of system calls, which the kernel returns to a tracer.
 
 #![expect(clippy::print_stdout, reason = "the reason is what it is run for")]
 #![expect(clippy::expect_used, reason = "tests")]

@@ -6,13 +6,13 @@ use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use protocol::runner::GUESTD_FORWARD;
 use protocol::vm::{VirtualMachine, VmPhase};
 
-/// Sends what is for 127.0.0.0/8 to the host instead of to the guest itself.
+/// Routes 127.0.0.0/8 to the host instead of the guest itself.
 const ROUTE: &str = "ip address del 127.0.0.1/8 dev lo; \
      for way in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$way/route_localnet; done; \
      ip route add 127.0.0.0/8 via 10.0.2.2 dev eth0";
 
-/// Requirement: W3. The host carries what it is sent to the daemon of whichever guest has the
-/// address: the daemon sees its own host.
+/// Requirement: W3. The host forwards requests to the daemon of the guest that has the address. The
+/// daemon accepts only its own host.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guest_writes_no_file_by_an_address_of_a_guest_daemon_on_its_host() {
     if !guest_or_skip("guest_writes_no_file_by_an_address_of_a_guest_daemon_on_its_host") {

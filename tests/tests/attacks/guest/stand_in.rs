@@ -1,5 +1,4 @@
-//! What a program gets that a guest brought to run in QEMU's place, with everything that QEMU is
-//! shut into.
+//! Attempts of a program that a guest placed instead of QEMU, with QEMU's confinement.
 
 use std::net::Ipv4Addr;
 use std::os::unix::process::ExitStatusExt as _;
@@ -34,7 +33,7 @@ fn tries(qemu: u32, attempt: &Attempt) -> Outcome {
     }
 }
 
-/// A process of root that goes with the test.
+/// A process of root that ends with the test.
 struct Victim(Child);
 
 impl Drop for Victim {
@@ -91,7 +90,7 @@ fn at_sockets_and_processes(site: &Site, rundir: &Path, qemu: u32, victim: i32) 
     ]
 }
 
-/// What it makes in its runner's directory lies among its sockets, and nowhere else.
+/// A file in its runner's directory may lie among its sockets only.
 fn leaves_a_file(qemu: u32, rundir: &Path) -> Outcome {
     let path = rundir.join("bellows-test");
     let made = tries(qemu, &Attempt::Leave(path.clone()));

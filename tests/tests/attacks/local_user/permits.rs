@@ -1,4 +1,4 @@
-//! Permits, state, metrics and monitors, asked by a user who has nothing but the loopback.
+//! Requests for permits, state, metrics and monitors from a user who can only reach the loopback.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -14,10 +14,10 @@ use protocol::vm::VmPhase;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-/// Nobody's user and group.
+/// IDs of the user and group `nobody`.
 const NOBODY: u32 = 65534;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a WebSocket client sends beside the request line.
+/// Headers of a WebSocket client.
 const UPGRADE: [&str; 4] = [
     "Connection: Upgrade",
     "Upgrade: websocket",
@@ -25,7 +25,7 @@ const UPGRADE: [&str; 4] = [
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
 ];
 
-/// What curl got: the status, 0 without an answer, and the body.
+/// Status and body of curl's response. The status is 0 without a response.
 struct Seen {
     status: u16,
     body: String,
@@ -146,7 +146,7 @@ async fn local_user_gets_no_permit_and_reads_neither_state_nor_metrics() {
         ] {
             let url = format!("http://127.{block}.0.{last}:{port}{path}");
             let seen = curl(&["--request", method, "--data", "debug", &url]).await;
-            // A page that does not exist tells nothing.
+            // A page that does not exist reveals nothing.
             let is_absent = seen.status == 404 && path == "/";
             let outcome = if is_absent {
                 Outcome::Refused("404".into())

@@ -17,7 +17,7 @@ const GUESSES: [Option<&str>; 4] = [None, Some(""), Some("postgres"), Some(VM)];
 const PROGRAM: &str =
     "create temp table said(line text); copy said from program 'id'; select line from said";
 
-/// What came of one attempt: any session is one of the attacker.
+/// Outcome of one attempt. Any session is the attacker's.
 fn attempt(ip: &str, role: &str, guess: Option<&str>, sql: &str) -> Outcome {
     let mut psql = Command::new("psql");
     psql.args(["-X", "-q", "-A", "-t", "-w", "-h", ip, "-U", role])
@@ -46,7 +46,7 @@ async fn local_user_gets_no_session_of_a_guests_postgres() {
     }
     let site = Site::fresh().await.expect("an instance");
     create(&site, VM, &[]).await.expect("a VM");
-    // Its owner gets in, so the server is up and has the password.
+    // The owner gets a session, so the server is up and has the password.
     let owner = database(&site, VM).await.expect("a session of the owner");
     let status = site.vm(VM).await.expect("a VM").status;
     let ip = status.expect("a status").pod_ip;
@@ -66,7 +66,7 @@ async fn local_user_gets_no_session_of_a_guests_postgres() {
     });
     for (how, outcome) in tried.expect("a local user") {
         if let Outcome::Refused(why) = &outcome {
-            // Refused by the server itself, not by an address that nobody answers at.
+            // The server refuses the session. The address exists.
             assert!(
                 why.contains("FATAL") || why.contains("no password"),
                 "{why}"

@@ -31,8 +31,8 @@ const IN_THE_GUEST: &[&str] = &[
     "targetRevision",
     "terminationGracePeriodSeconds",
 ];
-/// These act on the pod. `edit` allows them for any pod, and a VM gives no more: nodes, ports of
-/// the pod's address, secrets, config maps and claims of the namespace, and images, which run
+/// Members that act on the pod. `edit` allows them for any pod, and a VM adds nothing: nodes, ports
+/// of the pod's address, secrets, config maps and claims of the namespace, and images, which run
 /// without privileges (the other test of `tenant.rs`).
 const OF_THE_POD: &[&str] = &[
     "affinity",

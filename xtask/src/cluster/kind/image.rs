@@ -16,19 +16,19 @@ use anyhow::Result;
 use super::super::{programs, rootfs, store};
 use crate::{setup, shell};
 
-/// The name under which the store knows the image.
+/// Name of the image in the store.
 const REFERENCE: &str = "bellows/kind-image:1.34";
-/// What lies in the folder of that name.
+/// File in the artefact.
 const ARCHIVE: &str = "node.tar";
 const SCRIPT: &str = include_str!("image.sh");
-/// What it is made of.
+/// Parts of the image.
 const CONTENT: [&str; 5] = ["plane", "kubelet", "kubeadm", "coredns", "node"];
-/// The runtime of a node, of the Docker that runs nodes, and of our own cluster's nodes.
+/// Runtime of a node, of the Docker that runs nodes, and of our own cluster's nodes.
 pub(super) const RUNC: (&str, &str) = (
     "runc.sh",
     include_str!("../../../../tests/src/cluster/runc.sh"),
 );
-/// Files of ours on a node.
+/// Our files on a node.
 const FILES: [(&str, &str); 12] = [
     RUNC,
     (
@@ -50,12 +50,11 @@ const FILES: [(&str, &str); 12] = [
     ("storage.yaml", include_str!("node/storage.yaml")),
 ];
 
-/// Folders of the store, each by the name that our scripts have for it.
+/// Folders of the store, with their names in our scripts.
 pub(super) struct Parts(Vec<(&'static str, PathBuf)>);
 
 impl Parts {
-    /// Builds what is not there, and installs what that takes. The sets of programs come in the
-    /// order in which they are listed.
+    /// Builds missing sets of programs and their build tools. The sets come in their listed order.
     pub(super) fn ensure() -> Result<Self> {
         setup::ensure(setup::Need::Everything)?;
         let plane = ["plane", "kubelet", "helm"];
@@ -83,9 +82,9 @@ pub(super) fn assignment(name: &str, value: &Path) -> String {
     format!("{name}='{value}'\n")
 }
 
-/// The archive, made if it is not there.
+/// The archive. It is built if it is missing.
 pub(super) fn ensure(parts: &Parts) -> Result<PathBuf> {
-    // The names of the folders are digests of what is in them.
+    // The folders' names are digests of their content.
     let parts = parts.as_script(&CONTENT);
     let mut inputs = format!("{SCRIPT}{parts}");
     inputs.extend(FILES.map(|(_, text)| text));

@@ -21,22 +21,22 @@ use super::super::store;
 use super::image::{self, Parts, RUNC, assignment};
 use crate::shell;
 
-/// What the node image is called there.
+/// Name of the node image.
 const IMAGE: &str = "bellows/kind-node:1.34";
-/// What is said of the image, which an archive does not say.
+/// Configuration of the image, which an archive does not hold.
 const CHANGES: [&str; 3] = [
-    // systemd asks for it.
+    // systemd reads it.
     "ENV container=docker",
     "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "ENTRYPOINT [\"/usr/local/bin/entrypoint\", \"/sbin/init\"]",
 ];
-/// How long the server may take until it answers.
+/// Longest time until the server answers.
 const START: Duration = Duration::from_secs(60);
 /// Between two questions whether it does.
 const PAUSE: Duration = Duration::from_millis(100);
 const SCRIPT: &str = "machine.sh";
 const PARTS: &str = "parts";
-/// What it and the nodes of our own cluster have in common.
+/// Script shared with the nodes of our own cluster.
 const GROUPS: (&str, &str) = (
     "groups.sh",
     include_str!("../../../../tests/src/cluster/groups.sh"),
@@ -45,12 +45,12 @@ const GROUPS: (&str, &str) = (
 /// A machine of namespaces with Docker in it.
 pub(super) struct Machine {
     here: PathBuf,
-    /// Its control group, another one for each directory.
+    /// Control group, a different one for each directory.
     group: String,
 }
 
 impl Machine {
-    /// That of a directory, beside it: what ends another cluster removes the directory itself.
+    /// The machine beside a directory. Ending another cluster removes the directory itself.
     pub(super) fn beside(dir: &Path, suffix: &str) -> Result<Self> {
         let dir = std::path::absolute(dir)?;
         let name = dir.file_name().context("a directory with a name")?;
@@ -67,17 +67,17 @@ impl Machine {
         self.here.join(PARTS).is_file()
     }
 
-    /// Where the kubeconfig of its cluster is.
+    /// Kubeconfig of its cluster.
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.here.join("kubeconfig")
     }
 
-    /// Where all of it lies.
+    /// Directory of its files.
     pub(super) fn dir(&self) -> &Path {
         &self.here
     }
 
-    /// Where its programs are.
+    /// Directory of its programs.
     pub(super) fn bin(&self) -> PathBuf {
         self.here.join("bin")
     }
@@ -89,7 +89,7 @@ impl Machine {
         Ok(std::env::join_paths(all)?)
     }
 
-    /// One of its programs.
+    /// A command of one of its programs.
     pub(super) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.bin().join(program));
         command.env("KUBECONFIG", self.kubeconfig());
@@ -119,7 +119,7 @@ impl Machine {
         shell::run("put the node image into it", &mut import)
     }
 
-    /// Ends it with everything in it, and leaves nothing.
+    /// Ends the machine and removes its files.
     pub(super) fn end(&self) -> Result<()> {
         if !self.is_there() {
             return Ok(());

@@ -1,26 +1,26 @@
-//! What is built, of which modules, and under which names the store knows it.
+//! Sets of programs: their modules, and their names in the store.
 
-/// A module of ours that pins what is built.
+/// A module of ours that pins the versions of a build.
 pub(super) struct Module {
     pub(super) name: &'static str,
     pub(super) go_mod: &'static str,
     pub(super) go_sum: &'static str,
-    /// Packages, each a program.
+    /// Packages and the names of their programs.
     pub(super) packages: &'static [(&'static str, &'static str)],
-    /// A program of ours over packages whose own cannot be built by anybody else: package `.`.
+    /// Source of a program of ours, for packages whose own program cannot be built: package `.`.
     pub(super) source: Option<&'static str>,
-    /// The kinds that its programs know: a module and files in it, which are put together into one.
+    /// Definitions of the kinds of its programs: a module, and files that are joined.
     pub(super) kinds: Option<(&'static str, &'static [&'static str])>,
 }
 
-/// Programs that lie in one folder.
+/// Programs in one folder.
 pub(super) struct Set {
-    /// The name under which the store knows them; read by the black-box kit.
+    /// Name in the store. The test kit uses it.
     pub(super) reference: &'static str,
     pub(super) modules: &'static [Module],
 }
 
-/// What every cluster is made of.
+/// Programs of every cluster.
 pub(super) const SETS: [Set; 5] = [
     Set {
         reference: "bellows/control-plane:1.34",
@@ -88,7 +88,7 @@ pub(super) const SETS: [Set; 5] = [
     },
 ];
 
-/// What a node of kind's has besides, and what starts it.
+/// Additional programs of a kind node, and kind itself.
 pub(super) const KIND: [Set; 3] = [
     Set {
         reference: "bellows/kind:0.30",
