@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_kubeconfig_says_to_start_first() {
+    async fn missing_kubeconfig_suggests_a_start() {
         for (owner, exit) in [(ApiOwner::Up, 75), (ApiOwner::Cluster, 64)] {
             let fail = Api::connect(Path::new("/nonexistent/kubeconfig"), owner)
                 .await

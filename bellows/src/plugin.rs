@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_is_what_kubectl_looks_for() {
+    fn program_named_kubectl_something_is_a_plugin() {
         assert!(is_plugins_name(Some(
             "/usr/local/bin/kubectl-bellows".into()
         )));

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_said_in_the_first_two_seconds_and_little_after() {
+    fn progress_is_silent_for_two_seconds_and_rare_after() {
         let secs = Span::from_secs;
         assert!(!is_due(secs(1), None, true, true));
         assert!(is_due(secs(2), None, true, false));

@@ -215,7 +215,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_time_is_lost_and_nothing_panics(
+        fn join_keeps_every_record_and_never_panics(
             events in proptest::collection::vec((0_i64..3, 0_usize..8, 0_i64..10_000, 0_u64..1_000), 0..60)
         ) {
             let records: Vec<StageRecord> = events

@@ -37,7 +37,7 @@ fn usage_is_64_and_help_is_0() {
 }
 
 #[test]
-fn nothing_running_is_75_with_the_command_that_starts_it() {
+fn missing_instance_is_exit_75_with_the_start_command() {
     let site = Site::new();
     for arguments in [
         &["get"][..],
@@ -123,7 +123,7 @@ fn images_name_recipe_and_guest_programs_that_are_missing() {
 }
 
 #[test]
-fn check_says_what_is_missing_with_its_fix() {
+fn check_lists_what_is_missing_with_its_fix() {
     let site = Site::new();
     let ran = site
         .run(&["check", "-o", "json", "--no-probe"])
@@ -151,7 +151,7 @@ fn check_says_what_is_missing_with_its_fix() {
 }
 
 #[test]
-fn completion_knows_the_commands() {
+fn completion_contains_the_commands() {
     let site = Site::new();
     for shell in ["bash", "zsh", "fish"] {
         let ran = site.run(&["completion", shell]).succeeds();

@@ -112,7 +112,7 @@ fn a_second_up_names_the_first_and_changes_nothing() {
 }
 
 #[test]
-fn what_was_created_survives_kill_minus_9_with_the_same_addresses() {
+fn objects_and_addresses_survive_kill_minus_9() {
     let site = Site::new();
     let mut up = site.up(&[]);
     let made = site
@@ -167,7 +167,7 @@ fn taken_ports_are_named_with_their_holder() {
 }
 
 #[test]
-fn bad_starts_say_what_to_mend_and_lose_nothing() {
+fn bad_starts_name_the_fix_and_lose_nothing() {
     let site = Site::new();
     std::fs::create_dir_all(site.state()).unwrap();
     std::fs::write(site.state().join("instance.json"), "{").unwrap();

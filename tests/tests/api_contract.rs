@@ -22,13 +22,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use kinds::{
-    every_fixed_member_is_refused_by_field, every_name_of_the_vms_own_is_refused_for_a_disk,
-    migrations_are_held_to_their_form, pools_are_held_to_their_form,
-    what_is_left_empty_is_no_change,
+    empty_members_are_no_change, every_fixed_member_is_refused_by_field,
+    every_name_of_the_vms_own_is_refused_for_a_disk, migrations_are_held_to_their_form,
+    pools_are_held_to_their_form,
 };
 use sizes::{
     agent_alone_makes_an_autoscaled_vm_smaller, manifest_applied_again_keeps_the_live_size,
-    size_that_is_left_out_is_put_in,
+    omitted_size_is_filled_in,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,27 +54,27 @@ macro_rules! contract {
 contract!(
     our_kinds_are_established_and_listed,
     columns_are_as_specified,
-    what_is_left_out_is_filled_in,
-    what_the_schema_forbids_is_refused_by_field,
-    what_no_schema_can_say_is_refused_by_field,
+    omitted_members_get_defaults,
+    violations_of_the_schema_are_refused_by_field,
+    violations_of_rules_between_fields_are_refused_by_field,
     unlikely_objects_give_a_warning,
-    what_is_fixed_stays,
+    immutable_members_cannot_change,
     every_fixed_member_is_refused_by_field,
     every_name_of_the_vms_own_is_refused_for_a_disk,
-    what_is_left_empty_is_no_change,
+    empty_members_are_no_change,
     migrations_are_held_to_their_form,
     pools_are_held_to_their_form,
     amounts_are_kept_in_one_form,
-    a_size_is_judged_in_every_form,
+    a_size_is_validated_in_every_form,
     status_and_spec_are_written_apart,
     a_write_of_an_old_version_is_refused,
     a_patch_whose_test_fails_changes_nothing,
     appliers_own_what_they_set,
-    size_that_is_left_out_is_put_in,
+    omitted_size_is_filled_in,
     manifest_applied_again_keeps_the_live_size,
     agent_alone_makes_an_autoscaled_vm_smaller,
     field_managers_are_dropped_until_the_first_apply,
-    a_watch_tells_everything_in_order,
+    a_watch_delivers_all_events_in_order,
     a_pod_is_bound_once,
     lists_are_selected_and_paged,
     a_finalizer_keeps_an_object,
@@ -191,7 +191,7 @@ async fn columns_are_as_specified(api: &Api) {
     assert_eq!(lines[1][..2], ["m", "pg"]);
 }
 
-async fn what_is_left_out_is_filled_in(api: &Api) {
+async fn omitted_members_get_defaults(api: &Api) {
     let (_, vm) = made(api, "pg").await;
     for (path, value) in [
         ("/spec/qmp", json!(20183)),
@@ -224,7 +224,7 @@ async fn what_is_left_out_is_filled_in(api: &Api) {
     assert_eq!(made["spec"], expected);
 }
 
-async fn what_the_schema_forbids_is_refused_by_field(api: &Api) {
+async fn violations_of_the_schema_are_refused_by_field(api: &Api) {
     let vms = vms(api).await;
     let bad = |path: &str, value: Value| {
         let mut vm = api.vm("bad");
@@ -290,7 +290,7 @@ async fn unlikely_objects_give_a_warning(api: &Api) {
     assert!(said.contains(warning) && !said.contains("5432"), "{said}");
 }
 
-async fn what_no_schema_can_say_is_refused_by_field(api: &Api) {
+async fn violations_of_rules_between_fields_are_refused_by_field(api: &Api) {
     let vms = vms(api).await;
     for (path, value, field) in [
         ("/spec/guest/cpus/use", json!(5), ".spec.guest.cpus.use"),
@@ -331,7 +331,7 @@ async fn what_no_schema_can_say_is_refused_by_field(api: &Api) {
     assert!(vms.get_opt("bad").await.unwrap().is_none());
 }
 
-async fn what_is_fixed_stays(api: &Api) {
+async fn immutable_members_cannot_change(api: &Api) {
     let (vms, _) = made(api, "pg").await;
     let patch = async |spec: Value| {
         let params = PatchParams::default();
@@ -391,7 +391,7 @@ fn judgements(api: &Api) -> u64 {
 
 /// A server with a webhook may skip it for a size that breaks no rule, and must call it for all
 /// others.
-async fn a_size_is_judged_in_every_form(api: &Api) {
+async fn a_size_is_validated_in_every_form(api: &Api) {
     let (vms, _) = made(api, "pg").await;
     let params = PatchParams::default();
     let patch = async |guest: &Value, others: Value| {
@@ -460,12 +460,12 @@ async fn a_size_is_judged_in_every_form(api: &Api) {
     let others = json!({"enableSSH": false});
     let (code, message) = refusal(patch(&json!({"cpus": {"use": 1}}), others).await);
     assert!(code == 422 && message.contains("enableSSH"), "{message}");
-    what_goes_with_a_size_is_judged(api, &vms).await;
+    changes_beside_a_size_are_validated(api, &vms).await;
 }
 
 /// Changes in pairs: one value is removed while another is added, so that the number of values
 /// stays.
-async fn what_goes_with_a_size_is_judged(api: &Api, vms: &Objects<DynamicObject>) {
+async fn changes_beside_a_size_are_validated(api: &Api, vms: &Objects<DynamicObject>) {
     let mut vm = api.vm("args");
     vm["spec"]["guest"]["args"] = json!(["-c", "work_mem=4MB"]);
     vm["spec"]["initScript"] = json!("true");
@@ -678,7 +678,7 @@ async fn field_managers_are_dropped_until_the_first_apply(api: &Api) {
     assert!(message.contains("before-first-apply"), "{message}");
 }
 
-async fn a_watch_tells_everything_in_order(api: &Api) {
+async fn a_watch_delivers_all_events_in_order(api: &Api) {
     let vms = vms(api).await;
     let mut events = watcher(vms.clone(), watcher::Config::default()).boxed();
     let mut next = async || {

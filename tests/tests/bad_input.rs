@@ -59,7 +59,7 @@ const VMS: &str = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines";
 /// Token missing 401, unknown kind 404, stale resourceVersion 409, wrong patch type 415, malformed
 /// VM 422 with field paths.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_api_names_what_is_wrong() {
+async fn refusal_of_the_api_names_the_field() {
     let site = Site::fresh().await.unwrap();
     let (http, server, token) = raw_client(&site).await;
     let url = format!("{server}{VMS}");

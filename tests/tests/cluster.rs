@@ -13,8 +13,10 @@ use bellows_tests::patience::wait_for;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const CASES: [&str; 2] = [
-    "n47_pods_of_two_nodes_run_and_reach_each_other",
-    "n47_a_pod_that_ends_is_seen_and_one_that_is_deleted_is_gone",
+    // Requirement: N47.
+    "pods_of_two_nodes_run_and_reach_each_other",
+    // Requirement: N47.
+    "an_ended_pod_is_reported_and_a_deleted_one_is_removed",
 ];
 
 fn main() -> Result<ExitCode> {
@@ -41,7 +43,8 @@ fn main() -> Result<ExitCode> {
 
 fn case<'a>(name: &'static str) -> Case<'a, Cluster> {
     match name {
-        "n47_pods_of_two_nodes_run_and_reach_each_other" => {
+        // Requirement: N47.
+        "pods_of_two_nodes_run_and_reach_each_other" => {
             (name, Box::new(|cluster| Box::pin(pods_run(cluster))))
         }
         _ => (name, Box::new(|cluster| Box::pin(pods_end(cluster)))),

@@ -52,17 +52,20 @@ type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Se
 /// Order of the cases: guests of their own first. A QEMU without KVM that has unplugged a CPU
 /// seldom migrates its guest, so migrations come before shrinks.
 const CASES: [(&str, Run); 30] = [
-    ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
+    // Requirement: N17.
+    ("a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
     }),
-    (
-        "n17_a_disk_with_quotas_takes_no_more_than_it_may",
-        |world| Box::pin(rows::disk_quota(world)),
-    ),
-    ("n17_a_guest_has_a_certificate_of_its_issuer", |world| {
+    // Requirement: N17.
+    ("a_disk_with_quotas_takes_no_more_than_it_may", |world| {
+        Box::pin(rows::disk_quota(world))
+    }),
+    // Requirement: N17.
+    ("a_guest_has_a_certificate_of_its_issuer", |world| {
         Box::pin(rows::tls(world))
     }),
-    ("n44_a_guest_that_writes_to_other_disks_stays", |world| {
+    // Requirement: N44.
+    ("a_guest_that_writes_to_other_disks_stays", |world| {
         Box::pin(rows::stays(world))
     }),
     ("disks_on_claims_outlive_pod_guest_and_vm", |world| {
@@ -72,16 +75,18 @@ const CASES: [(&str, Run); 30] = [
         "guest_runs_in_a_namespace_of_level_baseline_and_is_resized",
         |world| Box::pin(baseline::check(world)),
     ),
+    // Requirement: N17.
+    ("a_vm_has_its_default_values_and_runs_in_a_pod", |world| {
+        Box::pin(sizes::default_values(world))
+    }),
+    // Requirement: N17.
     (
-        "n17_a_vm_has_its_default_values_and_runs_in_a_pod",
-        |world| Box::pin(sizes::default_values(world)),
-    ),
-    (
-        "n17_a_guest_is_entered_by_its_own_key_and_has_one_daemon",
+        "a_guest_is_entered_by_its_own_key_and_has_one_daemon",
         |world| Box::pin(rows::ssh(world)),
     ),
+    // Requirement: N18.
     (
-        "n18_a_guest_is_in_its_pods_network_and_reaches_nothing_of_its_runner",
+        "a_guest_is_in_its_pods_network_and_reaches_nothing_of_its_runner",
         |world| Box::pin(network::check(world)),
     ),
     (
@@ -92,75 +97,88 @@ const CASES: [(&str, Run); 30] = [
         "a_guest_has_the_files_and_settings_of_its_vm_and_follows_a_secret",
         |world| Box::pin(given::check(world)),
     ),
-    ("what_a_guest_says_is_in_the_log_of_its_pod", |world| {
+    ("output_of_a_guest_is_in_the_log_of_its_pod", |world| {
         Box::pin(given::output_is_in_the_pods_log(world))
     }),
     ("a_guests_qemu_has_no_privilege_of_its_container", |world| {
         Box::pin(given::is_confined(world))
     }),
+    // Requirement: N44.
+    ("a_guest_with_a_database_moves_to_the_other_node", |world| {
+        Box::pin(moving::between_nodes(world))
+    }),
+    // Requirement: N15.
     (
-        "n44_a_guest_with_a_database_moves_to_the_other_node",
-        |world| Box::pin(moving::between_nodes(world)),
-    ),
-    (
-        "n15_a_vm_that_the_scheduler_moves_is_sized_by_the_agent_of_its_new_node",
+        "a_vm_that_the_scheduler_moves_is_sized_by_the_agent_of_its_new_node",
         |world| Box::pin(relief::moved_by_the_scheduler(world)),
     ),
+    // Requirement: N18, N41.
     (
-        "n18_n41_a_patch_is_seen_by_the_guest_and_requested_of_the_node",
+        "a_patch_is_seen_by_the_guest_and_requested_of_the_node",
         |world| Box::pin(sizes::patch_is_seen(world)),
     ),
+    ("requests_to_a_runner_are_encrypted", |world| {
+        Box::pin(network::orders_are_encrypted(world))
+    }),
+    // Requirement: N20.
     (
-        "b48_orders_to_a_runner_are_read_by_nobody_on_the_way",
-        |world| Box::pin(network::orders_are_encrypted(world)),
-    ),
-    (
-        "n20_a_guest_in_a_pod_cannot_burn_more_than_its_quota",
+        "a_guest_in_a_pod_cannot_burn_more_than_its_quota",
         |world| Box::pin(quota::holds(world)),
     ),
     (
         "kubectl_bellows_shows_decisions_through_forwarded_ports",
         |world| Box::pin(plugin::check(world)),
     ),
-    ("n17_a_revision_that_is_asked_for_is_reported", |world| {
+    // Requirement: N17.
+    ("a_requested_revision_is_reported", |world| {
         Box::pin(sizes::revisions(world))
     }),
+    // Requirement: N17.
     (
-        "n17_a_vm_under_load_grows_by_itself_and_shrinks_after",
+        "a_vm_under_load_grows_by_itself_and_shrinks_after",
         |world| Box::pin(sizes::autoscaling(world)),
     ),
+    // Requirement: N48.
     (
-        "n48_schedulers_that_are_deleted_again_and_again_hold_up_no_vm_for_long",
+        "repeated_deletion_of_schedulers_does_not_delay_vms",
         |world| Box::pin(faults::schedulers_deleted(world)),
     ),
+    // Requirement: N48.
     (
-        "n48_a_rollout_of_the_scheduler_ends_and_sizes_follow",
+        "a_rollout_of_the_scheduler_ends_and_sizes_follow",
         |world| Box::pin(rollout::rolled_out(world)),
     ),
+    // Requirement: N48.
     (
-        "n48_the_node_of_the_leader_is_drained_and_another_leads",
+        "the_node_of_the_leader_is_drained_and_another_leads",
         |world| Box::pin(rollout::drained(world)),
     ),
     // Uses the connections since the first case.
+    // Requirement: N49.
     (
-        "n49_every_connection_is_one_of_those_in_the_architecture",
+        "every_connection_is_one_of_those_in_the_architecture",
         |world| Box::pin(dials::check(world)),
     ),
-    ("n17_an_image_that_cannot_be_had_is_told", |world| {
+    // Requirement: N17.
+    ("a_missing_image_is_reported", |world| {
         Box::pin(faults::image_that_is_not_there(world))
     }),
-    ("n17_guests_run_on_while_the_api_server_is_away", |world| {
+    // Requirement: N17.
+    ("guests_run_on_while_the_api_server_is_away", |world| {
         Box::pin(faults::api_server_away(world))
     }),
+    // Requirement: N17.
     (
-        "n17_an_ended_guest_and_a_deleted_pod_are_restarts_that_are_counted",
+        "restarts_after_an_ended_guest_and_a_deleted_pod_are_counted",
         |world| Box::pin(faults::restarts(world)),
     ),
-    ("n17_guests_of_two_nodes_talk_over_the_overlay", |world| {
+    // Requirement: N17.
+    ("guests_of_two_nodes_talk_over_the_overlay", |world| {
         Box::pin(overlay::between_nodes(world))
     }),
     // The last one: the node stays gone.
-    ("n17_a_vm_whose_node_is_gone_runs_on_another", |world| {
+    // Requirement: N17.
+    ("a_vm_whose_node_is_gone_runs_on_another", |world| {
         Box::pin(faults::node_gone(world))
     }),
 ];

@@ -225,7 +225,7 @@ async fn a_container_image_boots_and_has_what_the_vms_spec_gives() {
 
 /// Requirement: N46. A failed build names the problem and the file, and leaves no image.
 #[test]
-fn what_is_no_image_or_no_specification_is_refused() {
+fn invalid_images_and_specifications_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (archive, spec) = (dir.path().join("a.tar"), dir.path().join("s.yaml"));
     std::fs::write(&archive, "this is no archive").unwrap();

@@ -80,8 +80,8 @@ impl Replicas {
 /// A leader that ends hands over, one that is killed or stops for a while is replaced, and one that
 /// comes back after that ends by itself. No VM ever has two pods.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_controller_works_and_another_goes_on() {
-    let test = "one_controller_works_and_another_goes_on";
+async fn one_controller_works_and_another_takes_over() {
+    let test = "one_controller_works_and_another_takes_over";
     let api = Api::start_or_skip(Flavour::Embedded, test).await;
     let Some(api) = api.unwrap() else {
         return;

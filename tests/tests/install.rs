@@ -148,8 +148,8 @@ fn drop_annotation(metadata: &mut Value, key: &str) {
 }
 
 #[test]
-fn the_chart_with_nothing_said_is_the_plain_manifests() {
-    let Some(kit) = Kit::find("the_chart_with_nothing_said_is_the_plain_manifests") else {
+fn chart_with_default_values_equals_the_plain_manifests() {
+    let Some(kit) = Kit::find("chart_with_default_values_equals_the_plain_manifests") else {
         return;
     };
     let mut wanted = BTreeMap::new();
@@ -220,8 +220,8 @@ fn values_of_the_controller_reach_its_manifest() {
 }
 
 #[test]
-fn the_overlay_is_there_when_it_is_asked_for() {
-    let Some(kit) = Kit::find("the_overlay_is_there_when_it_is_asked_for") else {
+fn overlay_is_installed_on_request() {
+    let Some(kit) = Kit::find("overlay_is_installed_on_request") else {
         return;
     };
     let made = plainly(kit.chart(&["overlay.enabled=true"]));
@@ -359,8 +359,8 @@ fn permits_of_the_chart_need_a_token_unless_that_is_switched_off() {
 }
 
 #[test]
-fn the_chart_lints_and_refuses_what_means_nothing() {
-    let Some(kit) = Kit::find("the_chart_lints_and_refuses_what_means_nothing") else {
+fn chart_lints_and_refuses_invalid_values() {
+    let Some(kit) = Kit::find("chart_lints_and_refuses_invalid_values") else {
         return;
     };
     kit.helm("lint", &["--strict"]).expect("lints");

@@ -251,8 +251,8 @@ async fn a_full_node_sends_pods_to_the_other_and_then_they_wait() {
 /// Requirement: N16. Whichever of the pair dies, pods that come meanwhile wait and are bound after,
 /// and no node carries more than it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn either_of_the_pair_is_killed_and_placing_goes_on() {
-    let test = "either_of_the_pair_is_killed_and_placing_goes_on";
+async fn placement_continues_after_either_of_the_pair_is_killed() {
+    let test = "placement_continues_after_either_of_the_pair_is_killed";
     let Some(programs) = cluster_or_skip(test) else {
         return;
     };

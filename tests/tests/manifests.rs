@@ -109,7 +109,7 @@ fn a_rollout_that_waits_for_a_second_leader_is_known_for_one() {
 }
 
 #[test]
-fn every_part_is_asked_whether_it_is_ready_and_whether_it_lives() {
+fn every_component_has_readiness_and_liveness_probes() {
     let mut asked = Vec::new();
     for part in ["agent", "controller", "scheduler"] {
         let kinds = ["Deployment", "DaemonSet"];

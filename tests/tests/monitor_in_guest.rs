@@ -63,8 +63,8 @@ async fn boot(site: &Site, slots: u32) -> Guest {
 /// a shrink below the memory in use with numbers in its reason, approves it once memory is free,
 /// and confirms a growth.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_monitor_in_the_image_refuses_what_is_in_use() {
-    if !guest_or_skip("the_monitor_in_the_image_refuses_what_is_in_use") {
+async fn monitor_in_the_image_refuses_to_remove_used_memory() {
+    if !guest_or_skip("monitor_in_the_image_refuses_to_remove_used_memory") {
         return;
     }
     let site = Site::fresh().await.unwrap();
@@ -234,8 +234,8 @@ async fn the_file_cache_has_grown_when_the_growth_is_confirmed() {
 /// before the answer, and only then is it yes; and where its memory is used all the time, the
 /// estimator finds out how much of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() {
-    if !guest_or_skip("memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed") {
+async fn memory_is_reclaimed_gently_before_a_shrink_and_for_an_estimate() {
+    if !guest_or_skip("memory_is_reclaimed_gently_before_a_shrink_and_for_an_estimate") {
         return;
     }
     let site = Site::fresh().await.unwrap();

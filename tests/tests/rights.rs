@@ -68,8 +68,8 @@ impl<'a> Person<'a> {
 
 /// Requirement: N47
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_view_or_edit_a_namespace_may_so_with_its_vms() {
-    let test = "who_may_view_or_edit_a_namespace_may_so_with_its_vms";
+async fn rights_on_a_namespace_include_its_vms() {
+    let test = "rights_on_a_namespace_include_its_vms";
     let Some(programs) = cluster_or_skip(test) else {
         return;
     };

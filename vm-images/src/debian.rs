@@ -435,7 +435,7 @@ mod tests {
 
     /// Requirement: N46
     #[test]
-    fn the_package_key_changes_with_what_decides_the_set() {
+    fn package_key_changes_with_its_inputs() {
         let debian = Recipe::load("bellows/postgres:15").unwrap().debian;
         let suite = debian.suites[0].clone();
         let base = key(&debian, &suite);

@@ -237,7 +237,7 @@ mod tests {
 
     /// Requirement: N46
     #[test]
-    fn what_is_no_file_system_of_ours_is_refused() {
+    fn foreign_file_system_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         fs::write(&path, vec![0u8; 4096]).unwrap();

@@ -132,7 +132,7 @@ mod tests {
 
     /// Requirement: N46
     #[test]
-    fn the_archive_holds_what_was_put_in_and_is_the_same_twice() {
+    fn archive_holds_its_entries_and_is_reproducible() {
         let entries = BTreeMap::from([
             ("bin".to_owned(), Entry::Dir),
             ("bin/sh".to_owned(), Entry::Link("busybox".into())),

@@ -134,7 +134,7 @@ mod tests {
 
     /// Requirement: N46
     #[test]
-    fn a_packed_tree_comes_back_and_its_digest_knows_no_times() {
+    fn packed_tree_is_restored_and_its_digest_ignores_times() {
         let dir = tempfile::tempdir().unwrap();
         let make = |name: &str| {
             let root = dir.path().join(name);

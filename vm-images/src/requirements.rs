@@ -91,7 +91,7 @@ mod tests {
 
     /// Requirement: N46
     #[test]
-    fn every_requirement_says_what_for_and_where_from() {
+    fn every_requirement_has_a_purpose_and_a_package() {
         let all = host_requirements();
         assert!(all.iter().any(|r| r.name == "apt-get"));
         for r in all {

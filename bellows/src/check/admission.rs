@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_is_judged_by_who_refused_it() {
+    fn verdict_of_a_dry_run_depends_on_the_refusal() {
         let judge = |answer| judge_trial(answer).verdict;
         assert_eq!(judge(Ok(Value::Null)), Verdict::Degraded);
         let rule = "spec.guest.cpus: Invalid value: use is above max";

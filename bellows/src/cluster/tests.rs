@@ -30,7 +30,7 @@ fn missing_right_is_named_with_the_commands_that_give_it() {
 }
 
 #[test]
-fn pod_that_is_gone_is_asked_for_again() {
+fn missing_pod_suggests_a_retry() {
     let fail = refused(404, "pods \"autoscaler-agent-x\" not found");
     assert_eq!(fail.exit() as u8, 75);
     insta::assert_snapshot!(fail.to_string(), @r"
@@ -72,7 +72,7 @@ fn connection_that_fails_names_the_pod_and_where_to_look() {
 }
 
 #[test]
-fn agent_without_a_ready_container_is_named_with_what_it_waits_for() {
+fn unready_agent_is_named_with_its_wait_reason() {
     let agent = |node: &str, status: Value| {
         json!({"metadata": {"namespace": "kube-system", "name": format!("agent-{node}")},
             "spec": {"nodeName": node}, "status": status})

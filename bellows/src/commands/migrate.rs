@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_object_says_what_was_asked() {
+    fn migration_object_has_the_requested_options() {
         let plain = object(&args(&[]), "default", "m", "pg");
         assert_eq!(
             plain["spec"],

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vm_is_stopped_when_its_condition_says_so() {
+    fn vm_with_the_condition_stopped_is_stopped() {
         let vm = |status: &str| json!({"status": {"conditions": [{"type": "Stopped", "status": status}]}});
         assert!(is_stopped(&vm("True")));
         assert!(!is_stopped(&vm("False")));

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn uri_holds_the_password_only_when_it_is_asked_for() {
+    fn uri_holds_the_password_only_on_request() {
         let uri = |address: &str, with| target(address).uri(with).unwrap();
         assert_eq!(
             uri("127.7.1.1", false),

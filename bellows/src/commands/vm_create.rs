@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn root_disk_persists_unless_it_is_said_to_be_ephemeral() {
+    fn root_disk_persists_unless_ephemeral() {
         let disk = |line: &str| {
             let args = parse(line).unwrap();
             let object = super::object(&args, !args.ephemeral_disk).unwrap();

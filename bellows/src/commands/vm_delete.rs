@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deletion_says_first_what_is_lost() {
+    fn deletion_lists_the_loss_first() {
         let vm =
             |persistent: bool| json!({"spec": {"guest": {"rootDisk": {"persistent": persistent}}}});
         assert!(loss("a", "pg", &vm(true), false).contains("root disk go"));

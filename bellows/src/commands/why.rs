@@ -257,7 +257,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_the_scheduler_cut_is_said_by_resource() {
+    fn partial_grant_is_explained_by_resource() {
         let verdict = |asked: u64, permit: u64, room: u64| json!({"asked": asked, "held": permit, "permit": permit, "room": room});
         let refused = json!({"limits": [["cpu", "no_room"], ["mem", "growth_rate"]],
             "decision": {"node": "n1", "verdicts": {"cpu": verdict(5_000, 3_500, 500),

@@ -140,7 +140,7 @@ async fn whole_answer_before_a_closed_connection_is_taken() {
 }
 
 #[tokio::test]
-async fn answer_that_is_cut_off_is_an_error_that_says_so() {
+async fn truncated_answer_is_an_error() {
     for pieces in [&[][..], &[HEAD], &[HEAD, "{\"a\""]] {
         for peer in [Peer::Closes(pieces), Peer::Breaks(pieces)] {
             let error = asked(peer).await.expect_err("half an answer");

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_a_fork_keeps_open_takes_nothing() {
+    fn probe_of_an_address_does_not_occupy_it_after_a_fork() {
         let address = SocketAddr::from(([127, 232, 77, 1], 1077));
         let kept = try_binding(address).unwrap();
         check_free(address, "the test", "do").unwrap();

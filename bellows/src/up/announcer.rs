@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_wanted_must_be_there() {
+    fn object_with_additional_members_is_not_repaired() {
         let wanted = json!({"a": 1, "list": [{"type": "Ready", "status": "True"}]});
         assert!(covers(
             &json!({"a": 1, "b": 2, "list": [{"type": "Ready", "status": "True", "x": 0}]}),

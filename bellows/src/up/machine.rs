@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn more_memory_than_there_is_cannot_be_promised() {
+    fn more_memory_than_the_machine_has_is_refused() {
         let capacity = Resources::new(2000, 4 << 30);
         let fail = allocatable(capacity, None, Some(Quantity::from_bytes(5 << 30))).unwrap_err();
         assert_eq!(fail.exit() as u8, 64);

@@ -281,7 +281,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_vm_was_given_by_hand_counts_as_granted() {
+    fn size_set_by_hand_counts_as_granted() {
         let mut object = pod("a", "Running");
         object["metadata"]["annotations"][ANNOTATION_VM_USAGE] =
             json!(r#"{"cpu":"250m","memory":"4Gi"}"#);
@@ -301,7 +301,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn pods_say_what_they_wait_for() {
+    fn pods_show_their_wait_reason() {
         let waiting = |status: Value| {
             waiting(&[json!({"metadata": {"namespace": "d", "name": "p"}, "status": status})])
                 .remove("d/p")

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_like_people_write_them() {
+    fn sizes_are_formatted_for_people() {
         let shown: Vec<String> = [250, 1000, 1500, 333, 0].map(cores).into();
         assert_eq!(shown, ["0.25", "1", "1.5", "0.333", "0"]);
         let shown: Vec<String> = [1 << 30, 3 << 29, 150_589_570, 512, 0, 11 << 30]

@@ -420,7 +420,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_bad_object_has_a_row_of_its_own_and_spoils_no_other() {
+    fn unreadable_object_has_its_own_row() {
         let views = views();
         assert_eq!(views[2].phase, "Unreadable");
         assert!(views[2].reason().contains("lots"), "{}", views[2].reason());
@@ -428,7 +428,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_vm_that_does_not_run_says_what_it_waits_for() {
+    fn vm_that_does_not_run_shows_its_wait_reason() {
         let mut object = object();
         object["status"]["phase"] = json!("Pending");
         assert_eq!(VmView::new(&object, &beside()).reason(), "no node has room");
@@ -441,7 +441,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn bounds_of_the_annotation_win_when_they_read() {
+    fn readable_bounds_of_the_annotation_win() {
         let mut object = object();
         let key = protocol::annotations::ANNOTATION_BOUNDS;
         let text = r#"{"min":{"cpu":0.5,"mem":"2Gi"},"max":{"cpu":1,"mem":"3Gi"}}"#;

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_to_an_open_port_is_answered_and_all_else_is_dialled() {
+    fn connections_to_a_listening_port_are_incoming_and_others_outgoing() {
         let known = Arc::<Mutex<Known>>::default();
         let agent = [
             row("0.0.0.0:9100", "-"),

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_started_is_ended() {
+    fn only_started_processes_are_ended() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut child = Command::new("sleep").arg("1000").spawn().expect("starts");
         let known = Known::of(Part::Etcd, child.id()).expect("it runs");

@@ -108,7 +108,7 @@ pub(super) async fn every_fixed_member_is_refused_by_field(api: &Api) {
 }
 
 /// Values without a visible difference may be added and removed.
-pub(super) async fn what_is_left_empty_is_no_change(api: &Api) {
+pub(super) async fn empty_members_are_no_change(api: &Api) {
     let vms = vms(api).await;
     let vm = |empty: Value, root: Value, settings: Value, port: Value, resources: Value| {
         let mut vm = api.vm("pg");

@@ -56,7 +56,7 @@ async fn live(vms: &Objects<DynamicObject>) -> [Value; 2] {
     size(&vms.get("pg").await.unwrap())
 }
 
-pub(super) async fn size_that_is_left_out_is_put_in(api: &Api) {
+pub(super) async fn omitted_size_is_filled_in(api: &Api) {
     let vms = vms(api).await;
     let vm = read(manifest(api, false, None));
     let made = vms.create(&PostParams::default(), &vm).await.unwrap();

@@ -191,8 +191,8 @@ fn processes_of(state: &Path) -> Vec<(procfs::process::Process, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_of_the_caller_goes_on_to_processes_that_stay() {
-    if !guest_or_skip("nothing_of_the_caller_goes_on_to_processes_that_stay") {
+async fn files_of_the_caller_are_not_inherited_by_lasting_processes() {
+    if !guest_or_skip("files_of_the_caller_are_not_inherited_by_lasting_processes") {
         return;
     }
     install_crypto();

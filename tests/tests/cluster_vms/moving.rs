@@ -82,7 +82,7 @@ pub(super) fn said(migration: &Value) -> &str {
 
 /// N44, again with a new guest where QEMU without KVM broke the first one.
 pub(super) async fn between_nodes(world: &World) -> Result<()> {
-    let mut attempts = Attempts::of("n44_a_guest_with_a_database_moves_to_the_other_node");
+    let mut attempts = Attempts::of("a_guest_with_a_database_moves_to_the_other_node");
     loop {
         let ended = moves(world).await;
         if !again_with_another_guest(world, &mut attempts, &ended).await? {

@@ -18,7 +18,7 @@ const FILLED: f64 = 0.94;
 /// Again with a new guest where QEMU without KVM broke the first one.
 pub(super) async fn moved_by_the_scheduler(world: &World) -> Result<()> {
     let mut attempts =
-        Attempts::of("n15_a_vm_that_the_scheduler_moves_is_sized_by_the_agent_of_its_new_node");
+        Attempts::of("a_vm_that_the_scheduler_moves_is_sized_by_the_agent_of_its_new_node");
     loop {
         let ended = story(world).await;
         may_migrate(world, false)?;

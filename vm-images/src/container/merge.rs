@@ -253,7 +253,7 @@ mod tests {
 
     /// Requirement: N46
     #[test]
-    fn what_a_merge_cannot_do_is_said_with_its_line() {
+    fn unsupported_line_of_a_merge_is_named() {
         for (text, line, words) in [
             ("\nFROM alpine", 2, "FROM is not supported"),
             ("COPY --from=builder /x /y", 1, "there are no stages"),

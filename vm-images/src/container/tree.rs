@@ -6,7 +6,7 @@
 //! the kernel does, with the image as the root. The parent of every path is therefore a directory,
 //! and writing the tree below a directory cannot lead out of it.
 //!
-//! Invariants (`whatever_the_layers_say_the_tree_is_sound`): every parent is a directory; no path
+//! Invariants (`tree_is_valid_for_any_layers`): every parent is a directory; no path
 //! has an empty part, `.` or `..`; no whiteout is left; every hard link leads to something that is
 //! there.
 

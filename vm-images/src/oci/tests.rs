@@ -137,7 +137,7 @@ fn the_same_parts_make_the_same_archive() {
 
 /// Requirement: N46
 #[test]
-fn what_cannot_be_is_refused_and_leaves_no_archive() {
+fn invalid_image_is_refused_and_leaves_no_archive() {
     let dir = tempfile::tempdir().expect("a directory");
     let archive = dir.path().join("image.tar");
     let of = |reference: &str, at: &str| OciImage {

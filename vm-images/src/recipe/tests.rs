@@ -166,7 +166,7 @@ fn paths_cannot_leave_the_tree() {
 
 /// Requirement: N46
 #[test]
-fn unknown_names_and_bad_toml_say_so() {
+fn unknown_names_and_bad_toml_are_reported() {
     let error = Recipe::load("bellows/postgres:99").unwrap_err().to_string();
     assert!(error.contains("bellows/postgres:15"), "{error}");
     let error = Recipe::parse("file.toml", "a = [").unwrap_err().to_string();

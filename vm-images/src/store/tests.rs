@@ -119,7 +119,7 @@ fn an_unchanged_image_is_not_built_again() {
 
 /// Requirement: N46
 #[test]
-fn collection_keeps_what_is_named_or_in_use() {
+fn collection_keeps_named_and_used_artefacts() {
     let (_dir, store) = store();
     let old = publish(&store, "a", "one");
     let used = publish(&store, "a", "two");
@@ -259,7 +259,7 @@ fn layers_are_found_by_key_and_replaced() {
 
 /// Requirement: N46
 #[test]
-fn two_builders_wait_for_each_other_and_say_so() {
+fn second_builder_waits_and_reports_it() {
     let (_dir, store) = store();
     let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let guard = silent(|r| store.lock(r)).unwrap();
@@ -298,7 +298,7 @@ fn child_begins_a_build() {
 
 /// Requirement: N46
 #[test]
-fn a_builder_killed_in_the_middle_leaves_nothing() {
+fn killed_builder_leaves_nothing() {
     let (_dir, store) = store();
     let before = publish(&store, "a", "content");
     let mut child = Command::new(std::env::current_exe().unwrap())

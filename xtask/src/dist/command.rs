@@ -136,10 +136,10 @@ mod tests {
 
     /// Whatever `bellows` is built with, its package must not be installed where it cannot start.
     #[test]
-    fn what_is_packaged_needs_no_newer_c_library_than_it_says() {
+    fn packaged_programs_need_no_newer_c_library_than_declared() {
         let built = shell::target_dir().expect("a folder").join("debug/bellows");
         if !shell::on_path("objdump") || !built.is_file() {
-            let test = "what_is_packaged_needs_no_newer_c_library_than_it_says";
+            let test = "packaged_programs_need_no_newer_c_library_than_declared";
             return skip(test, Missing::Tool, "objdump, or a bellows that is built");
         }
         let mut command = Command::new("objdump");

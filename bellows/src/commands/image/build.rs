@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guest_programs_are_taken_from_flag_then_variable_then_beside() {
+    fn guest_programs_come_from_flag_then_variable_then_beside() {
         let root = tempfile::tempdir().unwrap();
         let dir = |name: &str, files: &[&str]| {
             let dir = root.path().join(name);

@@ -119,7 +119,7 @@ fn the_image_for_this_machine_is_chosen_and_several_are_asked_about() {
 
 /// Requirement: N46
 #[test]
-fn what_is_missing_or_damaged_is_named() {
+fn missing_and_damaged_parts_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let archive = pack(dir.path(), "x:1");
     let layout = unpack(&archive, dir.path());
@@ -172,7 +172,7 @@ fn what_is_missing_or_damaged_is_named() {
 
 /// Requirement: N46
 #[test]
-fn what_docker_save_writes_is_read() {
+fn archives_of_docker_save_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let layout = unpack(&pack(dir.path(), "x:1"), dir.path());
     let image = Image::open(&layout, None).unwrap();

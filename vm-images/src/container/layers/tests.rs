@@ -42,7 +42,7 @@ type Packing = fn(&[u8]) -> Vec<u8>;
 
 /// Requirement: N46
 #[test]
-fn what_is_left_of_the_layers_is_written() {
+fn merged_tree_of_the_layers_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let link = |to: &str, at: &str| Part::Link {
         to: to.to_owned(),
@@ -126,7 +126,7 @@ fn layers_may_be_packed_in_three_ways() {
 
 /// Requirement: N46
 #[test]
-fn a_layer_that_is_not_what_was_signed_for_is_named() {
+fn layer_with_another_digest_is_named() {
     let survey = |image: &Image, mib| survey(image, mib, &mut Reporter::new(&mut |_| {}));
     let dir = tempfile::tempdir().unwrap();
     let other = repacked(dir.path(), |tar| {

@@ -115,7 +115,7 @@ fn names_longer_than_a_header_come_from_extensions() {
 
 /// Requirement: N46
 #[test]
-fn what_is_broken_is_named_and_lengths_are_not_trusted() {
+fn damage_is_named_and_lengths_are_not_trusted() {
     let good = entry(b"file", b'0', b"content");
     let mut flipped = good.clone();
     flipped[3] ^= 1;

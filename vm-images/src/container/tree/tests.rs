@@ -140,7 +140,7 @@ fn hard_links_share_what_they_link() {
 
 /// Requirement: N46
 #[test]
-fn what_leads_out_or_nowhere_is_refused_by_name() {
+fn paths_that_lead_out_or_nowhere_are_refused_by_name() {
     for (layer, wanted) in [
         (("../etc/passwd", F, ""), "\"../etc/passwd\" leads out"),
         (("a/../../b", F, ""), "leads out"),
@@ -185,7 +185,7 @@ fn seen(layers: &[BTreeMap<String, bool>], path: &str) -> Option<usize> {
 proptest! {
     /// Requirement: N46
     #[test]
-    fn whatever_the_layers_say_the_tree_is_sound(data in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn tree_is_valid_for_any_layers(data in proptest::collection::vec(any::<u8>(), 0..600)) {
         super::super::fuzz::container_layers(&data);
     }
 
