@@ -9,7 +9,7 @@ use protocol::image::{
     Digest, FileRecord, GuestContent, GuestPortRecord, ImageContent, ImageManifest, MANIFEST_FORMAT,
 };
 
-use crate::base::{self, Base, TREE};
+use crate::base::{Base, TREE};
 use crate::binary;
 use crate::debian::ARCHITECTURE;
 use crate::digest;
@@ -302,7 +302,7 @@ fn put(root: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), BuildEr
     }
     // A link in the tree could lead out of it, so it is removed first.
     if path.symlink_metadata().is_ok() {
-        base::remove(&path)?;
+        crate::paths::remove(&path)?;
     }
     fs::write(&path, content).at("write", &path)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).at("change the mode of", &path)

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use protocol::image::Digest;
 
 use super::config::{Image, LayerRef};
 use super::layer_error::LayerError;
