@@ -16,7 +16,7 @@ pub(super) struct Context<'a> {
     root: Root<'a>,
     user: String,
     workdir: String,
-    env: BTreeMap<String, String>,
+    pub(super) env: BTreeMap<String, String>,
 }
 
 impl<'a> Context<'a> {
