@@ -85,6 +85,6 @@ fn tries(attempt: &Attempt) -> io::Result<()> {
         Attempt::ReadMemory(pid) => calls::read_memory(*pid),
         Attempt::TakeFile(pid) => calls::take_file(*pid),
         Attempt::EnterNamespaces(pid) => calls::enter_namespaces(*pid),
-        Attempt::Syscall(name) => calls::run(name),
+        Attempt::Call(name) => calls::run(name),
     }
 }
