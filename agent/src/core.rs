@@ -39,8 +39,6 @@
 //!   (vectors).
 
 pub mod actions;
-pub mod batches;
-pub mod billing;
 pub mod calm;
 mod checkpoint;
 pub mod config;
@@ -65,7 +63,6 @@ pub mod replay;
 pub mod revision;
 mod round;
 pub mod scaling;
-pub mod scaling_events;
 pub mod vm;
 pub mod warnings;
 

@@ -10,7 +10,6 @@ pub mod config;
 #[cfg(test)]
 mod config_tests;
 mod endpoint;
-mod events;
 mod follow;
 mod input;
 mod journal;
@@ -49,8 +48,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub use agent_events::{EventLogError, EventReceiverError, EventsError};
 use config::Config;
-pub use events::{EventLogError, EventReceiverError, EventsError};
 use monitor_key::MonitorKey;
 pub use state::{DecisionEntry, MAX_DECISIONS, StateHandle};
 
@@ -246,9 +245,8 @@ impl Bound {
         let connections = ConnectionCounters::register(&mut registry);
         let vm_metrics = vm_metrics::VmMetrics::new(&mut vm_registry);
         let stop = cancel.child_token();
-        let (folder, clock) = (params.events_folder.as_deref(), params.clock);
-        let events = events::Events::start(&params.config, folder, clock, &mut registry, &stop)?;
-        let (book, scaling, event_tasks) = events.split();
+        let settings = params.config.events(params.events_folder, params.clock);
+        let events = agent_events::Events::start(settings, &mut registry, &stop)?;
         let (current, schedulers) = watch::channel(None);
         let (modes, known_modes) = watch::channel(modes::Modes::default());
         let journal = params.journal.as_deref().and_then(|folder| {
@@ -274,14 +272,14 @@ impl Bound {
             }),
             health_check_every: params.health_check_every,
             journal: journal.clone(),
-            book,
-            scaling,
+            usage: events.usage,
+            scaling: events.scaling,
             config: params.config,
         });
         let state = params.state;
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(async move {
-            let ended = events::Events::ended(event_tasks).await;
+            let ended = agent_events::join(events.tasks).await;
             ended.map_err(RunError::Crashed)
         });
         let follow = schedulers::Schedulers {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use agent::core::billing::{Billed, BillingEvent, Checkpoint, Meter, Names};
+use agent_events::core::billing::{Billed, BillingEvent, Checkpoint, Meter, Names};
 use agent::core::revision::StampedRevision;
 use agent::core::{
     Action, Core, CoreConfig, DownscaleAnswer, Event, RequestId, ScalingConfig, SystemMetrics,

@@ -7,6 +7,8 @@
 
 use std::path::PathBuf;
 
+use agent_events::{BillingSettings, Reporting, ScalingSettings, Settings};
+use daemon_kit::clock::Clock;
 use protocol::monitor::Version;
 use protocol::time::Span;
 use protocol::units::Resources;
@@ -400,6 +402,32 @@ impl Config {
         };
         r.finish();
         config
+    }
+
+    /// Settings of billing and scaling events. `folder` keeps the events.
+    #[must_use]
+    pub fn events(&self, folder: Option<PathBuf>, clock: Clock) -> Settings {
+        let (billing, scaling) = (&self.billing, &self.scaling_events);
+        Settings {
+            folder,
+            clock,
+            billing: BillingSettings {
+                cpu_metric_name: billing.cpu_metric_name.clone(),
+                active_time_metric_name: billing.active_time_metric_name.clone(),
+                collect_every: billing.collect_every.duration(),
+                accumulate_every: billing.accumulate_every.duration(),
+                clients: billing.clients.clone(),
+            },
+            scaling: ScalingSettings {
+                reporting: Reporting {
+                    region: scaling.region_name.clone(),
+                    multiplier: scaling.cu_multiplier,
+                    threshold: scaling.rereport_threshold,
+                },
+                compute_unit: self.scaling.compute_unit,
+                clients: scaling.clients.clone(),
+            },
+        }
     }
 
     /// What a VM's core is made with. `tick_jitter` is taken off the heartbeat.

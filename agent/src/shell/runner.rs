@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use agent_events::{Goal, GoalComponents, LastReported, ScalingSender, UsageMeter};
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
 use hyper::header::HeaderValue;
@@ -22,7 +23,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
-use super::events::{Book, ScalingSender};
 use super::input::{INPUT_BOUND, Input, InputKind, Took};
 use super::journal::{JournalHandle, Scribe};
 use super::metrics::{AgentMetrics, RunnerGauge, RunnerState};
@@ -37,7 +37,6 @@ use super::token::bearer_header;
 use super::vm_metrics::{VmLabels, VmMetrics};
 use crate::core::health::Health;
 use crate::core::journal::Output;
-use crate::core::scaling_events::Told;
 use crate::core::{Core, Decision, Event, Left, Observation, Path, SystemMetrics, VmUpdate};
 
 /// Jitter of the heartbeat, milliseconds.
@@ -59,7 +58,7 @@ pub(super) struct Context {
     pub monitor_key: Option<MonitorKey>,
     pub health_check_every: Duration,
     pub journal: Option<JournalHandle>,
-    pub book: Book,
+    pub usage: UsageMeter,
     pub scaling: ScalingSender,
 }
 
@@ -120,7 +119,7 @@ pub(super) struct Runner {
     last_faults: u64,
     pub(super) endpoint_id: String,
     labels: VmLabels,
-    told: Told,
+    last_reported: LastReported,
     gauge: RunnerGauge,
     place: Place,
 }
@@ -180,7 +179,7 @@ impl Runner {
             last_faults: 0,
             endpoint_id: first.endpoint_id,
             labels: first.labels,
-            told: Told::default(),
+            last_reported: LastReported::default(),
             gauge,
             place,
         }
@@ -513,8 +512,17 @@ impl Runner {
         };
         let unit = self.ctx.config.scaling.compute_unit;
         if decision.has_all_metrics && decision.current.exact_multiple_of(unit).is_some() {
+            let goal = Goal {
+                current: decision.current,
+                units: decision.goal_units,
+                components: GoalComponents {
+                    cpu: decision.votes.cpu,
+                    mem: decision.votes.memory,
+                    lfc: decision.votes.working_set,
+                },
+            };
             let scaling = &self.ctx.scaling;
-            scaling.hypothetical(&mut self.told, &self.endpoint_id, decision);
+            scaling.hypothetical(&mut self.last_reported, &self.endpoint_id, &goal);
             let by = self.ctx.config.scaling_events.cu_multiplier;
             let votes = [
                 Some(f64::from(decision.goal_units)),

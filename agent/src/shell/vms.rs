@@ -109,7 +109,7 @@ impl Vms {
                 Some(Ok(event)) => self.take(event, &mut listed).await,
                 Some(Err(error)) => {
                     metrics.watch_error(Watcher::VirtualMachines, error_source(&error));
-                    self.ctx.book.failing();
+                    self.ctx.usage.failing();
                     let error = daemon_kit::chain(&error);
                     tracing::warn!(error, "cannot follow the VMs");
                     follow::pause().await;
@@ -136,7 +136,7 @@ impl Vms {
                     metrics.watch_relisted(Watcher::VirtualMachines);
                 }
                 listed.clear();
-                self.ctx.book.listing();
+                self.ctx.usage.listing();
             }
             Event::InitApply(object) => {
                 listed.insert(key_of(&object));
@@ -154,7 +154,7 @@ impl Vms {
                 for key in gone {
                     self.forget(&key).await;
                 }
-                self.ctx.book.listed(|key| listed.contains(key));
+                self.ctx.usage.listed(|key| listed.contains(key));
                 self.state.synced(Synced::Vms);
             }
             Event::Apply(object) => {
@@ -325,7 +325,7 @@ impl Vms {
     }
 
     async fn forget(&mut self, key: &NamespacedName) {
-        self.ctx.book.see(key, None);
+        self.ctx.usage.see(key, None);
         self.unparsable(key, None);
         self.stop(key).await;
         self.left.remove(key);
@@ -338,7 +338,7 @@ impl Vms {
     fn bill(&self, key: &NamespacedName, value: &Value, vm: Option<&VirtualMachine>) {
         let is_here = value.pointer("/status/node").and_then(Value::as_str) == Some(&self.node);
         if vm.is_some() || !is_here {
-            self.ctx.book.see(key, vm.filter(|_| is_here));
+            self.ctx.usage.see(key, vm.filter(|_| is_here));
         }
     }
 

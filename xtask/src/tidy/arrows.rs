@@ -8,7 +8,7 @@ use crate::shell;
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 26] = [
+const ARROWS: [(&str, &[&str]); 27] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol"]),
     ("transport", &["test-records"]),
@@ -36,6 +36,7 @@ const ARROWS: [(&str, &[&str]); 26] = [
     (
         "agent",
         &[
+            "agent-events",
             "api-client",
             "transport",
             "protocol",
@@ -44,6 +45,7 @@ const ARROWS: [(&str, &[&str]); 26] = [
             "test-records",
         ],
     ),
+    ("agent-events", &["protocol", "daemon-kit"]),
     ("api-client", &[]),
     ("leader-election", &["protocol", "daemon-kit"]),
     (

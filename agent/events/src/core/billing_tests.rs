@@ -1,4 +1,4 @@
-//! The meter against hand-made and random traces.
+//! The meter under hand-made and random traces.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const START: WallTime = WallTime(1_704_164_621_100_000);
 
-/// A checkpoint as it comes back from the disk.
+/// A checkpoint after a round trip through JSON.
 fn written(saved: &Checkpoint) -> Checkpoint {
     let text = serde_json::to_string(saved).expect("encodes");
     serde_json::from_str(&text).expect("decodes")
@@ -27,7 +27,7 @@ fn billed(endpoint: &str, milli: u32) -> Billed {
     }
 }
 
-/// A time so many milliseconds after the start, on both clocks.
+/// The time `millis` after the start, on both clocks.
 fn at(millis: u64) -> (Timestamp, WallTime) {
     at_micros(millis * 1000)
 }
@@ -45,7 +45,7 @@ fn values(events: &[BillingEvent]) -> Vec<(&str, u64)> {
 }
 
 #[test]
-fn an_event_is_the_deployed_agents_byte_for_byte() {
+fn event_equals_the_deployed_agents_byte_for_byte() {
     let mut meter = Meter::new(START);
     meter.observe(at(0).0, "u", Some(&billed("ep-x", 250)));
     let (now, wall) = at(24_000);
@@ -67,7 +67,7 @@ fn an_event_is_the_deployed_agents_byte_for_byte() {
 }
 
 #[test]
-fn every_change_counts_from_when_it_is_seen() {
+fn change_counts_from_when_it_is_seen() {
     let mut meter = Meter::new(START);
     meter.observe(at(0).0, "u", Some(&billed("a", 1000)));
     meter.observe(at(3_000).0, "u", Some(&billed("a", 4000)));
@@ -79,26 +79,26 @@ fn every_change_counts_from_when_it_is_seen() {
         values(&events),
         [("a", 3 + 8), ("a", 5), ("b", 6), ("b", 3)]
     );
-    assert!(meter.is_empty(), "nothing is left to tell");
+    assert!(meter.is_empty(), "nothing is left to report");
     let (now, wall) = at(20_000);
     assert!(meter.accumulate(now, wall, &names()).is_empty());
 }
 
 #[test]
-fn halves_are_carried_not_lost() {
+fn fractions_of_a_second_are_carried_over() {
     let mut meter = Meter::new(START);
     meter.observe(at(0).0, "u", Some(&billed("a", 250)));
-    let tell = |meter: &mut Meter, millis| {
+    let report = |meter: &mut Meter, millis| {
         let (now, wall) = at(millis);
         meter.accumulate(now, wall, &names())[0].value
     };
     // 0.25 CPU over 1 s each: a quarter, rounded to nothing or one, four make one.
-    let told: Vec<u64> = (1..=8).map(|n| tell(&mut meter, n * 1000)).collect();
-    assert_eq!(told.iter().sum::<u64>(), 2, "{told:?}");
+    let reported: Vec<u64> = (1..=8).map(|n| report(&mut meter, n * 1000)).collect();
+    assert_eq!(reported.iter().sum::<u64>(), 2, "{reported:?}");
 }
 
 #[test]
-fn a_failing_watch_bills_the_smaller_size_and_never_a_vm_that_went() {
+fn failing_watch_bills_the_smaller_size_and_no_vm_that_went() {
     let mut meter = Meter::new(START);
     for uid in ["grew", "shrank", "same", "gone"] {
         meter.observe(at(0).0, uid, Some(&billed(uid, 2000)));
@@ -130,12 +130,12 @@ fn a_failing_watch_bills_the_smaller_size_and_never_a_vm_that_went() {
     );
     assert!(
         events.iter().all(|event| event.start_time == text(START)),
-        "the whole time is told"
+        "the whole time is reported"
     );
 }
 
 #[test]
-fn a_restart_loses_nothing_and_too_long_an_absence_is_not_billed() {
+fn restart_loses_no_usage_and_too_long_absence_is_not_billed() {
     let mut meter = Meter::new(START);
     meter.observe(at(0).0, "u", Some(&billed("a", 1000)));
     let (now, wall) = at(7_000);
@@ -156,7 +156,7 @@ fn a_restart_loses_nothing_and_too_long_an_absence_is_not_billed() {
 }
 
 #[test]
-fn keys_differ_even_when_the_clock_is_set_back() {
+fn idempotency_keys_differ_when_the_clock_is_set_back() {
     let mut meter = Meter::new(START);
     meter.observe(at(0).0, "u", Some(&billed("a", 1000)));
     let first = meter.accumulate(at(10_000).0, at(10_000).1, &names());
@@ -166,26 +166,33 @@ fn keys_differ_even_when_the_clock_is_set_back() {
     assert!(stop(&second[0]) > stop(&first[0]));
 }
 
-/// What may happen in a trace.
+/// One step of a random trace.
 #[derive(Debug, Clone)]
 enum Step {
-    /// So many microseconds go by.
-    Pass(u64),
-    /// A VM is seen: which, whom it is billed to, its size.
-    See(u8, u8, u32),
+    Pass {
+        micros: u64,
+    },
+    See {
+        vm: u8,
+        endpoint: u8,
+        milli: u32,
+    },
     /// A VM is not billed any more.
-    Go(u8),
+    Go {
+        vm: u8,
+    },
     Accumulate,
-    /// The process ends and another one goes on at once.
+    /// The process ends and another one continues at once.
     Restart,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        2 => (1_u64..30_000_000).prop_map(Step::Pass),
-        2 => (1_u64..3_000).prop_map(Step::Pass),
-        4 => (0_u8..3, 0_u8..2, 1_u32..9000).prop_map(|(vm, to, cpu)| Step::See(vm, to, cpu)),
-        1 => (0_u8..3).prop_map(Step::Go),
+        2 => (1_u64..30_000_000).prop_map(|micros| Step::Pass { micros }),
+        2 => (1_u64..3_000).prop_map(|micros| Step::Pass { micros }),
+        4 => (0_u8..3, 0_u8..2, 1_u32..9000)
+            .prop_map(|(vm, endpoint, milli)| Step::See { vm, endpoint, milli }),
+        1 => (0_u8..3).prop_map(|vm| Step::Go { vm }),
         2 => Just(Step::Accumulate),
         1 => Just(Step::Restart),
     ]
@@ -198,7 +205,7 @@ const PARTS: [i128; 2] = [CPU_PARTS, ACTIVE_PARTS];
 #[derive(Debug, Default, Clone, Copy)]
 struct Sums {
     used: [i128; 2],
-    told: [i128; 2],
+    reported: [i128; 2],
 }
 
 impl Sums {
@@ -207,26 +214,26 @@ impl Sums {
         self.used[1] += i128::from(micros);
     }
 
-    fn tell(&mut self, event: &BillingEvent) {
+    fn report(&mut self, event: &BillingEvent) {
         let of = usize::from(event.metric.starts_with("active"));
-        self.told[of] += i128::from(event.value) * PARTS[of];
+        self.reported[of] += i128::from(event.value) * PARTS[of];
     }
 
-    /// What no event has said. Half a unit may be given or taken at the end of an account.
+    /// Checks the end of an account: its events differ from its usage by half a unit at most.
     fn settle(&mut self) {
         for (of, unit) in PARTS.into_iter().enumerate() {
-            let off = self.used[of] - self.told[of];
+            let off = self.used[of] - self.reported[of];
             assert!(off.abs() * 2 <= unit, "{off} parts of {unit} too little");
-            self.told[of] = self.used[of];
+            self.reported[of] = self.used[of];
         }
     }
 
     fn open(&self) -> [i128; 2] {
-        [0, 1].map(|of| self.used[of] - self.told[of])
+        [0, 1].map(|of| self.used[of] - self.reported[of])
     }
 }
 
-/// To the last part, what was used is told, or is in the meter.
+/// Checks that each part of usage is either in an event or in the meter.
 fn assert_nothing_is_lost(saved: &Checkpoint, sums: &mut BTreeMap<String, Sums>) {
     let kept: BTreeMap<_, _> = saved
         .accounts
@@ -245,37 +252,39 @@ fn assert_nothing_is_lost(saved: &Checkpoint, sums: &mut BTreeMap<String, Sums>)
 }
 
 proptest! {
-    /// Against a simulation that adds up microsecond by microsecond: at every moment the events and
-    /// the meter together say all that was used, and at the end of an account the events are at
-    /// most half a second off.
+    /// Compares the meter with a simulation that adds up microseconds. After every step, events and
+    /// meter together hold all usage. At the end of an account the events are at most half a second
+    /// off.
+    ///
+    /// Requirement: N40
     #[test]
-    fn n40_the_events_are_the_integral(steps in proptest::collection::vec(step(), 1..80)) {
+    fn billing_events_are_the_integral_of_usage(steps in proptest::collection::vec(step(), 1..80)) {
         let (mut meter, mut micros) = (Meter::new(START), 0_u64);
         let mut having: BTreeMap<u8, (u8, u32)> = BTreeMap::new();
         // One account per VM and endpoint.
         let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
         let mut keys = std::collections::BTreeSet::new();
-        for step in steps.into_iter().chain([Step::Pass(1), Step::Accumulate]) {
+        for step in steps.into_iter().chain([Step::Pass { micros: 1 }, Step::Accumulate]) {
             let (now, wall) = at_micros(micros);
             match step {
-                Step::Pass(more) => {
+                Step::Pass { micros: more } => {
                     for (vm, (to, cpu)) in &having {
                         sums.entry(format!("{vm}-{to}")).or_default().use_for(*cpu, more);
                     }
                     micros += more;
                 }
-                Step::See(vm, to, cpu) => {
+                Step::See { vm, endpoint: to, milli: cpu } => {
                     having.insert(vm, (to, cpu));
                     meter.observe(now, &format!("uid-{vm}"), Some(&billed(&format!("{vm}-{to}"), cpu)));
                 }
-                Step::Go(vm) => {
+                Step::Go { vm } => {
                     having.remove(&vm);
                     meter.observe(now, &format!("uid-{vm}"), None);
                 }
                 Step::Accumulate => {
                     for event in meter.accumulate(now, wall, &names()) {
                         prop_assert!(keys.insert(event.idempotency_key.clone()), "{event:?} has a key of another");
-                        sums.entry(event.endpoint_id.clone()).or_default().tell(&event);
+                        sums.entry(event.endpoint_id.clone()).or_default().report(&event);
                     }
                 }
                 Step::Restart => {

@@ -1,16 +1,16 @@
-//! What batches are called. Source: docs/compatibility/agent.md §4.6, §4.7.
+//! Names of batches at their receivers. Source: docs/compatibility/agent.md §4.6, §4.7.
 
 use protocol::time::WallTime;
 
-/// Digits of a short UUID: no two that look alike.
+/// Digits of a short UUID, without the ones that look alike.
 const DIGITS: &[u8; 57] = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
-/// Digits that 128 bits need.
+/// Number of digits that 128 bits need.
 const LENGTH: usize = 22;
 
-/// How the batches of a receiver are called.
+/// Scheme by which a receiver's batches are named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Naming {
-    /// A trace id.
+    /// A trace id, for HTTP receivers.
     Trace,
     /// An object with billing events under this folder, which may be empty.
     Billing(String),
@@ -19,7 +19,7 @@ pub(crate) enum Naming {
 }
 
 impl Naming {
-    /// A name no other batch has.
+    /// Makes a name that no other batch has.
     pub(crate) fn name(&self, wall: WallTime) -> String {
         self.name_with(wall, &short_uuid(rand::random()))
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_the_deployed_agents() {
+    fn batch_names_equal_those_of_the_deployed_agent() {
         let wall = WallTime::parse("2024-01-02T03:04:05.678Z").expect("parses");
         let name = |naming: Naming| naming.name_with(wall, "UUID");
         assert_eq!(
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn short_uuids_have_22_digits_and_differ() {
+    fn short_uuids_have_22_digits_and_are_unique() {
         let all: std::collections::BTreeSet<String> =
             (0..1000_u128).map(|n| short_uuid(n * 7_919)).collect();
         assert_eq!(all.len(), 1000);

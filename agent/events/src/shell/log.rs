@@ -1,10 +1,10 @@
-//! Events on disk, so that a restart loses none and none is sent in two different batches.
+//! The log of one stream on disk. A restart loses no event and sends none in two different batches.
 //!
-//! A folder holds segments named by the position of their first event, and one cursor file per
-//! receiver. A segment is lines: an event each, and after each group of events a line that begins
-//! with `!` and may hold a checkpoint of who wrote them. A group counts only with that line, so
-//! events and checkpoint are there together or not at all. What follows the last such line was torn
-//! by a crash and is cut off when the log is opened.
+//! A folder holds segments, named by the position of their first event, and one cursor file per
+//! receiver. A segment has one event per line. A line that begins with `!` ends a group of events
+//! and may hold the writer's checkpoint. A group counts only with that line, so its events and its
+//! checkpoint exist together or not at all. Text after the last such line is the rest of a crash;
+//! opening the log cuts it off.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use daemon_kit::durable;
 use serde::{Deserialize, Serialize};
 
-/// Size from which a new segment is begun, bytes.
+/// Size from which the next group begins a new segment, bytes.
 const SEGMENT_BYTES: u64 = 4 << 20;
-/// Size of all segments together from which the oldest is given up: days of events of a full node.
+/// Size of all segments above which the oldest is deleted, bytes: days of events of a full node.
 const LOG_BYTES: u64 = 1 << 30;
 /// First character of the line that ends a group. No event begins with it: they are JSON objects.
 const COMMIT: char = '!';
 const SEGMENT_SUFFIX: &str = "events";
 
-/// A log could not be read or written.
+/// Failure of a file operation on a log.
 #[derive(Debug, thiserror::Error)]
 #[error("could not {action} {path:?}")]
 pub(crate) struct LogError {
@@ -43,13 +43,13 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogErr
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Segment {
     events: u64,
     bytes: u64,
 }
 
-/// A log of events.
+/// An open log.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     folder: PathBuf,
@@ -60,27 +60,26 @@ pub(crate) struct EventLog {
     log_bytes: u64,
 }
 
-/// How far a receiver is, and the batch that is being sent to it.
+/// A receiver's position in the log, and the batch in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Cursor {
-    /// All before this position is received.
+    /// Position before which all events are received.
     pub done: u64,
-    /// The closed batch that begins there.
+    /// The closed batch that begins at `done`.
     #[serde(default)]
     pub batch: Option<Batch>,
 }
 
-/// A closed batch: it is only ever sent as this one.
+/// A closed batch: each attempt sends exactly these events under this name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Batch {
     /// Position after its last event.
     pub end: u64,
-    /// What it is called at the receiver.
     pub name: String,
 }
 
 impl EventLog {
-    /// Opens a log, or makes one.
+    /// Opens the log in a folder, or creates both.
     ///
     /// # Errors
     /// [`LogError`] when the folder cannot be read and written.
@@ -121,25 +120,24 @@ impl EventLog {
         self.folder.join(format!("{first:020}.{SEGMENT_SUFFIX}"))
     }
 
-    /// Reads a segment's groups and cuts off what is torn.
+    /// Reads a segment's groups and cuts off an incomplete one at its end.
     fn recover(&mut self, first: u64) -> Result<(), LogError> {
         let path = self.path(first);
-        let file = OpenOptions::new().read(true).append(true).open(&path);
-        let file = file.map_err(failed("open", &path))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .open(&path)
+            .map_err(failed("open", &path))?;
         let mut reader = BufReader::new(&file);
-        let (mut whole, mut read, mut events) = (
-            Segment {
-                events: 0,
-                bytes: 0,
-            },
-            0,
-            0,
-        );
+        let mut whole = Segment::default();
+        let mut read = 0;
+        let mut events = 0;
         let mut line = Vec::new();
         loop {
             line.clear();
-            let length = reader.read_until(b'\n', &mut line);
-            let length = length.map_err(failed("read", &path))? as u64;
+            let length = reader
+                .read_until(b'\n', &mut line)
+                .map_err(failed("read", &path))? as u64;
             if length == 0 || line.last() != Some(&b'\n') {
                 break;
             }
@@ -164,7 +162,7 @@ impl EventLog {
         Ok(())
     }
 
-    /// Position of the oldest event there is.
+    /// Position of the oldest event kept.
     pub(crate) fn first(&self) -> u64 {
         self.segments.keys().next().copied().unwrap_or(0)
     }
@@ -175,16 +173,15 @@ impl EventLog {
         newest.map_or(0, |(first, segment)| first + segment.events)
     }
 
-    /// The newest checkpoint.
     pub(crate) fn checkpoint(&self) -> Option<&str> {
         self.checkpoint.as_deref()
     }
 
-    /// Adds a group of events (each one line of JSON) with a checkpoint, on disk when this returns:
-    /// all of it, or after an error nothing. Returns the position after it.
+    /// Adds a group of events, each one line of JSON, with a checkpoint, and syncs it to disk.
+    /// Returns the position after the group.
     ///
     /// # Errors
-    /// [`LogError`]; the same group may be added again.
+    /// [`LogError`]; nothing of the group is in the log, and it may be added again.
     pub(crate) fn append(
         &mut self,
         events: &[String],
@@ -212,9 +209,9 @@ impl EventLog {
                 .append(true)
                 .create(true)
                 .mode(0o600)
-                .open(&path);
-            let file = file.map_err(failed("open", &path))?;
-            // What an attempt that failed has left.
+                .open(&path)
+                .map_err(failed("open", &path))?;
+            // Cuts off the rest of a failed attempt.
             file.set_len(bytes).map_err(failed("cut", &path))?;
             self.newest = Some(file);
         }
@@ -225,10 +222,7 @@ impl EventLog {
                 .map_err(failed("write", &path))?;
             self.newest = Some(file);
         }
-        let segment = self.segments.entry(first).or_insert(Segment {
-            events: 0,
-            bytes: 0,
-        });
+        let segment = self.segments.entry(first).or_default();
         segment.events += events.len() as u64;
         segment.bytes += group.len() as u64;
         if let Some(checkpoint) = checkpoint {
@@ -237,7 +231,7 @@ impl EventLog {
         Ok(self.end())
     }
 
-    /// The events of a range, as far as they are there.
+    /// The events of a range that the log still holds.
     ///
     /// # Errors
     /// [`LogError`] when a segment cannot be read.
@@ -268,8 +262,7 @@ impl EventLog {
         Ok(events)
     }
 
-    /// Deletes segments that everybody has received, and the oldest ones of a log that is too
-    /// large.
+    /// Deletes segments that all receivers have, and the oldest segments of a log that is too large.
     ///
     /// # Errors
     /// [`LogError`] when a file cannot be deleted.
@@ -293,10 +286,10 @@ impl EventLog {
         self.folder.join(format!("{receiver}.cursor"))
     }
 
-    /// How far a receiver is. One that is new gets what is there.
+    /// A receiver's cursor. A new receiver starts at the oldest event.
     ///
     /// # Errors
-    /// [`LogError`] when the file is there and cannot be read, or holds something else.
+    /// [`LogError`] when the cursor's file exists and cannot be read or parsed.
     pub(crate) fn cursor(&self, receiver: &str) -> Result<Cursor, LogError> {
         let path = self.cursor_path(receiver);
         let text = match fs::read(&path) {
@@ -309,10 +302,10 @@ impl EventLog {
             .map_err(failed("understand", &path))
     }
 
-    /// Notes how far a receiver is, durably.
+    /// Stores a receiver's cursor durably.
     ///
     /// # Errors
-    /// [`LogError`]; the old cursor is then still there.
+    /// [`LogError`]; the old cursor stays in place.
     pub(crate) fn set_cursor(&self, receiver: &str, cursor: &Cursor) -> Result<(), LogError> {
         let path = self.cursor_path(receiver);
         let text = serde_json::to_vec(cursor).map_err(io::Error::from);
@@ -343,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn events_and_checkpoint_come_back_together() {
+    fn events_and_checkpoint_are_restored_together() {
         let folder = tempfile::tempdir().expect("makes a folder");
         let mut log = EventLog::open(folder.path()).expect("opens");
         assert_eq!((log.first(), log.end(), log.checkpoint()), (0, 0, None));
@@ -356,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_group_is_as_if_never_written_wherever_it_is_torn() {
+    fn group_torn_at_any_byte_is_dropped() {
         let folder = tempfile::tempdir().expect("makes a folder");
         let mut log = EventLog::open(folder.path()).expect("opens");
         log.append(&events(0..2), Some("one")).expect("writes");
@@ -378,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn received_segments_go_and_the_newest_stays() {
+    fn received_segments_are_deleted_except_the_newest() {
         let folder = tempfile::tempdir().expect("makes a folder");
         let mut log = EventLog::open_with(folder.path(), 19, LOG_BYTES).expect("opens");
         for n in 0..6 {
@@ -401,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_too_large_gives_up_its_oldest() {
+    fn oldest_segment_of_too_large_log_is_deleted() {
         let folder = tempfile::tempdir().expect("makes a folder");
         let mut log = EventLog::open_with(folder.path(), 20, 60).expect("opens");
         for n in 0..9 {
@@ -417,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn cursors_are_kept_and_a_broken_one_is_an_error() {
+    fn cursors_are_kept_and_a_malformed_one_is_an_error() {
         let folder = tempfile::tempdir().expect("makes a folder");
         let log = EventLog::open(folder.path()).expect("opens");
         assert_eq!(log.cursor("http").expect("reads"), Cursor::default());

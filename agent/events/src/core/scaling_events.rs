@@ -1,5 +1,5 @@
-//! What is told of a VM's sizes to whoever collects scaling events: each change that begins, and
-//! what the goal alone would be. Source: docs/compatibility/agent.md §4.7.
+//! Content of scaling events: each change of size that begins, and each goal that differs enough
+//! from the last one reported. Source: docs/compatibility/agent.md §4.7.
 
 use protocol::time::WallTime;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub struct GoalComponents {
     /// Vote by memory usage; `None` without system metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem: Option<f64>,
-    /// By the file cache's working set.
+    /// Vote by the file cache's working set; `None` without LFC metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lfc: Option<f64>,
 }
@@ -25,15 +25,14 @@ impl GoalComponents {
         [self.cpu, self.mem, self.lfc]
     }
 
-    /// Whether the same parts are there and each is within `threshold`.
+    /// Whether the same parts are present and each differs by less than `threshold`.
     fn is_close(&self, other: &Self, threshold: f64) -> bool {
-        let pairs = self.parts().into_iter().zip(other.parts());
-        let mut pairs = pairs.map(|pair| match pair {
+        let mut pairs = self.parts().into_iter().zip(other.parts());
+        pairs.all(|pair| match pair {
             (Some(a), Some(b)) => (a - b).abs() < threshold,
             (None, None) => true,
             _ => false,
-        });
-        pairs.all(|is_close| is_close)
+        })
     }
 
     fn scaled(self, by: f64) -> Self {
@@ -46,23 +45,23 @@ impl GoalComponents {
     }
 }
 
-/// An event as it is sent.
+/// One event in the JSON form that receivers get.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScalingEvent {
-    /// When, RFC 3339.
+    /// Time of the change or of the goal, RFC 3339 in UTC.
     pub timestamp: String,
     /// Region of the agent, `scalingEvents.regionName` of its configuration.
     pub region: String,
-    /// Whose VM; may be empty.
+    /// Endpoint that the VM belongs to; empty without one.
     pub endpoint_id: String,
     /// `actual` or `hypothetical`.
     pub kind: String,
-    /// Thousandths of a unit times the multiplier.
+    /// Size before the change: thousandths of a compute unit times the multiplier.
     pub current_cu: u32,
     /// Size after the change, or the goal before bounds if `kind` is `hypothetical`; counted as in
     /// `current_cu`.
     pub target_cu: u32,
-    /// Why; with `hypothetical` only.
+    /// Parts of the goal; with `hypothetical` only.
     #[serde(
         rename = "goalComponents",
         default,
@@ -71,14 +70,15 @@ pub struct ScalingEvent {
     pub goal_components: Option<GoalComponents>,
 }
 
-/// What stays the same between events.
+/// Settings that all scaling events of an agent share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reporting {
     /// Region that every event names, `scalingEvents.regionName`.
     pub region: String,
     /// Factor from compute units to those of the events, `scalingEvents.cuMultiplier`.
     pub multiplier: f64,
-    /// Least change of a part of a goal that is reported again, `scalingEvents.rereportThreshold`.
+    /// Smallest change of one part after which a goal is reported again, in multiplied units
+    /// (`scalingEvents.rereportThreshold`).
     pub threshold: f64,
 }
 
@@ -92,7 +92,7 @@ impl Reporting {
         (1000.0 * f64::from(units) * self.multiplier).round() as u32
     }
 
-    /// A change of size that begins.
+    /// The event of a change of size from `current` to `target` compute units.
     #[must_use]
     pub fn actual(
         &self,
@@ -113,13 +113,13 @@ impl Reporting {
     }
 }
 
-/// Which goals of one VM have been told.
+/// The goal of one VM that was last reported.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Told(Option<(u32, GoalComponents)>);
+pub struct LastReported(Option<(u32, GoalComponents)>);
 
-impl Told {
-    /// A goal before bounds, its parts in units; `None` when it is so much like the last one told
-    /// that it is not worth telling.
+impl LastReported {
+    /// The event of a goal before bounds, with its parts in compute units. `None` when the goal is
+    /// the one last reported and no part differs by the threshold.
     pub fn hypothetical(
         &mut self,
         reporting: &Reporting,
@@ -130,10 +130,10 @@ impl Told {
     ) -> Option<ScalingEvent> {
         let parts = parts.scaled(reporting.multiplier);
         let target = reporting.thousandths(goal);
-        let is_told = self
+        let is_reported = self
             .0
-            .is_some_and(|(told, old)| told == target && parts.is_close(&old, reporting.threshold));
-        if is_told {
+            .is_some_and(|(last, old)| last == target && parts.is_close(&old, reporting.threshold));
+        if is_reported {
             return None;
         }
         self.0 = Some((target, parts));
@@ -166,10 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_the_deployed_agents_byte_for_byte() {
+    fn event_equals_the_deployed_agents_byte_for_byte() {
         let at = WallTime::parse("2024-10-31T23:00:00.5Z").expect("parses");
-        let mut told = Told::default();
-        let event = told.hypothetical(&reporting(), at, "ep-x", (1, 2), parts(1.52, Some(1.0)));
+        let mut last = LastReported::default();
+        let event = last.hypothetical(&reporting(), at, "ep-x", (1, 2), parts(1.52, Some(1.0)));
         assert_eq!(
             serde_json::to_string(&event.expect("the first one")).expect("encodes"),
             r#"{"timestamp":"2024-10-31T23:00:00.5Z","region":"r","endpoint_id":"ep-x","kind":"hypothetical","current_cu":250,"target_cu":500,"goalComponents":{"cpu":0.38,"mem":0.25}}"#
@@ -182,18 +182,27 @@ mod tests {
     }
 
     #[test]
-    fn only_what_moved_is_told_again() {
-        let mut told = Told::default();
-        let mut tell = |goal, parts| {
-            let event = told.hypothetical(&reporting(), WallTime(0), "e", (1, goal), parts);
+    fn goal_is_reported_again_only_after_a_large_enough_change() {
+        let mut last = LastReported::default();
+        let mut is_reported = |goal, parts| {
+            let event = last.hypothetical(&reporting(), WallTime(0), "e", (1, goal), parts);
             event.is_some()
         };
-        assert!(tell(2, parts(1.6, None)));
-        assert!(!tell(2, parts(1.6, None)));
-        assert!(!tell(2, parts(2.5, None)), "0.225 after the multiplier");
-        assert!(tell(2, parts(2.7, None)), "measured from the last one told");
-        assert!(tell(3, parts(2.7, None)), "another goal");
-        assert!(tell(3, parts(2.7, Some(0.1))), "a part that was not there");
-        assert!(tell(3, parts(2.7, None)), "and one that is gone");
+        assert!(is_reported(2, parts(1.6, None)));
+        assert!(!is_reported(2, parts(1.6, None)));
+        assert!(
+            !is_reported(2, parts(2.5, None)),
+            "0.225 after the multiplier"
+        );
+        assert!(
+            is_reported(2, parts(2.7, None)),
+            "measured from the last one reported"
+        );
+        assert!(is_reported(3, parts(2.7, None)), "another goal");
+        assert!(
+            is_reported(3, parts(2.7, Some(0.1))),
+            "a part that was not there"
+        );
+        assert!(is_reported(3, parts(2.7, None)), "and one that is gone");
     }
 }

@@ -1,26 +1,34 @@
 //! Scaling events on their way from the VMs' tasks to the log.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use daemon_kit::clock::Clock;
 use protocol::units::Resources;
-use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::EventMetrics;
-use super::{EventsError, SCALING, Stream};
-use crate::core::Decision;
-use crate::core::scaling_events::{GoalComponents, Reporting, ScalingEvent, Told};
+use super::{ScalingSettings, Stream};
+use crate::core::scaling_events::{GoalComponents, LastReported, Reporting, ScalingEvent};
 
-/// Events that wait for the disk at most; each VM makes one every few seconds at the very most.
+/// Largest number of events that wait for the disk. Each VM makes at most one every few seconds.
 const QUEUE: usize = 4096;
 
-/// Takes scaling events of all VMs. Cheap to clone.
+/// A goal that the agent computed with all metrics.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Goal {
+    /// Size that the VM has.
+    pub current: Resources,
+    /// Goal before bounds, compute units.
+    pub units: u32,
+    /// Parts of the goal, compute units.
+    pub components: GoalComponents,
+}
+
+/// Takes scaling events of all VMs. Clones share one queue; a full queue drops the event.
 #[derive(Debug, Clone)]
-pub(crate) struct ScalingSender {
+pub struct ScalingSender {
     to: Option<mpsc::Sender<ScalingEvent>>,
     reporting: Arc<Reporting>,
     unit: Resources,
@@ -28,36 +36,40 @@ pub(crate) struct ScalingSender {
     clock: Clock,
 }
 
+/// Where the task that writes the log runs, and until when.
+pub(super) struct Writer<'a> {
+    pub tasks: &'a mut JoinSet<()>,
+    pub cancel: &'a CancellationToken,
+}
+
 impl ScalingSender {
-    /// Starts the writer if there is a receiver; without one events are only counted.
-    ///
-    /// # Errors
-    /// [`EventsError`].
-    pub(crate) fn start(
-        folder: Option<&Path>,
-        clients: &Value,
-        (reporting, unit): (Reporting, Resources),
+    /// Starts the task that writes the log. Without a stream, events are only counted.
+    pub(super) fn start(
+        stream: Option<Stream>,
+        settings: ScalingSettings,
         metrics: EventMetrics,
         clock: Clock,
-        (tasks, cancel): (&mut JoinSet<()>, &CancellationToken),
-    ) -> Result<Self, EventsError> {
-        let stream = Stream::start(SCALING, folder, clients, &metrics.scaling, clock, tasks)?;
+        writer: Writer<'_>,
+    ) -> Self {
         let to = stream.map(|stream| {
             let (to, from) = mpsc::channel(QUEUE);
-            tasks.spawn(write(stream, from, metrics.clone(), cancel.clone()));
+            let cancel = writer.cancel.clone();
+            writer
+                .tasks
+                .spawn(write(stream, from, metrics.clone(), cancel));
             to
         });
-        Ok(Self {
+        Self {
             to,
-            reporting: Arc::new(reporting),
-            unit,
+            reporting: Arc::new(settings.reporting),
+            unit: settings.compute_unit,
             metrics,
             clock,
-        })
+        }
     }
 
-    /// A change of size begins.
-    pub(crate) fn actual(&self, endpoint_id: &str, current: Resources, target: Resources) {
+    /// Reports that a change of size begins. Sizes that are no whole compute units are left out.
+    pub fn actual(&self, endpoint_id: &str, current: Resources, target: Resources) {
         let units = (
             current.exact_multiple_of(self.unit),
             target.exact_multiple_of(self.unit),
@@ -71,18 +83,13 @@ impl ScalingSender {
         }
     }
 
-    /// A decision was made with all metrics.
-    pub(crate) fn hypothetical(&self, told: &mut Told, endpoint_id: &str, decision: &Decision) {
-        let Some(current) = decision.current.exact_multiple_of(self.unit) else {
+    /// Reports a goal, unless it is close to the last one reported for the VM.
+    pub fn hypothetical(&self, last: &mut LastReported, endpoint_id: &str, goal: &Goal) {
+        let Some(current) = goal.current.exact_multiple_of(self.unit) else {
             return;
         };
-        let parts = GoalComponents {
-            cpu: decision.votes.cpu,
-            mem: decision.votes.memory,
-            lfc: decision.votes.working_set,
-        };
-        let (wall, units) = (self.clock.wall(), (current, decision.goal_units));
-        let event = told.hypothetical(&self.reporting, wall, endpoint_id, units, parts);
+        let (wall, units) = (self.clock.wall(), (current, goal.units));
+        let event = last.hypothetical(&self.reporting, wall, endpoint_id, units, goal.components);
         if let Some(event) = event {
             self.send("hypothetical", event);
         }
@@ -97,7 +104,7 @@ impl ScalingSender {
     }
 }
 
-/// Writes what comes until the process ends, and then what has come.
+/// Writes events into the log. After `cancel` it writes those that are still in the queue.
 async fn write(
     stream: Stream,
     mut from: mpsc::Receiver<ScalingEvent>,

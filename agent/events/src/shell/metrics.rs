@@ -1,5 +1,5 @@
-//! Prometheus metrics of the event receivers and of what is billed. Source:
-//! docs/compatibility/agent.md §4.8.
+//! Prometheus metrics of event receivers and of billed VMs. Source: docs/compatibility/agent.md
+//! §4.8.
 
 use std::sync::atomic::AtomicU64;
 
@@ -9,9 +9,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// Shown as the duration of a round that had nothing to send.
+/// Duration shown for a round without a batch, seconds. Zero stands for a failed round.
 const NOTHING_TO_SEND_S: f64 = 0.000_001;
-/// Longest cause shown.
+/// Longest `cause` label, characters.
 const CAUSE_CHARS: usize = 80;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -30,7 +30,7 @@ struct Kind {
     kind: &'static str,
 }
 
-/// Labels of a VM that was looked at for billing.
+/// Labels that VMs are counted by for billing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelSet)]
 pub(crate) struct VmKind {
     pub is_endpoint: &'static str,
@@ -38,7 +38,7 @@ pub(crate) struct VmKind {
     pub phase: String,
 }
 
-/// How the receivers of one stream of events do.
+/// Metrics of the receivers of one stream.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReceiverMetrics {
     queue: Family<Client, Gauge>,
@@ -79,7 +79,7 @@ impl ReceiverMetrics {
         self.queue.get_or_create(&Client { client }).set(events);
     }
 
-    /// A round ended: `None` when there was nothing to send.
+    /// Records the end of a round; `None` = no batch was due.
     pub(crate) fn sent(&self, client: &'static str, seconds: Option<f64>) {
         let seconds = seconds.unwrap_or(NOTHING_TO_SEND_S);
         self.last_send
@@ -102,7 +102,6 @@ impl ReceiverMetrics {
     }
 }
 
-/// All metrics of events.
 #[derive(Debug, Clone)]
 pub(crate) struct EventMetrics {
     pub billing: ReceiverMetrics,
@@ -151,8 +150,8 @@ impl EventMetrics {
         metrics
     }
 
-    /// Shows the VMs looked at now in place of those looked at before.
-    pub(crate) fn looked_at(&self, kinds: impl Iterator<Item = VmKind>) {
+    /// Replaces the gauges by these VMs and counts each as processed.
+    pub(crate) fn show_vms(&self, kinds: impl Iterator<Item = VmKind>) {
         self.vms_current.clear();
         for kind in kinds {
             self.vms_processed.get_or_create(&kind).inc();

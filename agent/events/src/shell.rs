@@ -1,55 +1,55 @@
-//! Events for others: what VMs used (billing) and how they scale.
+//! Streams of events. Each has one log on disk and one delivery per receiver.
 //!
 //! ```text
 //!   VM watch -> billing meter --every period--> log on disk --+--> batches --> HTTP endpoint
 //!   VM tasks --mpsc(4096)--> scaling writer --> log on disk --+--> batches --> bucket, blob container
 //! ```
 //!
-//! Each stream has one log and one delivery per receiver. Source: docs/compatibility/agent.md §4.6,
-//! §4.7.
+//! Source: docs/compatibility/agent.md §4.6, §4.7.
 
 mod billing;
-mod config;
+mod clients;
 mod delivery;
 mod log;
 mod metrics;
-mod names;
+mod naming;
 mod receiver;
 mod scaling;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use daemon_kit::clock::Clock;
 use prometheus_client::registry::Registry;
+use protocol::units::Resources;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-pub(super) use billing::Book;
-pub(super) use scaling::ScalingSender;
+pub use billing::UsageMeter;
+pub use scaling::{Goal, ScalingSender};
 
-use super::config::Config;
 use crate::core::scaling_events::Reporting;
 use billing::Biller;
-use config::ReceiverConfig;
-use delivery::{Delivery, Shared};
+use clients::ReceiverConfig;
+use delivery::{Delivery, SharedLog};
 use log::{EventLog, LogError};
 use metrics::{EventMetrics, ReceiverMetrics};
-use names::Naming;
+use naming::Naming;
 use receiver::{Receiver, ReceiverError};
 
-/// Events cannot be sent as configured.
+/// Why events cannot be sent as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum EventsError {
-    /// Receivers are configured and there is no folder to keep events in.
+    /// Receivers are configured, but no folder for the events.
     #[error(
         "event clients are configured, so events need a folder to be kept in until they are received"
     )]
     NoFolder,
-    /// The folder cannot be used.
+    /// The log in the folder cannot be opened.
     #[error(transparent)]
     Log(#[from] EventLogError),
     /// A receiver cannot be set up.
@@ -63,92 +63,131 @@ pub enum EventsError {
     },
 }
 
-/// A log of events could not be read or written.
+/// Failure to read or write a log of events.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct EventLogError(#[from] LogError);
 
-/// A receiver of events could not be set up.
+/// Failure to set up a receiver of events.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct EventReceiverError(#[from] ReceiverError);
 
-/// All that has to do with events, started.
-pub(super) struct Events {
-    /// What VMs use.
-    pub book: Book,
-    /// How they scale.
+/// Where events are kept, what they hold and who receives them.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Folder of the logs; required as soon as a stream has a receiver.
+    pub folder: Option<PathBuf>,
+    /// Clock of the process.
+    pub clock: Clock,
+    /// Usage events, section `billing` of the agent's configuration.
+    pub billing: BillingSettings,
+    /// Events of size changes, section `scalingEvents`.
+    pub scaling: ScalingSettings,
+}
+
+/// Names and periods of usage events.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BillingSettings {
+    /// Value of `metric` in events that count CPU-seconds.
+    pub cpu_metric_name: String,
+    /// Value of `metric` in events that count seconds in which a VM ran.
+    pub active_time_metric_name: String,
+    /// Time between two updates of the gauges and of the checkpoint on disk.
+    pub collect_every: Duration,
+    /// Length of a billing period: its events are written at its end.
+    pub accumulate_every: Duration,
+    /// Receivers, `billing.clients` of a checked configuration.
+    pub clients: Value,
+}
+
+/// Content of scaling events.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScalingSettings {
+    /// Region, multiplier and threshold.
+    pub reporting: Reporting,
+    /// Size that compute units in events are multiples of.
+    pub compute_unit: Resources,
+    /// Receivers, `scalingEvents.clients` of a checked configuration.
+    pub clients: Value,
+}
+
+/// Both streams of events with their running tasks.
+#[derive(Debug)]
+pub struct Events {
+    /// Takes the VMs as the watch shows them.
+    pub usage: UsageMeter,
+    /// Takes changes of size and goals.
     pub scaling: ScalingSender,
-    tasks: JoinSet<()>,
+    /// Writers and deliveries. Each ends after the cancellation, when it has tried once to send
+    /// what is left.
+    pub tasks: JoinSet<()>,
 }
 
 impl Events {
-    /// Opens the logs and starts writers and deliveries, which end after `cancel`, when everything
-    /// is told once.
+    /// Opens the logs and starts writers and deliveries, which run until `cancel`.
     ///
     /// # Errors
     /// [`EventsError`]: nothing was sent.
-    pub(super) fn start(
-        config: &Config,
-        folder: Option<&Path>,
-        clock: Clock,
+    pub fn start(
+        settings: Settings,
         registry: &mut Registry,
         cancel: &CancellationToken,
     ) -> Result<Self, EventsError> {
         let metrics = EventMetrics::new(registry);
         let mut tasks = JoinSet::new();
-        let (billing, events) = (&config.billing, &config.scaling_events);
+        let Settings {
+            folder,
+            clock,
+            billing,
+            scaling,
+        } = settings;
         let stream = Stream::start(
             BILLING,
-            folder,
+            folder.as_deref(),
             &billing.clients,
             &metrics.billing,
             clock,
             &mut tasks,
         )?;
-        let book = Book::new(clock, stream.as_ref());
-        let biller = Biller::new(book.clone(), stream, metrics.clone(), billing);
-        let reporting = Reporting {
-            region: events.region_name.clone(),
-            multiplier: events.cu_multiplier,
-            threshold: events.rereport_threshold,
-        };
-        let scaling = ScalingSender::start(
-            folder,
-            &events.clients,
-            (reporting, config.scaling.compute_unit),
-            metrics,
+        let usage = UsageMeter::new(clock, stream.as_ref());
+        let biller = Biller::new(usage.clone(), stream, metrics.clone(), &billing);
+        let stream = Stream::start(
+            SCALING,
+            folder.as_deref(),
+            &scaling.clients,
+            &metrics.scaling,
             clock,
-            (&mut tasks, cancel),
+            &mut tasks,
         )?;
-        tasks.spawn(biller.run(billing.clone(), cancel.clone()));
+        let writer = scaling::Writer {
+            tasks: &mut tasks,
+            cancel,
+        };
+        let scaling = ScalingSender::start(stream, scaling, metrics, clock, writer);
+        tasks.spawn(biller.run(billing, cancel.clone()));
         Ok(Self {
-            book,
+            usage,
             scaling,
             tasks,
         })
     }
-
-    /// Waits until all is told.
-    ///
-    /// # Errors
-    /// When a part crashed.
-    pub(super) async fn ended(mut tasks: JoinSet<()>) -> Result<(), JoinError> {
-        while let Some(ended) = tasks.join_next().await {
-            ended?;
-        }
-        Ok(())
-    }
-
-    /// Parts for the VMs' tasks, and the tasks to wait for.
-    pub(super) fn split(self) -> (Book, ScalingSender, JoinSet<()>) {
-        (self.book, self.scaling, self.tasks)
-    }
 }
 
-/// One stream of events: its log and the ways out of it.
-pub(super) struct Stream {
-    log: Shared,
+/// Waits until all tasks of [`Events`] have ended.
+///
+/// # Errors
+/// When a task panicked.
+pub async fn join(mut tasks: JoinSet<()>) -> Result<(), JoinError> {
+    while let Some(ended) = tasks.join_next().await {
+        ended?;
+    }
+    Ok(())
+}
+
+/// One stream of events: its log, and the deliveries that read it.
+struct Stream {
+    log: SharedLog,
     end: watch::Sender<u64>,
     checkpoint: Option<String>,
 }
@@ -164,15 +203,15 @@ impl Stream {
         clock: Clock,
         tasks: &mut JoinSet<()>,
     ) -> Result<Option<Self>, EventsError> {
-        let receivers = config::receivers(clients);
+        let receivers = clients::receivers(clients);
         if receivers.is_empty() {
             return Ok(None);
         }
         let folder = folder.ok_or(EventsError::NoFolder)?.join(section);
-        let log = EventLog::open(&folder).map_err(EventLogError)?;
-        let (end, _) = watch::channel(log.end());
-        let checkpoint = log.checkpoint().map(str::to_owned);
-        let log = Shared::new(log);
+        let file = EventLog::open(&folder).map_err(EventLogError)?;
+        let (end, _) = watch::channel(file.end());
+        let checkpoint = file.checkpoint().map(str::to_owned);
+        let log = SharedLog::new(file);
         for config in receivers {
             let receiver = Receiver::new(&config).map_err(|source| EventsError::Receiver {
                 client: format!("{section}.clients.{}", config.kind.name()),
@@ -189,7 +228,7 @@ impl Stream {
         }))
     }
 
-    /// What the writer of the last group of an earlier process knew.
+    /// Checkpoint that an earlier process wrote with its last group.
     fn checkpoint(&self) -> Option<&str> {
         self.checkpoint.as_deref()
     }
@@ -216,7 +255,7 @@ const SCALING: &str = "scalingEvents";
 fn naming(section: &str, config: &ReceiverConfig) -> Naming {
     let folder = config.kind.prefix().to_owned();
     match (&config.kind, section) {
-        (config::Kind::Http(_), _) => Naming::Trace,
+        (clients::Kind::Http(_), _) => Naming::Trace,
         (_, BILLING) => Naming::Billing(folder),
         _ => Naming::Scaling(folder),
     }

@@ -1,4 +1,4 @@
-//! The receivers of events as configured. Source: docs/compatibility/agent.md §5.2.
+//! Receivers of events as the configuration names them. Source: docs/compatibility/agent.md §5.2.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use protocol::time::Span;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What all kinds have.
+/// Batch size and times, the same keys for each kind of receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Pace {
@@ -16,18 +16,18 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Longest time an event waits for its batch to be full.
+    /// Longest time that an event waits for its batch to fill.
     pub(crate) fn push_every(&self) -> Span {
         Span::from_secs(self.push_every_seconds)
     }
 
-    /// Longest time one attempt takes.
+    /// Time limit of one attempt.
     pub(crate) fn timeout(&self) -> Duration {
         Span::from_secs(self.push_request_timeout_seconds).to_duration()
     }
 
-    /// Events in a batch at most.
-    pub(crate) fn max(&self) -> u64 {
+    /// Largest number of events in a batch.
+    pub(crate) fn max_events(&self) -> u64 {
         self.max_batch_size
     }
 }
@@ -65,7 +65,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Its name in metrics and cursors.
+    /// Label value in metrics, and file name of the cursor.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Http(_) => "http",
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// Folder of its objects; empty without one.
+    /// Folder of the objects in the bucket; empty = the bucket's root.
     pub(crate) fn prefix(&self) -> &str {
         let prefix = match self {
             Self::Http(_) => None,
@@ -85,7 +85,6 @@ impl Kind {
     }
 }
 
-/// A receiver with its pace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReceiverConfig {
     pub kind: Kind,
@@ -122,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_read() {
+    fn all_kinds_of_clients_are_read() {
         let pace =
             json!({"pushEverySeconds": 30, "pushRequestTimeoutSeconds": 10, "maxBatchSize": 1000});
         let with = |more: Value| {
@@ -145,7 +144,7 @@ mod tests {
         assert_eq!(names, [("azureblob", ""), ("http", ""), ("s3", "a/b")]);
         assert_eq!(all[0].pace.push_every(), Span::from_secs(30));
         assert_eq!(
-            (all[0].pace.max(), all[0].pace.timeout().as_secs()),
+            (all[0].pace.max_events(), all[0].pace.timeout().as_secs()),
             (1000, 10)
         );
         assert!(receivers(&json!({"http": null, "s3": null})).is_empty());

@@ -1,17 +1,17 @@
-//! What the VMs of this node used: the integral of each VM's CPU over time, in whole numbers.
+//! Usage of the VMs of this node: the integral of each VM's CPU over time, in whole numbers.
 //!
-//! Time is split at every change that is seen, so the integral is exact. It is kept per VM and
-//! billed endpoint (an *account*) and made into two events per account at the end of each period.
-//! Fractions of a second that an event cannot say are carried into the next one, so that the events
-//! of an account never differ from its integral by more than half a second.
+//! The meter splits time at every change, so the integral is exact. It keeps one *account* per VM
+//! and billed endpoint. At the end of each period an account becomes two events. A fraction of a
+//! second is carried into the next event, so the events of an account never differ from its
+//! integral by more than half a second.
 //!
-//! *Doubt*: while the watch fails, or this process is not there, nothing is known of a VM. Its
-//! account is then in doubt, and is settled by what is seen next: a VM that is still there had at
-//! least the smaller of its sizes before and after; one that is gone is not billed for that time,
-//! nor is a time longer than [`MAX_DOUBT`]. An account in doubt makes no event until settled.
+//! *Doubt*: while the watch fails or no process runs, the size of a VM is unknown and its account
+//! is in doubt. The next state of the VM settles it. A VM that still exists is billed the smaller
+//! of its sizes before and after. A VM that is gone is not billed for that time, and no doubt
+//! longer than [`MAX_DOUBT`] is billed. An account in doubt makes no event.
 //!
-//! *Restart*: [`Meter::checkpoint`] holds everything; a meter made from it has all its accounts in
-//! doubt since then.
+//! *Restart*: [`Meter::checkpoint`] holds the whole state. In a meter restored from it, all accounts
+//! are in doubt since the checkpoint.
 //!
 //! Source: docs/compatibility/agent.md §4.6, §8 (15). The deployed agent samples each few seconds
 //! and bills the smaller of two samples.
@@ -22,31 +22,31 @@ use protocol::time::{Span, Timestamp, WallTime};
 use protocol::units::MilliCpu;
 use serde::{Deserialize, Serialize};
 
-/// Longest time in doubt that is billed.
+/// Longest doubt that is billed.
 pub const MAX_DOUBT: Span = Span::from_secs(3600);
-/// Microseconds in a second: what one second of active time is counted in.
+/// Parts of one second of active time: microseconds.
 const ACTIVE_PARTS: i128 = 1_000_000;
-/// Thousandths of a CPU times microseconds: what one CPU-second is counted in.
+/// Parts of one CPU-second: thousandths of a CPU times microseconds.
 const CPU_PARTS: i128 = 1000 * ACTIVE_PARTS;
 
-/// What a VM is billed for.
+/// Size of a billed VM and the endpoint that pays for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Billed {
-    /// Whom it is billed to.
+    /// Endpoint that the usage is billed to.
     pub endpoint_id: String,
-    /// What it has.
+    /// CPU that the VM has now.
     pub cpu: MilliCpu,
 }
 
-/// One VM billed to one endpoint.
+/// Key of an account: a VM and the endpoint it is billed to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Key {
     uid: String,
     endpoint_id: String,
 }
 
-/// What was used and not yet told: totals in parts, and what the last events told too much (below
-/// zero) or too little.
+/// Usage that no event reports so far, in parts. A carry is the rounding error of the last events;
+/// it is negative when they reported too much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Total {
     cpu: u64,
@@ -64,14 +64,14 @@ impl Total {
     }
 }
 
-/// What is known of a VM's use now.
+/// Current use of an account's VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// It is not there, or not billed.
+    /// The VM is gone, or is not billed to this endpoint.
     None,
-    /// It has so much; counted up to `since`.
+    /// The VM has `cpu`; usage is counted up to `since`.
     Known { cpu: MilliCpu, since: Timestamp },
-    /// It had so much at the beginning of the doubt, which is `before` plus all time after `since`.
+    /// The VM had `cpu` when the doubt began. The doubt lasts `before` plus the time after `since`.
     Doubt {
         cpu: MilliCpu,
         since: Timestamp,
@@ -83,12 +83,12 @@ enum Use {
 struct Account {
     total: Total,
     state: Use,
-    /// Begin of what the next events tell.
+    /// Begin of the period that the next events report.
     from: WallTime,
 }
 
 impl Account {
-    /// Counts what is certain up to `now`.
+    /// Counts the certain usage up to `now`.
     fn count(&mut self, now: Timestamp) {
         if let Use::Known { cpu, since } = self.state {
             self.total.add(cpu, now.since(since));
@@ -96,7 +96,7 @@ impl Account {
         }
     }
 
-    /// Settles a doubt: from its begin until now it had `cpu`.
+    /// Settles a doubt: bills `cpu` from its begin until now.
     fn settle(&mut self, now: Timestamp, cpu: MilliCpu) {
         if let Use::Doubt { since, before, .. } = self.state {
             let length = Span(now.since(since).0.saturating_add(before.0));
@@ -122,33 +122,33 @@ impl Account {
     }
 }
 
-/// An event as it is sent.
+/// One event in the JSON form that receivers get.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BillingEvent {
-    /// The same for the same event however often it is sent, and for no other.
+    /// Unique key of the event. It is the same at each attempt to send the event.
     pub idempotency_key: String,
-    /// Name of what is counted.
+    /// Name of the counted quantity: [`Names::cpu_metric`] or [`Names::active_metric`].
     pub metric: String,
     /// Kind of the event, always `incremental`: `value` counts this period alone.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Whom it is billed to.
+    /// Endpoint that the usage is billed to.
     pub endpoint_id: String,
-    /// Begin, RFC 3339.
+    /// Begin of the period, RFC 3339 in UTC.
     pub start_time: String,
-    /// End, RFC 3339.
+    /// End of the period, RFC 3339 in UTC.
     pub stop_time: String,
     /// Use in the period, in whole CPU-seconds or seconds by `metric`. The rest of a second counts
     /// in a later event.
     pub value: u64,
 }
 
-/// Names that events carry.
+/// Names in billing events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
-    /// Metric of CPU-seconds.
+    /// Metric that counts CPU-seconds.
     pub cpu_metric: String,
-    /// Metric of seconds in which the VM was there.
+    /// Metric that counts seconds in which the VM ran.
     pub active_metric: String,
     /// Host name of the machine, a part of each idempotency key; `unknown` if the machine has none.
     pub host: String,
@@ -162,23 +162,23 @@ struct SavedAccount {
     #[serde(flatten)]
     total: Total,
     from: i64,
-    /// What the VM has, while it is there.
+    /// CPU of the VM, thousandths; `None` when it is gone.
     has: Option<u32>,
-    /// Length of a doubt at the time of the checkpoint.
+    /// Length of the doubt at the time of the checkpoint.
     doubt: u64,
 }
 
-/// Everything a meter knows at one time.
+/// State of a meter at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// When, microseconds since 1970.
+    /// Time of the checkpoint, microseconds since 1970.
     at: i64,
-    /// Begin of the period.
+    /// Begin of the period, microseconds since 1970.
     period: i64,
     accounts: Vec<SavedAccount>,
 }
 
-/// The use of all VMs of a node.
+/// Accounts of all VMs of a node.
 #[derive(Debug, Clone)]
 pub struct Meter {
     accounts: BTreeMap<Key, Account>,
@@ -186,7 +186,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter that knows nothing; its first period begins at `wall`.
+    /// A meter without accounts. Its first period begins at `wall`.
     #[must_use]
     pub fn new(wall: WallTime) -> Self {
         Self {
@@ -195,10 +195,10 @@ impl Meter {
         }
     }
 
-    /// A meter that goes on where another one was saved.
+    /// Continues a saved meter. The time between the checkpoint and `wall` is in doubt.
     #[must_use]
     pub fn restore(saved: &Checkpoint, now: Timestamp, wall: WallTime) -> Self {
-        // A clock that was set back must not make time.
+        // A clock that was set back must not add time.
         let away = u64::try_from(wall.0.saturating_sub(saved.at)).unwrap_or(0);
         let account = |saved: &SavedAccount| {
             let state = saved.has.map_or(Use::None, |cpu| Use::Doubt {
@@ -219,7 +219,7 @@ impl Meter {
         }
     }
 
-    /// Notes what a VM has now, or that it is not billed any more.
+    /// Takes the current size of a VM; `None` = it is not billed any more.
     pub fn observe(&mut self, now: Timestamp, uid: &str, billed: Option<&Billed>) {
         let first = Key {
             uid: uid.to_owned(),
@@ -246,7 +246,7 @@ impl Meter {
         account.change(now, billed.cpu);
     }
 
-    /// Nothing is seen from now on.
+    /// Puts all accounts in doubt: the watch failed.
     pub fn doubt(&mut self, now: Timestamp) {
         for account in self.accounts.values_mut() {
             account.count(now);
@@ -260,7 +260,7 @@ impl Meter {
         }
     }
 
-    /// What is seen is whole again: VMs of which nothing new was said are as before.
+    /// Settles all doubts: the watch has caught up, and VMs without a change are as before.
     pub fn certain(&mut self, now: Timestamp) {
         for account in self.accounts.values_mut() {
             if let Use::Doubt { cpu, .. } = account.state {
@@ -269,14 +269,14 @@ impl Meter {
         }
     }
 
-    /// Whether anything is in doubt.
+    /// Whether any account is in doubt.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         let mut states = self.accounts.values().map(|account| account.state);
         states.any(|state| matches!(state, Use::Doubt { .. }))
     }
 
-    /// Ends every account whose VM is not among these: a whole list was read.
+    /// Ends every account for whose UID `is_there` is false. Call it after a complete list.
     pub fn retain(&mut self, now: Timestamp, is_there: impl Fn(&str) -> bool) {
         for (key, account) in &mut self.accounts {
             if !is_there(&key.uid) {
@@ -285,17 +285,16 @@ impl Meter {
         }
     }
 
-    /// Ends the period: two events for each account with something to tell, and the next period
-    /// begins.
+    /// Ends the period and begins the next one. Returns two events for each account with usage.
     pub fn accumulate(
         &mut self,
         now: Timestamp,
         wall: WallTime,
         names: &Names,
     ) -> Vec<BillingEvent> {
-        // Strictly after the last one, whatever the clock does: keys are made of it.
-        let wall = wall.max(WallTime(self.period.0.saturating_add(1)));
-        let mut told = Vec::new();
+        // Keys contain this time, so it must follow the last one, whatever the clock does.
+        let end = wall.max(WallTime(self.period.0.saturating_add(1)));
+        let mut reported = Vec::new();
         for (key, account) in &mut self.accounts {
             account.count(now);
             if matches!(account.state, Use::Doubt { .. }) || account.total.active == 0 {
@@ -304,22 +303,32 @@ impl Meter {
             let total = &mut account.total;
             let cpu = take_whole(&mut total.cpu, &mut total.cpu_carry, CPU_PARTS);
             let active = take_whole(&mut total.active, &mut total.active_carry, ACTIVE_PARTS);
-            told.push((&key.endpoint_id, account.from, &names.cpu_metric, cpu));
-            told.push((&key.endpoint_id, account.from, &names.active_metric, active));
-            account.from = wall;
+            reported.push((&key.endpoint_id, account.from, &names.cpu_metric, cpu));
+            reported.push((&key.endpoint_id, account.from, &names.active_metric, active));
+            account.from = end;
         }
-        let (stop, count) = (text(wall), told.len());
-        let events = told.into_iter().zip(1_usize..);
-        let events = events.map(|((endpoint_id, from, metric, value), n)| BillingEvent {
-            idempotency_key: format!("{stop}-{}-{n}/{count}", names.host),
-            metric: metric.clone(),
-            kind: "incremental".into(),
-            endpoint_id: endpoint_id.clone(),
-            start_time: text(from),
-            stop_time: stop.clone(),
-            value,
-        });
-        let events = events.collect();
+        let stop = text(end);
+        let count = reported.len();
+        let event = |((endpoint_id, from, metric, value), n)| {
+            let metric: &String = metric;
+            let endpoint_id: &String = endpoint_id;
+            BillingEvent {
+                idempotency_key: format!("{stop}-{}-{n}/{count}", names.host),
+                metric: metric.clone(),
+                kind: "incremental".into(),
+                endpoint_id: endpoint_id.clone(),
+                start_time: text(from),
+                stop_time: stop.clone(),
+                value,
+            }
+        };
+        let events = reported.into_iter().zip(1_usize..).map(event).collect();
+        self.begin_period(end);
+        events
+    }
+
+    /// Begins a period at `wall` and drops accounts that are settled and reported.
+    fn begin_period(&mut self, wall: WallTime) {
         self.period = wall;
         for account in self.accounts.values_mut() {
             let is_doubtful = matches!(account.state, Use::Doubt { .. });
@@ -329,10 +338,9 @@ impl Meter {
         }
         self.accounts
             .retain(|_, account| account.state != Use::None || account.total.active > 0);
-        events
     }
 
-    /// Everything known at this time.
+    /// State of the meter with all certain usage counted up to `now`.
     pub fn checkpoint(&mut self, now: Timestamp, wall: WallTime) -> Checkpoint {
         let accounts = self.accounts.iter_mut().map(|(key, account)| {
             account.count(now);
@@ -358,20 +366,20 @@ impl Meter {
         }
     }
 
-    /// Number of accounts.
+    /// Number of accounts, those in doubt included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.accounts.len()
     }
 
-    /// Whether there is no account.
+    /// Whether the meter has no account.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.accounts.is_empty()
     }
 }
 
-/// Takes whole units out of a total, rounded; what rounding gave or took is carried.
+/// Takes a rounded number of whole units out of a total. The rounding error goes into `carry`.
 fn take_whole(total: &mut u64, carry: &mut i64, unit: i128) -> u64 {
     let exact = i128::from(std::mem::take(total)) + i128::from(*carry);
     // Half up. The carry is never below minus one half, so this is never below zero.
@@ -380,9 +388,9 @@ fn take_whole(total: &mut u64, carry: &mut i64, unit: i128) -> u64 {
     u64::try_from(whole).unwrap_or(u64::MAX)
 }
 
-/// RFC 3339 in UTC with as many digits of the second as it has.
+/// RFC 3339 in UTC with up to six digits of a second, without trailing zeros.
 #[must_use]
-pub fn text(at: WallTime) -> String {
+pub(crate) fn text(at: WallTime) -> String {
     let long = at.to_micro_string();
     let digits = long.trim_end_matches('Z').trim_end_matches('0');
     format!("{}Z", digits.trim_end_matches('.'))

@@ -1,10 +1,10 @@
-//! When which events of a log are sent to one receiver. Events have positions that only grow; a
-//! batch is a range of them.
+//! Which events of a log are sent to one receiver, and when. Events have growing positions; a batch
+//! is a range of positions.
 //!
-//! A batch is closed when it has the largest size, or when nothing was sent for a while. Once
-//! closed its bounds are kept until it is received, also over a restart, so that it is sent again
-//! as the very same batch. After a failure it is tried again by itself, with growing pauses.
-//! Batches go out in order, one at a time.
+//! A batch is closed when it has the largest size, or `push_every` after the last batch. A closed
+//! batch keeps its bounds until it is received, also over a restart, so each attempt sends the same
+//! events. After a failure the next attempt follows by itself, with growing pauses. Batches are
+//! sent in order, one at a time.
 //!
 //! Source: docs/compatibility/agent.md §4.6 (sink), §7.6 (batcher), §8 (15).
 
@@ -12,19 +12,19 @@ use std::ops::Range;
 
 use protocol::time::{Span, Timestamp};
 
-/// First pause after a failure.
+/// Pause after the first failure; it doubles with each further one.
 const FIRST_RETRY: Span = Span::from_secs(1);
-/// Longest pause after a failure.
+/// Upper bound of the pause.
 const LAST_RETRY: Span = Span::from_secs(60);
 
-/// The batches for one receiver.
+/// Batches of one log for one receiver.
 #[derive(Debug, Clone)]
 pub struct Batches {
     max: u64,
     push_every: Span,
-    /// All before this position is received.
+    /// Position before which all events are received.
     done: u64,
-    /// All before this position is there.
+    /// Position after the newest event of the log.
     end: u64,
     /// End of the closed batch that begins at `done`.
     closed: Option<u64>,
@@ -36,9 +36,9 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Batches of at most `max` events (at least 1), sent after `push_every` at the latest, of a
-    /// log that holds `done..end` for this receiver. `closed` is the end of a batch that an earlier
-    /// process had begun to send.
+    /// Batches of at most `max` events (at least 1), each sent `push_every` after the last one at
+    /// the latest. The log holds `held` for this receiver. `closed` is the end of a batch that an
+    /// earlier process began to send.
     #[must_use]
     pub fn new(
         now: Timestamp,
@@ -61,12 +61,13 @@ impl Batches {
         }
     }
 
-    /// The log grew.
+    /// Takes the new end of a log that grew.
     pub fn appended(&mut self, end: u64) {
         self.end = self.end.max(end);
     }
 
-    /// The log gave up everything before `first`; how many events this receiver misses.
+    /// Skips events before `first`, which the log has deleted. Returns how many this receiver has
+    /// missed.
     pub fn lost_before(&mut self, first: u64) -> u64 {
         let missed = first.saturating_sub(self.done);
         if missed > 0 && !self.is_sending {
@@ -77,7 +78,7 @@ impl Batches {
         0
     }
 
-    /// What to send now. [`Self::finished`] must follow before there is another one.
+    /// The range to send now, if one is due. The next one comes only after [`Self::finished`].
     pub fn poll(&mut self, now: Timestamp) -> Option<Range<u64>> {
         if self.is_sending
             || self
@@ -102,7 +103,7 @@ impl Batches {
         Some(batch)
     }
 
-    /// The batch was received, or not.
+    /// Takes the outcome of the batch in progress.
     pub fn finished(&mut self, now: Timestamp, is_received: bool) {
         self.is_sending = false;
         if is_received {
@@ -117,12 +118,12 @@ impl Batches {
         }
     }
 
-    /// From now on nothing waits: the process ends.
+    /// Makes all waiting events due at once, because the process ends.
     pub fn flush(&mut self) {
         self.is_flushing = true;
     }
 
-    /// When to poll again if nothing happens until then.
+    /// When to call [`Self::poll`] again if nothing else happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
         if self.is_sending || self.end == self.done {
@@ -131,13 +132,7 @@ impl Batches {
         Some(self.retry_at.unwrap_or(self.last_sent + self.push_every))
     }
 
-    /// Everything before this position is received.
-    #[must_use]
-    pub fn done(&self) -> u64 {
-        self.done
-    }
-
-    /// Events not yet received.
+    /// Number of events that the receiver does not have.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.end - self.done
@@ -159,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_closed_at_its_size() {
+    fn batch_is_closed_at_its_largest_size() {
         let mut batches = fresh();
         batches.appended(2);
         assert_eq!(batches.poll(at(1)), None, "two events complete nothing");
         batches.flush();
         assert_eq!(batches.poll(at(1)), Some(0..2), "but they end as one batch");
-        let mut batches = fresh();
+        batches = fresh();
         batches.appended(9);
         for batch in [0..3, 3..6, 6..9] {
             assert_eq!(batches.poll(at(1)), Some(batch));
@@ -176,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_closed_after_a_while() {
+    fn batch_is_closed_after_the_push_period() {
         let mut batches = fresh();
         batches.appended(1);
         assert_eq!(batches.poll(at(29)), None);
@@ -185,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_batch_comes_again_unchanged_and_by_itself() {
+    fn failed_batch_is_repeated_unchanged_with_growing_pauses() {
         let mut batches = fresh();
         batches.appended(2);
         assert_eq!(batches.poll(at(30)), Some(0..2));
@@ -206,18 +201,18 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_an_earlier_process_keeps_its_bounds() {
+    fn batch_of_an_earlier_process_keeps_its_bounds() {
         let mut batches = Batches::new(at(0), 3, PUSH, 4..20, Some(6));
         assert_eq!(batches.poll(at(0)), Some(4..6));
         batches.finished(at(0), true);
         assert_eq!(batches.poll(at(0)), Some(6..9));
-        // Bounds that cannot be are not believed.
-        let mut batches = Batches::new(at(0), 3, PUSH, 4..20, Some(21));
-        assert_eq!(batches.poll(at(0)), Some(4..7));
+        // A bound outside the log is ignored.
+        let mut ignoring = Batches::new(at(0), 3, PUSH, 4..20, Some(21));
+        assert_eq!(ignoring.poll(at(0)), Some(4..7));
     }
 
     #[test]
-    fn what_the_log_gave_up_is_counted() {
+    fn events_deleted_before_sending_are_counted() {
         let mut batches = Batches::new(at(0), 3, PUSH, 4..20, None);
         assert_eq!((batches.lost_before(4), batches.lost_before(7)), (0, 3));
         assert_eq!(batches.poll(at(0)), Some(7..10));

@@ -1,6 +1,8 @@
-//! Receivers of events: an HTTP endpoint, a bucket, a blob container. Each takes a batch under a
-//! name that stays the same when the batch is sent again, so that an object is written over by
-//! itself and a request is known by its trace id. Source: docs/compatibility/agent.md §4.6, §4.7.
+//! Receivers of events: an HTTP endpoint, an S3 bucket, an Azure blob container.
+//!
+//! A batch has the same name at each attempt. An object store therefore overwrites the object of an
+//! earlier attempt, and an HTTP receiver finds the same trace id. Source:
+//! docs/compatibility/agent.md §4.6, §4.7.
 
 use std::future::Future;
 use std::io::Write as _;
@@ -19,50 +21,46 @@ use object_store::client::{
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _, RetryConfig};
 
-use super::config::{AzureConfig, Kind, ReceiverConfig, S3Config};
+use super::clients::{AzureConfig, Kind, ReceiverConfig, S3Config};
 
-/// Path below the configured URL.
+/// Path appended to the configured URL.
 const USAGE_EVENTS: &str = "/usage_events";
-/// Host of Azure's own storage accounts: what is before it names the account.
+/// Host suffix of Azure's own storage accounts. The label before it names the account.
 const AZURE_HOST: &str = ".blob.core.windows.net";
-/// How long a connection may take.
+/// Time limit of connecting.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// A receiver cannot be used as configured.
+/// Why a receiver cannot be used as configured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReceiverError {
-    /// The HTTP client could not be made.
     #[error("could not make an HTTP client")]
     Client(#[source] reqwest::Error),
-    /// The configuration or the environment's credentials make no store.
+    /// The configuration or the credentials in the environment are incomplete.
     #[error("could not set up the object store")]
     Store(#[source] object_store::Error),
 }
 
-/// A batch was not received.
+/// Why a batch counts as not received.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
-    /// No answer, or none that is whole.
+    /// No response, or an incomplete one.
     #[error("could not send the events")]
     Request(#[source] reqwest::Error),
-    /// An answer other than 200.
+    /// A response other than 200.
     #[error("the receiver answered with status {0}")]
     Status(u16),
-    /// The object was not written.
     #[error("could not write the object")]
     Store {
-        /// The label of the error counter.
+        /// Label of the error counter.
         cause: &'static str,
         #[source]
         source: object_store::Error,
     },
-    /// The name is none an object can have.
+    /// The name is not valid for an object.
     #[error("{0:?} is no name of an object")]
     Name(String),
-    /// The events could not be packed.
     #[error("could not pack the events")]
     Pack(#[source] std::io::Error),
-    /// Not done in time.
     #[error("the receiver did not answer in time")]
     TimedOut,
 }
@@ -79,7 +77,7 @@ impl SendError {
     }
 }
 
-/// The words of the first error of a chain.
+/// Message of the innermost error of a chain.
 fn root(error: &dyn std::error::Error) -> String {
     let mut root = error;
     while let Some(source) = root.source() {
@@ -101,7 +99,7 @@ pub(crate) enum Receiver {
 }
 
 impl Receiver {
-    /// Makes a receiver. Nothing is sent.
+    /// Makes a receiver without connecting to it.
     ///
     /// # Errors
     /// [`ReceiverError`].
@@ -131,10 +129,10 @@ impl Receiver {
         }
     }
 
-    /// Sends a batch once. It was received only if this says so.
+    /// Sends a batch once.
     ///
     /// # Errors
-    /// [`SendError`]; it may have been received all the same.
+    /// [`SendError`]; the receiver may have taken the batch all the same.
     pub(crate) async fn send(&self, name: &str, events: &[String]) -> Result<(), SendError> {
         match self {
             Self::Http { client, url } => {
@@ -143,8 +141,8 @@ impl Receiver {
                     .header("content-type", "application/json")
                     .header("x-trace-id", name)
                     .body(array(events));
-                let answer = request.send().await.map_err(SendError::Request)?;
-                match answer.status().as_u16() {
+                let response = request.send().await.map_err(SendError::Request)?;
+                match response.status().as_u16() {
                     200 => Ok(()),
                     code => Err(SendError::Status(code)),
                 }
@@ -152,9 +150,10 @@ impl Receiver {
             Self::Store { store, cause } => {
                 let path = Path::parse(name).map_err(|_| SendError::Name(name.to_owned()))?;
                 let packed = packed(events).map_err(SendError::Pack)?;
-                let written = store.put(&path, packed.into()).await;
-                let written = written.map_err(|source| SendError::Store { cause, source });
-                written.map(|_| ())
+                match store.put(&path, packed.into()).await {
+                    Ok(_) => Ok(()),
+                    Err(source) => Err(SendError::Store { cause, source }),
+                }
             }
         }
     }
@@ -175,7 +174,7 @@ fn packed(events: &[String]) -> std::io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// One attempt at a time: when to try again is decided by the batches.
+/// The store makes one attempt; `Batches` decides when the next one is due.
 fn no_retry() -> RetryConfig {
     RetryConfig {
         max_retries: 0,
@@ -214,7 +213,7 @@ fn azure(config: &AzureConfig, client: reqwest::Client) -> MicrosoftAzureBuilder
     builder
 }
 
-/// Gives the stores the one HTTP client that the whole project uses.
+/// Makes the object stores use the workspace's `reqwest` client.
 #[derive(Debug, Clone)]
 struct Connector(reqwest::Client);
 
@@ -224,25 +223,32 @@ impl HttpConnector for Connector {
     }
 }
 
-type Answered<'a> = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'a>>;
+type ResponseFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'a>>;
 
 impl HttpService for Connector {
-    fn call<'life0, 'async_trait>(&'life0 self, request: HttpRequest) -> Answered<'async_trait>
+    fn call<'life0, 'async_trait>(
+        &'life0 self,
+        request: HttpRequest,
+    ) -> ResponseFuture<'async_trait>
     where
         'life0: 'async_trait,
         Self: 'async_trait,
     {
         Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let url = parts.uri.to_string().parse();
-            let url = url.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
-            let mut request = reqwest::Request::new(parts.method, url);
-            *request.headers_mut() = parts.headers;
-            *request.body_mut() = Some(reqwest::Body::wrap(body));
-            let answer = self.0.execute(request).await.map_err(broken)?;
-            let status = answer.status();
-            let headers = answer.headers().clone();
-            let body = answer.bytes().await.map_err(broken)?;
+            let url = parts
+                .uri
+                .to_string()
+                .parse()
+                .map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+            let mut sent = reqwest::Request::new(parts.method, url);
+            *sent.headers_mut() = parts.headers;
+            *sent.body_mut() = Some(reqwest::Body::wrap(body));
+            let reply = self.0.execute(sent).await.map_err(http_error)?;
+            let status = reply.status();
+            let headers = reply.headers().clone();
+            let body = reply.bytes().await.map_err(http_error)?;
             let mut response = HttpResponse::new(HttpResponseBody::from(body));
             *response.status_mut() = status;
             *response.headers_mut() = headers;
@@ -251,7 +257,7 @@ impl HttpService for Connector {
     }
 }
 
-fn broken(error: reqwest::Error) -> HttpError {
+fn http_error(error: reqwest::Error) -> HttpError {
     let kind = if error.is_timeout() {
         HttpErrorKind::Timeout
     } else if error.is_connect() {
@@ -259,7 +265,7 @@ fn broken(error: reqwest::Error) -> HttpError {
     } else {
         HttpErrorKind::Unknown
     };
-    // The address is in the store's own words already, without secrets.
+    // The store's error already has the address, without secrets.
     HttpError::new(kind, error.without_url())
 }
 
@@ -280,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_the_deployed_agents() {
+    fn bodies_equal_those_of_the_deployed_agent() {
         assert_eq!(array(&[]), r#"{"events":[]}"#);
         assert_eq!(
             array(&events(&["{}", "{\"a\":1}"])),
@@ -300,10 +306,10 @@ mod tests {
         text
     }
 
-    /// What a blob service was asked to keep: path, kind of blob, body.
+    /// Uploads that a blob service got: path, kind of blob, body.
     type Kept = Arc<Mutex<Vec<(String, String, Bytes)>>>;
 
-    /// A peer with Azure's answers to `Put Blob`: 201, or 404 for a container that is not there.
+    /// Serves `Put Blob` as Azure does: 201, or 404 for a container that does not exist.
     async fn blob_service(kept: Kept) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
@@ -350,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_azure_upload_reads_back_equal_and_a_missing_container_is_a_404() {
+    async fn azure_upload_reads_back_equal_and_missing_container_is_a_404() {
         let kept = Kept::default();
         let url = blob_service(Arc::clone(&kept)).await;
         let name = "p/year=2024/month=01/03:04:05Z_uuid.ndjson.gz";

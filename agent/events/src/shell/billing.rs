@@ -1,8 +1,9 @@
-//! Billing: looks at the VMs of this node as the watch shows them, and writes what they used,
-//! period by period, into the log of billing events. Source: docs/compatibility/agent.md §4.6.
+//! Billing: meters the VMs of this node as the watch shows them. At the end of each period it
+//! writes their usage into the log of billing events. Source: docs/compatibility/agent.md §4.6.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use daemon_kit::clock::Clock;
 use protocol::annotations::{ANNOTATION_BILLING_ENDPOINT, LABEL_ENABLED};
@@ -10,17 +11,16 @@ use protocol::permit::NamespacedName;
 use protocol::vm::{VirtualMachine, VmPhase};
 use tokio_util::sync::CancellationToken;
 
-use super::Stream;
 use super::metrics::{EventMetrics, VmKind};
+use super::{BillingSettings, Stream};
 use crate::core::billing::{Billed, BillingEvent, Checkpoint, Meter, Names};
-use crate::shell::config;
 
-/// Events kept in memory while the disk does not take them.
+/// Largest number of events kept in memory while the disk takes none.
 const MAX_UNWRITTEN: usize = 100_000;
-/// Name of a machine that does not know its own.
+/// Host name in events of a machine without one.
 const NO_HOST: &str = "unknown";
 
-/// A VM of this node.
+/// A VM of this node as the watch last showed it.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     uid: String,
@@ -32,30 +32,31 @@ struct Seen {
 struct Inner {
     meter: Meter,
     vms: BTreeMap<NamespacedName, Seen>,
-    /// A list is being read: what is not on it yet may be gone.
+    /// A list is being read: a VM that is not on it so far may be gone.
     is_listing: bool,
     /// Something changed since the last checkpoint.
     is_dirty: bool,
 }
 
-/// The book of what VMs use. Cheap to clone; a lock, not a task: it is held for one change.
+/// Usage of all VMs of this node, fed by the VM watch. Clones share one meter behind a lock, which
+/// is held for one change.
 #[derive(Debug, Clone)]
-pub(crate) struct Book {
+pub struct UsageMeter {
     inner: Arc<Mutex<Inner>>,
     clock: Clock,
 }
 
-impl Book {
-    /// A book that goes on where an earlier process stopped, if it left word.
-    pub(crate) fn new(clock: Clock, stream: Option<&Stream>) -> Self {
-        let saved = stream.and_then(Stream::checkpoint);
-        let saved = saved.and_then(|text| match serde_json::from_str::<Checkpoint>(text) {
+impl UsageMeter {
+    /// Continues from the checkpoint of an earlier process, if there is one.
+    pub(super) fn new(clock: Clock, stream: Option<&Stream>) -> Self {
+        let read = |text: &str| match serde_json::from_str::<Checkpoint>(text) {
             Ok(saved) => Some(saved),
             Err(error) => {
                 tracing::error!(%error, "the last billing checkpoint cannot be read");
                 None
             }
-        });
+        };
+        let saved = stream.and_then(Stream::checkpoint).and_then(read);
         let (now, wall) = (clock.now(), clock.wall());
         let meter = saved.map_or_else(
             || Meter::new(wall),
@@ -77,13 +78,13 @@ impl Book {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The watch begins a list.
-    pub(crate) fn listing(&self) {
+    /// Notes that the watch begins a list.
+    pub fn listing(&self) {
         self.lock().is_listing = true;
     }
 
-    /// The list is whole; only these VMs are there.
-    pub(crate) fn listed(&self, is_there: impl Fn(&NamespacedName) -> bool) {
+    /// Notes the end of a list. VMs for which `is_there` is false are gone.
+    pub fn listed(&self, is_there: impl Fn(&NamespacedName) -> bool) {
         let now = self.clock.now();
         let inner = &mut *self.lock();
         inner.vms.retain(|key, _| is_there(key));
@@ -94,14 +95,14 @@ impl Book {
         (inner.is_listing, inner.is_dirty) = (false, true);
     }
 
-    /// The watch fails: nothing is known from now on.
-    pub(crate) fn failing(&self) {
+    /// Notes that the watch failed. Usage from now on is in doubt.
+    pub fn failing(&self) {
         let now = self.clock.now();
         self.lock().meter.doubt(now);
     }
 
-    /// A VM as it is now; `None` when it is not on this node.
-    pub(crate) fn see(&self, key: &NamespacedName, vm: Option<&VirtualMachine>) {
+    /// Takes the newest state of a VM; `None` when it is not on this node.
+    pub fn see(&self, key: &NamespacedName, vm: Option<&VirtualMachine>) {
         let now = self.clock.now();
         let inner = &mut *self.lock();
         let new = vm.map(seen);
@@ -121,8 +122,8 @@ impl Book {
                 None => inner.vms.remove(key),
             };
         }
-        // Changes come in order: whatever else changed while the watch failed has come by now, or
-        // comes at once.
+        // The watch sends changes in order. Those from before the failure have come by now, or
+        // follow at once.
         if !inner.is_listing {
             inner.meter.certain(now);
         }
@@ -133,7 +134,7 @@ impl Book {
         inner.vms.values().map(|seen| seen.kind.clone()).collect()
     }
 
-    /// Whether there is something new to save; then it counts as saved.
+    /// Returns whether anything changed since the last call.
     fn take_dirty(&self) -> bool {
         std::mem::take(&mut self.lock().is_dirty)
     }
@@ -160,13 +161,13 @@ fn seen(vm: &VirtualMachine) -> Seen {
         VmPhase::Running | VmPhase::PreMigrating | VmPhase::Scaling | VmPhase::Migrating
     );
     let billed = endpoint.zip(cpus).filter(|_| is_alive);
-    let word = |is: bool| if is { "true" } else { "false" };
+    let label = |is: bool| if is { "true" } else { "false" };
     let phase = serde_json::to_value(phase).ok();
     Seen {
         uid: vm.metadata.uid.clone(),
         kind: VmKind {
-            is_endpoint: word(endpoint.is_some()),
-            autoscaling_enabled: word(vm.metadata.label_is_true(LABEL_ENABLED)),
+            is_endpoint: label(endpoint.is_some()),
+            autoscaling_enabled: label(vm.metadata.label_is_true(LABEL_ENABLED)),
             phase: phase
                 .and_then(|phase| phase.as_str().map(str::to_owned))
                 .unwrap_or_default(),
@@ -178,55 +179,56 @@ fn seen(vm: &VirtualMachine) -> Seen {
     }
 }
 
-/// Writes the book's periods.
-pub(crate) struct Biller {
-    pub book: Book,
-    pub stream: Option<Stream>,
-    pub metrics: EventMetrics,
+/// The task that writes billing events.
+pub(super) struct Biller {
+    usage: UsageMeter,
+    stream: Option<Stream>,
+    metrics: EventMetrics,
     names: Names,
-    /// Events that the disk did not take.
+    /// Events that the disk has not taken so far.
     unwritten: Vec<String>,
 }
 
 impl Biller {
-    pub(crate) fn new(
-        book: Book,
+    pub(super) fn new(
+        usage: UsageMeter,
         stream: Option<Stream>,
         metrics: EventMetrics,
-        config: &config::Billing,
+        settings: &BillingSettings,
     ) -> Self {
-        let host = nix::unistd::gethostname().ok();
-        let host = host.and_then(|host| host.into_string().ok());
+        let host = nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok());
         Self {
-            book,
+            usage,
             stream,
             metrics,
             names: Names {
-                cpu_metric: config.cpu_metric_name.clone(),
-                active_metric: config.active_time_metric_name.clone(),
+                cpu_metric: settings.cpu_metric_name.clone(),
+                active_metric: settings.active_time_metric_name.clone(),
                 host: host.unwrap_or_else(|| NO_HOST.into()),
             },
             unwritten: Vec::new(),
         }
     }
 
-    /// Runs until cancelled; then the period is ended, so that nothing is left untold.
-    pub(crate) async fn run(mut self, config: config::Billing, cancel: CancellationToken) {
-        let every = |seconds: config::Seconds| {
-            let mut interval = tokio::time::interval(seconds.duration());
+    /// Runs until cancelled. It then ends the period, so that all usage is in an event.
+    pub(super) async fn run(mut self, settings: BillingSettings, cancel: CancellationToken) {
+        let every = |period: Duration| {
+            let mut interval = tokio::time::interval(period);
             interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             interval
         };
-        let mut collect = every(config.collect_every);
-        let mut accumulate = every(config.accumulate_every);
-        // The first tick of an interval is now, and the period has only begun.
+        let mut collect = every(settings.collect_every);
+        let mut accumulate = every(settings.accumulate_every);
+        // The first tick of an interval comes at once, when the period has only begun.
         accumulate.tick().await;
         loop {
             tokio::select! {
                 () = cancel.cancelled() => break,
                 _ = collect.tick() => {
-                    self.metrics.looked_at(self.book.kinds().into_iter());
-                    if self.stream.is_some() && self.book.take_dirty() {
+                    self.metrics.show_vms(self.usage.kinds().into_iter());
+                    if self.stream.is_some() && self.usage.take_dirty() {
                         self.write(Vec::new()).await;
                     }
                 }
@@ -238,13 +240,13 @@ impl Biller {
 
     async fn end_period(&mut self) {
         if self.stream.is_some() {
-            let events = self.book.accumulate(&self.names);
+            let events = self.usage.accumulate(&self.names);
             self.write(events).await;
         }
     }
 
-    /// Writes events with a checkpoint of right now: together, so that a restart neither loses nor
-    /// repeats anything.
+    /// Writes events and a checkpoint of the meter as one group, so that a restart neither loses
+    /// nor repeats usage.
     async fn write(&mut self, events: Vec<BillingEvent>) {
         let Some(stream) = &self.stream else { return };
         let lines = events
@@ -256,7 +258,7 @@ impl Biller {
             tracing::error!(excess, "billing events are lost: the disk takes none");
             self.unwritten.drain(..excess);
         }
-        let checkpoint = serde_json::to_string(&self.book.checkpoint()).ok();
+        let checkpoint = serde_json::to_string(&self.usage.checkpoint()).ok();
         let written = stream.append(self.unwritten.clone(), checkpoint).await;
         match written {
             Ok(()) => self.unwritten.clear(),

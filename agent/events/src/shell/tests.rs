@@ -1,4 +1,4 @@
-//! Deliveries with receivers that misbehave: nothing lost, nothing in two batches.
+//! Deliveries to receivers that fail: no event is lost, none is in two batches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,24 +17,23 @@ use tokio::task::JoinSet;
 use super::metrics::EventMetrics;
 use super::{BILLING, Stream};
 
-/// Longest wait for anything.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A batch as received: its name and its events.
+/// A received batch: its name and its events.
 type Received = (String, Vec<Value>);
 
-/// An HTTP endpoint that answers as told and remembers what it was sent.
+/// HTTP endpoint with scripted responses. It records each batch.
 #[derive(Clone, Default)]
 struct Endpoint {
     seen: Arc<Mutex<Vec<Received>>>,
-    answers: Arc<Mutex<Vec<u16>>>,
+    statuses: Arc<Mutex<Vec<u16>>>,
 }
 
 impl Endpoint {
-    /// Answers with these one after the other, then with 200.
-    async fn start(&self, answers: &[u16]) -> String {
+    /// Responds with these statuses in order, then with 200.
+    async fn start(&self, statuses: &[u16]) -> String {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        *self.answers.lock().expect("no crash") = answers.iter().rev().copied().collect();
+        *self.statuses.lock().expect("no crash") = statuses.iter().rev().copied().collect();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
             .expect("binds");
@@ -73,8 +72,8 @@ async fn take(State(endpoint): State<Endpoint>, headers: HeaderMap, body: Bytes)
         .lock()
         .expect("no crash")
         .push((trace, events));
-    let answer = endpoint.answers.lock().expect("no crash").pop();
-    StatusCode::from_u16(answer.unwrap_or(200)).expect("is a status")
+    let status = endpoint.statuses.lock().expect("no crash").pop();
+    StatusCode::from_u16(status.unwrap_or(200)).expect("is a status")
 }
 
 fn clients(url: &str, max: u64) -> Value {
@@ -103,7 +102,7 @@ fn events(range: std::ops::Range<u64>) -> Vec<String> {
     range.map(|n| json!({ "n": n }).to_string()).collect()
 }
 
-/// The numbers received, once per different name: a receiver that keeps names or keys apart.
+/// The received numbers, with batches of one name counted once, as a receiver does.
 fn received(batches: &[Received]) -> Vec<u64> {
     let by_name: BTreeMap<&String, &Vec<Value>> =
         batches.iter().map(|(name, all)| (name, all)).collect();
@@ -118,8 +117,9 @@ fn received(batches: &[Received]) -> Vec<u64> {
     numbers
 }
 
+/// Requirement: N40
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n40_a_failing_receiver_gets_the_same_batch_again_under_the_same_name() {
+async fn failing_receiver_gets_the_same_batch_again_under_the_same_name() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let endpoint = Endpoint::default();
     let url = endpoint.start(&[500, 503]).await;
@@ -148,11 +148,12 @@ async fn n40_a_failing_receiver_gets_the_same_batch_again_under_the_same_name() 
     }
 }
 
+/// Requirement: N40
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n40_a_process_killed_between_sending_and_noting_it_sends_the_same_batch() {
+async fn process_killed_before_storing_the_cursor_sends_the_same_batch() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let endpoint = Endpoint::default();
-    // Received, but answered as a failure: the sender cannot know.
+    // The endpoint receives each batch and reports a failure.
     let url = endpoint.start(&[500; 50]).await;
     let (first, mut tasks, _) = stream(folder.path(), &clients(&url, 100));
     first
@@ -160,12 +161,12 @@ async fn n40_a_process_killed_between_sending_and_noting_it_sends_the_same_batch
         .await
         .expect("writes");
     endpoint.until("sent once", |all| !all.is_empty()).await;
-    // As kill -9 does: nothing is flushed.
+    // Aborted tasks flush nothing, as after kill -9.
     tasks.abort_all();
     while tasks.join_next().await.is_some() {}
     drop(first);
 
-    endpoint.answers.lock().expect("no crash").clear();
+    endpoint.statuses.lock().expect("no crash").clear();
     let (second, mut tasks, _) = stream(folder.path(), &clients(&url, 100));
     assert_eq!(second.checkpoint(), Some("before"));
     second.append(events(4..6), None).await.expect("writes");
@@ -177,7 +178,7 @@ async fn n40_a_process_killed_between_sending_and_noting_it_sends_the_same_batch
     drop(second);
     while tasks.join_next().await.is_some() {}
 
-    // What was received is not sent again by the next process.
+    // The next process does not send received events again.
     let before = endpoint.batches().len();
     let (third, mut tasks, _) = stream(folder.path(), &clients(&url, 100));
     third.append(events(6..7), None).await.expect("writes");
@@ -188,11 +189,11 @@ async fn n40_a_process_killed_between_sending_and_noting_it_sends_the_same_batch
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_is_sent_when_the_process_ends_and_kept_when_nobody_is_there() {
+async fn waiting_events_are_sent_at_the_end_or_kept_without_a_receiver() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let endpoint = Endpoint::default();
-    let nobody = clients("http://127.0.0.1:9", 100);
-    let (alone, mut tasks, _) = stream(folder.path(), &nobody);
+    let unreachable = clients("http://127.0.0.1:9", 100);
+    let (alone, mut tasks, _) = stream(folder.path(), &unreachable);
     alone.append(events(0..2), None).await.expect("writes");
     drop(alone);
     while tasks.join_next().await.is_some() {}

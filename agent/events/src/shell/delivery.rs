@@ -1,6 +1,7 @@
-//! Brings a log's events to one receiver, batch by batch. A batch gets its bounds and its name on
-//! disk before it is sent for the first time, so whatever happens after that it is sent again as
-//! the same batch.
+//! Sends a log's events to one receiver, batch by batch.
+//!
+//! The bounds and the name of a batch are on disk before its first attempt. A later attempt, also
+//! of another process, therefore sends the same batch under the same name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,28 +10,28 @@ use std::time::Duration;
 use daemon_kit::clock::Clock;
 use tokio::sync::watch;
 
-use super::config::ReceiverConfig;
+use super::clients::ReceiverConfig;
 use super::log::{Batch, Cursor, EventLog, LogError};
 use super::metrics::ReceiverMetrics;
-use super::names::Naming;
+use super::naming::Naming;
 use super::receiver::{Receiver, SendError};
 use crate::core::batches::Batches;
 
-/// How long everything that is left may take when the process ends.
+/// Time limit for the events that are left when the process ends.
 const LAST_ROUND: Duration = Duration::from_secs(5);
 
-/// A log that one task writes and others read.
+/// A log with one writing task and several reading ones.
 #[derive(Debug, Clone)]
-pub(crate) struct Shared(Arc<Mutex<Inner>>);
+pub(crate) struct SharedLog(Arc<Mutex<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
     log: EventLog,
-    /// How far each receiver is.
+    /// Position up to which each receiver has all events.
     received: BTreeMap<&'static str, u64>,
 }
 
-impl Shared {
+impl SharedLog {
     pub(crate) fn new(log: EventLog) -> Self {
         let received = BTreeMap::new();
         Self(Arc::new(Mutex::new(Inner { log, received })))
@@ -40,7 +41,7 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works with the log where waiting for the disk holds up nothing else.
+    /// Runs `work` on a thread for blocking calls, because it may wait for the disk.
     pub(crate) async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut EventLog) -> T + Send + 'static,
@@ -51,14 +52,14 @@ impl Shared {
             Ok(value) => value,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime ends, and whoever asked with it.
+                // The runtime shuts down, and the calling task with it.
                 Err(_) => std::future::pending().await,
             },
         }
     }
 
-    /// Notes durably how far a receiver is, and deletes what all have.
-    async fn moved(&self, name: &'static str, cursor: Cursor) -> Result<(), LogError> {
+    /// Stores a receiver's cursor durably. Deletes events that every receiver has.
+    async fn store_cursor(&self, name: &'static str, cursor: Cursor) -> Result<(), LogError> {
         let shared = self.clone();
         let work = move || {
             let mut inner = shared.lock();
@@ -74,9 +75,9 @@ impl Shared {
     }
 }
 
-/// The way to one receiver.
+/// The task that sends one log's events to one receiver.
 pub(crate) struct Delivery {
-    pub log: Shared,
+    pub log: SharedLog,
     pub config: ReceiverConfig,
     pub receiver: Receiver,
     pub naming: Naming,
@@ -88,12 +89,12 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// Goes on where an earlier process stopped.
+    /// Starts at the cursor that an earlier process stored.
     ///
     /// # Errors
     /// [`LogError`] when the cursor cannot be read.
     pub(crate) fn new(
-        log: &Shared,
+        log: &SharedLog,
         config: ReceiverConfig,
         receiver: Receiver,
         naming: Naming,
@@ -112,7 +113,7 @@ impl Delivery {
         drop(inner);
         let batches = Batches::new(
             clock.now(),
-            config.pace.max(),
+            config.pace.max_events(),
             config.pace.push_every(),
             cursor.done..end,
             cursor.batch.as_ref().map(|batch| batch.end),
@@ -130,7 +131,7 @@ impl Delivery {
         })
     }
 
-    /// Runs until the writer of the log is gone, then sends what is left, once.
+    /// Runs until the log's writer is dropped. Then it tries once to send what is left.
     pub(crate) async fn run(mut self, mut ends: watch::Receiver<u64>) {
         loop {
             self.round().await;
@@ -160,7 +161,7 @@ impl Delivery {
         }
     }
 
-    /// Sends what is due, oldest first, until nothing is or one fails.
+    /// Sends due batches, oldest first, until one fails or none is due.
     async fn round(&mut self) {
         let first = self.log.with(|log| log.first()).await;
         let missed = self.batches.lost_before(first);
@@ -187,7 +188,7 @@ impl Delivery {
         }
     }
 
-    /// Sends one batch; whether it was received.
+    /// Sends one batch. Returns whether it was received.
     async fn send(&mut self, range: std::ops::Range<u64>) -> bool {
         let batch = match &self.cursor.batch {
             Some(batch) if batch.end == range.end && self.cursor.done == range.start => {
@@ -202,7 +203,7 @@ impl Delivery {
                     done: range.start,
                     batch: Some(batch.clone()),
                 };
-                if let Err(error) = self.log.moved(self.name, cursor.clone()).await {
+                if let Err(error) = self.log.store_cursor(self.name, cursor.clone()).await {
                     return self.failed("disk error", &error);
                 }
                 self.cursor = cursor;
@@ -214,8 +215,8 @@ impl Delivery {
             Err(error) => return self.failed("disk error", &error),
         };
         let limit = self.config.pace.timeout();
-        let sent = tokio::time::timeout(limit, self.receiver.send(&batch.name, &events)).await;
-        if let Err(error) = sent.unwrap_or(Err(SendError::TimedOut)) {
+        let attempt = tokio::time::timeout(limit, self.receiver.send(&batch.name, &events)).await;
+        if let Err(error) = attempt.unwrap_or(Err(SendError::TimedOut)) {
             let cause = error.cause();
             return self.failed(&cause, &error);
         }
@@ -223,9 +224,8 @@ impl Delivery {
             done: batch.end,
             batch: None,
         };
-        // If this fails, the same batch is sent again after a restart, under the same name and
-        // keys.
-        if let Err(error) = self.log.moved(self.name, cursor.clone()).await {
+        // If this fails, a restarted process sends the same batch again under the same name.
+        if let Err(error) = self.log.store_cursor(self.name, cursor.clone()).await {
             self.failed("disk error", &error);
         }
         self.cursor = cursor;
