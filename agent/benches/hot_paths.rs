@@ -101,14 +101,14 @@ impl Vm {
         let output = Output::of(&mut self.core, self.now);
         decided(self.now, &output);
         for (id, action) in black_box(output).started {
-            if let Action::Plugin(request) = action {
+            if let Action::Permit(request) = action {
                 let granted = PluginResponse {
                     permit: request.target,
                     migrate: None,
                 };
                 self.now = self.now + Span(1);
                 self.core
-                    .handle(self.now, Event::PluginDone(id, Ok(granted)));
+                    .handle(self.now, Event::PermitDone(id, Ok(granted)));
             }
         }
         while self.core.poll_observation().is_some() {}

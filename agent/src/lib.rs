@@ -1,5 +1,5 @@
-//! The autoscaler agent: one per node. It reads metrics from each VM, decides a size, asks the
-//! scheduler for a permit, patches the VM object and keeps the in-guest monitor informed.
+//! The autoscaler agent, one per node. It reads metrics from each VM, decides a size, requests a
+//! permit of the scheduler, patches the VM object and notifies the monitor in the guest.
 //!
 //! [`core`] decides, [`shell`] moves bytes. Entry: [`run`] with [`Params`].
 

@@ -9,11 +9,11 @@ use clap::Parser;
 use daemon_kit::exit::Exit;
 use daemon_kit::{chain, descriptors, logging, shutdown};
 
-/// Where events are kept unless something else is said.
+/// Default of `--events-dir`.
 const DEFAULT_EVENTS_DIR: &str = "/var/lib/autoscaler-agent/events";
 
-/// What many tasks allocate for a moment lies between what they keep: with the C library's
-/// allocator a third of the memory held is holes. Its settings are compiled in
+/// Short-lived allocations of many tasks lie between long-lived ones. With the C library's allocator
+/// a third of the resident memory was unused holes. Its settings are compiled in
 /// (`.cargo/config.toml`).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -49,7 +49,7 @@ struct Args {
     check_config: bool,
 }
 
-/// Why the program does not go on: how it ends, and what it says.
+/// Exit status and error text of a program that ends early.
 type Stop = (Exit, String);
 
 fn main() -> ExitCode {
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A value that must be given. Empty counts as missing.
+/// Checks a required value. An empty one counts as missing.
 fn required(name: &str, value: Option<String>) -> Result<String, Stop> {
     value
         .filter(|value| !value.is_empty())
@@ -98,8 +98,7 @@ async fn start(args: Args) -> Result<(), Stop> {
     let broken = |error: &dyn std::error::Error| (Exit::Dependency, chain(error));
     let log = logging::init("autoscaler-agent").map_err(|error| (Exit::Config, chain(&error)))?;
     descriptors::raise_limit();
-    // A second provider could only have been installed by ourselves: then there is one, which is
-    // all that is needed.
+    // This fails only if this process has installed a provider already, which is enough.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = api_client::infer().await.map_err(|error| broken(&error))?;
     let cancel = shutdown::on_signal().map_err(|error| broken(&error))?;

@@ -1,29 +1,27 @@
 //! The agent's shell: Kubernetes watches, sockets and tasks around one core per VM.
 //!
 //! ```text
-//!   vms ----watch(latest)----> supervisor -> runner (owns the core) <--mpsc(32)-- scrape, monitor, ends of requests
-//!   schedulers --watch(latest)-----------------> permit requests
-//!   runner --(copy under a lock)--> state handle --> dump server, admin server
+//!   vms --watch(latest)--> supervisor -> driver (owns the core) <--mpsc(32)-- scrapes, link, requests
+//!   schedulers --watch(latest)--> permit requests
+//!   driver --(copy under a lock)--> state handle --> dump server, admin server
 //! ```
 
 pub mod config;
-#[cfg(test)]
-mod config_tests;
+mod driver;
 mod endpoint;
-mod follow;
 mod input;
 mod journal;
 mod metrics;
 mod modes;
 mod monitor;
 mod monitor_key;
+mod object_watch;
 mod patch;
 mod permit;
 mod permit_link;
 mod pushed;
-mod reader;
+mod report;
 mod requests;
-mod runner;
 mod schedulers;
 mod scrape;
 mod servers;
@@ -53,15 +51,15 @@ use config::Config;
 use monitor_key::MonitorKey;
 pub use state::{DecisionEntry, MAX_DECISIONS, StateHandle};
 
-/// How often a monitor's health is checked.
+/// Time between two health checks of a monitor.
 const HEALTH_CHECK_EVERY: Duration = Duration::from_secs(5);
 
 /// Ports of the metrics servers; 0 lets the system choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ports {
-    /// Global metrics, health and state.
+    /// Port of global metrics, health and state.
     pub metrics: u16,
-    /// Metrics of single VMs.
+    /// Port of the metrics of single VMs.
     pub vm_metrics: u16,
 }
 
@@ -74,44 +72,44 @@ impl Default for Ports {
     }
 }
 
-/// What an agent is started with.
+/// Parameters of one agent.
 #[derive(Clone)]
 pub struct Params {
-    /// Configuration file after its check, with defaults filled in.
+    /// The checked configuration.
     pub config: Config,
-    /// The node whose VMs are scaled.
+    /// Name of the node whose VMs are scaled.
     pub node_name: String,
-    /// The Kubernetes API.
+    /// Client of the Kubernetes API.
     pub client: kube::Client,
-    /// Where all servers listen.
+    /// Address on which all servers listen.
     pub bind_ip: IpAddr,
-    /// Their ports, but for the dump's, which is configured.
+    /// Ports of the metrics servers. The configuration has that of the dump server.
     pub ports: Ports,
-    /// The clock of the process.
+    /// Clock of the process.
     pub clock: Clock,
-    /// Where stages of resizes are noted.
+    /// Log of the stages of resizes.
     pub stages: StageLog,
-    /// Where the state can be read; keep a clone.
+    /// Handle to the agent's state; keep a clone to read it.
     pub state: StateHandle,
-    /// How often a monitor's health is checked.
+    /// Time between two health checks of a monitor.
     pub health_check_every: Duration,
-    /// Folder of the decision journal (`<state>/journal`); `None` = none is written.
+    /// Folder of the decision journal (`<state>/journal`); `None` = no journal.
     pub journal: Option<PathBuf>,
-    /// Where events are kept until they are received; needed if event clients are configured.
+    /// Folder for events that no receiver has yet; required if event clients are configured.
     pub events_folder: Option<PathBuf>,
-    /// Lets `PUT /debug/log` on the metrics port change the log filter; `None` = it is fixed.
+    /// Handle for `PUT /debug/log` on the metrics port; `None` = the log filter is fixed.
     pub log: Option<LogHandle>,
-    /// Token shown with each permit request, in place of the one that the configuration names.
+    /// Token for permit requests; `None` = the file that the configuration names.
     pub permit_token: Option<String>,
-    /// Token that the metrics pages need; with one, state and log filter are not served there.
+    /// Token that clients of the metrics pages need. With one, state and log filter are not served.
     pub metrics_token: Option<Expected>,
-    /// Derives the token that is shown to each monitor, in place of the key that the configuration
+    /// Key from which the tokens for monitors are derived; `None` = the file that the configuration
     /// names.
     pub monitor_key: Option<VmKey>,
 }
 
 impl Params {
-    /// Parameters with everything else at its default.
+    /// Parameters with default values for all other members.
     #[must_use]
     pub fn new(config: Config, node_name: String, client: kube::Client, bind_ip: IpAddr) -> Self {
         Self {
@@ -134,29 +132,29 @@ impl Params {
     }
 }
 
-/// Why an agent did not start or ended.
+/// Why an agent did not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Events cannot be kept or sent as configured.
+    /// The configuration of events cannot be used.
     #[error("events cannot be sent")]
     Events(#[from] EventsError),
-    /// A server's address is taken or not ours.
+    /// The address of a server is in use, or not one of this machine.
     #[error("could not listen on {address} for {what}")]
     Bind {
         /// IP address and port that could not be bound.
         address: String,
-        /// Server that was to listen there, for example `metrics`.
+        /// Server of that address, for example `metrics`.
         what: &'static str,
         /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// A main task crashed.
+    /// A main task panicked.
     #[error("a main task crashed")]
     Crashed(#[source] tokio::task::JoinError),
 }
 
-/// A started agent's servers: their addresses, known before anything runs.
+/// An agent with bound servers that does not run so far.
 pub struct Bound {
     params: Params,
     metrics: TcpListener,
@@ -167,26 +165,26 @@ pub struct Bound {
 /// Addresses of a bound agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
-    /// Global metrics, `/healthz`, `/readyz`, `/debug/state`.
+    /// Address of global metrics, `/healthz`, `/readyz` and `/debug/state`.
     pub metrics: std::net::SocketAddr,
-    /// Metrics of single VMs.
+    /// Address of the metrics of single VMs.
     pub vm_metrics: std::net::SocketAddr,
-    /// The state dump, if configured.
+    /// Address of the state dump; `None` without one.
     pub dump: Option<std::net::SocketAddr>,
 }
 
 /// Binds and runs an agent until `cancel`.
 ///
 /// # Errors
-/// [`RunError`]: nothing was started, or a main task failed; the caller ends the process.
+/// [`RunError`]: nothing was started, or a main task failed. The caller should end the process.
 pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunError> {
     bind(params).await?.run(cancel).await
 }
 
-/// Binds an agent's servers.
+/// Binds the servers of an agent without running it.
 ///
 /// # Errors
-/// [`RunError::Bind`].
+/// [`RunError::Bind`] for the first address that cannot be bound.
 pub async fn bind(params: Params) -> Result<Bound, RunError> {
     let listen = async |port: u16, what: &'static str| {
         let address = std::net::SocketAddr::new(params.bind_ip, port);
@@ -213,10 +211,10 @@ pub async fn bind(params: Params) -> Result<Bound, RunError> {
 }
 
 impl Bound {
-    /// Where the servers listen.
+    /// Addresses of the servers, with the ports that the system chose.
     ///
     /// # Errors
-    /// When the operating system does not say.
+    /// Error of the operating system.
     pub fn addresses(&self) -> std::io::Result<Addresses> {
         Ok(Addresses {
             metrics: self.metrics.local_addr()?,
@@ -229,7 +227,7 @@ impl Bound {
         })
     }
 
-    /// Runs until `cancel`.
+    /// Runs the agent until `cancel`.
     ///
     /// # Errors
     /// [`RunError`] when a main task failed.
@@ -253,9 +251,9 @@ impl Bound {
             journal::open(folder, &params.config, &params.node_name, params.clock)
         });
         if let Some(journal) = journal.clone() {
-            journal.follow(schedulers.clone(), cancel.child_token());
+            journal.record_schedulers(schedulers.clone(), cancel.child_token());
         }
-        let ctx = Arc::new(runner::Context {
+        let ctx = Arc::new(driver::Context {
             clock: params.clock,
             kube: params.client.clone(),
             metrics: metrics.clone(),
@@ -282,7 +280,7 @@ impl Bound {
             let ended = agent_events::join(events.tasks).await;
             ended.map_err(RunError::Crashed)
         });
-        let follow = schedulers::Schedulers {
+        let scheduler_watch = schedulers::Schedulers {
             kube: params.client,
             scheduler_name: ctx.config.scheduler.scheduler_name.clone(),
             metrics,
@@ -302,7 +300,7 @@ impl Bound {
         });
         let (token, vms_token) = (stop.clone(), stop.clone());
         tasks.spawn(async move {
-            follow.run(token).await;
+            scheduler_watch.run(token).await;
             Ok(())
         });
         let vms = vms::Vms::new(
@@ -336,7 +334,7 @@ impl Bound {
     }
 }
 
-/// Waits for the cancellation, or for a main task to end, which none may do by itself.
+/// Waits for the cancellation or for the first failure of a main task.
 async fn first_failure(
     tasks: &mut tokio::task::JoinSet<Result<(), RunError>>,
     cancel: &CancellationToken,

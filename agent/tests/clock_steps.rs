@@ -57,8 +57,9 @@ fn health(world: &World) -> (Value, Value, u64) {
     )
 }
 
+/// Requirement: N26
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n26_a_stepped_wall_clock_changes_no_decision() {
+async fn stepped_wall_clock_changes_no_decision() {
     let mut world = World::new().await;
     let calendar = Calendar::of(&mut world);
     world.config["refereshStateIntervalSeconds"] = json!(1);
@@ -115,8 +116,10 @@ async fn n26_a_stepped_wall_clock_changes_no_decision() {
 }
 
 /// Requests that were sent before the step and are answered after it.
+///
+/// Requirement: N26
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n26_a_step_in_the_middle_of_a_patch_repeats_nothing_and_stamps_stay_sane() {
+async fn clock_step_during_a_patch_repeats_nothing_and_keeps_stamps_sane() {
     for days in [1, -1] {
         let mut world = World::new().await;
         let calendar = Calendar::of(&mut world);
@@ -212,8 +215,9 @@ fn active(bills: &[Value]) -> u64 {
         .sum()
 }
 
+/// Requirement: N40
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n40_bills_go_by_the_time_that_passed_whatever_the_calendar_says() {
+async fn bills_count_elapsed_time_not_calendar_time() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let mut world = World::new().await;
     let calendar = Calendar::of(&mut world);

@@ -41,8 +41,9 @@ fn alike(a: &str, b: &str) -> bool {
     }
 }
 
+/// Requirement: N50
 #[test]
-fn n50_the_defaults_in_the_documents_are_those_of_the_code() {
+fn documented_defaults_equal_the_code() {
     let (text, defaults) = (read("../docs/scaling.md"), defaults());
     let mut seen = 0;
     let mut in_table = false;

@@ -192,10 +192,11 @@ fn check_bill(objects: &[(String, Vec<Value>)]) {
     );
 }
 
+/// Requirement: N40
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n40_a_bucket_has_every_event_once_over_kill_9_and_an_absent_bucket() {
+async fn bucket_has_every_event_once_after_kill_9_and_absence() {
     let Some(program) = server_program() else {
-        let test = "n40_a_bucket_has_every_event_once_over_kill_9_and_an_absent_bucket";
+        let test = "bucket_has_every_event_once_after_kill_9_and_absence";
         return skip(test, Missing::Go, "no versitygw: `cargo xtask setup`");
     };
     let server = Server::start(&program).await;
@@ -332,11 +333,12 @@ impl BlobServer {
     }
 }
 
+/// Requirement: N40
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n40_a_container_has_every_event_once_over_kill_9_and_an_absent_container() {
+async fn blob_container_has_every_event_once_after_kill_9_and_absence() {
     let program = installed("azurite/node_modules/azurite/dist/src/blob/main.js");
     let Some(program) = program.filter(|path| path.is_file()) else {
-        let test = "n40_a_container_has_every_event_once_over_kill_9_and_an_absent_container";
+        let test = "blob_container_has_every_event_once_after_kill_9_and_absence";
         return skip(test, Missing::Node, "no azurite: `cargo xtask setup`");
     };
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -5,22 +5,22 @@
 //! | row | test |
 //! |---|---|
 //! | scheduler absent or failing | `n01_without_a_scheduler_…`, `a_bad_scheduler_…` (`peers_that_misbehave`) |
-//! | scheduler denies | `n14_a_partial_permit_is_used_and_asked_again` (`resize_keeps_its_order`) |
-//! | monitor unreachable | `monitor_unreachable` |
-//! | monitor denies downscale | `a_refused_shrink_is_not_made` (`resize_keeps_its_order`) |
-//! | metrics missing at start | `metrics_missing_at_start` |
-//! | metrics stop later | `metrics_that_stop_hold_the_size` (`peers_that_misbehave`) |
-//! | API server unreachable | `api_server_unreachable`, `failed_patches_are_repeated` (`peers_that_misbehave`) |
-//! | patch accepted but VM never changes | `patch_accepted_but_the_vm_never_changes`, `patch_accepted_but_the_object_never_changes` |
-//! | external change of spec use | `external_change_of_spec_use` |
-//! | agent restart | `n09_n16_agent_restart_in_the_middle_of_a_patch` |
-//! | VM restart | `vm_restart` |
-//! | migration | `migration` |
+//! | scheduler denies | `partial_permit_is_used_and_requested_again` (`resize_keeps_its_order`) |
+//! | monitor unreachable | `vm_without_monitor_grows_and_does_not_shrink` |
+//! | monitor denies downscale | `refused_shrink_is_not_patched` (`resize_keeps_its_order`) |
+//! | metrics missing at start | `vm_without_metrics_keeps_its_size_within_bounds` |
+//! | metrics stop later | `stopped_metrics_hold_the_size` (`peers_that_misbehave`) |
+//! | API server unreachable | `patch_is_repeated_after_an_api_server_outage`, `failed_patches_are_repeated` (`peers_that_misbehave`) |
+//! | patch accepted but VM never changes | `patch_without_controller_is_not_repeated`, `ignored_patch_is_repeated_and_not_reported` |
+//! | external change of spec use | `external_change_of_use_is_reverted` |
+//! | agent restart | `agent_restart_during_a_patch_keeps_the_order` |
+//! | VM restart | `restarted_vm_gets_a_task_for_its_new_pod` |
+//! | migration | `vm_is_scaled_until_it_migrates_and_where_it_returns` |
 //! | label removed, VM pod replaced | `a_bad_object_hurts_itself_only_…` (`peers_that_misbehave`) |
-//! | scheduler answers with migrate | `n15_after_the_migration_flag_nothing_is_patched` (`resize_keeps_its_order`) |
-//! | initial list or watch fails at startup | `n01_it_starts_alone_and_says_when_it_is_ready` (`what_it_shows`) |
-//! | API conflict | `api_conflict` |
-//! | watch gap | `watch_gap` |
+//! | scheduler answers with migrate | `nothing_is_patched_after_a_migration_is_announced` (`resize_keeps_its_order`) |
+//! | initial list or watch fails at startup | `agent_starts_alone_and_reports_when_it_is_ready` (`what_it_shows`) |
+//! | API conflict | `conflicting_patch_is_repeated` |
+//! | watch gap | `change_missed_in_a_watch_gap_is_found_by_a_list` |
 
 mod peers;
 
@@ -48,7 +48,7 @@ fn two_units(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scheduler_that_asks_for_a_token_is_shown_the_newest() {
+async fn scheduler_gets_the_newest_token() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("token");
     let put = |token: &str| {
@@ -82,7 +82,7 @@ async fn a_scheduler_that_asks_for_a_token_is_shown_the_newest() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn monitor_unreachable() {
+async fn vm_without_monitor_grows_and_does_not_shrink() {
     let mut world = World::new().await;
     world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(1);
     world.config["monitor"]["connectionRetryMinWaitSeconds"] = json!(1);
@@ -113,7 +113,7 @@ async fn monitor_unreachable() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn metrics_missing_at_start() {
+async fn vm_without_metrics_keeps_its_size_within_bounds() {
     let mut world = World::new().await;
     world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(1);
     two_units(&world);
@@ -137,7 +137,7 @@ async fn metrics_missing_at_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn api_conflict() {
+async fn conflicting_patch_is_repeated() {
     for status in [409, 429] {
         let mut world = World::new().await;
         world.config["neonvm"]["retryFailedRequestSeconds"] = json!(1);
@@ -157,7 +157,7 @@ async fn api_conflict() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watch_gap() {
+async fn change_missed_in_a_watch_gap_is_found_by_a_list() {
     let mut world = World::new().await;
     world.guest.set(Page::Good(0.9, 0.0));
     world.start_connected().await;
@@ -188,7 +188,7 @@ async fn watch_gap() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn api_server_unreachable() {
+async fn patch_is_repeated_after_an_api_server_outage() {
     let mut world = World::new().await;
     world.config["neonvm"]["requestTimeoutSeconds"] = json!(1);
     world.config["neonvm"]["retryFailedRequestSeconds"] = json!(1);
@@ -221,7 +221,7 @@ async fn api_server_unreachable() {
 
 /// The object has the size, and nobody carries it out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn patch_accepted_but_the_vm_never_changes() {
+async fn patch_without_controller_is_not_repeated() {
     const LATENCY: &str = "autoscaling_agent_scaling_latency_seconds_count";
     let mut world = World::new().await;
     world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(1);
@@ -258,7 +258,7 @@ async fn patch_accepted_but_the_vm_never_changes() {
 
 /// Something between the API server and its store takes the change back and answers well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn patch_accepted_but_the_object_never_changes() {
+async fn ignored_patch_is_repeated_and_not_reported() {
     let mut world = World::new().await;
     world.config["neonvm"]["retryFailedRequestSeconds"] = json!(1);
     world.api.ignore_patches(true);
@@ -289,7 +289,7 @@ async fn patch_accepted_but_the_object_never_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn external_change_of_spec_use() {
+async fn external_change_of_use_is_reverted() {
     let mut world = World::new().await;
     world.guest.set(Page::Good(0.5, 0.0));
     world.start_connected().await;
@@ -330,8 +330,10 @@ async fn external_change_of_spec_use() {
 }
 
 /// A patch that was sent by a process that is dead by now arrives whenever it likes.
+///
+/// Requirement: N09, N16
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n09_n16_agent_restart_in_the_middle_of_a_patch() {
+async fn agent_restart_during_a_patch_keeps_the_order() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let mut world = World::new().await;
     world.config["dumpState"] = json!(null);
@@ -375,7 +377,7 @@ async fn n09_n16_agent_restart_in_the_middle_of_a_patch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn vm_restart() {
+async fn restarted_vm_gets_a_task_for_its_new_pod() {
     let mut world = World::new().await;
     world.start_connected().await;
     world
@@ -399,7 +401,7 @@ async fn vm_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn migration() {
+async fn vm_is_scaled_until_it_migrates_and_where_it_returns() {
     let mut world = World::new().await;
     world.start_connected().await;
     world

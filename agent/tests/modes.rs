@@ -20,7 +20,7 @@ fn bounds(world: &World) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_namespace_that_is_observed_then_grows_then_shrinks() {
+async fn namespace_mode_changes_from_observe_to_grow_to_full() {
     let mut world = World::new().await;
     world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(1);
     world.api.label_namespace("default", "observe");
@@ -67,7 +67,7 @@ async fn a_namespace_that_is_observed_then_grows_then_shrinks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vm_says_for_itself_and_what_is_not_said_is_the_nodes() {
+async fn vm_mode_wins_over_namespace_and_node() {
     let mut world = World::new().await;
     world.config["scaling"]["defaultConfig"]["mode"] = json!("observe");
     world.start_connected().await;
@@ -94,7 +94,7 @@ async fn a_vm_says_for_itself_and_what_is_not_said_is_the_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_api_that_does_not_tell_of_namespaces_stops_nobody() {
+async fn agent_runs_without_access_to_namespaces() {
     let mut world = World::new().await;
     world.api.hide_namespaces();
     world.start_connected().await;

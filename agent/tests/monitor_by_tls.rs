@@ -60,8 +60,9 @@ async fn refused(world: &World) -> String {
     refused.await
 }
 
+/// Requirement: N32, N37
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n32_n37_both_versions_are_spoken_by_tls() {
+async fn both_link_versions_work_over_tls() {
     for is_v2 in [false, true] {
         let (monitors, agents) = (Authority::new("monitors"), Authority::new("agents"));
         let (mut world, _folder) = world(&monitors, &agents).await;
@@ -82,7 +83,7 @@ async fn n32_n37_both_versions_are_spoken_by_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_monitor_of_another_authority_is_left_until_the_authority_is_known() {
+async fn monitor_of_unknown_authority_is_refused_until_it_is_trusted() {
     let (monitors, agents) = (Authority::new("monitors"), Authority::new("agents"));
     let (mut world, folder) = world(&monitors, &agents).await;
     put(&folder.path().join("ca"), &Authority::new("others").pem);
@@ -100,7 +101,7 @@ async fn a_monitor_of_another_authority_is_left_until_the_authority_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_name_in_the_certificate_counts() {
+async fn monitor_certificate_must_have_the_expected_name() {
     let (monitors, agents) = (Authority::new("monitors"), Authority::new("agents"));
     let (mut world, _folder) = world(&monitors, &agents).await;
     // Its certificate bears its address alone.
@@ -115,7 +116,7 @@ async fn the_name_in_the_certificate_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_agent_is_not_let_in_and_a_key_open_to_others_is_not_used() {
+async fn agent_without_tls_is_refused_and_readable_key_is_not_used() {
     let (monitors, agents) = (Authority::new("monitors"), Authority::new("agents"));
     let (mut world, folder) = world(&monitors, &agents).await;
     let tls = world.config["monitor"]["tls"].take();

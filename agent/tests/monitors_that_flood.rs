@@ -24,8 +24,9 @@ async fn counter(world: &World, name: &str) -> f64 {
     line.map_or(0.0, |value| value.trim().parse().expect("a number"))
 }
 
+/// Requirement: W9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn w9_monitor_that_floods_is_read_slowly_and_then_left() {
+async fn flooding_monitor_is_read_slowly_and_then_disconnected() {
     let mut world = World::new().await;
     world.config["monitor"]["connectionRetryMinWaitSeconds"] = json!(1);
     let ports = [world.guest.metrics_port, world.guest.monitor_port];

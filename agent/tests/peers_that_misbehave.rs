@@ -14,8 +14,9 @@ fn is_permit(seen: &Seen) -> bool {
     matches!(seen, Seen::Permit(_))
 }
 
+/// Requirement: N02
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n02_bad_metrics_only_delay() {
+async fn malformed_metrics_only_delay() {
     let garbled = "host_load1 }{ \u{0}\n# TYPE host_load1 gauge\nhost_load1 1\n".to_owned();
     let binary: Vec<u8> = (0..=255).cycle().take(5_000).collect();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -64,7 +65,7 @@ async fn n02_bad_metrics_only_delay() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn metrics_that_stop_hold_the_size() {
+async fn stopped_metrics_hold_the_size() {
     let mut world = World::new().await;
     world.config["metrics"]["system"]["staleAfterSeconds"] = json!(2);
     world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(1);
@@ -91,7 +92,7 @@ async fn metrics_that_stop_hold_the_size() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bad_scheduler_never_makes_a_vm_grow() {
+async fn misbehaving_scheduler_never_grows_a_vm() {
     for mood in [
         Mood::Fails,
         Mood::Garbage,
@@ -121,8 +122,9 @@ async fn a_bad_scheduler_never_makes_a_vm_grow() {
     }
 }
 
+/// Requirement: N01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n01_without_a_scheduler_it_waits_and_shrinks_all_the_same() {
+async fn agent_without_scheduler_waits_and_still_shrinks() {
     let mut world = World::new().await;
     world.config["scheduler"]["retryFailedRequestSeconds"] = json!(1);
     world.config["scheduler"]["requestPort"] = json!(1);
@@ -142,8 +144,9 @@ async fn n01_without_a_scheduler_it_waits_and_shrinks_all_the_same() {
     world.stop().await;
 }
 
+/// Requirement: N37
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n37_a_mute_monitor_is_dropped_and_dialled_again() {
+async fn mute_monitor_is_disconnected_and_dialled_again() {
     let mut world = World::new().await;
     world.config["monitor"]["responseTimeoutSeconds"] = json!(1);
     world.config["monitor"]["maxHealthCheckSequentialFailuresSeconds"] = json!(1);
@@ -179,7 +182,7 @@ async fn n37_a_mute_monitor_is_dropped_and_dialled_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_of_the_wrong_kind_is_no_approval() {
+async fn response_of_the_wrong_kind_is_no_approval() {
     let mut world = World::new().await;
     world.config["monitor"]["retryFailedRequestSeconds"] = json!(1);
     world.api.change_vm("vm", |vm| {
@@ -208,7 +211,7 @@ async fn an_answer_of_the_wrong_kind_is_no_approval() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unreadable_frames_are_answered_or_end_the_connection() {
+async fn malformed_frames_get_a_complaint_or_end_the_link() {
     let mut world = World::new().await;
     world.config["monitor"]["connectionRetryMinWaitSeconds"] = json!(1);
     world.start().await;
@@ -285,7 +288,7 @@ fn pods(dump: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bad_object_hurts_itself_only_and_is_picked_up_when_fixed() {
+async fn malformed_object_affects_only_itself_until_fixed() {
     let mut world = World::new().await;
     let other = Guest::start(world.trace.clone(), address()).await;
     let mut bad = api::vm("bad", &other.ip.to_string());
@@ -348,8 +351,9 @@ async fn a_bad_object_hurts_itself_only_and_is_picked_up_when_fixed() {
     world.stop().await;
 }
 
+/// Requirement: N32
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n32_a_monitor_without_a_common_version_is_left_and_dialled_again() {
+async fn monitor_without_a_common_version_is_dialled_again() {
     for greeting in [
         r#"{"error":"too old"}"#,
         r#"{"version":3}"#,

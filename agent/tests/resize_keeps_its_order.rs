@@ -40,8 +40,9 @@ async fn until_seen(world: &World, what: &str, wanted: impl Fn(&Seen) -> bool) -
         .await
 }
 
+/// Requirement: N09
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n09_first_contact_is_informative() {
+async fn first_request_is_informative() {
     let mut world = World::new().await;
     // A load that asks for all there is, from the first scrape on.
     world.guest.set(Page::Good(9.0, 0.0));
@@ -75,8 +76,9 @@ async fn n09_first_contact_is_informative() {
     world.stop().await;
 }
 
+/// Requirement: N07
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n07_the_request_is_the_deployed_agents() {
+async fn permit_request_equals_the_deployed_agents() {
     let mut world = World::new().await;
     world.start().await;
     until_seen(&world, "the first request", |seen| {
@@ -98,8 +100,9 @@ async fn n07_the_request_is_the_deployed_agents() {
     world.stop().await;
 }
 
+/// Requirement: N05, N36
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n05_n36_growth_is_permitted_then_patched_then_told() {
+async fn growth_is_permitted_then_patched_then_notified() {
     let mut world = World::new().await;
     world.start_connected().await;
     world.guest.set(Page::Good(0.5, 0.0));
@@ -121,8 +124,9 @@ async fn n05_n36_growth_is_permitted_then_patched_then_told() {
     world.stop().await;
 }
 
+/// Requirement: N11, N35
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n11_n35_a_shrink_is_approved_then_patched_then_reported() {
+async fn shrink_is_approved_then_patched_then_reported() {
     shrinks("whole", &[1]).await;
     shrinks("unit", &[3, 2, 1]).await;
 }
@@ -174,8 +178,10 @@ async fn shrinks(step: &str, sizes: &[u32]) {
 /// Seed 2926 of the simulation, over sockets: a VM gets another pod while the agent's watch is
 /// late, and what it is told of the new pod is from before its own last patch. The next task goes
 /// by what the last one knew.
+///
+/// Requirement: N09
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n09_a_task_that_begins_behind_the_last_ones_patch_reports_what_that_set() {
+async fn task_with_late_watch_reports_the_size_of_the_last_patch() {
     let mut world = World::new().await;
     world.start_connected().await;
     let mut late = world.api.get_vm("vm");
@@ -202,7 +208,7 @@ async fn n09_a_task_that_begins_behind_the_last_ones_patch_reports_what_that_set
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_shrink_is_not_made() {
+async fn refused_shrink_is_not_patched() {
     let mut world = World::new().await;
     world.guest.manners.refuses.store(true, Ordering::Relaxed);
     world.config["monitor"]["retryDeniedDownscaleSeconds"] = json!(1);
@@ -233,8 +239,9 @@ async fn a_refused_shrink_is_not_made() {
     world.stop().await;
 }
 
+/// Requirement: N34
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n34_a_wish_is_patched_without_waiting_for_metrics() {
+async fn upscale_request_is_patched_without_waiting_for_metrics() {
     let mut world = World::new().await;
     // After the first scrape the next one is an hour away, so only the wish can lead to the patch.
     world.config["metrics"]["system"]["secondsBetweenRequests"] = json!(3600);
@@ -282,8 +289,9 @@ async fn n34_a_wish_is_patched_without_waiting_for_metrics() {
     world.stop().await;
 }
 
+/// Requirement: N14
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n14_a_partial_permit_is_used_and_asked_again() {
+async fn partial_permit_is_used_and_requested_again() {
     let mut world = World::new().await;
     world
         .scheduler
@@ -314,8 +322,9 @@ async fn n14_a_partial_permit_is_used_and_asked_again() {
     world.stop().await;
 }
 
+/// Requirement: N15
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n15_after_the_migration_flag_nothing_is_patched() {
+async fn nothing_is_patched_after_a_migration_is_announced() {
     let mut world = World::new().await;
     world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(1);
     world.scheduler.set(Mood::Migrates);
@@ -350,7 +359,7 @@ async fn n15_after_the_migration_flag_nothing_is_patched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_file_caches_working_set_is_asked_for_when_the_vm_says_so() {
+async fn file_cache_is_scraped_when_the_vm_enables_it() {
     let mut world = World::new().await;
     world.config["metrics"]["lfc"]["port"] = json!(world.guest.metrics_port);
     world.config["metrics"]["lfc"]["secondsBetweenRequests"] = json!(1);

@@ -169,12 +169,12 @@ fn shrinks(trace: &Trace) -> usize {
     trace.count(|seen| matches!(seen, Seen::AskedToShrink(_)))
 }
 
+/// Requirement: N09, N16
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n09_n16_a_killed_agent_with_a_thousand_vms_is_followed_by_one_that_disturbs_none() {
+async fn successor_of_a_killed_agent_disturbs_none_of_1000_vms() {
     if !has_room() {
         let reason = format!("{FILES} open files: `ulimit -Hn` is lower");
-        let test =
-            "n09_n16_a_killed_agent_with_a_thousand_vms_is_followed_by_one_that_disturbs_none";
+        let test = "successor_of_a_killed_agent_disturbs_none_of_1000_vms";
         return skip(test, Missing::Files, &reason);
     }
     let count = VMS;

@@ -7,12 +7,12 @@
 
 use std::collections::BTreeSet;
 
-use agent_events::core::billing::{Billed, BillingEvent, Checkpoint, Meter, Names};
 use agent::core::revision::StampedRevision;
 use agent::core::{
-    Action, Core, CoreConfig, DownscaleAnswer, Event, RequestId, ScalingConfig, SystemMetrics,
+    Action, Core, CoreConfig, DownscaleResponse, Event, RequestId, ScalingConfig, SystemMetrics,
     Timers, VmInfo, VmUpdate,
 };
+use agent_events::core::billing::{Billed, BillingEvent, Checkpoint, Meter, Names};
 use protocol::permit::PluginResponse;
 use protocol::revision::RevisionWithTime;
 use protocol::time::{Span, Timestamp, WallTime};
@@ -142,7 +142,7 @@ impl Vm {
 
     fn carry_out(&mut self, id: RequestId, action: Action) -> Event {
         match action {
-            Action::Plugin(request) => {
+            Action::Permit(request) => {
                 let permit = request.target;
                 self.asked.push(Asked::Permit(request.last_permit, permit));
                 self.booked = permit;
@@ -150,9 +150,9 @@ impl Vm {
                     permit,
                     migrate: None,
                 };
-                Event::PluginDone(id, Ok(response))
+                Event::PermitDone(id, Ok(response))
             }
-            Action::NeonVm(request) => {
+            Action::VmPatch(request) => {
                 let (target, revision) = (request.target, request.revision);
                 self.asked.push(Asked::Patch(target, revision.value));
                 let stamped = RevisionWithTime {
@@ -169,7 +169,7 @@ impl Vm {
                 let version = &mut self.object.metadata.resource_version;
                 let next = version.parse::<u64>().expect("is a number") + 1;
                 *version = next.to_string();
-                Event::NeonVmDone(id, Ok(Some(next)))
+                Event::VmPatchDone(id, Ok(Some(next)))
             }
             Action::MonitorUpscale(request) => {
                 self.asked.push(Asked::Grow(request.target));
@@ -179,7 +179,7 @@ impl Vm {
             Action::MonitorDownscale(request) => {
                 self.asked.push(Asked::Shrink(request.target));
                 self.agreed = request.target;
-                let answer = DownscaleAnswer::Allowed;
+                let answer = DownscaleResponse::Allowed;
                 Event::MonitorDownscaleDone(id, Ok(answer))
             }
         }
@@ -306,8 +306,9 @@ fn has_monitor(n: u32) -> bool {
     n % 3 == 1
 }
 
+/// Requirement: N09
 #[test]
-fn n09_a_restart_with_1000_vms_changes_no_size_and_shrinks_nothing_unasked() {
+fn restart_with_1000_vms_changes_no_size_and_shrinks_none_unapproved() {
     let mut now = Timestamp(1_000_000);
     let mut vms = first_process(&mut now);
     let newest = |vm: &Vm| {
@@ -375,8 +376,10 @@ fn see_all(meter: &mut Meter, now: Timestamp) {
 }
 
 /// As the shell does it: events and the checkpoint go to disk together, then the process is gone.
+///
+/// Requirement: N40
 #[test]
-fn n40_a_restart_with_1000_vms_bills_every_second_once() {
+fn restart_with_1000_vms_bills_every_second_once() {
     let start = WallTime(1_700_000_000_000_000);
     let at = |seconds: u64| {
         let span = Span::from_secs(seconds);

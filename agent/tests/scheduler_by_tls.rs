@@ -54,7 +54,7 @@ async fn door(world: &World, mut server: Server) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn permits_are_asked_for_by_tls_with_what_the_files_hold_now() {
+async fn permit_requests_use_tls_with_the_current_files() {
     let (schedulers, agents) = (Authority::new("schedulers"), Authority::new("agents"));
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name);
@@ -94,7 +94,7 @@ async fn permits_are_asked_for_by_tls_with_what_the_files_hold_now() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_name_in_the_schedulers_certificate_counts() {
+async fn scheduler_certificate_must_have_the_expected_name() {
     let (schedulers, agents) = (Authority::new("schedulers"), Authority::new("agents"));
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name);

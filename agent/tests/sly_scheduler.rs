@@ -80,8 +80,9 @@ fn garbage() -> Vec<Vec<u8>> {
     ]
 }
 
+/// Requirement: N01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n01_garbled_answers_are_no_permits() {
+async fn malformed_responses_are_no_permits() {
     let (mut world, sly) = world().await;
     world.guest.set(Page::Good(0.9, 0.0));
     let says = |bytes| Trick::Says(bytes);
@@ -121,8 +122,9 @@ async fn n01_garbled_answers_are_no_permits() {
     check_books(&world.trace.all());
 }
 
+/// Requirement: N01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n01_answers_said_twice_are_taken_once() {
+async fn duplicated_responses_count_once() {
     for trick in [Trick::Twice, Trick::Repeats] {
         let (mut world, sly) = world().await;
         // Heartbeats are rarer than questions after a refusal: a wrong answer is asked about again
@@ -151,8 +153,9 @@ async fn n01_answers_said_twice_are_taken_once() {
     }
 }
 
+/// Requirement: N01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n01_an_answer_that_comes_after_the_next_question_is_not_its_answer() {
+async fn late_response_does_not_end_the_next_request() {
     let (mut world, sly) = world().await;
     world.config["scheduler"]["requestTimeoutSeconds"] = json!(1);
     world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(600);

@@ -19,8 +19,9 @@ async fn body(program: &Program, port: u16, path: &str) -> String {
     body.to_owned()
 }
 
+/// Requirement: N45
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n45_the_program_shows_its_state_and_ends_on_sigterm() {
+async fn program_shows_its_state_and_ends_on_sigterm() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let mut world = World::new().await;
     world.config["dumpState"] = json!({"port": 10300, "timeoutSeconds": 5});
@@ -59,7 +60,7 @@ async fn n45_the_program_shows_its_state_and_ends_on_sigterm() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_log_filter_is_changed_while_it_runs() {
+async fn log_filter_changes_at_run_time() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let world = World::new().await;
     let program = Program::start(folder.path(), &world);
@@ -90,7 +91,7 @@ async fn the_log_filter_is_changed_while_it_runs() {
 }
 
 #[tokio::test]
-async fn what_it_cannot_start_with_is_named_and_the_exit_code_says_whose_fault() {
+async fn failed_start_names_the_cause_and_sets_the_exit_code() {
     let folder = tempfile::tempdir().expect("makes a folder");
     let good = World::new().await;
     let ip = address();

@@ -7,7 +7,7 @@ use daemon_kit::bearer::VmKey;
 use peers::{Seen, World, until};
 
 #[tokio::test]
-async fn scheduler_is_shown_the_token_given_at_the_start() {
+async fn scheduler_gets_the_token_given_at_start() {
     let mut world = World::new().await;
     let wanted = &world.scheduler.authorization;
     *wanted.lock().expect("no panics") = Some("Bearer of-this-start".into());
@@ -20,7 +20,7 @@ async fn scheduler_is_shown_the_token_given_at_the_start() {
 }
 
 #[tokio::test]
-async fn monitor_is_shown_the_token_of_its_vm() {
+async fn monitor_gets_the_token_of_its_vm() {
     let folder = tempfile::tempdir().expect("a folder");
     let key = VmKey::load_or_create(&folder.path().join("agent.key")).expect("made");
     let mut world = World::new().await;

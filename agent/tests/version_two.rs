@@ -52,8 +52,9 @@ fn asked(urgency: Urgency, gib: u64) -> String {
     MonitorFrameV2 { body, id: 3 }.encode()
 }
 
+/// Requirement: N32, N37
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n32_n37_the_first_frame_names_capabilities_and_a_wish_is_granted_whole() {
+async fn first_frame_has_capabilities_and_an_upscale_request_is_granted_whole() {
     let mut world = World::new().await;
     world.guest.manners.speaks_v2.store(true, Ordering::Relaxed);
     world.start_connected().await;
@@ -87,7 +88,7 @@ async fn n32_n37_the_first_frame_names_capabilities_and_a_wish_is_granted_whole(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_more_urgent_wish_is_heard_right_after_another() {
+async fn more_urgent_upscale_request_counts_right_after_another() {
     let mut world = World::new().await;
     world.guest.manners.speaks_v2.store(true, Ordering::Relaxed);
     world.start_connected().await;
@@ -97,8 +98,9 @@ async fn a_more_urgent_wish_is_heard_right_after_another() {
     world.stop().await;
 }
 
+/// Requirement: N31
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n31_a_monitor_of_version_1_hears_nothing_new_and_its_wish_is_one_unit() {
+async fn monitor_of_version_1_gets_no_new_members_and_one_unit() {
     let mut world = World::new().await;
     world.start_connected().await;
     world.guest.say(&MonitorFrame {
@@ -154,8 +156,9 @@ async fn push_until(world: &World, load: f64, seen: impl Fn(&[Seen]) -> bool) ->
     scrapes() - before
 }
 
+/// Requirement: N02
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n02_pushed_metrics_decide_and_nothing_is_scraped_while_they_come() {
+async fn pushed_metrics_replace_scrapes() {
     let mut world = World::new().await;
     world.guest.manners.speaks_v2.store(true, Ordering::Relaxed);
     world.start_connected().await;
@@ -200,8 +203,10 @@ async fn n02_pushed_metrics_decide_and_nothing_is_scraped_while_they_come() {
 
 /// The size that a refusal names is what the monitor is asked for next; what a confirmation says
 /// the guest has is shown.
+///
+/// Requirement: N27, N36
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n27_n36_the_sizes_a_monitor_names_are_used_and_shown() {
+async fn sizes_named_by_a_monitor_are_used_and_shown() {
     let mut world = World::new().await;
     world.guest.manners.speaks_v2.store(true, Ordering::Relaxed);
     world.guest.manners.observes.store(true, Ordering::Relaxed);

@@ -12,8 +12,9 @@ fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }
 
+/// Requirement: N45
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n45_the_dump_has_the_deployed_agents_keys_and_the_decisions() {
+async fn dump_has_the_deployed_agents_keys_and_the_decisions() {
     let mut world = World::new().await;
     let free = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
@@ -145,8 +146,9 @@ async fn metrics_have_the_deployed_agents_names() {
     world.stop().await;
 }
 
+/// Requirement: N01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n01_it_starts_alone_and_says_when_it_is_ready() {
+async fn agent_starts_alone_and_reports_when_it_is_ready() {
     let mut world = World::new().await;
     let good = std::mem::replace(&mut world.api.url, "http://127.0.0.1:1".into());
     world.start().await;
@@ -182,7 +184,7 @@ async fn n01_it_starts_alone_and_says_when_it_is_ready() {
 }
 
 #[tokio::test]
-async fn it_refuses_to_start_rather_than_lose_events() {
+async fn agent_refuses_to_start_rather_than_lose_events() {
     let mut world = World::new().await;
     world.config["billing"]["clients"]["http"] = json!({
         "url": "http://x", "pushEverySeconds": 1, "pushRequestTimeoutSeconds": 1, "maxBatchSize": 1,
@@ -213,7 +215,7 @@ async fn it_refuses_to_start_rather_than_lose_events() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_named() {
+async fn error_names_a_taken_port() {
     let mut world = World::new().await;
     let taken = tokio::net::TcpListener::bind((address(), 0))
         .await

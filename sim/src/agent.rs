@@ -3,9 +3,9 @@
 //! What the shell of the agent does between core and wire is done here in the same order: an object
 //! that is still the same VM in the same pod feeds its task, any other ends it
 //! (`agent/src/shell/vms.rs`); nothing is decided before the first input
-//! (`agent/src/shell/runner.rs`).
+//! (`agent/src/shell/driver.rs`).
 
-use agent::core::actions::{NeonVmRequest, PluginRequest};
+use agent::core::actions::{PermitRequest, VmPatch};
 use agent::core::revision::StampedRevision;
 use agent::core::vm::{Ownership, Placement, placement};
 use agent::core::{
@@ -72,7 +72,7 @@ pub(crate) fn config(jitter: Span) -> CoreConfig {
         compute_unit: UNIT,
         default_scaling: ScalingConfig::default(),
         timers: Timers {
-            plugin_request_tick: Span(timers.plugin_request_tick.0 - jitter.0),
+            permit_request_tick: Span(timers.permit_request_tick.0 - jitter.0),
             ..timers
         },
         system_max_age: Some(METRICS_MAX_AGE),
@@ -183,7 +183,7 @@ impl World {
         let uid = object.meta("uid");
         let left = self.left.remove(&(node, vm)).filter(|(of, _)| of == uid);
         if let Some((_, left)) = left {
-            core.goes_on_from(&left);
+            core.resume_from(&left);
         }
         let size = core.using();
         self.vms[vm].agent_task = Some(AgentTask {
@@ -206,7 +206,7 @@ impl World {
             is_started: false,
         });
         self.checks.agent_task_opened(vm, size);
-        self.note(Note::AgentManages { vm, desk: id });
+        self.note(Note::AgentManages { vm, agent_task: id });
         let first = Span::from_secs(self.rng.below(5));
         self.after(first, Event::Scrape { vm, agent_task: id });
         self.after(Span(0), Event::Dial { vm, agent_task: id });
@@ -219,10 +219,8 @@ impl World {
             return;
         };
         self.note(Note::AgentLetsGo { vm });
-        self.left.insert(
-            (agent_task.node, vm),
-            (agent_task.uid, agent_task.core.left()),
-        );
+        self.left
+            .insert((agent_task.node, vm), (agent_task.uid, agent_task.core.handoff()));
         if let Some(connection) = agent_task.connection {
             self.hang_up(vm, connection);
         }
@@ -294,8 +292,8 @@ impl World {
     fn launch(&mut self, vm: usize, id: RequestId, action: Action) {
         self.checks.touch(vm);
         match action {
-            Action::Plugin(request) => self.ask_permit(vm, id, request),
-            Action::NeonVm(request) => self.patch(vm, id, request),
+            Action::Permit(request) => self.ask_permit(vm, id, request),
+            Action::VmPatch(request) => self.patch(vm, id, request),
             Action::MonitorUpscale(request) => {
                 self.note(Note::TellsMonitor {
                     vm,
@@ -318,7 +316,7 @@ impl World {
         }
     }
 
-    fn ask_permit(&mut self, vm: usize, id: RequestId, request: PluginRequest) {
+    fn ask_permit(&mut self, vm: usize, id: RequestId, request: PermitRequest) {
         let mut target = request.target;
         let is_first = self.vms[vm]
             .agent_task
@@ -352,7 +350,7 @@ impl World {
         self.send_permit(vm, agent_task, id, body);
     }
 
-    fn patch(&mut self, vm: usize, id: RequestId, mut request: NeonVmRequest) {
+    fn patch(&mut self, vm: usize, id: RequestId, mut request: VmPatch) {
         if self.cheats(Sabotage::PatchAbovePermit)
             && request.target.has_field_above(request.current)
         {
@@ -415,7 +413,7 @@ impl World {
             vm,
             worked: result.is_ok(),
         });
-        self.tell_agent_task(vm, CoreEvent::NeonVmDone(id, result));
+        self.tell_agent_task(vm, CoreEvent::VmPatchDone(id, result));
     }
 
     // ---- scrapes ----

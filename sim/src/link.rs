@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use agent::core::{DownscaleAnswer, Event as CoreEvent, Failure, RequestId, Wish};
+use agent::core::{DownscaleResponse, Event as CoreEvent, Failure, RequestId, UpscaleRequest};
 use protocol::monitor::{
     AGENT_FIRST_ID, AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame,
 };
@@ -243,7 +243,7 @@ impl World {
             {
                 held.wished_at = Some(now);
                 self.note(Note::MonitorWants { vm });
-                self.tell_agent_task(vm, CoreEvent::MonitorUpscaleRequested(Wish::default()));
+                self.tell_agent_task(vm, CoreEvent::MonitorUpscaleRequested(UpscaleRequest::default()));
             }
             return;
         }
@@ -254,9 +254,9 @@ impl World {
             MonitorBody::DownscaleResult { ok, .. } if !up => {
                 self.note(Note::MonitorSays { vm, allowed: ok });
                 let answer = if ok {
-                    DownscaleAnswer::Allowed
+                    DownscaleResponse::Allowed
                 } else {
-                    DownscaleAnswer::DENIED
+                    DownscaleResponse::DENIED
                 };
                 CoreEvent::MonitorDownscaleDone(request, Ok(answer))
             }
@@ -390,6 +390,6 @@ fn done(id: RequestId, up: bool, failed: Result<(), Failure>) -> CoreEvent {
     if up {
         CoreEvent::MonitorUpscaleDone(id, failed)
     } else {
-        CoreEvent::MonitorDownscaleDone(id, failed.map(|()| DownscaleAnswer::DENIED))
+        CoreEvent::MonitorDownscaleDone(id, failed.map(|()| DownscaleResponse::DENIED))
     }
 }

@@ -110,7 +110,7 @@ impl World {
             if let Some(permit) = permit {
                 self.checks.permitted(flight.vm, permit);
             }
-            self.tell_agent_task(flight.vm, CoreEvent::PluginDone(flight.id, result));
+            self.tell_agent_task(flight.vm, CoreEvent::PermitDone(flight.id, result));
         }
     }
 
@@ -124,7 +124,7 @@ impl World {
             Failure::Unknown
         };
         if self.agent_task(flight.vm, flight.agent_task).is_some() {
-            self.tell_agent_task(flight.vm, CoreEvent::PluginDone(flight.id, Err(failure)));
+            self.tell_agent_task(flight.vm, CoreEvent::PermitDone(flight.id, Err(failure)));
         }
     }
 }

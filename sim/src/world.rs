@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent::core::Left;
+use agent::core::Handoff;
 use neonvm_controller::core::Moment;
 use protocol::journal::Record;
 use protocol::time::{Span, Timestamp, WallTime};
@@ -115,7 +115,7 @@ pub struct World {
     pub agents: Vec<bool>,
     /// By node and VM: what the last task of the agent's process that is up left, with the VM's
     /// uid.
-    pub(crate) left: BTreeMap<(usize, usize), (String, Left)>,
+    pub(crate) left: BTreeMap<(usize, usize), (String, Handoff)>,
     /// The scheduler's replicas.
     pub schedulers: Vec<SchedulerPart>,
     /// The Lease they hold in turn.

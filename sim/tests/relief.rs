@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use agent::Config;
-use agent::core::conversation::{Answer, Conversation, Limits, Output};
+use agent::core::conversation::{Conversation, Limits, MonitorResponse, Output};
 use agent::core::metrics::KERNEL_ALLOWANCE_BYTES;
 use agent::core::{
-    Action, Core, CoreConfig, DownscaleAnswer, Event, RequestId, ScalingConfig, SystemMetrics,
+    Action, Core, CoreConfig, DownscaleResponse, Event, RequestId, ScalingConfig, SystemMetrics,
     Timers, VmInfo,
 };
 use protocol::monitor::Version;
@@ -245,9 +245,9 @@ impl Pair {
                     return;
                 };
                 let event = match outcome.expect("an answer") {
-                    Answer::Downscale(said) => {
-                        self.approvals += usize::from(said.answer == DownscaleAnswer::Allowed);
-                        Event::MonitorDownscaleDone(request, Ok(said.answer))
+                    MonitorResponse::Downscale(result) => {
+                        self.approvals += usize::from(result.response == DownscaleResponse::Allowed);
+                        Event::MonitorDownscaleDone(request, Ok(result.response))
                     }
                     _ => Event::MonitorUpscaleDone(request, Ok(())),
                 };
@@ -259,17 +259,17 @@ impl Pair {
 
     fn act_for_agent(&mut self, id: RequestId, action: Action) {
         let call = match action {
-            Action::Plugin(request) => {
+            Action::Permit(request) => {
                 let response = PluginResponse {
                     permit: request.target,
                     migrate: None,
                 };
                 return self
                     .core
-                    .handle(self.now, Event::PluginDone(id, Ok(response)));
+                    .handle(self.now, Event::PermitDone(id, Ok(response)));
             }
-            Action::NeonVm(_) => {
-                return self.core.handle(self.now, Event::NeonVmDone(id, Ok(None)));
+            Action::VmPatch(_) => {
+                return self.core.handle(self.now, Event::VmPatchDone(id, Ok(None)));
             }
             Action::MonitorUpscale(request) => self.link.upscale(self.now, request.target),
             Action::MonitorDownscale(request) => {

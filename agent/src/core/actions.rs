@@ -1,80 +1,80 @@
-//! What the core wants done, as plain comparable data. Source: docs/compatibility/agent.md §3.2.
+//! Requests that the core wants made, as plain comparable data. Source:
+//! docs/compatibility/agent.md §3.2.
 
 use protocol::permit::RequestMetrics;
 use protocol::revision::Revision;
 use protocol::time::Span;
 use protocol::units::Resources;
-use serde::Serialize;
 
-/// Ask the scheduler for a permit, or tell it of a decrease, or just show that we are there.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PluginRequest {
-    /// The newest permit held.
+/// Asks the scheduler for a larger permit, reports a smaller size, or repeats the size as a
+/// heartbeat.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PermitRequest {
+    /// The newest permit held; `None` in the first request.
     pub last_permit: Option<Resources>,
-    /// What is asked.
+    /// Size to permit.
     pub target: Resources,
-    /// Load, once known.
+    /// Load of the guest; `None` without fresh metrics.
     pub metrics: Option<RequestMetrics>,
-    /// The wish it serves.
+    /// Revision of the resize that the request belongs to.
     pub revision: Revision,
 }
 
-/// Patch the VM object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct NeonVmRequest {
+/// Patches the size of the VM object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VmPatch {
     /// Size in use when the patch starts.
     pub current: Resources,
-    /// Size after; memory is a whole number of slots.
+    /// Size after the patch; memory is a whole number of slots.
     pub target: Resources,
-    /// The wish it serves; goes into `spec.targetRevision`.
+    /// Value for `spec.targetRevision`.
     pub revision: Revision,
 }
 
-/// Tell the monitor that the VM has grown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Notifies the monitor that the VM has grown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MonitorUpscale {
-    /// What it knows.
+    /// Size that the monitor counts on.
     pub current: Resources,
-    /// What it has.
+    /// Size that the VM has.
     pub target: Resources,
-    /// The wish it serves.
+    /// Revision of the resize that the notification belongs to.
     pub revision: Revision,
 }
 
-/// Ask the monitor whether the VM may shrink.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Asks the monitor to approve a smaller size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MonitorDownscale {
-    /// What it knows.
+    /// Size that the monitor has approved so far.
     pub current: Resources,
-    /// What it would have.
+    /// Size to approve.
     pub target: Resources,
-    /// The wish it serves.
+    /// Revision of the resize that the request belongs to.
     pub revision: Revision,
 }
 
-/// Everything that may be started now, and how long until there may be more.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+/// Result of planning: at most one request per peer and direction, and the next deadline.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Actions {
-    /// To the scheduler.
-    pub plugin: Option<PluginRequest>,
-    /// To the VM object.
-    pub neonvm: Option<NeonVmRequest>,
-    /// To the monitor, after a growth.
+    /// Request to the scheduler.
+    pub permit: Option<PermitRequest>,
+    /// Patch of the VM object.
+    pub vm_patch: Option<VmPatch>,
+    /// Notification of the monitor after a growth.
     pub monitor_up: Option<MonitorUpscale>,
-    /// To the monitor, before a shrink.
+    /// Request to the monitor before a shrink.
     pub monitor_down: Option<MonitorDownscale>,
-    /// Look again after this long even if nothing happens.
+    /// Longest time until the next computation; `None` = only an event is a reason for one.
     pub wait: Option<Span>,
 }
 
-/// One action taken out of [`Actions`].
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// One request taken out of [`Actions`].
+#[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// POST to the scheduler.
-    Plugin(PluginRequest),
+    Permit(PermitRequest),
     /// PATCH of the VM object.
-    NeonVm(NeonVmRequest),
+    VmPatch(VmPatch),
     /// `UpscaleNotification` to the monitor, after the VM has grown.
     MonitorUpscale(MonitorUpscale),
     /// `DownscaleRequest` to the monitor, before the VM shrinks.
@@ -82,17 +82,16 @@ pub enum Action {
 }
 
 impl Actions {
-    /// The first action in the order of evaluation.
+    /// The first request in the order scheduler, object, monitor.
     #[must_use]
     pub fn first(&self) -> Option<Action> {
-        None.or_else(|| self.plugin.clone().map(Action::Plugin))
-            .or_else(|| self.neonvm.map(Action::NeonVm))
+        None.or_else(|| self.permit.clone().map(Action::Permit))
+            .or_else(|| self.vm_patch.map(Action::VmPatch))
             .or_else(|| self.monitor_up.map(Action::MonitorUpscale))
             .or_else(|| self.monitor_down.map(Action::MonitorDownscale))
     }
 }
 
-/// Names one started request, so that a late answer cannot be taken for another's. Never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+/// Number of a started request. It is never reused, so a late response cannot end another request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);

@@ -7,11 +7,13 @@ use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, MilliCpu, Resources};
 
 use super::actions::{
-    Action, Actions, MonitorDownscale, MonitorUpscale, NeonVmRequest, PluginRequest, RequestId,
+    Action, Actions, MonitorDownscale, MonitorUpscale, PermitRequest, RequestId, VmPatch,
 };
 use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
-use super::machine::{Core, DownscaleAnswer, Event, Observation, Path, VmUpdate};
+use super::event::{DownscaleResponse, Event, VmUpdate};
+use super::machine::Core;
 use super::metrics::SystemMetrics;
+use super::observation::{Observation, Path};
 use super::revision::StampedRevision;
 use super::vm::{CpuInfo, MemInfo, VmConfig, VmInfo};
 use super::warnings::{Warning, Warnings};
@@ -76,7 +78,7 @@ pub(super) fn wait(secs: f64) -> Want {
 }
 
 impl Want {
-    pub(super) fn plugin(
+    pub(super) fn permit_request(
         mut self,
         last: Option<u32>,
         target: u32,
@@ -84,7 +86,7 @@ impl Want {
         revision: Revision,
     ) -> Self {
         let last_permit = last.map(units);
-        self.0.plugin = Some(PluginRequest {
+        self.0.permit = Some(PermitRequest {
             last_permit,
             target: units(target),
             metrics,
@@ -93,9 +95,9 @@ impl Want {
         self
     }
 
-    pub(super) fn neonvm(mut self, current: u32, target: u32, revision: Revision) -> Self {
+    pub(super) fn vm_patch(mut self, current: u32, target: u32, revision: Revision) -> Self {
         let (current, target) = (units(current), units(target));
-        self.0.neonvm = Some(NeonVmRequest {
+        self.0.vm_patch = Some(VmPatch {
             current,
             target,
             revision,
@@ -143,10 +145,10 @@ pub(super) struct Setup {
 
 pub(super) fn setup(min: u32, max: u32, using: u32) -> Setup {
     let timers = Timers {
-        plugin_request_tick: span(5.0),
-        plugin_retry_wait: span(3.0),
-        plugin_denied_retry_wait: span(2.0),
-        neonvm_retry_wait: span(5.0),
+        permit_request_tick: span(5.0),
+        permit_retry_wait: span(3.0),
+        permit_denied_retry_wait: span(2.0),
+        vm_patch_retry_wait: span(5.0),
         monitor_retry_wait: span(3.0),
         monitor_denied_downscale_cooldown: span(5.0),
         monitor_requested_upscale_valid_period: span(10.0),
@@ -228,8 +230,8 @@ pub(super) fn vm_info(min: u32, max: u32, using: u32, scaling: ScalingConfig) ->
 }
 
 /// Peers, as indices of the ids under way.
-pub(super) const PLUGIN: usize = 0;
-pub(super) const NEONVM: usize = 1;
+pub(super) const SCHEDULER: usize = 0;
+pub(super) const VM_OBJECT: usize = 1;
 pub(super) const MONITOR: usize = 2;
 
 impl Bench {
@@ -238,11 +240,11 @@ impl Bench {
         if !self.has_revisions {
             let actions = &mut got.actions;
             actions
-                .plugin
+                .permit
                 .iter_mut()
                 .for_each(|action| action.revision = NO_REV);
             actions
-                .neonvm
+                .vm_patch
                 .iter_mut()
                 .for_each(|action| action.revision = NO_REV);
             actions
@@ -281,8 +283,8 @@ impl Bench {
     pub(super) fn start(&mut self, t: f64, peer: usize) {
         let actions = self.core.next_actions(at(t)).actions;
         let action = match peer {
-            PLUGIN => actions.plugin.map(Action::Plugin),
-            NEONVM => actions.neonvm.map(Action::NeonVm),
+            SCHEDULER => actions.permit.map(Action::Permit),
+            VM_OBJECT => actions.vm_patch.map(Action::VmPatch),
             _ => actions
                 .monitor_up
                 .map(Action::MonitorUpscale)
@@ -307,21 +309,21 @@ impl Bench {
             permit: units(n),
             migrate: None,
         };
-        self.end(t, PLUGIN, |id| Event::PluginDone(id, Ok(response)));
+        self.end(t, SCHEDULER, |id| Event::PermitDone(id, Ok(response)));
     }
 
     #[track_caller]
     pub(super) fn patched(&mut self, t: f64) {
-        self.end(t, NEONVM, |id| Event::NeonVmDone(id, Ok(None)));
+        self.end(t, VM_OBJECT, |id| Event::VmPatchDone(id, Ok(None)));
     }
 
     #[track_caller]
-    pub(super) fn told(&mut self, t: f64) {
+    pub(super) fn notified(&mut self, t: f64) {
         self.end(t, MONITOR, |id| Event::MonitorUpscaleDone(id, Ok(())));
     }
 
     #[track_caller]
-    pub(super) fn answered(&mut self, t: f64, answer: DownscaleAnswer) {
+    pub(super) fn answered(&mut self, t: f64, answer: DownscaleResponse) {
         self.end(t, MONITOR, |id| Event::MonitorDownscaleDone(id, Ok(answer)));
     }
 
@@ -375,9 +377,9 @@ impl Bench {
 
     #[track_caller]
     pub(super) fn init(&mut self, n: u32) {
-        let first = none().plugin(None, n, None, NO_REV);
+        let first = none().permit_request(None, n, None, NO_REV);
         self.expect_warned(0.0, &first, &[Warning::MissingMetrics]);
-        self.start(0.0, PLUGIN);
+        self.start(0.0, SCHEDULER);
         self.permit(0.1, n);
     }
 }

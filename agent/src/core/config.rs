@@ -1,40 +1,38 @@
-//! What the core is configured with. Source: docs/compatibility/agent.md §3.11.
+//! Configuration of a core. Source: docs/compatibility/agent.md §3.11.
 
 use protocol::time::Span;
 use protocol::units::Resources;
-use serde::Serialize;
 
 pub use super::scaling::{Problem, ScalingConfig, ScalingOverrides, ShrinkStep};
 
-/// Every wait of the state machine. Defaults are the shipped ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Waits of the state machine. Defaults are those of the shipped configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timers {
-    /// Longest time between two permit requests.
-    pub plugin_request_tick: Span,
+    /// Longest time between two permit requests: the heartbeat.
+    pub permit_request_tick: Span,
     /// Pause after a permit request that failed.
-    pub plugin_retry_wait: Span,
-    /// Pause after a permit below what was asked.
-    pub plugin_denied_retry_wait: Span,
+    pub permit_retry_wait: Span,
+    /// Pause after a permit below the requested size.
+    pub permit_denied_retry_wait: Span,
     /// Pause after a patch that failed.
-    pub neonvm_retry_wait: Span,
-    /// Pause after a monitor call that failed.
+    pub vm_patch_retry_wait: Span,
+    /// Pause after a monitor request that failed.
     pub monitor_retry_wait: Span,
     /// How long a refused shrink holds the size.
     pub monitor_denied_downscale_cooldown: Span,
-    /// How long the monitor's wish holds the size.
+    /// How long a monitor's upscale request holds the size.
     pub monitor_requested_upscale_valid_period: Span,
-    /// How long after a permit that announced a migration an answer without the announcement is not
-    /// believed.
+    /// How long an announced migration holds the size, even if a later permit does not announce it.
     pub migration_hold: Span,
 }
 
 impl Default for Timers {
     fn default() -> Self {
         Self {
-            plugin_request_tick: Span::from_secs(15),
-            plugin_retry_wait: Span::from_secs(3),
-            plugin_denied_retry_wait: Span::from_secs(2),
-            neonvm_retry_wait: Span::from_secs(5),
+            permit_request_tick: Span::from_secs(15),
+            permit_retry_wait: Span::from_secs(3),
+            permit_denied_retry_wait: Span::from_secs(2),
+            vm_patch_retry_wait: Span::from_secs(5),
             monitor_retry_wait: Span::from_secs(3),
             monitor_denied_downscale_cooldown: Span::from_secs(5),
             monitor_requested_upscale_valid_period: Span::from_secs(10),
@@ -43,8 +41,8 @@ impl Default for Timers {
     }
 }
 
-/// What one core is made with.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+/// Configuration of one VM's core.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CoreConfig {
     /// Sizes are whole multiples of it. Neither field is zero.
     pub compute_unit: Resources,

@@ -1,34 +1,33 @@
-//! One connection to a VM's monitor after its handshake. The question it answers: *what is to be
-//! sent now, who has his answer, and is the monitor still there?*
+//! One link to a VM's monitor after the handshake. The question it answers: *which frame is sent
+//! next, how does each request end, and does the monitor still respond?*
 //!
 //! ```text
-//!   our calls, a health check every 5 s --> frames out, each under an id of its own --> [`Output::Send`]
-//!   frames in --+-- an answer under an id somebody waits for --> [`Output::Done`], once per call
-//!               +-- a wish to grow, pushed metrics             --> [`Output::Wish`], [`Output::Pushed`]
-//!               +-- anything else                              --> a complaint, or the end
+//!   our requests, a health check every 5 s --> frames, each with its own id  --> [`Output::Send`]
+//!   frames in --+-- a response with the id of a request     --> [`Output::Done`], once per request
+//!               +-- an upscale request, pushed metrics      --> [`Output::UpscaleRequest`], [`Output::Pushed`]
+//!               +-- anything else                           --> a complaint, or the end
 //! ```
 //!
-//! *Happy path*: a call is sent under the next even id; the frame under that id ends it. *Failure
-//! paths*: no answer in time, one of another kind or one that does not decode ends the call with a
-//! [`CallError`]; what cannot be read as a frame, a known message with wrong content, and health
-//! checks that fail for too long end the connection ([`Breach`]). *Recovery*: a connection has no
-//! state that the next one needs; [`Conversation::close`] ends every call that still waits.
+//! *Happy path*: a request is sent with the next even id; the frame with that id ends it. *Failure
+//! paths*: a request ends with a [`MonitorRequestError`] if its response is late, of another kind or
+//! malformed. A text that is no frame, a known message with wrong content, and health checks that
+//! fail for too long end the link ([`Breach`]). *Recovery*: the next link needs no state of this one.
+//! [`Conversation::close`] ends every open request.
 //!
 //! # Invariants
-//! * A call ends exactly once, whatever comes, and no id is used twice:
-//!   `n33_n37_a_hundred_thousand_conversations_…`.
-//! * One health check at a time: same test.
-//! * A complaint is never answered, so that two sides cannot complain to one another for ever: same
-//!   test.
-//! * A guest cannot make us handle more than ten wishes of one urgency, and ten pushes, a second:
-//!   `wishes_and_pushes_too_close_together_are_one`.
-//! * A guest cannot make us read more than [`pace::FRAMES`] allows, and one that tries for long is
-//!   left: `monitor_that_floods_is_paused_and_then_left`.
+//! * A request ends exactly once, whatever arrives, and no id is used twice:
+//!   `hundred_thousand_conversations_end_every_request`.
+//! * One health check is open at a time: same test.
+//! * A complaint gets no complaint in return, so two sides cannot complain endlessly: same test.
+//! * A guest cannot make us handle more than ten upscale requests of one urgency and ten pushes a
+//!   second: `upscale_requests_and_pushes_too_close_together_count_once`.
+//! * A guest cannot make us read more than [`pace::FRAMES`]. A link with a long flood is closed:
+//!   `flooding_monitor_is_paused_and_then_disconnected`.
 //!
 //! Source: docs/compatibility/agent.md §4.1.
 
-mod answers;
 pub mod pace;
+mod responses;
 #[cfg(test)]
 mod tests;
 
@@ -46,71 +45,71 @@ use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, Resources};
 
 use self::pace::{Bucket, FRAMES, Flood};
-use super::Wish;
-pub use answers::{Answer, Ask, CallError, Downscaled};
+use super::UpscaleRequest;
+pub use responses::{DownscaleResult, MonitorRequest, MonitorRequestError, MonitorResponse};
 
-/// Wishes closer together than this are one: a guest must not be able to keep the agent busy. The
-/// first one always counts, and so does one that is more urgent.
-pub const WISH_GAP: Span = Span::from_millis(100);
-/// Pushes closer together than this are one, for the same reason.
+/// Upscale requests closer together than this count as one, so that a guest cannot keep the agent
+/// busy. The first one and each more urgent one always count.
+pub const UPSCALE_REQUEST_GAP: Span = Span::from_millis(100);
+/// Pushed metrics closer together than this count as one.
 pub const PUSH_GAP: Span = Span::from_millis(100);
-/// Characters of a monitor's own words that are kept when it refuses the protocol.
+/// Longest text kept of a monitor that refuses the protocol, characters.
 const REFUSAL_CHARS: usize = 200;
 
-/// How long things may take.
+/// Times of one link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Time that a call may wait for its answer; then it fails as timed out.
+    /// Time limit of a request.
     pub response: Span,
-    /// From one health check to the next.
+    /// Time between two health checks.
     pub health_check_every: Span,
-    /// Health checks may fail.
+    /// Longest time from the first of consecutive failed health checks to the last one.
     pub unhealthy: Span,
-    /// How often metrics may be pushed: as often as they would be scraped.
+    /// Period of pushed metrics; equals the scrape period.
     pub push_every: Span,
 }
 
-/// What the shell is to do, or to pass on.
+/// Output of a conversation for the shell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Output {
-    /// Send this frame; if that fails, say so with [`Conversation::unsent`].
+    /// Send this frame. If that fails, call [`Conversation::unsent`].
     Send(AgentFrameV2),
-    /// A call has ended.
+    /// A request has ended.
     Done {
-        /// Its id, as [`Conversation::upscale`] and [`Conversation::downscale`] gave it.
+        /// Id that [`Conversation::upscale`] or [`Conversation::downscale`] returned.
         id: u64,
-        /// What it was.
-        ask: Ask,
-        /// Answer of the monitor, or the reason why the call failed.
-        outcome: Result<Answer, CallError>,
+        /// Kind of the request.
+        request: MonitorRequest,
+        /// Response of the monitor, or the failure.
+        outcome: Result<MonitorResponse, MonitorRequestError>,
     },
-    /// The monitor wishes to grow; none if it follows too closely on a wish that was as urgent.
-    Wish(Option<Wish>),
-    /// Metrics the monitor pushed.
+    /// The monitor requests an upscale; `None` = it counts as one with the request before.
+    UpscaleRequest(Option<UpscaleRequest>),
+    /// The monitor pushed metrics.
     Pushed(Box<GuestMetrics>),
-    /// A frame could not be read.
+    /// A frame was malformed or of an unknown type.
     Unreadable,
-    /// A complaint about something nobody waits for.
-    Complaint(CallError),
-    /// The monitor has sent more than it may: reading pauses.
+    /// The monitor complains about an id without an open request.
+    Complaint(MonitorRequestError),
+    /// The monitor has exceeded its rate, so reading pauses.
     Paused,
-    /// The connection is to end. Nothing follows.
+    /// Close the link. No output follows.
     End(Breach),
 }
 
-/// What ends a connection.
+/// Why the agent closes a link.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
-    /// Not JSON, or JSON without type and id.
+    /// A text was not JSON, or had no type and id.
     #[error("the monitor sent something that is no frame: {0}")]
     NotAFrame(String),
-    /// A message both sides know, with the wrong content.
+    /// A message of a known type had wrong content.
     #[error("a known message of the monitor does not decode: {0}")]
     BadContent(String),
-    /// No health check for longer than [`Limits::unhealthy`].
+    /// Health checks failed for longer than [`Limits::unhealthy`].
     #[error("no health check succeeded for too long")]
     Unhealthy,
-    /// More than [`pace::FRAMES`] or [`pace::BYTES`] allow, for [`pace::FLOOD_LIMIT`].
+    /// The monitor exceeded [`pace::FRAMES`] or [`pace::BYTES`] for [`pace::FLOOD_LIMIT`].
     #[error(
         "the monitor floods: it sends more than {} frames or {} KiB a second",
         FRAMES.per_second,
@@ -122,18 +121,18 @@ pub enum Breach {
 /// Why a handshake failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    /// The monitor says no, with these words.
+    /// The monitor refused the protocol with this text.
     #[error("the monitor refused the protocol: {0}")]
     Refused(String),
-    /// It chose what was not offered.
+    /// The monitor chose a version that was not offered.
     #[error("the monitor chose protocol version {0}, which was not offered")]
     Version(u8),
-    /// Its answer does not decode.
+    /// The monitor's first frame is malformed.
     #[error("the monitor's first frame does not decode")]
     Unreadable,
 }
 
-/// The versions to offer, as the first frame says them.
+/// Versions that the first frame of a handshake offers.
 #[must_use]
 pub const fn offer(highest: Version) -> VersionRange {
     VersionRange {
@@ -142,10 +141,10 @@ pub const fn offer(highest: Version) -> VersionRange {
     }
 }
 
-/// The version a monitor chose of what was offered.
+/// Reads the monitor's first frame.
 ///
 /// # Errors
-/// When it chose none of them.
+/// [`HandshakeError`] unless it chose an offered version.
 pub fn chosen(offered: VersionRange, text: &str) -> Result<Version, HandshakeError> {
     match serde_json::from_str(text) {
         Ok(VersionResponse::Version(version))
@@ -161,17 +160,17 @@ pub fn chosen(offered: VersionRange, text: &str) -> Result<Version, HandshakeErr
     }
 }
 
-/// State of one connection to a monitor, after the handshake: open calls, health checks and limits.
+/// State of one link to a monitor after the handshake: open requests, health checks and rates.
 #[derive(Debug)]
 pub struct Conversation {
     limits: Limits,
     version: Version,
     next_id: u64,
-    /// By id: until when, and what.
-    waiting: BTreeMap<u64, (Timestamp, Ask)>,
+    /// Open requests by id, each with its deadline.
+    waiting: BTreeMap<u64, (Timestamp, MonitorRequest)>,
     next_health_check: Timestamp,
     unhealthy_since: Option<Timestamp>,
-    last_wish: Option<(Timestamp, Option<Urgency>)>,
+    last_upscale_request: Option<(Timestamp, Option<Urgency>)>,
     last_push: Option<Timestamp>,
     frames: Bucket,
     flood: Flood,
@@ -180,8 +179,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// A connection whose handshake has just ended with `version`. In version 2 it begins with our
-    /// capabilities.
+    /// Starts after a handshake with `version`. In version 2 the first frame has our capabilities.
     #[must_use]
     pub fn new(now: Timestamp, version: Version, limits: Limits) -> Self {
         let mut conversation = Self {
@@ -191,7 +189,7 @@ impl Conversation {
             waiting: BTreeMap::new(),
             next_health_check: now + limits.health_check_every,
             unhealthy_since: None,
-            last_wish: None,
+            last_upscale_request: None,
             last_push: None,
             frames: Bucket::new(now, FRAMES),
             flood: Flood::default(),
@@ -201,28 +199,36 @@ impl Conversation {
         if version >= Version::V2 {
             let (least, most) = METRICS_PERIODS;
             let names = Capabilities::all(limits.push_every.clamp(least, most)).names();
-            conversation.ask(now, AgentBodyV2::Capabilities { names }, Ask::Capabilities);
+            conversation.request(
+                now,
+                AgentBodyV2::Capabilities { names },
+                MonitorRequest::Capabilities,
+            );
         }
         conversation
     }
 
-    /// Tells the monitor of a growth; the id under which [`Output::Done`] comes.
+    /// Notifies the monitor of a growth. Returns the id for [`Output::Done`].
     pub fn upscale(&mut self, now: Timestamp, size: Resources) -> u64 {
         let granted = allocation(size);
-        self.ask(
+        self.request(
             now,
             AgentBody::UpscaleNotification { granted },
-            Ask::Upscale,
+            MonitorRequest::Upscale,
         )
     }
 
-    /// Asks whether it may shrink to a size; the id under which [`Output::Done`] comes.
+    /// Asks the monitor to approve a size. Returns the id for [`Output::Done`].
     pub fn downscale(&mut self, now: Timestamp, size: Resources) -> u64 {
         let target = allocation(size);
-        self.ask(now, AgentBody::DownscaleRequest { target }, Ask::Downscale)
+        self.request(
+            now,
+            AgentBody::DownscaleRequest { target },
+            MonitorRequest::Downscale,
+        )
     }
 
-    /// A text frame came in.
+    /// Takes a text frame.
     pub fn received(&mut self, now: Timestamp, text: &str) {
         if self.is_over {
             return;
@@ -234,13 +240,13 @@ impl Conversation {
         }
     }
 
-    /// A frame came in that says nothing, such as a ping.
+    /// Takes a frame without content, such as a ping. It only counts for the rate.
     pub fn ignored(&mut self, now: Timestamp) {
         self.count(now);
     }
 
-    /// The carrier has begun to pause, for the bytes that came.
-    pub fn carrier_paused(&mut self, now: Timestamp) {
+    /// Takes a pause of the stream below, which exceeded its byte rate.
+    pub fn stream_paused(&mut self, now: Timestamp) {
         if self.is_over {
             return;
         }
@@ -250,45 +256,44 @@ impl Conversation {
         }
     }
 
-    /// Until when no frame is to be read, if that is later than `now`.
+    /// End of the pause in reading frames, if it is after `now`.
     #[must_use]
     pub fn paused_until(&self, now: Timestamp) -> Option<Timestamp> {
         self.frames.paused_until().filter(|until| *until > now)
     }
 
-    /// Time has passed: gives up what is overdue, checks health when that is due.
+    /// Ends overdue requests and starts a due health check.
     pub fn elapsed(&mut self, now: Timestamp) {
-        let overdue = self.waiting.iter();
-        let overdue = overdue.filter(|(_, (deadline, _))| *deadline <= now);
+        let open = self.waiting.iter();
+        let overdue = open.filter(|(_, (deadline, _))| *deadline <= now);
         for id in overdue.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.settle(now, id, Err(CallError::TimedOut));
+            self.settle(now, id, Err(MonitorRequestError::TimedOut));
         }
         if !self.is_over && self.next_health_check <= now {
             self.next_health_check = now + self.limits.health_check_every;
-            let mut asks = self.waiting.values().map(|(_, ask)| *ask);
-            if !asks.any(|ask| ask == Ask::Health) {
-                self.ask(now, AgentBody::HealthCheck, Ask::Health);
+            let mut open = self.waiting.values();
+            if !open.any(|(_, request)| *request == MonitorRequest::Health) {
+                self.request(now, AgentBody::HealthCheck, MonitorRequest::Health);
             }
         }
     }
 
-    /// The frame with this id could not be sent: a call under it never left.
+    /// Ends the request with this id, because its frame could not be sent.
     pub fn unsent(&mut self, now: Timestamp, id: u64) {
-        self.settle(now, id, Err(CallError::NotSent));
+        self.settle(now, id, Err(MonitorRequestError::NotSent));
     }
 
-    /// The connection has ended: so do all calls. What was to be sent is not to be sent any more.
+    /// Ends all open requests and drops unsent frames, because the link is down.
     pub fn close(&mut self) {
         self.is_over = true;
         self.outputs
             .retain(|output| !matches!(output, Output::Send(_)));
-        for (id, (_, ask)) in std::mem::take(&mut self.waiting) {
-            let outcome = Err(CallError::Disconnected);
-            self.outputs.push_back(Output::Done { id, ask, outcome });
+        for (id, (_, request)) in std::mem::take(&mut self.waiting) {
+            self.end_request(id, request, Err(MonitorRequestError::Disconnected));
         }
     }
 
-    /// The next thing to do, oldest first.
+    /// Takes the oldest output.
     pub fn poll_action(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
@@ -296,30 +301,48 @@ impl Conversation {
     /// When [`Conversation::elapsed`] is due next.
     #[must_use]
     pub fn poll_deadline(&self) -> Timestamp {
-        let answers = self.waiting.values().map(|(deadline, _)| *deadline);
-        answers.fold(self.next_health_check, Timestamp::min)
+        let deadlines = self.waiting.values().map(|(deadline, _)| *deadline);
+        deadlines.fold(self.next_health_check, Timestamp::min)
     }
 
     fn count(&mut self, now: Timestamp) {
         if self.frames.take(now, 1) {
-            self.carrier_paused(now);
+            self.stream_paused(now);
         }
     }
 
-    fn ask(&mut self, now: Timestamp, body: impl Into<AgentBodyV2>, ask: Ask) -> u64 {
+    fn end_request(
+        &mut self,
+        id: u64,
+        request: MonitorRequest,
+        outcome: Result<MonitorResponse, MonitorRequestError>,
+    ) {
+        self.outputs.push_back(Output::Done {
+            id,
+            request,
+            outcome,
+        });
+    }
+
+    fn request(
+        &mut self,
+        now: Timestamp,
+        body: impl Into<AgentBodyV2>,
+        request: MonitorRequest,
+    ) -> u64 {
         let id = self.next_id;
         self.next_id += 2;
         if self.is_over {
-            let outcome = Err(CallError::NotSent);
-            self.outputs.push_back(Output::Done { id, ask, outcome });
+            self.end_request(id, request, Err(MonitorRequestError::NotSent));
             return id;
         }
-        self.waiting.insert(id, (now + self.limits.response, ask));
+        let deadline = now + self.limits.response;
+        self.waiting.insert(id, (deadline, request));
         self.send(body, id);
         id
     }
 
-    /// Frames of version 1 are the same in version 2.
+    /// Queues a frame. Frames of version 1 are the same in version 2.
     fn send(&mut self, body: impl Into<AgentBodyV2>, id: u64) {
         if self.is_over {
             return;
@@ -333,14 +356,14 @@ impl Conversation {
         self.send(AgentBody::InvalidMessage { error }, id);
     }
 
-    /// Only the first reason counts.
+    /// Ends the link. Only the first reason counts.
     fn end(&mut self, breach: Breach) {
         if !std::mem::replace(&mut self.is_over, true) {
             self.outputs.push_back(Output::End(breach));
         }
     }
 
-    /// Reads a frame by the version agreed on.
+    /// Reads a frame in the chosen version.
     fn decode(&self, text: &str) -> Result<MonitorFrameV2, FrameError> {
         if self.version >= Version::V2 {
             return MonitorFrameV2::decode(text);
@@ -358,11 +381,11 @@ impl Conversation {
                 self.end(Breach::NotAFrame(reason));
             }
             FrameErrorKind::UnknownType => {
-                self.settle(now, id, Err(CallError::UnknownAnswer));
+                self.settle(now, id, Err(MonitorRequestError::UnknownResponse));
                 self.complain(id, reason);
             }
             FrameErrorKind::BadContent => {
-                self.settle(now, id, Err(CallError::BadAnswer));
+                self.settle(now, id, Err(MonitorRequestError::BadResponse));
                 self.complain(id, reason.clone());
                 self.end(Breach::BadContent(reason));
             }
@@ -372,15 +395,15 @@ impl Conversation {
     fn frame(&mut self, now: Timestamp, frame: MonitorFrameV2) {
         let id = frame.id;
         match frame.body {
-            MonitorBodyV2::Plain(MonitorBody::UpscaleRequest) => self.wish(now, None),
-            MonitorBodyV2::Asked(asked) => self.wish(now, Some(asked)),
+            MonitorBodyV2::Plain(MonitorBody::UpscaleRequest) => self.upscale_requested(now, None),
+            MonitorBodyV2::Asked(asked) => self.upscale_requested(now, Some(asked)),
             MonitorBodyV2::Metrics(metrics) => self.pushed(now, metrics),
             body => {
-                let got = answers::read(body);
+                let got = responses::read(body);
                 if self.waiting.contains_key(&id) {
                     self.settle(now, id, got);
                 } else if let Err(complaint) = got {
-                    // Answering a complaint could go on for ever.
+                    // Complaints about complaints would never end.
                     self.outputs.push_back(Output::Complaint(complaint));
                 } else {
                     self.complain(id, format!("nobody waits for an answer under id {id}"));
@@ -389,21 +412,23 @@ impl Conversation {
         }
     }
 
-    fn wish(&mut self, now: Timestamp, asked: Option<Asked>) {
-        let urgency = asked.and_then(|asked| asked.urgency);
+    fn upscale_requested(&mut self, now: Timestamp, details: Option<Asked>) {
+        let urgency = details.and_then(|details| details.urgency);
         let is_repeated = self
-            .last_wish
-            .is_some_and(|(at, before)| now.since(at) < WISH_GAP && urgency <= before);
+            .last_upscale_request
+            .is_some_and(|(at, before)| now.since(at) < UPSCALE_REQUEST_GAP && urgency <= before);
         if is_repeated {
-            self.outputs.push_back(Output::Wish(None));
+            self.outputs.push_back(Output::UpscaleRequest(None));
             return;
         }
-        self.last_wish = Some((now, urgency));
-        let wanted = asked.and_then(|asked| asked.wanted);
-        self.outputs.push_back(Output::Wish(Some(Wish {
-            reason: asked.map(|asked| asked.reason),
+        self.last_upscale_request = Some((now, urgency));
+        let wanted = details.and_then(|details| details.wanted);
+        let request = UpscaleRequest {
+            reason: details.map(|details| details.reason),
             wanted: wanted.map(|wanted| Bytes(wanted.mem)),
-        })));
+        };
+        self.outputs
+            .push_back(Output::UpscaleRequest(Some(request)));
     }
 
     fn pushed(&mut self, now: Timestamp, metrics: Box<GuestMetrics>) {
@@ -414,15 +439,20 @@ impl Conversation {
         }
     }
 
-    /// Ends the wait under an id, if there is one.
-    fn settle(&mut self, now: Timestamp, id: u64, got: Result<Answer, CallError>) {
-        let Some((_, ask)) = self.waiting.remove(&id) else {
+    /// Ends the request with this id, if one is open.
+    fn settle(
+        &mut self,
+        now: Timestamp,
+        id: u64,
+        got: Result<MonitorResponse, MonitorRequestError>,
+    ) {
+        let Some((_, request)) = self.waiting.remove(&id) else {
             return;
         };
-        let outcome = answers::outcome(ask, got);
+        let outcome = responses::outcome(request, got);
         let is_well = outcome.is_ok();
-        self.outputs.push_back(Output::Done { id, ask, outcome });
-        if ask != Ask::Health {
+        self.end_request(id, request, outcome);
+        if request != MonitorRequest::Health {
             return;
         }
         if is_well {

@@ -1,4 +1,4 @@
-//! Why a VM has the size it has, as data: log, metric, dump and `why` read this value.
+//! Why a VM has its size, as data. Log, metrics, dump and the command `why` read this value.
 
 use protocol::revision::Revision;
 use protocol::units::Resources;
@@ -7,36 +7,36 @@ use serde::{Serialize, Serializer};
 use super::goal::{Signal, Votes};
 use super::lfc::WorkingSet;
 
-/// What decided the wanted size.
+/// Signal or rule that decided the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// No signal asks for anything.
+    /// No signal votes for more than 0 units.
     Idle,
-    /// The load average.
+    /// Vote by the load average.
     Cpu,
-    /// Memory usage of the guest.
+    /// Vote by memory usage.
     Memory,
-    /// The file cache's working set.
+    /// Vote by the file cache's working set.
     WorkingSet,
-    /// The monitor asked to grow.
+    /// The monitor requested an upscale.
     RequestedUpscale,
-    /// The monitor refused to shrink.
+    /// The monitor refused a shrink.
     DeniedDownscale,
-    /// Metrics never came: the size is not reduced.
+    /// Metrics have never arrived, so the VM does not shrink.
     MissingMetrics,
-    /// Metrics stopped coming: the size is not reduced.
+    /// Metrics are too old, so the VM does not shrink.
     StaleMetrics,
-    /// The VM is about to migrate: nothing changes any more.
+    /// The scheduler has announced a migration, so the size stays.
     Migrating,
-    /// The monitor's estimate of the working set.
+    /// Vote by the monitor's estimate of the working set.
     MonitorEstimate,
-    /// Tasks wait for memory: the size is not reduced.
+    /// Tasks wait for memory, so the VM does not shrink.
     MemoryPressure,
 }
 
 impl Reason {
-    /// Its word in logs, metrics and dumps.
+    /// Label in logs, metrics, dumps and the journal.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -67,33 +67,33 @@ impl From<Option<Signal>> for Reason {
     }
 }
 
-/// What keeps the VM from the size the metrics ask for, or from getting there now.
+/// Rule that keeps the VM from the goal, or from reaching it now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// The VM's smallest size raised it.
+    /// The VM's minimum raised the size.
     Min,
-    /// The VM's largest size cut it.
+    /// The VM's maximum cut the size.
     Max,
-    /// The permit is below what is wanted.
+    /// The permit is below the target.
     Permit,
-    /// The monitor has not (yet) agreed to less.
+    /// The monitor has not approved the target so far.
     MonitorApproval,
-    /// No monitor is connected, so nothing shrinks.
+    /// No monitor is connected, so the VM does not shrink.
     MonitorAbsent,
-    /// The VM is about to migrate.
+    /// The scheduler has announced a migration.
     Migration,
-    /// The smaller size has too little room above the votes.
+    /// The smaller size lacks the margin above the votes.
     DownscaleMargin,
-    /// The goal has not been below the size for long enough.
+    /// The goal was below the size for less than the hold.
     DownscaleHold,
-    /// It grew a short while ago.
+    /// The VM grew within the cooldown.
     DownscaleCooldown,
-    /// It shrank a short while ago, and only the load asks for more.
+    /// The VM shrank within the cooldown, and only the load votes for more.
     UpscaleCooldown,
-    /// It is only observed.
+    /// Observe mode: the size is never patched.
     ObserveMode,
-    /// It may only grow.
+    /// Grow mode: the size is never reduced.
     GrowMode,
 }
 
@@ -113,7 +113,7 @@ const ALL: [Bound; 12] = [
 ];
 
 impl Bound {
-    /// Its word in logs, metrics and dumps.
+    /// Label in logs, metrics, dumps and the journal.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -133,23 +133,23 @@ impl Bound {
     }
 }
 
-/// A set of [`Bound`]s.
+/// A set of [`Bound`]s in two bytes. JSON: a list of labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bounds(pub(super) u16);
 
 impl Bounds {
-    /// Adds `bound`; a member that is already there stays.
+    /// Adds `bound` to the set.
     pub fn insert(&mut self, bound: Bound) {
         self.0 |= 1 << bound as u8;
     }
 
-    /// Whether one is in it.
+    /// Whether the set contains `bound`.
     #[must_use]
     pub fn contains(self, bound: Bound) -> bool {
         self.0 & (1 << bound as u8) != 0
     }
 
-    /// The members in order.
+    /// Members in the order of their declaration.
     pub fn iter(self) -> impl Iterator<Item = Bound> {
         ALL.into_iter().filter(move |bound| self.contains(*bound))
     }
@@ -165,37 +165,36 @@ impl Serialize for Bounds {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Decision {
-    /// What the VM has.
+    /// Size in use.
     pub current: Resources,
-    /// What it should have; by its mode it may not be brought there.
+    /// Desired size. The VM's mode may keep it from there.
     pub target: Resources,
-    /// What the metrics alone ask for, compute units.
+    /// Goal by the metrics alone, compute units.
     pub goal_units: u32,
     /// Signal or rule that decided `target`.
     pub reason: Reason,
-    /// Who asked for how much.
+    /// Vote of each signal.
     pub votes: Votes,
-    /// What stands between.
+    /// Rules that keep the VM from the goal or from the target.
     pub bounded_by: Bounds,
-    /// The wish it belongs to.
+    /// Target revision.
     pub revision: Revision,
-    /// All metrics were known and fresh.
+    /// All metrics that the settings use were fresh.
     pub has_all_metrics: bool,
-    /// The file cache's working set, when one was found.
+    /// Working set of the file cache; `None` without one.
     #[serde(skip)]
     pub working_set: Option<WorkingSet>,
 }
 
 impl Decision {
-    /// Whether a person would call it another decision than `other`: votes and the way there may
-    /// differ.
+    /// Whether target, reason or bounds differ. Other members, such as votes, may differ freely.
     #[must_use]
     pub fn differs_from(&self, other: &Self) -> bool {
         (self.target, self.reason, self.bounded_by)
             != (other.target, other.reason, other.bounded_by)
     }
 
-    /// Whether it changes what is done, not only why.
+    /// Whether the target differs.
     #[must_use]
     pub fn moves_from(&self, other: &Self) -> bool {
         self.target != other.target

@@ -1,110 +1,109 @@
-//! From the goal to the size the VM should have: wishes and refusals of the monitor, missing
-//! metrics, bounds. Source: docs/compatibility/agent.md §2.4.
+//! From the goal to the desired size: the monitor's requests and refusals, missing metrics, bounds.
+//! Source: docs/compatibility/agent.md §2.4.
 //!
-//! Precedence, later wins: goal, calm (see [`super::calm`]), the monitor's wish or refusal
-//! (whichever is more), hold without metrics or under memory pressure, maximum, minimum, and last
-//! the refusal again: a VM stays above its maximum rather than run out of memory.
+//! Precedence, later wins: goal, stabilization (see [`super::stabilization`]), the larger of the
+//! monitor's upscale request and refusal, hold without metrics or under memory pressure, maximum,
+//! minimum, and again the refusal. A VM stays above its maximum rather than run out of memory.
 
 use protocol::time::Timestamp;
 use protocol::units::{Bytes, MilliCpu, Resources};
 
-use super::calm::{Calm, Calmed, calmed};
 use super::config::{ScalingConfig, ShrinkStep};
 use super::decision::{Bound, Bounds, Reason};
 use super::goal::{Goal, goal};
 use super::metrics::{LfcMetrics, SystemMetrics};
+use super::stabilization::{Stabilization, Stabilized, stabilize};
 use super::warnings::{Warning, Warnings};
 
-/// A refused shrink that still holds.
+/// A refused shrink that is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Denied {
-    /// What the monitor had.
+    /// Size that the monitor had approved before.
     pub current: Resources,
-    /// What it refused to have.
+    /// Size that the monitor refused.
     pub requested: Resources,
-    /// The smallest size it would have had, where it said so.
+    /// Smallest size that the monitor would approve, if it named one.
     pub smallest: Option<Resources>,
 }
 
-/// Everything the desired size is made of.
+/// Input of [`desired`].
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
-    /// The compute unit.
+    /// The compute unit; neither field is zero.
     pub unit: Resources,
-    /// The VM's smallest size.
+    /// Lower bound of the VM's size.
     pub min: Resources,
-    /// The VM's largest size.
+    /// Upper bound of the VM's size.
     pub max: Resources,
-    /// What it uses now.
+    /// Size in use.
     pub using: Resources,
-    /// Its scaling settings.
+    /// The VM's effective scaling settings.
     pub scaling: &'a ScalingConfig,
-    /// Fresh system metrics.
+    /// System metrics; `None` when absent or too old.
     pub system: Option<&'a SystemMetrics>,
-    /// Fresh file cache metrics.
+    /// File cache metrics; `None` when absent or too old.
     pub lfc: Option<&'a LfcMetrics>,
-    /// A missing metric was there once.
+    /// A metric is missing that arrived before.
     pub is_stale: bool,
-    /// Units the monitor's wish asks for, while it is in force.
+    /// Compute units of the monitor's upscale request, while it is in force.
     pub requested_units: Option<u32>,
     /// A refused shrink, while it is in force.
     pub denied: Option<Denied>,
-    /// What came before, where that is to keep the VM calm.
-    pub calm: Calm,
-    /// Time of the evaluation on the core's clock; the waits of `calm` are measured up to it.
+    /// Times of the VM's last changes.
+    pub stabilization: Stabilization,
+    /// Time of the computation; the waits of `stabilization` are measured up to it.
     pub now: Timestamp,
 }
 
-/// The desired size and how it came about.
+/// The desired size and its causes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Desired {
     /// CPU and memory that the VM should have.
     pub size: Resources,
-    /// What the metrics alone ask for.
+    /// Goal by the metrics alone.
     pub goal: Goal,
     /// Signal or rule that decided `size`.
     pub reason: Reason,
-    /// Min and max, where they cut.
+    /// Bounds that changed the size, stabilization included.
     pub bounded_by: Bounds,
-    /// Conditions met on the way.
+    /// Abnormal conditions during the computation.
     pub warnings: Warnings,
-    /// All metrics known and fresh.
+    /// All metrics that the settings use are fresh.
     pub has_all_metrics: bool,
-    /// When calm lets go of what it holds.
-    pub calm_until: Option<Timestamp>,
-    /// The goal, with its margin, is below the size in use, and for how long it has been so
-    /// matters.
+    /// When stabilization stops to hold the size; `None` when no wait holds it.
+    pub stabilized_until: Option<Timestamp>,
+    /// The goal, with its margin, is below the size in use, and a downscale hold is configured.
     pub is_below: bool,
-    /// The monitor's wish made a difference, so its end will too.
+    /// The upscale request changed the size, so its end will change it again.
     pub is_upscale_affected: bool,
-    /// The refusal made a difference, so its end will too.
+    /// The refusal changed the size, so its end will change it again.
     pub is_denied_affected: bool,
-    /// The size left the bounds without a refusal being the reason. Cannot happen while min ≤ max.
+    /// The size is outside the bounds without a refusal. Cannot happen while min ≤ max.
     pub is_out_of_bounds: bool,
 }
 
-/// Smallest number of units above `size` in any of the fields asked for.
-#[must_use]
-pub fn units_above(size: Resources, unit: Resources, cpu: bool, memory: bool) -> u32 {
-    let by_cpu = if cpu {
-        size.cpu
-            .0
-            .checked_div(unit.cpu.0)
-            .unwrap_or(0)
-            .saturating_add(1)
-    } else {
-        0
-    };
-    let by_memory = if memory {
-        let whole = size.mem.0.checked_div(unit.mem.0).unwrap_or(0);
-        u32::try_from(whole).unwrap_or(u32::MAX).saturating_add(1)
-    } else {
-        0
-    };
-    by_cpu.max(by_memory)
+/// Fields of a size that [`units_above`] counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fields {
+    /// Memory only.
+    Memory,
+    /// CPU and memory.
+    Both,
 }
 
-/// The fewest units that have this much of both resources.
+/// Smallest number of units that is above `size` in the given fields.
+#[must_use]
+pub fn units_above(size: Resources, unit: Resources, fields: Fields) -> u32 {
+    let whole = size.mem.0.checked_div(unit.mem.0).unwrap_or(0);
+    let by_memory = u32::try_from(whole).unwrap_or(u32::MAX).saturating_add(1);
+    let whole_cpu = size.cpu.0.checked_div(unit.cpu.0).unwrap_or(0);
+    match fields {
+        Fields::Memory => by_memory,
+        Fields::Both => by_memory.max(whole_cpu.saturating_add(1)),
+    }
+}
+
+/// Smallest number of units with at least this much of both resources.
 fn units_covering(size: Resources, unit: Resources) -> u32 {
     let cpu = size.cpu.0.div_ceil(unit.cpu.0.max(1));
     let mem = size.mem.0.div_ceil(unit.mem.0.max(1));
@@ -122,7 +121,7 @@ fn whole_units(size: Resources, unit: Resources) -> Resources {
 }
 
 impl Denied {
-    /// One unit step above what was refused, in each field.
+    /// One unit above the refused size, in each field.
     fn next_unit(&self, unit: Resources) -> Resources {
         let step = |size: u64, unit: u64| {
             let units = size.checked_div(unit).unwrap_or(0).saturating_add(1);
@@ -135,7 +134,7 @@ impl Denied {
         }
     }
 
-    /// Half the way, in whole units, from what the monitor had to what it refused.
+    /// Half the way, in whole units, from the approved size to the refused one.
     fn half_way(&self, unit: Resources) -> Resources {
         let half = |current: u64, requested: u64, unit: u64| {
             let step = current.saturating_sub(requested);
@@ -155,8 +154,8 @@ impl Denied {
         whole_units(size, unit)
     }
 
-    /// The lowest size that respects the refusal; never above what the monitor had, always above
-    /// what it refused, unless that is the same.
+    /// Smallest size that respects the refusal: above the refused size and not above the approved
+    /// one. If those are equal, that size.
     fn floor(&self, unit: Resources, step: ShrinkStep) -> Resources {
         let next = self.next_unit(unit);
         let floor = match (step, self.smallest) {
@@ -167,56 +166,56 @@ impl Denied {
         self.current.field_min(floor)
     }
 
-    /// The units a VM keeps because of it.
+    /// Units that the VM keeps because of the refusal.
     fn kept_units(&self, unit: Resources, step: ShrinkStep) -> u32 {
         match step {
-            ShrinkStep::Unit => units_above(self.requested, unit, true, true),
+            ShrinkStep::Unit => units_above(self.requested, unit, Fields::Both),
             ShrinkStep::Whole => units_covering(self.floor(unit, step), unit),
         }
     }
 }
 
-/// The calmed goal with what the monitor asked for and refused.
-struct Wishes {
+/// The stabilized goal, raised by the monitor's request and refusal.
+struct Raised {
     size: Resources,
     reason: Reason,
     is_upscale: bool,
     is_denied: bool,
 }
 
-/// Wish and refusal are each compared with the calmed goal, not with one another: both can make a
-/// difference at once.
-fn wishes(inputs: &Inputs<'_>, goal: &Goal, calmed: &Calmed) -> Wishes {
-    let mut wishes = Wishes {
-        size: calmed.size,
+/// Raises the goal to the monitor's upscale request and refusal. Each is compared with the
+/// stabilized goal, not with the other: both can change the size at once.
+fn raise_for_monitor(inputs: &Inputs<'_>, goal: &Goal, stabilized: &Stabilized) -> Raised {
+    let mut raised = Raised {
+        size: stabilized.size,
         reason: Reason::from(goal.winner),
         is_upscale: false,
         is_denied: false,
     };
-    if let Some(wish) = inputs.requested_units {
-        let wish = inputs.unit.saturating_mul(wish);
-        if wish.has_field_above(calmed.size) {
-            wishes.size = wishes.size.field_max(wish);
-            wishes.reason = Reason::RequestedUpscale;
-            wishes.is_upscale = true;
+    if let Some(units) = inputs.requested_units {
+        let requested = inputs.unit.saturating_mul(units);
+        if requested.has_field_above(stabilized.size) {
+            raised.size = raised.size.field_max(requested);
+            raised.reason = Reason::RequestedUpscale;
+            raised.is_upscale = true;
         }
     }
     if let Some(denied) = inputs.denied {
-        let kept = denied.kept_units(inputs.unit, inputs.scaling.shrink_step);
-        let kept = inputs.unit.saturating_mul(kept);
-        if kept.has_field_above(calmed.size) {
-            wishes.is_denied = true;
-            if kept.has_field_above(wishes.size) {
-                wishes.size = wishes.size.field_max(kept);
-                wishes.reason = Reason::DeniedDownscale;
+        let units = denied.kept_units(inputs.unit, inputs.scaling.shrink_step);
+        let kept = inputs.unit.saturating_mul(units);
+        if kept.has_field_above(stabilized.size) {
+            raised.is_denied = true;
+            if kept.has_field_above(raised.size) {
+                raised.size = raised.size.field_max(kept);
+                raised.reason = Reason::DeniedDownscale;
             }
         }
     }
-    wishes
+    raised
 }
 
-/// While tasks wait for memory more than the settings allow, the units in use, as whole a number as
-/// they are.
+/// Units in use while tasks wait for memory longer than the settings allow. Not a whole number if
+/// the size in use is none.
 fn pressure_vote(inputs: &Inputs<'_>) -> Option<f64> {
     let most = inputs.scaling.memory_pressure_hold_percent;
     let share = inputs.system?.signals.pressure_percent?;
@@ -227,7 +226,7 @@ fn pressure_vote(inputs: &Inputs<'_>) -> Option<f64> {
     })
 }
 
-/// Why nothing may shrink now, if so: what is not known counts for more than what is.
+/// Reason that forbids a shrink now, if there is one. Missing metrics come before memory pressure.
 fn held_by(inputs: &Inputs<'_>, goal: &Goal, has_all_metrics: bool) -> Option<Reason> {
     if !has_all_metrics && inputs.is_stale {
         return Some(Reason::StaleMetrics);
@@ -239,7 +238,7 @@ fn held_by(inputs: &Inputs<'_>, goal: &Goal, has_all_metrics: bool) -> Option<Re
     is_pressed.then_some(Reason::MemoryPressure)
 }
 
-/// Computes the desired size.
+/// Computes the desired size. The result depends on `inputs` only.
 #[must_use]
 pub fn desired(inputs: &Inputs<'_>) -> Desired {
     let mut warnings = Warnings::default();
@@ -254,27 +253,27 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
         warnings.insert(Warning::MissingMetrics);
     }
 
-    let calmed = calmed(
+    let stabilized = stabilize(
         inputs.scaling,
         inputs.unit,
         inputs.using,
         &goal,
-        inputs.calm,
+        inputs.stabilization,
         inputs.now,
     );
-    let Wishes {
+    let Raised {
         mut size,
         mut reason,
         is_upscale,
         is_denied,
-    } = wishes(inputs, &goal, &calmed);
+    } = raise_for_monitor(inputs, &goal, &stabilized);
     if let Some(why) = held_by(inputs, &goal, has_all_metrics)
         && inputs.using.has_field_above(size)
     {
         size = size.field_max(inputs.using);
         reason = why;
     }
-    let mut bounded_by = calmed.by;
+    let mut bounded_by = stabilized.by;
     if size.has_field_above(inputs.max) {
         bounded_by.insert(Bound::Max);
         size = size.field_min(inputs.max);
@@ -307,8 +306,8 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
         bounded_by,
         warnings,
         has_all_metrics,
-        calm_until: calmed.until,
-        is_below: calmed.is_below && has_all_metrics,
+        stabilized_until: stabilized.until,
+        is_below: stabilized.is_below && has_all_metrics,
         is_upscale_affected: is_upscale,
         is_denied_affected,
         is_out_of_bounds,

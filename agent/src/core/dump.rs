@@ -1,7 +1,7 @@
-//! The core's state in the deployed agent's dump form (docs/compatibility/agent.md §4.4). Never
-//! used for decisions.
+//! The core's state in the deployed agent's dump form (docs/compatibility/agent.md §4.4). Names here
+//! are those of the dump. No decision uses it.
 //!
-//! Times are given by a function from the core's clock to text, because the core knows no calendar.
+//! The caller passes a function that formats times, because the core has no calendar.
 
 use protocol::revision::Revision;
 use protocol::time::{Span, Timestamp};
@@ -10,15 +10,15 @@ use serde::{Serialize, Serializer};
 
 use super::config::{ScalingConfig, Timers};
 use super::machine::Core;
-use super::monitor::{Kind, Wish};
+use super::monitor::{Kind, UpscaleRequest};
 use super::revision::StampedRevision;
 use super::vm::VmInfo;
 use super::warnings::FaultCounts;
 
-/// A calendar time as text, `None` for a time before the clock began.
+/// A calendar time as text.
 pub type TimeText = String;
 
-/// Value of `executorState` in the state dump: everything one VM's core works with.
+/// Value of `executorState` in the state dump: the whole state of one VM's core.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -36,7 +36,7 @@ pub struct StateDump {
     pub lfc_metrics: Option<LfcDump>,
     pub target_revision: RevisionDump,
     pub last_desired_resources: Option<Resources>,
-    /// Ours: broken invariants counted so far.
+    /// Ours: violated invariants.
     pub faults: FaultCounts,
 }
 
@@ -48,13 +48,13 @@ pub struct ConfigDump {
     pub compute_unit: Resources,
     pub default_scaling_config: ScalingConfig,
     #[serde(rename = "NeonVMRetryWait", serialize_with = "nanos")]
-    pub neonvm_retry_wait: Span,
-    #[serde(serialize_with = "nanos")]
-    pub plugin_request_tick: Span,
-    #[serde(serialize_with = "nanos")]
-    pub plugin_retry_wait: Span,
-    #[serde(serialize_with = "nanos")]
-    pub plugin_denied_retry_wait: Span,
+    pub vm_patch_retry_wait: Span,
+    #[serde(rename = "PluginRequestTick", serialize_with = "nanos")]
+    pub permit_request_tick: Span,
+    #[serde(rename = "PluginRetryWait", serialize_with = "nanos")]
+    pub permit_retry_wait: Span,
+    #[serde(rename = "PluginDeniedRetryWait", serialize_with = "nanos")]
+    pub permit_denied_retry_wait: Span,
     #[serde(serialize_with = "nanos")]
     pub monitor_denied_downscale_cooldown: Span,
     #[serde(serialize_with = "nanos")]
@@ -68,7 +68,7 @@ fn nanos<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(span.0.saturating_mul(1_000))
 }
 
-/// A revision with its time.
+/// A revision and the time it was set; `null` = never.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct RevisionDump {
@@ -87,7 +87,7 @@ pub struct PluginDump {
     pub last_failure_at: Option<TimeText>,
     pub permit: Option<Resources>,
     pub current_revision: Revision,
-    /// Ours: since when a migration is announced.
+    /// Ours: since when an announced migration holds the size.
     pub migrating_since: Option<TimeText>,
 }
 
@@ -100,7 +100,7 @@ pub struct LastRequestDump {
     pub resources: Resources,
 }
 
-/// Value of `Monitor`: requests to the monitor, and what it asked for or refused.
+/// Value of `Monitor`: requests to the monitor, its own request and its refusal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -114,7 +114,7 @@ pub struct MonitorDump {
     pub current_revision: Revision,
 }
 
-/// Value of `Monitor.OngoingRequest`: the call that has no answer yet.
+/// Value of `Monitor.OngoingRequest`: the request in flight.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
@@ -132,10 +132,10 @@ pub struct RequestedUpscaleDump {
     pub base: Resources,
     pub requested: MoreResources,
     #[serde(flatten)]
-    pub wish: Wish,
+    pub request: UpscaleRequest,
 }
 
-/// Which resources are asked for.
+/// Resources that an upscale request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct MoreResources {
@@ -151,7 +151,7 @@ pub struct DeniedDownscaleDump {
     pub at: TimeText,
     pub current: Resources,
     pub requested: Resources,
-    /// Ours: the smallest size it would have had, where it said so.
+    /// Ours: the smallest size that the monitor would approve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smallest: Option<Resources>,
 }
@@ -194,7 +194,7 @@ pub struct LfcDump {
 }
 
 impl Core {
-    /// The whole state. `text` turns a time of the core's clock into a calendar time.
+    /// Dump of the whole state. `text` turns a time of the core's clock into a calendar time.
     #[must_use]
     pub fn snapshot(&self, text: &dyn Fn(Timestamp) -> TimeText) -> StateDump {
         let stamp = |at: Option<Timestamp>| at.map(text);
@@ -207,23 +207,23 @@ impl Core {
             debug: false,
             vm: self.vm.clone(),
             plugin: PluginDump {
-                ongoing_request: self.plugin.ongoing.is_some(),
-                last_request: self.plugin.last_request.map(|last| LastRequestDump {
+                ongoing_request: self.scheduler.ongoing.is_some(),
+                last_request: self.scheduler.last_request.map(|last| LastRequestDump {
                     at: text(last.at),
                     resources: last.resources,
                 }),
-                last_failure_at: stamp(self.plugin.last_failure_at),
-                permit: self.plugin.permit,
-                current_revision: self.plugin.current_revision,
-                migrating_since: stamp(self.plugin.migrating_since),
+                last_failure_at: stamp(self.scheduler.last_failure_at),
+                permit: self.scheduler.permit,
+                current_revision: self.scheduler.current_revision,
+                migrating_since: stamp(self.scheduler.migrating_since),
             },
             monitor: self.monitor_dump(text),
             neonvm: NeonVmDump {
-                last_success: stamp(self.neonvm.last_success),
-                ongoing_requested: self.neonvm.ongoing.map(|(_, size)| size),
-                request_failed_at: stamp(self.neonvm.request_failed_at),
-                target_revision: revision(&self.neonvm.target_revision),
-                current_revision: self.neonvm.current_revision,
+                last_success: stamp(self.vm_patch.last_success),
+                ongoing_requested: self.vm_patch.ongoing.map(|(_, size)| size),
+                request_failed_at: stamp(self.vm_patch.request_failed_at),
+                target_revision: revision(&self.vm_patch.target_revision),
+                current_revision: self.vm_patch.current_revision,
             },
             metrics: self.system.as_ref().map(|timed| MetricsDump {
                 load1: timed.value.load1,
@@ -245,10 +245,10 @@ impl Core {
 
     fn config_dump(&self) -> ConfigDump {
         let Timers {
-            plugin_request_tick,
-            plugin_retry_wait,
-            plugin_denied_retry_wait,
-            neonvm_retry_wait,
+            permit_request_tick,
+            permit_retry_wait,
+            permit_denied_retry_wait,
+            vm_patch_retry_wait,
             monitor_retry_wait,
             monitor_denied_downscale_cooldown,
             monitor_requested_upscale_valid_period,
@@ -257,10 +257,10 @@ impl Core {
         ConfigDump {
             compute_unit: self.config.compute_unit,
             default_scaling_config: self.config.default_scaling,
-            neonvm_retry_wait,
-            plugin_request_tick,
-            plugin_retry_wait,
-            plugin_denied_retry_wait,
+            vm_patch_retry_wait,
+            permit_request_tick,
+            permit_retry_wait,
+            permit_denied_retry_wait,
             monitor_denied_downscale_cooldown,
             monitor_requested_upscale_valid_period,
             monitor_retry_wait,
@@ -277,15 +277,17 @@ impl Core {
                 },
                 requested: ongoing.resources,
             }),
-            requested_upscale: monitor.requested_upscale.map(|wish| RequestedUpscaleDump {
-                at: text(wish.at),
-                base: wish.base,
-                requested: MoreResources {
-                    cpu: false,
-                    memory: true,
-                },
-                wish: wish.wish,
-            }),
+            requested_upscale: monitor
+                .requested_upscale
+                .map(|upscale| RequestedUpscaleDump {
+                    at: text(upscale.at),
+                    base: upscale.base,
+                    requested: MoreResources {
+                        cpu: false,
+                        memory: true,
+                    },
+                    request: upscale.request,
+                }),
             denied_downscale: monitor.denied_downscale.map(|denial| DeniedDownscaleDump {
                 at: text(denial.at),
                 current: denial.denied.current,

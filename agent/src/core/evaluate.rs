@@ -1,6 +1,7 @@
-//! One computation: from the state to everything that may be started now, and why. It does no I/O
-//! and changes nothing but the target revision and since when the goal has been below the size, so
-//! computing again without a change gives the same. Source: docs/compatibility/agent.md §2.4, §3.2.
+//! One computation: from the state to the requests that may start now, and their reason. It changes
+//! only the target revision and the time since when the goal is below the size. A second
+//! computation without an event gives the same result. Source: docs/compatibility/agent.md §2.4,
+//! §3.2.
 
 use protocol::mode::Mode;
 use protocol::permit::RequestMetrics;
@@ -14,26 +15,26 @@ use super::desired::{Desired, Inputs, desired};
 use super::machine::{Core, Evaluation};
 use super::metrics::SystemMetrics;
 use super::mode;
-use super::neonvm::Limits;
 use super::revision::{StampedRevision, flags_between};
 use super::round::Round;
+use super::vm_patch::Limits;
 use super::warnings::{Fault, Warnings};
 
 impl Core {
-    /// Computes what should be done now. Calling it again without a change gives the same.
+    /// Plans all requests. A second call without an event gives the same result.
     pub fn next_actions(&mut self, now: Timestamp) -> Evaluation {
         self.computations = self.computations.saturating_add(1);
         let desired = self.desired(now);
-        self.calm.is_below(now, desired.is_below);
+        self.stabilization.set_below(now, desired.is_below);
         if desired.is_out_of_bounds {
             self.faults.count(Fault::DesiredOutOfBounds);
         }
-        let is_migrating = self.plugin.migrating_since.is_some();
+        let is_migrating = self.scheduler.migrating_since.is_some();
         let size = if is_migrating {
             self.using()
         } else {
             let (using, mode) = (self.using(), self.mode());
-            mode::allowed(mode, desired.size, using, self.neonvm.held(using))
+            mode::allowed(mode, desired.size, using, self.vm_patch.held(using))
         };
         self.renew_target_revision(now, size);
         let mut evaluation = self.plan(now, &desired, size, is_migrating);
@@ -68,9 +69,9 @@ impl Core {
             system,
             lfc,
             is_stale: is_system_stale || is_lfc_stale,
-            requested_units: self.monitor.wish_units(now, timers, unit),
+            requested_units: self.monitor.requested_units(now, timers, unit),
             denied: self.monitor.denial(now, timers),
-            calm: self.calm,
+            stabilization: self.stabilization,
             now,
         })
     }
@@ -97,15 +98,15 @@ impl Core {
     ) -> Evaluation {
         let using = self.using();
         let revision = self.target_revision.revision;
-        let neonvm_revision = self.neonvm_revision(using, size);
+        let patch_revision = self.patch_revision(using, size);
         self.check_order(using);
         let mode = self.mode();
         let Self {
             config,
             vm,
-            plugin,
+            scheduler,
             monitor,
-            neonvm,
+            vm_patch,
             system,
             faults,
             ..
@@ -126,32 +127,32 @@ impl Core {
         };
         let metrics = system
             .as_ref()
-            .and_then(|m| m.fresh(now, config.system_max_age));
-        let metrics = metrics.map(request_metrics);
-        let plugin_request = plugin.plan(&mut round, neonvm.held(using), metrics, revision);
+            .and_then(|sample| sample.fresh(now, config.system_max_age))
+            .map(request_metrics);
+        let permit_request = scheduler.plan(&mut round, vm_patch.held(using), metrics, revision);
         let limits = Limits {
             approved: monitor.least_approved(),
-            permit: plugin.permit,
-            plugin_request: match (plugin.ongoing, &plugin.last_request) {
+            permit: scheduler.permit,
+            permit_request: match (scheduler.ongoing, &scheduler.last_request) {
                 (Some(_), Some(last)) => Some(last.resources),
-                _ => plugin_request.as_ref().map(|request| request.target),
+                _ => permit_request.as_ref().map(|request| request.target),
             },
-            is_plugin_ongoing: plugin.ongoing.is_some(),
+            is_permit_ongoing: scheduler.ongoing.is_some(),
         };
-        let neonvm_request = neonvm.plan(&mut round, limits, neonvm_revision);
-        let certain = neonvm.certain(using);
-        let is_certain = neonvm.is_certain();
+        let vm_patch_request = vm_patch.plan(&mut round, limits, patch_revision);
+        let certain = vm_patch.certain(using);
+        let is_certain = vm_patch.is_certain();
         let monitor_up = monitor.plan_upscale(&mut round, certain, is_certain, revision);
         let monitor_down =
             monitor.plan_downscale(&mut round, certain, monitor_up.is_some(), revision);
         monitor.wait_for_ends(&mut round, desired, monitor_down.is_some());
-        if let Some(until) = desired.calm_until {
+        if let Some(until) = desired.stabilized_until {
             round.wait_at_most(until.since(now));
         }
         let (warnings, wait) = (round.warnings, round.wait);
         let actions = Actions {
-            plugin: plugin_request,
-            neonvm: neonvm_request,
+            permit: permit_request,
+            vm_patch: vm_patch_request,
             monitor_up,
             monitor_down,
             wait,
@@ -163,13 +164,12 @@ impl Core {
         }
     }
 
-    /// The revision a patch carries: what the peer that allows it has acknowledged, if that is
-    /// older than the newest wish. Never one that an earlier patch carried or has outrun: a size
-    /// that the VM has had before, with the revision it had then, reads in the status as reached
-    /// already, whatever it had in between.
-    fn neonvm_revision(&self, using: Resources, size: Resources) -> Revision {
+    /// Revision for a patch: the newest one that the approving peer has acknowledged, or else the
+    /// target revision. It is newer than that of every earlier patch. A repeated revision would
+    /// read in the status as reached already.
+    fn patch_revision(&self, using: Resources, size: Resources) -> Revision {
         let mut revision = self.target_revision.revision;
-        let patched = self.neonvm.target_revision.revision.value;
+        let patched = self.vm_patch.target_revision.revision.value;
         let mut older = |other: Revision| {
             if other.value > 0 && other.value > patched && other.value < revision.value {
                 revision = other;
@@ -179,14 +179,14 @@ impl Core {
             older(self.monitor.current_revision);
         }
         if size.has_field_above(using) {
-            older(self.plugin.current_revision);
+            older(self.scheduler.current_revision);
         }
         revision
     }
 
-    /// Counts a broken order of approvals; the plans hold the size by themselves then.
+    /// Counts violations of the order approved ≤ in use ≤ permitted. The plans then hold the size.
     fn check_order(&mut self, using: Resources) {
-        let held = self.neonvm.held(using);
+        let held = self.vm_patch.held(using);
         if self
             .monitor
             .approved
@@ -194,10 +194,10 @@ impl Core {
         {
             self.faults.count(Fault::ApprovedAboveUse);
         }
-        // A VM that is only observed is as large as people make it.
+        // In observe mode people may set a size above the permit.
         if self.mode() != Mode::Observe
             && self
-                .plugin
+                .scheduler
                 .permit
                 .is_some_and(|permit| held.has_field_above(permit))
         {
@@ -218,7 +218,7 @@ impl Core {
         {
             bounded_by.insert(bound);
         }
-        let high = self.plugin.permit.unwrap_or(using).field_max(using);
+        let high = self.scheduler.permit.unwrap_or(using).field_max(using);
         if size.has_field_above(high) {
             bounded_by.insert(Bound::Permit);
         }

@@ -1,17 +1,16 @@
-//! From metrics to a number of compute units: each signal votes, the highest vote wins. Source:
+//! From metrics to compute units: each signal votes, and the highest vote is the goal. Source:
 //! docs/compatibility/agent.md §2.3.
 //!
-//! * CPU: the load average (one minute, five minutes, or a mix, by how far they are apart) over
-//!   what one unit carries.
-//! * Memory: usage over the share it may fill; with a known working set also usage and cache
-//!   together.
-//! * Working set: the file cache's hot pages over the share of memory the cache gets.
-//! * The monitor's estimate of what its guest needs, where that has a vote: over the share that
-//!   usage and cache together may fill.
-//! * Memory pressure, where that has a vote: the size in use, so that nothing shrinks (see
+//! * CPU: the load average, divided by the load that one unit may carry. The load is that of one
+//!   minute, of five minutes or a mix, depending on their difference.
+//! * Memory: usage, divided by the share of memory that it may fill. With a known working set also
+//!   usage plus cache, divided by their share.
+//! * Working set: hot pages of the file cache, divided by the cache's share of memory.
+//! * Monitor's estimate, if enabled: the estimated need, divided by the share for usage and cache.
+//! * Memory pressure, if enabled: the size in use, so that nothing shrinks (see
 //!   [`super::desired`]).
 //!
-//! CPU alone is rounded to the nearest unit; memory and working set are rounded up.
+//! The CPU vote is rounded to the nearest unit, the other votes are rounded up.
 
 use protocol::units::Resources;
 use serde::Serialize;
@@ -20,60 +19,58 @@ use super::config::ScalingConfig;
 use super::lfc::{self, PAGE_BYTES};
 use super::metrics::{KERNEL_ALLOWANCE_BYTES, LfcMetrics, SystemMetrics};
 
-/// Keeps the mixed zone's division finite.
+/// Added to the divisor in the mixed zone, which may be zero.
 const MIX_EPSILON: f64 = 0.000_001;
 
-/// What each signal asks for, in compute units; `None` = the signal is not known.
+/// Votes of the signals in compute units; `None` = no fresh metrics, or no vote by the settings.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Votes {
-    /// By load average.
+    /// Vote by the load average.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<f64>,
-    /// By memory usage.
+    /// Vote by memory usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<f64>,
-    /// By the file cache's working set.
+    /// Vote by the file cache's working set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub working_set: Option<f64>,
-    /// By the monitor's estimate of the working set.
+    /// Vote by the monitor's estimate of the working set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub monitor_estimate: Option<f64>,
-    /// By memory pressure: the units in use, while there is too much of it. It never makes a VM
-    /// grow.
+    /// Units in use while memory pressure is above its limit. It never makes a VM grow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_pressure: Option<f64>,
 }
 
-/// One of the signals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// A signal whose vote can be the goal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
     /// Vote by the guest's load average; it is rounded to the nearest whole compute unit.
     Cpu,
     /// Vote by the guest's memory usage.
     Memory,
-    /// The file cache's working set.
+    /// Vote by the file cache's working set.
     WorkingSet,
-    /// The monitor's estimate of the working set.
+    /// Vote by the monitor's estimate of the working set.
     MonitorEstimate,
 }
 
-/// What the metrics ask for.
+/// Size that the metrics call for.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Goal {
-    /// Compute units of the highest vote, rounded up; 0 when no signal asks for any.
+    /// Compute units of the highest vote, rounded up; 0 without a vote above 0.
     pub units: u32,
-    /// Who asked for how many.
+    /// Vote of each signal.
     pub votes: Votes,
-    /// The vote that decided; `None` when nothing is known or nothing is asked for.
+    /// Signal with the highest vote; `None` without a vote above 0.
     pub winner: Option<Signal>,
-    /// The working set, when one was found.
+    /// Working set of the file cache; `None` without one.
     pub working_set: Option<lfc::WorkingSet>,
-    /// File cache metrics are present but too short for the windows configured.
+    /// The series of file cache metrics is too short for the configured windows.
     pub is_series_short: bool,
 }
 
-/// Computes the goal from what is known.
+/// Computes the goal. Absent metrics give no vote.
 #[must_use]
 pub fn goal(
     scaling: &ScalingConfig,
@@ -118,7 +115,7 @@ pub fn goal(
 }
 
 impl Goal {
-    /// Compute units asked for by everything but the load average.
+    /// Compute units of the highest vote without the CPU vote.
     #[must_use]
     pub fn units_without_cpu(&self) -> u32 {
         combine(&Votes {
@@ -128,7 +125,7 @@ impl Goal {
         .0
     }
 
-    /// Compute units if each vote were `margin` higher.
+    /// Compute units of the highest vote if each vote were `margin` units higher.
     #[must_use]
     pub fn units_with(&self, margin: f64) -> u32 {
         let more = |vote: Option<f64>| vote.map(|vote| vote + margin);
@@ -143,7 +140,7 @@ impl Goal {
     }
 }
 
-/// Load1 and load5 in one number: load5 while they are close, load1 when they are far apart.
+/// One load from both averages: `load5` while they are close, `load1` when they are far apart.
 fn effective_load(scaling: &ScalingConfig, system: &SystemMetrics) -> f64 {
     let stable = scaling.cpu_stable_zone_ratio * system.load5;
     let mixed = stable + scaling.cpu_mixed_zone_ratio * system.load5;

@@ -1,63 +1,65 @@
-//! Whether a VM's scaling is stuck: a verdict for gauges and dumps, never a reason to act. Source:
-//! docs/compatibility/agent.md §6.2.
+//! Whether a VM's scaling is stuck. Gauges and the dump show the result; no decision uses it.
+//! Source: docs/compatibility/agent.md §6.2.
 
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
 
 use super::recent::RecentCounter;
 
-/// How many failures within how long are too many.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Number of failures from which a VM counts as stuck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailureRate {
-    /// The sliding interval.
+    /// Length of the sliding interval.
     pub interval: Span,
-    /// More than this many are too many.
+    /// Largest number of failures in the interval that is not stuck.
     pub threshold: usize,
 }
 
-/// What makes a VM stuck.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Limits from which a VM counts as stuck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HealthConfig {
-    /// Longest silence of the monitor.
+    /// Longest time since the monitor's last response.
     pub unhealthy_after_silence: Span,
-    /// The same before its first word.
+    /// Longest time without a first response, from the start of the task or the assignment of the
+    /// endpoint.
     pub unhealthy_startup_grace: Span,
-    /// Monitor calls that failed.
+    /// Limit of failed monitor requests.
     pub monitor: FailureRate,
-    /// Permit requests that failed or were refused.
+    /// Limit of permit requests that failed or were denied.
     pub scheduler: FailureRate,
-    /// Patches that failed.
-    pub neonvm: FailureRate,
+    /// Limit of failed patches.
+    pub vm_patch: FailureRate,
 }
 
 /// Why a VM is stuck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StuckReason {
-    /// The monitor is silent.
+    /// The monitor has not responded for too long.
     MonitorSilent,
-    /// Calls to the monitor fail.
+    /// More monitor requests failed in the interval than the threshold allows.
     MonitorFailures,
-    /// Permit requests fail or are refused.
+    /// More permit requests failed or were denied in the interval than the threshold allows.
     SchedulerFailures,
     /// More patches of the VM object failed in the interval than the threshold allows.
-    NeonVmFailures,
+    #[serde(rename = "neon_vm_failures")]
+    VmPatchFailures,
 }
 
-/// What was seen of a VM's peers lately.
+/// Recent successes and failures of a VM's peers.
 #[derive(Debug, Clone)]
 pub struct Health {
     config: HealthConfig,
-    /// The start of the VM's task, or when it got its endpoint.
+    /// Start of the VM's task, or assignment of its endpoint.
     grace_from: Timestamp,
     last_monitor_success: Option<Timestamp>,
     monitor: RecentCounter,
     scheduler: RecentCounter,
-    neonvm: RecentCounter,
+    vm_patch: RecentCounter,
 }
 
 impl Health {
-    /// Nothing was seen yet.
+    /// Starts the grace period at `now`.
     #[must_use]
     pub fn new(config: HealthConfig, now: Timestamp) -> Self {
         Self {
@@ -66,36 +68,36 @@ impl Health {
             last_monitor_success: None,
             monitor: RecentCounter::new(config.monitor.interval),
             scheduler: RecentCounter::new(config.scheduler.interval),
-            neonvm: RecentCounter::new(config.neonvm.interval),
+            vm_patch: RecentCounter::new(config.vm_patch.interval),
         }
     }
 
-    /// The VM got its endpoint: the grace period starts again.
+    /// Starts the grace period again, because the VM got its endpoint.
     pub fn endpoint_assigned(&mut self, now: Timestamp) {
         self.grace_from = now;
     }
 
-    /// The monitor answered.
+    /// Counts a response of the monitor.
     pub fn monitor_succeeded(&mut self, now: Timestamp) {
         self.last_monitor_success = Some(now);
     }
 
-    /// A call to the monitor failed; refusals are not failures.
+    /// Counts a failed monitor request. A refusal is not a failure.
     pub fn monitor_failed(&mut self, now: Timestamp) {
         self.monitor.add(now);
     }
 
-    /// A permit request failed or was refused whole.
+    /// Counts a permit request that failed or was denied whole.
     pub fn scheduler_failed(&mut self, now: Timestamp) {
         self.scheduler.add(now);
     }
 
-    /// A patch failed.
-    pub fn neonvm_failed(&mut self, now: Timestamp) {
-        self.neonvm.add(now);
+    /// Counts a failed patch.
+    pub fn vm_patch_failed(&mut self, now: Timestamp) {
+        self.vm_patch.add(now);
     }
 
-    /// When the monitor last answered.
+    /// Time of the monitor's last response; `None` before the first.
     #[must_use]
     pub fn last_monitor_success(&self) -> Option<Timestamp> {
         self.last_monitor_success
@@ -106,25 +108,25 @@ impl Health {
         [
             self.monitor.count(now),
             self.scheduler.count(now),
-            self.neonvm.count(now),
+            self.vm_patch.count(now),
         ]
     }
 
-    /// The first reason why it is stuck, if it is.
+    /// The first reason why the VM is stuck, in the order of [`StuckReason`].
     pub fn stuck(&mut self, now: Timestamp) -> Option<StuckReason> {
         let silent_from = match self.last_monitor_success {
             None => self.grace_from + self.config.unhealthy_startup_grace,
             Some(last) => last + self.config.unhealthy_after_silence,
         };
-        let [monitor, scheduler, neonvm] = self.counts(now);
+        let [monitor, scheduler, vm_patch] = self.counts(now);
         if now > silent_from {
             Some(StuckReason::MonitorSilent)
         } else if monitor > self.config.monitor.threshold {
             Some(StuckReason::MonitorFailures)
         } else if scheduler > self.config.scheduler.threshold {
             Some(StuckReason::SchedulerFailures)
-        } else if neonvm > self.config.neonvm.threshold {
-            Some(StuckReason::NeonVmFailures)
+        } else if vm_patch > self.config.vm_patch.threshold {
+            Some(StuckReason::VmPatchFailures)
         } else {
             None
         }
@@ -145,7 +147,7 @@ mod tests {
             unhealthy_startup_grace: Span::from_secs(30),
             monitor: rate,
             scheduler: rate,
-            neonvm: rate,
+            vm_patch: rate,
         };
         Health::new(config, at(0))
     }
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_monitor_is_stuck_after_the_grace() {
+    fn vm_with_silent_monitor_is_stuck_after_the_grace_period() {
         let mut health = health();
         assert_eq!(health.stuck(at(30)), None);
         assert_eq!(health.stuck(at(31)), Some(StuckReason::MonitorSilent));
@@ -167,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn failures_count_above_the_threshold_and_are_forgotten() {
+    fn failures_above_the_threshold_count_until_the_interval_ends() {
         type Fail = fn(&mut Health, Timestamp);
         let cases: [(Fail, StuckReason); 3] = [
             (Health::monitor_failed, StuckReason::MonitorFailures),
             (Health::scheduler_failed, StuckReason::SchedulerFailures),
-            (Health::neonvm_failed, StuckReason::NeonVmFailures),
+            (Health::vm_patch_failed, StuckReason::VmPatchFailures),
         ];
         for (fail, reason) in cases {
             let mut health = health();

@@ -1,15 +1,14 @@
-//! From the steps of a core to records of the journal. A step is: something happened, the core
-//! computed until it wanted no more, and its requests start. [`Output`] is everything a step gave;
-//! [`Recorder`] turns events and outputs into records.
+//! From the steps of a core to records of the journal. In a step the core handles one event and
+//! computes until it has no further request. [`Output`] is the result of a step. [`Recorder`] turns
+//! events and outputs into records.
 //!
-//! * Routine events (metrics, deadlines, a permit renewed as it was, an object that came again) are
-//!   packed into `S`; all others are `V` and `O` lines of their own. Together they are exactly what
-//!   the core was fed, in the order of their times: no two steps of a VM have the same.
-//! * `T` holds a checksum over the outputs of all steps since the last one ([`Output::fold`]); `D`
-//!   spells one output out. A `D` is written when target, reason or bounds change, before every
-//!   patch, and once a minute. Before one that moves the size everything it rests on is written:
-//!   `S`, then `T`, then `D`.
-//! * `K` is the whole state, so that reading can begin there.
+//! * `S` packs routine events: metrics, deadlines, a permit renewed without change, an unchanged
+//!   object. Other events are `V` and `O` lines. Together they are the input of the core in the
+//!   order of time; no two steps of a VM have the same time.
+//! * `T` holds a checksum over the outputs of all steps since the last `T` ([`Output::fold`]).
+//! * `D` holds one output. It is written when target, reason or bounds change, before every patch,
+//!   and once a minute. Before a `D` that changes the target, its input is written: `S`, then `T`.
+//! * `K` holds the whole state. Replay can start there.
 
 use std::collections::BTreeMap;
 
@@ -21,33 +20,36 @@ use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
 use super::actions::{Action, RequestId};
-use super::checkpoint::{lfc_record, object_record, stamped, system_record, wished_record};
+use super::checkpoint::{
+    lfc_record, object_record, stamped, system_record, upscale_request_record,
+};
 use super::decision::Decision;
-use super::machine::{Core, DownscaleAnswer, Event, Failure, Refusal, VmUpdate};
+use super::event::{DownscaleResponse, Event, Failure, Refusal, VmUpdate};
+use super::machine::Core;
 use super::warnings::Warnings;
 
 pub use super::checkpoint::settings;
 
-/// Longest time without a `D`.
+/// Longest time between two `D` records.
 const DECISION_EVERY: Span = Span::from_secs(60);
 
-/// Everything one step gave.
+/// Result of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Output {
-    /// What was decided.
+    /// Decision of the first computation.
     pub decision: Decision,
-    /// Conditions it was decided under.
+    /// Abnormal conditions of the first computation.
     pub warnings: Warnings,
-    /// Requests to start now, in order.
+    /// Requests to start now, in this order.
     pub started: Vec<(RequestId, Action)>,
-    /// When to look again.
+    /// When a tick is due; `None` = no deadline.
     pub deadline: Option<Timestamp>,
-    /// Broken invariants counted so far.
+    /// Violated invariants since the core was made or restored.
     pub faults: u64,
 }
 
 impl Output {
-    /// Lets the core compute until it wants nothing more. What it wants is marked as started.
+    /// Lets the core compute until it has no further request, and marks each request as started.
     pub fn of(core: &mut Core, now: Timestamp) -> Self {
         let first = core.next_actions(now);
         let mut next = first.actions.first();
@@ -65,8 +67,8 @@ impl Output {
         }
     }
 
-    /// Goes on with a checksum over outputs: decision, conditions, faults, each request with its
-    /// number, target and revision, and the deadline; votes in thousandths, every number as eight
+    /// Continues a checksum with this output: decision, warnings, faults, each request with its id,
+    /// target and revision, and the deadline. Votes count in thousandths. Every number has eight
     /// bytes, lowest first.
     #[must_use]
     pub fn fold(&self, hash: u32) -> u32 {
@@ -83,7 +85,7 @@ impl Output {
         ] {
             bytes.number(vote.map_or(u64::MAX, |vote| Milli::of(vote).0.cast_unsigned()));
         }
-        // Younger than the journal: where they are absent the checksum is that of before.
+        // These votes are newer than the format. Without them the checksum is the old one.
         for (number, vote) in [
             (1, decision.votes.monitor_estimate),
             (2, decision.votes.memory_pressure),
@@ -110,7 +112,7 @@ impl Output {
         journal::crc(hash, &bytes.0)
     }
 
-    /// The `D` record of it.
+    /// The `D` record of this output, with sizes in multiples of `unit`.
     #[must_use]
     pub fn record(&self, vm: u32, now: Timestamp, unit: Resources) -> journal::Decision {
         let decision = &self.decision;
@@ -124,13 +126,13 @@ impl Output {
         let mut started = Started::default();
         for (_, action) in &self.started {
             let (kind, target, _) = parts(action);
-            let place = match kind {
+            let slot = match kind {
                 RequestKind::Permit => &mut started.permit,
                 RequestKind::Patch => &mut started.patch,
                 RequestKind::Up => &mut started.up,
                 RequestKind::Down | RequestKind::Verified => &mut started.down,
             };
-            *place = Some(Amount::of(target, unit));
+            *slot = Some(Amount::of(target, unit));
         }
         let is_other = decision.target != decision.current;
         journal::Decision {
@@ -163,14 +165,14 @@ impl Output {
     fn has_patch(&self) -> bool {
         self.started
             .iter()
-            .any(|(_, action)| matches!(action, Action::NeonVm(_)))
+            .any(|(_, action)| matches!(action, Action::VmPatch(_)))
     }
 }
 
 fn parts(action: &Action) -> (RequestKind, Resources, i64) {
     match action {
-        Action::Plugin(r) => (RequestKind::Permit, r.target, r.revision.value),
-        Action::NeonVm(r) => (RequestKind::Patch, r.target, r.revision.value),
+        Action::Permit(r) => (RequestKind::Permit, r.target, r.revision.value),
+        Action::VmPatch(r) => (RequestKind::Patch, r.target, r.revision.value),
         Action::MonitorUpscale(r) => (RequestKind::Up, r.target, r.revision.value),
         Action::MonitorDownscale(r) => (RequestKind::Down, r.target, r.revision.value),
     }
@@ -190,7 +192,7 @@ impl Bytes {
     }
 }
 
-/// What an event is in the journal.
+/// Form of an event in the journal.
 enum Recorded {
     Step(Step),
     Line(Record),
@@ -210,7 +212,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// For VM number `vm`. Begin with [`Self::checkpoint`].
+    /// A recorder for VM number `vm`. Call [`Self::checkpoint`] first.
     #[must_use]
     pub fn new(vm: u32, unit: Resources) -> Self {
         Self {
@@ -225,13 +227,13 @@ impl Recorder {
         }
     }
 
-    /// The VM's number.
+    /// Number of the VM in the journal.
     #[must_use]
     pub fn vm(&self) -> u32 {
         self.vm
     }
 
-    /// Forgets what was not written: the next record is a checkpoint.
+    /// Drops unwritten records. The next one must be a checkpoint.
     pub fn reset(&mut self) {
         self.block.clear();
         (self.hash, self.steps, self.object, self.decided) = (0, 0, None, None);
@@ -246,7 +248,7 @@ impl Recorder {
         out.push(Record::Checkpoint(Box::new(checkpoint)));
     }
 
-    /// Records what the core is about to be fed. `took` is how long a request that ended took.
+    /// Records the next event of the core. `took` is the duration of the request that it ends.
     pub fn event(
         &mut self,
         now: Timestamp,
@@ -263,8 +265,8 @@ impl Recorder {
         self.last_step = now;
     }
 
-    /// Records what the step gave, before its requests start. Returns whether a patch among them
-    /// has to wait for that.
+    /// Records the output of a step, before its requests start. Returns whether a patch is among
+    /// them, which must wait for the record.
     pub fn output(&mut self, now: Timestamp, output: &Output, out: &mut Vec<Record>) -> bool {
         self.hash = output.fold(self.hash);
         let decision = output.decision;
@@ -284,7 +286,7 @@ impl Recorder {
         output.has_patch()
     }
 
-    /// Writes out what was gathered.
+    /// Writes the events and the checksum gathered so far.
     pub fn flush(&mut self, out: &mut Vec<Record>) {
         if !self.block.is_empty() {
             let block = Block(std::mem::take(&mut self.block));
@@ -308,13 +310,13 @@ impl Recorder {
         core: &Core,
         took: Option<Span>,
     ) -> Recorded {
-        let link = |event, wish| {
+        let link = |event, details| {
             Recorded::Line(Record::Vm(Box::new(Stated {
                 monitor: Some(event),
                 obj: None,
                 t: now.0,
                 vm: self.vm,
-                wish,
+                wish: details,
             })))
         };
         match event {
@@ -324,17 +326,19 @@ impl Recorder {
             Event::VmUpdated(update) => self.object_update(now, update, core),
             Event::MonitorActive => link(LinkEvent::Up, Wished::default()),
             Event::MonitorReset => link(LinkEvent::Down, Wished::default()),
-            Event::MonitorUpscaleRequested(wish) => link(LinkEvent::Wish, wished_record(*wish)),
-            Event::PluginDone(id, Ok(response))
-                if core.plugin.ongoing == Some(*id)
+            Event::MonitorUpscaleRequested(request) => {
+                link(LinkEvent::Wish, upscale_request_record(*request))
+            }
+            Event::PermitDone(id, Ok(response))
+                if core.scheduler.ongoing == Some(*id)
                     && response.migrate.is_none()
                     && core.last_request() == Some(response.permit)
                     && core.permit() == Some(response.permit) =>
             {
                 Recorded::Step(Step::Renewed)
             }
-            Event::PluginDone(..)
-            | Event::NeonVmDone(..)
+            Event::PermitDone(..)
+            | Event::VmPatchDone(..)
             | Event::MonitorUpscaleDone(..)
             | Event::MonitorDownscaleDone(..) => {
                 let mut outcome = outcome_of(event, core);
@@ -356,8 +360,7 @@ impl Recorder {
             update.current_revision,
             update.is_pre_migrating,
         );
-        // When a revision was reached is only measured, never decided by; a version alone is in the
-        // step.
+        // No decision uses the time of a revision. A new version alone fits into the step.
         let mut timeless = object.clone();
         timeless.version = None;
         timeless.reached = update.current_revision.map(|reached| {
@@ -379,44 +382,44 @@ impl Recorder {
     }
 }
 
-/// The end of a request, without its time, VM and duration.
+/// Record of the end of a request; the caller adds time, VM and duration.
 fn outcome_of(event: &Event, core: &Core) -> Outcome {
     let monitor_rev = core
         .monitor_under_way()
         .map_or(0, |(revision, ..)| revision);
-    let (permit_rev, patch_rev) = (core.plugin_revision(), core.patch_under_way().0);
+    let (permit_rev, patch_rev) = (core.permit_revision(), core.patch_under_way().0);
     let done = |result: &Result<(), Failure>| result.map_or_else(reply, |()| Reply::Done);
     let version = match event {
-        Event::NeonVmDone(_, Ok(version)) => *version,
+        Event::VmPatchDone(_, Ok(version)) => *version,
         _ => None,
     };
     let response = match event {
-        Event::PluginDone(_, Ok(response)) => Some(response),
+        Event::PermitDone(_, Ok(response)) => Some(response),
         _ => None,
     };
     let (what, id, rev, end) = match event {
-        Event::PluginDone(id, result) => {
+        Event::PermitDone(id, result) => {
             let end = result
                 .as_ref()
                 .map_or_else(|failure| reply(*failure), |_| Reply::Done);
             (RequestKind::Permit, id.0, permit_rev, end)
         }
-        Event::NeonVmDone(id, result) => {
+        Event::VmPatchDone(id, result) => {
             let end = done(&result.map(|_| ()));
             (RequestKind::Patch, id.0, patch_rev, end)
         }
         Event::MonitorUpscaleDone(id, result) => (RequestKind::Up, id.0, monitor_rev, done(result)),
         Event::MonitorDownscaleDone(id, result) => {
             let end = result.map_or_else(reply, |answer| match answer {
-                DownscaleAnswer::Allowed => Reply::Done,
-                DownscaleAnswer::Denied(_) => Reply::Refused,
+                DownscaleResponse::Allowed => Reply::Done,
+                DownscaleResponse::Denied(_) => Reply::Refused,
             });
             (RequestKind::Down, id.0, monitor_rev, end)
         }
         _ => (RequestKind::Verified, 0, 0, Reply::Done),
     };
     let refusal = match event {
-        Event::MonitorDownscaleDone(_, Ok(DownscaleAnswer::Denied(refusal))) => *refusal,
+        Event::MonitorDownscaleDone(_, Ok(DownscaleResponse::Denied(refusal))) => *refusal,
         _ => Refusal::default(),
     };
     Outcome {

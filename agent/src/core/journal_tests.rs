@@ -16,10 +16,11 @@ use serde_json::Value;
 
 use super::actions::{Action, RequestId};
 use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
+use super::event::{DownscaleResponse, Event, Failure, Refusal, VmUpdate};
 use super::journal::{Output, Recorder, settings};
-use super::machine::{Core, DownscaleAnswer, Event, Failure, Refusal, VmUpdate};
+use super::machine::Core;
 use super::metrics::{LfcMetrics, Signals, SystemMetrics};
-use super::monitor::Wish;
+use super::monitor::UpscaleRequest;
 use super::replay::{Replay, Report};
 use super::revision::StampedRevision;
 use super::vm::{CpuInfo, MemInfo, VmConfig, VmInfo};
@@ -31,7 +32,7 @@ fn config() -> CoreConfig {
         compute_unit: UNIT,
         default_scaling: ScalingConfig::default(),
         timers: Timers {
-            plugin_request_tick: Span(15_042_000),
+            permit_request_tick: Span(15_042_000),
             ..Timers::default()
         },
         system_max_age: Some(Span::from_secs(15)),
@@ -73,30 +74,30 @@ fn info(max: u32, enable_lfc_metrics: bool) -> VmInfo {
 }
 
 /// One VM's task without its sockets.
-struct Desk {
+struct RecordedTask {
     core: Core,
     recorder: Recorder,
     now: Timestamp,
-    under_way: VecDeque<(RequestId, Action)>,
+    in_flight: VecDeque<(RequestId, Action)>,
     records: Vec<Record>,
     version: u64,
     output: Option<Output>,
 }
 
-impl Desk {
+impl RecordedTask {
     fn new() -> Self {
-        let mut desk = Self {
+        let mut task = Self {
             core: Core::new(config(), info(8, false)),
             recorder: Recorder::new(17, UNIT),
             now: Timestamp(1_000_000),
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             records: Vec::new(),
             version: 1,
             output: None,
         };
-        desk.head(1, 5);
-        desk.checkpoint();
-        desk
+        task.head(1, 5);
+        task.checkpoint();
+        task
     }
 
     fn head(&mut self, seq: u64, run: u64) {
@@ -124,7 +125,7 @@ impl Desk {
         Self {
             core,
             recorder: Recorder::new(17, UNIT),
-            under_way: self.under_way.clone(),
+            in_flight: self.in_flight.clone(),
             records: Vec::new(),
             output: self.output.clone(),
             ..*self
@@ -146,7 +147,7 @@ impl Desk {
         self.core.handle(self.now, event);
         let output = Output::of(&mut self.core, self.now);
         self.recorder.output(self.now, &output, &mut self.records);
-        self.under_way.extend(output.started.iter().cloned());
+        self.in_flight.extend(output.started.iter().cloned());
         self.output = Some(output);
         while self.core.poll_observation().is_some() {}
     }
@@ -164,7 +165,7 @@ impl Desk {
 
     /// Ends the oldest request under way: well, or as `how` says.
     fn answer(&mut self, after: Span, how: u8) {
-        let Some((id, action)) = self.under_way.pop_front() else {
+        let Some((id, action)) = self.in_flight.pop_front() else {
             return self.step(after, Event::Tick);
         };
         let failure = match how {
@@ -174,7 +175,7 @@ impl Desk {
         };
         let plain = failure.map_or(Ok(()), Err);
         let event = match action {
-            Action::Plugin(request) => {
+            Action::Permit(request) => {
                 let last = request.last_permit.unwrap_or(request.target);
                 let permit = if how == 6 {
                     last.field_min(request.target)
@@ -182,20 +183,20 @@ impl Desk {
                     request.target
                 };
                 let migrate = (how == 9).then_some(MigrateResponse {});
-                Event::PluginDone(id, plain.map(|()| PluginResponse { permit, migrate }))
+                Event::PermitDone(id, plain.map(|()| PluginResponse { permit, migrate }))
             }
-            Action::NeonVm(_) => Event::NeonVmDone(id, plain.map(|()| self.next_version())),
+            Action::VmPatch(_) => Event::VmPatchDone(id, plain.map(|()| self.next_version())),
             Action::MonitorUpscale(_) => Event::MonitorUpscaleDone(id, plain),
             Action::MonitorDownscale(_) => {
                 let answer = if how == 6 {
-                    DownscaleAnswer::DENIED
+                    DownscaleResponse::DENIED
                 } else if how == 5 {
-                    DownscaleAnswer::Denied(Refusal {
+                    DownscaleResponse::Denied(Refusal {
                         smallest: Some(self.core.using().saturating_sub(UNIT)),
                         again: Some(Span::from_millis(500)),
                     })
                 } else {
-                    DownscaleAnswer::Allowed
+                    DownscaleResponse::Allowed
                 };
                 Event::MonitorDownscaleDone(id, plain.map(|()| answer))
             }
@@ -249,24 +250,24 @@ fn replay(records: &[Record]) -> Report {
 }
 
 /// One thing that happens: what, after how long, two numbers.
-type Happening = (u8, u64, u8, f64);
+type Input = (u8, u64, u8, f64);
 
-fn happen(desk: &mut Desk, (what, after, number, value): Happening) {
+fn feed(task: &mut RecordedTask, (what, after, number, value): Input) {
     let after = Span(after);
     match what {
-        0..=4 => desk.system(after, value, value * 1e9),
-        5 => desk.step(after, Event::Tick),
-        6..=11 => desk.answer(after, number % 10),
-        12 => desk.step(after, Event::MonitorActive),
+        0..=4 => task.system(after, value, value * 1e9),
+        5 => task.step(after, Event::Tick),
+        6..=11 => task.answer(after, number % 10),
+        12 => task.step(after, Event::MonitorActive),
         13 => {
-            let wish = Wish {
+            let request = UpscaleRequest {
                 reason: (number % 2 == 0).then_some(AskReason::PsiSome),
                 wanted: (number > 8).then_some(Bytes(u64::from(number) << 28)),
             };
-            desk.step(after, Event::MonitorUpscaleRequested(wish));
+            task.step(after, Event::MonitorUpscaleRequested(request));
         }
-        14 if number < 3 => desk.step(after, Event::MonitorReset),
-        15 => desk.update(after, |update| {
+        14 if number < 3 => task.step(after, Event::MonitorReset),
+        15 => task.update(after, |update| {
             update.info.cpu.max = MilliCpu(250 * u32::from(4 + number % 8));
             update.info.mem.max = u32::from(4 + number % 8);
             let scaling = &mut update.info.config.scaling;
@@ -285,12 +286,12 @@ fn happen(desk: &mut Desk, (what, after, number, value): Happening) {
                 scaling.memory_pressure_hold_percent = f64::from(number % 4) * 2.5;
             }
         }),
-        16 => desk.update(after, |update| {
+        16 => task.update(after, |update| {
             update.info.current_revision = Some(reached(i64::from(number % 8)));
             update.info.last_revision = i64::from(number % 8);
         }),
         // Somebody else sets a size; the guest is on its way, or the state is an old one.
-        20 => desk.update(after, |update| {
+        20 => task.update(after, |update| {
             update
                 .info
                 .set_using(UNIT.saturating_mul(1 + u32::from(number % 6)));
@@ -298,7 +299,7 @@ fn happen(desk: &mut Desk, (what, after, number, value): Happening) {
                 update.info.version = Some(u64::from(number));
             }
         }),
-        21 => desk.update(after, |update| {
+        21 => task.update(after, |update| {
             update.info.actual = Some(UNIT.saturating_mul(1 + u32::from(number % 3)));
             update.is_pre_migrating = number > 24;
         }),
@@ -312,11 +313,11 @@ fn happen(desk: &mut Desk, (what, after, number, value): Happening) {
                 signals,
                 ..SystemMetrics::default()
             };
-            desk.step(after, Event::SystemMetrics(metrics));
+            task.step(after, Event::SystemMetrics(metrics));
         }
-        22 => desk.update(after, |update| update.info.version = None),
-        23 => desk.update(after, |_| {}),
-        17 => desk.step(
+        22 => task.update(after, |update| update.info.version = None),
+        23 => task.update(after, |_| {}),
+        17 => task.step(
             after,
             Event::LfcMetrics(LfcMetrics {
                 hits: value,
@@ -325,13 +326,13 @@ fn happen(desk: &mut Desk, (what, after, number, value): Happening) {
                 working_set_pages: (0..20).map(|minute| f64::from(minute) * value).collect(),
             }),
         ),
-        18 if number == 0 => desk.checkpoint(),
-        19 => desk.step(after, Event::NeonVmDone(RequestId(999), Ok(Some(7)))),
-        _ => desk.answer(after, 0),
+        18 if number == 0 => task.checkpoint(),
+        19 => task.step(after, Event::VmPatchDone(RequestId(999), Ok(Some(7)))),
+        _ => task.answer(after, 0),
     }
 }
 
-fn happenings() -> impl Strategy<Value = Vec<Happening>> {
+fn inputs() -> impl Strategy<Value = Vec<Input>> {
     let value = prop_oneof![
         (0..1_000_u32).prop_map(|n| f64::from(n) / 100.0),
         0.0..20.0_f64
@@ -343,46 +344,46 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_is_recorded_decides_again_to_the_same_bytes(happenings in happenings()) {
-        let mut desk = Desk::new();
-        for happening in happenings {
-            happen(&mut desk, happening);
+    fn replay_of_a_record_gives_the_same_bytes(inputs in inputs()) {
+        let mut task = RecordedTask::new();
+        for input in inputs {
+            feed(&mut task, input);
         }
-        desk.system(Span(1), 0.5, 1e9);
-        desk.flush();
-        let report = replay(&desk.records);
+        task.system(Span(1), 0.5, 1e9);
+        task.flush();
+        let report = replay(&task.records);
         prop_assert!(report.is_equal(), "{:#?}", report);
         prop_assert_eq!((report.warm_up, report.tail, report.covered), (0, 0, report.steps));
     }
 
     #[test]
-    fn a_restored_core_goes_on_as_the_core(before in happenings(), after in happenings()) {
-        let mut desk = Desk::new();
-        for happening in before {
-            happen(&mut desk, happening);
+    fn restored_core_behaves_as_the_original(before in inputs(), after in inputs()) {
+        let mut task = RecordedTask::new();
+        for input in before {
+            feed(&mut task, input);
         }
-        let checkpoint = desk.core.checkpoint(17, desk.now);
+        let checkpoint = task.core.checkpoint(17, task.now);
         let restored = Core::restore(&settings(&config()), &checkpoint);
-        prop_assert_eq!(restored.checkpoint(17, desk.now), checkpoint);
+        prop_assert_eq!(restored.checkpoint(17, task.now), checkpoint);
 
-        let mut twin = desk.twin(restored);
-        for happening in after {
-            happen(&mut desk, happening);
-            happen(&mut twin, happening);
-            prop_assert_eq!(&desk.output, &twin.output);
+        let mut twin = task.twin(restored);
+        for input in after {
+            feed(&mut task, input);
+            feed(&mut twin, input);
+            prop_assert_eq!(&task.output, &twin.output);
         }
-        prop_assert_eq!(twin.core.checkpoint(17, desk.now), desk.core.checkpoint(17, desk.now));
+        prop_assert_eq!(twin.core.checkpoint(17, task.now), task.core.checkpoint(17, task.now));
     }
 
     #[test]
-    fn a_sample_that_was_another_is_found(happenings in happenings(), at in any::<prop::sample::Index>()) {
-        let mut desk = Desk::new();
-        for happening in happenings {
-            happen(&mut desk, happening);
+    fn replay_finds_an_altered_sample(inputs in inputs(), at in any::<prop::sample::Index>()) {
+        let mut task = RecordedTask::new();
+        for input in inputs {
+            feed(&mut task, input);
         }
-        desk.system(Span(1), 0.5, 1e9);
-        desk.flush();
-        let mut records = desk.records.clone();
+        task.system(Span(1), 0.5, 1e9);
+        task.flush();
+        let mut records = task.records.clone();
         let mut samples: Vec<&mut f64> = records
             .iter_mut()
             .filter_map(|record| match record {
@@ -439,7 +440,7 @@ fn each_leaf_altered(value: &Value) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn every_member_of_a_checkpoint_comes_back() {
+fn every_member_of_a_checkpoint_is_restored() {
     let Ok(Record::Checkpoint(full)) = decode(FULL.as_bytes()) else {
         panic!("not a checkpoint");
     };
@@ -462,36 +463,36 @@ fn every_member_of_a_checkpoint_comes_back() {
     assert!(altered_members > 80, "{altered_members} members");
 }
 
-fn busy() -> Desk {
-    let mut desk = Desk::new();
-    desk.step(Span(1), Event::MonitorActive);
+fn busy() -> RecordedTask {
+    let mut task = RecordedTask::new();
+    task.step(Span(1), Event::MonitorActive);
     for round in 0..400_u32 {
         let wave = if round % 100 < 50 { 3.0 } else { 0.3 };
-        desk.system(Span::from_secs(2), wave, 6e8 * wave);
-        desk.answer(Span::from_millis(4), 0);
+        task.system(Span::from_secs(2), wave, 6e8 * wave);
+        task.answer(Span::from_millis(4), 0);
     }
-    desk
+    task
 }
 
 #[test]
-fn reading_begins_at_a_checkpoint_and_what_comes_before_is_warm_up() {
-    let mut desk = busy();
-    desk.checkpoint();
-    desk.system(Span::from_secs(5), 1.0, 1e9);
-    desk.flush();
-    let first = desk
+fn replay_starts_at_a_checkpoint_and_counts_warm_up() {
+    let mut task = busy();
+    task.checkpoint();
+    task.system(Span::from_secs(5), 1.0, 1e9);
+    task.flush();
+    let first = task
         .records
         .iter()
         .position(|record| matches!(record, Record::Checkpoint(_)));
-    desk.records.remove(first.expect("a checkpoint"));
-    let report = replay(&desk.records);
+    task.records.remove(first.expect("a checkpoint"));
+    let report = replay(&task.records);
     assert!(
         report.is_equal() && report.warm_up > 400 && report.steps == 1,
         "{report:?}"
     );
-    desk.records
+    task.records
         .retain(|record| !matches!(record, Record::Checkpoint(_)));
-    let report = replay(&desk.records);
+    let report = replay(&task.records);
     assert!(
         !report.is_equal() && report.different == 0,
         "nothing compared is no success"
@@ -499,35 +500,35 @@ fn reading_begins_at_a_checkpoint_and_what_comes_before_is_warm_up() {
 }
 
 #[test]
-fn what_a_crash_took_is_tail_and_a_gap_begins_anew() {
-    let mut desk = busy();
+fn records_lost_in_a_crash_are_tail_and_a_gap_starts_warm_up() {
+    let mut task = busy();
     // Routine steps gathered and never written, then lines that rest on them.
-    desk.flush();
+    task.flush();
     for _ in 0..5 {
-        desk.system(Span::from_secs(5), 0.31, 6e8);
+        task.system(Span::from_secs(5), 0.31, 6e8);
     }
-    desk.step(Span(1), Event::NeonVmDone(RequestId(999), Ok(None)));
-    let report = replay(&desk.records);
+    task.step(Span(1), Event::VmPatchDone(RequestId(999), Ok(None)));
+    let report = replay(&task.records);
     assert!(report.is_equal() && report.tail > 0, "{report:?}");
 
-    let mut desk = busy();
-    desk.recorder.reset();
-    let lost = desk.now;
-    desk.system(Span::from_secs(30), 2.0, 6e8);
-    desk.recorder.reset();
-    let span = desk.now.since(lost);
-    desk.records.push(Record::Gap(Gap {
+    let mut task = busy();
+    task.recorder.reset();
+    let lost = task.now;
+    task.system(Span::from_secs(30), 2.0, 6e8);
+    task.recorder.reset();
+    let span = task.now.since(lost);
+    task.records.push(Record::Gap(Gap {
         n: 9,
         span: span.0,
-        t: desk.now.0,
+        t: task.now.0,
         vm: Some(17),
         why: Why::Disk,
     }));
-    desk.system(Span::from_secs(1), 2.0, 6e8);
-    desk.checkpoint();
-    desk.system(Span::from_secs(1), 2.5, 6e8);
-    desk.flush();
-    let report = replay(&desk.records);
+    task.system(Span::from_secs(1), 2.0, 6e8);
+    task.checkpoint();
+    task.system(Span::from_secs(1), 2.5, 6e8);
+    task.flush();
+    let report = replay(&task.records);
     assert!(
         report.is_equal() && report.gaps == 1 && report.warm_up > 0,
         "{report:?}"
@@ -535,12 +536,12 @@ fn what_a_crash_took_is_tail_and_a_gap_begins_anew() {
 }
 
 #[test]
-fn numbers_of_vms_hold_within_one_run_only() {
-    let mut desk = busy();
-    desk.flush();
+fn vm_numbers_are_valid_within_one_run_only() {
+    let mut task = busy();
+    task.flush();
     let mut second = busy();
     second.flush();
-    let mut records = desk.records;
+    let mut records = task.records;
     let mut others = second.records;
     if let Record::Head(head) = &mut others[0] {
         head.run = 6;
@@ -552,30 +553,30 @@ fn numbers_of_vms_hold_within_one_run_only() {
 
 /// A day's quiet hour: a sample every 5 s, a heartbeat every 15 s, a checkpoint every 10 min.
 #[test]
-fn a_quiet_vm_costs_at_most_eight_bytes_a_second() {
-    let mut desk = Desk::new();
-    desk.step(Span(1), Event::MonitorActive);
-    desk.records.clear();
-    let begin = desk.now;
+fn quiet_vm_costs_at_most_eight_bytes_a_second() {
+    let mut task = RecordedTask::new();
+    task.step(Span(1), Event::MonitorActive);
+    task.records.clear();
+    let begin = task.now;
     let mut state = 7_u32;
     for second in (0..3_600_u32).step_by(5) {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let noise = f64::from(state >> 24);
         let usage = (700_000.0 + noise * 37.0).floor() * 1024.0;
         let late = Span(4_998_000 + u64::from(state >> 20));
-        desk.system(late, (3.0 + noise / 64.0).floor() / 100.0, usage);
+        task.system(late, (3.0 + noise / 64.0).floor() / 100.0, usage);
         if second % 15 == 0 {
-            desk.step(Span(2_000), Event::Tick);
-            desk.answer(Span(3_141), 0);
+            task.step(Span(2_000), Event::Tick);
+            task.answer(Span(3_141), 0);
         }
         if second % 600 == 0 {
-            desk.checkpoint();
+            task.checkpoint();
         }
     }
-    desk.flush();
-    let secs = desk.now.since(begin).as_secs_f64();
+    task.flush();
+    let secs = task.now.since(begin).as_secs_f64();
     let mut by_kind = std::collections::BTreeMap::new();
-    for record in &desk.records {
+    for record in &task.records {
         let line = encode(record);
         let kind = line[line.find("\"k\":\"").expect("a kind") + 5..]
             .chars()

@@ -1,29 +1,29 @@
-//! How much of the local file cache is in real use: finds where the working-set curve stops being
-//! flat, and projects it one step on.
+//! Working set of the local file cache: the plateau of the working-set curve, projected half a step
+//! ahead.
 //!
-//! The curve `v[i]` is the number of pages touched over the last `i + 1` minutes. It rises,
-//! flattens at the working set, and rises again where older, finished work comes into view: the
-//! estimate is the height of that plateau. Source: docs/compatibility/agent.md §2.3.
+//! The curve `v[i]` is the number of pages touched in the last `i + 1` minutes. It rises, is flat at
+//! the working set, and rises again with older work that has ended. The estimate is the height of
+//! the flat part. Source: docs/compatibility/agent.md §2.3.
 
 use super::config::ScalingConfig;
 
-/// How much steeper the curve must become after a point than before it, to end the plateau there.
+/// A point ends the plateau if the slope after it exceeds the slope before it by this factor.
 const PLATEAU_END_FACTOR: f64 = 3.0;
-/// How many steps ahead the growth is projected.
+/// Steps of growth that the prediction adds.
 const PROJECTION_STEPS: f64 = 0.5;
-/// Bytes of a page.
+/// Size of a page, bytes.
 pub const PAGE_BYTES: f64 = 8192.0;
 
-/// A working set found.
+/// Working set of the file cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkingSet {
     /// Height of the plateau, pages.
     pub estimate_pages: f64,
-    /// What is expected soon, pages: what memory is sized for.
+    /// Height with the projected growth, pages. Memory is sized for this one.
     pub predicted_pages: f64,
 }
 
-/// The working set in a series, or `None` when the series is too short for the windows configured.
+/// The working set in a series; `None` when it is too short for the configured windows.
 #[must_use]
 pub fn working_set(scaling: &ScalingConfig, series: &[f64]) -> Option<WorkingSet> {
     let offset = scaling
@@ -49,9 +49,9 @@ pub fn working_set(scaling: &ScalingConfig, series: &[f64]) -> Option<WorkingSet
     })
 }
 
-/// Height of the first point at or after `offset` where the next `window − 1` steps rise by more
-/// than `factor` times what the last ones did; the last point when there is none. `series` must not
-/// be empty.
+/// Height of the first point at or after `offset` that ends a plateau, or of the last point. The
+/// rise of the next `window − 1` steps is compared with `factor` times that of the steps before.
+/// `series` must not be empty.
 fn plateau(series: &[f64], factor: f64, offset: usize, window: usize) -> f64 {
     let reach = window.saturating_sub(1);
     let last = series[series.len() - 1];
@@ -66,8 +66,8 @@ fn plateau(series: &[f64], factor: f64, offset: usize, window: usize) -> f64 {
     last
 }
 
-/// The highest value the series would reach if each rise went on for `steps` more steps. `series`
-/// must not be empty.
+/// Highest value of the series if each rise continued for `steps` more steps. `series` must not be
+/// empty.
 fn project(series: &[f64], steps: f64) -> f64 {
     series.windows(2).fold(series[0], |highest, pair| {
         let top = pair[0].max(pair[1]);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn plateau_is_found() {
+    fn plateau_is_found_after_a_rise() {
         let series: Vec<f64> = tenths(1..=10)
             .chain([1.0; 5])
             .chain(tenths(11..=20))
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plateau_before_the_offset_is_not_seen() {
+    fn plateau_before_the_offset_is_ignored() {
         let series = [
             0.1, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1,
         ];
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_projected() {
+    fn prediction_adds_projected_growth() {
         for (steps, series, want) in [
             (
                 0.5,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_that_validation_refuses_degrade_instead_of_crashing() {
+    fn invalid_windows_give_a_finite_result() {
         let series: Vec<f64> = (0..20).map(f64::from).collect();
         for (window, wait) in [
             (0, 0),

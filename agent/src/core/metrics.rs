@@ -1,50 +1,45 @@
-//! What is measured in a guest, as the core reads it. Source: docs/compatibility/agent.md §2.2.
+//! Metrics of a guest in the form that the core uses. Source: docs/compatibility/agent.md §2.2.
 
 use protocol::exposition::{LfcGauges, SystemGauges};
-use serde::Serialize;
 
-/// What the guest's kernel holds beside what its own accounting shows, added to memory usage,
-/// bytes.
+/// Memory of the guest's kernel that its accounting leaves out, bytes. It counts as usage.
 pub const KERNEL_ALLOWANCE_BYTES: f64 = 104_857_600.0;
 
-/// One sample of the system metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+/// One sample of the guest's system metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SystemMetrics {
     /// Load average over one minute.
     pub load1: f64,
     /// Load average over five minutes.
     pub load5: f64,
-    /// Bytes in use: total − available + [`KERNEL_ALLOWANCE_BYTES`].
+    /// Memory in use, bytes: total − available + [`KERNEL_ALLOWANCE_BYTES`].
     pub memory_usage_bytes: f64,
-    /// Bytes of page cache.
+    /// Page cache, bytes.
     pub memory_cached_bytes: f64,
-    /// What else the guest's monitor says, where it has a vote.
-    #[serde(flatten)]
+    /// Signals that the guest's monitor pushes.
     pub signals: Signals,
 }
 
-/// What a guest's page does not show and its monitor pushes. A signal is here only if the VM's
-/// settings give it a vote.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+/// Signals that a monitor pushes beside the metrics of the guest's page. A signal is present only if
+/// the VM's settings give it a vote.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Signals {
-    /// The working set as the monitor estimates it, bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Monitor's estimate of the working set, bytes.
     pub estimate_bytes: Option<f64>,
     /// Share of the last ten seconds in which some tasks waited for memory, percent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pressure_percent: Option<f64>,
 }
 
 /// One sample of the local file cache's metrics.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct LfcMetrics {
-    /// Hits since start.
+    /// Cache hits since the start of the server.
     pub hits: f64,
-    /// Misses since start.
+    /// Cache misses since the start of the server.
     pub misses: f64,
-    /// Writes since start.
+    /// Cache writes since the start of the server.
     pub writes: f64,
-    /// `[i]` = pages (8 KiB) touched over the last `i + 1` minutes.
+    /// Pages (8 KiB) touched in the last `i + 1` minutes, by index `i`.
     pub working_set_pages: Vec<f64>,
 }
 
@@ -76,8 +71,9 @@ impl From<LfcGauges> for LfcMetrics {
 mod tests {
     use super::*;
 
+    /// Requirement: N02
     #[test]
-    fn n02_what_is_not_available_is_in_use() {
+    fn memory_that_is_not_available_counts_as_used() {
         let mut page = SystemGauges {
             load1: 1.25,
             load5: 0.75,

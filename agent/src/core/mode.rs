@@ -1,17 +1,16 @@
-//! What a [`Mode`] leaves of a decision. The decision itself is the same in all of them; only what
-//! is done about it differs, so everything that plans requests goes by [`allowed`], and the
-//! decision says what was held back.
+//! Effect of a [`Mode`]. The decision is the same in all modes. Plans use the size of [`allowed`],
+//! and the decision names the bound.
 //!
-//! Outside [`Mode::Full`] people may size VMs by hand: then the object is right about the size, and
-//! nothing here takes it back.
+//! Outside [`Mode::Full`] people may set sizes by hand. The core then adopts the object's size and
+//! never reverts it.
 
 use protocol::mode::Mode;
 use protocol::units::Resources;
 
 use super::decision::Bound;
 
-/// The size to go for, where `wanted` is what was decided. `held` is the largest size the VM may
-/// have by now.
+/// The part of the desired size `wanted` that the mode allows. `held` is the largest size that the
+/// VM may have now.
 pub(super) fn allowed(
     mode: Mode,
     wanted: Resources,
@@ -25,7 +24,7 @@ pub(super) fn allowed(
     }
 }
 
-/// What to say where a mode keeps a VM from the size it should have.
+/// Bound to name when the mode keeps a VM from its target.
 pub(super) fn bound(mode: Mode) -> Option<Bound> {
     match mode {
         Mode::Observe => Some(Bound::ObserveMode),

@@ -8,8 +8,8 @@ use protocol::units::{Bytes, Resources};
 use super::actions::Action;
 use super::config::ScalingConfig;
 use super::decision::{Bound, Decision, Reason};
-use super::machine::{Event, VmUpdate};
-use super::world::{Fate, Step, UNIT, World, step};
+use super::event::{Event, VmUpdate};
+use super::world::{Fate, Grant, MONITOR, SCHEDULER, Step, UNIT, VM_OBJECT, World, step};
 
 fn units(n: u32) -> Resources {
     UNIT.saturating_mul(n)
@@ -25,9 +25,9 @@ fn scaling(mode: Mode) -> ScalingConfig {
 /// Permitted and connected at `using` units, with metrics that ask for `load` hundredths.
 fn ready(mode: Mode, using: u32, load: u32) -> World {
     let mut world = World::with(using, scaling(mode));
-    world.connect(true, true);
-    take(&mut world, &Step::Metrics(load, 0));
-    take(&mut world, &Step::Finish(0, Fate::Done, 9));
+    world.connect_monitor();
+    take(&mut world, &Step::load(load));
+    take(&mut world, &Step::done(SCHEDULER));
     world
 }
 
@@ -56,13 +56,13 @@ fn see(world: &mut World, version: u64, size: u32, mode: Mode) {
 }
 
 #[test]
-fn observed_it_is_decided_for_and_left_alone() {
+fn observe_mode_decides_and_changes_nothing() {
     let mut world = ready(Mode::Observe, 2, 90);
     for _ in 0..40 {
-        take(&mut world, &Step::Metrics(90, 0));
-        take(&mut world, &Step::Wait(1000));
-        take(&mut world, &Step::Finish(0, Fate::Done, 9));
-        assert!(world.flights[1].is_none() && world.flights[2].is_none());
+        take(&mut world, &Step::load(90));
+        take(&mut world, &Step::wait_ms(1000));
+        take(&mut world, &Step::done(SCHEDULER));
+        assert!(world.flights[VM_OBJECT].is_none() && world.flights[MONITOR].is_none());
     }
     let decided = decision(&world);
     assert_eq!((decided.current, decided.target), (units(2), units(4)));
@@ -73,72 +73,75 @@ fn observed_it_is_decided_for_and_left_alone() {
     );
     assert_eq!(world.p, Some(units(2)), "no more than it has is asked for");
     assert!(world.requests_to_scheduler > 2, "the scheduler is told");
-    take(&mut world, &Step::Metrics(0, 0));
+    take(&mut world, &Step::load(0));
     assert_eq!(decision(&world).target, units(1));
-    assert!(world.flights[2].is_none(), "the monitor is not asked");
+    assert!(world.flights[MONITOR].is_none(), "the monitor is not asked");
 }
 
 #[test]
-fn what_grows_only_asks_nobody_to_shrink() {
+fn grow_mode_requests_no_shrink() {
     let mut world = ready(Mode::Grow, 2, 90);
-    for peer in [0, 1, 2, 0, 1, 2] {
-        take(&mut world, &Step::Finish(peer, Fate::Done, 9));
+    for peer in [SCHEDULER, VM_OBJECT, MONITOR, SCHEDULER, VM_OBJECT, MONITOR] {
+        take(&mut world, &Step::done(peer));
     }
     assert_eq!((world.u, world.a), (units(4), units(4)));
     assert!(decision(&world).bounded_by.iter().next().is_none());
-    take(&mut world, &Step::Metrics(0, 0));
+    take(&mut world, &Step::load(0));
     let decided = decision(&world);
     assert_eq!((decided.current, decided.target), (units(4), units(1)));
     assert_eq!(
         decided.bounded_by.iter().collect::<Vec<_>>(),
         [Bound::Min, Bound::GrowMode]
     );
-    assert!(world.flights[2].is_none(), "the monitor is not asked");
+    assert!(world.flights[MONITOR].is_none(), "the monitor is not asked");
 }
 
 #[test]
-fn a_mode_takes_effect_at_once() {
+fn mode_takes_effect_at_once() {
     let mut world = ready(Mode::Observe, 2, 90);
-    assert!(world.flights[0].is_none(), "no permit is asked for");
+    assert!(world.flights[SCHEDULER].is_none(), "no permit is asked for");
     see(&mut world, 1, 2, Mode::Grow);
-    let asked = |world: &World| match &world.flights[0] {
-        Some((_, Action::Plugin(request))) => Some(request.target),
+    let asked = |world: &World| match &world.flights[SCHEDULER] {
+        Some((_, Action::Permit(request))) => Some(request.target),
         _ => None,
     };
     assert_eq!(asked(&world), Some(units(4)));
-    take(&mut world, &Step::Finish(0, Fate::Done, 9));
-    assert!(world.flights[1].is_some(), "the patch is under way");
+    take(&mut world, &Step::done(SCHEDULER));
+    assert!(world.flights[VM_OBJECT].is_some(), "the patch is under way");
     // Back while it is: it ends, and what it brought is told.
     see(&mut world, 1, 2, Mode::Observe);
-    for peer in [1, 2, 0] {
-        take(&mut world, &Step::Finish(peer, Fate::Done, 9));
+    for peer in [VM_OBJECT, MONITOR, SCHEDULER] {
+        take(&mut world, &Step::done(peer));
     }
     assert_eq!((world.u, world.a), (units(4), units(4)));
-    take(&mut world, &Step::Metrics(0, 0));
+    take(&mut world, &Step::load(0));
     see(&mut world, 9, 4, Mode::Full);
-    assert!(world.flights[2].is_some(), "the monitor is asked");
+    assert!(world.flights[MONITOR].is_some(), "the monitor is asked");
 }
 
 #[test]
-fn a_permit_that_is_not_used_is_given_back() {
+fn unused_permit_is_given_back() {
     let mut world = ready(Mode::Full, 2, 90);
-    take(&mut world, &Step::Finish(0, Fate::Done, 9));
-    take(&mut world, &Step::Finish(1, Fate::Refused, 0));
+    take(&mut world, &Step::done(SCHEDULER));
+    take(&mut world, &Step::ended(VM_OBJECT, Fate::Refused));
     assert_eq!(world.p, Some(units(4)));
     see(&mut world, 1, 2, Mode::Observe);
-    take(&mut world, &Step::Finish(0, Fate::Done, 9));
+    take(&mut world, &Step::done(SCHEDULER));
     assert_eq!(world.p, Some(units(2)));
 }
 
 #[test]
-fn a_size_set_by_hand_is_not_taken_back() {
+fn size_set_by_hand_is_not_reverted() {
     for mode in [Mode::Observe, Mode::Grow] {
         let mut world = ready(mode, 2, 45);
         for size in [4, 3] {
             world.u = units(size);
             see(&mut world, u64::from(10 - size), size, mode);
-            assert!(world.flights[1].is_none(), "{mode:?}: nothing is patched");
-            let told = match &world.flights[2] {
+            assert!(
+                world.flights[VM_OBJECT].is_none(),
+                "{mode:?}: nothing is patched"
+            );
+            let told = match &world.flights[MONITOR] {
                 Some((_, Action::MonitorUpscale(request))) => Some(request.target),
                 _ => None,
             };
@@ -152,35 +155,35 @@ fn a_size_set_by_hand_is_not_taken_back() {
 
 /// Lets the requests to monitor and scheduler end; a person does not keep our order.
 fn take_unordered(world: &mut World) {
-    for peer in [2, 0] {
-        world.finish(peer, Fate::Done, 9);
+    for peer in [MONITOR, SCHEDULER] {
+        world.finish(peer, Fate::Done, Grant::Full);
         world.take_actions().expect("the order holds");
     }
 }
 
 #[test]
-fn a_patch_of_before_whose_answer_was_lost_is_told_by_the_object() {
+fn observe_mode_adopts_the_size_of_an_earlier_patch() {
     let mut world = ready(Mode::Full, 2, 90);
-    take(&mut world, &Step::Finish(0, Fate::Done, 9));
-    take(&mut world, &Step::Finish(1, Fate::AnswerLost, 0));
+    take(&mut world, &Step::done(SCHEDULER));
+    take(&mut world, &Step::ended(VM_OBJECT, Fate::ResponseLost));
     see(&mut world, 5, 4, Mode::Observe);
     assert_eq!(world.core.using(), units(4));
-    assert!(world.flights[1].is_none());
-    for peer in [2, 0] {
-        take(&mut world, &Step::Finish(peer, Fate::Done, 9));
+    assert!(world.flights[VM_OBJECT].is_none());
+    for peer in [MONITOR, SCHEDULER] {
+        take(&mut world, &Step::done(peer));
     }
     assert_eq!(world.a, units(4));
 }
 
 #[test]
-fn a_growth_whose_answer_was_lost_is_not_taken_back_by_what_grows_only() {
+fn grow_mode_keeps_a_growth_with_lost_response() {
     let mut world = ready(Mode::Grow, 2, 90);
-    take(&mut world, &Step::Finish(0, Fate::Done, 9));
-    take(&mut world, &Step::Finish(1, Fate::AnswerLost, 0));
-    take(&mut world, &Step::Metrics(0, 0));
-    take(&mut world, &Step::Wait(6000));
-    let patched = match &world.flights[1] {
-        Some((_, Action::NeonVm(request))) => Some(request.target),
+    take(&mut world, &Step::done(SCHEDULER));
+    take(&mut world, &Step::ended(VM_OBJECT, Fate::ResponseLost));
+    take(&mut world, &Step::load(0));
+    take(&mut world, &Step::wait_ms(6000));
+    let patched = match &world.flights[VM_OBJECT] {
+        Some((_, Action::VmPatch(request))) => Some(request.target),
         _ => None,
     };
     assert_eq!(patched, Some(units(4)), "it is made sure of");
@@ -192,7 +195,7 @@ fn mode() -> impl Strategy<Value = Mode> {
 
 proptest! {
     #[test]
-    fn no_mode_breaks_the_order_or_does_what_it_may_not(
+    fn every_mode_keeps_the_order_and_its_limits(
         using in 1_u32..8,
         first in mode(),
         steps in prop::collection::vec((step(), prop::option::weighted(0.1, mode())), 1..120),
@@ -207,7 +210,7 @@ proptest! {
             }
             // A restart begins with the settings of the node.
             let mode = match one {
-                Step::Restart(_) => Mode::Full,
+                Step::Restart { .. } => Mode::Full,
                 _ => world.core.vm().config.scaling.mode,
             };
             let before = world.flights.clone();
@@ -218,12 +221,12 @@ proptest! {
                     continue;
                 }
                 let is_allowed = match (mode, action) {
-                    (_, Action::Plugin(_) | Action::MonitorUpscale(_)) | (Mode::Full, _) => true,
+                    (_, Action::Permit(_) | Action::MonitorUpscale(_)) | (Mode::Full, _) => true,
                     (Mode::Observe, _) | (Mode::Grow, Action::MonitorDownscale(_)) => false,
-                    (Mode::Grow, Action::NeonVm(request)) => !request.target.has_field_below(world.u),
+                    (Mode::Grow, Action::VmPatch(request)) => !request.target.has_field_below(world.u),
                 };
                 prop_assert!(is_allowed, "{mode:?}: {action:?} at {:?}", world.u);
-                if let (Mode::Observe, Action::Plugin(request)) = (mode, action) {
+                if let (Mode::Observe, Action::Permit(request)) = (mode, action) {
                     prop_assert!(request.target.mem <= Bytes(world.u.mem.0.max(request.last_permit.map_or(0, |p| p.mem.0))));
                 }
             }

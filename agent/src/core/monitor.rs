@@ -1,12 +1,12 @@
 //! The monitor's side of the state machine: one request at a time over both directions. Source:
 //! docs/compatibility/agent.md §3.5-3.7.
 //!
-//! The monitor learns of less first and of more last. A shrink is asked whole or one compute unit
-//! at a time ([`ShrinkStep`]); a growth is told in full.
+//! The monitor approves a shrink first and is notified of a growth last. A downscale request goes
+//! the whole way or one compute unit ([`ShrinkStep`]). A notification names the whole growth.
 //!
-//! A call whose answer is lost may have been acted on or not, so what the monitor holds is kept as
-//! a range: `low ≤ true ≤ high`. The VM never shrinks below `high`; the monitor is told again while
-//! `low` is behind.
+//! The monitor may have acted on a request whose response is lost. The approved size is therefore a
+//! range: `low ≤ true ≤ high`. The VM never shrinks below `high`. The core repeats notifications
+//! while `low` is below the size in use.
 
 use protocol::mode::Mode;
 use protocol::monitor_v2::AskReason;
@@ -17,21 +17,20 @@ use serde::Serialize;
 
 use super::actions::{MonitorDownscale, MonitorUpscale, RequestId};
 use super::config::{ShrinkStep, Timers};
-use super::desired::{Denied, Desired, units_above};
-use super::machine::Refusal;
+use super::desired::{Denied, Desired, Fields, units_above};
+use super::event::Refusal;
 use super::revision::StampedRevision;
 use super::round::{Round, clamp};
 use super::warnings::{Fault, Warning};
 
 /// Direction of a monitor request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Upscale,
     Downscale,
 }
 
-/// The request under way.
+/// The request in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ongoing {
     pub id: RequestId,
@@ -40,26 +39,26 @@ pub(super) struct Ongoing {
     pub revision: StampedRevision,
 }
 
-/// What a monitor says with its wish to grow. In version 1 of the link it says nothing.
+/// Details of a monitor's upscale request. Version 1 of the link has none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Wish {
-    /// Rule by which the monitor asks; `None` when it gives no reason.
+pub struct UpscaleRequest {
+    /// Rule by which the monitor requests more; `None` without details.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<AskReason>,
-    /// The memory that would do, bytes.
+    /// Memory that would be enough, bytes; `None` = one compute unit more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<Bytes>,
 }
 
-/// The monitor's newest wish. It is always taken as memory.
+/// The monitor's newest upscale request. It always counts as a request for memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestedUpscale {
     pub at: Timestamp,
     pub base: Resources,
-    pub wish: Wish,
+    pub request: UpscaleRequest,
 }
 
-/// Shortest wait after a refusal, whatever the monitor says.
+/// Lower bound of the wait after a refusal, whatever time the monitor names.
 const LEAST_COOLDOWN: Span = Span::from_millis(100);
 
 /// The newest refusal.
@@ -67,40 +66,40 @@ const LEAST_COOLDOWN: Span = Span::from_millis(100);
 pub(super) struct DeniedDownscale {
     pub at: Timestamp,
     pub denied: Denied,
-    /// Time until the monitor would accept what it refused, where it says so.
+    /// Time until the monitor would approve the refused size, if it names one.
     pub again: Option<Span>,
 }
 
 impl DeniedDownscale {
-    /// The end of the refusal: when the monitor said, and at the latest after the cooldown.
+    /// End of the refusal: the time that the monitor named, bounded by the cooldown.
     fn end(&self, timers: &Timers) -> Timestamp {
         let cooldown = timers.monitor_denied_downscale_cooldown;
-        let said = self.again.map(|again| again.max(LEAST_COOLDOWN));
-        self.at + said.map_or(cooldown, |said| said.min(cooldown))
+        let named = self.again.map(|again| again.max(LEAST_COOLDOWN));
+        self.at + named.map_or(cooldown, |named| named.min(cooldown))
     }
 }
 
-/// What the monitor last agreed to; a range while an answer is missing.
+/// Size that the monitor counts on; `low < high` after a lost response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Approved {
     pub low: Resources,
     pub high: Resources,
 }
 
-/// The fewest units that have this much memory.
+/// Smallest number of units with at least `memory`.
 fn units_covering(memory: Bytes, unit: Resources) -> u32 {
     let units = memory.0.div_ceil(unit.mem.0.max(1));
     u32::try_from(units).unwrap_or(u32::MAX)
 }
 
-/// What is known of the monitor. `approved` is present while a connection is active.
+/// State of the monitor and of requests to it. `approved` is present while the link is up.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MonitorState {
     pub ongoing: Option<Ongoing>,
     pub requested_upscale: Option<RequestedUpscale>,
     pub denied_downscale: Option<DeniedDownscale>,
     pub approved: Option<Approved>,
-    /// It may count on more than there is or will be: it is told the size once that is certain.
+    /// The monitor may count on more than the VM has. It is notified as soon as the size is certain.
     pub is_in_doubt: bool,
     pub downscale_failure_at: Option<Timestamp>,
     pub upscale_failure_at: Option<Timestamp>,
@@ -108,8 +107,8 @@ pub(super) struct MonitorState {
 }
 
 impl MonitorState {
-    /// The connection is up; the monitor counts on some size in the range, or `in_doubt` on what
-    /// its machine has left.
+    /// Starts a connection. The monitor counts on a size in the range. With `in_doubt` it may count
+    /// on an older size of its guest instead.
     pub(super) fn activate(&mut self, counts_on: Approved, in_doubt: bool) {
         *self = Self {
             approved: Some(counts_on),
@@ -118,8 +117,8 @@ impl MonitorState {
         };
     }
 
-    /// The VM has at most `held`. A monitor that was told of more, before somebody else took it
-    /// back, is told anew.
+    /// Limits the approved size to `held`, the largest size that the VM may have. A monitor that
+    /// counts on more is notified again.
     pub(super) fn limit(&mut self, held: Resources) {
         if let Some(approved) = &mut self.approved {
             self.is_in_doubt |= approved.high.has_field_above(held);
@@ -128,7 +127,7 @@ impl MonitorState {
         }
     }
 
-    /// The least the VM may be left with, counting a growth it may already have been told of.
+    /// Lower bound of the VM's size: the approved one, or the size in a notification in flight.
     pub(super) fn least_approved(&self) -> Option<Resources> {
         let high = self.approved?.high;
         Some(match self.ongoing {
@@ -141,25 +140,25 @@ impl MonitorState {
         })
     }
 
-    /// When the wish ends, while it is in force.
-    pub(super) fn wish_end(&self, now: Timestamp, timers: &Timers) -> Option<Timestamp> {
+    /// When the upscale request ends, while it is in force.
+    pub(super) fn upscale_request_end(&self, now: Timestamp, timers: &Timers) -> Option<Timestamp> {
         self.requested_upscale
-            .map(|wish| wish.at + timers.monitor_requested_upscale_valid_period)
+            .map(|requested| requested.at + timers.monitor_requested_upscale_valid_period)
             .filter(|end| now < *end)
     }
 
-    /// Compute units the wish asks for, while it is in force.
-    pub(super) fn wish_units(
+    /// Size of the upscale request in compute units, while it is in force.
+    pub(super) fn requested_units(
         &self,
         now: Timestamp,
         timers: &Timers,
         unit: Resources,
     ) -> Option<u32> {
-        self.wish_end(now, timers)?;
+        self.upscale_request_end(now, timers)?;
         self.requested_upscale.map(|requested| {
-            // One unit more is what every wish asks for; a size that would do may be further away.
-            let next = units_above(requested.base, unit, false, true);
-            let wanted = requested.wish.wanted;
+            // Every request counts as one unit more at least.
+            let next = units_above(requested.base, unit, Fields::Memory);
+            let wanted = requested.request.wanted;
             next.max(wanted.map_or(0, |wanted| units_covering(wanted, unit)))
         })
     }
@@ -177,8 +176,8 @@ impl MonitorState {
         self.denied_downscale.map(|denial| denial.denied)
     }
 
-    /// Plans to tell of a growth, or of a size in doubt. `certain` is the smallest size the VM may
-    /// have by now, `is_certain` whether it is the only one.
+    /// Plans the notification of a growth, or of the true size to a monitor in doubt. `certain` is
+    /// the smallest size that the VM may have now; `is_certain` = it has exactly that size.
     pub(super) fn plan_upscale(
         &self,
         round: &mut Round<'_>,
@@ -188,13 +187,13 @@ impl MonitorState {
     ) -> Option<MonitorUpscale> {
         let current = self.approved?.low;
         let high = round.desired.field_max(current);
-        let target = clamp(current, certain, Some(current), Some(high));
-        let (target, must_tell) = if self.is_in_doubt && is_certain {
-            (certain, true)
+        let must_notify = self.is_in_doubt && is_certain;
+        let target = if must_notify {
+            certain
         } else {
-            (target, false)
+            clamp(current, certain, Some(current), Some(high))
         };
-        if target == current && !must_tell {
+        if target == current && !must_notify {
             return None;
         }
         if let Some(ongoing) = self.ongoing {
@@ -218,7 +217,7 @@ impl MonitorState {
         })
     }
 
-    /// Plans to ask for a shrink. `certain` is the smallest size the VM may have by now.
+    /// Plans a downscale request. `certain` is the smallest size that the VM may have now.
     pub(super) fn plan_downscale(
         &self,
         round: &mut Round<'_>,
@@ -233,15 +232,15 @@ impl MonitorState {
             return None;
         };
         let current = approved.high;
-        let lowest = self.lowest_to_ask(current, round);
+        let lowest = self.lowest_to_request(current, round);
         let target = current.field_min(round.desired).field_max(lowest);
-        // Of what is only observed, a patch of before may still be under way, so that the monitor
-        // counts on more than is gone for.
+        // In observe mode an earlier patch may still be in flight. The monitor then counts on more
+        // than the core would patch.
         if target == current || round.is_migrating || round.mode == Mode::Observe {
             return None;
         }
-        // While a growth is under way the monitor may count on more than there is yet; asking now
-        // would promise it that.
+        // The size is above the smallest that the VM may have. An approval would promise the
+        // monitor that much before a growth has arrived.
         if target.has_field_above(certain) {
             round.warn(Warning::MonitorDownscaleBusy);
             return None;
@@ -276,9 +275,9 @@ impl MonitorState {
         })
     }
 
-    /// How far down one request may go: one unit, or to what was refused last, so that a monitor
-    /// that refuses it again is not asked for more, and one that agrees is asked for the rest next.
-    fn lowest_to_ask(&self, current: Resources, round: &Round<'_>) -> Resources {
+    /// Lowest size of one request: one unit less, or the size that was refused last. A monitor that
+    /// refuses that size again gets no larger request. One that approves it gets the rest next.
+    fn lowest_to_request(&self, current: Resources, round: &Round<'_>) -> Resources {
         if round.shrink_step == ShrinkStep::Unit {
             return current.saturating_sub(round.unit);
         }
@@ -288,7 +287,7 @@ impl MonitorState {
             .map_or(Resources::default(), |refused| refused.field_min(current))
     }
 
-    /// Looks again when a wish or a refusal ends that makes a difference now.
+    /// Sets a deadline at the end of an upscale request or a refusal that changes the size now.
     pub(super) fn wait_for_ends(
         &self,
         round: &mut Round<'_>,
@@ -296,7 +295,7 @@ impl MonitorState {
         is_downscale_planned: bool,
     ) {
         if desired.is_upscale_affected
-            && let Some(end) = self.wish_end(round.now, round.timers)
+            && let Some(end) = self.upscale_request_end(round.now, round.timers)
         {
             round.wait_at_most(end.since(round.now));
         }
@@ -330,9 +329,8 @@ impl MonitorState {
         });
     }
 
-    /// The monitor confirmed a growth or agreed to a shrink: from now on it counts on what it was
-    /// told.
-    pub(super) fn agree(&mut self) {
+    /// Ends the request with success: the monitor counts on the requested size from now on.
+    pub(super) fn succeed(&mut self) {
         if let Some(ongoing) = self.ongoing.take()
             && let Some(approved) = &mut self.approved
         {
@@ -344,7 +342,7 @@ impl MonitorState {
         }
     }
 
-    /// The monitor refused a shrink.
+    /// Ends a downscale request with a refusal.
     pub(super) fn deny(&mut self, now: Timestamp, refusal: Refusal) {
         if let (Some(ongoing), Some(approved)) = (self.ongoing.take(), self.approved) {
             let denied = Denied {
@@ -360,7 +358,7 @@ impl MonitorState {
         }
     }
 
-    /// The call failed. With `may_have_arrived` the monitor may have acted on it.
+    /// Ends the request without success. With `may_have_arrived` the monitor may have acted on it.
     pub(super) fn fail(&mut self, now: Timestamp, may_have_arrived: bool) {
         let Some(ongoing) = self.ongoing.take() else {
             return;

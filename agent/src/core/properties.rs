@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use protocol::time::Timestamp;
 use protocol::units::Resources;
 
-use super::calm::Calm;
 use super::config::ScalingConfig;
 use super::desired::{Denied, Inputs, desired};
 use super::metrics::{LfcMetrics, Signals, SystemMetrics};
+use super::stabilization::Stabilization;
 use super::world::{UNIT, World, scaling, settle, step};
 
 /// A gauge: most often a size, now and then what a broken guest may send.
@@ -132,7 +132,7 @@ impl Case {
             is_stale: self.is_stale,
             requested_units: self.requested_units,
             denied: self.denied,
-            calm: Calm::default(),
+            stabilization: Stabilization::default(),
             now: Timestamp(0),
         }
     }
@@ -141,8 +141,9 @@ impl Case {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
+    /// Requirement: N05, N11, N13, N14, N16
     #[test]
-    fn n05_n11_n13_n14_n16_order_holds_under_any_loss(
+    fn order_holds_under_any_loss(
         using in 1_u32..8,
         scaling in scaling(),
         steps in prop::collection::vec(step(), 1..120),
@@ -152,8 +153,10 @@ proptest! {
 
     /// N26 and liveness: whatever happened before, with healthy peers the VM gets to the size
     /// wanted and stays there.
+    ///
+    /// Requirement: N26
     #[test]
-    fn n26_it_converges_and_stays(
+    fn size_converges_and_stays(
         using in 1_u32..8,
         scaling in scaling(),
         steps in prop::collection::vec(step(), 1..60),
@@ -174,8 +177,10 @@ proptest! {
 
     /// N26: with a node that has too little room, or none, the VM gets what there is, and stays
     /// there.
+    ///
+    /// Requirement: N26
     #[test]
-    fn n26_it_settles_where_permits_are_granted_in_part_or_denied(
+    fn size_settles_when_permits_are_partial_or_denied(
         using in 1_u32..8,
         scaling in scaling(),
         steps in prop::collection::vec(step(), 1..60),
@@ -208,9 +213,9 @@ proptest! {
     /// may shrink, or the one that the monitor refused to give up. Only a refusal exceeds the
     /// maximum.
     #[test]
-    fn n03_desired_is_whole_units_within_bounds(case in Case::any()) {
+    fn desired_size_is_whole_units_within_bounds(case in Case::any()) {
         let got = desired(&case.inputs());
-        let is_calm = got.calm_until.is_some();
+        let is_calm = got.stabilized_until.is_some();
         let is_pressed = got.goal.votes.memory_pressure.is_some();
         let may_hold = !got.has_all_metrics || is_pressed || is_calm;
         let kept = case.denied.map(|denied| denied.current);
@@ -230,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_numbers_never_crash_the_goal(
+    fn hostile_numbers_give_a_goal_without_panic(
         system in system(),
         pages in prop::collection::vec(gauge(1e18), 0..40),
     ) {

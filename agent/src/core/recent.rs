@@ -1,14 +1,13 @@
-//! Counts what happened within a sliding interval. Source: docs/compatibility/agent.md §6.2.
+//! Counts events within a sliding interval. Source: docs/compatibility/agent.md §6.2.
 
 use std::collections::VecDeque;
 
 use protocol::time::{Span, Timestamp};
 
-/// Entries kept at most: far above any threshold that makes sense, so that a storm cannot fill
-/// memory.
+/// Upper bound of kept entries, far above every sensible threshold. It bounds memory in a burst.
 const MAX_ENTRIES: usize = 1024;
 
-/// Events of the last `interval`.
+/// Counter of the events of the last `interval`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecentCounter {
     interval: Span,
@@ -16,7 +15,7 @@ pub struct RecentCounter {
 }
 
 impl RecentCounter {
-    /// Nothing has happened yet.
+    /// A counter without events.
     #[must_use]
     pub fn new(interval: Span) -> Self {
         Self {
@@ -34,7 +33,7 @@ impl RecentCounter {
         self.entries.push_back(now);
     }
 
-    /// How much of it is newer than `now − interval`.
+    /// Number of kept events that are newer than `now − interval`.
     pub fn count(&mut self, now: Timestamp) -> usize {
         self.forget(now);
         self.entries.len()
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_does_not_fill_memory() {
+    fn burst_keeps_a_bounded_number_of_entries() {
         let mut recent = RecentCounter::new(Span::from_secs(4));
         for n in 0..10_000 {
             recent.add(Timestamp(n));

@@ -1,11 +1,10 @@
-//! Decides again from the records of a journal, and compares. Each VM's core begins at a
-//! checkpoint, is fed what the journal says it was fed, at the times it says, and must give the
-//! same outputs: every `D` byte by byte, every `T` by its checksum over all outputs since the one
-//! before.
+//! Replays a journal and compares. Each VM's core starts at a checkpoint and gets the recorded
+//! events at their recorded times. It must produce the recorded outputs: every `D` byte by byte, and
+//! every `T` by its checksum over the outputs since the last one.
 //!
-//! What cannot be compared is never called equal: records before a VM's first checkpoint after a
-//! cut or a gap are *warm-up*; what follows the last `T` (a writer that crashed took the newest
-//! samples with it) is *tail*.
+//! Records that cannot be compared never count as equal. Those before a VM's first checkpoint after
+//! a cut or a gap are *warm-up*. Those after the last `T` are *tail*, because a writer that crashes
+//! loses its newest samples.
 
 use std::collections::BTreeMap;
 
@@ -17,60 +16,61 @@ use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::time::{Span, Timestamp};
 
 use super::actions::RequestId;
-use super::checkpoint::{info_of, lfc_of, stamp_of, system_of, wished_of};
+use super::checkpoint::{info_of, lfc_of, stamp_of, system_of, upscale_request_of};
+use super::event::{DownscaleResponse, Event, Refusal, VmUpdate};
 use super::journal::{Output, failure};
-use super::machine::{Core, DownscaleAnswer, Event, Refusal, VmUpdate};
+use super::machine::Core;
 
 /// Differences kept in a report; all are counted.
 const MAX_MISMATCHES: usize = 100;
 
-/// A record that is not what its inputs give.
+/// A recorded output that the replay did not produce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
     /// `namespace/name` of the VM.
     pub vm: String,
     /// Time of the record, microseconds on the writer's clock.
     pub at: u64,
-    /// The line as recorded.
+    /// The recorded line.
     pub recorded: String,
-    /// The line as computed.
+    /// The line that the replay produced.
     pub computed: String,
 }
 
-/// What a replay found.
+/// Result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    /// VMs with records, counted once for each run of the writer.
+    /// Number of VMs with records, counted once per run of the writer.
     pub vms: u64,
-    /// Steps computed again.
+    /// Number of replayed steps.
     pub steps: u64,
-    /// Decisions compared and equal.
+    /// Number of `D` records that are equal.
     pub decisions: u64,
-    /// Runs of outputs compared and equal.
+    /// Number of `T` records that are equal.
     pub runs: u64,
-    /// Steps covered by those runs: every output of theirs is equal.
+    /// Number of steps that those `T` records cover.
     pub covered: u64,
-    /// Records before the first checkpoint after a cut.
+    /// Number of records before the first checkpoint after a cut.
     pub warm_up: u64,
-    /// Records after the last compared run.
+    /// Number of records after the last `T`.
     pub tail: u64,
-    /// Places where the journal says that lines are missing.
+    /// Number of gaps that the journal marks.
     pub gaps: u64,
-    /// How many records differ.
+    /// Number of records that differ.
     pub different: u64,
-    /// The first of them.
+    /// The first 100 of them.
     pub mismatches: Vec<Mismatch>,
 }
 
 impl Report {
-    /// Whether something was compared and all of it is equal.
+    /// Whether at least one record was compared and all compared ones are equal.
     #[must_use]
     pub fn is_equal(&self) -> bool {
         self.different == 0 && self.runs + self.decisions > 0
     }
 }
 
-/// Something of a VM, placed in time. At one time the step comes first, then what it gave, then a
+/// A record of a VM. Of records with the same time the event comes first, then its output, then a
 /// checkpoint.
 #[derive(Debug)]
 enum Item {
@@ -95,7 +95,7 @@ impl Item {
     }
 }
 
-/// Takes records in the order of the file, then compares.
+/// Takes the records of a journal in the order of the file, and compares them.
 #[derive(Debug, Default)]
 pub struct Replay {
     run: Option<u64>,
@@ -105,13 +105,13 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// An empty one.
+    /// A replay without records.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the next record.
+    /// Takes the next record of the journal.
     pub fn take(&mut self, record: Record) {
         let (at, vm) = (record.at(), record.vm());
         let item = match record {
@@ -144,7 +144,7 @@ impl Replay {
                 }
                 return;
             }
-            // Not fed to a core.
+            // These records are no input of a core.
             Record::Action(_) => return,
             Record::Outcome(outcome) if outcome.what == RequestKind::Verified => return,
             Record::Outcome(outcome) => Item::Ended(*outcome),
@@ -162,14 +162,14 @@ impl Replay {
         self.vms.entry(vm).or_default().push((at, item));
     }
 
-    /// Compares what was taken.
+    /// Compares the records taken so far.
     #[must_use]
     pub fn finish(mut self) -> Report {
         self.compare();
         self.report
     }
 
-    /// Compares one run of the writer.
+    /// Compares the records of one run of the writer.
     fn compare(&mut self) {
         for (_, mut items) in std::mem::take(&mut self.vms) {
             self.report.vms += 1;
@@ -224,9 +224,10 @@ impl Replay {
             }
             (Item::Decided(decision), Some(live)) => {
                 let unit = live.unit;
-                let computed = live.output.as_ref().filter(|_| live.at == now);
-                let computed = computed.map(|output| output.record(decision.vm, now, unit));
-                let computed = computed.map(|record| Record::Decision(Box::new(record)));
+                let output = live.output.as_ref().filter(|_| live.at == now);
+                let computed = output.map(|output| {
+                    Record::Decision(Box::new(output.record(decision.vm, now, unit)))
+                });
                 if self.equal(live, now, &Record::Decision(decision), computed) {
                     self.report.decisions += 1;
                 }
@@ -241,12 +242,12 @@ impl Replay {
         recorded: &Record,
         computed: Option<Record>,
     ) -> bool {
-        let recorded = encode(recorded);
-        let computed = computed.map_or_else(
+        let recorded_line = encode(recorded);
+        let computed_line = computed.map_or_else(
             || "no step at this time".to_owned(),
             |record| encode(&record),
         );
-        if recorded == computed {
+        if recorded_line == computed_line {
             return true;
         }
         self.report.different += 1;
@@ -254,15 +255,15 @@ impl Replay {
             self.report.mismatches.push(Mismatch {
                 vm: live.name.clone(),
                 at: now.0,
-                recorded: recorded.trim_end().to_owned(),
-                computed: computed.trim_end().to_owned(),
+                recorded: recorded_line.trim_end().to_owned(),
+                computed: computed_line.trim_end().to_owned(),
             });
         }
         false
     }
 }
 
-/// A core that decides again.
+/// A core under replay.
 struct Live {
     core: Core,
     name: String,
@@ -298,7 +299,7 @@ impl Live {
         self.output = Some(output);
     }
 
-    /// What the journal should say of the run that ends here.
+    /// The `T` record that the journal should have at `now`.
     fn run(&mut self, now: Timestamp, vm: u32) -> Option<Tick> {
         let (h, n) = (self.hash, self.steps);
         (self.hash, self.steps) = (0, 0);
@@ -315,7 +316,7 @@ impl Live {
                     permit: self.core.last_request()?,
                     migrate: None,
                 };
-                Event::PluginDone(self.core.plugin.ongoing?, Ok(response))
+                Event::PermitDone(self.core.scheduler.ongoing?, Ok(response))
             }
             Step::Again(version) => {
                 let object = VmObject {
@@ -331,7 +332,9 @@ impl Live {
         Some(match stated.monitor {
             Some(LinkEvent::Up) => Event::MonitorActive,
             Some(LinkEvent::Down) => Event::MonitorReset,
-            Some(LinkEvent::Wish) => Event::MonitorUpscaleRequested(wished_of(stated.wish)),
+            Some(LinkEvent::Wish) => {
+                Event::MonitorUpscaleRequested(upscale_request_of(stated.wish))
+            }
             None => {
                 let object = stated.obj?;
                 let event = self.update_of(&object);
@@ -360,16 +363,16 @@ fn event_of_outcome(outcome: &Outcome) -> Event {
                 permit: permit.into(),
                 migrate: outcome.migrate.then_some(MigrateResponse {}),
             };
-            Event::PluginDone(id, Ok(response))
+            Event::PermitDone(id, Ok(response))
         }
-        (RequestKind::Permit, _, None) => Event::PluginDone(id, Err(failed)),
-        (RequestKind::Patch, Reply::Done, _) => Event::NeonVmDone(id, Ok(outcome.version)),
-        (RequestKind::Patch, ..) => Event::NeonVmDone(id, Err(failed)),
+        (RequestKind::Permit, _, None) => Event::PermitDone(id, Err(failed)),
+        (RequestKind::Patch, Reply::Done, _) => Event::VmPatchDone(id, Ok(outcome.version)),
+        (RequestKind::Patch, ..) => Event::VmPatchDone(id, Err(failed)),
         (RequestKind::Up, Reply::Done, _) => Event::MonitorUpscaleDone(id, Ok(())),
         (RequestKind::Up, ..) => Event::MonitorUpscaleDone(id, Err(failed)),
-        (_, Reply::Done, _) => Event::MonitorDownscaleDone(id, Ok(DownscaleAnswer::Allowed)),
+        (_, Reply::Done, _) => Event::MonitorDownscaleDone(id, Ok(DownscaleResponse::Allowed)),
         (_, Reply::Refused, _) => {
-            let answer = DownscaleAnswer::Denied(Refusal {
+            let answer = DownscaleResponse::Denied(Refusal {
                 smallest: outcome.least.map(Into::into),
                 again: outcome.again.map(Span),
             });

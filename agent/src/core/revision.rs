@@ -1,4 +1,4 @@
-//! Revisions: numbers for wishes, so that the time from a wish to the VM having it can be measured.
+//! Revisions: numbers of target sizes. They measure the time from a decision to the resized VM.
 //! Source: docs/compatibility/agent.md §3.9.
 
 use std::collections::VecDeque;
@@ -6,22 +6,21 @@ use std::collections::VecDeque;
 use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE, Revision};
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
-use serde::Serialize;
 
-/// Issue times remembered; older ones are forgotten, their latency is then not measured.
+/// Issue times kept. The latency of an older revision is not measured.
 const MAX_UNOBSERVED: usize = 100;
 
-/// A revision and when it was set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+/// A revision and the time it was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StampedRevision {
-    /// Number and flags; the number is larger in each later revision.
+    /// Number and flags. Each later revision has a larger number.
     pub revision: Revision,
-    /// When the revision was set; the default time stands for never.
+    /// Time at which it was set; the default time = never.
     pub at: Timestamp,
 }
 
 impl StampedRevision {
-    /// Takes this over into `slot` when it is newer, and returns how long it took to get there.
+    /// Stores the revision in `slot` if it is newer. Returns its age and flags then.
     pub fn propagate(&self, now: Timestamp, slot: &mut Revision) -> Option<(Span, u64)> {
         let is_newer = self.revision.value > slot.value;
         is_newer.then(|| {
@@ -31,7 +30,7 @@ impl StampedRevision {
     }
 }
 
-/// Flags of a wish for `target` while the last one was `last`.
+/// Flags of a new target size `target` after `last`.
 #[must_use]
 pub fn flags_between(last: Resources, target: Resources) -> u64 {
     let mut flags = 0;
@@ -44,19 +43,19 @@ pub fn flags_between(last: Resources, target: Resources) -> u64 {
     flags
 }
 
-/// What [`RevisionSource::observe`] found.
+/// Result of [`RevisionSource::observe`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Observed {
-    /// The time from issue to observation; the revision and all older ones are forgotten.
+    /// Time from issue to observation. The revision and all older ones are not measured again.
     After(Span),
-    /// Seen before, or too old to be remembered.
+    /// Observed before, or too old to be measured.
     Known,
-    /// The value is above the last one issued, so its issue time is unknown.
+    /// The value is above the last issued one, so its issue time is unknown.
     NotIssued,
 }
 
-/// Issues revisions and remembers when.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// Issues revisions and measures the time until they are observed.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RevisionSource {
     pub(super) last: i64,
     /// Issue times of the values up to `last`, oldest first.
@@ -64,7 +63,7 @@ pub struct RevisionSource {
 }
 
 impl RevisionSource {
-    /// Goes on after `last`.
+    /// The first revision has the value after `last`.
     #[must_use]
     pub fn new(last: i64) -> Self {
         Self {
@@ -73,7 +72,7 @@ impl RevisionSource {
         }
     }
 
-    /// The next revision.
+    /// Issues the next revision with these flags.
     pub fn issue(&mut self, now: Timestamp, flags: u64) -> Revision {
         self.last = self.last.saturating_add(1);
         self.issued_at.push_back(now);
@@ -86,7 +85,7 @@ impl RevisionSource {
         }
     }
 
-    /// A revision was seen in the VM's status.
+    /// Takes a revision that the VM's status reported at `at`.
     pub fn observe(&mut self, at: Timestamp, value: i64) -> Observed {
         if value > self.last {
             return Observed::NotIssued;
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn values_go_on_after_the_start() {
+    fn values_continue_after_the_start() {
         for (start, first) in [(0, 1), (5, 6)] {
             let revision = RevisionSource::new(start).issue(at(0), FLAG_UPSCALE);
             assert_eq!(
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn two_in_flight_are_measured_apart() {
+    fn two_revisions_in_flight_are_measured_apart() {
         let mut source = RevisionSource::new(0);
         source.issue(at(0), 0);
         source.issue(at(5), 0);
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn observing_a_newer_one_forgets_the_older() {
+    fn observation_of_newer_revision_forgets_older_ones() {
         let mut source = RevisionSource::new(0);
         source.issue(at(0), 0);
         source.issue(at(1), 0);
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn values_outside_the_window() {
+    fn values_outside_the_window_are_not_measured() {
         let mut source = RevisionSource::new(7);
         assert_eq!(source.observe(at(0), 7), Observed::Known);
         assert_eq!(source.observe(at(0), 8), Observed::NotIssued);

@@ -1,4 +1,4 @@
-//! One round of planning: what all peers' plans share.
+//! One round of planning: the context that the plans of all peers share.
 
 use protocol::mode::Mode;
 use protocol::time::{Span, Timestamp};
@@ -7,7 +7,7 @@ use protocol::units::{Bytes, Resources};
 use super::config::{ShrinkStep, Timers};
 use super::warnings::{Fault, FaultCounts, Warning, Warnings};
 
-/// Context of one computation, and what the plans add to it.
+/// Context of one computation. The plans add warnings, faults and a deadline.
 #[derive(Debug)]
 pub(super) struct Round<'a> {
     pub now: Timestamp,
@@ -15,9 +15,9 @@ pub(super) struct Round<'a> {
     pub unit: Resources,
     pub slot: Bytes,
     pub shrink_step: ShrinkStep,
-    /// U: what the VM uses.
+    /// U: the size in use.
     pub using: Resources,
-    /// D: what it should use.
+    /// D: the desired size within the VM's mode.
     pub desired: Resources,
     pub is_migrating: bool,
     pub mode: Mode,
@@ -27,7 +27,7 @@ pub(super) struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Whether `until` is still to come; then the round ends with a look at that time.
+    /// Whether `until` is after now. It then is a deadline, and `warning` is added.
     pub(super) fn must_wait_until(&mut self, until: Timestamp, warning: Warning) -> bool {
         let is_ahead = until > self.now;
         if is_ahead {
@@ -37,7 +37,7 @@ impl Round<'_> {
         is_ahead
     }
 
-    /// The next look is at most this far away.
+    /// Sets a deadline `span` from now, unless an earlier one is set.
     pub(super) fn wait_at_most(&mut self, span: Span) {
         self.wait = Some(self.wait.map_or(span, |wait| wait.min(span)));
     }
@@ -51,9 +51,8 @@ impl Round<'_> {
     }
 }
 
-/// Brings `want` within the limits around `current`: a decrease stops at `low`, an increase at
-/// `high`. Limits on the wrong side of `current` count as `current`, so that a broken invariant
-/// holds the size instead of moving it.
+/// Limits the change from `current` to `want`: a decrease stops at `low`, an increase at `high`. A
+/// limit on the wrong side of `current` counts as `current`, so a violated invariant holds the size.
 pub(super) fn clamp(
     current: Resources,
     want: Resources,
@@ -83,8 +82,8 @@ pub(super) fn clamp(
     }
 }
 
-/// Memory as whole slots: down for a growth (never above the permit), up for a shrink (never below
-/// the approval).
+/// Rounds memory to whole slots: down for a growth, to stay within the permit, and up for a shrink,
+/// to stay within the approval.
 pub(super) fn whole_slots(current: Bytes, target: Bytes, slot: Bytes) -> Bytes {
     let size = slot.0.max(1);
     let slots = if target > current {
@@ -100,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clamp_keeps_each_field_apart() {
+    fn clamp_limits_each_field_alone() {
         let r = Resources::new;
         assert_eq!(
             clamp(r(2, 20), r(1, 30), Some(r(2, 20)), Some(r(2, 20))),
@@ -112,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn limits_on_the_wrong_side_hold() {
+    fn limits_on_the_wrong_side_hold_the_size() {
         let r = Resources::new;
         assert_eq!(clamp(r(2, 20), r(1, 10), Some(r(9, 90)), None), r(2, 20));
         assert_eq!(clamp(r(2, 20), r(9, 90), None, Some(r(1, 10))), r(2, 20));
     }
 
     #[test]
-    fn slots_round_towards_the_safe_side() {
+    fn slots_round_to_the_safe_side() {
         let slot = Bytes(10);
         assert_eq!(whole_slots(Bytes(20), Bytes(39), slot), Bytes(30));
         assert_eq!(whole_slots(Bytes(40), Bytes(31), slot), Bytes(40));

@@ -1,8 +1,8 @@
-//! How metrics become a size: the node's settings, and what a VM's annotation overrides. Source:
+//! Scaling settings: the node's defaults, and the keys that a VM's annotation overrides. Source:
 //! docs/compatibility/agent.md §1.3, §5.3.
 //!
-//! Beside the deployed agent's keys there are a few of ours. All of them may be left out, and then
-//! decisions are the deployed agent's, but for [`ShrinkStep`].
+//! Keys marked as ours are unknown to the deployed agent. All of them are optional. Without them
+//! decisions equal the deployed agent's, except for [`ShrinkStep`].
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use protocol::mode::Mode;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// Longest series of working-set windows that makes sense, minutes: a week.
+/// Upper bound of the working-set windows, minutes: a week.
 const MAX_WINDOW_MINUTES: u32 = 10_080;
-/// Longest time a size may be held for calm, seconds: a day.
-const MAX_CALM_SECONDS: u32 = 86_400;
-/// Widest dead band, compute units.
+/// Upper bound of each stabilization time, seconds: a day.
+const MAX_STABILIZATION_SECONDS: u32 = 86_400;
+/// Upper bound of the downscale margin, compute units.
 const MAX_MARGIN_UNITS: f64 = 64.0;
 /// Longest piece of a value shown in a problem, characters.
 const SHOWN: usize = 80;
@@ -24,13 +24,13 @@ const SECONDS_RULE: &str = "must be from 0 to 86400 seconds";
 const MODE_RULE: &str = "must be \"observe\", \"grow\" or \"full\"";
 const STEP_RULE: &str = "must be \"unit\" or \"whole\"";
 
-/// How much less the monitor is asked to agree to at once.
+/// Length of one downscale request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShrinkStep {
-    /// The whole way; when refused, to the smallest size the monitor names, else half of what was
-    /// asked, and so on. Later the last size refused is asked first, so that a monitor that goes on
-    /// refusing is asked once per cooldown.
+    /// The whole way. After a refusal the next request is for the smallest size that the monitor
+    /// named, or else for half of the step. Later the last refused size comes first, so a monitor
+    /// that keeps refusing gets one request per cooldown.
     #[default]
     Whole,
     /// One compute unit, as the deployed agent does.
@@ -38,8 +38,8 @@ pub enum ShrinkStep {
 }
 
 impl ShrinkStep {
-    fn of(word: &str) -> Option<Self> {
-        match word {
+    fn of(label: &str) -> Option<Self> {
+        match label {
             "whole" => Some(Self::Whole),
             "unit" => Some(Self::Unit),
             _ => None,
@@ -51,58 +51,56 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// How metrics become a goal, and how calmly it is followed. Defaults are the shipped ones.
+/// Settings from metrics to size. Defaults are those of the shipped configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalingConfig {
-    /// Share of a unit's CPU the load should fill, over 0 and below 2.
+    /// Share of a unit's CPU that the load should fill, above 0 and below 2.
     pub load_average_fraction_target: f64,
-    /// Share of memory that usage should fill, over 0 and below 1.
+    /// Share of memory that usage should fill, above 0 and below 1.
     pub memory_usage_fraction_target: f64,
-    /// Share of memory that usage and working set together should fill, over 0 and below 1.
+    /// Share of memory that usage and working set should fill together, above 0 and below 1.
     pub memory_total_fraction_target: f64,
-    /// Whether the local file cache is asked for metrics.
+    /// Whether metrics of the local file cache are scraped.
     #[serde(rename = "enableLFCMetrics")]
     pub enable_lfc_metrics: bool,
-    /// Take the last window instead of looking for the plateau.
+    /// Use the last window instead of the plateau.
     pub lfc_use_largest_window: bool,
-    /// Share of memory the file cache gets, over 0.
+    /// Share of memory that the file cache gets, above 0.
     pub lfc_to_memory_ratio: f64,
-    /// Minutes over which the curve's slope is compared, at least 2.
+    /// Length of the windows whose slopes are compared, minutes, at least 2.
     pub lfc_window_size_minutes: u32,
-    /// Minutes of history that must have been quiet, at least the window.
+    /// Minutes of the curve before the first possible plateau, at least the window.
     pub lfc_min_wait_before_downscale_minutes: u32,
-    /// Width, as a share of load5, in which load1 is ignored.
+    /// Difference of the averages, as a share of `load5`, up to which `load1` is ignored.
     pub cpu_stable_zone_ratio: f64,
-    /// Width beyond it in which load1 and load5 are mixed.
+    /// Further difference in which `load1` and `load5` are mixed.
     pub cpu_mixed_zone_ratio: f64,
-    /// Ours: how much the monitor is asked for at once.
+    /// Ours: length of one downscale request.
     #[serde(skip_serializing_if = "is_default")]
     pub shrink_step: ShrinkStep,
-    /// Ours: a size is only left for one that has this much room above every vote, compute units; 0
-    /// = none.
+    /// Ours: the VM shrinks only to a size with this margin above every vote, compute units; 0 =
+    /// none.
     #[serde(skip_serializing_if = "is_default")]
     pub downscale_margin_units: f64,
-    /// Ours: how long the goal must have been below the size before it shrinks, seconds; 0 = not at
-    /// all.
+    /// Ours: the VM shrinks after the goal was below the size for this time, seconds; 0 = at once.
     #[serde(skip_serializing_if = "is_default")]
     pub downscale_hold_seconds: u32,
-    /// Ours: how long after a growth nothing shrinks, seconds.
+    /// Ours: time after a growth without a shrink, seconds.
     #[serde(skip_serializing_if = "is_default")]
     pub downscale_cooldown_seconds: u32,
-    /// Ours: how long after a shrink the load alone makes nothing grow, seconds. Memory and the
-    /// monitor are never made to wait.
+    /// Ours: time after a shrink without a growth by load alone, seconds. Growth for memory or the
+    /// monitor is never delayed.
     #[serde(skip_serializing_if = "is_default")]
     pub upscale_cooldown_seconds: u32,
-    /// Ours: whether the monitor's estimate of what its guest needs has a vote (pushed over version
-    /// 2 of the link).
+    /// Ours: whether the monitor's estimate of the working set has a vote (version 2 of the link).
     #[serde(skip_serializing_if = "is_default")]
     pub enable_monitor_estimate: bool,
-    /// Ours: while tasks wait for memory for more than this share of ten seconds nothing shrinks,
-    /// percent; 0 = whatever it is (pushed over version 2 of the link).
+    /// Ours: the VM does not shrink while tasks wait for memory for more than this share of ten
+    /// seconds, percent; 0 = no limit (version 2 of the link).
     #[serde(skip_serializing_if = "is_default")]
     pub memory_pressure_hold_percent: f64,
-    /// Ours: how much of what is decided is done.
+    /// Ours: which changes of size the agent makes.
     #[serde(skip_serializing_if = "is_default")]
     pub mode: Mode,
 }
@@ -132,14 +130,14 @@ impl Default for ScalingConfig {
     }
 }
 
-/// A value that breaks a rule: which key, what it is, what it must be.
+/// A setting that breaks a rule. Displayed as `KEY = VALUE: RULE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Path of the key.
+    /// Path of the key, with dots.
     pub key: String,
-    /// The value as text.
+    /// The value as JSON text, at most 80 characters.
     pub value: String,
-    /// What it must be.
+    /// The rule, for example `must be at least 2`.
     pub rule: &'static str,
 }
 
@@ -236,7 +234,7 @@ impl Members<'_> {
 }
 
 impl ScalingOverrides {
-    /// Every key there is.
+    /// All keys.
     pub const KEYS: [&'static str; 18] = [
         "loadAverageFractionTarget",
         "memoryUsageFractionTarget",
@@ -258,8 +256,8 @@ impl ScalingOverrides {
         "mode",
     ];
 
-    /// Reads the members it knows, and names every one that is of the wrong kind. Ranges are
-    /// [`Self::apply`]'s.
+    /// Reads the known members and returns one problem for each of a wrong type. [`Self::apply`]
+    /// checks ranges.
     #[must_use]
     pub fn read(object: &Map<String, Value>) -> (Self, Vec<Problem>) {
         let mut m = Members {
@@ -291,10 +289,10 @@ impl ScalingOverrides {
         (read, m.problems)
     }
 
-    /// `base` with each present key replaced.
+    /// Replaces each present key in `base`.
     ///
     /// # Errors
-    /// Every [`Problem`] of the merged result, keys without a path.
+    /// All problems of the result; their keys have no path.
     pub fn apply(&self, base: &ScalingConfig) -> Result<ScalingConfig, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut whole = |key, given: Option<i64>, base, most: u32, rule| {
@@ -322,7 +320,7 @@ impl ScalingOverrides {
             ),
         );
         let mut seconds =
-            |key, given, base| whole(key, given, base, MAX_CALM_SECONDS, SECONDS_RULE);
+            |key, given, base| whole(key, given, base, MAX_STABILIZATION_SECONDS, SECONDS_RULE);
         let merged = ScalingConfig {
             lfc_window_size_minutes: window,
             lfc_min_wait_before_downscale_minutes: wait,
@@ -353,7 +351,7 @@ impl ScalingOverrides {
         }
     }
 
-    /// `base` with those keys replaced that need no conversion.
+    /// Replaces in `base` the keys that need no conversion.
     fn with_plain_values(&self, base: &ScalingConfig) -> ScalingConfig {
         ScalingConfig {
             load_average_fraction_target: self
@@ -391,7 +389,7 @@ impl ScalingOverrides {
         }
     }
 
-    /// The keys of `defaultConfig` that must be present and are not.
+    /// Required keys of `defaultConfig` that are absent.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         let present = BTreeMap::from([
@@ -429,7 +427,7 @@ impl ScalingOverrides {
 }
 
 impl ScalingConfig {
-    /// Every rule it breaks; empty when it may be used.
+    /// All problems of the values; empty if they are valid.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let target = |value: f64, below: f64| value > 0.0 && value < below;

@@ -6,8 +6,8 @@ use protocol::units::Resources;
 
 use super::actions::Action;
 use super::config::{ScalingConfig, ShrinkStep};
-use super::machine::{DownscaleAnswer, Event, Refusal};
-use super::world::{Fate, Step, UNIT, World};
+use super::event::{DownscaleResponse, Event, Refusal};
+use super::world::{MONITOR, SCHEDULER, Step, UNIT, VM_OBJECT, World};
 
 fn units(n: u32) -> Resources {
     UNIT.saturating_mul(n)
@@ -20,9 +20,9 @@ fn idle(using: u32, shrink_step: ShrinkStep) -> World {
         ..ScalingConfig::default()
     };
     let mut world = World::with(using, scaling);
-    world.connect(true, true);
-    step(&mut world, &Step::Metrics(0, 0));
-    step(&mut world, &Step::Finish(0, Fate::Done, 9));
+    world.connect_monitor();
+    step(&mut world, &Step::load(0));
+    step(&mut world, &Step::done(SCHEDULER));
     world
 }
 
@@ -32,7 +32,7 @@ fn step(world: &mut World, one: &Step) {
 
 /// What the monitor is asked to agree to now, in units.
 fn asked(world: &World) -> Option<u32> {
-    match &world.flights[2] {
+    match &world.flights[MONITOR] {
         Some((_, Action::MonitorDownscale(request))) => {
             Some(request.target.exact_multiple_of(UNIT).expect("whole units"))
         }
@@ -41,25 +41,25 @@ fn asked(world: &World) -> Option<u32> {
 }
 
 /// The monitor answers, and the VM and the scheduler follow.
-fn answer(world: &mut World, answer: DownscaleAnswer) {
-    let (id, action) = world.flights[2].take().expect("it was asked");
-    if let (DownscaleAnswer::Allowed, Action::MonitorDownscale(request)) = (answer, &action) {
+fn answer(world: &mut World, answer: DownscaleResponse) {
+    let (id, action) = world.flights[MONITOR].take().expect("it was asked");
+    if let (DownscaleResponse::Allowed, Action::MonitorDownscale(request)) = (answer, &action) {
         world.a = request.target;
     }
     let event = Event::MonitorDownscaleDone(id, Ok(answer));
     world.core.handle(world.now, event);
-    for peer in [1, 0, 1, 0] {
-        step(world, &Step::Finish(peer, Fate::Done, 9));
-        step(world, &Step::Metrics(0, 0));
+    for peer in [VM_OBJECT, SCHEDULER, VM_OBJECT, SCHEDULER] {
+        step(world, &Step::done(peer));
+        step(world, &Step::load(0));
     }
 }
 
 /// Metrics stay fresh while the refusal runs out.
 fn cool_down(world: &mut World) {
     for _ in 0..6 {
-        step(world, &Step::Metrics(0, 0));
-        step(world, &Step::Wait(900));
-        step(world, &Step::Finish(0, Fate::Done, 9));
+        step(world, &Step::load(0));
+        step(world, &Step::wait_ms(900));
+        step(world, &Step::done(SCHEDULER));
     }
 }
 
@@ -72,15 +72,15 @@ fn descend(world: &mut World, least: u32, says_so: bool) -> Vec<Vec<u32>> {
         while let Some(target) = asked(world) {
             round.push(target);
             let refusal = if says_so {
-                DownscaleAnswer::denied_below(units(least))
+                DownscaleResponse::denied_below(units(least))
             } else {
-                DownscaleAnswer::DENIED
+                DownscaleResponse::DENIED
             };
             let is_allowed = target >= least;
             answer(
                 world,
                 if is_allowed {
-                    DownscaleAnswer::Allowed
+                    DownscaleResponse::Allowed
                 } else {
                     refusal
                 },
@@ -93,10 +93,10 @@ fn descend(world: &mut World, least: u32, says_so: bool) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn a_whole_shrink_is_one_question() {
+fn whole_shrink_is_one_request() {
     let mut world = idle(8, ShrinkStep::Whole);
     assert_eq!(asked(&world), Some(1));
-    answer(&mut world, DownscaleAnswer::Allowed);
+    answer(&mut world, DownscaleResponse::Allowed);
     assert_eq!(
         (world.u, asked(&world)),
         (units(1), None),
@@ -105,7 +105,7 @@ fn a_whole_shrink_is_one_question() {
 }
 
 #[test]
-fn a_refused_shrink_is_halved_and_later_asked_from_the_last_refusal_on() {
+fn refused_shrink_is_halved_and_resumes_at_the_last_refusal() {
     let mut world = idle(8, ShrinkStep::Whole);
     let rounds = descend(&mut world, 4, false);
     assert_eq!(
@@ -125,14 +125,15 @@ fn a_refused_shrink_is_halved_and_later_asked_from_the_last_refusal_on() {
     assert_eq!(world.u, units(4));
     // Now it agrees to everything: first to what it refused, then to the rest.
     assert_eq!(asked(&world), Some(3));
-    answer(&mut world, DownscaleAnswer::Allowed);
+    answer(&mut world, DownscaleResponse::Allowed);
     assert_eq!(asked(&world), Some(1));
-    answer(&mut world, DownscaleAnswer::Allowed);
+    answer(&mut world, DownscaleResponse::Allowed);
     assert_eq!((world.u, asked(&world)), (units(1), None));
 }
 
+/// Requirement: N27
 #[test]
-fn n27_the_smallest_size_of_a_refusal_is_asked_next() {
+fn smallest_size_of_a_refusal_is_requested_next() {
     let mut world = idle(8, ShrinkStep::Whole);
     let rounds = descend(&mut world, 4, true);
     assert_eq!(rounds[0], [1, 4]);
@@ -150,13 +151,13 @@ fn asked_again_after(again: Option<u64>) -> u64 {
         smallest: Some(units(8)),
         again: again.map(Span::from_millis),
     };
-    answer(&mut world, DownscaleAnswer::Denied(refusal));
+    answer(&mut world, DownscaleResponse::Denied(refusal));
     let mut waited = 0;
     while asked(&world).is_none() {
         assert!(waited < 10_000, "it is never asked again");
-        step(&mut world, &Step::Metrics(0, 0));
-        step(&mut world, &Step::Wait(50));
-        step(&mut world, &Step::Finish(0, Fate::Done, 9));
+        step(&mut world, &Step::load(0));
+        step(&mut world, &Step::wait_ms(50));
+        step(&mut world, &Step::done(SCHEDULER));
         waited += 50;
     }
     assert_eq!(asked(&world), Some(1));
@@ -164,7 +165,7 @@ fn asked_again_after(again: Option<u64>) -> u64 {
 }
 
 #[test]
-fn refused_shrink_is_asked_again_when_the_monitor_said() {
+fn refused_shrink_is_repeated_at_the_time_the_monitor_named() {
     let cooldown = asked_again_after(None);
     assert_eq!(cooldown, 5_000);
     assert_eq!(asked_again_after(Some(1_980)), 2_000);
@@ -176,7 +177,7 @@ fn refused_shrink_is_asked_again_when_the_monitor_said() {
 /// A monitor may name any size: the next question is always for more than was refused and no more
 /// than there is.
 #[test]
-fn a_smallest_size_that_makes_no_sense_does_not_stop_the_descent() {
+fn senseless_smallest_size_does_not_stop_the_shrink() {
     for (least, then) in [
         (Resources::default(), Some(2)),
         (units(1), Some(2)),
@@ -186,14 +187,14 @@ fn a_smallest_size_that_makes_no_sense_does_not_stop_the_descent() {
     ] {
         let mut world = idle(8, ShrinkStep::Whole);
         assert_eq!(asked(&world), Some(1));
-        answer(&mut world, DownscaleAnswer::denied_below(least));
+        answer(&mut world, DownscaleResponse::denied_below(least));
         assert_eq!(asked(&world), then, "{least:?}");
         assert_eq!(world.core.faults().total(), 0);
     }
 }
 
 #[test]
-fn one_unit_at_a_time_stays_for_who_wants_it() {
+fn shrink_by_unit_requests_one_unit_at_a_time() {
     let mut world = idle(4, ShrinkStep::Unit);
     let rounds = descend(&mut world, 2, true);
     assert_eq!(rounds[0], [3, 2, 1]);

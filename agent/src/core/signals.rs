@@ -5,11 +5,11 @@ use proptest::prelude::*;
 use protocol::time::Timestamp;
 use protocol::units::Resources;
 
-use super::calm::Calm;
 use super::config::ScalingConfig;
 use super::decision::Reason;
 use super::desired::{Desired, Inputs, desired};
 use super::metrics::{Signals, SystemMetrics};
+use super::stabilization::Stabilization;
 use super::world::UNIT;
 
 const GIB: f64 = 1_073_741_824.0;
@@ -58,7 +58,7 @@ impl Case {
             is_stale: self.is_stale,
             requested_units: self.wish,
             denied: None,
-            calm: Calm::default(),
+            stabilization: Stabilization::default(),
             now: Timestamp(1_000_000),
         })
     }
@@ -92,8 +92,9 @@ fn held_above(percent: f64) -> ScalingConfig {
     }
 }
 
+/// Requirement: N02
 #[test]
-fn n02_the_monitors_estimate_votes_where_it_is_switched_on() {
+fn monitor_estimate_votes_only_when_enabled() {
     let (on, off) = (with_estimate(), ScalingConfig::default());
     for (scaling, gib, wanted, reason) in [
         (off, 6.0, 2, Reason::Memory),
@@ -119,8 +120,9 @@ fn n02_the_monitors_estimate_votes_where_it_is_switched_on() {
     assert_eq!((none.size, none.reason), (units(2), Reason::Memory));
 }
 
+/// Requirement: N02
 #[test]
-fn n02_memory_pressure_holds_the_size_and_never_makes_it_grow() {
+fn memory_pressure_holds_the_size_and_never_grows_it() {
     for (most, share, using, wanted, reason) in [
         // Off, whatever is said.
         (0.0, 90.0, 4, 2, Reason::Memory),
@@ -143,7 +145,7 @@ fn n02_memory_pressure_holds_the_size_and_never_makes_it_grow() {
 }
 
 #[test]
-fn what_wins_over_memory_pressure_and_what_does_not() {
+fn upscale_request_and_maximum_win_over_memory_pressure() {
     let held = |using| Case::new(held_above(5.0), using, pressure(20.0));
     // A wish for more is followed.
     let wish = Case {
@@ -181,7 +183,7 @@ fn what_wins_over_memory_pressure_and_what_does_not() {
 
 proptest! {
     #[test]
-    fn switched_off_they_change_nothing(
+    fn disabled_signals_change_nothing(
         using in 1_u32..9,
         gib in prop::option::of(0.0..20.0_f64),
         share in prop::option::of(0.0..100.0_f64),
@@ -193,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn switched_on_they_never_make_a_vm_smaller(
+    fn enabled_signals_never_shrink_a_vm(
         using in 1_u32..9,
         gib in prop::option::of(any::<f64>()),
         share in prop::option::of(any::<f64>()),

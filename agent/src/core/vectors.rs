@@ -4,24 +4,25 @@
 use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE};
 
 use super::bench::{
-    Bench, MONITOR, NEONVM, NO_REV, PLUGIN, Want, at, down, load, none, setup, span, units, up,
-    wait,
+    Bench, MONITOR, NO_REV, SCHEDULER, VM_OBJECT, Want, at, down, load, none, setup, span, units,
+    up, wait,
 };
-use super::machine::{DownscaleAnswer, Event, Failure, Path};
-use super::monitor::Wish;
+use super::event::{DownscaleResponse, Event, Failure};
+use super::monitor::UpscaleRequest;
+use super::observation::Path;
 use super::warnings::Warning;
 
 #[test]
-fn s01_up_and_down() {
+fn sequence_s01_up_and_down() {
     let mut b = setup(1, 4, 1).rev().bench();
     b.init(1);
     b.metrics(0.2, 0.3, 0.0);
-    b.expect(0.2, &none().plugin(Some(1), 2, load(0.3), up(1)));
-    b.start(0.2, PLUGIN);
+    b.expect(0.2, &none().permit_request(Some(1), 2, load(0.3), up(1)));
+    b.start(0.2, SCHEDULER);
     b.expect(0.3, &none());
     b.permit(0.3, 2);
-    b.expect(0.3, &wait(4.9).neonvm(1, 2, up(1)));
-    b.start(0.3, NEONVM);
+    b.expect(0.3, &wait(4.9).vm_patch(1, 2, up(1)));
+    b.start(0.3, VM_OBJECT);
     b.expect(0.4, &wait(4.8));
     b.patched(0.4);
     b.vm_updated(0.4, (1, 4, 1), Some((up(1), 0.4)));
@@ -29,80 +30,81 @@ fn s01_up_and_down() {
     b.expect(0.4, &wait(4.8).mon_up(1, 2, up(1)));
     b.start(0.4, MONITOR);
     b.expect(0.5, &wait(4.7));
-    b.told(0.5);
+    b.notified(0.5);
     b.expect(0.5, &wait(4.7));
     b.metrics(0.6, 0.0, 0.0);
     b.expect(0.6, &wait(4.6).mon_down(2, 1, down(2)));
     b.start(0.6, MONITOR);
     b.expect(0.7, &wait(4.5));
-    b.answered(0.7, DownscaleAnswer::Allowed);
-    b.expect(0.7, &wait(4.5).neonvm(2, 1, down(2)));
-    b.start(0.7, NEONVM);
+    b.answered(0.7, DownscaleResponse::Allowed);
+    b.expect(0.7, &wait(4.5).vm_patch(2, 1, down(2)));
+    b.start(0.7, VM_OBJECT);
     b.expect(0.8, &wait(4.4));
     b.patched(0.8);
     b.vm_updated(0.9, (1, 4, 1), Some((down(2), 0.9)));
     assert_eq!(b.latencies(Path::EndToEnd), [(span(0.3), FLAG_DOWNSCALE)]);
-    b.expect(0.9, &none().plugin(Some(2), 1, load(0.0), down(2)));
-    b.start(0.9, PLUGIN);
+    b.expect(0.9, &none().permit_request(Some(2), 1, load(0.0), down(2)));
+    b.start(0.9, SCHEDULER);
     b.expect(1.0, &none());
     b.permit(1.0, 1);
     b.expect(1.0, &wait(4.9));
     assert_eq!(b.core.faults().total(), 0);
 }
 
+/// Requirement: N12
 #[test]
-fn n12_s02_heartbeat() {
+fn sequence_s02_heartbeat() {
     let mut b = setup(1, 4, 1).rev().bench();
     b.metrics(0.0, 0.0, 0.0);
-    b.expect(0.0, &none().plugin(None, 1, load(0.0), NO_REV));
-    b.start(0.0, PLUGIN);
+    b.expect(0.0, &none().permit_request(None, 1, load(0.0), NO_REV));
+    b.start(0.0, SCHEDULER);
     b.permit(0.1, 1);
     for tenth in 2..=200_u32 {
         let t = f64::from(tenth) / 10.0;
         if tenth % 50 == 0 {
-            b.expect(t, &none().plugin(Some(1), 1, load(0.0), NO_REV));
-            b.start(t, PLUGIN);
+            b.expect(t, &none().permit_request(Some(1), 1, load(0.0), NO_REV));
+            b.start(t, SCHEDULER);
             b.expect(t + 0.05, &none());
             b.permit(t + 0.05, 1);
         } else {
             b.expect(t, &wait(f64::from(50 - tenth % 50) / 10.0));
         }
     }
-    assert_eq!(b.latencies(Path::Plugin), []);
+    assert_eq!(b.latencies(Path::Permit), []);
 }
 
 #[test]
-fn s03_partial_then_full() {
+fn sequence_s03_partial_then_full_permit() {
     let mut b = setup(1, 4, 1).rev().bench();
     b.init(1);
     b.metrics(0.2, 1.0, 12_345_678.0);
-    b.expect(0.2, &none().plugin(Some(1), 4, load(1.0), up(1)));
-    b.start(0.2, PLUGIN);
+    b.expect(0.2, &none().permit_request(Some(1), 4, load(1.0), up(1)));
+    b.start(0.2, SCHEDULER);
     b.expect(0.2, &none());
     b.permit(0.3, 3);
-    assert_eq!(b.latencies(Path::Plugin), [(span(0.1), FLAG_UPSCALE)]);
+    assert_eq!(b.latencies(Path::Permit), [(span(0.1), FLAG_UPSCALE)]);
     b.expect_warned(
         0.3,
-        &wait(1.9).neonvm(1, 3, up(1)),
-        &[Warning::PluginDenied],
+        &wait(1.9).vm_patch(1, 3, up(1)),
+        &[Warning::PermitDenied],
     );
-    b.start(0.3, NEONVM);
+    b.start(0.3, VM_OBJECT);
     b.patched(0.4);
     b.vm_updated(0.5, (1, 4, 3), Some((up(1), 0.5)));
     assert_eq!(b.latencies(Path::EndToEnd), [(span(0.3), FLAG_UPSCALE)]);
     b.expect(
         2.5,
         &none()
-            .plugin(Some(3), 4, load(1.0), up(2))
+            .permit_request(Some(3), 4, load(1.0), up(2))
             .mon_up(1, 3, up(2)),
     );
-    b.start(2.5, PLUGIN);
+    b.start(2.5, SCHEDULER);
     b.start(2.5, MONITOR);
     b.permit(2.6, 4);
-    b.told(2.6);
-    assert_eq!(b.latencies(Path::Plugin), [(span(0.1), FLAG_UPSCALE)]);
-    b.expect(2.6, &wait(4.9).neonvm(3, 4, up(2)));
-    b.start(2.6, NEONVM);
+    b.notified(2.6);
+    assert_eq!(b.latencies(Path::Permit), [(span(0.1), FLAG_UPSCALE)]);
+    b.expect(2.6, &wait(4.9).vm_patch(3, 4, up(2)));
+    b.start(2.6, VM_OBJECT);
     b.patched(2.7);
     b.vm_updated(2.8, (1, 4, 4), Some((up(2), 2.7)));
     assert_eq!(b.latencies(Path::EndToEnd), [(span(0.2), FLAG_UPSCALE)]);
@@ -110,12 +112,12 @@ fn s03_partial_then_full() {
 }
 
 #[test]
-fn s04_denied_downscale() {
+fn sequence_s04_denied_downscale() {
     let mut setup = setup(1, 8, 6);
-    setup.timers.plugin_request_tick = span(7.0);
+    setup.timers.permit_request_tick = span(7.0);
     setup.timers.monitor_denied_downscale_cooldown = span(4.0);
     let mut b = setup.bench();
-    let (allowed, denied) = (DownscaleAnswer::Allowed, DownscaleAnswer::DENIED);
+    let (allowed, denied) = (DownscaleResponse::Allowed, DownscaleResponse::DENIED);
     // Asks for the shrink planned at `t` and checks that nothing else changes while the answer is
     // out.
     let ask = |b: &mut Bench, t: f64, mut planned: Want| {
@@ -134,35 +136,41 @@ fn s04_denied_downscale() {
     ask(
         &mut b,
         4.4,
-        wait(2.6).mon_down(5, 4, NO_REV).neonvm(6, 5, NO_REV),
+        wait(2.6).mon_down(5, 4, NO_REV).vm_patch(6, 5, NO_REV),
     );
     b.answered(4.5, allowed);
     ask(
         &mut b,
         4.5,
-        wait(2.5).mon_down(4, 3, NO_REV).neonvm(6, 4, NO_REV),
+        wait(2.5).mon_down(4, 3, NO_REV).vm_patch(6, 4, NO_REV),
     );
     b.answered(4.6, allowed);
     ask(
         &mut b,
         4.6,
-        wait(2.4).mon_down(3, 2, NO_REV).neonvm(6, 3, NO_REV),
+        wait(2.4).mon_down(3, 2, NO_REV).vm_patch(6, 3, NO_REV),
     );
     b.answered(4.7, denied);
-    b.expect(4.7, &wait(2.3).neonvm(6, 3, NO_REV));
-    b.start(4.7, NEONVM);
+    b.expect(4.7, &wait(2.3).vm_patch(6, 3, NO_REV));
+    b.start(4.7, VM_OBJECT);
     b.expect(4.7, &wait(2.3));
     b.patched(4.8);
-    b.expect(4.8, &wait(3.9).plugin(Some(6), 3, load(0.0), NO_REV));
-    b.start(4.8, PLUGIN);
+    b.expect(
+        4.8,
+        &wait(3.9).permit_request(Some(6), 3, load(0.0), NO_REV),
+    );
+    b.start(4.8, SCHEDULER);
     b.expect(4.8, &wait(3.9));
     b.permit(4.9, 3);
     b.expect(4.9, &wait(3.8));
     ask(&mut b, 8.7, wait(3.1).mon_down(3, 2, NO_REV));
     b.answered(8.8, denied);
     b.expect(8.8, &wait(3.0));
-    b.expect(11.8, &wait(1.0).plugin(Some(3), 3, load(0.0), NO_REV));
-    b.start(11.8, PLUGIN);
+    b.expect(
+        11.8,
+        &wait(1.0).permit_request(Some(3), 3, load(0.0), NO_REV),
+    );
+    b.start(11.8, SCHEDULER);
     b.expect(11.8, &wait(1.0));
     b.permit(11.9, 3);
     b.expect(11.9, &wait(0.9));
@@ -171,15 +179,15 @@ fn s04_denied_downscale() {
     ask(
         &mut b,
         12.9,
-        wait(5.9).mon_down(2, 1, NO_REV).neonvm(3, 2, NO_REV),
+        wait(5.9).mon_down(2, 1, NO_REV).vm_patch(3, 2, NO_REV),
     );
     b.answered(13.0, allowed);
-    b.expect(13.0, &wait(5.8).neonvm(3, 1, NO_REV));
-    b.start(13.0, NEONVM);
+    b.expect(13.0, &wait(5.8).vm_patch(3, 1, NO_REV));
+    b.start(13.0, VM_OBJECT);
     b.expect(13.0, &wait(5.8));
     b.patched(13.1);
-    b.expect(13.1, &none().plugin(Some(3), 1, load(0.0), NO_REV));
-    b.start(13.1, PLUGIN);
+    b.expect(13.1, &none().permit_request(Some(3), 1, load(0.0), NO_REV));
+    b.start(13.1, SCHEDULER);
     b.expect(13.1, &none());
     b.permit(13.2, 1);
     b.expect(13.2, &wait(6.9));
@@ -187,8 +195,10 @@ fn s04_denied_downscale() {
 
 /// A wish that names a size goes there in one step, one that names none goes one unit up; neither
 /// beyond the largest.
+///
+/// Requirement: N37
 #[test]
-fn n37_a_wish_with_a_size_is_one_step() {
+fn upscale_request_with_a_size_is_one_step() {
     let gib = |n: u64| Some(protocol::units::Bytes(n << 30));
     for (wanted, units) in [
         (None, 2),
@@ -201,40 +211,46 @@ fn n37_a_wish_with_a_size_is_one_step() {
         let mut b = setup.bench();
         b.init(1);
         b.metrics(0.2, 0.0, 0.0);
-        let wish = Wish {
+        let request = UpscaleRequest {
             reason: None,
             wanted,
         };
-        b.core.handle(at(0.2), Event::MonitorUpscaleRequested(wish));
-        b.expect(0.2, &wait(10.0).plugin(Some(1), units, load(0.0), up(1)));
+        b.core
+            .handle(at(0.2), Event::MonitorUpscaleRequested(request));
+        b.expect(
+            0.2,
+            &wait(10.0).permit_request(Some(1), units, load(0.0), up(1)),
+        );
     }
 }
 
 #[test]
-fn s05_requested_upscale() {
+fn sequence_s05_requested_upscale() {
     let mut setup = setup(1, 4, 1).rev();
     setup.timers.monitor_requested_upscale_valid_period = span(6.0);
     let mut b = setup.bench();
     b.init(1);
     b.metrics(0.2, 0.0, 0.0);
     b.expect(0.2, &wait(4.8));
-    b.core
-        .handle(at(0.2), Event::MonitorUpscaleRequested(Wish::default()));
-    b.expect(0.2, &wait(6.0).plugin(Some(1), 2, load(0.0), up(1)));
-    b.start(0.2, PLUGIN);
+    b.core.handle(
+        at(0.2),
+        Event::MonitorUpscaleRequested(UpscaleRequest::default()),
+    );
+    b.expect(0.2, &wait(6.0).permit_request(Some(1), 2, load(0.0), up(1)));
+    b.start(0.2, SCHEDULER);
     b.expect(0.3, &wait(5.9));
     b.permit(0.3, 2);
-    b.expect(0.3, &wait(4.9).neonvm(1, 2, up(1)));
-    b.start(0.3, NEONVM);
+    b.expect(0.3, &wait(4.9).vm_patch(1, 2, up(1)));
+    b.start(0.3, VM_OBJECT);
     b.patched(0.4);
     b.vm_updated(0.4, (1, 4, 1), Some((up(1), 0.4)));
     assert_eq!(b.latencies(Path::EndToEnd), [(span(0.2), FLAG_UPSCALE)]);
     b.expect(0.4, &wait(4.8).mon_up(1, 2, up(1)));
     b.start(0.4, MONITOR);
-    b.told(0.5);
+    b.notified(0.5);
     b.expect(0.5, &wait(4.7));
-    b.expect(5.2, &wait(1.0).plugin(Some(2), 2, load(0.0), up(1)));
-    b.start(5.2, PLUGIN);
+    b.expect(5.2, &wait(1.0).permit_request(Some(2), 2, load(0.0), up(1)));
+    b.start(5.2, SCHEDULER);
     b.expect(5.3, &wait(0.9));
     b.permit(5.3, 2);
     b.expect(5.3, &wait(0.9));
@@ -249,7 +265,7 @@ struct Pivot {
 }
 
 impl Pivot {
-    fn left(&self) -> Want {
+    fn until_heartbeat(&self) -> Want {
         wait(self.tick_end - self.t)
     }
 
@@ -262,17 +278,17 @@ impl Pivot {
     }
 
     fn forward(&mut self, step: u32, turn: bool) {
-        let want = self.left();
+        let want = self.until_heartbeat();
         match step {
             0 => {
                 self.b.expect(self.t, &want.mon_down(2, 1, down(1)));
                 self.b.start(self.t, MONITOR);
                 self.tenth(turn);
-                self.b.answered(self.t, DownscaleAnswer::Allowed);
+                self.b.answered(self.t, DownscaleResponse::Allowed);
             }
             1 => {
-                self.b.expect(self.t, &want.neonvm(2, 1, down(1)));
-                self.b.start(self.t, NEONVM);
+                self.b.expect(self.t, &want.vm_patch(2, 1, down(1)));
+                self.b.start(self.t, VM_OBJECT);
                 self.tenth(turn);
                 self.b.patched(self.t);
             }
@@ -288,9 +304,11 @@ impl Pivot {
                 }
             }
             _ => {
-                self.b
-                    .expect(self.t, &none().plugin(Some(2), 1, load(0.0), down(1)));
-                self.b.start(self.t, PLUGIN);
+                self.b.expect(
+                    self.t,
+                    &none().permit_request(Some(2), 1, load(0.0), down(1)),
+                );
+                self.b.start(self.t, SCHEDULER);
                 self.tick_end = self.t + 5.0;
                 self.tenth(turn);
                 self.b.permit(self.t, 1);
@@ -299,25 +317,25 @@ impl Pivot {
     }
 
     fn undo(&mut self, step: u32) {
-        let want = self.left();
+        let want = self.until_heartbeat();
         match step {
             0 => {
                 self.b.expect(self.t, &want.mon_up(1, 2, up(2)));
                 self.b.start(self.t, MONITOR);
                 self.tenth(false);
-                self.b.told(self.t);
+                self.b.notified(self.t);
             }
             1 => {
-                self.b.expect(self.t, &want.neonvm(1, 2, up(2)));
-                self.b.start(self.t, NEONVM);
+                self.b.expect(self.t, &want.vm_patch(1, 2, up(2)));
+                self.b.start(self.t, VM_OBJECT);
                 self.tenth(false);
                 self.b.patched(self.t);
             }
             2 => {}
             _ => {
                 self.b
-                    .expect(self.t, &none().plugin(Some(1), 2, load(0.3), up(2)));
-                self.b.start(self.t, PLUGIN);
+                    .expect(self.t, &none().permit_request(Some(1), 2, load(0.3), up(2)));
+                self.b.start(self.t, SCHEDULER);
                 self.tick_end = self.t + 5.0;
                 self.tenth(false);
                 self.b.permit(self.t, 2);
@@ -327,7 +345,7 @@ impl Pivot {
 }
 
 #[test]
-fn s06_pivot_back() {
+fn sequence_s06_pivot_back() {
     for last in 0..=3 {
         let mut b = setup(1, 3, 2).rev().bench();
         b.init(2);
@@ -343,7 +361,7 @@ fn s06_pivot_back() {
         for step in (0..=last).rev() {
             pivot.undo(step);
         }
-        let want = pivot.left();
+        let want = pivot.until_heartbeat();
         pivot.b.expect(pivot.t, &want);
         assert_eq!(pivot.b.core.using(), units(2), "variant {last}");
         assert_eq!(pivot.b.core.faults().total(), 0, "variant {last}");
@@ -351,7 +369,7 @@ fn s06_pivot_back() {
 }
 
 #[test]
-fn s07_maximum_drops_below_use() {
+fn sequence_s07_maximum_drops_below_use() {
     let mut b = setup(1, 3, 2).rev().bench();
     b.init(2);
     b.metrics(0.2, 0.3, 0.0);
@@ -359,12 +377,12 @@ fn s07_maximum_drops_below_use() {
     b.vm_updated(0.3, (1, 1, 1), None);
     b.expect(0.3, &wait(4.7).mon_down(2, 1, down(1)));
     b.start(0.3, MONITOR);
-    b.answered(0.4, DownscaleAnswer::Allowed);
-    b.expect(0.4, &wait(4.6).neonvm(2, 1, down(1)));
-    b.start(0.4, NEONVM);
+    b.answered(0.4, DownscaleResponse::Allowed);
+    b.expect(0.4, &wait(4.6).vm_patch(2, 1, down(1)));
+    b.start(0.4, VM_OBJECT);
     b.patched(0.5);
-    b.expect(0.5, &none().plugin(Some(2), 1, load(0.3), down(1)));
-    b.start(0.5, PLUGIN);
+    b.expect(0.5, &none().permit_request(Some(2), 1, load(0.3), down(1)));
+    b.start(0.5, SCHEDULER);
     b.permit(0.6, 1);
     b.vm_updated(0.7, (1, 1, 1), Some((down(1), 0.7)));
     assert_eq!(b.latencies(Path::EndToEnd), [(span(0.4), FLAG_DOWNSCALE)]);
@@ -372,97 +390,101 @@ fn s07_maximum_drops_below_use() {
 }
 
 #[test]
-fn s08_minimum_rises_above_use() {
+fn sequence_s08_minimum_rises_above_use() {
     let mut b = setup(1, 3, 2).bench();
     b.init(2);
     b.metrics(0.2, 0.3, 0.0);
     b.expect(0.2, &wait(4.8));
     b.vm_updated(0.3, (3, 3, 3), None);
-    b.expect(0.3, &none().plugin(Some(2), 3, load(0.3), NO_REV));
-    b.start(0.3, PLUGIN);
+    b.expect(0.3, &none().permit_request(Some(2), 3, load(0.3), NO_REV));
+    b.start(0.3, SCHEDULER);
     b.permit(0.4, 3);
-    b.expect(0.4, &wait(4.9).neonvm(2, 3, NO_REV));
-    b.start(0.4, NEONVM);
+    b.expect(0.4, &wait(4.9).vm_patch(2, 3, NO_REV));
+    b.start(0.4, VM_OBJECT);
     b.patched(0.5);
     b.expect(0.5, &wait(4.8).mon_up(2, 3, NO_REV));
     b.start(0.5, MONITOR);
-    b.told(0.6);
+    b.notified(0.6);
     b.expect(0.6, &wait(4.7));
 }
 
 #[test]
-fn s09_failures_are_retried() {
+fn sequence_s09_failures_are_retried() {
     for failure in [Failure::NotApplied, Failure::Unknown] {
         let mut setup = setup(1, 2, 1);
-        setup.timers.plugin_retry_wait = span(2.0);
-        setup.timers.neonvm_retry_wait = span(3.0);
+        setup.timers.permit_retry_wait = span(2.0);
+        setup.timers.vm_patch_retry_wait = span(3.0);
         let mut b = setup.bench();
         b.init(1);
         b.metrics(0.2, 0.3, 0.0);
-        let ask = none().plugin(Some(1), 2, load(0.3), NO_REV);
+        let ask = none().permit_request(Some(1), 2, load(0.3), NO_REV);
         b.expect(0.2, &ask);
-        b.start(0.2, PLUGIN);
-        b.end(0.3, PLUGIN, |id| Event::PluginDone(id, Err(failure)));
-        b.expect_warned(0.3, &wait(2.0), &[Warning::PluginFailed]);
+        b.start(0.2, SCHEDULER);
+        b.end(0.3, SCHEDULER, |id| Event::PermitDone(id, Err(failure)));
+        b.expect_warned(0.3, &wait(2.0), &[Warning::PermitFailed]);
         b.expect(2.3, &ask);
-        b.start(2.3, PLUGIN);
+        b.start(2.3, SCHEDULER);
         b.permit(2.4, 2);
-        b.expect(2.4, &wait(4.9).neonvm(1, 2, NO_REV));
-        b.start(2.4, NEONVM);
-        b.end(2.5, NEONVM, |id| Event::NeonVmDone(id, Err(failure)));
-        b.expect_warned(2.5, &wait(3.0), &[Warning::NeonVmFailed]);
-        b.expect(5.5, &wait(1.8).neonvm(1, 2, NO_REV));
-        b.start(5.5, NEONVM);
+        b.expect(2.4, &wait(4.9).vm_patch(1, 2, NO_REV));
+        b.start(2.4, VM_OBJECT);
+        b.end(2.5, VM_OBJECT, |id| Event::VmPatchDone(id, Err(failure)));
+        b.expect_warned(2.5, &wait(3.0), &[Warning::VmPatchFailed]);
+        b.expect(5.5, &wait(1.8).vm_patch(1, 2, NO_REV));
+        b.start(5.5, VM_OBJECT);
         b.patched(5.6);
         b.expect(5.6, &wait(1.7).mon_up(1, 2, NO_REV));
     }
 }
 
 #[test]
-fn s10_metrics_change_while_shrinking() {
-    use Warning::{MissingMetrics, MonitorDownscaleInactive, NeonVmBusy};
+fn sequence_s10_metrics_change_while_shrinking() {
+    use Warning::{MissingMetrics, MonitorDownscaleInactive, VmPatchBusy};
     let mut setup = setup(1, 2, 3);
     setup.is_monitor_active = false;
     let mut b = setup.bench();
-    let first = none().plugin(None, 3, None, NO_REV);
+    let first = none().permit_request(None, 3, None, NO_REV);
     b.expect_warned(0.0, &first, &[MissingMetrics, MonitorDownscaleInactive]);
-    b.start(0.0, PLUGIN);
+    b.start(0.0, SCHEDULER);
     b.permit(0.1, 3);
     b.core.handle(at(0.2), Event::MonitorActive);
     b.expect_warned(0.2, &wait(4.8).mon_down(3, 2, NO_REV), &[MissingMetrics]);
     b.start(0.2, MONITOR);
     b.metrics(0.3, 0.0, 150_589_570.0);
     b.expect(0.3, &wait(4.7));
-    b.answered(0.4, DownscaleAnswer::Allowed);
-    b.expect(0.4, &wait(4.6).neonvm(3, 2, NO_REV).mon_down(2, 1, NO_REV));
-    b.start(0.4, NEONVM);
+    b.answered(0.4, DownscaleResponse::Allowed);
+    b.expect(
+        0.4,
+        &wait(4.6).vm_patch(3, 2, NO_REV).mon_down(2, 1, NO_REV),
+    );
+    b.start(0.4, VM_OBJECT);
     b.start(0.4, MONITOR);
-    b.answered(0.5, DownscaleAnswer::Allowed);
-    b.expect_warned(0.5, &wait(4.5), &[NeonVmBusy]);
+    b.answered(0.5, DownscaleResponse::Allowed);
+    b.expect_warned(0.5, &wait(4.5), &[VmPatchBusy]);
     b.patched(0.6);
     b.expect(
         0.6,
         &none()
-            .plugin(Some(3), 2, load(0.0), NO_REV)
-            .neonvm(2, 1, NO_REV),
+            .permit_request(Some(3), 2, load(0.0), NO_REV)
+            .vm_patch(2, 1, NO_REV),
     );
-    b.start(0.6, PLUGIN);
-    b.start(0.6, NEONVM);
+    b.start(0.6, SCHEDULER);
+    b.start(0.6, VM_OBJECT);
     b.permit(0.7, 2);
     b.expect(0.7, &wait(4.9));
     b.patched(0.8);
-    b.expect(0.8, &none().plugin(Some(2), 1, load(0.0), NO_REV));
-    b.start(0.8, PLUGIN);
+    b.expect(0.8, &none().permit_request(Some(2), 1, load(0.0), NO_REV));
+    b.start(0.8, SCHEDULER);
     b.permit(0.9, 1);
     b.expect(0.9, &wait(4.9));
 }
 
+/// Requirement: N09
 #[test]
-fn n09_first_contact_reports_and_asks_for_nothing() {
+fn first_request_reports_the_size_in_use() {
     // Even with a load that asks for the maximum and a size off the unit grid.
     let mut b = setup(1, 4, 2).bench();
     b.metrics(0.0, 9.0, 0.0);
-    b.expect(0.0, &none().plugin(None, 2, load(9.0), NO_REV));
-    b.start(0.0, PLUGIN);
+    b.expect(0.0, &none().permit_request(None, 2, load(9.0), NO_REV));
+    b.start(0.0, SCHEDULER);
     b.expect(0.05, &none());
 }

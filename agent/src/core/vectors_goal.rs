@@ -4,8 +4,9 @@ use protocol::time::Timestamp;
 use protocol::units::{Bytes, MilliCpu, Resources};
 
 use super::config::{CoreConfig, ScalingConfig, Timers};
+use super::event::Event;
 use super::goal::{Goal, goal};
-use super::machine::{Core, Event};
+use super::machine::Core;
 use super::metrics::{LfcMetrics, SystemMetrics};
 use super::vm::{CpuInfo, MemInfo, VmConfig, VmInfo};
 use super::warnings::{Warning, Warnings};
@@ -38,7 +39,7 @@ fn series(pages: Vec<f64>) -> LfcMetrics {
 }
 
 #[test]
-fn goal_by_cpu() {
+fn cpu_votes_match_the_vectors() {
     let base = ScalingConfig {
         load_average_fraction_target: 1.0,
         memory_usage_fraction_target: 0.5,
@@ -191,7 +192,7 @@ fn measured_rows() -> Vec<Row> {
 }
 
 #[test]
-fn goal_as_measured() {
+fn goals_match_the_measured_vectors() {
     for row in measured_rows() {
         let got = row.goal();
         assert!(
@@ -219,8 +220,9 @@ fn goal_as_measured() {
     }
 }
 
+/// Requirement: N04, N10
 #[test]
-fn n04_n10_the_compute_unit_comes_from_the_configuration() {
+fn goal_uses_the_configured_compute_unit() {
     let metrics = system(1.0, 1.0, 3.0 * GIB, 0.0);
     let scaling = ScalingConfig::default();
     let small = goal(&scaling, UNIT, Some(&metrics), None).units;
@@ -273,10 +275,10 @@ impl DesiredRow {
         };
         let second = protocol::time::Span::from_secs(1);
         let timers = Timers {
-            plugin_request_tick: second,
-            plugin_retry_wait: second,
-            plugin_denied_retry_wait: second,
-            neonvm_retry_wait: second,
+            permit_request_tick: second,
+            permit_retry_wait: second,
+            permit_denied_retry_wait: second,
+            vm_patch_retry_wait: second,
             monitor_retry_wait: second,
             monitor_denied_downscale_cooldown: second,
             monitor_requested_upscale_valid_period: second,
@@ -317,13 +319,13 @@ impl DesiredRow {
             version: None,
         };
         let mut core = Core::new(config, vm);
-        core.plugin.permit = Some(size(self.using));
+        core.scheduler.permit = Some(size(self.using));
         core
     }
 }
 
 #[test]
-fn desired_size() {
+fn desired_sizes_match_the_vectors() {
     use Warning::{DeniedAtMaximum, MissingMetrics};
     let row = |name, system, lfc, using, denied, want, warnings| DesiredRow {
         name,
@@ -413,7 +415,7 @@ fn desired_size() {
             );
             core.handle(
                 now,
-                Event::MonitorDownscaleDone(id, Ok(super::DownscaleAnswer::DENIED)),
+                Event::MonitorDownscaleDone(id, Ok(super::DownscaleResponse::DENIED)),
             );
         }
         let got = core.desired(now);
@@ -429,7 +431,7 @@ fn desired_size() {
 }
 
 #[test]
-fn the_sample_series_is_cut_and_projected() {
+fn sample_series_is_cut_and_projected() {
     let scaling = ScalingConfig {
         enable_lfc_metrics: true,
         ..ScalingConfig::default()

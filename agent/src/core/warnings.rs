@@ -1,58 +1,61 @@
-//! Conditions a decision was made under that are not right, and invariants that did not hold.
-//! Source: docs/compatibility/agent.md §3.12.
+//! Abnormal conditions of a decision, and violated invariants. Source: docs/compatibility/agent.md §3.12.
 
 use serde::{Serialize, Serializer};
 
-/// One abnormal condition of a decision. They are recomputed each time and say nothing about the
-/// past.
+/// An abnormal condition of a decision. Each computation determines its warnings again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Warning {
-    /// W-METRICS: decided without all metrics.
+    /// W-METRICS: some metrics are missing.
     MissingMetrics,
-    /// W-LFC-SHORT: the working-set series is too short for the windows configured.
+    /// W-LFC-SHORT: the working-set series is too short for the configured windows.
     WorkingSetSeriesShort,
-    /// W-DENIED-MAX: the VM's maximum is not above what the monitor refused to shrink to.
+    /// W-DENIED-MAX: the VM's maximum is not above the size that the monitor refused.
     DeniedAtMaximum,
-    /// W-PLUGIN-ONGOING: the target changed while a permit request for another one is under way.
-    PluginOngoing,
-    /// W-PLUGIN-FAILED: waiting after a permit request that failed.
-    PluginFailed,
-    /// W-PLUGIN-DENIED: waiting after a permit below what was asked.
-    PluginDenied,
-    /// W-NEONVM-FAILED: waiting after a patch that failed.
-    NeonVmFailed,
-    /// W-NEONVM-BUSY: a patch waits for another request.
-    NeonVmBusy,
-    /// W-MON-UP-BUSY: the monitor cannot be told yet.
+    /// W-PLUGIN-ONGOING: the target changed while a permit request for another one is in flight.
+    #[serde(rename = "plugin_ongoing")]
+    PermitOngoing,
+    /// W-PLUGIN-FAILED: the pause after a failed permit request lasts.
+    #[serde(rename = "plugin_failed")]
+    PermitFailed,
+    /// W-PLUGIN-DENIED: the pause after a permit below the request lasts.
+    #[serde(rename = "plugin_denied")]
+    PermitDenied,
+    /// W-NEONVM-FAILED: the pause after a failed patch lasts.
+    #[serde(rename = "neon_vm_failed")]
+    VmPatchFailed,
+    /// W-NEONVM-BUSY: a patch waits for another request to end.
+    #[serde(rename = "neon_vm_busy")]
+    VmPatchBusy,
+    /// W-MON-UP-BUSY: a notification waits for another monitor request to end.
     MonitorUpscaleBusy,
-    /// W-MON-UP-FAILED: waiting after telling the monitor failed.
+    /// W-MON-UP-FAILED: the pause after a failed notification lasts.
     MonitorUpscaleFailed,
-    /// W-MON-DOWN-INACTIVE: cannot shrink without a monitor.
+    /// W-MON-DOWN-INACTIVE: a shrink needs a connected monitor.
     MonitorDownscaleInactive,
-    /// W-MON-DOWN-PLANNED-UP: the monitor is told of a growth first.
+    /// W-MON-DOWN-PLANNED-UP: the notification of a growth comes first.
     MonitorDownscalePlannedUp,
-    /// W-MON-DOWN-BUSY: the monitor cannot be asked yet.
+    /// W-MON-DOWN-BUSY: a downscale request waits for another request to end.
     MonitorDownscaleBusy,
-    /// W-MON-DOWN-FAILED: waiting after asking the monitor failed.
+    /// W-MON-DOWN-FAILED: the pause after a failed downscale request lasts.
     MonitorDownscaleFailed,
-    /// W-REV-FUTURE: the VM reports a revision that was never issued.
+    /// W-REV-FUTURE: the VM reports a revision that this core has not issued.
     RevisionFromFuture,
 }
 
 impl Warning {
-    /// Its word in dumps and journals.
+    /// Label in dumps and the journal.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::MissingMetrics => "missing_metrics",
             Self::WorkingSetSeriesShort => "working_set_series_short",
             Self::DeniedAtMaximum => "denied_at_maximum",
-            Self::PluginOngoing => "plugin_ongoing",
-            Self::PluginFailed => "plugin_failed",
-            Self::PluginDenied => "plugin_denied",
-            Self::NeonVmFailed => "neon_vm_failed",
-            Self::NeonVmBusy => "neon_vm_busy",
+            Self::PermitOngoing => "plugin_ongoing",
+            Self::PermitFailed => "plugin_failed",
+            Self::PermitDenied => "plugin_denied",
+            Self::VmPatchFailed => "neon_vm_failed",
+            Self::VmPatchBusy => "neon_vm_busy",
             Self::MonitorUpscaleBusy => "monitor_upscale_busy",
             Self::MonitorUpscaleFailed => "monitor_upscale_failed",
             Self::MonitorDownscaleInactive => "monitor_downscale_inactive",
@@ -64,16 +67,15 @@ impl Warning {
     }
 }
 
-/// All warnings in order.
 const ALL: [Warning; 15] = [
     Warning::MissingMetrics,
     Warning::WorkingSetSeriesShort,
     Warning::DeniedAtMaximum,
-    Warning::PluginOngoing,
-    Warning::PluginFailed,
-    Warning::PluginDenied,
-    Warning::NeonVmFailed,
-    Warning::NeonVmBusy,
+    Warning::PermitOngoing,
+    Warning::PermitFailed,
+    Warning::PermitDenied,
+    Warning::VmPatchFailed,
+    Warning::VmPatchBusy,
     Warning::MonitorUpscaleBusy,
     Warning::MonitorUpscaleFailed,
     Warning::MonitorDownscaleInactive,
@@ -83,34 +85,34 @@ const ALL: [Warning; 15] = [
     Warning::RevisionFromFuture,
 ];
 
-/// A set of [`Warning`]s in two bytes, because a decision is made far more often than it is read.
+/// A set of [`Warning`]s. It has two bytes, because decisions are made far more often than read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Warnings(pub(super) u16);
 
 impl Warnings {
-    /// Adds `warning`; a member that is already there stays.
+    /// Adds `warning` to the set.
     pub fn insert(&mut self, warning: Warning) {
         self.0 |= 1 << warning as u16;
     }
 
-    /// Whether one is in it.
+    /// Whether the set contains `warning`.
     #[must_use]
     pub fn contains(self, warning: Warning) -> bool {
         self.0 & (1 << warning as u16) != 0
     }
 
-    /// Whether there is none.
+    /// Whether the set has no member.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Adds all of another set.
+    /// Adds all members of `other`.
     pub fn extend(&mut self, other: Self) {
         self.0 |= other.0;
     }
 
-    /// The members in order.
+    /// Members in the order of their declaration.
     pub fn iter(self) -> impl Iterator<Item = Warning> {
         ALL.into_iter()
             .filter(move |warning| self.contains(*warning))
@@ -131,28 +133,26 @@ impl Serialize for Warnings {
     }
 }
 
-/// Something that must not be: it is counted, the state is clamped, and the size is held. Nothing
-/// here ends a VM's task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// A violated invariant. The core counts it and holds the size; the VM's task goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// The monitor agreed to more than is in use.
+    /// The approved size is above the size in use.
     ApprovedAboveUse,
-    /// More is in use than permitted.
+    /// The size in use is above the permit.
     UseAbovePermit,
-    /// A shrink below what the monitor refused was about to be asked.
+    /// A downscale request was planned for the refused size or less.
     DownscaleBelowDenied,
-    /// The desired size left the VM's bounds.
+    /// The desired size is outside the VM's bounds.
     DesiredOutOfBounds,
-    /// A permit with a zero, above what was asked or below what is in use.
+    /// A permit is zero, above the request or below the size in use.
     InvalidPermit,
-    /// An answer to a request that is not under way.
+    /// A response arrived for a request that is not in flight.
     UnknownReply,
-    /// An observation was dropped because nobody took the older ones.
+    /// An observation was dropped because the queue was full.
     ObservationLost,
 }
 
-/// How often each [`Fault`] happened.
+/// Number of times that each [`Fault`] occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[expect(missing_docs, reason = "one counter per fault, same names")]
 pub struct FaultCounts {
@@ -166,7 +166,7 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// Adds one to the counter of `fault`, up to the largest `u64`.
+    /// Counts one occurrence, up to the largest `u64`.
     pub fn count(&mut self, fault: Fault) {
         let counter = match fault {
             Fault::ApprovedAboveUse => &mut self.approved_above_use,

@@ -1,9 +1,8 @@
-//! The peers as they truly are, for the tests.
+//! A model of the peers for tests.
 //!
-//! The model holds what each peer *truly* has: the monitor `a`, the VM object `u`, the scheduler
-//! `p`. Every request may be lost on the way there or on the way back, answers come late and in any
-//! order, permits may be partial, the monitor may refuse, vanish and come back. After every step
-//! `a ≤ u ≤ p` must hold per resource.
+//! The model holds the true size at each peer: monitor `a`, VM object `u`, scheduler `p`. A request
+//! or its response may be lost. Responses come late and in any order, permits may be partial, and
+//! the monitor may refuse, go away and return. After every step `a ≤ u ≤ p` holds per resource.
 
 use proptest::prelude::*;
 use protocol::permit::PluginResponse;
@@ -12,69 +11,141 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 
 use super::actions::{Action, MonitorDownscale, MonitorUpscale, RequestId};
 use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
-use super::machine::{Core, DownscaleAnswer, Event, Failure, Refusal, VmUpdate};
+use super::event::{DownscaleResponse, Event, Failure, Refusal, VmUpdate};
+use super::machine::Core;
 use super::metrics::SystemMetrics;
-use super::monitor::Wish;
+use super::monitor::UpscaleRequest;
 use super::vm::{CpuInfo, MemInfo, VmConfig, VmInfo};
 
 pub(super) const UNIT: Resources = Resources::new(250, 1 << 30);
 
-/// What happens to a request.
+/// Indices of the peers in [`World::flights`].
+pub(super) const SCHEDULER: usize = 0;
+pub(super) const VM_OBJECT: usize = 1;
+pub(super) const MONITOR: usize = 2;
+pub(super) const PEERS: [usize; 3] = [SCHEDULER, VM_OBJECT, MONITOR];
+
+/// Course of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Fate {
-    /// Arrives, is carried out, the answer comes back.
+    /// The peer acts on the request, and the response arrives.
     Done,
-    /// Arrives and is carried out, the answer is lost.
-    AnswerLost,
-    /// Never arrives, and nobody knows.
+    /// The peer acts on the request, and the response is lost.
+    ResponseLost,
+    /// The request is lost.
     Lost,
-    /// Refused at once.
+    /// The peer refuses the request.
     Refused,
+}
+
+/// Part of a request that the peer grants.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Grant {
+    /// No increase. A monitor refuses a shrink without details.
+    Nothing,
+    /// A small part of the increase. A monitor refuses a shrink and names the smallest size.
+    Part,
+    /// The whole request.
+    Full,
 }
 
 /// One step of a run.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
-    /// Time passes, milliseconds.
-    Wait(u64),
-    /// Load in hundredths and usage in MiB.
-    Metrics(u32, u32),
-    /// Bounds in units.
-    Bounds(u32, u32),
-    /// The oldest request under way (of three peers) arrives and ends.
-    Finish(usize, Fate, u32),
-    /// The connection to the monitor comes (and it reads its size anew, or not), or goes (and what
-    /// was under way arrived, or not).
-    Connect(bool, bool),
-    /// The monitor asks to grow, to so many units or by one.
-    Wish(Option<u64>),
-    /// The agent's process ends and another begins; what was under way arrived, or not.
-    Restart(bool),
+    Wait {
+        millis: u64,
+    },
+    Metrics {
+        /// Load average times 100.
+        load: u32,
+        mib: u32,
+    },
+    /// New bounds, in units.
+    Bounds {
+        min: u32,
+        max: u32,
+    },
+    /// The request in flight to `peer` ends.
+    Finish {
+        peer: usize,
+        fate: Fate,
+        grant: Grant,
+    },
+    /// The link to the monitor comes up. With `rereads` the monitor reads the guest's size again.
+    MonitorUp {
+        rereads: bool,
+    },
+    /// The link goes down. With `arrived` the monitor acted on the request in flight.
+    MonitorDown {
+        arrived: bool,
+    },
+    /// The monitor requests this many units, or one more.
+    UpscaleRequest(Option<u64>),
+    /// A new agent process starts. With `arrived` the peers acted on the requests in flight.
+    Restart {
+        arrived: bool,
+    },
+}
+
+impl Step {
+    /// The request to `peer` is granted.
+    pub(super) fn done(peer: usize) -> Self {
+        Self::ended(peer, Fate::Done)
+    }
+
+    pub(super) fn ended(peer: usize, fate: Fate) -> Self {
+        Self::Finish {
+            peer,
+            fate,
+            grant: Grant::Full,
+        }
+    }
+
+    /// Metrics with this load average times 100 and no memory in use.
+    pub(super) fn load(load: u32) -> Self {
+        Self::Metrics { load, mib: 0 }
+    }
+
+    pub(super) fn wait_ms(millis: u64) -> Self {
+        Self::Wait { millis }
+    }
 }
 
 pub(super) fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
         6 => Just(Fate::Done),
-        1 => Just(Fate::AnswerLost),
+        1 => Just(Fate::ResponseLost),
         1 => Just(Fate::Lost),
         1 => Just(Fate::Refused),
     ]
 }
 
+fn grant_of(choice: u32) -> Grant {
+    match choice {
+        0 => Grant::Nothing,
+        1 => Grant::Part,
+        _ => Grant::Full,
+    }
+}
+
 pub(super) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        3 => (0_u64..4000).prop_map(Step::Wait),
-        3 => (0_u32..300, 0_u32..9000).prop_map(|(load, mib)| Step::Metrics(load, mib)),
-        1 => (1_u32..6, 0_u32..6).prop_map(|(min, more)| Step::Bounds(min, min + more)),
-        10 => (0_usize..3, fate(), 0_u32..4).prop_map(|(peer, fate, n)| Step::Finish(peer, fate, n)),
-        1 => any::<(bool, bool)>().prop_map(|(up, flag)| Step::Connect(up, flag)),
-        1 => prop::option::of(1_u64..12).prop_map(Step::Wish),
-        1 => any::<bool>().prop_map(Step::Restart),
+        3 => (0_u64..4000).prop_map(|millis| Step::Wait { millis }),
+        3 => (0_u32..300, 0_u32..9000).prop_map(|(load, mib)| Step::Metrics { load, mib }),
+        1 => (1_u32..6, 0_u32..6).prop_map(|(min, more)| Step::Bounds { min, max: min + more }),
+        10 => (0_usize..3, fate(), 0_u32..4)
+            .prop_map(|(peer, fate, n)| Step::Finish { peer, fate, grant: grant_of(n) }),
+        1 => any::<(bool, bool)>().prop_map(|(is_up, flag)| match is_up {
+            true => Step::MonitorUp { rereads: flag },
+            false => Step::MonitorDown { arrived: flag },
+        }),
+        1 => prop::option::of(1_u64..12).prop_map(Step::UpscaleRequest),
+        1 => any::<bool>().prop_map(|arrived| Step::Restart { arrived }),
     ]
 }
 
-/// Settings of all kinds: small and large steps, every kind of calm on or off, all of it shorter
-/// than a run settles.
+/// Settings of all kinds: both shrink steps, and each stabilization setting on or off. All times are
+/// shorter than a run takes to settle.
 pub(super) fn scaling() -> impl Strategy<Value = ScalingConfig> {
     let step = prop_oneof![Just(ShrinkStep::Unit), Just(ShrinkStep::Whole)];
     let seconds = || prop_oneof![Just(0_u32), 1_u32..15];
@@ -131,27 +202,27 @@ pub(super) fn config() -> CoreConfig {
     }
 }
 
-/// The peers as they truly are, and the core that must keep them in order.
+/// The peers' true sizes and the core under test.
 pub(super) struct World {
     pub(super) core: Core,
     pub(super) now: Timestamp,
-    /// What the monitor counts on; it keeps this over a reconnect.
+    /// Size that the monitor counts on; it keeps the size over a reconnect.
     pub(super) a: Resources,
     pub(super) u: Resources,
     pub(super) p: Option<Resources>,
     pub(super) initial: Resources,
     pub(super) is_connected: bool,
-    /// Under way: to the scheduler, the object, the monitor.
+    /// Requests in flight, by the index of the peer.
     pub(super) flights: [Option<(RequestId, Action)>; 3],
     pub(super) requests_to_scheduler: u32,
     pub(super) last_request_at: Option<Timestamp>,
-    /// The revision of the last patch sent.
+    /// Revision of the last patch.
     pub(super) patched: i64,
-    /// The most the scheduler grants; it takes nothing back that it granted before.
+    /// Largest permit; the scheduler takes back nothing that it granted before.
     pub(super) room: Resources,
 }
 
-/// Room for any size.
+/// Headroom for any size.
 pub(super) const ENDLESS: Resources = Resources::new(u32::MAX, u64::MAX);
 
 impl World {
@@ -182,7 +253,7 @@ impl World {
         }
     }
 
-    /// A world in which these steps have been taken.
+    /// A world after these steps.
     pub(super) fn after(
         using: u32,
         scaling: ScalingConfig,
@@ -193,17 +264,17 @@ impl World {
         Ok(world)
     }
 
-    /// The scheduler grants what was asked, or a part of it.
-    fn permits(&self, asked: Resources, choice: u32) -> Resources {
+    /// Permit for a request of `asked`.
+    fn permits(&self, asked: Resources, part: Grant) -> Resources {
         let old = self.p.unwrap_or(asked);
-        grant(old, asked, choice).field_min(old.field_max(self.room))
+        grant(old, asked, part).field_min(old.field_max(self.room))
     }
 
     pub(super) fn peer(action: &Action) -> usize {
         match action {
-            Action::Plugin(_) => 0,
-            Action::NeonVm(_) => 1,
-            Action::MonitorUpscale(_) | Action::MonitorDownscale(_) => 2,
+            Action::Permit(_) => SCHEDULER,
+            Action::VmPatch(_) => VM_OBJECT,
+            Action::MonitorUpscale(_) | Action::MonitorDownscale(_) => MONITOR,
         }
     }
 
@@ -222,19 +293,19 @@ impl World {
             );
             *slot = Some((id, action));
         }
-        Err(TestCaseError::fail("the core never stops asking"))
+        Err(TestCaseError::fail("the core never stops to request"))
     }
 
     pub(super) fn check_deadline(&self) -> Result<(), TestCaseError> {
-        let is_idle = self.flights[0].is_none();
+        let is_idle = self.flights[SCHEDULER].is_none();
         prop_assert!(
             !is_idle || self.core.poll_deadline().is_some(),
             "n12: with no permit request under way a heartbeat must be due some time"
         );
         if let (true, Some(last)) = (is_idle, self.last_request_at) {
             let deadline = self.core.poll_deadline().unwrap_or(self.now);
-            let tick = Timers::default().plugin_request_tick;
-            let retry = Timers::default().plugin_retry_wait;
+            let tick = Timers::default().permit_request_tick;
+            let retry = Timers::default().permit_retry_wait;
             prop_assert!(
                 deadline <= (last + tick).max(self.now) + retry,
                 "n12: the heartbeat is late: {deadline:?}, last {last:?}"
@@ -245,7 +316,7 @@ impl World {
 
     pub(super) fn check_started(&mut self, action: &Action) -> Result<(), TestCaseError> {
         match action {
-            Action::Plugin(request) => {
+            Action::Permit(request) => {
                 if self.requests_to_scheduler == 0 {
                     prop_assert_eq!(
                         request.last_permit,
@@ -255,18 +326,18 @@ impl World {
                     prop_assert_eq!(
                         request.target,
                         self.core.using(),
-                        "n09: first contact asks for nothing"
+                        "n09: first contact requests the size in use"
                     );
                 }
                 prop_assert!(
                     !request.target.has_field_below(self.u),
-                    "n05: a decrease is told after it happened"
+                    "n05: a decrease is reported after the patch"
                 );
                 self.requests_to_scheduler += 1;
                 self.last_request_at = Some(self.now);
             }
-            Action::NeonVm(request) => {
-                // Before the first answer the scheduler holds what the object said at the start.
+            Action::VmPatch(request) => {
+                // Before the first permit the scheduler reserves the size of the object at the start.
                 let permit = self.p.unwrap_or(self.initial);
                 prop_assert!(
                     !request.target.has_field_above(permit),
@@ -288,7 +359,7 @@ impl World {
             Action::MonitorUpscale(request) => {
                 prop_assert!(
                     !request.target.has_field_above(self.u),
-                    "told of more than there is: {request:?}, {:?}",
+                    "notified of more than the VM has: {request:?}, {:?}",
                     self.u
                 );
             }
@@ -304,15 +375,15 @@ impl World {
         Ok(())
     }
 
-    /// Carries out what a peer has under way.
-    pub(super) fn finish(&mut self, peer: usize, fate: Fate, choice: u32) {
+    /// Ends the request in flight to a peer.
+    pub(super) fn finish(&mut self, peer: usize, fate: Fate, grant: Grant) {
         let Some((id, action)) = self.flights[peer].take() else {
             return;
         };
-        let arrives = matches!(fate, Fate::Done | Fate::AnswerLost);
+        let arrives = matches!(fate, Fate::Done | Fate::ResponseLost);
         let event = match action {
-            Action::Plugin(request) => {
-                let granted = self.permits(request.target, choice);
+            Action::Permit(request) => {
+                let granted = self.permits(request.target, grant);
                 if arrives {
                     self.p = Some(granted);
                 }
@@ -320,13 +391,13 @@ impl World {
                     permit: granted,
                     migrate: None,
                 };
-                Event::PluginDone(id, result(fate, response))
+                Event::PermitDone(id, result(fate, response))
             }
-            Action::NeonVm(request) => {
+            Action::VmPatch(request) => {
                 if arrives {
                     self.u = request.target;
                 }
-                Event::NeonVmDone(id, result(fate, None))
+                Event::VmPatchDone(id, result(fate, None))
             }
             Action::MonitorUpscale(request) => {
                 if arrives && self.is_connected {
@@ -335,52 +406,58 @@ impl World {
                 Event::MonitorUpscaleDone(id, result(fate, ()))
             }
             Action::MonitorDownscale(request) => {
-                // Refused, or refused with a size that would do.
-                let is_allowed = choice > 1;
+                let is_allowed = grant == Grant::Full;
                 if arrives && self.is_connected && is_allowed {
                     self.a = request.target;
                 }
-                let answer = if is_allowed {
-                    DownscaleAnswer::Allowed
-                } else if choice == 1 {
+                let response = if is_allowed {
+                    DownscaleResponse::Allowed
+                } else if grant == Grant::Part {
                     let least = self.a.saturating_sub(UNIT).field_max(request.target);
-                    DownscaleAnswer::Denied(Refusal {
+                    DownscaleResponse::Denied(Refusal {
                         smallest: Some(least),
                         again: Some(Span::from_millis(500)),
                     })
                 } else {
-                    DownscaleAnswer::DENIED
+                    DownscaleResponse::DENIED
                 };
-                Event::MonitorDownscaleDone(id, result(fate, answer))
+                Event::MonitorDownscaleDone(id, result(fate, response))
             }
         };
         self.core.handle(self.now, event);
     }
 
-    pub(super) fn connect(&mut self, up: bool, flag: bool) {
-        if up == self.is_connected {
+    /// Connects a monitor that reads the guest's size.
+    pub(super) fn connect_monitor(&mut self) {
+        self.monitor_up(true);
+    }
+
+    fn monitor_up(&mut self, rereads: bool) {
+        if std::mem::replace(&mut self.is_connected, true) {
             return;
         }
-        self.is_connected = up;
-        if up {
-            // A new monitor process reads what the guest has; an old one keeps what it knew. A
-            // shrink under way was agreed to.
-            let coming = match &self.flights[1] {
-                Some((_, Action::NeonVm(request))) => request.target,
-                _ => self.u,
-            };
-            if flag {
-                self.a = self.u.field_min(coming);
-            }
-            self.core.handle(self.now, Event::MonitorActive);
+        // A new monitor process reads the guest's size; an old one keeps its own. A shrink in
+        // flight has an approval.
+        let coming = match &self.flights[VM_OBJECT] {
+            Some((_, Action::VmPatch(request))) => request.target,
+            _ => self.u,
+        };
+        if rereads {
+            self.a = self.u.field_min(coming);
+        }
+        self.core.handle(self.now, Event::MonitorActive);
+    }
+
+    pub(super) fn monitor_down(&mut self, arrived: bool) {
+        if !std::mem::replace(&mut self.is_connected, false) {
             return;
         }
-        // The answer to what was under way is lost; if it ever comes, it is for nobody.
-        if let Some((id, action)) = self.flights[2].take() {
+        // The response to the request in flight is lost. If it arrives late, no request is open.
+        if let Some((id, action)) = self.flights[MONITOR].take() {
             match action {
                 Action::MonitorUpscale(MonitorUpscale { target, .. })
                 | Action::MonitorDownscale(MonitorDownscale { target, .. })
-                    if flag =>
+                    if arrived =>
                 {
                     self.a = target;
                 }
@@ -393,37 +470,37 @@ impl World {
         self.core.handle(self.now, Event::MonitorReset);
     }
 
-    /// A new core knows nothing but the object; the peers have what they have.
+    /// Starts a new core from the object. The peers keep their sizes.
     pub(super) fn restart(&mut self, arrived: bool) {
         let flights = std::mem::replace(&mut self.flights, [const { None }; 3]);
         for (_, action) in flights.into_iter().flatten() {
             match action {
                 _ if !arrived => {}
-                Action::Plugin(request) => self.p = Some(self.permits(request.target, 9)),
-                Action::NeonVm(request) => self.u = request.target,
+                Action::Permit(request) => self.p = Some(self.permits(request.target, Grant::Full)),
+                Action::VmPatch(request) => self.u = request.target,
                 Action::MonitorUpscale(MonitorUpscale { target, .. })
                 | Action::MonitorDownscale(MonitorDownscale { target, .. }) => self.a = target,
             }
         }
         let mut info = self.core.vm().clone();
         info.set_using(self.u);
-        // As the object tells it: of an agent that patched nothing before it ended too.
+        // The object also shows the revision of an agent that died before its patch.
         info.last_revision = self.core.target_revision.revision.value.max(self.patched);
         self.core = Core::new(config(), info);
         self.initial = self.u;
         (self.is_connected, self.requests_to_scheduler) = (false, 0);
         self.last_request_at = None;
-        // Nothing is decided before something happens.
+        // The core computes after the first event only.
         self.core.handle(self.now, Event::MonitorReset);
     }
 
     pub(super) fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match step {
-            Step::Wait(ms) => {
-                self.now = self.now + Span::from_millis(*ms);
+            Step::Wait { millis } => {
+                self.now = self.now + Span::from_millis(*millis);
                 self.core.handle(self.now, Event::Tick);
             }
-            Step::Metrics(load, mib) => {
+            Step::Metrics { load, mib } => {
                 let metrics = SystemMetrics {
                     load1: f64::from(*load) / 100.0,
                     load5: f64::from(*load) / 100.0,
@@ -432,7 +509,7 @@ impl World {
                 };
                 self.core.handle(self.now, Event::SystemMetrics(metrics));
             }
-            Step::Bounds(min, max) => {
+            Step::Bounds { min, max } => {
                 let mut info = vm(*min, *max, 1);
                 info.config.scaling = self.core.vm().config.scaling;
                 let update = VmUpdate {
@@ -443,18 +520,19 @@ impl World {
                 self.core
                     .handle(self.now, Event::VmUpdated(Box::new(update)));
             }
-            Step::Finish(peer, fate, choice) => self.finish(*peer, *fate, *choice),
-            Step::Connect(up, flag) => self.connect(*up, *flag),
-            Step::Wish(units) if self.is_connected => {
-                let wish = Wish {
+            Step::Finish { peer, fate, grant } => self.finish(*peer, *fate, *grant),
+            Step::MonitorUp { rereads } => self.monitor_up(*rereads),
+            Step::MonitorDown { arrived } => self.monitor_down(*arrived),
+            Step::UpscaleRequest(units) if self.is_connected => {
+                let request = UpscaleRequest {
                     reason: None,
                     wanted: units.map(|units| Bytes(UNIT.mem.0 * units - 1)),
                 };
                 self.core
-                    .handle(self.now, Event::MonitorUpscaleRequested(wish));
+                    .handle(self.now, Event::MonitorUpscaleRequested(request));
             }
-            Step::Wish(_) => {}
-            Step::Restart(arrived) => self.restart(*arrived),
+            Step::UpscaleRequest(_) => {}
+            Step::Restart { arrived } => self.restart(*arrived),
         }
         self.take_actions()?;
         prop_assert!(
@@ -473,55 +551,54 @@ impl World {
     }
 }
 
-/// N13: a decrease is granted as asked, an increase between the old value and the one asked, each
-/// field alone.
-pub(super) fn grant(old: Resources, asked: Resources, choice: u32) -> Resources {
-    pub(super) fn field(old: u64, asked: u64, step: u64, choice: u32) -> u64 {
+/// Permit per field: a decrease as asked, an increase up to `part` of it.
+///
+/// Requirement: N13
+pub(super) fn grant(old: Resources, asked: Resources, part: Grant) -> Resources {
+    fn field(old: u64, asked: u64, step: u64, part: Grant) -> u64 {
         if asked <= old {
             return asked;
         }
-        match choice {
-            0 => old,
-            1 => old.saturating_add(step).min(asked),
-            _ => asked,
+        match part {
+            Grant::Nothing => old,
+            Grant::Part => old.saturating_add(step).min(asked),
+            Grant::Full => asked,
         }
     }
-    // Uneven steps: permits need not be multiples of the unit (N26).
-    let cpu = field(old.cpu.0.into(), asked.cpu.0.into(), 130, choice);
-    let mem = field(old.mem.0, asked.mem.0, (1 << 30) + (300 << 20), choice);
+    // Permits need not be multiples of the unit (N26).
+    let cpu = field(old.cpu.0.into(), asked.cpu.0.into(), 130, part);
+    let mem = field(old.mem.0, asked.mem.0, (1 << 30) + (300 << 20), part);
     Resources::new(u32::try_from(cpu).unwrap_or(u32::MAX), mem)
 }
 
-pub(super) fn result<T>(fate: Fate, answer: T) -> Result<T, Failure> {
+pub(super) fn result<T>(fate: Fate, response: T) -> Result<T, Failure> {
     match fate {
-        Fate::Done => Ok(answer),
-        Fate::AnswerLost | Fate::Lost => Err(Failure::Unknown),
+        Fate::Done => Ok(response),
+        Fate::ResponseLost | Fate::Lost => Err(Failure::Unknown),
         Fate::Refused => Err(Failure::NotApplied),
     }
 }
 
-/// Lets everything succeed until nothing moves any more.
+/// Lets every request succeed until the size is stable.
 pub(super) fn settle(world: &mut World, load: u32, mib: u32) -> Result<(), TestCaseError> {
-    // A monitor that kept old knowledge over a reconnect is not told again, so it reads its size
-    // anew here.
-    world.connect(false, false);
-    world.connect(true, true);
+    // A monitor with an old size gets no second notification, so it reads its guest again here.
+    world.monitor_down(false);
+    world.connect_monitor();
     for _ in 0..200 {
-        world.step(&Step::Metrics(load, mib))?;
-        for peer in 0..3 {
-            world.step(&Step::Finish(peer, Fate::Done, 9))?;
+        world.step(&Step::Metrics { load, mib })?;
+        for peer in PEERS {
+            world.step(&Step::done(peer))?;
         }
-        world.step(&Step::Wait(500))?;
+        world.step(&Step::wait_ms(500))?;
     }
     Ok(())
 }
 
-/// A bench with everything at `using` units: permit held, monitor connected, metrics that ask for
-/// `load` hundredths.
+/// A world at `using` units with a permit, a connected monitor and metrics with this load.
 pub(super) fn ready(using: u32, load: u32) -> World {
     let mut world = World::new(using);
-    world.connect(true, true);
-    world.step(&Step::Metrics(load, 0)).expect("runs");
-    world.step(&Step::Finish(0, Fate::Done, 9)).expect("runs");
+    world.connect_monitor();
+    world.step(&Step::load(load)).expect("runs");
+    world.step(&Step::done(SCHEDULER)).expect("runs");
     world
 }

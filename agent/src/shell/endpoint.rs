@@ -1,8 +1,8 @@
-//! One metrics endpoint of a guest: a connection that is kept between requests as a bare socket.
+//! One metrics endpoint of a guest. Between two requests its connection is kept as a bare socket.
 //!
-//! A pooled HTTP client would be shorter, but each connection it keeps holds 33 KB of buffers and
-//! queues that are used for a few milliseconds in five seconds, and an agent keeps one for every
-//! VM. So HTTP is set up on the socket for one exchange at a time.
+//! An agent keeps one connection per VM. A pooled HTTP client would hold 33 KB of buffers for each
+//! and use them for a few milliseconds in five seconds. HTTP state is therefore made for one
+//! exchange at a time.
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -15,42 +15,42 @@ use hyper_util::rt::TokioIo;
 use protocol::exposition::{Page, PageError};
 use tokio::net::TcpStream;
 
-/// Largest page read, bytes; node_exporter with everything on writes about 200 KB.
+/// Largest page read, bytes; a node_exporter with all collectors writes about 200 KB.
 const PAGE_LIMIT_BYTES: usize = 1 << 20;
-/// Read at once: a usual page of an exporter is there at the first look.
+/// Size of the read buffer, bytes; a usual page fits into one read.
 const READ_BYTES: usize = 16 << 10;
 
-/// Why a scrape gave nothing.
+/// Why a scrape failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScrapeError {
-    /// The address cannot be asked.
+    /// The address is malformed.
     #[error("{0:?} is no address")]
     Address(String),
-    /// Nobody listens, or nobody is reached.
+    /// The port is closed or not reachable.
     #[error("could not connect")]
     Connect(#[source] std::io::Error),
-    /// The connection broke, or what came is not HTTP.
+    /// The connection broke, or the response is not HTTP.
     #[error("could not ask for the page")]
     Request(#[source] hyper::Error),
-    /// The body broke.
+    /// The body is incomplete.
     #[error("could not read the page")]
     Body(#[source] hyper::Error),
-    /// Another status than 200.
+    /// The status was not 200.
     #[error("status {0}")]
     Status(u16),
-    /// Not done in time.
+    /// The page was not complete in time.
     #[error("no whole page in time")]
     TimedOut,
     /// The page is larger than the bound.
     #[error("the page is larger than {PAGE_LIMIT_BYTES} bytes")]
     TooLarge,
-    /// What was read is useless.
+    /// The page lacks a metric, or is malformed.
     #[error("the page cannot be used")]
     Page(#[source] PageError),
 }
 
 impl ScrapeError {
-    /// Its kind, for a counter.
+    /// The `cause` label of the failure counter.
     pub(super) fn cause(&self) -> &'static str {
         match self {
             Self::Address(_) => "address",
@@ -65,11 +65,11 @@ impl ScrapeError {
     }
 }
 
-/// A guest's endpoint and the connection to it.
+/// A guest's endpoint and its kept connection.
 pub(super) struct Endpoint {
     host: String,
     port: u16,
-    /// Both, as a request names them.
+    /// Host and port as the value of `Host`.
     authority: String,
     kept: Option<TcpStream>,
 }
@@ -89,7 +89,7 @@ impl Endpoint {
         }
     }
 
-    /// Reads a page into what `blank` makes. The caller bounds the time; a request given up on ends
+    /// Scrapes into the page that `blank` makes. The caller bounds the time; a dropped request closes
     /// its connection.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Endpoint {
     pub(super) async fn get(&mut self, blank: impl Fn() -> Page) -> Result<Page, ScrapeError> {
         if let Some(stream) = self.kept.take().filter(is_silent) {
             match self.exchange(stream, blank()).await {
-                // It was closed at the other end just when we asked.
+                // The peer closed the kept connection at the same time.
                 Err(ScrapeError::Request(_)) => {}
                 done => return done,
             }
@@ -105,7 +105,7 @@ impl Endpoint {
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
             .map_err(ScrapeError::Connect)?;
-        // Not worth a failure: it is only slower without.
+        // Without it requests are only slower.
         let _ = stream.set_nodelay(true);
         self.exchange(stream, blank()).await
     }
@@ -118,12 +118,12 @@ impl Endpoint {
             .await
             .map_err(ScrapeError::Request)?;
         let mut connection = pin!(connection.without_shutdown());
-        let mut asked = pin!(ask(sender, request, page));
+        let mut exchange = pin!(send(sender, request, page));
         let (page, ended) = tokio::select! {
             biased;
-            page = &mut asked => (page?, connection.await),
-            // Over at the other end; what it sent before may still have to be read.
-            ended = &mut connection => (asked.await?, ended),
+            page = &mut exchange => (page?, connection.await),
+            // The peer has closed the connection. Its response may still be unread.
+            ended = &mut connection => (exchange.await?, ended),
         };
         self.kept = ended
             .ok()
@@ -140,20 +140,22 @@ impl Endpoint {
     }
 }
 
-/// Whether a kept connection is still there and nothing came that nobody asked for.
+/// Whether a kept connection is open and has no unread bytes.
 fn is_silent(stream: &TcpStream) -> bool {
     let read = stream.try_read(&mut [0]);
     read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-/// Asks and reads. The sender ends with it, which tells the connection that nothing more follows.
-async fn ask(
+/// Sends the request and reads the page. Dropping the sender then ends the HTTP state.
+async fn send(
     mut sender: http1::SendRequest<Empty<Bytes>>,
     request: Request<Empty<Bytes>>,
     mut page: Page,
 ) -> Result<Page, ScrapeError> {
-    let response = sender.send_request(request).await;
-    let response = response.map_err(ScrapeError::Request)?;
+    let response = sender
+        .send_request(request)
+        .await
+        .map_err(ScrapeError::Request)?;
     if response.status() != hyper::StatusCode::OK {
         return Err(ScrapeError::Status(response.status().as_u16()));
     }
@@ -189,8 +191,8 @@ mod tests {
             .collect()
     }
 
-    /// Answers one request with whatever `response` makes of the page.
-    async fn answer(stream: &mut TcpStream, response: &str) {
+    /// Reads one request and sends `response`.
+    async fn respond(stream: &mut TcpStream, response: &str) {
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
             request.push(stream.read_u8().await.expect("a request"));
@@ -221,12 +223,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_used_again() {
+    async fn connection_is_reused() {
         let (listener, mut endpoint) = pair().await;
         let server = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.expect("a peer");
             for _ in 0..3 {
-                answer(&mut stream, &whole("")).await;
+                respond(&mut stream, &whole("")).await;
             }
         });
         for _ in 0..3 {
@@ -237,12 +239,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_closed_meanwhile_is_made_again() {
+    async fn closed_connection_is_replaced() {
         let (listener, mut endpoint) = pair().await;
         let server = tokio::spawn(async move {
             for headers in ["", "connection: close\r\n", ""] {
                 let (mut stream, _) = listener.accept().await.expect("a peer");
-                answer(&mut stream, &whole(headers)).await;
+                respond(&mut stream, &whole(headers)).await;
             }
         });
         for _ in 0..3 {
@@ -252,12 +254,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_that_only_ends_with_the_connection_is_read() {
+    async fn page_that_ends_with_the_connection_is_read() {
         let (listener, mut endpoint) = pair().await;
         let server = tokio::spawn(async move {
             for _ in 0..2 {
                 let (mut stream, _) = listener.accept().await.expect("a peer");
-                answer(&mut stream, &format!("HTTP/1.1 200 OK\r\n\r\n{}", page())).await;
+                respond(&mut stream, &format!("HTTP/1.1 200 OK\r\n\r\n{}", page())).await;
             }
         });
         reads(&mut endpoint).await;
@@ -266,12 +268,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_that_breaks_off_is_an_error_and_the_next_one_is_read() {
+    async fn truncated_page_is_an_error_and_the_next_one_is_read() {
         let (listener, mut endpoint) = pair().await;
         let server = tokio::spawn(async move {
             for response in [whole("").replace("0.5\n", ""), whole("")] {
                 let (mut stream, _) = listener.accept().await.expect("a peer");
-                answer(&mut stream, &response).await;
+                respond(&mut stream, &response).await;
             }
         });
         let broken = endpoint.get(Page::system).await;
@@ -281,17 +283,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_than_was_announced_is_not_taken_for_the_next_page() {
+    async fn surplus_bytes_are_not_read_as_the_next_page() {
         let (listener, mut endpoint) = pair().await;
         let server = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.expect("a peer");
-            answer(
+            respond(
                 &mut stream,
                 &format!("{}HTTP/1.1 500 No\r\n\r\n", whole("")),
             )
             .await;
             let (mut stream, _) = listener.accept().await.expect("a peer");
-            answer(&mut stream, &whole("")).await;
+            respond(&mut stream, &whole("")).await;
         });
         reads(&mut endpoint).await;
         reads(&mut endpoint).await;

@@ -1,4 +1,4 @@
-//! What reaches a VM's task. One bounded queue, in order of arrival.
+//! Inputs of a VM's driver: one bounded queue, in the order of arrival.
 
 use protocol::monitor_v2::GuestMetrics;
 use protocol::permit::PluginResponse;
@@ -6,21 +6,21 @@ use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 use tokio::sync::mpsc;
 
-use super::monitor::Call;
+use super::monitor::request::LinkRequest;
 use super::patch::PatchError;
 use super::permit::PermitError;
-use crate::core::conversation::{CallError, Downscaled};
-use crate::core::{LfcMetrics, RequestId, SystemMetrics, Wish};
+use crate::core::conversation::{DownscaleResult, MonitorRequestError};
+use crate::core::{LfcMetrics, RequestId, SystemMetrics, UpscaleRequest};
 
-/// Inputs waiting for a VM's task: both scrapes, the monitor's words and the ends of four requests
-/// fit several times over; a sender that finds it full waits.
+/// Capacity of a driver's queue. Both scrapes, messages of the monitor and the ends of four requests
+/// fit several times. A sender waits while the queue is full.
 pub(super) const INPUT_BOUND: usize = 32;
 
-/// Something that happened, and when it reached this process.
+/// One input and the time it reached this process.
 #[derive(Debug)]
 pub(super) struct Input {
     pub arrived: Timestamp,
-    /// Boxed, for each VM's queue keeps blocks of 32 places for good, two of them before long.
+    /// Boxed, because each VM's queue keeps two blocks of 32 slots for its whole life.
     pub kind: Box<InputKind>,
 }
 
@@ -35,33 +35,33 @@ impl Input {
 pub(super) enum InputKind {
     System(SystemMetrics),
     Lfc(LfcMetrics),
-    /// A connection to the monitor is up; calls go through the sender.
+    /// A link to the monitor is up and takes requests.
     MonitorUp {
         generation: u64,
-        calls: mpsc::Sender<Call>,
+        requests: mpsc::Sender<LinkRequest>,
     },
-    /// It is down, or could not be made.
+    /// The link is down, or could not be made.
     MonitorDown {
         generation: u64,
     },
-    /// The monitor asks to grow.
-    MonitorWish {
+    /// The monitor requests an upscale.
+    MonitorUpscaleRequest {
         generation: u64,
-        wish: Wish,
+        request: UpscaleRequest,
     },
     /// The monitor pushed metrics.
     Pushed {
         generation: u64,
         metrics: Box<GuestMetrics>,
     },
-    /// The monitor answered a health check.
+    /// A health check of the monitor succeeded.
     MonitorHealthy,
-    PluginDone {
+    PermitDone {
         id: RequestId,
         took: Took,
         result: Result<PluginResponse, PermitError>,
     },
-    NeonVmDone {
+    VmPatchDone {
         id: RequestId,
         took: Took,
         result: Result<Option<u64>, PatchError>,
@@ -69,18 +69,18 @@ pub(super) enum InputKind {
     UpscaleDone {
         generation: u64,
         id: RequestId,
-        /// What the guest is seen to have, where its monitor says so.
-        result: Result<Option<Resources>, CallError>,
+        /// Size that the monitor sees in the guest, if it reports one.
+        result: Result<Option<Resources>, MonitorRequestError>,
     },
     DownscaleDone {
         generation: u64,
         id: RequestId,
         took: Took,
-        result: Result<Downscaled, CallError>,
+        result: Result<DownscaleResult, MonitorRequestError>,
     },
 }
 
-/// When a request began and how long it took.
+/// Start and duration of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Took {
     pub from: Timestamp,
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_in_a_queue_is_small() {
+    fn slot_of_the_input_queue_is_small() {
         assert!(size_of::<Input>() <= 16, "{} bytes", size_of::<Input>());
     }
 }

@@ -1,6 +1,6 @@
-//! The journal's place in the shell: one writer for the node, one scribe per VM's task. All that is
-//! recorded is made by [`crate::core::journal`]; this hands it to [`daemon_kit::journal`] and never
-//! waits.
+//! The decision journal: one file writer for the node, one [`JournalWriter`] per VM's driver.
+//! [`crate::core::journal`] makes the records. This module passes them to [`daemon_kit::journal`] and
+//! never waits.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,12 +23,12 @@ use super::schedulers::SchedulerPod;
 use crate::core::journal::{Output, Recorder, settings};
 use crate::core::{Core, Event};
 
-/// The agent's folder in a journal.
+/// Name of the agent's folder in a journal.
 const PART: &str = "agent";
 /// Longest time between two checkpoints of a VM.
 const CHECKPOINT_EVERY: Span = Span::from_secs(600);
 
-/// The node's journal; clones share it.
+/// The node's journal. Clones write to the same one.
 #[derive(Debug, Clone)]
 pub(super) struct JournalHandle {
     journal: Journal,
@@ -36,7 +36,7 @@ pub(super) struct JournalHandle {
     next_vm: Arc<AtomicU32>,
 }
 
-/// Opens the journal below `folder`. Without one the agent sizes on: that is said once, loudly.
+/// Opens the journal below `folder`. If that fails, it logs an error, and the agent runs without one.
 pub(super) fn open(
     folder: &Path,
     config: &Config,
@@ -76,8 +76,8 @@ pub(super) fn open(
 }
 
 impl JournalHandle {
-    /// Notes which scheduler is asked, until cancelled.
-    pub(super) fn follow(
+    /// Records the address of the scheduler at each change, until cancelled.
+    pub(super) fn record_schedulers(
         self,
         mut schedulers: watch::Receiver<Option<SchedulerPod>>,
         cancel: CancellationToken,
@@ -94,7 +94,7 @@ impl JournalHandle {
                     scheduler: Some(now.map_or_else(String::new, |pod| pod.ip)),
                     t: self.clock.now().0,
                 });
-                // Lost, it is told by the journal itself; no VM's stream depends on it.
+                // The journal marks a lost record. No VM's records depend on it.
                 let _ = self.journal.append(&record, false);
             }
         });
@@ -105,9 +105,9 @@ impl JournalHandle {
     }
 }
 
-/// Writes one VM's steps. Without a journal it only numbers their times.
+/// Writes the steps of one VM. Without a journal it only makes their times unique.
 #[derive(Debug)]
-pub(super) struct Scribe {
+pub(super) struct JournalWriter {
     open: Option<(JournalHandle, Recorder)>,
     epoch: u64,
     checkpoint_at: Timestamp,
@@ -119,7 +119,7 @@ pub(super) struct Scribe {
     records: Vec<Record>,
 }
 
-impl Scribe {
+impl JournalWriter {
     pub(super) fn new(journal: Option<JournalHandle>, unit: Resources) -> Self {
         let open = journal.map(|handle| {
             let vm = handle.next_vm.fetch_add(1, Ordering::Relaxed);
@@ -138,19 +138,19 @@ impl Scribe {
         }
     }
 
-    /// The time of the step that begins: no two steps have the same.
+    /// Begins a step. Returns its time, which is later than that of every earlier step.
     pub(super) fn begin(&mut self, now: Timestamp) -> Timestamp {
         self.last = now.max(self.last + Span(1));
         (self.is_begun, self.is_fed, self.took) = (true, false, None);
         self.last
     }
 
-    /// How long the request took whose end is fed next.
+    /// Sets the duration of the request that the next event ends.
     pub(super) fn took(&mut self, took: Took) {
         self.took = Some(took.span);
     }
 
-    /// What the core is about to be fed, with a checkpoint before it when one is due.
+    /// Records the next event of the core, and a checkpoint before it when one is due.
     pub(super) fn event(&mut self, now: Timestamp, event: &Event, core: &Core) {
         self.is_fed = true;
         let Some((handle, recorder)) = &mut self.open else {
@@ -164,8 +164,8 @@ impl Scribe {
         recorder.event(now, event, core, self.took.take(), &mut self.records);
     }
 
-    /// The time at which the core computes: of the step begun, or of one where nothing but time
-    /// reached it.
+    /// Returns the time of the core's computation. Without a begun step it begins one, and without an
+    /// event it records a tick.
     pub(super) fn step(&mut self, now: Timestamp, core: &Core) -> Timestamp {
         if !std::mem::take(&mut self.is_begun) {
             self.begin(now);
@@ -177,7 +177,7 @@ impl Scribe {
         self.last
     }
 
-    /// What the step gave.
+    /// Records the output of the step.
     pub(super) fn output(&mut self, now: Timestamp, output: &Output) {
         if let Some((_, recorder)) = &mut self.open {
             let is_urgent = recorder.output(now, output, &mut self.records);
@@ -185,12 +185,12 @@ impl Scribe {
         }
     }
 
-    /// What a patch that starts now waits for.
+    /// Ticket of the record that a patch must wait for.
     pub(super) fn ticket(&mut self) -> Option<Ticket> {
         self.ticket.take()
     }
 
-    /// The guest was seen to have a size, `after` the wish for it.
+    /// Records that the guest has reached a size, `after` the decision for it.
     pub(super) fn verified(&mut self, core: &Core, after: Span, stages: &StageLog) {
         let Some((_, recorder)) = &self.open else {
             return;
@@ -230,7 +230,7 @@ impl Scribe {
         self.write(false);
     }
 
-    /// The VM's task ends.
+    /// Writes the remaining records at the end of the VM's task.
     pub(super) fn end(&mut self) {
         if let Some((handle, recorder)) = &mut self.open {
             recorder.flush(&mut self.records);
@@ -249,7 +249,8 @@ impl Scribe {
             match handle.journal.append(&record, is_urgent) {
                 Some(ticket) => self.ticket = Some(ticket),
                 None => {
-                    // What follows rests on what is lost: the next step begins with a checkpoint.
+                    // Later records depend on the lost one, so the next step begins with a
+                    // checkpoint.
                     recorder.reset();
                     (self.epoch, self.ticket) = (0, None);
                     break;
@@ -260,7 +261,7 @@ impl Scribe {
     }
 }
 
-/// Stages that other parts stamped; the agent's own are outcomes of their own.
+/// Name of a stage of another component. The agent's own stages have outcomes of their own.
 fn stage_name(stage: Stage) -> Option<&'static str> {
     match stage {
         Stage::Decision | Stage::Permit | Stage::Patch | Stage::MonitorApproval => None,

@@ -1,8 +1,7 @@
 //! Prometheus metrics under the deployed agent's names. Source: docs/compatibility/agent.md §4.8.
 //!
-//! The encoder adds `_total` to counters by itself, so names are registered without it. Two
-//! counters of the deployed agent have names without it (`…_runner_starts`, `…_runner_restarts`); a
-//! test pins the rendered text.
+//! The encoder adds `_total` to the names of counters. Two counters of the deployed agent have names
+//! without it (`…_runner_starts`, `…_runner_restarts`); a test holds the rendered text.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
@@ -21,11 +20,11 @@ use protocol::units::Resources;
 
 use crate::core::{Decision, Path};
 
-/// Distinct error texts used as labels; more become one label.
+/// Upper bound of distinct error texts as labels. Further texts share one label.
 const MAX_ERROR_LABELS: usize = 64;
-/// Label of error texts past the bound.
+/// Label of further error texts.
 const OTHER_ERROR: &str = "[error: other]";
-/// Bytes of a MiB.
+/// Size of a MiB, bytes.
 const MIB: f64 = 1_048_576.0;
 /// Buckets of the latency histograms, seconds.
 const LATENCY_BUCKETS: [f64; 39] = [
@@ -33,7 +32,7 @@ const LATENCY_BUCKETS: [f64; 39] = [
     1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0,
     25.0, 30.0, 40.0, 50.0,
 ];
-/// The last of them apart, because arrays of 40 do not derive what is needed here.
+/// The last bucket. It is apart because arrays of 40 lack some traits.
 const LAST_BUCKET: f64 = 60.0;
 
 type FloatCounter = Counter<f64, AtomicU64>;
@@ -102,7 +101,7 @@ struct ScrapeLabels {
     cause: &'static str,
 }
 
-/// Scrapes that gave nothing.
+/// Counter of failed scrapes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ScrapeFailures(Family<ScrapeLabels, Counter>);
 
@@ -112,7 +111,7 @@ impl ScrapeFailures {
     }
 }
 
-/// A pair of counters: CPUs and MiB that changed, by direction.
+/// Counters of changed CPUs and MiB, by direction.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Change {
     cpu: Family<Direction, FloatCounter>,
@@ -129,7 +128,7 @@ impl Change {
         registry.register(mem, format!("MiB {what}"), self.mem.clone());
     }
 
-    /// Counts the way from one size to another.
+    /// Counts the difference of two sizes.
     pub(super) fn count(&self, from: Resources, to: Resources) {
         let add = |family: &Family<Direction, FloatCounter>, from: f64, to: f64| {
             let label = if to >= from { &INC } else { &DEC };
@@ -142,15 +141,15 @@ impl Change {
     }
 }
 
-/// State of a VM's task, for the gauge.
+/// State of a VM's driver, a label of the gauge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RunnerState {
+pub(super) enum DriverState {
     Ok,
     Stuck,
     Panicked,
 }
 
-impl RunnerState {
+impl DriverState {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -177,12 +176,12 @@ impl Watcher {
     }
 }
 
-/// All global metrics (port 9100).
+/// Global metrics (port 9100).
 #[derive(Debug, Clone)]
 pub(super) struct AgentMetrics {
-    plugin_requests: Family<Code, Counter>,
-    pub plugin_requested: Change,
-    pub plugin_accepted: Change,
+    permit_requests: Family<Code, Counter>,
+    pub permit_requested: Change,
+    pub permit_accepted: Change,
     full_denials: Family<Direction, Counter>,
     partial_approvals: Family<Direction, Counter>,
     monitor_outbound: Family<EndpointCode, Counter>,
@@ -190,8 +189,8 @@ pub(super) struct AgentMetrics {
     monitor_pauses: Counter,
     pub monitor_requested: Change,
     pub monitor_approved: Change,
-    neonvm_requests: Family<ResultLabel, Counter>,
-    pub neonvm_requested: Change,
+    vm_patch_requests: Family<ResultLabel, Counter>,
+    pub vm_patch_requested: Change,
     runners: Family<RunnerLabels, Gauge>,
     pub panics: Counter,
     pub starts: PlainCounter,
@@ -223,7 +222,7 @@ fn latency_histogram() -> Histogram {
     Histogram::new(LATENCY_BUCKETS.into_iter().chain([LAST_BUCKET]))
 }
 
-/// Registers under the agent's prefix.
+/// Registers a metric with the agent's prefix.
 fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: &M) {
     registry.register(format!("autoscaling_agent_{name}"), help, metric.clone());
 }
@@ -232,9 +231,9 @@ impl AgentMetrics {
     pub(super) fn new(registry: &mut Registry) -> Self {
         let histogram = || Family::new_with_constructor(latency_histogram as fn() -> Histogram);
         let metrics = Self {
-            plugin_requests: Family::default(),
-            plugin_requested: Change::default(),
-            plugin_accepted: Change::default(),
+            permit_requests: Family::default(),
+            permit_requested: Change::default(),
+            permit_accepted: Change::default(),
             full_denials: Family::default(),
             partial_approvals: Family::default(),
             monitor_outbound: Family::default(),
@@ -242,8 +241,8 @@ impl AgentMetrics {
             monitor_pauses: Counter::default(),
             monitor_requested: Change::default(),
             monitor_approved: Change::default(),
-            neonvm_requests: Family::default(),
-            neonvm_requested: Change::default(),
+            vm_patch_requests: Family::default(),
+            vm_patch_requested: Change::default(),
             runners: Family::default(),
             panics: Counter::default(),
             starts: PlainCounter::default(),
@@ -276,17 +275,17 @@ impl AgentMetrics {
             r,
             "scheduler_plugin_requests",
             "Permit requests",
-            &self.plugin_requests,
+            &self.permit_requests,
         );
         for (change, peer, verb, mem) in [
             (
-                &self.plugin_requested,
+                &self.permit_requested,
                 "scheduler_plugin",
                 "requested",
                 "mem_change",
             ),
             (
-                &self.plugin_accepted,
+                &self.permit_accepted,
                 "scheduler_plugin",
                 "accepted",
                 "mem_change",
@@ -298,7 +297,12 @@ impl AgentMetrics {
                 "mem_change",
             ),
             (&self.monitor_approved, "monitor", "approved", "mem_change"),
-            (&self.neonvm_requested, "neonvm", "requested", "mem_changed"),
+            (
+                &self.vm_patch_requested,
+                "neonvm",
+                "requested",
+                "mem_changed",
+            ),
         ] {
             let cpu = agent(&format!("{peer}_{verb}_cpu_change"));
             change.register(r, &cpu, &agent(&format!("{peer}_{verb}_{mem}")), verb);
@@ -341,13 +345,13 @@ impl AgentMetrics {
             r,
             "neonvm_outbound_requests",
             "Patches of VM objects",
-            &self.neonvm_requests,
+            &self.vm_patch_requests,
         );
     }
 
     fn register_runners(&self, r: &mut Registry) {
         for is_endpoint in [true, false] {
-            for state in [RunnerState::Ok, RunnerState::Stuck, RunnerState::Panicked] {
+            for state in [DriverState::Ok, DriverState::Stuck, DriverState::Panicked] {
                 drop(
                     self.runners
                         .get_or_create(&runner_labels(is_endpoint, state)),
@@ -382,11 +386,11 @@ impl AgentMetrics {
         );
         for (path, name) in [
             (Path::EndToEnd, "scaling_latency_seconds"),
-            (Path::Plugin, "plugin_latency_seconds"),
+            (Path::Permit, "plugin_latency_seconds"),
             (Path::Monitor, "monitor_latency_seconds"),
-            (Path::NeonVm, "neonvm_latency_seconds"),
+            (Path::VmPatch, "neonvm_latency_seconds"),
         ] {
-            register(r, name, "From wish to effect", self.latency(path));
+            register(r, name, "From decision to effect", self.latency(path));
         }
         register(
             r,
@@ -442,9 +446,9 @@ impl AgentMetrics {
     fn latency(&self, path: Path) -> &LatencyFamily {
         &self.latencies[match path {
             Path::EndToEnd => 0,
-            Path::Plugin => 1,
+            Path::Permit => 1,
             Path::Monitor => 2,
-            Path::NeonVm => 3,
+            Path::VmPatch => 3,
         }]
     }
 
@@ -460,7 +464,7 @@ impl AgentMetrics {
             .observe(after.as_secs_f64());
     }
 
-    /// An error text as a label, within the bound of distinct ones.
+    /// The label for an error text, within the bound of distinct ones.
     fn bounded(&self, text: String) -> String {
         if !text.starts_with("[error") {
             return text;
@@ -476,8 +480,8 @@ impl AgentMetrics {
         }
     }
 
-    pub(super) fn plugin_request(&self, code: String) {
-        self.plugin_requests
+    pub(super) fn permit_request(&self, code: String) {
+        self.permit_requests
             .get_or_create(&Code {
                 code: self.bounded(code),
             })
@@ -514,8 +518,8 @@ impl AgentMetrics {
         self.monitor_pauses.inc();
     }
 
-    pub(super) fn neonvm_request(&self, result: String) {
-        self.neonvm_requests
+    pub(super) fn vm_patch_request(&self, result: String) {
+        self.vm_patch_requests
             .get_or_create(&ResultLabel {
                 result: self.bounded(result),
             })
@@ -582,13 +586,13 @@ impl AgentMetrics {
         self.alive.get_or_create(&labels).set(is_alive.into());
     }
 
-    /// One VM in the gauge of managed VMs, until dropped.
-    pub(super) fn runner(&self, is_endpoint: bool) -> RunnerGauge {
-        let state = RunnerState::Ok;
+    /// Counts one VM in the gauge of managed VMs, until the result is dropped.
+    pub(super) fn driver(&self, is_endpoint: bool) -> DriverGauge {
+        let state = DriverState::Ok;
         self.runners
             .get_or_create(&runner_labels(is_endpoint, state))
             .inc();
-        RunnerGauge {
+        DriverGauge {
             runners: self.runners.clone(),
             is_endpoint,
             state,
@@ -596,7 +600,7 @@ impl AgentMetrics {
     }
 }
 
-fn runner_labels(is_endpoint: bool, state: RunnerState) -> RunnerLabels {
+fn runner_labels(is_endpoint: bool, state: DriverState) -> RunnerLabels {
     let is_endpoint = if is_endpoint { "true" } else { "false" };
     RunnerLabels {
         is_endpoint,
@@ -604,16 +608,16 @@ fn runner_labels(is_endpoint: bool, state: RunnerState) -> RunnerLabels {
     }
 }
 
-/// A VM's place in `runners_current`.
+/// One VM in `runners_current`.
 #[derive(Debug)]
-pub(super) struct RunnerGauge {
+pub(super) struct DriverGauge {
     runners: Family<RunnerLabels, Gauge>,
     is_endpoint: bool,
-    state: RunnerState,
+    state: DriverState,
 }
 
-impl RunnerGauge {
-    pub(super) fn set(&mut self, is_endpoint: bool, state: RunnerState) {
+impl DriverGauge {
+    pub(super) fn set(&mut self, is_endpoint: bool, state: DriverState) {
         if (is_endpoint, state) != (self.is_endpoint, self.state) {
             self.runners
                 .get_or_create(&runner_labels(self.is_endpoint, self.state))
@@ -626,7 +630,7 @@ impl RunnerGauge {
     }
 }
 
-impl Drop for RunnerGauge {
+impl Drop for DriverGauge {
     fn drop(&mut self) {
         self.runners
             .get_or_create(&runner_labels(self.is_endpoint, self.state))

@@ -1,10 +1,9 @@
-//! The modes of namespaces: follows those that carry the label [`KEY_MODE`]. A change takes effect
-//! at once, without a restart.
+//! Modes of namespaces: watches those with the label [`KEY_MODE`]. A change takes effect at once,
+//! without a restart.
 //!
-//! What is not known does nothing: until the namespaces have been listed, and where a label is no
-//! mode, VMs are only observed. An API that does not let us list them, as on a cluster that was set
-//! up for an agent without modes, cannot tell of any: then the setting of the node and the
-//! annotations of VMs are all there is.
+//! Unknown modes count as observe: before the first list, and where the label has another value. A
+//! cluster that was set up for an agent without modes does not let the agent list namespaces. Then
+//! only the setting of the node and the annotations of VMs count.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +13,19 @@ use protocol::mode::{KEY_MODE, Mode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::follow::follow;
 use super::metrics::{AgentMetrics, Watcher};
+use super::object_watch::watch_objects;
 use super::state::{StateHandle, Synced};
 
-/// What is known of the namespaces.
+/// Modes by namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Modes {
-    /// Those with a label; `None` before they were listed.
+    /// Namespaces with the label; `None` before the first list.
     labelled: Option<BTreeMap<String, Mode>>,
 }
 
 impl Modes {
-    /// The mode of a namespace's VMs that do not say one themselves; `default` where the namespace
-    /// says none either.
+    /// Mode of VMs in a namespace without a mode of their own; `default` if the namespace has none.
     pub(super) fn of(&self, namespace: &str, default: Mode) -> Mode {
         let Some(labelled) = &self.labelled else {
             return Mode::Observe;
@@ -39,21 +37,25 @@ impl Modes {
 /// Name and mode of a namespace, if it has the label.
 fn read(object: &DynamicObject) -> Option<(String, Mode)> {
     let name = object.metadata.name.clone()?;
-    let word = object.metadata.labels.as_ref()?.get(KEY_MODE)?;
-    let mode = Mode::of(word).unwrap_or_else(|| {
-        tracing::warn!(namespace = name, word, "no mode: its VMs are only observed");
+    let label = object.metadata.labels.as_ref()?.get(KEY_MODE)?;
+    let mode = Mode::of(label).unwrap_or_else(|| {
+        tracing::warn!(
+            namespace = name,
+            word = label,
+            "no mode: its VMs are only observed"
+        );
         Mode::Observe
     });
     Some((name, mode))
 }
 
-/// Whether the API says that it will not tell.
+/// Whether the API refuses to list namespaces.
 fn is_refused(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status))
         if matches!(status.code, 403 | 404))
 }
 
-/// Follows the namespaces and publishes their modes.
+/// The task that watches the namespaces and publishes their modes.
 pub(super) struct Namespaces {
     pub kube: kube::Client,
     pub metrics: AgentMetrics,
@@ -68,7 +70,7 @@ impl Namespaces {
         let api: Api<DynamicObject> = Api::all_with(self.kube.clone(), &resource);
         let config = watcher::Config::default().labels(KEY_MODE);
         let mut listed = BTreeMap::new();
-        follow(
+        watch_objects(
             (api, config),
             Watcher::Namespaces,
             &self.metrics,
@@ -102,7 +104,7 @@ impl Namespaces {
                     modes.extend(read(&object));
                 });
             }
-            // It is gone, or its label is.
+            // The namespace or its label is gone.
             Event::Delete(object) => {
                 metrics.watch_event(Watcher::Namespaces, "DELETED");
                 self.publish(|modes| {
@@ -128,7 +130,7 @@ impl Namespaces {
         self.state.synced(Synced::Namespaces);
     }
 
-    /// Changes what is known, and tells of it where it is another than before.
+    /// Changes the modes, and publishes them if they differ.
     fn publish(&self, change: impl FnOnce(&mut BTreeMap<String, Mode>)) {
         self.modes.send_if_modified(|modes| {
             let before = modes.clone();
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_only_observed() {
+    fn unknown_mode_is_observe() {
         let mut modes = Modes::default();
         assert_eq!(modes.of("a", Mode::Full), Mode::Observe);
         modes.labelled = Some(

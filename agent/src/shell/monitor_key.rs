@@ -1,4 +1,4 @@
-//! The key from which the agent derives what it shows to each VM's monitor.
+//! The key from which the agent derives the token for each VM's monitor.
 
 use std::path::PathBuf;
 
@@ -6,18 +6,18 @@ use daemon_kit::bearer::VmKey;
 use daemon_kit::chain;
 use tracing::warn;
 
-/// Where the key is.
+/// Source of the key.
 #[derive(Debug, Clone)]
 pub(super) enum MonitorKey {
     /// Given at the start.
     Held(VmKey),
-    /// In a file, which may appear or be replaced while the agent runs.
+    /// Content of a file that may appear or be replaced while the agent runs.
     File(PathBuf),
 }
 
 impl MonitorKey {
-    /// The key now. `None` where the file is missing, or is not used: monitors are dialled without
-    /// a token then, and those that need one refuse.
+    /// The current key. `None` when the file is missing or cannot be used. Monitors are then dialled
+    /// without a token, and those that require one refuse.
     pub(super) fn current(&self) -> Option<VmKey> {
         match self {
             Self::Held(key) => Some(key.clone()),
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_of_a_file_is_used_from_when_the_file_is_there() {
+    fn key_file_is_used_as_soon_as_it_exists() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("key");
         let key = MonitorKey::File(path.clone());

@@ -1,33 +1,39 @@
-//! The patch of a VM object: exactly three replacements, always all. Source:
+//! The patch of a VM object. It always has the same three replacements. Source:
 //! docs/compatibility/agent.md §4.3.
 
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use protocol::admission::AGENT_FIELD_MANAGER;
 use protocol::revision::{Revision, RevisionWithTime};
 use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
+use protocol::vm::{GROUP, VERSION};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::core::Failure;
 use crate::core::vm::version_of;
 
-/// Longest piece of an error used as a label.
+/// Longest piece of an error used as a label, characters.
 const LABEL_CHARS: usize = 120;
 
-/// Why the object was not patched.
+/// The API resource of VirtualMachines.
+pub(super) fn vm_resource() -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, "VirtualMachine"))
+}
+
+/// Why a patch counts as failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PatchError {
-    /// The patch cannot be written down.
+    /// The patch cannot be encoded.
     #[error("could not write the patch")]
     Encode(#[source] serde_json::Error),
-    /// The API server refused it or could not be asked.
+    /// The API server refused the patch, or the request failed.
     #[error("could not patch the VM object")]
     Request(#[source] Box<kube::Error>),
-    /// No answer in time.
+    /// No response came in time.
     #[error("the API server did not answer in time")]
     TimedOut,
-    /// It answered well, with an object that has another size.
+    /// The response was a success, but its object has another size.
     #[error("the API server did not take the size over")]
     Ignored,
 }
@@ -65,8 +71,8 @@ impl PatchError {
     }
 }
 
-/// The three operations. The CPU amount is in the form in which objects keep it (`2`, `"750m"`):
-/// another one has to be brought into it first, for which API servers ask a webhook.
+/// The three operations. The CPU amount has the form in which objects store it (`2`, `"750m"`). An
+/// API server would convert any other form by a webhook.
 #[must_use]
 pub(super) fn operations(
     target: Resources,
@@ -86,7 +92,7 @@ pub(super) fn operations(
     ])
 }
 
-/// Patches. The caller bounds the time. Returns the version the object got, where it is a number.
+/// Sends the patch. The caller bounds the time. Returns the object's new version, if it is a number.
 ///
 /// # Errors
 /// [`PatchError`]; [`PatchError::failure`] says whether the object may have been changed.
@@ -98,7 +104,7 @@ pub(super) async fn patch(
     let size = size_in(&operations);
     let patch = serde_json::from_value(operations).map_err(PatchError::Encode)?;
     let params = PatchParams {
-        // Admission takes a smaller size of an autoscaled VM from the agent alone.
+        // Admission accepts a smaller size of an autoscaled VM from this field manager only.
         field_manager: Some(AGENT_FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
@@ -113,7 +119,7 @@ pub(super) async fn patch(
     Ok(version.and_then(|version| version_of(&version)))
 }
 
-/// CPU and slots, of whatever form the object has them in; `None` for what it has not.
+/// CPU and slots of an object; `None` = absent or malformed.
 type CpuAndSlots = (Option<MilliCpu>, Option<u64>);
 
 fn size_in(operations: &Value) -> CpuAndSlots {
@@ -134,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_operations_are_the_deployed_agents_but_for_the_form_of_whole_cores() {
+    fn patch_equals_the_deployed_agents_except_for_whole_cores() {
         let revision = Revision { value: 3, flags: 1 };
         let now = WallTime::parse("2024-01-02T03:04:05.25Z").expect("parses");
         let got = operations(Resources::new(500, 2 << 30), Bytes::gib(1), revision, now);
@@ -146,25 +152,25 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_in_every_form_of_its_numbers() {
+    fn response_is_read_in_every_form_of_its_numbers() {
         let revision = Revision { value: 3, flags: 1 };
         let at = WallTime::parse("2024-01-02T03:04:05.25Z").expect("parses");
-        let asked = operations(Resources::new(1000, 2 << 30), Bytes::gib(1), revision, at);
-        let answer = |cpu: Value, slots: u64| {
+        let requested = operations(Resources::new(1000, 2 << 30), Bytes::gib(1), revision, at);
+        let response = |cpu: Value, slots: u64| {
             size_of(
                 &json!({"spec": {"guest": {"cpus": {"use": cpu}, "memorySlots": {"use": slots}}}}),
             )
         };
         for cpu in [json!("1"), json!(1), json!(1.0), json!("1000m")] {
-            assert_eq!(answer(cpu, 2), size_in(&asked));
+            assert_eq!(response(cpu, 2), size_in(&requested));
         }
-        assert_ne!(answer(json!("1"), 1), size_in(&asked));
-        assert_ne!(answer(json!("750m"), 2), size_in(&asked));
-        assert_ne!(size_of(&json!({})), size_in(&asked));
+        assert_ne!(response(json!("1"), 1), size_in(&requested));
+        assert_ne!(response(json!("750m"), 2), size_in(&requested));
+        assert_ne!(size_of(&json!({})), size_in(&requested));
     }
 
     #[test]
-    fn labels_hide_the_name() {
+    fn error_labels_hide_the_vm_name() {
         let error = PatchError::Request(Box::new(kube::Error::Api(Box::new(
             kube::core::Status::failure("virtualmachines \"pg-1\" not found", "NotFound")
                 .with_code(404),

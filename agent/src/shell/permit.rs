@@ -1,6 +1,6 @@
-//! The permit call: one POST to the current scheduler. Source: docs/compatibility/agent.md §4.2.
+//! Permit requests: one POST to the current scheduler. Source: docs/compatibility/agent.md §4.2.
 //!
-//! The server may hold an answer for about a second, so the time-out
+//! The scheduler may delay a response for about a second. The time limit
 //! (`scheduler.requestTimeoutSeconds`) must be above that.
 
 use daemon_kit::tls::TlsError;
@@ -10,69 +10,68 @@ use hyper::{Method, Request};
 use protocol::permit::{AgentRequest, PluginResponse};
 
 use super::config;
-use super::permit_link::Link;
+use super::permit_link::PermitLink;
 use super::token::{Token, TokenError, TokenFile, bearer_header};
 use crate::core::Failure;
 
-/// Largest answer read, bytes; a permit has under 100.
-const ANSWER_LIMIT_BYTES: usize = 16 * 1024;
-/// Longest refusal text kept.
+/// Largest response read, bytes; a permit has less than 100.
+const RESPONSE_LIMIT_BYTES: usize = 16 * 1024;
+/// Longest error text kept, characters.
 const SHOWN_CHARS: usize = 200;
 
 /// Client for all permit requests.
 pub(super) struct PermitClient {
-    link: Link,
+    link: PermitLink,
     token: Option<Token>,
 }
 
 impl PermitClient {
-    /// A client that keeps one idle connection per scheduler, and shows it `token`, or else what
-    /// the configuration has to be shown.
+    /// A client that sends `token`, or else the token in the file that the configuration names.
     pub(super) fn new(config: &config::Scheduler, token: Option<&str>) -> Self {
         let file = config.token_file.clone().map(TokenFile::new);
         let given = token.and_then(|token| bearer_header(token.as_bytes()));
         Self {
-            link: Link::new(config.tls.as_ref()),
+            link: PermitLink::new(config.tls.as_ref()),
             token: given.map(Token::Fixed).or(file.map(Token::File)),
         }
     }
 }
 
-/// Why there is no permit.
+/// Why a permit request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PermitError {
     /// No scheduler pod is ready.
     #[error("no scheduler pod is ready")]
     NoScheduler,
-    /// The address cannot be asked.
+    /// The pod's address is malformed.
     #[error("{0:?} is no address")]
     Address(String),
-    /// The scheduler is to be shown a token, and there is none.
+    /// The token file cannot be used.
     #[error("no token to show to the scheduler")]
     Token(#[from] TokenError),
     /// The files for TLS cannot be used.
     #[error("no TLS with the scheduler")]
     Tls(#[from] TlsError),
-    /// No connection could be made: the request never left.
+    /// No connection could be made, so the request was not sent.
     #[error("could not connect to the scheduler")]
     Connect(#[source] hyper_util::client::legacy::Error),
-    /// The connection broke after the request may have left.
+    /// The connection broke; the request may have been sent.
     #[error("the connection to the scheduler broke")]
     Broken(#[source] hyper_util::client::legacy::Error),
-    /// No answer in time.
+    /// No response came in time.
     #[error("the scheduler did not answer in time")]
     TimedOut,
-    /// Another status than 200.
+    /// The status was not 200.
     #[error("the scheduler answered {status}: {text}")]
     Status {
         status: u16,
-        /// The text with it.
+        /// Start of the body.
         text: String,
     },
-    /// An answer that is too long or broke off.
+    /// The body was too long or incomplete.
     #[error("the scheduler's answer could not be read")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// An answer that is no permit.
+    /// The body is not a permit.
     #[error("the scheduler's answer is no permit")]
     Decode(#[source] serde_json::Error),
 }
@@ -113,30 +112,30 @@ impl PermitError {
     }
 }
 
-/// Asks. The caller bounds the time.
+/// Sends a permit request. The caller bounds the time.
 ///
 /// # Errors
-/// [`PermitError`]; [`PermitError::failure`] says whether it may have been acted on.
-pub(super) async fn ask(
+/// [`PermitError`]; [`PermitError::failure`] says whether the scheduler may have acted on it.
+pub(super) async fn request(
     client: &PermitClient,
     address: &str,
     request: &AgentRequest,
 ) -> Result<PluginResponse, PermitError> {
     let body = serde_json::to_vec(request).map_err(PermitError::Decode)?;
-    let mut request = Request::builder()
+    let mut builder = Request::builder()
         .method(Method::POST)
         .uri(address)
         .header(hyper::header::CONTENT_TYPE, "application/json");
     if let Some(token) = &client.token {
-        request = request.header(hyper::header::AUTHORIZATION, token.header()?);
+        builder = builder.header(hyper::header::AUTHORIZATION, token.header()?);
     }
-    let request = request
+    let http_request = builder
         .body(Full::new(Bytes::from(body)))
         .map_err(|_| PermitError::Address(address.to_owned()))?;
     let response = client
         .link
         .http()?
-        .request(request)
+        .request(http_request)
         .await
         .map_err(|error| {
             if error.is_connect() {
@@ -146,7 +145,7 @@ pub(super) async fn ask(
             }
         })?;
     let status = response.status();
-    let body = Limited::new(response.into_body(), ANSWER_LIMIT_BYTES)
+    let body = Limited::new(response.into_body(), RESPONSE_LIMIT_BYTES)
         .collect()
         .await
         .map_err(PermitError::Body)?

@@ -1,4 +1,4 @@
-//! Connections to the scheduler: plain, or by TLS with files that may be replaced at any time.
+//! Connections to the scheduler: plain, or TLS with files that may be replaced at any time.
 
 use std::io;
 use std::pin::Pin;
@@ -21,30 +21,29 @@ use tower_service::Service;
 
 use super::config::SchedulerTls;
 
-/// Idle connections kept per scheduler: VMs that started together ask together, and to dial anew
-/// costs more than to be remembered.
+/// Idle connections kept per scheduler. VMs that started together send requests together.
 const IDLE_CONNECTIONS: usize = 16;
-/// How long one is kept.
+/// Time after which an idle connection is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// An HTTP client, with the connections it keeps.
+/// An HTTP client with its idle connections.
 pub(super) type Http = Client<Connector, Full<Bytes>>;
 
-/// Gives the HTTP client to ask with.
-pub(super) enum Link {
-    /// Nothing is hidden from the network.
+/// Source of the HTTP client for the next request.
+pub(super) enum PermitLink {
+    /// Without TLS.
     Plain(Http),
     Tls(Box<TlsLink>),
 }
 
-/// A client by the files as they are.
+/// Client with TLS, made again when a file changes.
 pub(super) struct TlsLink {
     files: ClientFiles,
     name: Option<ServerName<'static>>,
     kept: Mutex<Option<(Stamp, Http)>>,
 }
 
-impl Link {
+impl PermitLink {
     pub(super) fn new(tls: Option<&SchedulerTls>) -> Self {
         let Some(tls) = tls else {
             return Self::Plain(http(None));
@@ -63,11 +62,11 @@ impl Link {
         }))
     }
 
-    /// A client of the files as they are now; its connections go with them. Files that cannot be
-    /// used leave in force what was.
+    /// Client for the current files. Changed files get a new client with new connections. If the
+    /// files cannot be used, the last client stays.
     ///
     /// # Errors
-    /// [`TlsError`] when they cannot be used and never could.
+    /// [`TlsError`] when the files cannot be used and there is no last client.
     pub(super) fn http(&self) -> Result<Http, TlsError> {
         match self {
             Self::Plain(http) => Ok(http.clone()),
@@ -117,9 +116,9 @@ pub(super) struct Connector {
 }
 
 impl Service<Uri> for Connector {
-    type Response = Carrier;
+    type Response = HttpStream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Carrier>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<HttpStream>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
@@ -131,33 +130,33 @@ impl Service<Uri> for Connector {
     }
 }
 
-async fn connect(uri: &Uri, tls: Option<Tls>) -> io::Result<Carrier> {
+async fn connect(uri: &Uri, tls: Option<Tls>) -> io::Result<HttpStream> {
     let bad = || io::Error::from(io::ErrorKind::InvalidInput);
     let host = uri.host().ok_or_else(bad)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = uri.port_u16().ok_or_else(bad)?;
     let stream = transport::dial_tcp((host, port)).await?;
     let Some((config, name)) = tls else {
-        return Ok(Carrier(TokioIo::new(Box::new(stream))));
+        return Ok(HttpStream(TokioIo::new(Box::new(stream))));
     };
     let name = match name {
         Some(name) => name,
         None => ServerName::try_from(host.to_owned()).map_err(|_| bad())?,
     };
     let stream = TlsConnector::from(config).connect(name, stream).await?;
-    Ok(Carrier(TokioIo::new(Box::new(stream))))
+    Ok(HttpStream(TokioIo::new(Box::new(stream))))
 }
 
-/// A connection, by TLS or not.
-pub(super) struct Carrier(TokioIo<transport::Stream>);
+/// A connection with or without TLS.
+pub(super) struct HttpStream(TokioIo<transport::Stream>);
 
-impl Connection for Carrier {
+impl Connection for HttpStream {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-impl Read for Carrier {
+impl Read for HttpStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -167,7 +166,7 @@ impl Read for Carrier {
     }
 }
 
-impl Write for Carrier {
+impl Write for HttpStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

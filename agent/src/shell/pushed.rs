@@ -1,5 +1,5 @@
-//! Metrics that a monitor pushes (version 2 of its link): the same numbers as on the guest's page,
-//! so that nothing need be asked for while they come.
+//! Metrics that a monitor pushes (version 2 of the link). They have the numbers of the guest's page,
+//! so the agent does not scrape while they arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,25 +11,25 @@ use protocol::time::{Span, Timestamp};
 use crate::core::metrics::Signals;
 use crate::core::{ScalingConfig, SystemMetrics};
 
-/// Periods without a push after which the page is asked for again.
+/// Periods without a push after which scrapes resume.
 const FRESH_PERIODS: u64 = 2;
 
-/// When a monitor last pushed: written by the VM's task, read by its scrapes.
+/// Time of a monitor's last push. The VM's driver writes it, and its scraper reads it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pushed(Arc<AtomicU64>);
 
 impl Pushed {
-    /// Metrics came that could be used.
+    /// Takes the arrival of complete metrics.
     pub(super) fn came(&self, now: Timestamp) {
         self.0.store(now.0, Ordering::Relaxed);
     }
 
-    /// Nobody is there to push any more.
+    /// Takes the end of the link.
     pub(super) fn ended(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the next push is to be waited for.
+    /// Whether the last push is newer than two periods.
     pub(super) fn is_fresh(&self, now: Timestamp, period: Span) -> bool {
         let last = self.0.load(Ordering::Relaxed);
         let limit = Span(period.0.saturating_mul(FRESH_PERIODS));
@@ -37,8 +37,8 @@ impl Pushed {
     }
 }
 
-/// The system metrics in a push, exactly as the page with the same gauges would give them; `None`
-/// when one is absent or no number, as for a page.
+/// System metrics in a push, equal to those of a page with the same gauges. `None` when one is absent
+/// or no number, as for a page.
 #[expect(
     clippy::cast_precision_loss,
     reason = "a page's samples are floats too"
@@ -61,14 +61,16 @@ pub(super) fn system_of(pushed: &GuestMetrics) -> Option<SystemMetrics> {
     })
 }
 
-/// What a push says beside that, as far as the VM's settings give it a vote. A guest may say
-/// anything: what is no share of time is left out.
+/// Further signals in a push that have a vote by the VM's settings. A share of time outside 0 to 100
+/// percent is left out, because a guest may send any number.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub(super) fn signals_of(pushed: &GuestMetrics, scaling: &ScalingConfig) -> Signals {
     let estimate = pushed.cgroup.working_set.map(|bytes| bytes as f64);
     let stalls = [pushed.machine_stalls, pushed.cgroup_stalls];
-    let shares = stalls.into_iter().flatten().map(|s| s.some_percent);
-    let pressure = shares
+    let pressure = stalls
+        .into_iter()
+        .flatten()
+        .map(|stall| stall.some_percent)
         .filter(|share| (0.0..=100.0).contains(share))
         .reduce(f64::max);
     Signals {
@@ -125,8 +127,9 @@ mod tests {
         page.into_system().expect("a good page").into()
     }
 
+    /// Requirement: N02
     #[test]
-    fn n02_a_push_and_a_page_with_the_same_gauges_are_the_same() {
+    fn push_and_page_with_the_same_gauges_give_the_same_metrics() {
         assert_eq!(system_of(&pushed()), Some(page_of(&pushed())));
         let runnable = GuestMetrics {
             runnable_load1: Some(0.5),
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_that_lacks_something_is_none() {
+    fn incomplete_push_gives_no_metrics() {
         for lacking in [
             GuestMetrics {
                 load1: None,
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_are_read_where_they_have_a_vote_and_only_what_makes_sense() {
+    fn only_enabled_and_plausible_signals_are_read() {
         let stalls = |some_percent| {
             Some(Stalls {
                 some_percent,
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn pushes_are_fresh_for_two_periods_or_until_their_monitor_has_gone() {
+    fn push_is_fresh_for_two_periods_or_until_the_link_is_down() {
         let (pushed, period) = (Pushed::default(), Span::from_secs(5));
         let at = |secs| Timestamp(0) + Span::from_secs(secs);
         assert!(!pushed.is_fresh(at(1), period), "none came yet");

@@ -1,5 +1,5 @@
-//! The requests of a VM's task: how each is started on a task of its own, and what its end means
-//! for metrics, stages and the core.
+//! Requests of a VM's driver. Each runs on its own task. Its end updates metrics and stages and
+//! becomes an event of the core.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use protocol::trace::Stage;
 use protocol::units::Resources;
 use tokio::sync::{mpsc, oneshot};
 
+use super::driver::Driver;
 use super::input::{Input, InputKind, Took};
-use super::monitor::Call;
+use super::monitor::request::LinkRequest;
 use super::patch::{self, PatchError};
 use super::permit::{self, PermitError};
-use super::runner::Runner;
-use super::state::{Refusal, text_of};
-use crate::core::actions::{MonitorDownscale, MonitorUpscale, NeonVmRequest, PluginRequest};
-use crate::core::conversation::{CallError, Downscaled};
-use crate::core::{Action, DownscaleAnswer, Event, RequestId};
+use super::state::{RefusalEntry, text_of};
+use crate::core::actions::{MonitorDownscale, MonitorUpscale, PermitRequest, VmPatch};
+use crate::core::conversation::{DownscaleResult, MonitorRequestError};
+use crate::core::{Action, DownscaleResponse, Event, RequestId};
 
-impl Runner {
+impl Driver {
     pub(super) fn launch(&mut self, id: RequestId, action: Action) {
         match action {
-            Action::Plugin(request) => self.launch_plugin(id, request),
-            Action::NeonVm(request) => self.launch_patch(id, request),
+            Action::Permit(request) => self.launch_permit(id, request),
+            Action::VmPatch(request) => self.launch_patch(id, request),
             Action::MonitorUpscale(request) => self.launch_upscale(id, request),
             Action::MonitorDownscale(request) => self.launch_downscale(id, request),
         }
     }
 
-    fn launch_plugin(&mut self, id: RequestId, request: PluginRequest) {
+    fn launch_permit(&mut self, id: RequestId, request: PermitRequest) {
         let ctx = Arc::clone(&self.ctx);
         let (inputs, from) = (self.inputs_tx.clone(), self.ctx.clock.now());
         if let Some(last) = request.last_permit {
-            ctx.metrics.plugin_requested.count(last, request.target);
+            ctx.metrics.permit_requested.count(last, request.target);
         }
         let body = AgentRequest {
             proto_version: PROTO_VERSION,
@@ -51,8 +51,8 @@ impl Runner {
                     let address =
                         format!("http://{}:{}/", pod.ip, ctx.config.scheduler.request_port);
                     let limit = ctx.config.scheduler.request_timeout.duration();
-                    let asked = permit::ask(&ctx.permit_client, &address, &body);
-                    tokio::time::timeout(limit, asked)
+                    let request = permit::request(&ctx.permit_client, &address, &body);
+                    tokio::time::timeout(limit, request)
                         .await
                         .unwrap_or(Err(PermitError::TimedOut))
                 }
@@ -60,38 +60,38 @@ impl Runner {
             let code = result
                 .as_ref()
                 .map_or_else(PermitError::code, |_| "200".into());
-            ctx.metrics.plugin_request(code);
+            ctx.metrics.permit_request(code);
             let arrived = ctx.clock.now();
             let took = Took {
                 from,
                 span: arrived.since(from),
             };
-            let kind = InputKind::PluginDone { id, took, result };
+            let kind = InputKind::PermitDone { id, took, result };
             let _ = inputs.send(Input::new(arrived, kind)).await;
         });
     }
 
-    pub(super) fn plugin_done(
+    pub(super) fn permit_done(
         &mut self,
         now: Timestamp,
         id: RequestId,
         took: Took,
         result: Result<PluginResponse, PermitError>,
     ) -> Event {
-        self.scribe.took(took);
-        let (before, asked) = (self.core.permit(), self.core.last_request());
+        self.journal.took(took);
+        let (before, requested) = (self.core.permit(), self.core.last_request());
         match &result {
             Ok(response) => {
                 let permit = response.permit;
                 if std::mem::take(&mut self.is_permit_failing) {
                     tracing::info!("permits are answered again");
                 }
-                if let Some(asked) = asked {
+                if let Some(requested) = requested {
                     if let Some(last) = before {
-                        self.ctx.metrics.plugin_accepted.count(last, permit);
+                        self.ctx.metrics.permit_accepted.count(last, permit);
                     }
-                    let revision = self.core.plugin_revision();
-                    if before.is_none_or(|before| before != asked) && revision != 0 {
+                    let revision = self.core.permit_revision();
+                    if before.is_none_or(|before| before != requested) && revision != 0 {
                         self.record(
                             Stage::Permit,
                             revision,
@@ -100,7 +100,7 @@ impl Runner {
                             permit,
                         );
                     }
-                    self.count_approval(now, before, asked, permit);
+                    self.count_approval(now, before, requested, permit);
                 }
                 if response.migrate.is_some() {
                     tracing::info!(
@@ -110,8 +110,8 @@ impl Runner {
             }
             Err(error) => {
                 let error = daemon_kit::chain(error);
-                // A scheduler that is away fails every VM every few seconds: one line per run of
-                // failures.
+                // An absent scheduler fails the requests of every VM every few seconds. Each VM
+                // logs the first of consecutive failures.
                 if std::mem::replace(&mut self.is_permit_failing, true) {
                     tracing::debug!(error, "still no permit");
                 } else {
@@ -121,17 +121,17 @@ impl Runner {
                 self.refresh_state();
             }
         }
-        Event::PluginDone(id, result.map_err(|error| error.failure()))
+        Event::PermitDone(id, result.map_err(|error| error.failure()))
     }
 
     fn count_approval(
         &mut self,
         now: Timestamp,
         before: Option<Resources>,
-        asked: Resources,
+        requested: Resources,
         permit: Resources,
     ) {
-        if permit == asked {
+        if permit == requested {
             return;
         }
         if before.is_some_and(|before| before != permit) {
@@ -143,17 +143,17 @@ impl Runner {
         }
     }
 
-    fn launch_patch(&mut self, id: RequestId, request: NeonVmRequest) {
+    fn launch_patch(&mut self, id: RequestId, request: VmPatch) {
         let ctx = Arc::clone(&self.ctx);
         let (inputs, from) = (self.inputs_tx.clone(), self.ctx.clock.now());
         let (api, name) = (self.api.clone(), self.subject.vm.name.clone());
         ctx.metrics
-            .neonvm_requested
+            .vm_patch_requested
             .count(request.current, request.target);
         let scaling = &self.ctx.scaling;
         scaling.actual(&self.endpoint_id, request.current, request.target);
         let slot = self.core.vm().mem.slot_size;
-        let recorded = self.scribe.ticket();
+        let recorded = self.journal.ticket();
         self.io.spawn(async move {
             if let Some(recorded) = recorded {
                 recorded.handed_over().await;
@@ -167,25 +167,25 @@ impl Runner {
             let label = result
                 .as_ref()
                 .map_or_else(|error| error.label(&name), |_| "ok".into());
-            ctx.metrics.neonvm_request(label);
+            ctx.metrics.vm_patch_request(label);
             let arrived = ctx.clock.now();
             let took = Took {
                 from,
                 span: arrived.since(from),
             };
-            let kind = InputKind::NeonVmDone { id, took, result };
+            let kind = InputKind::VmPatchDone { id, took, result };
             let _ = inputs.send(Input::new(arrived, kind)).await;
         });
     }
 
-    pub(super) fn neonvm_done(
+    pub(super) fn vm_patch_done(
         &mut self,
         now: Timestamp,
         id: RequestId,
         took: Took,
         result: Result<Option<u64>, PatchError>,
     ) -> Event {
-        self.scribe.took(took);
+        self.journal.took(took);
         match &result {
             Ok(_) => {
                 let (revision, target) = self.core.patch_under_way();
@@ -196,31 +196,32 @@ impl Runner {
             Err(error) => {
                 let error = daemon_kit::chain(error);
                 tracing::error!(error, "the VM object was not patched");
-                self.health.neonvm_failed(now);
+                self.health.vm_patch_failed(now);
                 self.refresh_state();
             }
         }
-        Event::NeonVmDone(id, result.map_err(|error| error.failure()))
+        Event::VmPatchDone(id, result.map_err(|error| error.failure()))
     }
 
-    /// The connection to call through, and its generation.
-    fn calls(&self) -> (u64, Option<mpsc::Sender<Call>>) {
+    /// Generation and queue of the current link.
+    fn link(&self) -> (u64, Option<mpsc::Sender<LinkRequest>>) {
         match &self.monitor {
-            Some((generation, calls)) => (*generation, Some(calls.clone())),
+            Some((generation, requests)) => (*generation, Some(requests.clone())),
             None => (0, None),
         }
     }
 
     fn launch_upscale(&mut self, id: RequestId, request: MonitorUpscale) {
         let (clock, inputs) = (self.ctx.clock, self.inputs_tx.clone());
-        let (generation, calls) = self.calls();
+        let (generation, link) = self.link();
         self.ctx
             .metrics
             .monitor_requested
             .count(request.current, request.target);
         self.io.spawn(async move {
-            let (reply, answer) = oneshot::channel();
-            let result = call(calls, Call::Upscale(request.target, reply), answer).await;
+            let (outcome, response) = oneshot::channel();
+            let size = request.target;
+            let result = send(link, LinkRequest::Upscale { size, outcome }, response).await;
             let kind = InputKind::UpscaleDone {
                 generation,
                 id,
@@ -232,14 +233,15 @@ impl Runner {
 
     fn launch_downscale(&mut self, id: RequestId, request: MonitorDownscale) {
         let (clock, inputs, from) = (self.ctx.clock, self.inputs_tx.clone(), self.ctx.clock.now());
-        let (generation, calls) = self.calls();
+        let (generation, link) = self.link();
         self.ctx
             .metrics
             .monitor_requested
             .count(request.current, request.target);
         self.io.spawn(async move {
-            let (reply, answer) = oneshot::channel();
-            let result = call(calls, Call::Downscale(request.target, reply), answer).await;
+            let (outcome, response) = oneshot::channel();
+            let size = request.target;
+            let result = send(link, LinkRequest::Downscale { size, outcome }, response).await;
             let arrived = clock.now();
             let took = Took {
                 from,
@@ -255,7 +257,7 @@ impl Runner {
         });
     }
 
-    fn monitor_failed(&mut self, now: Timestamp, what: &str, error: &CallError) {
+    fn monitor_failed(&mut self, now: Timestamp, what: &str, error: &MonitorRequestError) {
         let error = daemon_kit::chain(error);
         tracing::warn!(error, call = what, "a call to the monitor failed");
         self.health.monitor_failed(now);
@@ -266,7 +268,7 @@ impl Runner {
         &mut self,
         now: Timestamp,
         id: RequestId,
-        result: Result<Option<Resources>, CallError>,
+        result: Result<Option<Resources>, MonitorRequestError>,
     ) -> Event {
         match &result {
             Ok(observed) => {
@@ -278,8 +280,8 @@ impl Runner {
             }
             Err(error) => self.monitor_failed(now, "UpscaleNotification", error),
         }
-        let result = result.map(|_| ()).map_err(|error| error.failure());
-        Event::MonitorUpscaleDone(id, result)
+        let ended = result.map(|_| ()).map_err(|error| error.failure());
+        Event::MonitorUpscaleDone(id, ended)
     }
 
     pub(super) fn downscale_done(
@@ -287,44 +289,48 @@ impl Runner {
         now: Timestamp,
         id: RequestId,
         took: Took,
-        result: Result<Downscaled, CallError>,
+        result: Result<DownscaleResult, MonitorRequestError>,
     ) -> Event {
-        self.scribe.took(took);
+        self.journal.took(took);
         match &result {
-            Ok(said) => {
+            Ok(outcome) => {
                 self.health.monitor_succeeded(now);
                 if let Some((revision, from, to)) = self.core.monitor_under_way() {
-                    if said.answer == DownscaleAnswer::Allowed {
+                    if outcome.response == DownscaleResponse::Allowed {
                         self.ctx.metrics.monitor_approved.count(from, to);
                         self.refusal = None;
                     } else {
                         self.ctx.metrics.downscale_denied();
-                        let status = &said.status;
+                        let status = &outcome.status;
                         tracing::info!(%from, %to, status, "the monitor refuses to shrink");
                         let at = text_of(&self.ctx.clock, now);
-                        self.refusal = Some(Refusal::new(at, to, said));
+                        self.refusal = Some(RefusalEntry::new(at, to, outcome));
                     }
                     self.record(Stage::MonitorApproval, revision, took, from, to);
                 }
             }
             Err(error) => self.monitor_failed(now, "DownscaleRequest", error),
         }
-        let answer = result.map(|said| said.answer);
-        Event::MonitorDownscaleDone(id, answer.map_err(|error| error.failure()))
+        let response = result
+            .map(|outcome| outcome.response)
+            .map_err(|error| error.failure());
+        Event::MonitorDownscaleDone(id, response)
     }
 }
 
-/// Hands a call to the connection and waits for its end; the connection bounds the time.
-async fn call<T>(
-    calls: Option<mpsc::Sender<Call>>,
-    call: Call,
-    answer: oneshot::Receiver<Result<T, CallError>>,
-) -> Result<T, CallError> {
-    let Some(calls) = calls else {
-        return Err(CallError::NotSent);
+/// Passes a request to the link and waits for its outcome; the link bounds the time.
+async fn send<T>(
+    link: Option<mpsc::Sender<LinkRequest>>,
+    request: LinkRequest,
+    response: oneshot::Receiver<Result<T, MonitorRequestError>>,
+) -> Result<T, MonitorRequestError> {
+    let Some(link) = link else {
+        return Err(MonitorRequestError::NotSent);
     };
-    if calls.try_send(call).is_err() {
-        return Err(CallError::NotSent);
+    if link.try_send(request).is_err() {
+        return Err(MonitorRequestError::NotSent);
     }
-    answer.await.unwrap_or(Err(CallError::Disconnected))
+    response
+        .await
+        .unwrap_or(Err(MonitorRequestError::Disconnected))
 }

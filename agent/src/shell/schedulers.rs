@@ -1,4 +1,4 @@
-//! Which scheduler pod to ask: of those that are ready and have an address, the newest. Source:
+//! The scheduler pod for permit requests: the newest one that is ready and has an address. Source:
 //! docs/compatibility/agent.md §1.1, §4.2.
 
 use std::collections::BTreeMap;
@@ -10,24 +10,23 @@ use protocol::object::Pod;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::follow::follow;
 use super::metrics::{AgentMetrics, Watcher};
+use super::object_watch::watch_objects;
 use super::state::{StateHandle, Synced};
 
-/// Where scheduler pods live.
+/// Namespace of scheduler pods.
 const NAMESPACE: &str = "kube-system";
-/// Pods kept at most: a scheduler has a few replicas, and a flood of pods under its label must not
-/// fill memory.
+/// Upper bound of kept pods. A scheduler has a few replicas; more pods with its label are ignored.
 const MAX_PODS: usize = 256;
 
-/// The scheduler to ask.
+/// Name and address of the chosen pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SchedulerPod {
     pub name: String,
     pub ip: String,
 }
 
-/// All scheduler pods known.
+/// Known scheduler pods by name.
 #[derive(Debug, Default)]
 struct Pods {
     known: BTreeMap<String, Pod>,
@@ -36,7 +35,7 @@ struct Pods {
 impl Pods {
     fn apply(&mut self, object: &DynamicObject) {
         let name = object.metadata.name.clone().unwrap_or_default();
-        // A pod that cannot be read is no candidate, and hides no other.
+        // A malformed pod is no candidate and does not affect the others.
         let pod = serde_json::to_value(object)
             .ok()
             .and_then(|v| serde_json::from_value(v).ok());
@@ -62,7 +61,7 @@ impl Pods {
     }
 }
 
-/// Follows the scheduler pods and publishes the one to ask.
+/// The task that watches scheduler pods and publishes the chosen one.
 pub(super) struct Schedulers {
     pub kube: kube::Client,
     pub scheduler_name: String,
@@ -78,7 +77,7 @@ impl Schedulers {
         let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), NAMESPACE, &resource);
         let config = watcher::Config::default().labels(&format!("name={}", self.scheduler_name));
         let (mut pods, mut listed) = (Pods::default(), Pods::default());
-        follow(
+        watch_objects(
             (api, config),
             Watcher::SchedulerPod,
             &self.metrics,
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_ready_pod_with_an_address_is_asked() {
+    fn newest_ready_pod_with_an_address_is_chosen() {
         let old = pod("old", "2024-01-01T00:00:00Z", "10.0.0.1", "True");
         let new = pod("new", "2024-01-02T00:00:00Z", "10.0.0.2", "True");
         let unready = pod("unready", "2024-01-03T00:00:00Z", "10.0.0.3", "False");
@@ -181,7 +180,7 @@ mod tests {
         assert_eq!(
             current(&[bad, old]).as_deref(),
             Some("old"),
-            "a bad pod hides no other"
+            "a malformed pod does not affect the others"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The metrics loops: ask a guest's endpoint on a period, hand good samples on. A slow, garbled or
-//! endless endpoint only delays. Source: docs/compatibility/agent.md §2.1.
+//! The metrics loops: scrape a guest's endpoint periodically and pass on good samples. A slow,
+//! malformed or endless page only delays the next sample. Source: docs/compatibility/agent.md §2.1.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use super::input::{Input, InputKind};
 use super::metrics::ScrapeFailures;
 use super::pushed::Pushed;
 
-/// Which of the two loops.
+/// Kind of the metrics that a loop scrapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     System,
@@ -32,23 +32,23 @@ impl Source {
     }
 }
 
-/// One loop of one VM.
+/// One metrics loop of one VM.
 pub(super) struct Scraper {
     pub source: Source,
     pub config: MetricsSource,
     pub pod_ip: String,
     pub clock: Clock,
-    /// Whether to ask at all, looked at before each request.
+    /// Whether to scrape; read before each request.
     pub is_active: Arc<AtomicBool>,
-    /// What need not be asked for.
+    /// Pushed metrics, which replace scrapes while they are fresh.
     pub pushed: Pushed,
     pub failures: ScrapeFailures,
     pub inputs: mpsc::Sender<Input>,
 }
 
 impl Scraper {
-    /// Runs until the VM's task is gone. The first request waits a random part of the period, so
-    /// that the VMs of a node do not all ask at once.
+    /// Runs until the VM's driver is gone. The first scrape waits for a random part of the period, so
+    /// that the scrapes of a node are spread.
     pub(super) async fn run(self) {
         let period = self.config.between_requests;
         let first = rand::rng().random_range(0..period.0.max(1));
@@ -58,8 +58,7 @@ impl Scraper {
         loop {
             let is_pushed = self.pushed.is_fresh(self.clock.now(), period.span());
             if self.is_active.load(Ordering::Relaxed) && !is_pushed {
-                // Boxed: it lives for some milliseconds of each period, its place would be held all
-                // the time.
+                // Boxed, because its state is needed only for a few milliseconds of each period.
                 match Box::pin(self.once(&mut endpoint)).await {
                     Ok(kind) => {
                         if std::mem::take(&mut is_failing) {

@@ -1,4 +1,4 @@
-//! The agent's own servers: metrics and health, metrics of single VMs, the state dump. Source:
+//! The agent's HTTP servers: metrics and health, metrics of single VMs, state dump. Source:
 //! docs/compatibility/agent.md §4.4, §4.5.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::RunError;
 use super::state::StateHandle;
 
-/// What the servers show.
+/// Content of the servers.
 pub(super) struct Servers {
     pub registry: Registry,
     pub vm_registry: Registry,
@@ -32,7 +32,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// Starts all of them.
+    /// Starts one task per server.
     pub(super) fn spawn(
         self,
         tasks: &mut JoinSet<Result<(), RunError>>,
@@ -62,8 +62,8 @@ impl Servers {
         }
         if let Some(listener) = dump {
             let router = Router::new()
-                .route("/", any(answer))
-                .route("/{*path}", any(answer))
+                .route("/", any(dump_state))
+                .route("/{*path}", any(dump_state))
                 .with_state(self.state);
             let router = admin::own_pod_only(router);
             let (counters, cancel) = (counters("state"), cancel.clone());
@@ -75,8 +75,8 @@ impl Servers {
     }
 }
 
-/// `GET /` with a JSON body or none.
-async fn answer(State(state): State<StateHandle>, method: Method, body: Bytes) -> Response {
+/// Serves the state dump to `GET` with a JSON body or none.
+async fn dump_state(State(state): State<StateHandle>, method: Method, body: Bytes) -> Response {
     if method != Method::GET {
         let text = "request method must be GET";
         return (StatusCode::METHOD_NOT_ALLOWED, text).into_response();

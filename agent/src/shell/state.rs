@@ -1,9 +1,9 @@
-//! What the agent shows of itself: the deployed agent's dump (docs/compatibility/agent.md §4.4)
-//! with the decisions beside it.
+//! The agent's published state: the deployed agent's dump (docs/compatibility/agent.md §4.4) with the
+//! decisions.
 //!
-//! Each VM's task leaves a copy of its core at its place here after every event; what is shown is
-//! made of that copy when somebody asks, so asking never waits for a core, and a decision costs no
-//! text that nobody reads. A lock, not a task: it is held for one copy.
+//! Each VM's driver stores a copy of its core in a slot after every event. A reader formats that
+//! copy. Reading therefore never waits for a core, and a decision costs no formatting. A lock guards
+//! each slot for the time of one copy.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,58 +17,58 @@ use protocol::units::Resources;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::metrics::RunnerState;
-use crate::core::conversation::Downscaled;
+use super::metrics::DriverState;
+use crate::core::conversation::DownscaleResult;
 use crate::core::health::StuckReason;
-use crate::core::{Core, Decision, DownscaleAnswer, Left, Warnings};
+use crate::core::{Core, Decision, DownscaleResponse, Handoff, Warnings};
 
-/// Decisions kept per VM.
+/// Number of decisions kept per VM; older ones are dropped.
 pub const MAX_DECISIONS: usize = 64;
-/// Ends of earlier tasks kept per VM.
+/// Number of ends of earlier tasks kept per VM.
 const MAX_END_STATES: usize = 16;
 
-/// A decision and when it was made.
+/// A decision with its time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DecisionEntry {
-    /// When, RFC 3339 with microseconds.
+    /// Time of the decision, RFC 3339 in UTC with microseconds.
     pub at: String,
-    /// What and why.
+    /// Desired size and its causes; members of this object in JSON.
     #[serde(flatten)]
     pub decision: Decision,
-    /// Conditions it was made under.
+    /// Abnormal conditions of the decision.
     pub warnings: Warnings,
 }
 
-/// A monitor's no to a shrink, in its own words.
+/// A refused shrink, as the dump shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Refusal {
-    /// When, RFC 3339 with microseconds.
+pub(super) struct RefusalEntry {
+    /// Time of the refusal, RFC 3339 in UTC with microseconds.
     at: String,
-    /// The size that was asked about.
+    /// The refused size.
     target: Resources,
-    /// The smallest size it would have agreed to, where it says so.
+    /// The smallest size that the monitor would approve, if it named one.
     #[serde(skip_serializing_if = "Option::is_none")]
     smallest: Option<Resources>,
-    /// Why, where it says so.
+    /// Rule by which the monitor refused, if it named one.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     status: String,
 }
 
-impl Refusal {
-    pub(super) fn new(at: String, target: Resources, said: &Downscaled) -> Self {
-        let smallest = match said.answer {
-            DownscaleAnswer::Denied(refusal) => refusal.smallest,
-            DownscaleAnswer::Allowed => None,
+impl RefusalEntry {
+    pub(super) fn new(at: String, target: Resources, result: &DownscaleResult) -> Self {
+        let smallest = match result.response {
+            DownscaleResponse::Denied(refusal) => refusal.smallest,
+            DownscaleResponse::Allowed => None,
         };
         Self {
             at,
             target,
             smallest,
-            reason: said.reason.map(RefusalReason::label),
-            status: said.status.clone(),
+            reason: result.reason.map(RefusalReason::label),
+            status: result.status.clone(),
         }
     }
 }
@@ -82,32 +82,31 @@ pub(super) struct EndState {
     pub time: String,
 }
 
-/// What is shown of one VM.
+/// Published state of one VM.
 #[derive(Debug, Clone, Default)]
 pub(super) struct VmView {
     pub start_time: String,
     pub end_state: Option<EndState>,
     pub previous_end_states: VecDeque<EndState>,
     pub last_monitor_success: Option<String>,
-    /// Failed requests: monitor, scheduler, patches.
+    /// Numbers of failed requests: monitor, scheduler, patches.
     pub failures: [usize; 3],
-    /// The core as its newest decision left it, and the clock its times are of.
+    /// The core after its newest decision, and the clock of its times.
     pub core: Option<(Core, Clock)>,
     pub endpoint_id: String,
     pub endpoint_assigned_at: Option<String>,
-    pub state: Option<RunnerState>,
+    pub state: Option<DriverState>,
     pub stuck: Option<StuckReason>,
     pub state_updated_at: String,
     pub pod_ip: String,
     pub monitor_waiters: Option<usize>,
-    /// What the monitor last confirmed the guest to have.
+    /// Size of the guest in the monitor's last confirmation.
     pub observed: Option<Resources>,
-    /// The monitor's last answer to a shrink, if it was no.
-    pub refusal: Option<Refusal>,
+    /// The monitor's last response to a downscale request, if it was a refusal.
+    pub refusal: Option<RefusalEntry>,
     pub workers: usize,
     pub decisions: VecDeque<DecisionEntry>,
-    /// The newest decision, with the votes of now, also when it only confirms the last of
-    /// `decisions`.
+    /// The newest decision. Its votes may differ from those of the last one in `decisions`.
     pub latest: Option<Decision>,
 }
 
@@ -130,10 +129,10 @@ impl VmView {
     }
 
     fn dump(&self, pod: &NamespacedName) -> Value {
-        let [monitor, scheduler, neonvm] = self.failures;
+        let [monitor, scheduler, vm_patch] = self.failures;
         let last = self.latest.map(|decision| {
             let mut last = json!(decision);
-            // Since when it stands: later ones had the same target, reason and bounds.
+            // The time of the first decision with this target, reason and bounds.
             last["at"] = json!(self.decisions.back().map(|entry| &entry.at));
             if let Some(refusal) = &self.refusal {
                 last["refusal"] = json!(refusal);
@@ -149,12 +148,12 @@ impl VmView {
                 "previousEndStates": self.previous_end_states,
                 "lastSuccessfulMonitorComm": self.last_monitor_success,
                 "failedMonitorRequestCounter": monitor,
-                "failedNeonVMRequestCounter": neonvm,
+                "failedNeonVMRequestCounter": vm_patch,
                 "failedSchedulerRequestCounter": scheduler,
                 "vmInfo": self.core.as_ref().map(|(core, _)| core.vm()),
                 "endpointID": self.endpoint_id,
                 "endpointAssignedAt": self.endpoint_assigned_at,
-                "state": self.state.map(RunnerState::as_str),
+                "state": self.state.map(DriverState::as_str),
                 "stateUpdatedAt": self.state_updated_at,
                 "stuckReason": self.stuck,
             },
@@ -173,15 +172,15 @@ impl VmView {
     }
 }
 
-/// One VM's place.
+/// Slot for the state of one VM.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Place(Arc<Mutex<VmView>>);
+pub(super) struct StateSlot(Arc<Mutex<VmView>>);
 
-impl Place {
-    /// What the task here knew of the VM's size, if there was one.
-    pub(super) fn left(&self) -> Option<Left> {
+impl StateSlot {
+    /// Handoff of the last task that used this slot, if there was one.
+    pub(super) fn handoff(&self) -> Option<Handoff> {
         let view = self.lock();
-        view.core.as_ref().map(|(core, _)| core.left())
+        view.core.as_ref().map(|(core, _)| core.handoff())
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, VmView> {
@@ -193,15 +192,15 @@ impl Place {
 struct Inner {
     is_stopped: AtomicBool,
     is_ready: [AtomicBool; 3],
-    vms: Mutex<BTreeMap<NamespacedName, Place>>,
+    vms: Mutex<BTreeMap<NamespacedName, StateSlot>>,
     unparsable: Mutex<BTreeMap<NamespacedName, String>>,
 }
 
-/// Reads the state of a running agent. Cheap to clone; clones see the same.
+/// Reads the state of a running agent. Clones read the same state.
 #[derive(Debug, Clone, Default)]
 pub struct StateHandle(Arc<Inner>);
 
-/// The lists that must have been read once before the agent is ready.
+/// Lists that the agent must read once before it is ready.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Synced {
     Vms = 0,
@@ -210,13 +209,13 @@ pub(super) enum Synced {
 }
 
 impl StateHandle {
-    /// A handle for an agent to be started with it.
+    /// A handle for one agent, to be passed to it at the start.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    fn vms(&self) -> MutexGuard<'_, BTreeMap<NamespacedName, Place>> {
+    fn vms(&self) -> MutexGuard<'_, BTreeMap<NamespacedName, StateSlot>> {
         self.0.vms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -227,8 +226,8 @@ impl StateHandle {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of a pod, made if need be.
-    pub(super) fn place(&self, pod: &NamespacedName) -> Place {
+    /// The slot of a pod. An absent one is made.
+    pub(super) fn slot(&self, pod: &NamespacedName) -> StateSlot {
         self.vms().entry(pod.clone()).or_default().clone()
     }
 
@@ -236,8 +235,8 @@ impl StateHandle {
         self.vms().remove(pod);
     }
 
-    /// Notes a VM of this node that cannot be read, or that it can be read again. Returns how many
-    /// there are.
+    /// Stores or clears the error of a VM of this node that cannot be read. Returns the number of
+    /// such VMs.
     pub(super) fn set_unparsable(&self, vm: &NamespacedName, error: Option<String>) -> usize {
         let mut unparsable = self.unparsable();
         match error {
@@ -261,10 +260,10 @@ impl StateHandle {
         self.0.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether all lists were read once.
+    /// Whether all lists have been read once.
     ///
     /// # Errors
-    /// What is missing, for people.
+    /// A text that names the first missing list.
     pub fn ready(&self) -> Result<(), String> {
         for (list, name) in [
             (Synced::Vms, "VirtualMachines"),
@@ -278,7 +277,7 @@ impl StateHandle {
         Ok(())
     }
 
-    /// Number of managed VMs.
+    /// Number of VMs that this agent scales now.
     #[must_use]
     pub fn managed(&self) -> usize {
         self.vms().len()
@@ -288,14 +287,14 @@ impl StateHandle {
     /// `{"stopped":false,"pods":[{"podName":…,"status":…,"runner":…,"lastDecision":…,"decisions":[…]}],"unparsable":{…}}`.
     #[must_use]
     pub fn dump(&self) -> Value {
-        let places: Vec<(NamespacedName, Place)> = self
+        let slots: Vec<(NamespacedName, StateSlot)> = self
             .vms()
             .iter()
-            .map(|(pod, place)| (pod.clone(), place.clone()))
+            .map(|(pod, slot)| (pod.clone(), slot.clone()))
             .collect();
-        let pods: Vec<Value> = places
+        let pods: Vec<Value> = slots
             .iter()
-            .map(|(pod, place)| place.lock().dump(pod))
+            .map(|(pod, slot)| slot.lock().dump(pod))
             .collect();
         let unparsable: BTreeMap<String, String> = self
             .unparsable()
@@ -309,16 +308,16 @@ impl StateHandle {
         })
     }
 
-    /// Decisions kept of a pod, oldest first; `None` when it is not managed.
+    /// Last [`MAX_DECISIONS`] decisions for a pod, oldest first; `None` when it is not managed.
     #[must_use]
     pub fn decisions(&self, pod: &NamespacedName) -> Option<Vec<DecisionEntry>> {
-        let place = self.vms().get(pod).cloned()?;
-        let decisions = place.lock().decisions.iter().cloned().collect();
+        let slot = self.vms().get(pod).cloned()?;
+        let decisions = slot.lock().decisions.iter().cloned().collect();
         Some(decisions)
     }
 }
 
-/// The calendar time of a time on the clock, microseconds since 1970.
+/// Calendar time of a time on the clock.
 pub(super) fn wall_of(clock: &Clock, at: Timestamp) -> WallTime {
     let (now, wall) = (clock.now(), clock.wall().0);
     let micros = |span: protocol::time::Span| i64::try_from(span.0).unwrap_or(i64::MAX);
@@ -329,7 +328,7 @@ pub(super) fn wall_of(clock: &Clock, at: Timestamp) -> WallTime {
     })
 }
 
-/// The same as text.
+/// Calendar time of a time on the clock, RFC 3339 in UTC with microseconds.
 pub(super) fn text_of(clock: &Clock, at: Timestamp) -> String {
     wall_of(clock, at).to_micro_string()
 }

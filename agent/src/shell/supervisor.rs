@@ -1,6 +1,6 @@
-//! Keeps one VM's task alive: a crash is counted and noted, and the task starts again, at once if
-//! it had lived for long, else after a while. Nothing of another VM is touched. Source:
-//! docs/compatibility/agent.md §6.1.
+//! Restarts one VM's task after a panic: at once if it ran for long, or else after a wait. Each panic
+//! is counted and shown. Tasks of other VMs are not affected. Source: docs/compatibility/agent.md
+//! §6.1.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::metrics::{AgentMetrics, RunnerState};
-use super::state::{EndState, Place, text_of};
+use super::metrics::{AgentMetrics, DriverState};
+use super::state::{EndState, StateSlot, text_of};
 
-/// A task that lived longer than this starts again at once.
+/// A task that ran for longer than this restarts at once.
 const LONG_LIFE: Span = Span::from_secs(10);
-/// Seconds to wait otherwise.
+/// Wait before any other restart, seconds.
 const RESTART_WAIT_S: std::ops::RangeInclusive<u64> = 5..=9;
 
-/// What a supervisor needs of the agent.
+/// Supervisor of one VM's task.
 pub(super) struct Supervisor {
     pub metrics: AgentMetrics,
     pub clock: Clock,
-    pub place: Place,
+    pub slot: StateSlot,
     pub cancel: CancellationToken,
 }
 
 impl Supervisor {
-    /// Runs a VM's task, made anew by `make` each time, until cancelled.
+    /// Runs the tasks that `make` returns, one after the other, until cancelled.
     pub(super) async fn run<F>(self, mut make: impl FnMut() -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -36,7 +36,7 @@ impl Supervisor {
         self.metrics.starts.inc();
         loop {
             let started = self.clock.now();
-            // It does not outlive whoever waits for it.
+            // The task ends when this supervisor is dropped.
             let task = AbortOnDropHandle::new(tokio::spawn(make().in_current_span()));
             let Err(error) = task.await else {
                 self.note_end("canceled", None);
@@ -59,9 +59,9 @@ impl Supervisor {
 
     fn note_end(&self, exit_kind: &'static str, error: Option<String>) {
         let time = text_of(&self.clock, self.clock.now());
-        let mut view = self.place.lock();
+        let mut view = self.slot.lock();
         if error.is_some() {
-            view.state = Some(RunnerState::Panicked);
+            view.state = Some(DriverState::Panicked);
             view.state_updated_at.clone_from(&time);
         }
         view.ended(EndState {
@@ -93,13 +93,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_crashed_task_starts_again_after_a_while() {
+    async fn panicked_task_restarts_after_a_wait() {
         let metrics = AgentMetrics::new(&mut Registry::default());
-        let (place, cancel) = (Place::default(), CancellationToken::new());
+        let (slot, cancel) = (StateSlot::default(), CancellationToken::new());
         let supervisor = Supervisor {
             metrics: metrics.clone(),
             clock: Clock::new(),
-            place: place.clone(),
+            slot: slot.clone(),
             cancel: cancel.clone(),
         };
         let lives = Arc::new(AtomicU32::new(0));
@@ -120,7 +120,7 @@ mod tests {
             (10..=18).contains(&waited),
             "two waits of 5 to 9 s: {waited}"
         );
-        let view = place.lock();
+        let view = slot.lock();
         assert_eq!(
             view.end_state.as_ref().map(|end| end.exit_kind),
             Some("canceled")
@@ -134,14 +134,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_crashed_task_is_not_started_again_after_the_end() {
+    async fn panicked_task_does_not_restart_after_cancellation() {
         let metrics = AgentMetrics::new(&mut Registry::default());
         let cancel = CancellationToken::new();
         let (stop, clock) = (cancel.clone(), Clock::new());
         let supervisor = Supervisor {
             metrics: metrics.clone(),
             clock,
-            place: Place::default(),
+            slot: StateSlot::default(),
             cancel,
         };
         let make = move || {
@@ -152,18 +152,18 @@ mod tests {
         assert_eq!((metrics.panics.get(), metrics.restarts.get()), (1, 0));
     }
 
-    /// Two VMs of one agent: one's task crashes at every start, the other's never notices.
+    /// Of two VMs, the task of one panics at every start.
     #[tokio::test(start_paused = true)]
-    async fn a_crash_of_one_vms_task_never_touches_anothers() {
+    async fn panic_of_one_vm_task_leaves_others_running() {
         let metrics = AgentMetrics::new(&mut Registry::default());
         let (cancel, clock) = (CancellationToken::new(), Clock::new());
-        let supervise = |place: &Place| Supervisor {
+        let supervise = |slot: &StateSlot| Supervisor {
             metrics: metrics.clone(),
             clock,
-            place: place.clone(),
+            slot: slot.clone(),
             cancel: cancel.clone(),
         };
-        let (bad, good) = (Place::default(), Place::default());
+        let (bad, good) = (StateSlot::default(), StateSlot::default());
         let stop = cancel.clone();
         let works = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&works);

@@ -1,5 +1,5 @@
-//! The token that is shown to the scheduler, where one is asked for: one that was given at the
-//! start, or a file that may be replaced at any time, as the tokens of service accounts are.
+//! The token for the scheduler: given at the start, or in a file that may be replaced at any time,
+//! such as the token of a service account.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -11,31 +11,31 @@ use hyper::header::HeaderValue;
 /// Longest file, bytes. A service account's token has about a thousand.
 const FILE_LIMIT_BYTES: u64 = 16 * 1024;
 
-/// Why there is no token to show.
+/// Why the token file gives no token.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TokenError {
-    /// The file cannot be used.
+    /// The file is missing, too large or open to others.
     #[error(transparent)]
     File(#[from] SecretError),
-    /// It holds something else.
+    /// The file holds no single token.
     #[error("{} must hold one token, without spaces", .0.display())]
     NoToken(PathBuf),
 }
 
-/// What changes when a file is replaced or written to; nobody can set it back.
+/// Inode, size and change time: a write or a replacement changes them, and no call sets them back.
 type Stamp = (u64, u64, i64, i64);
 
-/// Where the token comes from.
+/// Source of the token.
 #[derive(Debug)]
 pub(super) enum Token {
     /// Given at the start.
     Fixed(HeaderValue),
-    /// Of a file.
+    /// Content of a file.
     File(TokenFile),
 }
 
 impl Token {
-    /// The value of `Authorization`.
+    /// Value of `Authorization`.
     pub(super) fn header(&self) -> Result<HeaderValue, TokenError> {
         match self {
             Self::Fixed(header) => Ok(header.clone()),
@@ -44,19 +44,19 @@ impl Token {
     }
 }
 
-/// `Bearer TOKEN`; `None` for what no header can hold.
+/// The value `Bearer TOKEN`; `None` if the token has bytes that no header can hold.
 pub(super) fn bearer_header(token: &[u8]) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat()).ok()?;
-    // Never shown, and never in a table of compressed headers.
+    // Keeps the value out of logs and of header compression.
     value.set_sensitive(true);
     Some(value)
 }
 
-/// A token file, and the header made of it.
+/// A token file and the header of its last content.
 #[derive(Debug)]
 pub(super) struct TokenFile {
     path: PathBuf,
-    /// As long as the file is the same.
+    /// Header, and the stamp of the file that it was read from.
     kept: Mutex<Option<(Stamp, HeaderValue)>>,
 }
 
@@ -68,7 +68,7 @@ impl TokenFile {
         }
     }
 
-    /// The header; the file is read again if it has changed.
+    /// The header. A changed file is read again.
     fn header(&self) -> Result<HeaderValue, TokenError> {
         let now = self.stamp();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,7 +79,7 @@ impl TokenFile {
         }
         *kept = None;
         let header = self.read()?;
-        // Of before it was read: if it changed since, it is read again next time.
+        // The stamp is from before the read, so a later change is read next time.
         *kept = now.map(|now| (now, header.clone()));
         Ok(header)
     }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_token_is_shown_and_none_that_is_gone_or_wrong() {
+    fn newest_token_is_used_and_none_that_is_missing_or_malformed() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
         let token = TokenFile::new(path.clone());

@@ -1,4 +1,4 @@
-//! Prometheus metrics of single VMs, on a server of their own because there are many. Source:
+//! Prometheus metrics of single VMs, on a server of their own because of their number. Source:
 //! docs/compatibility/agent.md §4.8.
 
 use std::sync::atomic::AtomicU64;
@@ -33,17 +33,17 @@ struct VmComponent {
     component: &'static str,
 }
 
-/// What a VM object shows.
+/// Figures of a VM object.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct VmFigures {
     pub labels: VmLabels,
-    /// Name of the value, cores, bytes.
+    /// Name of the value, cores, bytes; `None` removes the figure.
     pub sizes: Vec<(&'static str, Option<f64>, Option<f64>)>,
     pub restarts: f64,
     pub has_extra_ip: bool,
 }
 
-/// All names a size may have.
+/// Names of the sizes.
 pub(super) const SIZE_VALUES: [&str; 6] = [
     "spec_min",
     "spec_max",
@@ -90,13 +90,13 @@ impl VmMetrics {
         );
         r.register(
             "autoscaling_vm_desired_cu",
-            "Wish by component",
+            "Desired compute units by component",
             metrics.desired.clone(),
         );
         metrics
     }
 
-    /// Shows a VM in place of what was shown of it before.
+    /// Sets the figures of a VM. `old` are those set before.
     pub(super) fn set(&self, old: Option<&VmFigures>, new: &VmFigures) {
         if let Some(old) = old
             && old.labels != new.labels
@@ -127,7 +127,7 @@ impl VmMetrics {
             .set(if new.has_extra_ip { 1.0 } else { 0.0 });
     }
 
-    /// Shows nothing of a VM any more.
+    /// Removes all figures of a VM.
     pub(super) fn remove(&self, old: &VmFigures) {
         for value in SIZE_VALUES {
             let labels = VmValue {
@@ -142,7 +142,7 @@ impl VmMetrics {
         self.forget_desired(&old.labels);
     }
 
-    /// Shows a wish, in units times the multiplier; `None` removes the component.
+    /// Sets the desired size, in compute units times the multiplier; `None` removes the component.
     pub(super) fn set_desired(&self, vm: &VmLabels, values: [Option<f64>; 4]) {
         for (component, value) in COMPONENTS.into_iter().zip(values) {
             let labels = VmComponent {
@@ -160,7 +160,7 @@ impl VmMetrics {
         }
     }
 
-    /// Shows no wish of a VM any more.
+    /// Removes the desired size of a VM.
     pub(super) fn forget_desired(&self, vm: &VmLabels) {
         self.set_desired(vm, [None; 4]);
     }

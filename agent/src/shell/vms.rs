@@ -1,6 +1,6 @@
-//! Which VMs this agent scales: follows all VirtualMachines, and for each brings its task in line
-//! with what the object says now. Nothing is dropped: an object that cannot be read hurts only its
-//! own VM, and is looked at again at its next change. Source: docs/compatibility/agent.md §1.
+//! Which VMs this agent scales: watches all VirtualMachines and starts, updates or ends the task of
+//! each. No event is dropped. A malformed object affects only its own VM until its next change.
+//! Source: docs/compatibility/agent.md §1.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use daemon_kit::clock::Clock;
 use futures::StreamExt;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{Api, DynamicObject};
 use kube::runtime::watcher::{self, Event, watcher};
 use protocol::annotations::{
     ANNOTATION_BOUNDS, LABEL_ENDPOINT_ID, LABEL_PROJECT_ID, ScalingBounds,
@@ -16,38 +16,34 @@ use protocol::annotations::{
 use protocol::permit::NamespacedName;
 use protocol::quantity::Quantity;
 use protocol::time::{Timestamp, WallTime};
-use protocol::vm::{GROUP, VERSION, VirtualMachine, VmPhase};
+use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::follow::{self, error_source};
+use super::driver::{Context, Driver, Subject, VmFeed};
 use super::metrics::Watcher;
 use super::modes::Modes;
-use super::runner::{Context, Runner, Subject, VmFeed};
+use super::object_watch::{error_source, pause};
+use super::patch::vm_resource;
 use super::state::{StateHandle, Synced};
 use super::supervisor::Supervisor;
 use super::vm_metrics::{VmFigures, VmLabels};
 use crate::core::revision::StampedRevision;
 use crate::core::vm::{Ownership, VmInfo, placement};
-use crate::core::{Left, ScalingConfig, VmUpdate};
+use crate::core::{Handoff, ScalingConfig, VmUpdate};
 
-/// VMs in one answer to the list. Most are of other nodes and are dropped as they are read, so a
-/// page is all that the agent holds of them.
+/// VMs in one page of a list. Most belong to other nodes and are dropped after parsing, so one page
+/// bounds the memory for them.
 const PAGE: u32 = 500;
-/// How long a task gets to end before it is aborted.
+/// Time limit for the end of a task; then it is aborted.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
-/// Longest time by which a whole-second stamp may lie behind the change it stamps, microseconds.
+/// Longest time between a change and its whole-second stamp, microseconds.
 const STAMP_STEP_US: i64 = 999_999;
 
-/// The kind followed.
-pub(super) fn virtual_machine_kind() -> GroupVersionKind {
-    GroupVersionKind::gvk(GROUP, VERSION, "VirtualMachine")
-}
-
-/// A VM with a task.
+/// A VM that has a task.
 struct Managed {
     subject: Subject,
     feed: watch::Sender<VmFeed>,
@@ -55,16 +51,16 @@ struct Managed {
     task: JoinHandle<()>,
 }
 
-/// Follows the VMs.
+/// The task that watches the VMs.
 pub(super) struct Vms {
     ctx: Arc<Context>,
     node: String,
     state: StateHandle,
     modes: watch::Receiver<Modes>,
     managed: BTreeMap<NamespacedName, Managed>,
-    /// What the last task of each VM knew, with the VM's uid: a VM may get another pod while its
-    /// watch is late.
-    left: BTreeMap<NamespacedName, (String, Left)>,
+    /// Handoff of the last task of each VM, with the VM's UID. The next pod of a VM may start while
+    /// the watch is late.
+    handoffs: BTreeMap<NamespacedName, (String, Handoff)>,
     figures: BTreeMap<NamespacedName, VmFigures>,
 }
 
@@ -81,15 +77,14 @@ impl Vms {
             state,
             modes,
             managed: BTreeMap::new(),
-            left: BTreeMap::new(),
+            handoffs: BTreeMap::new(),
             figures: BTreeMap::new(),
         }
     }
 
     /// Runs until cancelled, then ends all tasks.
     pub(super) async fn run(mut self, cancel: CancellationToken) {
-        let resource = ApiResource::from_gvk(&virtual_machine_kind());
-        let api: Api<DynamicObject> = Api::all_with(self.ctx.kube.clone(), &resource);
+        let api: Api<DynamicObject> = Api::all_with(self.ctx.kube.clone(), &vm_resource());
         let config = watcher::Config::default().page_size(PAGE);
         let mut events = std::pin::pin!(watcher(api, config));
         let metrics = self.ctx.metrics.clone();
@@ -112,13 +107,13 @@ impl Vms {
                     self.ctx.usage.failing();
                     let error = daemon_kit::chain(&error);
                     tracing::warn!(error, "cannot follow the VMs");
-                    follow::pause().await;
+                    pause().await;
                 }
             }
         }
         metrics.watch_alive(Watcher::VirtualMachines, false);
         let keys: Vec<NamespacedName> = self.managed.keys().cloned().collect();
-        // All are told to end before the first is waited for.
+        // All tasks are cancelled before the first is awaited.
         self.managed
             .values()
             .for_each(|managed| managed.cancel.cancel());
@@ -147,7 +142,7 @@ impl Vms {
                 metrics.watch_event(Watcher::VirtualMachines, "BOOKMARK");
                 let known = self.managed.keys().chain(self.figures.keys());
                 let gone: BTreeSet<NamespacedName> = known
-                    .chain(self.left.keys())
+                    .chain(self.handoffs.keys())
                     .filter(|key| !listed.contains(*key))
                     .cloned()
                     .collect();
@@ -161,7 +156,7 @@ impl Vms {
                 metrics.watch_event(Watcher::VirtualMachines, "MODIFIED");
                 self.apply(&object).await;
             }
-            // By key alone: a bad object is deleted like any other.
+            // The key is enough, so a malformed object is deleted like any other.
             Event::Delete(object) => {
                 metrics.watch_event(Watcher::VirtualMachines, "DELETED");
                 self.forget(&key_of(&object)).await;
@@ -169,7 +164,7 @@ impl Vms {
         }
     }
 
-    /// Brings a VM's task in line with its object.
+    /// Starts, updates or ends the task of a VM by its object.
     async fn apply(&mut self, object: &DynamicObject) {
         let arrived = self.ctx.clock.now();
         let key = key_of(object);
@@ -184,7 +179,7 @@ impl Vms {
             node: &self.node,
             scheduler_name: &self.ctx.config.scheduler.scheduler_name,
         };
-        let Some(place) = placement(&value, ours) else {
+        let Some(placement) = placement(&value, ours) else {
             self.unparsable(&key, None);
             self.stop(&key).await;
             return;
@@ -192,12 +187,12 @@ impl Vms {
         let subject = Subject {
             pod: NamespacedName {
                 namespace: key.namespace.clone(),
-                name: place.pod_name,
+                name: placement.pod_name,
             },
             vm: key.clone(),
             uid: object.metadata.uid.clone().unwrap_or_default(),
-            pod_ip: place.pod_ip,
-            vsock_cid: place.vsock_cid,
+            pod_ip: placement.pod_ip,
+            vsock_cid: placement.vsock_cid,
         };
         let is_same = self
             .managed
@@ -211,8 +206,7 @@ impl Vms {
         match info {
             Err(error) => {
                 self.unparsable(&key, Some(error));
-                // The last good settings stay in force for the same pod; for another one there are
-                // none.
+                // The same pod keeps its last valid settings. Another pod has none.
                 if !is_same {
                     self.stop(&key).await;
                 }
@@ -232,14 +226,14 @@ impl Vms {
         }
     }
 
-    /// The settings of a namespace's VMs that have none of their own.
+    /// Settings of VMs in a namespace that have none of their own.
     fn default_in(&self, namespace: &str) -> ScalingConfig {
         let default = self.ctx.config.scaling.default_config;
         let mode = self.modes.borrow().of(namespace, default.mode);
         ScalingConfig { mode, ..default }
     }
 
-    /// Namespaces have other modes now: tells every VM that has another one by that.
+    /// Updates every VM whose mode changes with the modes of namespaces.
     fn change_modes(&mut self) {
         self.modes.mark_unchanged();
         for (key, managed) in &self.managed {
@@ -278,17 +272,19 @@ impl Vms {
         let supervisor = Supervisor {
             metrics: self.ctx.metrics.clone(),
             clock: self.ctx.clock,
-            place: self.state.place(&subject.pod),
+            slot: self.state.slot(&subject.pod),
             cancel: cancel.clone(),
         };
-        let (ctx, whom, stop) = (Arc::clone(&self.ctx), subject.clone(), cancel.clone());
-        let place = supervisor.place.clone();
-        let left = self.left.remove(&key);
-        let left = left.filter(|(of, _)| *of == subject.uid);
-        let left = left.map(|(_, left)| left);
+        let (ctx, vm, stop) = (Arc::clone(&self.ctx), subject.clone(), cancel.clone());
+        let slot = supervisor.slot.clone();
+        let handoff = self
+            .handoffs
+            .remove(&key)
+            .filter(|(uid, _)| *uid == subject.uid)
+            .map(|(_, handoff)| handoff);
         let make = move || {
-            let (ctx, whom, place) = (Arc::clone(&ctx), whom.clone(), place.clone());
-            Box::new(Runner::new(ctx, whom, receiver.clone(), place, left)).run(stop.clone())
+            let (ctx, vm, slot) = (Arc::clone(&ctx), vm.clone(), slot.clone());
+            Box::new(Driver::new(ctx, vm, receiver.clone(), slot, handoff)).run(stop.clone())
         };
         let task = tokio::spawn(supervisor.run(make).instrument(span));
         tracing::info!(vm = %key, pod = %subject.pod, ip = subject.pod_ip, "managing the VM");
@@ -303,8 +299,7 @@ impl Vms {
         );
     }
 
-    /// Ends a VM's task, if it has one. The next one for the same VM starts only when this one is
-    /// gone.
+    /// Ends a VM's task, if it has one, and waits for its end. The VM's next task starts later.
     async fn stop(&mut self, key: &NamespacedName) {
         let Some(mut managed) = self.managed.remove(key) else {
             return;
@@ -316,9 +311,9 @@ impl Vms {
         {
             managed.task.abort();
         }
-        if let Some(left) = self.state.place(&managed.subject.pod).left() {
+        if let Some(handoff) = self.state.slot(&managed.subject.pod).handoff() {
             let uid = managed.subject.uid.clone();
-            self.left.insert(key.clone(), (uid, left));
+            self.handoffs.insert(key.clone(), (uid, handoff));
         }
         self.state.remove(&managed.subject.pod);
         tracing::info!(vm = %key, "not managing the VM any more");
@@ -328,13 +323,13 @@ impl Vms {
         self.ctx.usage.see(key, None);
         self.unparsable(key, None);
         self.stop(key).await;
-        self.left.remove(key);
+        self.handoffs.remove(key);
         if let Some(old) = self.figures.remove(key) {
             self.ctx.vm_metrics.remove(&old);
         }
     }
 
-    /// Notes what a VM has; one of this node that cannot be read stays as it was.
+    /// Passes a VM's state to the usage meter. A malformed VM of this node keeps its last state.
     fn bill(&self, key: &NamespacedName, value: &Value, vm: Option<&VirtualMachine>) {
         let is_here = value.pointer("/status/node").and_then(Value::as_str) == Some(&self.node);
         if vm.is_some() || !is_here {
@@ -409,8 +404,8 @@ fn feed_of(
     }
 }
 
-/// The controller's stamp on our clock. It has whole seconds only; within its second the time the
-/// object reached us is closer.
+/// The controller's stamp on our clock. It has whole seconds only. Within its second, the time of
+/// arrival is closer.
 fn stamp_of(clock: &Clock, stamp: WallTime, arrived: Timestamp) -> Timestamp {
     let age = clock.wall().0.saturating_sub(stamp.0);
     let at = |age: i64| {

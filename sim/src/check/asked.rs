@@ -1,7 +1,7 @@
 //! Checks of what the parts ask and answer, at the moment they do.
 
 use agent::core::Reason;
-use agent::core::actions::NeonVmRequest;
+use agent::core::actions::VmPatch;
 use protocol::permit::AgentRequest;
 use protocol::time::Span;
 use protocol::units::Resources;
@@ -105,7 +105,7 @@ impl World {
 
     /// Invariant 4: no shrink without fresh metrics and a monitor that answers, unless the bounds
     /// demand it.
-    pub(crate) fn shrinks_are_never_blind(&mut self, vm: usize, request: &NeonVmRequest) {
+    pub(crate) fn shrinks_are_never_blind(&mut self, vm: usize, request: &VmPatch) {
         let now = self.now;
         let Some(agent_task) = self.vms[vm].agent_task.as_ref() else {
             return;

@@ -1,49 +1,49 @@
-//! How fast a monitor is read. A guest is root over its monitor and may send without pause, so
-//! frames and bytes are taken from token buckets. A bucket that is empty pauses the reading; then
-//! TCP pushes back.
+//! Rate at which a monitor is read. A guest controls its monitor and may send without pause, so
+//! frames and bytes are counted in token buckets. An empty bucket pauses the reading, and TCP slows
+//! the sender.
 //!
-//! A pause lasts a second and not until the next token: what a flood sends is read in batches, and
-//! wishes of one batch are one ([`super::WISH_GAP`]). So a flood costs a wake-up a second.
+//! A pause lasts a second, longer than until the next token. A flood is thus read in batches, and
+//! the upscale requests of a batch count as one ([`super::UPSCALE_REQUEST_GAP`]). It costs one
+//! wake-up a second.
 
 use protocol::time::{Span, Timestamp};
 
-/// Reading pauses for this long once a bucket is empty.
+/// Length of a pause in reading after a bucket is empty.
 pub const PAUSE: Span = Span::from_secs(1);
-/// Frames of one monitor. An honest one sends a handful a second at most: wishes ten times a
-/// second, metrics twice a second, and answers.
+/// Rate of frames on one link. An honest monitor stays below: at most ten upscale requests and two
+/// pushes a second, and responses.
 pub const FRAMES: Rate = Rate {
     per_second: 20,
     burst: 200,
 };
-/// Bytes of one connection to a monitor, below TLS and WebSocket. The burst holds two of the
-/// largest frames.
+/// Rate of bytes on one link, below TLS and WebSocket. The burst holds two of the largest frames.
 pub const BYTES: Rate = Rate {
     per_second: 32 << 10,
     burst: 64 << 10,
 };
-/// A connection whose reading pauses again and again for this long is closed.
+/// A link with pauses in a row for this long is closed.
 pub const FLOOD_LIMIT: Span = Span::from_secs(10);
-/// Pauses this far apart or closer belong to one flood.
+/// Longest time between two pauses of one flood.
 const FLOOD_GAP: Span = Span::from_secs(3);
-/// Wait after the first flood; doubled with each that follows.
+/// Wait after the first flood; it doubles with each further one.
 const FIRST_WAIT: Span = Span::from_secs(10);
-/// Longest wait after a flood.
+/// Upper bound of the wait after a flood.
 const LONGEST_WAIT: Span = Span::from_secs(300);
-/// A connection that lasts this long without a flood makes the next flood the first one again.
+/// After a link of this length without a flood, the next flood counts as the first one.
 const FORGIVEN_AFTER: Span = Span::from_secs(60);
-/// Tokens are counted in millionths, one for each microsecond and token a second.
+/// Parts of a token: a bucket gains one per microsecond for each token a second.
 const TOKEN: u64 = 1_000_000;
 
-/// How much may come.
+/// Rate of a token bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// In the long run.
+    /// Tokens a second in the long run.
     pub per_second: u64,
-    /// At once, after a time of silence.
+    /// Capacity: tokens after a time without use.
     pub burst: u64,
 }
 
-/// A token bucket.
+/// A token bucket that pauses reading for [`PAUSE`] when it is empty.
 #[derive(Debug, Clone)]
 pub struct Bucket {
     rate: Rate,
@@ -53,7 +53,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A full bucket.
+    /// A full bucket at `now`.
     #[must_use]
     pub const fn new(now: Timestamp, rate: Rate) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Bucket {
         }
     }
 
-    /// Takes what was read. True when that empties the bucket: reading pauses from now on.
+    /// Takes `count` tokens. Returns true if the bucket is empty then and a pause begins.
     pub fn take(&mut self, now: Timestamp, count: u64) -> bool {
         let grown = now.since(self.at).0.saturating_mul(self.rate.per_second);
         let full = self.rate.burst * TOKEN;
@@ -78,22 +78,22 @@ impl Bucket {
         is_empty
     }
 
-    /// Until when nothing is to be read; a time that has passed means nothing.
+    /// End of the newest pause; it may be in the past.
     #[must_use]
     pub const fn paused_until(&self) -> Option<Timestamp> {
         self.paused_until
     }
 }
 
-/// Pauses of one connection that follow one another.
+/// Consecutive pauses of one link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Flood {
-    /// When the first one began, and the last one.
+    /// Begin of the first and of the last pause.
     pauses: Option<(Timestamp, Timestamp)>,
 }
 
 impl Flood {
-    /// A pause begins. True when they have gone on for [`FLOOD_LIMIT`].
+    /// Takes the begin of a pause. Returns true if the flood has lasted for [`FLOOD_LIMIT`].
     pub(super) fn paused(&mut self, now: Timestamp) -> bool {
         let first = match self.pauses {
             Some((first, last)) if now.since(last) <= FLOOD_GAP => first,
@@ -104,15 +104,15 @@ impl Flood {
     }
 }
 
-/// How long a monitor is left alone after a flood.
+/// Wait before the next link after floods.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Backoff {
     floods: u32,
 }
 
 impl Backoff {
-    /// A connection has ended, by a flood or otherwise, after it lasted `lasted`: how long to wait
-    /// before the next one, beside what is waited in any case.
+    /// Takes the end of a link that lasted for `lasted`. Returns the wait before the next one; the
+    /// wait after any link comes on top.
     pub fn ended(&mut self, by_flood: bool, lasted: Span) -> Span {
         if !by_flood {
             if lasted >= FORGIVEN_AFTER {
@@ -130,7 +130,7 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    /// Frames read in a minute of a monitor that always has another one.
+    /// Number of frames read in a minute from a monitor that sends without pause.
     fn read_in_a_minute(rate: Rate) -> u64 {
         let (start, mut now) = (Timestamp(0), Timestamp(0));
         let mut bucket = Bucket::new(now, rate);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_is_what_pauses_again_and_again() {
+    fn pauses_in_a_row_are_a_flood() {
         let mut flood = Flood::default();
         let at = Timestamp;
         for second in 0..10 {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn monitor_that_floods_is_paused_and_then_left() {
+    fn flooding_monitor_is_paused_and_then_disconnected() {
         use super::super::{Breach, Conversation, Limits, Output};
         use protocol::monitor::{MonitorBody, MonitorFrame, Version};
 
@@ -209,17 +209,19 @@ mod tests {
             push_every: second,
         };
         let mut conversation = Conversation::new(now, Version::V1, limits);
-        let wish = MonitorFrame {
+        let frame = MonitorFrame {
             body: MonitorBody::UpscaleRequest,
             id: 1,
         };
-        let (wish, mut wishes, mut pauses) = (wish.encode(), 0, 0);
+        let text = frame.encode();
+        let mut requests = 0;
+        let mut pauses = 0;
         let ended = loop {
-            conversation.received(now, &wish);
+            conversation.received(now, &text);
             let mut end = None;
             while let Some(output) = conversation.poll_action() {
                 match output {
-                    Output::Wish(Some(_)) => wishes += 1,
+                    Output::UpscaleRequest(Some(_)) => requests += 1,
                     Output::Paused => pauses += 1,
                     Output::End(breach) => end = Some(breach),
                     _ => {}
@@ -232,14 +234,17 @@ mod tests {
         };
         assert_eq!(ended, Some(Breach::Flood));
         assert!(now <= Timestamp(0) + FLOOD_LIMIT + second, "{now:?}");
-        // One wish of the burst, and one of the frames of each second.
-        assert!(wishes <= pauses + 1 && pauses <= 12, "{wishes}, {pauses}");
-        conversation.carrier_paused(now);
+        // One request of the burst counts, and one of the frames of each second.
+        assert!(
+            requests <= pauses + 1 && pauses <= 12,
+            "{requests}, {pauses}"
+        );
+        conversation.stream_paused(now);
         assert_eq!(conversation.poll_action(), None, "nothing follows the end");
     }
 
     #[test]
-    fn wait_grows_with_each_flood_and_is_forgiven_after_a_good_connection() {
+    fn wait_grows_with_each_flood_and_is_reset_by_a_good_link() {
         let mut backoff = Backoff::default();
         let waits = [(); 7].map(|()| backoff.ended(true, FLOOD_LIMIT));
         assert_eq!(

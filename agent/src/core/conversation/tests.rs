@@ -1,13 +1,12 @@
-//! The agent's half of the transactions of one connection, over every order of what may come: right
-//! answers, answers of another kind, late, repeated and unknown ones, complaints, wishes in
-//! between, and none at all.
+//! One link under all kinds of input: right and wrong responses, late, repeated and unknown ones,
+//! complaints, upscale requests in between, and silence.
 
 use std::collections::BTreeMap;
 
 use protocol::monitor_v2::{AskReason, RefusalReason, Refused};
 
 use super::*;
-use crate::core::{DownscaleAnswer, Refusal};
+use crate::core::{DownscaleResponse, Refusal};
 
 const LIMITS: Limits = Limits {
     response: Span::from_secs(5),
@@ -16,7 +15,7 @@ const LIMITS: Limits = Limits {
     push_every: Span::from_secs(5),
 };
 
-/// A small generator of its own: the sequence of choices is the same on every machine.
+/// Pseudo-random choices, the same on every machine.
 struct Choices(u64);
 
 impl Choices {
@@ -28,11 +27,15 @@ impl Choices {
     }
 }
 
-/// The kinds of calls, as the choices number them.
-const ASKS: [Ask; 3] = [Ask::Upscale, Ask::Downscale, Ask::Health];
+/// Kinds of requests, by the number of the response that fits.
+const REQUESTS: [MonitorRequest; 3] = [
+    MonitorRequest::Upscale,
+    MonitorRequest::Downscale,
+    MonitorRequest::Health,
+];
 
-/// What an answer of some kind looks like; from 3 on they answer no call.
-fn answer_of(kind: u64, id: u64, choices: &mut Choices) -> String {
+/// A response of kind `kind`; 3 and above are complaints.
+fn response_of(kind: u64, id: u64, choices: &mut Choices) -> String {
     let body = match kind {
         0 if choices.below(2) == 0 => MonitorBodyV2::Confirmed {
             observed: Allocation { cpu: 1.0, mem: 1 },
@@ -59,28 +62,28 @@ fn answer_of(kind: u64, id: u64, choices: &mut Choices) -> String {
     MonitorFrameV2 { body, id }.encode()
 }
 
-/// One conversation's state as the test sees it.
+/// One conversation and the requests that should be open.
 struct Talk<'a> {
     now: Timestamp,
     conversation: Conversation,
-    waiting: BTreeMap<u64, Ask>,
-    /// Ids that were answered, or given up.
+    waiting: BTreeMap<u64, MonitorRequest>,
+    /// Ids of requests that have ended.
     done: Vec<u64>,
-    /// How often each end came, for the whole run.
+    /// Number of requests by how they ended, over all conversations.
     ends: &'a mut BTreeMap<&'static str, u64>,
 }
 
-/// What came out of one step.
+/// Output of one step.
 #[derive(Debug, Default)]
-struct Came {
+struct Outcome {
     frames: Vec<AgentFrameV2>,
-    done: Vec<(u64, Result<Answer, CallError>)>,
+    done: Vec<(u64, Result<MonitorResponse, MonitorRequestError>)>,
     end: Option<Breach>,
 }
 
 impl Talk<'_> {
-    fn take(&mut self) -> Came {
-        let mut came = Came::default();
+    fn take(&mut self) -> Outcome {
+        let mut came = Outcome::default();
         while let Some(output) = self.conversation.poll_action() {
             assert_eq!(came.end, None, "something after the end: {output:?}");
             match output {
@@ -90,14 +93,18 @@ impl Talk<'_> {
                     assert_eq!(read, frame);
                     came.frames.push(frame);
                 }
-                Output::Done { id, ask, outcome } => {
-                    if ask != Ask::Capabilities {
-                        assert_eq!(self.waiting.remove(&id), Some(ask), "{id} ends once");
+                Output::Done {
+                    id,
+                    request,
+                    outcome,
+                } => {
+                    if request != MonitorRequest::Capabilities {
+                        assert_eq!(self.waiting.remove(&id), Some(request), "{id} ends once");
                         self.done.push(id);
                     }
                     came.done.push((id, outcome));
                 }
-                Output::Wish(_) | Output::Complaint(_) | Output::Paused => {}
+                Output::UpscaleRequest(_) | Output::Complaint(_) | Output::Paused => {}
                 Output::End(breach) => came.end = Some(breach),
                 other => panic!("{other:?}"),
             }
@@ -105,13 +112,13 @@ impl Talk<'_> {
         came
     }
 
-    /// The frames of new calls are under ids of their own.
-    fn calls(&mut self, ask: Ask, frames: &[AgentFrameV2]) {
+    /// Checks that the frame of a new request has an unused id.
+    fn sent(&mut self, request: MonitorRequest, frames: &[AgentFrameV2]) {
         let [frame] = frames else {
             panic!("{frames:?}")
         };
         assert!(frame.id.is_multiple_of(2), "our ids are even");
-        let before = self.waiting.insert(frame.id, ask);
+        let before = self.waiting.insert(frame.id, request);
         assert!(
             before.is_none() && !self.done.contains(&frame.id),
             "{} again",
@@ -119,25 +126,25 @@ impl Talk<'_> {
         );
     }
 
-    fn call(&mut self, ask: Ask) {
+    fn request(&mut self, request: MonitorRequest) {
         let size = Resources::new(250, 1 << 30);
-        let id = match ask {
-            Ask::Upscale => self.conversation.upscale(self.now, size),
+        let id = match request {
+            MonitorRequest::Upscale => self.conversation.upscale(self.now, size),
             _ => self.conversation.downscale(self.now, size),
         };
         let came = self.take();
-        self.calls(ask, &came.frames);
+        self.sent(request, &came.frames);
         assert!(self.waiting.contains_key(&id) && came.done.is_empty());
     }
 
-    /// A frame of that kind under that id comes in.
-    fn answer(&mut self, kind: u64, id: u64, choices: &mut Choices) -> Option<Breach> {
-        let text = answer_of(kind, id, choices);
+    /// Receives a frame of kind `kind` with the id `id`.
+    fn respond(&mut self, kind: u64, id: u64, choices: &mut Choices) -> Option<Breach> {
+        let text = response_of(kind, id, choices);
         let waits = self.waiting.get(&id).copied();
         self.conversation.received(self.now, &text);
         let came = self.take();
         let Some(waits) = waits else {
-            // Late, repeated or unknown: said so once, unless it is a complaint itself.
+            // Late, repeated or unknown: it gets one complaint, unless it is a complaint itself.
             *self.ends.entry("unknown").or_default() += 1;
             assert_eq!(came.end, None);
             let is_complaint = kind >= 3;
@@ -153,7 +160,7 @@ impl Talk<'_> {
         };
         assert!(
             came.frames.is_empty(),
-            "an answer is not answered: {came:?}"
+            "a response gets no response: {came:?}"
         );
         let [(ended, heard)] = &came.done[..] else {
             panic!("{came:?}")
@@ -165,21 +172,23 @@ impl Talk<'_> {
         came.end
     }
 
-    /// Time passes: what is overdue by then is given up, and nothing else; health is checked when
-    /// that is due.
+    /// Lets time pass. Only overdue requests end, and a due health check starts.
     fn pass(&mut self, span: Span) -> Option<Breach> {
         self.now = self.now + span;
-        let was_checking = self.waiting.values().any(|ask| *ask == Ask::Health);
+        let was_checking = self
+            .waiting
+            .values()
+            .any(|request| *request == MonitorRequest::Health);
         self.conversation.elapsed(self.now);
         let came = self.take();
         for (_, outcome) in &came.done {
             *self.ends.entry("timed_out").or_default() += 1;
-            assert_eq!(*outcome, Err(CallError::TimedOut));
+            assert_eq!(*outcome, Err(MonitorRequestError::TimedOut));
         }
         if !came.frames.is_empty() {
             let gave_up = came.done.len() > usize::from(!was_checking);
             assert!(!was_checking || gave_up, "one health check at a time");
-            self.calls(Ask::Health, &came.frames);
+            self.sent(MonitorRequest::Health, &came.frames);
         }
         if came.end.is_none() {
             assert!(self.conversation.poll_deadline() > self.now);
@@ -187,21 +196,21 @@ impl Talk<'_> {
         came.end
     }
 
-    /// The connection ends: whoever still waits hears of it.
+    /// Closes the link, which ends all open requests.
     fn end(mut self) {
         let waited = self.waiting.len();
         self.conversation.close();
         let came = self.take();
-        let lost = came.done.iter();
-        let lost = lost.filter(|(_, outcome)| *outcome == Err(CallError::Disconnected));
+        let disconnected = Err(MonitorRequestError::Disconnected);
+        let lost = came.done.iter().filter(|(_, end)| *end == disconnected);
         *self.ends.entry("disconnected").or_default() += waited as u64;
         assert!(lost.count() >= waited && came.frames.is_empty());
         assert!(self.waiting.is_empty());
     }
 }
 
-fn number_of(ask: Ask) -> u64 {
-    let at = ASKS.iter().position(|known| *known == ask);
+fn number_of(request: MonitorRequest) -> u64 {
+    let at = REQUESTS.iter().position(|known| *known == request);
     at.expect("one of them") as u64
 }
 
@@ -221,8 +230,7 @@ fn conversation(ends: &mut BTreeMap<&'static str, u64>, choices: &mut Choices) {
         done: Vec::new(),
         ends,
     };
-    // Version 2 begins with capabilities, which no choice below answers: they are overdue some
-    // time, or end with the rest.
+    // Version 2 begins with capabilities, which get no response below.
     assert_eq!(
         talk.take().frames.len(),
         usize::from(version >= Version::V2)
@@ -231,24 +239,24 @@ fn conversation(ends: &mut BTreeMap<&'static str, u64>, choices: &mut Choices) {
         let known: Vec<u64> = talk.waiting.keys().copied().collect();
         let end = match choices.below(8) {
             0..3 => {
-                talk.call(ASKS[usize::try_from(choices.below(2)).expect("few")]);
+                talk.request(REQUESTS[usize::try_from(choices.below(2)).expect("few")]);
                 None
             }
             3 | 4 => pick(&known, choices).and_then(|id| {
-                // Mostly the right kind.
+                // Three of four have the right kind.
                 let right = number_of(talk.waiting[&id]);
                 let kind = if choices.below(4) > 0 {
                     right
                 } else {
                     choices.below(5)
                 };
-                talk.answer(kind, id, choices)
+                talk.respond(kind, id, choices)
             }),
             5 => {
-                // Repeated, late, or never asked.
+                // Repeated, late or unknown.
                 let done = talk.done.clone();
                 let id = pick(&done, choices).unwrap_or_else(|| 1001 + 2 * choices.below(100));
-                talk.answer(choices.below(5), id, choices)
+                talk.respond(choices.below(5), id, choices)
             }
             6 => talk.pass(Span::from_millis(choices.below(4000))),
             _ => {
@@ -257,20 +265,18 @@ fn conversation(ends: &mut BTreeMap<&'static str, u64>, choices: &mut Choices) {
                     urgency: None,
                     wanted: None,
                 };
-                // Its id is the monitor's own, and may be one of ours by chance: it answers
-                // nothing.
+                // Its id may equal one of ours. It is no response all the same.
                 let (body, id) = (MonitorBodyV2::Asked(asked), choices.below(20));
                 let text = MonitorFrameV2 { body, id }.encode();
                 talk.conversation.received(talk.now, &text);
                 let came = talk.take();
-                // In version 1 the details are not read, and it is a wish all the same.
+                // Version 1 ignores the details of the request.
                 assert!(came.frames.is_empty() && came.done.is_empty(), "{came:?}");
                 came.end
             }
         };
         match end {
             None => {}
-            // A monitor that fails its health checks for too long is left.
             Some(Breach::Unhealthy) => break,
             Some(other) => panic!("{other}"),
         }
@@ -278,8 +284,9 @@ fn conversation(ends: &mut BTreeMap<&'static str, u64>, choices: &mut Choices) {
     talk.end();
 }
 
+/// Requirement: N33, N37
 #[test]
-fn n33_n37_a_hundred_thousand_conversations_leave_no_caller_waiting() {
+fn hundred_thousand_conversations_end_every_request() {
     let (mut choices, mut ends) = (Choices(0x5EED_0A6E_4712), BTreeMap::new());
     for _ in 0..100_000 {
         conversation(&mut ends, &mut choices);
@@ -290,13 +297,12 @@ fn n33_n37_a_hundred_thousand_conversations_leave_no_caller_waiting() {
     }
 }
 
-/// Everything that is to be done now.
 fn outputs(conversation: &mut Conversation) -> Vec<Output> {
     std::iter::from_fn(|| conversation.poll_action()).collect()
 }
 
 #[test]
-fn a_monitor_that_fails_its_health_checks_for_too_long_is_left() {
+fn link_with_failing_health_checks_is_closed() {
     let mut conversation = Conversation::new(Timestamp(0), Version::V1, LIMITS);
     let mut checks = 0;
     let end = loop {
@@ -312,27 +318,26 @@ fn a_monitor_that_fails_its_health_checks_for_too_long_is_left() {
         }
         assert!(checks < 100, "it never ends");
     };
-    // The first fails 10 s after the start, and one that fails more than 60 s later is one too
-    // many.
+    // The first check fails 10 s after the start. One that fails more than 60 s later ends the link.
     assert_eq!(end, (Timestamp(75_000_000), Breach::Unhealthy));
     assert_eq!(checks, 14);
 }
 
-/// The answer that ends a failed health check for good is itself one to complain of: there is one
-/// end, and nothing after it.
+/// The malformed response of the last health check is itself a reason to end the link.
 #[test]
-fn a_connection_ends_once() {
+fn link_ends_once() {
     for kind in ["Odd", "DownscaleResult"] {
         let mut conversation = Conversation::new(Timestamp(0), Version::V1, LIMITS);
         let first_failed = Timestamp(10_000_000);
         conversation.elapsed(Timestamp(5_000_000));
         conversation.elapsed(first_failed);
-        let last = outputs(&mut conversation).into_iter().rev();
-        let id = last.into_iter().find_map(|output| match output {
-            Output::Send(frame) => Some(frame.id),
-            _ => None,
-        });
-        let id = id.expect("a second check");
+        let mut sent = outputs(&mut conversation).into_iter().rev();
+        let id = sent
+            .find_map(|output| match output {
+                Output::Send(frame) => Some(frame.id),
+                _ => None,
+            })
+            .expect("a second check");
         let now = first_failed + LIMITS.unhealthy + Span::from_secs(1);
         conversation.received(now, &format!(r#"{{"type":"{kind}","id":{id}}}"#));
         let came = outputs(&mut conversation);
@@ -351,10 +356,10 @@ fn a_connection_ends_once() {
 }
 
 #[test]
-fn one_good_health_check_makes_up_for_all_bad_ones() {
+fn one_good_health_check_resets_the_failures() {
     let mut conversation = Conversation::new(Timestamp(0), Version::V1, LIMITS);
     let mut well = 0;
-    // Every third check is answered: for ten minutes nothing ends.
+    // Every third check gets a response, so the link lasts for ten minutes.
     while conversation.poll_deadline() < Timestamp(600_000_000) {
         let now = conversation.poll_deadline();
         conversation.elapsed(now);
@@ -375,10 +380,10 @@ fn one_good_health_check_makes_up_for_all_bad_ones() {
 }
 
 #[test]
-fn wishes_and_pushes_too_close_together_are_one() {
+fn upscale_requests_and_pushes_too_close_together_count_once() {
     let mut conversation = Conversation::new(Timestamp(0), Version::V2, LIMITS);
     outputs(&mut conversation);
-    let mut wish = |millis: u64, urgency: Option<Urgency>| {
+    let mut counts = |millis: u64, urgency: Option<Urgency>| {
         let asked = Asked {
             reason: AskReason::Forecast,
             urgency,
@@ -388,15 +393,15 @@ fn wishes_and_pushes_too_close_together_are_one() {
         let at = Timestamp(millis * 1000);
         conversation.received(at, &MonitorFrameV2 { body, id }.encode());
         match &outputs(&mut conversation)[..] {
-            [Output::Wish(wish)] => wish.is_some(),
+            [Output::UpscaleRequest(request)] => request.is_some(),
             other => panic!("{other:?}"),
         }
     };
-    assert!(wish(0, None), "the first always counts");
-    assert!(!wish(99, None));
-    assert!(wish(99, Some(Urgency::Now)), "more urgent");
-    assert!(!wish(198, Some(Urgency::Now)));
-    assert!(wish(199, Some(Urgency::Now)));
+    assert!(counts(0, None), "the first always counts");
+    assert!(!counts(99, None));
+    assert!(counts(99, Some(Urgency::Now)), "more urgent");
+    assert!(!counts(198, Some(Urgency::Now)));
+    assert!(counts(199, Some(Urgency::Now)));
     let mut push = |millis: u64| {
         let (body, id) = (MonitorBodyV2::Metrics(Box::default()), 5);
         let at = Timestamp(millis * 1000);
@@ -407,7 +412,7 @@ fn wishes_and_pushes_too_close_together_are_one() {
 }
 
 #[test]
-fn a_call_whose_frame_could_not_be_sent_never_left() {
+fn request_with_unsent_frame_is_not_applied() {
     let mut conversation = Conversation::new(Timestamp(0), Version::V1, LIMITS);
     let size = Resources::new(1000, 1 << 30);
     let (first, second) = (
@@ -418,27 +423,35 @@ fn a_call_whose_frame_could_not_be_sent_never_left() {
     conversation.unsent(Timestamp(1), second);
     conversation.close();
     let third = conversation.upscale(Timestamp(2), size);
-    let done = |id, ask, error| Output::Done {
+    let done = |id, request, error| Output::Done {
         id,
-        ask,
+        request,
         outcome: Err(error),
     };
     assert_eq!(
         outputs(&mut conversation),
         [
-            done(second, Ask::Downscale, CallError::NotSent),
-            done(first, Ask::Upscale, CallError::Disconnected),
-            done(third, Ask::Upscale, CallError::NotSent),
+            done(
+                second,
+                MonitorRequest::Downscale,
+                MonitorRequestError::NotSent
+            ),
+            done(
+                first,
+                MonitorRequest::Upscale,
+                MonitorRequestError::Disconnected
+            ),
+            done(third, MonitorRequest::Upscale, MonitorRequestError::NotSent),
         ]
     );
     assert_eq!(
-        CallError::NotSent.failure(),
+        MonitorRequestError::NotSent.failure(),
         crate::core::Failure::NotApplied
     );
 }
 
 #[test]
-fn a_refusal_keeps_its_reason_and_its_words() {
+fn refusal_keeps_reason_and_status() {
     let mut conversation = Conversation::new(Timestamp(0), Version::V2, LIMITS);
     let id = conversation.downscale(Timestamp(0), Resources::new(1000, 1 << 30));
     outputs(&mut conversation);
@@ -452,42 +465,46 @@ fn a_refusal_keeps_its_reason_and_its_words() {
         again: Some(Span::from_millis(2500)),
     });
     conversation.received(Timestamp(1), &MonitorFrameV2 { body, id }.encode());
-    let answer = Answer::Downscale(Downscaled {
-        answer: DownscaleAnswer::Denied(Refusal {
+    let response = MonitorResponse::Downscale(DownscaleResult {
+        response: DownscaleResponse::Denied(Refusal {
             smallest: Some(Resources::new(1000, 2 << 30)),
             again: Some(Span::from_millis(2500)),
         }),
         status: "700 MiB are in use".to_owned(),
         reason: Some(RefusalReason::InUse),
     });
-    let (ask, outcome) = (Ask::Downscale, Ok(answer));
     assert_eq!(
         outputs(&mut conversation),
-        [Output::Done { id, ask, outcome }]
+        [Output::Done {
+            id,
+            request: MonitorRequest::Downscale,
+            outcome: Ok(response),
+        }]
     );
 }
 
+/// Requirement: N31
 #[test]
-fn n31_a_handshake_ends_with_a_version_that_was_offered_or_none() {
+fn handshake_accepts_offered_versions_only() {
     let chosen = |text| chosen(offer(Version::V2), text);
     assert_eq!(chosen(r#"{"version":1}"#), Ok(Version::V1));
     assert_eq!(chosen(r#"{"version":2}"#), Ok(Version::V2));
     assert_eq!(chosen(r#"{"version":3}"#), Err(HandshakeError::Version(3)));
     assert_eq!(chosen("[]"), Err(HandshakeError::Unreadable));
-    let words = "no ".repeat(200);
-    let refused = chosen(&format!(r#"{{"error":"{words}"}}"#));
+    let reason = "no ".repeat(200);
+    let refused = chosen(&format!(r#"{{"error":"{reason}"}}"#));
     assert_eq!(
         refused,
-        Err(HandshakeError::Refused(words.chars().take(200).collect()))
+        Err(HandshakeError::Refused(reason.chars().take(200).collect()))
     );
 }
 
-mod whatever_comes {
+mod arbitrary_frames {
     use proptest::prelude::*;
 
     use super::*;
 
-    /// Frames of every type with members of every type, and what is no frame at all.
+    /// Frames of every type with members of every type, and texts that are no frame.
     fn text() -> impl Strategy<Value = String> {
         let kind = "(DownscaleResult|UpscaleRequest|UpscaleConfirmation|HealthCheck|Capabilities|Metrics|InternalError|InvalidMessage|[a-zA-Z]{0,6})";
         let value = "(true|false|null|-?[0-9]{1,20}|\"[a-z]{0,4}\"|\\[\"metrics=[0-9]{1,9}\"\\]|\\{\"cpu\":-?[0-9]{1,3}(e[0-9]{1,3})?,\"mem\":[0-9]{1,19}\\})";
@@ -499,20 +516,22 @@ mod whatever_comes {
     }
 
     proptest! {
+        /// Requirement: N33
         #[test]
-        fn n33_every_call_ends_once(
+        fn every_request_ends_once(
             version in 1_u8..3,
             steps in prop::collection::vec((0_u64..9000, 0_u8..4, text()), 0..40),
         ) {
             let mut now = Timestamp(0);
             let mut conversation = Conversation::new(now, Version(version), LIMITS);
-            let (mut asked, mut ended) = (Vec::new(), Vec::new());
+            let mut sent = Vec::new();
+            let mut ended = Vec::new();
             let mut is_over = false;
             for (millis, what, text) in steps {
                 now = now + Span::from_millis(millis);
                 match what {
-                    0 => asked.push(conversation.upscale(now, Resources::new(250, 1))),
-                    1 => asked.push(conversation.downscale(now, Resources::new(250, 1))),
+                    0 => sent.push(conversation.upscale(now, Resources::new(250, 1))),
+                    1 => sent.push(conversation.downscale(now, Resources::new(250, 1))),
                     2 => conversation.elapsed(now),
                     _ => conversation.received(now, &text),
                 }
@@ -533,9 +552,9 @@ mod whatever_comes {
                     ended.push(id);
                 }
             }
-            for id in asked {
+            for id in sent {
                 let times = ended.iter().filter(|ended| **ended == id).count();
-                prop_assert_eq!(times, 1, "call {}", id);
+                prop_assert_eq!(times, 1, "request {}", id);
             }
         }
     }

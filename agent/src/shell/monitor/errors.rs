@@ -1,40 +1,40 @@
-//! How calls and connections fail.
+//! Failures of requests and links, and their labels.
 
 use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use super::tls::TlsError;
-use crate::core::conversation::{Ask, Breach, CallError, HandshakeError};
+use crate::core::conversation::{Breach, HandshakeError, MonitorRequest, MonitorRequestError};
 
-/// Longest reason in a close frame, bytes.
+/// Longest reason in a close frame, bytes; the protocol's limit.
 const CLOSE_REASON_BYTES: usize = 123;
 
 /// The `endpoint` label of the outbound counter.
-pub(super) const fn endpoint_of(ask: Ask) -> &'static str {
-    match ask {
-        Ask::Upscale => "UpscaleNotification",
-        Ask::Downscale => "DownscaleRequest",
-        Ask::Health => "HealthCheck",
-        Ask::Capabilities => "Capabilities",
+pub(super) const fn endpoint_of(request: MonitorRequest) -> &'static str {
+    match request {
+        MonitorRequest::Upscale => "UpscaleNotification",
+        MonitorRequest::Downscale => "DownscaleRequest",
+        MonitorRequest::Health => "HealthCheck",
+        MonitorRequest::Capabilities => "Capabilities",
     }
 }
 
 /// The `code` label of the outbound counter.
-pub(super) const fn code_of(error: &CallError) -> &'static str {
+pub(super) const fn code_of(error: &MonitorRequestError) -> &'static str {
     match error {
-        CallError::NotSent => "[error: failed to send]",
-        CallError::TimedOut => "[error: timed out waiting for response]",
-        CallError::Internal(_) => "[error: vm-monitor internal error]",
-        CallError::BadAnswer => "[error: failed unmarshaling JSON]",
-        CallError::UnknownAnswer => "[error: received unknown message type]",
-        CallError::Disconnected | CallError::Invalid(_) | CallError::WrongKind => {
-            "[error: unknown]"
-        }
+        MonitorRequestError::NotSent => "[error: failed to send]",
+        MonitorRequestError::TimedOut => "[error: timed out waiting for response]",
+        MonitorRequestError::Internal(_) => "[error: vm-monitor internal error]",
+        MonitorRequestError::BadResponse => "[error: failed unmarshaling JSON]",
+        MonitorRequestError::UnknownResponse => "[error: received unknown message type]",
+        MonitorRequestError::Disconnected
+        | MonitorRequestError::Invalid(_)
+        | MonitorRequestError::WrongKind => "[error: unknown]",
     }
 }
 
-/// Why a connection ended or could not be made.
+/// Why a link ended or could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     #[error("normal exit")]
@@ -62,7 +62,7 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// The monitor has sent more than it may for too long.
+    /// Whether the monitor exceeded its rate for too long.
     pub(super) const fn is_flood(&self) -> bool {
         matches!(self, Self::Breach(Breach::Flood))
     }
@@ -76,7 +76,7 @@ impl Ended {
     }
 }
 
-/// The frame that tells the monitor why.
+/// Close frame with the reason for the monitor.
 pub(super) fn close_frame(ended: &Ended) -> CloseFrame {
     let mut reason = daemon_kit::chain(ended);
     let mut end = reason.len().min(CLOSE_REASON_BYTES);

@@ -1,7 +1,7 @@
 //! A stream to a monitor that is read no faster than [`BYTES`] allows.
 //!
-//! It lies below TLS and WebSocket: a message may consist of any number of empty fragments, which a
-//! bound on whole messages does not see.
+//! It is below TLS and WebSocket, because a message may have any number of empty fragments. A bound
+//! on whole messages does not count them.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,12 +16,12 @@ use transport::Stream;
 
 use crate::core::conversation::pace::{BYTES, Bucket, PAUSE};
 
-/// See the module.
+/// A stream with a limited read rate.
 pub(super) struct Paced {
     stream: Stream,
     clock: Clock,
     bucket: Bucket,
-    /// There while reading pauses.
+    /// End of the pause, while reading pauses.
     pause: Option<Pin<Box<Sleep>>>,
     /// Notified when a pause begins.
     paused: Arc<Notify>,

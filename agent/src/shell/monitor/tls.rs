@@ -1,7 +1,7 @@
-//! TLS to a monitor: the agent's own certificate, and the authority that has signed the monitors'.
+//! TLS to a monitor, with the agent's certificate and the authority of the monitors' certificates.
 //!
-//! The files are read for each connection, so that renewed ones need no restart; connections are
-//! few and long.
+//! Each connection reads the files again, so renewed files need no restart. Connections are few and
+//! long.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use transport::Stream;
 
 use crate::shell::config;
 
-/// Why there is no TLS with a monitor.
+/// Why TLS with a monitor failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TlsError {
     #[error(transparent)]
@@ -24,8 +24,8 @@ pub(super) enum TlsError {
     Handshake(#[source] io::Error),
 }
 
-/// Shakes hands by TLS with the monitor of the pod at an address, whatever carries it. Our monitors
-/// speak nothing older than TLS 1.3, and others no TLS at all.
+/// Makes a TLS connection over `stream` to the monitor of the pod at `address`. Our monitors speak
+/// TLS 1.3; others speak no TLS.
 pub(super) async fn connect(
     files: &config::MonitorTls,
     address: &str,
@@ -37,14 +37,14 @@ pub(super) async fn connect(
             ServerName::try_from(address.to_owned()).map_err(|_| TlsError::Name(address.into()))?
         }
     };
-    let files = ClientFiles {
+    let client = ClientFiles {
         authority: files.ca_file.clone(),
         identity: Some(IdentityFiles {
             cert: files.cert_file.clone(),
             key: files.key_file.clone(),
         }),
     };
-    let connector = TlsConnector::from(files.read()?);
+    let connector = TlsConnector::from(client.read()?);
     let connected = connector.connect(name, stream).await;
     connected.map_err(TlsError::Handshake)
 }

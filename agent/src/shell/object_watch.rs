@@ -1,4 +1,4 @@
-//! Following a kind of objects as it changes.
+//! Lists and watches one kind of objects, with metrics and a pause after each failure.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use super::metrics::{AgentMetrics, Watcher};
 /// Pause after a failed list or watch, milliseconds.
 const RETRY_MS: std::ops::Range<u64> = 500..1000;
 
-/// Lists and watches until cancelled, and passes on every event and every failure.
-pub(super) async fn follow(
+/// Lists and watches until cancelled. Passes every event and every failure to `take`.
+pub(super) async fn watch_objects(
     (api, config): (Api<DynamicObject>, Config),
     what: Watcher,
     metrics: &AgentMetrics,
@@ -44,7 +44,7 @@ pub(super) async fn follow(
     metrics.watch_alive(what, false);
 }
 
-/// Waits before it is tried again.
+/// Waits for a random time before the next attempt.
 pub(super) async fn pause() {
     let pause = Duration::from_millis(rand::rng().random_range(RETRY_MS));
     tokio::time::sleep(pause).await;

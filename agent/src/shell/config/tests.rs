@@ -3,11 +3,11 @@
 use protocol::time::Span;
 use serde_json::{Value, json};
 
-use super::config::{Config, ConfigError, Seconds};
+use super::{Config, ConfigError, Seconds};
 use crate::core::ScalingConfig;
 
 /// The deployed agent's shipped file.
-const SHIPPED: &str = include_str!("../../testdata/shipped-config.json");
+const SHIPPED: &str = include_str!("../../../testdata/shipped-config.json");
 
 fn shipped() -> Value {
     serde_json::from_str(SHIPPED).expect("is JSON")
@@ -27,7 +27,7 @@ fn set(config: &mut Value, pointer: &str, value: Value) {
 }
 
 #[test]
-fn the_shipped_file_is_accepted_and_kept() {
+fn shipped_file_is_accepted_and_written_back_unchanged() {
     let config = Config::from_json(SHIPPED).expect("valid");
     assert_eq!(serde_json::to_value(&config).expect("encodes"), {
         let mut wanted = shipped();
@@ -63,7 +63,7 @@ fn tls_to_monitors_is_read_and_kept() {
 }
 
 #[test]
-fn a_key_for_monitors_is_read_and_kept() {
+fn monitor_key_file_is_read_and_written_back() {
     let mut config = shipped();
     set(&mut config, "/monitor/keyFile", json!("/key"));
     let read = Config::from_json(&config.to_string()).expect("valid");
@@ -74,7 +74,7 @@ fn a_key_for_monitors_is_read_and_kept() {
 }
 
 #[test]
-fn a_token_for_the_scheduler_is_read_and_kept() {
+fn scheduler_token_file_is_read_and_written_back() {
     let mut config = shipped();
     set(&mut config, "/scheduler/tokenFile", json!("/token"));
     let read = Config::from_json(&config.to_string()).expect("valid");
@@ -119,7 +119,7 @@ fn tls_with_the_scheduler_is_read_and_kept_and_a_key_goes_with_its_certificate()
 }
 
 #[test]
-fn the_one_machine_file_is_valid() {
+fn one_machine_file_is_valid() {
     let config = Config::one_machine().expect("valid");
     assert_eq!(config.metrics.system.between_requests, Seconds(1));
     assert_eq!(
@@ -454,7 +454,7 @@ fn event_clients_are_checked_and_kept() {
 }
 
 #[test]
-fn no_dump_means_no_server() {
+fn config_without_dump_state_has_no_dump_server() {
     let mut config = shipped();
     config["dumpState"] = Value::Null;
     assert_eq!(

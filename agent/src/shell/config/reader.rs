@@ -1,21 +1,20 @@
-//! Reads a JSON object key by key and collects everything that is wrong instead of stopping at the
-//! first thing.
+//! Reads a JSON object key by key and collects all problems.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-use super::config::Seconds;
+use super::sections::Seconds;
 use crate::core::config::Problem;
 
-/// Longest piece of a value shown in a problem.
-const SHOWN_BYTES: usize = 80;
+/// Longest piece of a value in a problem, characters.
+const SHOWN_CHARS: usize = 80;
 
 const UNSIGNED: &str = "must be a whole number, 0 or more";
 const NON_ZERO: &str = "must be a whole number above 0";
 
-/// One object being read. Keys asked for are known; [`Self::finish`] reports the others.
+/// Reader of one object. [`Self::finish`] reports keys that were never read.
 pub(super) struct Reader<'a> {
     path: String,
     object: &'a Map<String, Value>,
@@ -42,7 +41,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn problem(&mut self, key: &str, value: &str, rule: &'static str) {
-        let (key, value) = (self.full(key), value.chars().take(SHOWN_BYTES).collect());
+        let (key, value) = (self.full(key), value.chars().take(SHOWN_CHARS).collect());
         self.problems.push(Problem { key, value, rule });
     }
 
@@ -57,7 +56,7 @@ impl<'a> Reader<'a> {
         self.object.get(key).filter(|value| !value.is_null())
     }
 
-    /// A value of the right kind, or `None` when absent or wrong (which is reported).
+    /// The value of a key; `None` when it is absent, or of a wrong type, which is reported.
     fn typed<T>(
         &mut self,
         key: &'static str,
@@ -115,7 +114,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The members, for somebody else to read; these keys are known.
+    /// The whole object, for another reader. `keys` count as read.
     pub(super) fn members(&mut self, keys: &[&'static str]) -> &'a Map<String, Value> {
         self.known.extend(keys);
         self.object
@@ -140,7 +139,7 @@ impl<'a> Reader<'a> {
         .unwrap_or_default()
     }
 
-    /// A path that may be absent, but not empty.
+    /// A path that may be absent but not empty.
     pub(super) fn optional_path(&mut self, key: &'static str) -> Option<PathBuf> {
         self.get(key)?;
         Some(self.text(key).into())
@@ -166,7 +165,7 @@ impl<'a> Reader<'a> {
             .unwrap_or_else(|| Value::Object(Map::new()))
     }
 
-    /// A nested object; absent counts as empty, so each of its required keys is reported by name.
+    /// Reads a nested object. An absent one counts as empty, so its required keys are reported.
     pub(super) fn object<T>(
         &mut self,
         key: &'static str,
@@ -192,7 +191,7 @@ impl<'a> Reader<'a> {
         value
     }
 
-    /// The same where nothing inside is required.
+    /// Reads a nested object without required keys.
     pub(super) fn object_or_empty(
         &mut self,
         key: &'static str,
@@ -210,7 +209,7 @@ impl<'a> Reader<'a> {
         Some(self.object(key, read))
     }
 
-    /// Reports keys nobody asked for.
+    /// Reports keys that were never read.
     pub(super) fn finish(&mut self) {
         let unknown: Vec<(&String, &Value)> = self
             .object

@@ -1,70 +1,69 @@
 //! The scheduler's side of the state machine: one permit request at a time. Source:
 //! docs/compatibility/agent.md §3.3.
 //!
-//! Increases are asked before they are used; decreases are told after they happened; a heartbeat
-//! repeats what is in use. The first request ever carries no permit and exactly what is in use.
+//! A request asks for an increase before its use, reports a decrease after the patch, or repeats
+//! the size in use as a heartbeat. The first request carries no permit and exactly the size in use.
 //!
-//! A request whose answer is lost may have been granted or not. For an increase the old permit is
-//! simply kept. For a decrease the scheduler may already have given the rest away, so the permit is
-//! taken to be the lower of both, and the request is made again until one answer arrives.
+//! A request whose response is lost may have been granted. For an increase the core keeps the old
+//! permit. For a decrease the scheduler may already have granted the rest to another VM, so the
+//! core assumes the lower of both permits. It repeats the request until a response arrives.
 
 use protocol::permit::{PluginResponse, RequestMetrics};
 use protocol::revision::Revision;
-use protocol::time::Timestamp;
-use protocol::units::{Bytes, Resources};
-use serde::Serialize;
+use protocol::time::{Span, Timestamp};
+use protocol::units::Resources;
 
-use super::actions::{PluginRequest, RequestId};
+use super::actions::{PermitRequest, RequestId};
 use super::revision::StampedRevision;
 use super::round::{Round, clamp, whole_slots};
 use super::warnings::Warning;
 
-/// The newest request, finished or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The newest request, in flight or ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LastRequest {
     pub at: Timestamp,
     pub resources: Resources,
     pub revision: StampedRevision,
 }
 
-/// What is known of the scheduler.
+/// Permit and permit requests of the VM.
 #[derive(Debug, Clone, Default)]
-pub(super) struct PluginState {
+pub(super) struct SchedulerState {
     pub ongoing: Option<RequestId>,
     pub last_request: Option<LastRequest>,
     pub last_failure_at: Option<Timestamp>,
     pub permit: Option<Resources>,
     pub current_revision: Revision,
-    /// The newest request got no usable answer: ask again soon, not only at the next heartbeat.
+    /// The newest request got no usable response and is due again before the next heartbeat.
     pub is_unanswered: bool,
-    /// A permit announced a migration.
+    /// When a permit first announced a migration that still holds the size.
     pub migrating_since: Option<Timestamp>,
 }
 
-/// A permit that cannot be.
+/// The response violates a rule: zero, above the request, or below the size in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InvalidPermit;
 
-impl PluginState {
-    /// Plans the request of this round. `held` is the largest size the VM may have by now.
+impl SchedulerState {
+    /// Plans the request of this round. `held` is the largest size that the VM may have now.
     pub(super) fn plan(
         &self,
         round: &mut Round<'_>,
         held: Resources,
         metrics: Option<RequestMetrics>,
         revision: Revision,
-    ) -> Option<PluginRequest> {
+    ) -> Option<PermitRequest> {
         let want = wanted(round, held);
         let tick_end = self
             .last_request
-            .map(|last| last.at + round.timers.plugin_request_tick);
+            .map(|last| last.at + round.timers.permit_request_tick);
         let is_refused = self.ongoing.is_none()
             && matches!((self.last_request, self.permit),
                 (Some(last), Some(permit)) if last.resources.has_field_above(permit));
         let backoff_end = self
             .last_request
             .filter(|_| is_refused)
-            .map(|last| last.at + round.timers.plugin_denied_retry_wait)
+            .map(|last| last.at + round.timers.permit_denied_retry_wait)
             .filter(|end| *end > round.now);
         let wants_other =
             self.last_request.is_some() && self.permit.is_some_and(|permit| permit != want);
@@ -80,21 +79,21 @@ impl PluginState {
                 .last_request
                 .is_some_and(|last| last.resources != target)
             {
-                round.warn(Warning::PluginOngoing);
+                round.warn(Warning::PermitOngoing);
             }
             return None;
         }
         if let Some(failure) = self.last_failure_at
             && round.must_wait_until(
-                failure + round.timers.plugin_retry_wait,
-                Warning::PluginFailed,
+                failure + round.timers.permit_retry_wait,
+                Warning::PermitFailed,
             )
         {
             return None;
         }
         let is_due = tick_end.is_none_or(|end| end <= round.now);
         if is_due || is_new {
-            return Some(PluginRequest {
+            return Some(PermitRequest {
                 last_permit: self.permit,
                 target,
                 metrics,
@@ -107,13 +106,13 @@ impl PluginState {
         if let Some(end) = backoff_end {
             round.wait_at_most(end.since(round.now));
             if wants_other {
-                round.warn(Warning::PluginDenied);
+                round.warn(Warning::PermitDenied);
             }
         }
         None
     }
 
-    pub(super) fn start(&mut self, now: Timestamp, id: RequestId, request: &PluginRequest) {
+    pub(super) fn start(&mut self, now: Timestamp, id: RequestId, request: &PermitRequest) {
         self.ongoing = Some(id);
         let revision = StampedRevision {
             revision: request.revision,
@@ -126,7 +125,7 @@ impl PluginState {
         });
     }
 
-    /// The request failed. With `may_have_arrived` the scheduler may have acted on it.
+    /// Ends the request without a permit. With `may_have_arrived` the scheduler may have acted.
     pub(super) fn fail(&mut self, now: Timestamp, may_have_arrived: bool) {
         self.ongoing = None;
         self.last_failure_at = Some(now);
@@ -143,14 +142,14 @@ impl PluginState {
         }
     }
 
-    /// The request was answered. `held` is the largest size the VM may have by now.
+    /// Ends the request with a response. `held` is the largest size that the VM may have now.
     pub(super) fn succeed(
         &mut self,
         now: Timestamp,
         response: &PluginResponse,
         held: Resources,
-        migration_hold: protocol::time::Span,
-    ) -> Result<Option<(protocol::time::Span, u64)>, InvalidPermit> {
+        migration_hold: Span,
+    ) -> Result<Option<(Span, u64)>, InvalidPermit> {
         let Some(last) = self.last_request else {
             return Err(InvalidPermit);
         };
@@ -174,10 +173,10 @@ impl PluginState {
     }
 }
 
-/// The increase to ask for, or what is held.
+/// The increase to request, or `held`.
 fn wanted(round: &Round<'_>, held: Resources) -> Resources {
     let want = clamp(round.using, round.desired, Some(round.using), None);
-    // Memory moves in slots: asking for part of one would be asked again after every heartbeat.
-    let mem: Bytes = whole_slots(round.using.mem, want.mem, round.slot);
+    // Memory changes in slots. A request for part of a slot would be repeated at every heartbeat.
+    let mem = whole_slots(round.using.mem, want.mem, round.slot);
     Resources { cpu: want.cpu, mem }.field_max(held)
 }

@@ -1,16 +1,16 @@
-//! Calm: off it changes nothing, on it holds what it says and never what is urgent.
+//! Stabilization: off it changes nothing, on it holds what it says and never what is urgent.
 
 use proptest::prelude::*;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
 use super::actions::Action;
-use super::calm::Calm;
 use super::config::{ScalingConfig, ShrinkStep};
 use super::decision::Bound;
 use super::desired::{Denied, Desired, Inputs, desired};
 use super::metrics::SystemMetrics;
-use super::world::{Fate, Step, UNIT, World, scaling};
+use super::stabilization::Stabilization;
+use super::world::{PEERS, Step, UNIT, World, scaling};
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -37,7 +37,7 @@ struct Case {
     scaling: ScalingConfig,
     using: u32,
     page: SystemMetrics,
-    calm: Calm,
+    stabilization: Stabilization,
     wish: Option<u32>,
     denied: Option<Denied>,
     now: u64,
@@ -55,7 +55,7 @@ fn decide(case: &Case) -> Desired {
         is_stale: false,
         requested_units: case.wish,
         denied: case.denied,
-        calm: case.calm,
+        stabilization: case.stabilization,
         now: secs(case.now),
     })
 }
@@ -65,7 +65,7 @@ fn case(scaling: ScalingConfig, using: u32, cpu: f64, memory: f64) -> Case {
         scaling,
         using,
         page: page(cpu, memory),
-        calm: Calm::default(),
+        stabilization: Stabilization::default(),
         wish: None,
         denied: None,
         now: 1_000,
@@ -77,7 +77,7 @@ fn bounds(desired: &Desired) -> Vec<Bound> {
 }
 
 #[test]
-fn a_margin_is_a_dead_band_below_the_size_only() {
+fn margin_is_a_dead_band_below_the_size_only() {
     let scaling = ScalingConfig {
         downscale_margin_units: 0.5,
         ..ScalingConfig::default()
@@ -100,12 +100,12 @@ fn a_margin_is_a_dead_band_below_the_size_only() {
             bounds(&got),
             vec![Bound::DownscaleMargin; usize::from(goal != got.size)]
         );
-        assert_eq!(got.calm_until, None, "it does not end by time");
+        assert_eq!(got.stabilized_until, None, "it does not end by time");
     }
 }
 
 #[test]
-fn a_hold_counts_from_when_the_goal_fell_and_starts_again_when_it_rose() {
+fn hold_counts_from_the_fall_of_the_goal_and_restarts_after_a_rise() {
     let scaling = ScalingConfig {
         downscale_hold_seconds: 60,
         ..ScalingConfig::default()
@@ -113,50 +113,57 @@ fn a_hold_counts_from_when_the_goal_fell_and_starts_again_when_it_rose() {
     let mut held = case(scaling, 4, 0.0, 1.0);
     let first = decide(&held);
     assert_eq!((first.size, first.is_below), (units(4), true));
-    assert_eq!(first.calm_until, Some(secs(1_060)));
+    assert_eq!(first.stabilized_until, Some(secs(1_060)));
     assert_eq!(bounds(&first), [Bound::DownscaleHold]);
-    held.calm.is_below(secs(1_000), true);
+    held.stabilization.is_below(secs(1_000), true);
     (held.now, held.page) = (1_059, page(0.0, 2.0));
     assert_eq!(decide(&held).size, units(4));
     held.now = 1_060;
     let over = decide(&held);
-    assert_eq!((over.size, over.calm_until), (units(2), None));
+    assert_eq!((over.size, over.stabilized_until), (units(2), None));
     held.page = page(0.0, 4.0);
     assert!(!decide(&held).is_below, "then it counts anew");
 }
 
 #[test]
-fn a_cooldown_counts_from_a_resize_the_other_way_only() {
+fn cooldown_counts_from_a_resize_in_the_other_direction() {
     let scaling = ScalingConfig {
         downscale_cooldown_seconds: 100,
         upscale_cooldown_seconds: 30,
         ..ScalingConfig::default()
     };
     let mut case = case(scaling, 4, 0.0, 1.0);
-    case.calm.resized(secs(950), units(5), units(4));
+    case.stabilization.resized(secs(950), units(5), units(4));
     assert_eq!(decide(&case).size, units(1), "a shrink goes on");
-    case.calm.resized(secs(960), units(3), units(4));
+    case.stabilization.resized(secs(960), units(3), units(4));
     let held = decide(&case);
     assert_eq!(bounds(&held), [Bound::DownscaleCooldown]);
-    assert_eq!((held.size, held.calm_until), (units(4), Some(secs(1_060))));
+    assert_eq!(
+        (held.size, held.stabilized_until),
+        (units(4), Some(secs(1_060)))
+    );
     case.page = page(9.0, 1.0);
     assert_eq!(decide(&case).size, units(9), "a growth goes on");
-    case.calm.resized(secs(990), units(5), units(4));
+    case.stabilization.resized(secs(990), units(5), units(4));
     let held = decide(&case);
     assert_eq!(bounds(&held), [Bound::UpscaleCooldown]);
-    assert_eq!((held.size, held.calm_until), (units(4), Some(secs(1_020))));
+    assert_eq!(
+        (held.size, held.stabilized_until),
+        (units(4), Some(secs(1_020)))
+    );
     case.now = 1_020;
     assert_eq!(decide(&case).size, units(9));
 }
 
+/// Requirement: N37
 #[test]
-fn n37_memory_and_the_monitor_are_never_made_to_wait() {
+fn growth_for_memory_and_monitor_is_never_delayed() {
     let scaling = ScalingConfig {
         upscale_cooldown_seconds: 600,
         ..ScalingConfig::default()
     };
     let mut case = case(scaling, 2, 9.0, 5.0);
-    case.calm.resized(secs(999), units(5), units(2));
+    case.stabilization.resized(secs(999), units(5), units(2));
     let memory = decide(&case);
     assert_eq!(memory.size, units(5), "memory now, the load's part later");
     assert_eq!(bounds(&memory), [Bound::UpscaleCooldown]);
@@ -165,7 +172,7 @@ fn n37_memory_and_the_monitor_are_never_made_to_wait() {
 }
 
 #[test]
-fn a_hold_ends_with_the_bounds_and_missing_metrics_start_it_anew() {
+fn hold_yields_to_bounds_and_restarts_after_missing_metrics() {
     let scaling = ScalingConfig {
         downscale_hold_seconds: 60,
         ..ScalingConfig::default()
@@ -183,9 +190,9 @@ fn a_hold_ends_with_the_bounds_and_missing_metrics_start_it_anew() {
         is_stale: true,
         requested_units: None,
         denied: None,
-        calm: Calm {
+        stabilization: Stabilization {
             below_since: Some(secs(900)),
-            ..Calm::default()
+            ..Stabilization::default()
         },
         now: secs(1_000),
     });
@@ -205,9 +212,9 @@ fn as_specified(case: &Case, goal: u32) -> Resources {
     units(asked).field_max(floor)
 }
 
-fn any_calm() -> impl Strategy<Value = Calm> {
+fn any_stabilization() -> impl Strategy<Value = Stabilization> {
     let time = || prop::option::of((0_u64..1_000).prop_map(secs));
-    (time(), time(), time()).prop_map(|(grown_at, shrunk_at, below_since)| Calm {
+    (time(), time(), time()).prop_map(|(grown_at, shrunk_at, below_since)| Stabilization {
         grown_at,
         shrunk_at,
         below_since,
@@ -226,31 +233,31 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn off_it_decides_as_specified_whatever_came_before(
+    fn disabled_stabilization_decides_as_specified(
         using in 1_u32..16,
         (cpu, memory) in (0.0_f64..20.0, 0.0_f64..20.0),
-        calm in any_calm(),
+        stabilization in any_stabilization(),
         wish in prop::option::of(1_u32..16),
         denied in any_denied(),
     ) {
         let off = ScalingConfig { shrink_step: ShrinkStep::Unit, ..ScalingConfig::default() };
-        let case = Case { calm, wish, denied, ..case(off, using, cpu, memory) };
+        let case = Case { stabilization, wish, denied, ..case(off, using, cpu, memory) };
         let got = decide(&case);
         prop_assert_eq!(got.size, as_specified(&case, got.goal.units));
-        prop_assert_eq!((got.calm_until, got.is_below), (None, false));
+        prop_assert_eq!((got.stabilized_until, got.is_below), (None, false));
         prop_assert!(got.bounded_by.iter().all(|bound| matches!(bound, Bound::Min | Bound::Max)));
     }
 
     #[test]
-    fn on_it_only_ever_holds(
+    fn enabled_stabilization_only_holds_the_size(
         scaling in scaling(),
         using in 1_u32..16,
         (cpu, memory) in (0.0_f64..20.0, 0.0_f64..20.0),
-        calm in any_calm(),
+        stabilization in any_stabilization(),
         wish in prop::option::of(1_u32..16),
         denied in any_denied(),
     ) {
-        let case = Case { calm, wish, denied, now: 1_005, ..case(scaling, using, cpu, memory) };
+        let case = Case { stabilization, wish, denied, now: 1_005, ..case(scaling, using, cpu, memory) };
         let got = decide(&case);
         let off = ScalingConfig { shrink_step: scaling.shrink_step, ..ScalingConfig::default() };
         let plain = decide(&Case { scaling: off, ..case });
@@ -260,7 +267,7 @@ proptest! {
         // Whatever the monitor and memory ask for is asked for.
         let wish = units(case.wish.unwrap_or(0)).field_max(units(got.goal.units_without_cpu()));
         prop_assert!(!wish.field_min(units(16)).has_field_above(got.size));
-        prop_assert_eq!(got.calm_until.is_some(), bounds(&got).iter().any(|bound| matches!(
+        prop_assert_eq!(got.stabilized_until.is_some(), bounds(&got).iter().any(|bound| matches!(
             bound, Bound::DownscaleHold | Bound::DownscaleCooldown | Bound::UpscaleCooldown
         )));
     }
@@ -270,7 +277,7 @@ proptest! {
 /// Every peer agrees at once.
 fn resizes(scaling: ScalingConfig, half_period: u64) -> u32 {
     let mut world = World::with(1, scaling);
-    world.connect(true, true);
+    world.connect_monitor();
     let mut patches = 0;
     for second in 0..600_u64 {
         let load = if (second / half_period).is_multiple_of(2) {
@@ -278,23 +285,21 @@ fn resizes(scaling: ScalingConfig, half_period: u64) -> u32 {
         } else {
             10
         };
-        world.step(&Step::Metrics(load, 0)).expect("runs");
+        world.step(&Step::load(load)).expect("runs");
         for _ in 0..6 {
-            for peer in 0..3 {
-                patches += u32::from(matches!(world.flights[peer], Some((_, Action::NeonVm(_)))));
-                world
-                    .step(&Step::Finish(peer, Fate::Done, 9))
-                    .expect("runs");
+            for peer in PEERS {
+                patches += u32::from(matches!(world.flights[peer], Some((_, Action::VmPatch(_)))));
+                world.step(&Step::done(peer)).expect("runs");
             }
         }
-        world.step(&Step::Wait(1_000)).expect("runs");
+        world.step(&Step::wait_ms(1_000)).expect("runs");
         while world.core.poll_observation().is_some() {}
     }
     patches
 }
 
 #[test]
-fn a_square_wave_resizes_once_instead_of_at_every_turn() {
+fn square_wave_load_resizes_once() {
     let plain = ScalingConfig::default();
     assert_eq!(resizes(plain, 20), 30, "one resize per turn");
     let held = ScalingConfig {

@@ -1,59 +1,56 @@
 //! The VM object's side of the state machine: one patch at a time. Source:
 //! docs/compatibility/agent.md §3.4.
 //!
-//! A patch whose answer is lost may have been applied or not. Until a later patch succeeds the VM
-//! is taken to have any size between both: towards the scheduler the larger, towards the monitor
-//! the smaller; and the patch is made again even when the wanted size is the one believed to be
-//! there.
+//! A patch whose response is lost may have been applied. Until a later patch succeeds the VM may
+//! have any size between both. The core then reports the larger size to the scheduler and the
+//! smaller one to the monitor. It repeats the patch even if the target equals the size in use.
 //!
-//! Others write the object too: a person, or a patch of an earlier agent that arrives after its
-//! death. So a size seen in a state newer than the last one known puts the size in the same doubt,
-//! and it is patched again.
+//! Others write the object too: a person, or a dead agent whose patch arrives late. A different size
+//! in a newer state of the object makes the size uncertain in the same way.
 
 use protocol::mode::Mode;
 use protocol::revision::Revision;
 use protocol::time::Timestamp;
 use protocol::units::Resources;
 
-use super::actions::{NeonVmRequest, RequestId};
+use super::actions::{RequestId, VmPatch};
 use super::revision::StampedRevision;
 use super::round::{Round, clamp, whole_slots};
 use super::warnings::Warning;
 
-/// What is known of the VM object.
+/// Size of the VM object and patches of it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct NeonVmState {
+pub(super) struct VmPatchState {
     pub ongoing: Option<(RequestId, Resources)>,
     pub request_failed_at: Option<Timestamp>,
     pub last_success: Option<Timestamp>,
-    /// The smallest and the largest size the VM may have after answers were lost.
+    /// Smallest and largest size that the VM may have; `None` when the size is certain.
     pub uncertain: Option<(Resources, Resources)>,
-    /// The VM had another size once: what reads its own machine may have read that, and who changed
-    /// it may have died before telling.
-    pub was_on_the_way: bool,
-    /// The newest version of the object whose size is known or judged.
+    /// The VM may have had another size. A monitor may have read that size from its guest, and an
+    /// earlier agent may not have notified the monitor of the change.
+    pub was_resized: bool,
+    /// Newest version of the object that the state accounts for.
     pub version: Option<u64>,
-    /// The newest state seen while a patch is under way: judged when that has ended.
+    /// Newest version and size seen while a patch is in flight. They count when the patch has ended.
     pub unjudged: Option<(u64, Resources)>,
     pub target_revision: StampedRevision,
     pub current_revision: Revision,
 }
 
-/// What the other peers allow and do in this round.
+/// Bounds by the other peers in this round.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// The least the monitor may be left with.
+    /// Smallest size that the monitor has approved.
     pub approved: Option<Resources>,
-    /// The most the scheduler permits.
+    /// Largest size that the scheduler permits.
     pub permit: Option<Resources>,
-    /// What a permit request, under way or planned, asks for.
-    pub plugin_request: Option<Resources>,
-    /// A permit request is under way.
-    pub is_plugin_ongoing: bool,
+    /// Size in the permit request that is in flight or planned.
+    pub permit_request: Option<Resources>,
+    pub is_permit_ongoing: bool,
 }
 
-impl NeonVmState {
-    /// The largest size the VM may have.
+impl VmPatchState {
+    /// The largest size that the VM may have now.
     pub(super) fn held(&self, using: Resources) -> Resources {
         let ongoing = self
             .ongoing
@@ -62,7 +59,7 @@ impl NeonVmState {
             .map_or(ongoing, |(_, high)| ongoing.field_max(high))
     }
 
-    /// The smallest size the VM may have.
+    /// The smallest size that the VM may have now.
     pub(super) fn certain(&self, using: Resources) -> Resources {
         let ongoing = self
             .ongoing
@@ -71,17 +68,17 @@ impl NeonVmState {
             .map_or(ongoing, |(low, _)| ongoing.field_min(low))
     }
 
-    /// Nothing is under way and no answer is missing: the size believed is the size there is.
+    /// Whether the VM has exactly the size in use: no patch is in flight and no response was lost.
     pub(super) fn is_certain(&self) -> bool {
         self.ongoing.is_none() && self.uncertain.is_none()
     }
 
-    /// Whether a state of the object is newer than the last one known.
+    /// Whether `version` of the object is newer than all versions accounted for.
     pub(super) fn is_news(&self, version: u64) -> bool {
         self.version.is_none_or(|known| version > known)
     }
 
-    /// A state of the object was seen. What is older than the last one known says nothing new.
+    /// Takes a state of the object. An old version changes nothing.
     pub(super) fn saw(&mut self, version: u64, size: Resources, using: Resources) {
         if !self.is_news(version) {
             return;
@@ -94,8 +91,7 @@ impl NeonVmState {
         self.doubt(size, using);
     }
 
-    /// A patch ended, at `version` of the object if that is known: now what was seen meanwhile is
-    /// judged.
+    /// Takes the version that the ended patch made, if known, and the state seen meanwhile.
     pub(super) fn ended_at(&mut self, version: Option<u64>, using: Resources) {
         self.version = self.version.max(version);
         if let Some((version, size)) = self.unjudged.take() {
@@ -103,6 +99,7 @@ impl NeonVmState {
         }
     }
 
+    /// Widens the range of possible sizes by `size`.
     fn doubt(&mut self, size: Resources, using: Resources) {
         if size != using {
             let (low, high) = self.uncertain.unwrap_or((using, using));
@@ -115,17 +112,17 @@ impl NeonVmState {
         round: &mut Round<'_>,
         limits: Limits,
         revision: Revision,
-    ) -> Option<NeonVmRequest> {
+    ) -> Option<VmPatch> {
         let using = round.using;
         let held = self.held(using);
         let low = limits.approved.unwrap_or(held);
         let high = limits.permit.unwrap_or(using);
         let mut target = clamp(using, round.desired, Some(low), Some(high));
         target.mem = whole_slots(using.mem, target.mem, round.slot);
-        // Only with answers lost can the monitor count on more than is believed to be there: then
-        // that is made true.
+        // After a lost response the monitor may count on more than the size in use. The patch then
+        // gives the VM that size.
         target = target.field_max(low.field_min(held));
-        // A patch whose answer was lost may have made it larger; that is not taken back.
+        // A patch whose response was lost may have grown the VM. Grow mode does not undo that.
         if round.mode == Mode::Grow {
             target = target.field_max(held);
         }
@@ -133,40 +130,39 @@ impl NeonVmState {
         if is_frozen || (target == using && self.uncertain.is_none()) {
             return None;
         }
-        // Somebody else, or a task before this one, made it larger than is permitted: first the
-        // permit, then it is made true.
+        // Another writer may have set a size above the permit. The permit then comes first.
         if target.has_field_above(high) {
             return None;
         }
         let is_blocked = self.ongoing.is_some()
             || limits
-                .plugin_request
-                .is_some_and(|asked| asked.has_field_below(target));
+                .permit_request
+                .is_some_and(|requested| requested.has_field_below(target));
         if is_blocked {
             let is_other = self.ongoing.is_some_and(|(_, size)| size != target);
-            if limits.is_plugin_ongoing || is_other {
-                round.warn(Warning::NeonVmBusy);
+            if limits.is_permit_ongoing || is_other {
+                round.warn(Warning::VmPatchBusy);
             }
             return None;
         }
         if let Some(failure) = self.request_failed_at
             && round.must_wait_until(
-                failure + round.timers.neonvm_retry_wait,
-                Warning::NeonVmFailed,
+                failure + round.timers.vm_patch_retry_wait,
+                Warning::VmPatchFailed,
             )
         {
             return None;
         }
-        Some(NeonVmRequest {
+        Some(VmPatch {
             current: using,
             target,
             revision,
         })
     }
 
-    pub(super) fn start(&mut self, now: Timestamp, id: RequestId, request: &NeonVmRequest) {
+    pub(super) fn start(&mut self, now: Timestamp, id: RequestId, request: &VmPatch) {
         self.ongoing = Some((id, request.target));
-        self.was_on_the_way = true;
+        self.was_resized = true;
         self.target_revision = StampedRevision {
             revision: request.revision,
             at: now,
@@ -179,7 +175,7 @@ impl NeonVmState {
         self.ongoing.take().map(|(_, size)| size)
     }
 
-    /// The patch failed. With `may_have_arrived` it may have been applied.
+    /// Ends the patch without success. With `may_have_arrived` it may have been applied.
     pub(super) fn fail(&mut self, now: Timestamp, using: Resources, may_have_arrived: bool) {
         self.request_failed_at = Some(now);
         let Some((_, size)) = self.ongoing.take() else {

@@ -5,18 +5,24 @@ use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::time::{Span, Timestamp};
 
 use super::actions::{Action, RequestId};
-use super::machine::{Core, Event, Failure, VmUpdate};
+use super::event::{Event, Failure, VmUpdate};
+use super::machine::Core;
 use super::metrics::SystemMetrics;
-use super::monitor::Wish;
+use super::monitor::UpscaleRequest;
 use super::vm::VmInfo;
-use super::world::{Fate, Step, UNIT, World, config, ready, settle, vm};
+use super::world::{
+    Fate, MONITOR, SCHEDULER, Step, UNIT, VM_OBJECT, World, config, ready, settle, vm,
+};
 
+/// Requirement: N15
 #[test]
-fn n15_after_the_migration_flag_nothing_is_patched() {
+fn nothing_is_patched_after_a_migration_is_announced() {
     let mut world = ready(2, 45);
-    world.step(&Step::Metrics(180, 0)).expect("runs");
-    let (id, action) = world.flights[0].take().expect("a request is under way");
-    let Action::Plugin(request) = action else {
+    world.step(&Step::load(180)).expect("runs");
+    let (id, action) = world.flights[SCHEDULER]
+        .take()
+        .expect("a request is under way");
+    let Action::Permit(request) = action else {
         panic!("not a permit request: {action:?}")
     };
     let response = PluginResponse {
@@ -25,7 +31,7 @@ fn n15_after_the_migration_flag_nothing_is_patched() {
     };
     world
         .core
-        .handle(world.now, Event::PluginDone(id, Ok(response)));
+        .handle(world.now, Event::PermitDone(id, Ok(response)));
     for load in [0, 300, 0, 300] {
         for _ in 0..40 {
             let metrics = SystemMetrics {
@@ -36,7 +42,7 @@ fn n15_after_the_migration_flag_nothing_is_patched() {
             world.core.handle(world.now, Event::SystemMetrics(metrics));
             while let Some((id, action)) = world.core.poll_action(world.now) {
                 match action {
-                    Action::Plugin(request) => {
+                    Action::Permit(request) => {
                         assert_eq!(
                             request.target,
                             UNIT.saturating_mul(2),
@@ -48,7 +54,7 @@ fn n15_after_the_migration_flag_nothing_is_patched() {
                         };
                         world
                             .core
-                            .handle(world.now, Event::PluginDone(id, Ok(response)));
+                            .handle(world.now, Event::PermitDone(id, Ok(response)));
                     }
                     other => panic!("nothing else may be done: {other:?}"),
                 }
@@ -62,15 +68,15 @@ fn n15_after_the_migration_flag_nothing_is_patched() {
 }
 
 #[test]
-fn a_migration_that_never_comes_is_forgotten() {
+fn announced_migration_that_never_comes_is_dropped() {
     let mut world = ready(2, 45);
-    world.core.plugin.migrating_since = Some(world.now);
-    world.step(&Step::Metrics(180, 0)).expect("runs");
+    world.core.scheduler.migrating_since = Some(world.now);
+    world.step(&Step::load(180)).expect("runs");
     let mut seconds = 0;
-    while world.core.plugin.migrating_since.is_some() {
-        world.step(&Step::Wait(1000)).expect("runs");
-        world.step(&Step::Metrics(180, 0)).expect("runs");
-        world.step(&Step::Finish(0, Fate::Done, 9)).expect("runs");
+    while world.core.scheduler.migrating_since.is_some() {
+        world.step(&Step::wait_ms(1000)).expect("runs");
+        world.step(&Step::load(180)).expect("runs");
+        world.step(&Step::done(SCHEDULER)).expect("runs");
         seconds += 1;
         assert!(seconds < 100, "still frozen");
     }
@@ -81,28 +87,35 @@ fn a_migration_that_never_comes_is_forgotten() {
 }
 
 #[test]
-fn stale_metrics_hold_and_never_shrink() {
+fn vm_with_stale_metrics_does_not_shrink() {
     let mut world = ready(4, 90);
-    world.step(&Step::Wait(16_000)).expect("runs");
+    world.step(&Step::wait_ms(16_000)).expect("runs");
     let decision = world.core.last_evaluation().expect("decided").decision;
     assert_eq!(decision.target, UNIT.saturating_mul(4));
     assert_eq!(decision.reason, super::Reason::StaleMetrics);
-    world.step(&Step::Metrics(0, 0)).expect("runs");
+    world.step(&Step::load(0)).expect("runs");
     let decision = world.core.last_evaluation().expect("decided").decision;
     assert_eq!(decision.target, UNIT);
 }
 
 #[test]
-fn reconnect_while_shrinking_does_not_promise_the_monitor_too_much() {
+fn reconnect_during_a_shrink_keeps_approved_below_use() {
     let mut world = ready(3, 0);
     world
-        .step(&Step::Finish(2, Fate::Done, 9))
+        .step(&Step::done(MONITOR))
         .expect("the monitor agrees to 2");
-    assert!(world.flights[1].is_some(), "the patch to 2 is under way");
-    world.step(&Step::Connect(false, false)).expect("runs");
-    world.step(&Step::Connect(true, true)).expect("runs");
+    assert!(
+        world.flights[VM_OBJECT].is_some(),
+        "the patch to 2 is under way"
+    );
     world
-        .step(&Step::Finish(1, Fate::Done, 9))
+        .step(&Step::MonitorDown { arrived: false })
+        .expect("runs");
+    world
+        .step(&Step::MonitorUp { rereads: true })
+        .expect("runs");
+    world
+        .step(&Step::done(VM_OBJECT))
         .expect("the patch succeeds");
     assert_eq!(world.core.faults().approved_above_use, 0);
     settle(&mut world, 0, 0).expect("settles");
@@ -110,10 +123,13 @@ fn reconnect_while_shrinking_does_not_promise_the_monitor_too_much() {
 }
 
 #[test]
-fn a_wish_before_the_connection_is_active_is_harmless() {
+fn upscale_request_before_the_link_is_up_is_harmless() {
     let mut core = Core::new(config(), vm(1, 8, 2));
     let now = Timestamp(1_000_000);
-    core.handle(now, Event::MonitorUpscaleRequested(Wish::default()));
+    core.handle(
+        now,
+        Event::MonitorUpscaleRequested(UpscaleRequest::default()),
+    );
     core.next_actions(now);
     core.handle(now, Event::MonitorActive);
     core.next_actions(now);
@@ -124,85 +140,84 @@ fn a_wish_before_the_connection_is_active_is_harmless() {
 fn shrinking(from: u32) -> World {
     let mut world = ready(from, 0);
     world
-        .step(&Step::Finish(2, Fate::Done, 9))
+        .step(&Step::done(MONITOR))
         .expect("the monitor agrees");
-    assert!(world.flights[1].is_some(), "the patch is under way");
+    assert!(world.flights[VM_OBJECT].is_some(), "the patch is under way");
     world
 }
 
 #[test]
-fn the_monitor_is_not_told_of_a_growth_while_a_shrink_is_patched() {
+fn monitor_is_not_notified_while_a_shrink_is_patched() {
     let mut world = shrinking(2);
-    world.step(&Step::Metrics(45, 0)).expect("runs");
+    world.step(&Step::load(45)).expect("runs");
     assert!(
-        world.flights[2].is_none(),
+        world.flights[MONITOR].is_none(),
         "told of 2 units while the patch to 1 is under way"
     );
-    world.step(&Step::Finish(1, Fate::Done, 9)).expect("runs");
+    world.step(&Step::done(VM_OBJECT)).expect("runs");
     settle(&mut world, 45, 0).expect("settles");
     assert_eq!(world.u, UNIT.saturating_mul(2));
 }
 
 #[test]
-fn a_shrink_waits_while_the_monitor_is_told_of_a_growth() {
+fn shrink_waits_for_a_notification_in_flight() {
     let mut world = ready(1, 45);
     world
-        .step(&Step::Finish(0, Fate::Done, 9))
+        .step(&Step::done(SCHEDULER))
         .expect("the increase is permitted");
-    world
-        .step(&Step::Finish(1, Fate::Done, 9))
-        .expect("and patched");
+    world.step(&Step::done(VM_OBJECT)).expect("and patched");
     assert!(matches!(
-        world.flights[2],
+        world.flights[MONITOR],
         Some((_, Action::MonitorUpscale(_)))
     ));
-    world.step(&Step::Metrics(0, 0)).expect("runs");
+    world.step(&Step::load(0)).expect("runs");
     assert!(
-        world.flights[1].is_none(),
+        world.flights[VM_OBJECT].is_none(),
         "patched down while the monitor may count on 2 units"
     );
-    world.step(&Step::Finish(2, Fate::Done, 9)).expect("runs");
+    world.step(&Step::done(MONITOR)).expect("runs");
     settle(&mut world, 0, 0).expect("settles");
 }
 
 #[test]
-fn a_new_monitor_is_not_asked_for_a_size_that_is_not_there_yet() {
+fn new_monitor_gets_no_request_for_a_size_before_the_patch() {
     let mut world = World::new(1);
-    world.step(&Step::Metrics(225, 0)).expect("runs");
+    world.step(&Step::load(225)).expect("runs");
+    world.step(&Step::done(SCHEDULER)).expect("first contact");
     world
-        .step(&Step::Finish(0, Fate::Done, 9))
-        .expect("first contact");
-    world
-        .step(&Step::Finish(0, Fate::Done, 9))
+        .step(&Step::done(SCHEDULER))
         .expect("the increase is permitted");
     assert!(
-        world.flights[1].is_some(),
+        world.flights[VM_OBJECT].is_some(),
         "the patch to 8 units is under way"
     );
-    world.step(&Step::Metrics(45, 0)).expect("runs");
-    world.step(&Step::Connect(true, true)).expect("runs");
-    assert!(world.flights[2].is_none(), "a shrink to 2 would promise 2");
+    world.step(&Step::load(45)).expect("runs");
+    world
+        .step(&Step::MonitorUp { rereads: true })
+        .expect("runs");
+    assert!(
+        world.flights[MONITOR].is_none(),
+        "a shrink to 2 would promise 2"
+    );
     settle(&mut world, 45, 0).expect("settles");
 }
 
 #[test]
-fn a_growth_whose_answer_is_lost_is_made_true_when_no_monitor_can_be_asked() {
+fn growth_with_lost_response_is_repeated_without_a_monitor() {
     let mut world = World::new(1);
-    world.step(&Step::Metrics(90, 0)).expect("runs");
+    world.step(&Step::load(90)).expect("runs");
+    world.step(&Step::done(SCHEDULER)).expect("first contact");
     world
-        .step(&Step::Finish(0, Fate::Done, 9))
-        .expect("first contact");
-    world
-        .step(&Step::Finish(0, Fate::Done, 9))
+        .step(&Step::done(SCHEDULER))
         .expect("the increase is permitted");
     world
-        .step(&Step::Finish(1, Fate::AnswerLost, 9))
+        .step(&Step::ended(VM_OBJECT, Fate::ResponseLost))
         .expect("runs");
     world
-        .step(&Step::Metrics(0, 0))
+        .step(&Step::load(0))
         .expect("nothing is wanted any more");
-    world.step(&Step::Wait(5000)).expect("runs");
-    let Some((_, Action::NeonVm(request))) = &world.flights[1] else {
+    world.step(&Step::wait_ms(5000)).expect("runs");
+    let Some((_, Action::VmPatch(request))) = &world.flights[VM_OBJECT] else {
         panic!("nothing is repeated")
     };
     assert_eq!(
@@ -213,20 +228,23 @@ fn a_growth_whose_answer_is_lost_is_made_true_when_no_monitor_can_be_asked() {
 }
 
 #[test]
-fn a_decrease_whose_report_is_lost_is_not_grown_back_without_asking() {
+fn decrease_with_lost_response_is_not_undone_without_a_permit() {
     let mut world = shrinking(2);
     world
-        .step(&Step::Finish(1, Fate::Done, 9))
+        .step(&Step::done(VM_OBJECT))
         .expect("the patch to 1 succeeds");
     world
-        .step(&Step::Finish(0, Fate::AnswerLost, 9))
+        .step(&Step::ended(SCHEDULER, Fate::ResponseLost))
         .expect("the scheduler gave the rest away");
     world
-        .step(&Step::Metrics(45, 0))
+        .step(&Step::load(45))
         .expect("2 units are wanted again");
-    assert!(world.flights[1].is_none(), "patched up on the old permit");
-    world.step(&Step::Wait(3000)).expect("runs");
-    let Some((_, Action::Plugin(request))) = &world.flights[0] else {
+    assert!(
+        world.flights[VM_OBJECT].is_none(),
+        "patched up on the old permit"
+    );
+    world.step(&Step::wait_ms(3000)).expect("runs");
+    let Some((_, Action::Permit(request))) = &world.flights[SCHEDULER] else {
         panic!("not asked")
     };
     assert_eq!(request.last_permit, Some(UNIT));
@@ -235,7 +253,7 @@ fn a_decrease_whose_report_is_lost_is_not_grown_back_without_asking() {
 }
 
 #[test]
-fn a_monitor_that_starts_before_the_guest_has_grown_is_told() {
+fn monitor_started_before_the_guest_grew_is_notified() {
     let mut vm = vm(1, 8, 2);
     vm.actual = Some(UNIT);
     let mut core = Core::new(config(), vm);
@@ -250,27 +268,29 @@ fn a_monitor_that_starts_before_the_guest_has_grown_is_told() {
 }
 
 #[test]
-fn an_approval_given_over_another_connection_allows_nothing() {
+fn approval_of_an_earlier_link_does_not_count() {
     let mut world = shrinking(3);
-    let (id, _) = world.flights[1].take().expect("the patch is under way");
+    let (id, _) = world.flights[VM_OBJECT]
+        .take()
+        .expect("the patch is under way");
     let core = &mut world.core;
     core.handle(world.now, Event::MonitorReset);
     // The monitor that comes reads its machine, which still has all three units, and agreed to
     // nothing.
     core.handle(world.now, Event::MonitorActive);
-    core.handle(world.now, Event::NeonVmDone(id, Err(Failure::NotApplied)));
+    core.handle(world.now, Event::VmPatchDone(id, Err(Failure::NotApplied)));
     world.now = world.now + Span::from_secs(6);
     core.handle(world.now, Event::SystemMetrics(SystemMetrics::default()));
     while let Some((_, action)) = core.poll_action(world.now) {
-        assert!(!matches!(action, Action::NeonVm(_)), "{action:?}");
+        assert!(!matches!(action, Action::VmPatch(_)), "{action:?}");
     }
 }
 
 #[test]
-fn a_monitor_that_connects_after_a_resize_is_told_the_size() {
+fn monitor_that_connects_after_a_resize_is_notified() {
     let mut world = shrinking(3);
     world
-        .step(&Step::Finish(1, Fate::Done, 9))
+        .step(&Step::done(VM_OBJECT))
         .expect("the patch succeeds");
     let core = &mut world.core;
     core.handle(world.now, Event::MonitorReset);
@@ -298,7 +318,7 @@ fn seen(units: u32, version: u64) -> Event {
 }
 
 #[test]
-fn a_size_nobody_here_set_is_made_true_again_and_told() {
+fn size_set_by_another_writer_is_patched_again_and_reported() {
     let mut world = ready(2, 45);
     world.core.handle(world.now, seen(2, 10));
     assert_eq!(world.core.poll_action(world.now), None, "nothing is new");
@@ -306,8 +326,8 @@ fn a_size_nobody_here_set_is_made_true_again_and_told() {
     let (mut asked, mut patched) = (None, None);
     while let Some((_, action)) = world.core.poll_action(world.now) {
         match action {
-            Action::Plugin(request) => asked = Some(request.target),
-            Action::NeonVm(request) => patched = Some(request.target),
+            Action::Permit(request) => asked = Some(request.target),
+            Action::VmPatch(request) => patched = Some(request.target),
             _ => {}
         }
     }
@@ -320,7 +340,7 @@ fn a_size_nobody_here_set_is_made_true_again_and_told() {
 }
 
 #[test]
-fn before_the_first_permit_the_object_is_right() {
+fn size_of_the_object_is_adopted_before_the_first_permit() {
     let mut info = vm(1, 8, 2);
     info.version = Some(7);
     let mut core = Core::new(config(), info);
@@ -337,7 +357,7 @@ fn before_the_first_permit_the_object_is_right() {
 }
 
 #[test]
-fn what_the_monitor_was_told_before_somebody_else_shrank_the_vm_is_told_again() {
+fn monitor_is_notified_again_after_another_writer_shrank_the_vm() {
     for answer in [Ok(()), Err(Failure::Unknown), Err(Failure::NotApplied)] {
         let mut info = vm(1, 8, 4);
         (info.version, info.last_revision) = (Some(7), 3);
@@ -363,8 +383,9 @@ fn what_the_monitor_was_told_before_somebody_else_shrank_the_vm_is_told_again() 
     }
 }
 
+/// Requirement: N14
 #[test]
-fn n14_a_size_above_the_permit_is_permitted_before_it_is_made_true() {
+fn size_above_the_permit_is_permitted_before_a_patch() {
     let mut core = Core::new(config(), vm(1, 8, 2));
     let now = Timestamp(1_000_000);
     // No monitor is there, so nothing may be taken back.
@@ -375,7 +396,7 @@ fn n14_a_size_above_the_permit_is_permitted_before_it_is_made_true() {
         permit,
         migrate: None,
     };
-    core.handle(now, Event::PluginDone(id, Ok(response)));
+    core.handle(now, Event::PermitDone(id, Ok(response)));
     core.handle(now, seen(3, 11));
     let actions: Vec<Action> = std::iter::from_fn(|| core.poll_action(now))
         .map(|(_, action)| action)
@@ -383,20 +404,22 @@ fn n14_a_size_above_the_permit_is_permitted_before_it_is_made_true() {
     assert!(
         actions
             .iter()
-            .any(|action| matches!(action, Action::Plugin(_)))
+            .any(|action| matches!(action, Action::Permit(_)))
     );
     assert!(
         !actions
             .iter()
-            .any(|action| matches!(action, Action::NeonVm(_))),
+            .any(|action| matches!(action, Action::VmPatch(_))),
         "{actions:?}"
     );
 }
 
 /// Found by a restart of 1,000 VMs: the object has the size, the guest has it, and the agent before
 /// died before it said so.
+///
+/// Requirement: N09
 #[test]
-fn n09_a_growth_that_no_earlier_agent_told_the_monitor_is_told() {
+fn monitor_is_notified_of_growth_missed_by_previous_agent() {
     let told = |last_revision: i64| {
         let mut info = vm(1, 8, 3);
         (info.last_revision, info.actual) = (last_revision, Some(UNIT.saturating_mul(3)));
