@@ -1,5 +1,5 @@
-//! A bench for the state machine: expected actions as values, requests started and ended by hand,
-//! time as seconds of a table.
+//! Test bench for the state machine: expected actions are values, the test starts and ends each
+//! request, and times are seconds of a table.
 
 use protocol::permit::{PluginResponse, RequestMetrics};
 use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE, Revision};
@@ -39,7 +39,7 @@ pub(super) fn units(n: u32) -> Resources {
     UNIT.saturating_mul(n)
 }
 
-/// Tenths-of-a-millisecond-exact time from the table's seconds.
+/// Microseconds from the table's seconds.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -49,7 +49,7 @@ pub(super) fn micros(secs: f64) -> u64 {
     (secs * 1e6).round() as u64
 }
 
-/// A start well after the clock's origin.
+/// Time of the table; its zero is an hour after the clock's origin.
 pub(super) fn at(secs: f64) -> Timestamp {
     Timestamp(3_600_000_000 + micros(secs))
 }
@@ -62,7 +62,7 @@ pub(super) fn load(value: f32) -> Option<RequestMetrics> {
     Some(RequestMetrics { load_avg_1m: value })
 }
 
-/// Expected actions, built in table order.
+/// Expected actions.
 #[derive(Default, Clone)]
 pub(super) struct Want(pub(super) Actions);
 
@@ -229,7 +229,7 @@ pub(super) fn vm_info(min: u32, max: u32, using: u32, scaling: ScalingConfig) ->
     }
 }
 
-/// Peers, as indices of the ids under way.
+/// Indices of the peers in [`Bench::ids`].
 pub(super) const SCHEDULER: usize = 0;
 pub(super) const VM_OBJECT: usize = 1;
 pub(super) const MONITOR: usize = 2;
@@ -296,7 +296,7 @@ impl Bench {
 
     #[track_caller]
     pub(super) fn end(&mut self, t: f64, peer: usize, event: impl FnOnce(RequestId) -> Event) {
-        let id = self.ids[peer].take().expect("a request is under way");
+        let id = self.ids[peer].take().expect("a request is in flight");
         self.core.handle(at(t), event(id));
         while let Some(observation) = self.core.poll_observation() {
             self.seen.push(observation);
@@ -336,7 +336,7 @@ impl Bench {
         self.core.handle(at(t), Event::SystemMetrics(metrics));
     }
 
-    /// The object changed: bounds and `use` as given, and the revision it carries.
+    /// Shows the object with these bounds and `use` in units, and its revision with its time.
     pub(super) fn vm_updated(
         &mut self,
         t: f64,
@@ -359,7 +359,7 @@ impl Bench {
         }
     }
 
-    /// Latencies observed since the last call on one path: seconds and flags.
+    /// Latencies and flags observed on one path since the last call.
     pub(super) fn latencies(&mut self, wanted: Path) -> Vec<(Span, u64)> {
         let seen = std::mem::take(&mut self.seen);
         let (mut found, mut rest) = (Vec::new(), Vec::new());

@@ -1,5 +1,4 @@
-//! What is recorded decides again to the same bytes, whatever happened; and what is not the same is
-//! found.
+//! Replay of recorded steps gives the same bytes, and finds each altered record.
 
 use std::collections::VecDeque;
 
@@ -73,7 +72,7 @@ fn info(max: u32, enable_lfc_metrics: bool) -> VmInfo {
     }
 }
 
-/// One VM's task without its sockets.
+/// One VM's driver without its sockets.
 struct RecordedTask {
     core: Core,
     recorder: Recorder,
@@ -132,7 +131,7 @@ impl RecordedTask {
         }
     }
 
-    /// As the shell does: just before the next step.
+    /// Records a checkpoint just before the next step, as the shell does.
     fn checkpoint(&mut self) {
         let next = self.now + Span(1);
         self.recorder
@@ -163,8 +162,8 @@ impl RecordedTask {
         self.step(after, Event::SystemMetrics(metrics));
     }
 
-    /// Ends the oldest request under way: well, or as `how` says.
-    fn answer(&mut self, after: Span, how: u8) {
+    /// Ends the oldest request in flight. 5 to 9 are partial or failed ends, others are successes.
+    fn end_request(&mut self, after: Span, how: u8) {
         let Some((id, action)) = self.in_flight.pop_front() else {
             return self.step(after, Event::Tick);
         };
@@ -188,7 +187,7 @@ impl RecordedTask {
             Action::VmPatch(_) => Event::VmPatchDone(id, plain.map(|()| self.next_version())),
             Action::MonitorUpscale(_) => Event::MonitorUpscaleDone(id, plain),
             Action::MonitorDownscale(_) => {
-                let answer = if how == 6 {
+                let response = if how == 6 {
                     DownscaleResponse::DENIED
                 } else if how == 5 {
                     DownscaleResponse::Denied(Refusal {
@@ -198,13 +197,13 @@ impl RecordedTask {
                 } else {
                     DownscaleResponse::Allowed
                 };
-                Event::MonitorDownscaleDone(id, plain.map(|()| answer))
+                Event::MonitorDownscaleDone(id, plain.map(|()| response))
             }
         };
         self.step(after, event);
     }
 
-    /// The object as the core believes it to be, in a new state, changed.
+    /// Shows a new state of the core's object, with `change` applied.
     fn update(&mut self, after: Span, change: impl FnOnce(&mut VmUpdate)) {
         let info = VmInfo {
             version: self.next_version(),
@@ -243,13 +242,13 @@ fn reached(value: i64) -> RevisionWithTime {
 fn replay(records: &[Record]) -> Report {
     let mut replay = Replay::new();
     for record in records {
-        // Through the file's form, so that nothing of the recorder's own is compared with itself.
+        // Decodes the encoded line, as a reader of the file does.
         replay.take(decode(encode(record).as_bytes()).expect("decodes"));
     }
     replay.finish()
 }
 
-/// One thing that happens: what, after how long, two numbers.
+/// One random input: its kind, the microseconds before it, and two numbers.
 type Input = (u8, u64, u8, f64);
 
 fn feed(task: &mut RecordedTask, (what, after, number, value): Input) {
@@ -257,7 +256,7 @@ fn feed(task: &mut RecordedTask, (what, after, number, value): Input) {
     match what {
         0..=4 => task.system(after, value, value * 1e9),
         5 => task.step(after, Event::Tick),
-        6..=11 => task.answer(after, number % 10),
+        6..=11 => task.end_request(after, number % 10),
         12 => task.step(after, Event::MonitorActive),
         13 => {
             let request = UpscaleRequest {
@@ -290,7 +289,7 @@ fn feed(task: &mut RecordedTask, (what, after, number, value): Input) {
             update.info.current_revision = Some(reached(i64::from(number % 8)));
             update.info.last_revision = i64::from(number % 8);
         }),
-        // Somebody else sets a size; the guest is on its way, or the state is an old one.
+        // Another writer sets a size, or the state is an old one.
         20 => task.update(after, |update| {
             update
                 .info
@@ -328,7 +327,7 @@ fn feed(task: &mut RecordedTask, (what, after, number, value): Input) {
         ),
         18 if number == 0 => task.checkpoint(),
         19 => task.step(after, Event::VmPatchDone(RequestId(999), Ok(Some(7)))),
-        _ => task.answer(after, 0),
+        _ => task.end_request(after, 0),
     }
 }
 
@@ -406,8 +405,7 @@ proptest! {
 /// A checkpoint with every member in it.
 const FULL: &str = include_str!("../../../protocol/testdata/journal/checkpoint.bj");
 
-/// Makes every number, flag and text below `value` another, one at a time, and hands each whole out
-/// with its name.
+/// Copies of `value` with one changed number, flag or text each, with the path of the change.
 fn each_leaf_altered(value: &Value) -> Vec<(String, Value)> {
     fn paths(value: &Value, at: String, out: &mut Vec<String>) {
         match value {
@@ -448,8 +446,8 @@ fn every_member_of_a_checkpoint_is_restored() {
     let whole = serde_json::to_value(&full).expect("encodes");
     let mut altered_members = 0;
     for (path, altered) in each_leaf_altered(&whole) {
-        // Who and when is said by whoever asks for a checkpoint; when a revision was reached is not
-        // kept; the packed metrics have their own test.
+        // The caller sets VM and time. The time of a reached revision is not kept. Packed metrics
+        // have their own test.
         if ["/vm", "/t", "/obj/reached/2"].contains(&path.as_str()) || path.starts_with("/metrics")
         {
             continue;
@@ -469,7 +467,7 @@ fn busy() -> RecordedTask {
     for round in 0..400_u32 {
         let wave = if round % 100 < 50 { 3.0 } else { 0.3 };
         task.system(Span::from_secs(2), wave, 6e8 * wave);
-        task.answer(Span::from_millis(4), 0);
+        task.end_request(Span::from_millis(4), 0);
     }
     task
 }
@@ -502,7 +500,7 @@ fn replay_starts_at_a_checkpoint_and_counts_warm_up() {
 #[test]
 fn records_lost_in_a_crash_are_tail_and_a_gap_starts_warm_up() {
     let mut task = busy();
-    // Routine steps gathered and never written, then lines that rest on them.
+    // Routine steps that are never written, then lines that depend on them.
     task.flush();
     for _ in 0..5 {
         task.system(Span::from_secs(5), 0.31, 6e8);
@@ -551,7 +549,7 @@ fn vm_numbers_are_valid_within_one_run_only() {
     assert!(report.is_equal() && report.vms == 2, "{report:?}");
 }
 
-/// A day's quiet hour: a sample every 5 s, a heartbeat every 15 s, a checkpoint every 10 min.
+/// A quiet hour: a sample every 5 s, a heartbeat every 15 s, a checkpoint every 10 min.
 #[test]
 fn quiet_vm_costs_at_most_eight_bytes_a_second() {
     let mut task = RecordedTask::new();
@@ -567,7 +565,7 @@ fn quiet_vm_costs_at_most_eight_bytes_a_second() {
         task.system(late, (3.0 + noise / 64.0).floor() / 100.0, usage);
         if second % 15 == 0 {
             task.step(Span(2_000), Event::Tick);
-            task.answer(Span(3_141), 0);
+            task.end_request(Span(3_141), 0);
         }
         if second % 600 == 0 {
             task.checkpoint();

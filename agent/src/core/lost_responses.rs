@@ -1,5 +1,5 @@
-//! Named cases of lost answers, reconnects, stale metrics and migrations; most were first found by
-//! the properties.
+//! Cases of lost responses, reconnects, stale metrics and migrations. The property tests found most of
+//! them first.
 
 use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::time::{Span, Timestamp};
@@ -21,7 +21,7 @@ fn nothing_is_patched_after_a_migration_is_announced() {
     world.step(&Step::load(180)).expect("runs");
     let (id, action) = world.flights[SCHEDULER]
         .take()
-        .expect("a request is under way");
+        .expect("a request is in flight");
     let Action::Permit(request) = action else {
         panic!("not a permit request: {action:?}")
     };
@@ -46,7 +46,7 @@ fn nothing_is_patched_after_a_migration_is_announced() {
                         assert_eq!(
                             request.target,
                             UNIT.saturating_mul(2),
-                            "only reports what is in use"
+                            "only reports the size in use"
                         );
                         let response = PluginResponse {
                             permit: request.target,
@@ -56,7 +56,7 @@ fn nothing_is_patched_after_a_migration_is_announced() {
                             .core
                             .handle(world.now, Event::PermitDone(id, Ok(response)));
                     }
-                    other => panic!("nothing else may be done: {other:?}"),
+                    other => panic!("unexpected request {other:?}"),
                 }
             }
             world.now = world.now + Span::from_secs(1);
@@ -106,7 +106,7 @@ fn reconnect_during_a_shrink_keeps_approved_below_use() {
         .expect("the monitor agrees to 2");
     assert!(
         world.flights[VM_OBJECT].is_some(),
-        "the patch to 2 is under way"
+        "the patch to 2 is in flight"
     );
     world
         .step(&Step::MonitorDown { arrived: false })
@@ -142,7 +142,7 @@ fn shrinking(from: u32) -> World {
     world
         .step(&Step::done(MONITOR))
         .expect("the monitor agrees");
-    assert!(world.flights[VM_OBJECT].is_some(), "the patch is under way");
+    assert!(world.flights[VM_OBJECT].is_some(), "the patch is in flight");
     world
 }
 
@@ -152,7 +152,7 @@ fn monitor_is_not_notified_while_a_shrink_is_patched() {
     world.step(&Step::load(45)).expect("runs");
     assert!(
         world.flights[MONITOR].is_none(),
-        "told of 2 units while the patch to 1 is under way"
+        "notified of 2 units while the patch to 1 is in flight"
     );
     world.step(&Step::done(VM_OBJECT)).expect("runs");
     settle(&mut world, 45, 0).expect("settles");
@@ -189,7 +189,7 @@ fn new_monitor_gets_no_request_for_a_size_before_the_patch() {
         .expect("the increase is permitted");
     assert!(
         world.flights[VM_OBJECT].is_some(),
-        "the patch to 8 units is under way"
+        "the patch to 8 units is in flight"
     );
     world.step(&Step::load(45)).expect("runs");
     world
@@ -215,7 +215,7 @@ fn growth_with_lost_response_is_repeated_without_a_monitor() {
         .expect("runs");
     world
         .step(&Step::load(0))
-        .expect("nothing is wanted any more");
+        .expect("nothing is desired any more");
     world.step(&Step::wait_ms(5000)).expect("runs");
     let Some((_, Action::VmPatch(request))) = &world.flights[VM_OBJECT] else {
         panic!("nothing is repeated")
@@ -238,14 +238,14 @@ fn decrease_with_lost_response_is_not_undone_without_a_permit() {
         .expect("the scheduler gave the rest away");
     world
         .step(&Step::load(45))
-        .expect("2 units are wanted again");
+        .expect("2 units are desired again");
     assert!(
         world.flights[VM_OBJECT].is_none(),
         "patched up on the old permit"
     );
     world.step(&Step::wait_ms(3000)).expect("runs");
     let Some((_, Action::Permit(request))) = &world.flights[SCHEDULER] else {
-        panic!("not asked")
+        panic!("no permit request")
     };
     assert_eq!(request.last_permit, Some(UNIT));
     settle(&mut world, 45, 0).expect("settles");
@@ -259,12 +259,15 @@ fn monitor_started_before_the_guest_grew_is_notified() {
     let mut core = Core::new(config(), vm);
     let now = Timestamp(1_000_000);
     core.handle(now, Event::MonitorActive);
-    let told = core
+    let notified = core
         .next_actions(now)
         .actions
         .monitor_up
-        .expect("it is told");
-    assert_eq!((told.current, told.target), (UNIT, UNIT.saturating_mul(2)));
+        .expect("a notification");
+    assert_eq!(
+        (notified.current, notified.target),
+        (UNIT, UNIT.saturating_mul(2))
+    );
 }
 
 #[test]
@@ -272,11 +275,10 @@ fn approval_of_an_earlier_link_does_not_count() {
     let mut world = shrinking(3);
     let (id, _) = world.flights[VM_OBJECT]
         .take()
-        .expect("the patch is under way");
+        .expect("the patch is in flight");
     let core = &mut world.core;
     core.handle(world.now, Event::MonitorReset);
-    // The monitor that comes reads its machine, which still has all three units, and agreed to
-    // nothing.
+    // The next monitor reads its guest, which still has three units. It has approved nothing.
     core.handle(world.now, Event::MonitorActive);
     core.handle(world.now, Event::VmPatchDone(id, Err(Failure::NotApplied)));
     world.now = world.now + Span::from_secs(6);
@@ -294,17 +296,17 @@ fn monitor_that_connects_after_a_resize_is_notified() {
         .expect("the patch succeeds");
     let core = &mut world.core;
     core.handle(world.now, Event::MonitorReset);
-    // What it read of its machine may be of before: memory leaves slowly.
+    // Its size may be from before the patch, because memory is unplugged slowly.
     core.handle(world.now, Event::MonitorActive);
-    let told =
+    let notified =
         std::iter::from_fn(|| core.poll_action(world.now)).find_map(|(_, action)| match action {
             Action::MonitorUpscale(request) => Some(request.target),
             _ => None,
         });
-    assert_eq!(told, Some(UNIT));
+    assert_eq!(notified, Some(UNIT));
 }
 
-/// A state of the object that somebody else made.
+/// A state of the object by another writer.
 fn seen(units: u32, version: u64) -> Event {
     let info = VmInfo {
         version: Some(version),
@@ -335,7 +337,7 @@ fn size_set_by_another_writer_is_patched_again_and_reported() {
     assert_eq!(
         asked,
         Some(UNIT.saturating_mul(3)),
-        "it may be used already"
+        "the VM may have it already"
     );
 }
 
@@ -368,16 +370,16 @@ fn monitor_is_notified_again_after_another_writer_shrank_the_vm() {
             Action::MonitorUpscale(request) => Some((id, request.target)),
             _ => None,
         };
-        let (id, told) = std::iter::from_fn(|| core.poll_action(now))
+        let (id, notified) = std::iter::from_fn(|| core.poll_action(now))
             .find_map(telling)
-            .expect("it is told");
-        assert_eq!(told, UNIT.saturating_mul(4));
+            .expect("a notification");
+        assert_eq!(notified, UNIT.saturating_mul(4));
         core.handle(now, seen(3, 8));
         core.handle(now, Event::MonitorUpscaleDone(id, answer));
         now = now + Span::from_secs(6);
         core.handle(now, Event::Tick);
         let again = std::iter::from_fn(|| core.poll_action(now)).find_map(telling);
-        let again = again.map(|(_, told)| told);
+        let again = again.map(|(_, notified)| notified);
         assert_eq!(again, Some(UNIT.saturating_mul(3)), "after {answer:?}");
         assert_eq!(core.faults().total(), 0, "after {answer:?}");
     }
@@ -414,13 +416,13 @@ fn size_above_the_permit_is_permitted_before_a_patch() {
     );
 }
 
-/// Found by a restart of 1,000 VMs: the object has the size, the guest has it, and the agent before
-/// died before it said so.
+/// Found by a restart with 1,000 VMs: object and guest had the new size, and the last agent died before
+/// the notification.
 ///
 /// Requirement: N09
 #[test]
 fn monitor_is_notified_of_growth_missed_by_previous_agent() {
-    let told = |last_revision: i64| {
+    let notification = |last_revision: i64| {
         let mut info = vm(1, 8, 3);
         (info.last_revision, info.actual) = (last_revision, Some(UNIT.saturating_mul(3)));
         info.current_revision = Some(protocol::revision::RevisionWithTime {
@@ -435,7 +437,7 @@ fn monitor_is_notified_of_growth_missed_by_previous_agent() {
         core.handle(now, Event::MonitorActive);
         core.next_actions(now).actions.monitor_up
     };
-    assert_eq!(told(0), None, "nobody ever changed it");
-    let up = told(7).expect("it is told");
+    assert_eq!(notification(0), None, "the size was never changed");
+    let up = notification(7).expect("a notification");
     assert_eq!(up.target, UNIT.saturating_mul(3));
 }

@@ -1,5 +1,4 @@
-//! What a VM that is only observed, or may only grow, is spared, and that everybody else stays in
-//! step with it.
+//! Limits of the modes observe and grow, and the order approved ≤ in use ≤ permitted in all modes.
 
 use proptest::prelude::*;
 use protocol::mode::Mode;
@@ -22,7 +21,7 @@ fn scaling(mode: Mode) -> ScalingConfig {
     }
 }
 
-/// Permitted and connected at `using` units, with metrics that ask for `load` hundredths.
+/// A world at `using` units with a permit, a connected monitor and a load average of `load` / 100.
 fn ready(mode: Mode, using: u32, load: u32) -> World {
     let mut world = World::with(using, scaling(mode));
     world.connect_monitor();
@@ -39,7 +38,7 @@ fn decision(world: &World) -> Decision {
     world.core.last_evaluation().expect("decided").decision
 }
 
-/// The object is seen at `version`, with a size and a mode.
+/// Shows the core the object at `version` with a size in units and a mode.
 fn see(world: &mut World, version: u64, size: u32, mode: Mode) {
     let mut info = world.core.vm().clone();
     info.version = Some(version);
@@ -71,11 +70,17 @@ fn observe_mode_decides_and_changes_nothing() {
         decided.bounded_by.iter().collect::<Vec<_>>(),
         [Bound::ObserveMode]
     );
-    assert_eq!(world.p, Some(units(2)), "no more than it has is asked for");
-    assert!(world.requests_to_scheduler > 2, "the scheduler is told");
+    assert_eq!(world.p, Some(units(2)), "the permit equals the size in use");
+    assert!(
+        world.requests_to_scheduler > 2,
+        "the scheduler gets heartbeats"
+    );
     take(&mut world, &Step::load(0));
     assert_eq!(decision(&world).target, units(1));
-    assert!(world.flights[MONITOR].is_none(), "the monitor is not asked");
+    assert!(
+        world.flights[MONITOR].is_none(),
+        "the monitor gets no request"
+    );
 }
 
 #[test]
@@ -93,22 +98,25 @@ fn grow_mode_requests_no_shrink() {
         decided.bounded_by.iter().collect::<Vec<_>>(),
         [Bound::Min, Bound::GrowMode]
     );
-    assert!(world.flights[MONITOR].is_none(), "the monitor is not asked");
+    assert!(
+        world.flights[MONITOR].is_none(),
+        "the monitor gets no request"
+    );
 }
 
 #[test]
 fn mode_takes_effect_at_once() {
     let mut world = ready(Mode::Observe, 2, 90);
-    assert!(world.flights[SCHEDULER].is_none(), "no permit is asked for");
+    assert!(world.flights[SCHEDULER].is_none(), "no permit is requested");
     see(&mut world, 1, 2, Mode::Grow);
-    let asked = |world: &World| match &world.flights[SCHEDULER] {
+    let requested = |world: &World| match &world.flights[SCHEDULER] {
         Some((_, Action::Permit(request))) => Some(request.target),
         _ => None,
     };
-    assert_eq!(asked(&world), Some(units(4)));
+    assert_eq!(requested(&world), Some(units(4)));
     take(&mut world, &Step::done(SCHEDULER));
     assert!(world.flights[VM_OBJECT].is_some(), "the patch is under way");
-    // Back while it is: it ends, and what it brought is told.
+    // Observe mode during the patch: the patch ends, and the growth is reported.
     see(&mut world, 1, 2, Mode::Observe);
     for peer in [VM_OBJECT, MONITOR, SCHEDULER] {
         take(&mut world, &Step::done(peer));
@@ -116,7 +124,10 @@ fn mode_takes_effect_at_once() {
     assert_eq!((world.u, world.a), (units(4), units(4)));
     take(&mut world, &Step::load(0));
     see(&mut world, 9, 4, Mode::Full);
-    assert!(world.flights[MONITOR].is_some(), "the monitor is asked");
+    assert!(
+        world.flights[MONITOR].is_some(),
+        "the monitor gets a request"
+    );
 }
 
 #[test]
@@ -141,11 +152,15 @@ fn size_set_by_hand_is_not_reverted() {
                 world.flights[VM_OBJECT].is_none(),
                 "{mode:?}: nothing is patched"
             );
-            let told = match &world.flights[MONITOR] {
+            let notified = match &world.flights[MONITOR] {
                 Some((_, Action::MonitorUpscale(request))) => Some(request.target),
                 _ => None,
             };
-            assert_eq!(told, Some(units(size)), "{mode:?}: the monitor is told");
+            assert_eq!(
+                notified,
+                Some(units(size)),
+                "{mode:?}: the monitor is notified"
+            );
             take_unordered(&mut world);
             assert_eq!(world.p, Some(units(size)), "{mode:?}: and the scheduler");
             assert_eq!((world.a, world.core.using()), (units(size), units(size)));
@@ -153,7 +168,8 @@ fn size_set_by_hand_is_not_reverted() {
     }
 }
 
-/// Lets the requests to monitor and scheduler end; a person does not keep our order.
+/// Ends the requests to monitor and scheduler without a check of the order, which a person may
+/// violate.
 fn take_unordered(world: &mut World) {
     for peer in [MONITOR, SCHEDULER] {
         world.finish(peer, Fate::Done, Grant::Full);
@@ -186,7 +202,7 @@ fn grow_mode_keeps_a_growth_with_lost_response() {
         Some((_, Action::VmPatch(request))) => Some(request.target),
         _ => None,
     };
-    assert_eq!(patched, Some(units(4)), "it is made sure of");
+    assert_eq!(patched, Some(units(4)), "the patch is repeated");
 }
 
 fn mode() -> impl Strategy<Value = Mode> {

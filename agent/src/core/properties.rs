@@ -1,5 +1,4 @@
-//! Random event sequences against the independent model of the peers in `world`, and hostile
-//! numbers.
+//! Random event sequences against the model of the peers in `world`, and hostile numbers.
 
 use proptest::prelude::*;
 use protocol::time::Timestamp;
@@ -11,7 +10,7 @@ use super::metrics::{LfcMetrics, Signals, SystemMetrics};
 use super::stabilization::Stabilization;
 use super::world::{UNIT, World, scaling, settle, step};
 
-/// A gauge: most often a size, now and then what a broken guest may send.
+/// A gauge: usually below `most`, sometimes any number, as a broken guest may send.
 fn gauge(most: f64) -> impl Strategy<Value = f64> {
     prop_oneof![
         6 => 0.0..most,
@@ -38,7 +37,7 @@ fn system() -> impl Strategy<Value = SystemMetrics> {
     })
 }
 
-/// A size of up to so many units; one in three is no whole number of them.
+/// A size within these units; one in three fields is off the unit grid.
 fn size_of(unit: Resources, units: std::ops::Range<u32>) -> impl Strategy<Value = Resources> {
     let part = prop_oneof![2 => Just(0_u32), 1 => 1_u32..100];
     (units.clone(), units, part.clone(), part).prop_map(move |(cpu, mem, odd_cpu, odd_mem)| {
@@ -78,7 +77,7 @@ impl Case {
             smallest,
         });
         let pages = prop::collection::vec(gauge(1e9), 0..70);
-        let wish = prop_oneof![9 => 0_u32..300, 1 => any::<u32>()];
+        let requested = prop_oneof![9 => 0_u32..300, 1 => any::<u32>()];
         (
             (1_u32..40, 0_u32..200),
             size_of(unit, 1..240),
@@ -89,11 +88,11 @@ impl Case {
             ),
             (prop::option::weighted(0.8, system()), any::<bool>()),
             prop::option::of(pages),
-            prop::option::of(wish),
+            prop::option::of(requested),
             prop::option::of(denied),
         )
             .prop_map(
-                move |((min, more), using, settings, page, pages, wish, denied)| {
+                move |((min, more), using, settings, page, pages, requested, denied)| {
                     let (scaling, enable_monitor_estimate, memory_pressure_hold_percent) = settings;
                     let (system, is_stale) = page;
                     Self {
@@ -113,7 +112,7 @@ impl Case {
                             ..LfcMetrics::default()
                         }),
                         is_stale,
-                        requested_units: wish,
+                        requested_units: requested,
                         denied,
                     }
                 },
@@ -151,8 +150,7 @@ proptest! {
         World::after(using, scaling, &steps)?;
     }
 
-    /// N26 and liveness: whatever happened before, with healthy peers the VM gets to the size
-    /// wanted and stays there.
+    /// With healthy peers the VM reaches its target and stays there, whatever happened before.
     ///
     /// Requirement: N26
     #[test]
@@ -167,16 +165,15 @@ proptest! {
         settle(&mut world, load, mib)?;
         let decision = world.core.last_evaluation().expect("it has decided").decision;
         prop_assert_eq!(world.u, decision.target, "did not get there: {:?}", decision);
-        prop_assert_eq!(world.a, world.u, "the monitor was not told");
-        prop_assert_eq!(world.p, Some(world.u), "the scheduler was not told");
+        prop_assert_eq!(world.a, world.u, "the monitor was not notified");
+        prop_assert_eq!(world.p, Some(world.u), "the scheduler got no report");
         let revision = decision.revision;
         settle(&mut world, load, mib)?;
         let later = world.core.last_evaluation().expect("it has decided").decision;
         prop_assert_eq!(later.revision, revision, "it flaps");
     }
 
-    /// N26: with a node that has too little room, or none, the VM gets what there is, and stays
-    /// there.
+    /// On a full node the VM reaches the size that the node has headroom for, and stays there.
     ///
     /// Requirement: N26
     #[test]
@@ -199,8 +196,8 @@ proptest! {
             !world.u.has_field_above(target) && !world.u.has_field_below(due),
             "has {:?} of {target:?}, room {:?}", world.u, world.room
         );
-        prop_assert_eq!(world.a, world.u, "the monitor was not told");
-        // A part of a unit of memory is of no use.
+        prop_assert_eq!(world.a, world.u, "the monitor was not notified");
+        // Part of a unit of memory cannot be used.
         let mut permitted = world.p.expect("a permit");
         permitted.mem.0 -= permitted.mem.0 % UNIT.mem.0;
         prop_assert_eq!(permitted, world.u, "a permit is not used, or was not given back");
@@ -209,15 +206,16 @@ proptest! {
         prop_assert_eq!((world.u, world.patched), (settled, patched), "it flaps");
     }
 
-    /// Requirement: N03. A size that is no whole number of units is the one in use, while nothing
-    /// may shrink, or the one that the monitor refused to give up. Only a refusal exceeds the
-    /// maximum.
+    /// A size off the unit grid is the one in use during a hold, or the one that a refusal keeps.
+    /// Only a refusal exceeds the maximum.
+    ///
+    /// Requirement: N03
     #[test]
     fn desired_size_is_whole_units_within_bounds(case in Case::any()) {
         let got = desired(&case.inputs());
-        let is_calm = got.stabilized_until.is_some();
+        let is_stabilized = got.stabilized_until.is_some();
         let is_pressed = got.goal.votes.memory_pressure.is_some();
-        let may_hold = !got.has_all_metrics || is_pressed || is_calm;
+        let may_hold = !got.has_all_metrics || is_pressed || is_stabilized;
         let kept = case.denied.map(|denied| denied.current);
         for field in [|size: Resources| u64::from(size.cpu.0), |size: Resources| size.mem.0] {
             let size = field(got.size);

@@ -1,5 +1,4 @@
-//! How a shrink is asked of the monitor: whole, in halves after a refusal, from the last refusal
-//! on, or one unit at a time.
+//! Steps of downscale requests: whole, half after a refusal, from the last refusal on, or one unit.
 
 use protocol::time::Span;
 use protocol::units::Resources;
@@ -13,7 +12,7 @@ fn units(n: u32) -> Resources {
     UNIT.saturating_mul(n)
 }
 
-/// An idle VM of `using` units, permitted and connected.
+/// An idle VM of `using` units with a permit and a connected monitor.
 fn idle(using: u32, shrink_step: ShrinkStep) -> World {
     let scaling = ScalingConfig {
         shrink_step,
@@ -30,8 +29,8 @@ fn step(world: &mut World, one: &Step) {
     world.step(one).expect("the order holds");
 }
 
-/// What the monitor is asked to agree to now, in units.
-fn asked(world: &World) -> Option<u32> {
+/// Size of the downscale request in flight, in units.
+fn requested(world: &World) -> Option<u32> {
     match &world.flights[MONITOR] {
         Some((_, Action::MonitorDownscale(request))) => {
             Some(request.target.exact_multiple_of(UNIT).expect("whole units"))
@@ -40,13 +39,13 @@ fn asked(world: &World) -> Option<u32> {
     }
 }
 
-/// The monitor answers, and the VM and the scheduler follow.
-fn answer(world: &mut World, answer: DownscaleResponse) {
-    let (id, action) = world.flights[MONITOR].take().expect("it was asked");
-    if let (DownscaleResponse::Allowed, Action::MonitorDownscale(request)) = (answer, &action) {
+/// Ends the downscale request, and then all patches and permit requests that follow.
+fn respond(world: &mut World, response: DownscaleResponse) {
+    let (id, action) = world.flights[MONITOR].take().expect("a request in flight");
+    if let (DownscaleResponse::Allowed, Action::MonitorDownscale(request)) = (response, &action) {
         world.a = request.target;
     }
-    let event = Event::MonitorDownscaleDone(id, Ok(answer));
+    let event = Event::MonitorDownscaleDone(id, Ok(response));
     world.core.handle(world.now, event);
     for peer in [VM_OBJECT, SCHEDULER, VM_OBJECT, SCHEDULER] {
         step(world, &Step::done(peer));
@@ -54,7 +53,7 @@ fn answer(world: &mut World, answer: DownscaleResponse) {
     }
 }
 
-/// Metrics stay fresh while the refusal runs out.
+/// Lets a refusal end, with fresh metrics.
 fn cool_down(world: &mut World) {
     for _ in 0..6 {
         step(world, &Step::load(0));
@@ -63,21 +62,27 @@ fn cool_down(world: &mut World) {
     }
 }
 
-/// Lets a monitor that agrees to no less than `least` units answer until nothing is asked for a
-/// whole cooldown; returns the sizes asked of it, by cooldown.
-fn descend(world: &mut World, least: u32, says_so: bool) -> Vec<Vec<u32>> {
+/// Details in a refusal.
+#[derive(Clone, Copy, PartialEq)]
+enum Details {
+    None,
+    SmallestSize,
+}
+
+/// Lets a monitor that approves `least` units or more respond for six cooldowns. Returns the
+/// requested sizes of each.
+fn descend(world: &mut World, least: u32, details: Details) -> Vec<Vec<u32>> {
     let mut rounds = Vec::new();
     for _ in 0..6 {
         let mut round = Vec::new();
-        while let Some(target) = asked(world) {
+        while let Some(target) = requested(world) {
             round.push(target);
-            let refusal = if says_so {
-                DownscaleResponse::denied_below(units(least))
-            } else {
-                DownscaleResponse::DENIED
+            let refusal = match details {
+                Details::SmallestSize => DownscaleResponse::denied_below(units(least)),
+                Details::None => DownscaleResponse::DENIED,
             };
             let is_allowed = target >= least;
-            answer(
+            respond(
                 world,
                 if is_allowed {
                     DownscaleResponse::Allowed
@@ -95,27 +100,27 @@ fn descend(world: &mut World, least: u32, says_so: bool) -> Vec<Vec<u32>> {
 #[test]
 fn whole_shrink_is_one_request() {
     let mut world = idle(8, ShrinkStep::Whole);
-    assert_eq!(asked(&world), Some(1));
-    answer(&mut world, DownscaleResponse::Allowed);
+    assert_eq!(requested(&world), Some(1));
+    respond(&mut world, DownscaleResponse::Allowed);
     assert_eq!(
-        (world.u, asked(&world)),
+        (world.u, requested(&world)),
         (units(1), None),
-        "one question, one patch"
+        "one request, one patch"
     );
 }
 
 #[test]
 fn refused_shrink_is_halved_and_resumes_at_the_last_refusal() {
     let mut world = idle(8, ShrinkStep::Whole);
-    let rounds = descend(&mut world, 4, false);
+    let rounds = descend(&mut world, 4, Details::None);
     assert_eq!(
         rounds,
         [
-            // 7 units less, refused; 3 less, agreed to.
+            // 7 units less are refused, 3 less are approved.
             vec![1, 5],
-            // What was refused first; half of that step, refused; half of that, agreed to.
+            // The refused size first; half of that step is refused, half of that is approved.
             vec![1, 3, 4],
-            // The last refusal first, once per cooldown.
+            // The last refused size, once per cooldown.
             vec![3],
             vec![3],
             vec![3],
@@ -123,19 +128,19 @@ fn refused_shrink_is_halved_and_resumes_at_the_last_refusal() {
         ]
     );
     assert_eq!(world.u, units(4));
-    // Now it agrees to everything: first to what it refused, then to the rest.
-    assert_eq!(asked(&world), Some(3));
-    answer(&mut world, DownscaleResponse::Allowed);
-    assert_eq!(asked(&world), Some(1));
-    answer(&mut world, DownscaleResponse::Allowed);
-    assert_eq!((world.u, asked(&world)), (units(1), None));
+    // A monitor that approves everything gets the refused size first, then the rest.
+    assert_eq!(requested(&world), Some(3));
+    respond(&mut world, DownscaleResponse::Allowed);
+    assert_eq!(requested(&world), Some(1));
+    respond(&mut world, DownscaleResponse::Allowed);
+    assert_eq!((world.u, requested(&world)), (units(1), None));
 }
 
 /// Requirement: N27
 #[test]
 fn smallest_size_of_a_refusal_is_requested_next() {
     let mut world = idle(8, ShrinkStep::Whole);
-    let rounds = descend(&mut world, 4, true);
+    let rounds = descend(&mut world, 4, Details::SmallestSize);
     assert_eq!(rounds[0], [1, 4]);
     assert!(
         rounds[1..].iter().all(|round| round == &[1]),
@@ -144,38 +149,38 @@ fn smallest_size_of_a_refusal_is_requested_next() {
     assert_eq!(world.u, units(4));
 }
 
-/// Milliseconds from a refusal that says to ask again in so many until the same is asked again.
-fn asked_again_after(again: Option<u64>) -> u64 {
+/// Delay in ms between a refusal with a retry time and the repeated request.
+fn retry_delay(again: Option<u64>) -> u64 {
     let mut world = idle(8, ShrinkStep::Whole);
     let refusal = Refusal {
         smallest: Some(units(8)),
         again: again.map(Span::from_millis),
     };
-    answer(&mut world, DownscaleResponse::Denied(refusal));
+    respond(&mut world, DownscaleResponse::Denied(refusal));
     let mut waited = 0;
-    while asked(&world).is_none() {
-        assert!(waited < 10_000, "it is never asked again");
+    while requested(&world).is_none() {
+        assert!(waited < 10_000, "the request is never repeated");
         step(&mut world, &Step::load(0));
         step(&mut world, &Step::wait_ms(50));
         step(&mut world, &Step::done(SCHEDULER));
         waited += 50;
     }
-    assert_eq!(asked(&world), Some(1));
+    assert_eq!(requested(&world), Some(1));
     waited
 }
 
 #[test]
 fn refused_shrink_is_repeated_at_the_time_the_monitor_named() {
-    let cooldown = asked_again_after(None);
+    let cooldown = retry_delay(None);
     assert_eq!(cooldown, 5_000);
-    assert_eq!(asked_again_after(Some(1_980)), 2_000);
-    // A monitor neither hurries its agent without bound nor holds it off.
-    assert_eq!(asked_again_after(Some(0)), 100);
-    assert_eq!(asked_again_after(Some(1 << 40)), cooldown);
+    assert_eq!(retry_delay(Some(1_980)), 2_000);
+    // The retry time is bounded on both sides.
+    assert_eq!(retry_delay(Some(0)), 100);
+    assert_eq!(retry_delay(Some(1 << 40)), cooldown);
 }
 
-/// A monitor may name any size: the next question is always for more than was refused and no more
-/// than there is.
+/// A monitor may name any size. The next request is for more than the refused size and for no more
+/// than the approved one.
 #[test]
 fn senseless_smallest_size_does_not_stop_the_shrink() {
     for (least, then) in [
@@ -186,9 +191,9 @@ fn senseless_smallest_size_does_not_stop_the_shrink() {
         (Resources::new(u32::MAX, u64::MAX), None),
     ] {
         let mut world = idle(8, ShrinkStep::Whole);
-        assert_eq!(asked(&world), Some(1));
-        answer(&mut world, DownscaleResponse::denied_below(least));
-        assert_eq!(asked(&world), then, "{least:?}");
+        assert_eq!(requested(&world), Some(1));
+        respond(&mut world, DownscaleResponse::denied_below(least));
+        assert_eq!(requested(&world), then, "{least:?}");
         assert_eq!(world.core.faults().total(), 0);
     }
 }
@@ -196,7 +201,7 @@ fn senseless_smallest_size_does_not_stop_the_shrink() {
 #[test]
 fn shrink_by_unit_requests_one_unit_at_a_time() {
     let mut world = idle(4, ShrinkStep::Unit);
-    let rounds = descend(&mut world, 2, true);
+    let rounds = descend(&mut world, 2, Details::SmallestSize);
     assert_eq!(rounds[0], [3, 2, 1]);
     assert!(rounds[1..].iter().all(|round| round == &[1]), "{rounds:?}");
     assert_eq!(world.u, units(2));

@@ -1,5 +1,5 @@
-//! What a monitor pushes beside the page's gauges: off it changes nothing, on it votes as it says,
-//! and the journal decides it again.
+//! Signals that a monitor pushes beside the page's gauges. Disabled ones change nothing, enabled
+//! ones vote.
 
 use proptest::prelude::*;
 use protocol::time::Timestamp;
@@ -13,20 +13,19 @@ use super::stabilization::Stabilization;
 use super::world::UNIT;
 
 const GIB: f64 = 1_073_741_824.0;
-/// What one unit may hold of what the monitor takes for needed, GiB: its share, less the kernel's
-/// allowance.
+/// Largest estimate that fits into one unit, GiB: its share of memory, less the kernel's allowance.
 const FULL: f64 = 0.9 - 104_857_600.0 / GIB;
 
 fn units(n: u32) -> Resources {
     UNIT.saturating_mul(n)
 }
 
-/// What comes of a VM of 1 to 8 units whose page alone asks for two.
+/// A VM with bounds of 1 to 8 units whose page alone votes for two.
 struct Case {
     scaling: ScalingConfig,
     using: Resources,
     signals: Signals,
-    wish: Option<u32>,
+    requested: Option<u32>,
     is_stale: bool,
 }
 
@@ -36,7 +35,7 @@ impl Case {
             scaling,
             using: units(using),
             signals,
-            wish: None,
+            requested: None,
             is_stale: false,
         }
     }
@@ -56,7 +55,7 @@ impl Case {
             system: (!self.is_stale).then_some(&page),
             lfc: None,
             is_stale: self.is_stale,
-            requested_units: self.wish,
+            requested_units: self.requested,
             denied: None,
             stabilization: Stabilization::default(),
             now: Timestamp(1_000_000),
@@ -103,7 +102,7 @@ fn monitor_estimate_votes_only_when_enabled() {
         (on, 1.8 + FULL, 3, Reason::MonitorEstimate),
         (on, 1.8 + FULL + 0.001, 4, Reason::MonitorEstimate),
         (on, 5.0, 6, Reason::MonitorEstimate),
-        // Bounds win over it.
+        // Bounds win over the estimate.
         (on, 50.0, 8, Reason::MonitorEstimate),
     ] {
         let got = Case::new(scaling, 2, estimate(gib)).decide();
@@ -124,14 +123,14 @@ fn monitor_estimate_votes_only_when_enabled() {
 #[test]
 fn memory_pressure_holds_the_size_and_never_grows_it() {
     for (most, share, using, wanted, reason) in [
-        // Off, whatever is said.
+        // Disabled.
         (0.0, 90.0, 4, 2, Reason::Memory),
-        // Up to the level it does not count.
+        // Pressure up to the limit does not count.
         (10.0, 0.0, 4, 2, Reason::Memory),
         (10.0, 10.0, 4, 2, Reason::Memory),
         (10.0, 10.1, 4, 4, Reason::MemoryPressure),
         (10.0, 100.0, 8, 8, Reason::MemoryPressure),
-        // Growth is another signal's.
+        // Pressure never grows a VM.
         (10.0, 50.0, 1, 2, Reason::Memory),
         (10.0, 50.0, 2, 2, Reason::Memory),
     ] {
@@ -147,31 +146,33 @@ fn memory_pressure_holds_the_size_and_never_grows_it() {
 #[test]
 fn upscale_request_and_maximum_win_over_memory_pressure() {
     let held = |using| Case::new(held_above(5.0), using, pressure(20.0));
-    // A wish for more is followed.
-    let wish = Case {
-        wish: Some(6),
+    let larger = Case {
+        requested: Some(6),
         ..held(4)
     };
-    let got = wish.decide();
-    assert_eq!((got.size, got.reason), (units(6), Reason::RequestedUpscale));
-    // What is not above the size is held all the same.
-    let wish = Case {
-        wish: Some(3),
+    let raised = larger.decide();
+    assert_eq!(
+        (raised.size, raised.reason),
+        (units(6), Reason::RequestedUpscale)
+    );
+    // A request below the size does not end the hold.
+    let smaller = Case {
+        requested: Some(3),
         ..held(4)
     };
-    assert_eq!(wish.decide().size, units(4));
-    // The largest size is.
+    assert_eq!(smaller.decide().size, units(4));
+    // The maximum does.
     let above = held(10).decide();
     assert_eq!(above.size, units(8));
-    // A size that is no whole number of units stays as it is.
+    // A size off the unit grid stays as it is.
     let uneven = Case {
         using: Resources::new(1000, 3 << 30),
         ..held(1)
     };
-    let got = uneven.decide();
-    assert_eq!(got.size, Resources::new(1000, 3 << 30));
-    assert_eq!(got.goal.votes.memory_pressure, Some(4.0));
-    // Old figures say nothing of now, and hold by themselves.
+    let kept = uneven.decide();
+    assert_eq!(kept.size, Resources::new(1000, 3 << 30));
+    assert_eq!(kept.goal.votes.memory_pressure, Some(4.0));
+    // Stale metrics hold the size for a reason of their own.
     let stale = Case {
         is_stale: true,
         ..held(4)
@@ -187,10 +188,10 @@ proptest! {
         using in 1_u32..9,
         gib in prop::option::of(0.0..20.0_f64),
         share in prop::option::of(0.0..100.0_f64),
-        wish in prop::option::of(1_u32..9),
+        requested in prop::option::of(1_u32..9),
     ) {
         let signals = Signals { estimate_bytes: gib.map(|gib| gib * GIB), pressure_percent: share };
-        let decide = |signals| Case { wish, ..Case::new(ScalingConfig::default(), using, signals) }.decide();
+        let decide = |signals| Case { requested, ..Case::new(ScalingConfig::default(), using, signals) }.decide();
         prop_assert_eq!(decide(signals), decide(Signals::default()));
     }
 

@@ -1,4 +1,4 @@
-//! Stabilization: off it changes nothing, on it holds what it says and never what is urgent.
+//! Stabilization: disabled it changes nothing, enabled it delays no urgent growth.
 
 use proptest::prelude::*;
 use protocol::time::{Span, Timestamp};
@@ -22,7 +22,7 @@ fn secs(n: u64) -> Timestamp {
     Timestamp(0) + Span::from_secs(n)
 }
 
-/// Metrics that ask for this many units of CPU and of memory.
+/// Metrics that vote for `cpu` units by load and `memory` units by usage.
 fn page(cpu: f64, memory: f64) -> SystemMetrics {
     let defaults = ScalingConfig::default();
     SystemMetrics {
@@ -38,7 +38,7 @@ struct Case {
     using: u32,
     page: SystemMetrics,
     stabilization: Stabilization,
-    wish: Option<u32>,
+    requested: Option<u32>,
     denied: Option<Denied>,
     now: u64,
 }
@@ -53,7 +53,7 @@ fn decide(case: &Case) -> Desired {
         system: Some(&case.page),
         lfc: None,
         is_stale: false,
-        requested_units: case.wish,
+        requested_units: case.requested,
         denied: case.denied,
         stabilization: case.stabilization,
         now: secs(case.now),
@@ -66,7 +66,7 @@ fn case(scaling: ScalingConfig, using: u32, cpu: f64, memory: f64) -> Case {
         using,
         page: page(cpu, memory),
         stabilization: Stabilization::default(),
-        wish: None,
+        requested: None,
         denied: None,
         now: 1_000,
     }
@@ -89,7 +89,7 @@ fn margin_is_a_dead_band_below_the_size_only() {
         (3, 1.5, 2),
         (3, 1.0, 2),
         (3, 0.4, 1),
-        // What it would not shrink to, it does not grow to either.
+        // The margin does not raise a growth.
         (2, 1.9, 2),
         (1, 1.2, 2),
     ] {
@@ -115,14 +115,14 @@ fn hold_counts_from_the_fall_of_the_goal_and_restarts_after_a_rise() {
     assert_eq!((first.size, first.is_below), (units(4), true));
     assert_eq!(first.stabilized_until, Some(secs(1_060)));
     assert_eq!(bounds(&first), [Bound::DownscaleHold]);
-    held.stabilization.is_below(secs(1_000), true);
+    held.stabilization.set_below(secs(1_000), true);
     (held.now, held.page) = (1_059, page(0.0, 2.0));
     assert_eq!(decide(&held).size, units(4));
     held.now = 1_060;
     let over = decide(&held);
     assert_eq!((over.size, over.stabilized_until), (units(2), None));
     held.page = page(0.0, 4.0);
-    assert!(!decide(&held).is_below, "then it counts anew");
+    assert!(!decide(&held).is_below, "a rise restarts the hold");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn growth_for_memory_and_monitor_is_never_delayed() {
     let memory = decide(&case);
     assert_eq!(memory.size, units(5), "memory now, the load's part later");
     assert_eq!(bounds(&memory), [Bound::UpscaleCooldown]);
-    (case.page, case.wish) = (page(9.0, 1.0), Some(7));
+    (case.page, case.requested) = (page(9.0, 1.0), Some(7));
     assert_eq!(decide(&case).size, units(7));
 }
 
@@ -199,17 +199,16 @@ fn hold_yields_to_bounds_and_restarts_after_missing_metrics() {
     assert_eq!((blind.size, blind.is_below), (units(4), false));
 }
 
-/// The desired size as docs/compatibility/agent.md §2.4 has it, in its own steps, in units, for
-/// sizes that are whole units.
+/// The desired size in the steps of docs/compatibility/agent.md §2.4, for sizes on the unit grid.
 fn as_specified(case: &Case, goal: u32) -> Resources {
-    let wish = case.wish.filter(|wish| *wish > goal).unwrap_or(0);
+    let requested = case.requested.filter(|units| *units > goal).unwrap_or(0);
     let above = |size: Resources| 1 + size.exact_multiple_of(UNIT).expect("whole units");
     let kept = case.denied.map_or(0, |denied| above(denied.requested));
-    let asked = goal.max(wish).max(kept).clamp(1, 16);
+    let wanted = goal.max(requested).max(kept).clamp(1, 16);
     let floor = case.denied.map_or(Resources::default(), |denied| {
         denied.current.field_min(units(above(denied.requested)))
     });
-    units(asked).field_max(floor)
+    units(wanted).field_max(floor)
 }
 
 fn any_stabilization() -> impl Strategy<Value = Stabilization> {
@@ -237,11 +236,11 @@ proptest! {
         using in 1_u32..16,
         (cpu, memory) in (0.0_f64..20.0, 0.0_f64..20.0),
         stabilization in any_stabilization(),
-        wish in prop::option::of(1_u32..16),
+        requested in prop::option::of(1_u32..16),
         denied in any_denied(),
     ) {
         let off = ScalingConfig { shrink_step: ShrinkStep::Unit, ..ScalingConfig::default() };
-        let case = Case { stabilization, wish, denied, ..case(off, using, cpu, memory) };
+        let case = Case { stabilization, requested, denied, ..case(off, using, cpu, memory) };
         let got = decide(&case);
         prop_assert_eq!(got.size, as_specified(&case, got.goal.units));
         prop_assert_eq!((got.stabilized_until, got.is_below), (None, false));
@@ -254,27 +253,27 @@ proptest! {
         using in 1_u32..16,
         (cpu, memory) in (0.0_f64..20.0, 0.0_f64..20.0),
         stabilization in any_stabilization(),
-        wish in prop::option::of(1_u32..16),
+        requested in prop::option::of(1_u32..16),
         denied in any_denied(),
     ) {
-        let case = Case { stabilization, wish, denied, now: 1_005, ..case(scaling, using, cpu, memory) };
+        let case = Case { stabilization, requested, denied, now: 1_005, ..case(scaling, using, cpu, memory) };
         let got = decide(&case);
         let off = ScalingConfig { shrink_step: scaling.shrink_step, ..ScalingConfig::default() };
         let plain = decide(&Case { scaling: off, ..case });
-        // Never further from what is in use than without it, and never on the other side of it.
+        // The size is between the size in use and the one without stabilization.
         let (low, high) = (plain.size.field_min(units(using)), plain.size.field_max(units(using)));
         prop_assert!(!got.size.has_field_below(low) && !got.size.has_field_above(high));
-        // Whatever the monitor and memory ask for is asked for.
-        let wish = units(case.wish.unwrap_or(0)).field_max(units(got.goal.units_without_cpu()));
-        prop_assert!(!wish.field_min(units(16)).has_field_above(got.size));
+        // Growth for the monitor and for memory is never delayed.
+        let urgent = units(case.requested.unwrap_or(0)).field_max(units(got.goal.units_without_cpu()));
+        prop_assert!(!urgent.field_min(units(16)).has_field_above(got.size));
         prop_assert_eq!(got.stabilized_until.is_some(), bounds(&got).iter().any(|bound| matches!(
             bound, Bound::DownscaleHold | Bound::DownscaleCooldown | Bound::UpscaleCooldown
         )));
     }
 }
 
-/// Patches made while the load goes up and down with this half period, seconds, for ten minutes.
-/// Every peer agrees at once.
+/// Number of patches in ten minutes under a square wave of load with this half period, seconds. Every
+/// peer grants at once.
 fn resizes(scaling: ScalingConfig, half_period: u64) -> u32 {
     let mut world = World::with(1, scaling);
     world.connect_monitor();

@@ -1,4 +1,4 @@
-//! Conformance vectors of the state machine: docs/compatibility/agent.md §7.5, sequences S1 to S10,
+//! Conformance vectors of the state machine: sequences S1 to S10 of docs/compatibility/agent.md §7.5,
 //! each with the complete set of actions.
 
 use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE};
@@ -118,9 +118,8 @@ fn sequence_s04_denied_downscale() {
     setup.timers.monitor_denied_downscale_cooldown = span(4.0);
     let mut b = setup.bench();
     let (allowed, denied) = (DownscaleResponse::Allowed, DownscaleResponse::DENIED);
-    // Asks for the shrink planned at `t` and checks that nothing else changes while the answer is
-    // out.
-    let ask = |b: &mut Bench, t: f64, mut planned: Want| {
+    // Starts the planned downscale request. While it is in flight nothing else changes.
+    let request_shrink = |b: &mut Bench, t: f64, mut planned: Want| {
         b.expect(t, &planned);
         b.start(t, MONITOR);
         planned.0.monitor_down = None;
@@ -128,24 +127,24 @@ fn sequence_s04_denied_downscale() {
     };
     b.init(6);
     b.metrics(0.2, 0.0, 0.0);
-    ask(&mut b, 0.2, wait(6.8).mon_down(6, 5, NO_REV));
+    request_shrink(&mut b, 0.2, wait(6.8).mon_down(6, 5, NO_REV));
     b.answered(0.3, denied);
     b.expect(0.3, &wait(4.0));
-    ask(&mut b, 4.3, wait(2.7).mon_down(6, 5, NO_REV));
+    request_shrink(&mut b, 4.3, wait(2.7).mon_down(6, 5, NO_REV));
     b.answered(4.4, allowed);
-    ask(
+    request_shrink(
         &mut b,
         4.4,
         wait(2.6).mon_down(5, 4, NO_REV).vm_patch(6, 5, NO_REV),
     );
     b.answered(4.5, allowed);
-    ask(
+    request_shrink(
         &mut b,
         4.5,
         wait(2.5).mon_down(4, 3, NO_REV).vm_patch(6, 4, NO_REV),
     );
     b.answered(4.6, allowed);
-    ask(
+    request_shrink(
         &mut b,
         4.6,
         wait(2.4).mon_down(3, 2, NO_REV).vm_patch(6, 3, NO_REV),
@@ -163,7 +162,7 @@ fn sequence_s04_denied_downscale() {
     b.expect(4.8, &wait(3.9));
     b.permit(4.9, 3);
     b.expect(4.9, &wait(3.8));
-    ask(&mut b, 8.7, wait(3.1).mon_down(3, 2, NO_REV));
+    request_shrink(&mut b, 8.7, wait(3.1).mon_down(3, 2, NO_REV));
     b.answered(8.8, denied);
     b.expect(8.8, &wait(3.0));
     b.expect(
@@ -174,9 +173,9 @@ fn sequence_s04_denied_downscale() {
     b.expect(11.8, &wait(1.0));
     b.permit(11.9, 3);
     b.expect(11.9, &wait(0.9));
-    ask(&mut b, 12.8, wait(6.0).mon_down(3, 2, NO_REV));
+    request_shrink(&mut b, 12.8, wait(6.0).mon_down(3, 2, NO_REV));
     b.answered(12.9, allowed);
-    ask(
+    request_shrink(
         &mut b,
         12.9,
         wait(5.9).mon_down(2, 1, NO_REV).vm_patch(3, 2, NO_REV),
@@ -193,8 +192,7 @@ fn sequence_s04_denied_downscale() {
     b.expect(13.2, &wait(6.9));
 }
 
-/// A wish that names a size goes there in one step, one that names none goes one unit up; neither
-/// beyond the largest.
+/// An upscale request with a size is one step, one without is one unit. The maximum bounds both.
 ///
 /// Requirement: N37
 #[test]
@@ -257,7 +255,7 @@ fn sequence_s05_requested_upscale() {
     b.expect(6.2, &wait(4.0).mon_down(2, 1, down(2)));
 }
 
-/// The forward and backward walk of S6, with its own clock.
+/// Forward and backward steps of S6, with their own clock.
 struct Pivot {
     b: Bench,
     t: f64,
@@ -269,7 +267,7 @@ impl Pivot {
         wait(self.tick_end - self.t)
     }
 
-    /// One tenth of a second; in its middle `turn` sets the load that asks to go back.
+    /// Lets a tenth of a second pass. With `turn`, the load in its middle reverses the direction.
     fn tenth(&mut self, turn: bool) {
         if turn {
             self.b.metrics(self.t + 0.05, 0.3, 0.0);
@@ -481,7 +479,7 @@ fn sequence_s10_metrics_change_while_shrinking() {
 /// Requirement: N09
 #[test]
 fn first_request_reports_the_size_in_use() {
-    // Even with a load that asks for the maximum and a size off the unit grid.
+    // The load votes for the maximum.
     let mut b = setup(1, 4, 2).bench();
     b.metrics(0.0, 9.0, 0.0);
     b.expect(0.0, &none().permit_request(None, 2, load(9.0), NO_REV));

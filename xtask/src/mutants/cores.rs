@@ -17,7 +17,7 @@ pub(super) struct Core {
 }
 
 /// Every core. The integration tests named here need no socket and take seconds.
-pub(super) const CORES: [Core; 6] = [
+pub(super) const CORES: [Core; 7] = [
     Core {
         name: "agent",
         folder: "agent/src/core",
@@ -54,6 +54,12 @@ pub(super) const CORES: [Core; 6] = [
         folder: "protocol/src",
         // Golden files are compared by tests outside the library.
         targets: &["--lib", "--tests"],
+        arguments: &[],
+    },
+    Core {
+        name: "events",
+        folder: "agent/events/src/core",
+        targets: &["--lib"],
         arguments: &[],
     },
 ];
