@@ -10,9 +10,9 @@
 //!   down:  1. request A := D   2. patch U := A    3. report  P := U
 //! ```
 //!
-//! *Happy path*: an event changes D. [`Core::poll_action`] returns at most one request per peer. The
-//! end of each request is an event and makes the next step possible. Every computation starts from
-//! scratch, so new metrics change the plan at once.
+//! *Happy path*: an event changes D. [`Core::poll_action`] returns at most one request per peer.
+//! The end of each request is an event and makes the next step possible. Every computation starts
+//! from scratch, so new metrics change the plan at once.
 //!
 //! *Failure paths*: a failed request is repeated after a constant wait. A lost response leaves the
 //! peer's state as a range, and each plan uses the unfavourable end (see `scheduler`, `vm_patch`,
@@ -20,8 +20,8 @@
 //! stale metrics hold the size. An announced migration freezes it. *Precedence*: see [`desired`].
 //!
 //! *Cold start*: the first permit request only reports the size in use. Nothing shrinks before a
-//! monitor is connected and all metrics have arrived. *Recovery*: only the peers hold state that must
-//! not be lost.
+//! monitor is connected and all metrics have arrived. *Recovery*: only the peers hold state that
+//! must not be lost.
 //!
 //! # Invariants
 //! * A ≤ U ≤ P per resource, whatever is lost: `order_holds_under_any_loss` (properties).

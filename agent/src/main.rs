@@ -12,8 +12,8 @@ use daemon_kit::{chain, descriptors, logging, shutdown};
 /// Default of `--events-dir`.
 const DEFAULT_EVENTS_DIR: &str = "/var/lib/autoscaler-agent/events";
 
-/// Short-lived allocations of many tasks lie between long-lived ones. With the C library's allocator
-/// a third of the resident memory was unused holes. Its settings are compiled in
+/// Short-lived allocations of many tasks lie between long-lived ones. With the C library's
+/// allocator a third of the resident memory was unused holes. Its settings are compiled in
 /// (`.cargo/config.toml`).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

@@ -40,7 +40,8 @@ pub(crate) struct Options {
     /// Number of mutants in the sample
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// Cores to draw from: agent, scheduler, monitor, runner, controller, protocol, events; all by default
+    /// Cores to draw from: agent, scheduler, monitor, runner, controller, protocol, events; all by
+    /// default
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     core: Vec<String>,
     /// Write the figures and the surviving mutants to this file

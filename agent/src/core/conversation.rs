@@ -9,10 +9,10 @@
 //! ```
 //!
 //! *Happy path*: a request is sent with the next even id; the frame with that id ends it. *Failure
-//! paths*: a request ends with a [`MonitorRequestError`] if its response is late, of another kind or
-//! malformed. A text that is no frame, a known message with wrong content, and health checks that
-//! fail for too long end the link ([`Breach`]). *Recovery*: the next link needs no state of this one.
-//! [`Conversation::close`] ends every open request.
+//! paths*: a request ends with a [`MonitorRequestError`] if its response is late, of another kind
+//! or malformed. A text that is no frame, a known message with wrong content, and health checks
+//! that fail for too long end the link ([`Breach`]). *Recovery*: the next link needs no state of
+//! this one. [`Conversation::close`] ends every open request.
 //!
 //! # Invariants
 //! * A request ends exactly once, whatever arrives, and no id is used twice:

@@ -1,5 +1,5 @@
-//! The core's state in the deployed agent's dump form (docs/compatibility/agent.md §4.4). Names here
-//! are those of the dump. No decision uses it.
+//! The core's state in the deployed agent's dump form (docs/compatibility/agent.md §4.4). Names
+//! here are those of the dump. No decision uses it.
 //!
 //! The caller passes a function that formats times, because the core has no calendar.
 

@@ -1,9 +1,9 @@
 //! Working set of the local file cache: the plateau of the working-set curve, projected half a step
 //! ahead.
 //!
-//! The curve `v[i]` is the number of pages touched in the last `i + 1` minutes. It rises, is flat at
-//! the working set, and rises again with older work that has ended. The estimate is the height of
-//! the flat part. Source: docs/compatibility/agent.md §2.3.
+//! The curve `v[i]` is the number of pages touched in the last `i + 1` minutes. It rises, is flat
+//! at the working set, and rises again with older work that has ended. The estimate is the height
+//! of the flat part. Source: docs/compatibility/agent.md §2.3.
 
 use super::config::ScalingConfig;
 

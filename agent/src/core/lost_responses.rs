@@ -1,5 +1,5 @@
-//! Cases of lost responses, reconnects, stale metrics and migrations. The property tests found most of
-//! them first.
+//! Cases of lost responses, reconnects, stale metrics and migrations. The property tests found most
+//! of them first.
 
 use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::time::{Span, Timestamp};
@@ -416,8 +416,8 @@ fn size_above_the_permit_is_permitted_before_a_patch() {
     );
 }
 
-/// Found by a restart with 1,000 VMs: object and guest had the new size, and the last agent died before
-/// the notification.
+/// Found by a restart with 1,000 VMs: object and guest had the new size, and the last agent died
+/// before the notification.
 ///
 /// Requirement: N09
 #[test]

@@ -20,8 +20,8 @@ pub struct SystemMetrics {
     pub signals: Signals,
 }
 
-/// Signals that a monitor pushes beside the metrics of the guest's page. A signal is present only if
-/// the VM's settings give it a vote.
+/// Signals that a monitor pushes beside the metrics of the guest's page. A signal is present only
+/// if the VM's settings give it a vote.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Signals {
     /// Monitor's estimate of the working set, bytes.

@@ -99,7 +99,8 @@ pub(super) struct MonitorState {
     pub requested_upscale: Option<RequestedUpscale>,
     pub denied_downscale: Option<DeniedDownscale>,
     pub approved: Option<Approved>,
-    /// The monitor may count on more than the VM has. It is notified as soon as the size is certain.
+    /// The monitor may count on more than the VM has. It is notified as soon as the size is
+    /// certain.
     pub is_in_doubt: bool,
     pub downscale_failure_at: Option<Timestamp>,
     pub upscale_failure_at: Option<Timestamp>,

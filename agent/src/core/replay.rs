@@ -1,6 +1,6 @@
 //! Replays a journal and compares. Each VM's core starts at a checkpoint and gets the recorded
-//! events at their recorded times. It must produce the recorded outputs: every `D` byte by byte, and
-//! every `T` by its checksum over the outputs since the last one.
+//! events at their recorded times. It must produce the recorded outputs: every `D` byte by byte,
+//! and every `T` by its checksum over the outputs since the last one.
 //!
 //! Records that cannot be compared never count as equal. Those before a VM's first checkpoint after
 //! a cut or a gap are *warm-up*. Those after the last `T` are *tail*, because a writer that crashes

@@ -52,7 +52,8 @@ impl Round<'_> {
 }
 
 /// Limits the change from `current` to `want`: a decrease stops at `low`, an increase at `high`. A
-/// limit on the wrong side of `current` counts as `current`, so a violated invariant holds the size.
+/// limit on the wrong side of `current` counts as `current`, so a violated invariant holds the
+/// size.
 pub(super) fn clamp(
     current: Resources,
     want: Resources,

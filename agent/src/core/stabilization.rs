@@ -8,8 +8,8 @@
 //! | `downscaleCooldownSeconds` | shrinks only that time after a growth |
 //! | `upscaleCooldownSeconds` | grows by load alone only that time after a shrink |
 //!
-//! It applies to the goal. Upscale requests, refusals and bounds come later and win. It never delays
-//! a growth that memory asks for.
+//! It applies to the goal. Upscale requests, refusals and bounds come later and win. It never
+//! delays a growth that memory asks for.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;

@@ -272,8 +272,8 @@ proptest! {
     }
 }
 
-/// Number of patches in ten minutes under a square wave of load with this half period, seconds. Every
-/// peer grants at once.
+/// Number of patches in ten minutes under a square wave of load with this half period, seconds.
+/// Every peer grants at once.
 fn resizes(scaling: ScalingConfig, half_period: u64) -> u32 {
     let mut world = World::with(1, scaling);
     world.connect_monitor();

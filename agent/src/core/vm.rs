@@ -140,8 +140,8 @@ pub enum VmError {
 }
 
 impl VmInfo {
-    /// Reads an object. `default` gives the settings that its annotations leave out. A `use` outside
-    /// the bounds is accepted, because a change of bounds comes before the resize.
+    /// Reads an object. `default` gives the settings that its annotations leave out. A `use`
+    /// outside the bounds is accepted, because a change of bounds comes before the resize.
     ///
     /// # Errors
     /// [`VmError`]: the object cannot be scaled until it changes.

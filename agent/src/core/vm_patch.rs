@@ -5,8 +5,8 @@
 //! have any size between both. The core then reports the larger size to the scheduler and the
 //! smaller one to the monitor. It repeats the patch even if the target equals the size in use.
 //!
-//! Others write the object too: a person, or a dead agent whose patch arrives late. A different size
-//! in a newer state of the object makes the size uncertain in the same way.
+//! Others write the object too: a person, or a dead agent whose patch arrives late. A different
+//! size in a newer state of the object makes the size uncertain in the same way.
 
 use protocol::mode::Mode;
 use protocol::revision::Revision;
@@ -31,7 +31,8 @@ pub(super) struct VmPatchState {
     pub was_resized: bool,
     /// Newest version of the object that the state accounts for.
     pub version: Option<u64>,
-    /// Newest version and size seen while a patch is in flight. They count when the patch has ended.
+    /// Newest version and size seen while a patch is in flight. They count when the patch has
+    /// ended.
     pub unjudged: Option<(u64, Resources)>,
     pub target_revision: StampedRevision,
     pub current_revision: Revision,

@@ -1,4 +1,5 @@
-//! Abnormal conditions of a decision, and violated invariants. Source: docs/compatibility/agent.md §3.12.
+//! Abnormal conditions of a decision, and violated invariants. Source: docs/compatibility/agent.md
+//! §3.12.
 
 use serde::{Serialize, Serializer};
 

@@ -144,8 +144,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Settings of all kinds: both shrink steps, and each stabilization setting on or off. All times are
-/// shorter than a run takes to settle.
+/// Settings of all kinds: both shrink steps, and each stabilization setting on or off. All times
+/// are shorter than a run takes to settle.
 pub(super) fn scaling() -> impl Strategy<Value = ScalingConfig> {
     let step = prop_oneof![Just(ShrinkStep::Unit), Just(ShrinkStep::Whole)];
     let seconds = || prop_oneof![Just(0_u32), 1_u32..15];
@@ -337,7 +337,8 @@ impl World {
                 self.last_request_at = Some(self.now);
             }
             Action::VmPatch(request) => {
-                // Before the first permit the scheduler reserves the size of the object at the start.
+                // Before the first permit the scheduler reserves the size of the object at the
+                // start.
                 let permit = self.p.unwrap_or(self.initial);
                 prop_assert!(
                     !request.target.has_field_above(permit),

@@ -1,10 +1,10 @@
 //! The configuration file of the agent. It equals the deployed agent's file, byte for byte
 //! (docs/compatibility/agent.md §5). All problems of a file are reported at once.
 //!
-//! Unknown keys are errors. There are no built-in defaults: an absent number is 0, an absent text is
-//! empty. Keys marked as ours are optional. Among them is `metrics.{system,lfc}.staleAfterSeconds`,
-//! the age from which metrics count as missing. Absent, it is three periods and the time-out; 0 =
-//! never.
+//! Unknown keys are errors. There are no built-in defaults: an absent number is 0, an absent text
+//! is empty. Keys marked as ours are optional. Among them is
+//! `metrics.{system,lfc}.staleAfterSeconds`, the age from which metrics count as missing. Absent,
+//! it is three periods and the time-out; 0 = never.
 
 mod read;
 mod reader;

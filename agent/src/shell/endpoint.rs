@@ -89,8 +89,8 @@ impl Endpoint {
         }
     }
 
-    /// Scrapes into the page that `blank` makes. The caller bounds the time; a dropped request closes
-    /// its connection.
+    /// Scrapes into the page that `blank` makes. The caller bounds the time; a dropped request
+    /// closes its connection.
     ///
     /// # Errors
     /// [`ScrapeError`].

@@ -12,8 +12,8 @@ use super::permit::PermitError;
 use crate::core::conversation::{DownscaleResult, MonitorRequestError};
 use crate::core::{LfcMetrics, RequestId, SystemMetrics, UpscaleRequest};
 
-/// Capacity of a driver's queue. Both scrapes, messages of the monitor and the ends of four requests
-/// fit several times. A sender waits while the queue is full.
+/// Capacity of a driver's queue. Both scrapes, messages of the monitor and the ends of four
+/// requests fit several times. A sender waits while the queue is full.
 pub(super) const INPUT_BOUND: usize = 32;
 
 /// One input and the time it reached this process.

@@ -1,6 +1,6 @@
 //! The decision journal: one file writer for the node, one [`JournalWriter`] per VM's driver.
-//! [`crate::core::journal`] makes the records. This module passes them to [`daemon_kit::journal`] and
-//! never waits.
+//! [`crate::core::journal`] makes the records. This module passes them to [`daemon_kit::journal`]
+//! and never waits.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,8 @@ pub(super) struct JournalHandle {
     next_vm: Arc<AtomicU32>,
 }
 
-/// Opens the journal below `folder`. If that fails, it logs an error, and the agent runs without one.
+/// Opens the journal below `folder`. If that fails, it logs an error, and the agent runs without
+/// one.
 pub(super) fn open(
     folder: &Path,
     config: &Config,
@@ -164,8 +165,8 @@ impl JournalWriter {
         recorder.event(now, event, core, self.took.take(), &mut self.records);
     }
 
-    /// Returns the time of the core's computation. Without a begun step it begins one, and without an
-    /// event it records a tick.
+    /// Returns the time of the core's computation. Without a begun step it begins one, and without
+    /// an event it records a tick.
     pub(super) fn step(&mut self, now: Timestamp, core: &Core) -> Timestamp {
         if !std::mem::take(&mut self.is_begun) {
             self.begin(now);

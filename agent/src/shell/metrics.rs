@@ -1,7 +1,7 @@
 //! Prometheus metrics under the deployed agent's names. Source: docs/compatibility/agent.md §4.8.
 //!
-//! The encoder adds `_total` to the names of counters. Two counters of the deployed agent have names
-//! without it (`…_runner_starts`, `…_runner_restarts`); a test holds the rendered text.
+//! The encoder adds `_total` to the names of counters. Two counters of the deployed agent have
+//! names without it (`…_runner_starts`, `…_runner_restarts`); a test holds the rendered text.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;

@@ -16,8 +16,8 @@ pub(super) enum MonitorKey {
 }
 
 impl MonitorKey {
-    /// The current key. `None` when the file is missing or cannot be used. Monitors are then dialled
-    /// without a token, and those that require one refuse.
+    /// The current key. `None` when the file is missing or cannot be used. Monitors are then
+    /// dialled without a token, and those that require one refuse.
     pub(super) fn current(&self) -> Option<VmKey> {
         match self {
             Self::Held(key) => Some(key.clone()),

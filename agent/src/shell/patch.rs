@@ -92,7 +92,8 @@ pub(super) fn operations(
     ])
 }
 
-/// Sends the patch. The caller bounds the time. Returns the object's new version, if it is a number.
+/// Sends the patch. The caller bounds the time. Returns the object's new version, if it is a
+/// number.
 ///
 /// # Errors
 /// [`PatchError`]; [`PatchError::failure`] says whether the object may have been changed.

@@ -1,5 +1,5 @@
-//! Metrics that a monitor pushes (version 2 of the link). They have the numbers of the guest's page,
-//! so the agent does not scrape while they arrive.
+//! Metrics that a monitor pushes (version 2 of the link). They have the numbers of the guest's
+//! page, so the agent does not scrape while they arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,8 +37,8 @@ impl Pushed {
     }
 }
 
-/// System metrics in a push, equal to those of a page with the same gauges. `None` when one is absent
-/// or no number, as for a page.
+/// System metrics in a push, equal to those of a page with the same gauges. `None` when one is
+/// absent or no number, as for a page.
 #[expect(
     clippy::cast_precision_loss,
     reason = "a page's samples are floats too"
@@ -61,8 +61,8 @@ pub(super) fn system_of(pushed: &GuestMetrics) -> Option<SystemMetrics> {
     })
 }
 
-/// Further signals in a push that have a vote by the VM's settings. A share of time outside 0 to 100
-/// percent is left out, because a guest may send any number.
+/// Further signals in a push that have a vote by the VM's settings. A share of time outside 0 to
+/// 100 percent is left out, because a guest may send any number.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub(super) fn signals_of(pushed: &GuestMetrics, scaling: &ScalingConfig) -> Signals {
     let estimate = pushed.cgroup.working_set.map(|bytes| bytes as f64);

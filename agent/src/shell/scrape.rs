@@ -47,8 +47,8 @@ pub(super) struct Scraper {
 }
 
 impl Scraper {
-    /// Runs until the VM's driver is gone. The first scrape waits for a random part of the period, so
-    /// that the scrapes of a node are spread.
+    /// Runs until the VM's driver is gone. The first scrape waits for a random part of the period,
+    /// so that the scrapes of a node are spread.
     pub(super) async fn run(self) {
         let period = self.config.between_requests;
         let first = rand::rng().random_range(0..period.0.max(1));

@@ -1,9 +1,9 @@
-//! The agent's published state: the deployed agent's dump (docs/compatibility/agent.md §4.4) with the
-//! decisions.
+//! The agent's published state: the deployed agent's dump (docs/compatibility/agent.md §4.4) with
+//! the decisions.
 //!
 //! Each VM's driver stores a copy of its core in a slot after every event. A reader formats that
-//! copy. Reading therefore never waits for a core, and a decision costs no formatting. A lock guards
-//! each slot for the time of one copy.
+//! copy. Reading therefore never waits for a core, and a decision costs no formatting. A lock
+//! guards each slot for the time of one copy.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
-//! Restarts one VM's task after a panic: at once if it ran for long, or else after a wait. Each panic
-//! is counted and shown. Tasks of other VMs are not affected. Source: docs/compatibility/agent.md
-//! §6.1.
+//! Restarts one VM's task after a panic: at once if it ran for long, or else after a wait. Each
+//! panic is counted and shown. Tasks of other VMs are not affected. Source:
+//! docs/compatibility/agent.md §6.1.
 
 use std::time::Duration;
 

@@ -10,8 +10,8 @@
 //! of its sizes before and after. A VM that is gone is not billed for that time, and no doubt
 //! longer than [`MAX_DOUBT`] is billed. An account in doubt makes no event.
 //!
-//! *Restart*: [`Meter::checkpoint`] holds the whole state. In a meter restored from it, all accounts
-//! are in doubt since the checkpoint.
+//! *Restart*: [`Meter::checkpoint`] holds the whole state. In a meter restored from it, all
+//! accounts are in doubt since the checkpoint.
 //!
 //! Source: docs/compatibility/agent.md §4.6, §8 (15). The deployed agent samples each few seconds
 //! and bills the smaller of two samples.

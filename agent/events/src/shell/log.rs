@@ -262,7 +262,8 @@ impl EventLog {
         Ok(events)
     }
 
-    /// Deletes segments that all receivers have, and the oldest segments of a log that is too large.
+    /// Deletes segments that all receivers have, and the oldest segments of a log that is too
+    /// large.
     ///
     /// # Errors
     /// [`LogError`] when a file cannot be deleted.

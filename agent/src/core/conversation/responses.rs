@@ -89,8 +89,8 @@ impl MonitorRequestError {
     }
 }
 
-/// Converts a size of the link. A part of a milli-CPU counts as a whole one. A CPU below zero or NaN
-/// counts as zero.
+/// Converts a size of the link. A part of a milli-CPU counts as a whole one. A CPU below zero or
+/// NaN counts as zero.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

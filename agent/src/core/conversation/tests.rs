@@ -318,7 +318,8 @@ fn link_with_failing_health_checks_is_closed() {
         }
         assert!(checks < 100, "it never ends");
     };
-    // The first check fails 10 s after the start. One that fails more than 60 s later ends the link.
+    // The first check fails 10 s after the start. One that fails more than 60 s later ends the
+    // link.
     assert_eq!(end, (Timestamp(75_000_000), Breach::Unhealthy));
     assert_eq!(checks, 14);
 }

@@ -27,8 +27,8 @@ pub struct Ownership<'a> {
     pub scheduler_name: &'a str,
 }
 
-/// Place of the VM if the agent scales it. Such a VM is on the agent's node, alive and not migrating,
-/// has an address and the label for autoscaling, and names the agent's scheduler.
+/// Place of the VM if the agent scales it. Such a VM is on the agent's node, alive and not
+/// migrating, has an address and the label for autoscaling, and names the agent's scheduler.
 #[must_use]
 pub fn placement(object: &Value, ours: Ownership<'_>) -> Option<Placement> {
     let text = |pointer: &str| {

@@ -1,4 +1,5 @@
-//! Sections of the configuration file. Keys and units are those of docs/compatibility/agent.md §5.2.
+//! Sections of the configuration file. Keys and units are those of docs/compatibility/agent.md
+//! §5.2.
 
 use std::path::PathBuf;
 
