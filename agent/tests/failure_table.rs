@@ -4,7 +4,7 @@
 //!
 //! | row | test |
 //! |---|---|
-//! | scheduler absent or failing | `n01_without_a_scheduler_…`, `a_bad_scheduler_…` (`peers_that_misbehave`) |
+//! | scheduler absent or failing | `agent_without_scheduler_waits_and_still_shrinks`, `misbehaving_scheduler_never_grows_a_vm` (`peers_that_misbehave`) |
 //! | scheduler denies | `partial_permit_is_used_and_requested_again` (`resize_keeps_its_order`) |
 //! | monitor unreachable | `vm_without_monitor_grows_and_does_not_shrink` |
 //! | monitor denies downscale | `refused_shrink_is_not_patched` (`resize_keeps_its_order`) |
@@ -16,7 +16,7 @@
 //! | agent restart | `agent_restart_during_a_patch_keeps_the_order` |
 //! | VM restart | `restarted_vm_gets_a_task_for_its_new_pod` |
 //! | migration | `vm_is_scaled_until_it_migrates_and_where_it_returns` |
-//! | label removed, VM pod replaced | `a_bad_object_hurts_itself_only_…` (`peers_that_misbehave`) |
+//! | label removed, VM pod replaced | `malformed_object_affects_only_itself_until_fixed` (`peers_that_misbehave`) |
 //! | scheduler answers with migrate | `nothing_is_patched_after_a_migration_is_announced` (`resize_keeps_its_order`) |
 //! | initial list or watch fails at startup | `agent_starts_alone_and_reports_when_it_is_ready` (`what_it_shows`) |
 //! | API conflict | `conflicting_patch_is_repeated` |

@@ -9,8 +9,9 @@ use protocol::units::Resources;
 use serde::{Serialize, Serializer};
 
 use super::config::{ScalingConfig, Timers};
+use super::event::UpscaleRequest;
 use super::machine::Core;
-use super::monitor::{Kind, UpscaleRequest};
+use super::monitor::Kind;
 use super::revision::StampedRevision;
 use super::vm::VmInfo;
 use super::warnings::FaultCounts;

@@ -1,13 +1,13 @@
 //! Input of the core: new facts about the VM and the ends of requests.
 
+use protocol::monitor_v2::AskReason;
 use protocol::permit::PluginResponse;
 use protocol::time::Span;
-use protocol::units::Resources;
+use protocol::units::{Bytes, Resources};
 use serde::Serialize;
 
 use super::actions::RequestId;
 use super::metrics::{LfcMetrics, SystemMetrics};
-use super::monitor::UpscaleRequest;
 use super::revision::StampedRevision;
 use super::vm::VmInfo;
 
@@ -61,6 +61,17 @@ impl DownscaleResponse {
             again: None,
         })
     }
+}
+
+/// Details of a monitor's upscale request. Version 1 of the link has none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct UpscaleRequest {
+    /// Rule by which the monitor requests more; `None` without details.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<AskReason>,
+    /// Memory that would be enough, bytes; `None` = one compute unit more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<Bytes>,
 }
 
 /// A new state of the VM object.

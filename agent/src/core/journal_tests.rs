@@ -15,11 +15,10 @@ use serde_json::Value;
 
 use super::actions::{Action, RequestId};
 use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
-use super::event::{DownscaleResponse, Event, Failure, Refusal, VmUpdate};
+use super::event::{DownscaleResponse, Event, Failure, Refusal, UpscaleRequest, VmUpdate};
 use super::journal::{Output, Recorder, settings};
 use super::machine::Core;
 use super::metrics::{LfcMetrics, Signals, SystemMetrics};
-use super::monitor::UpscaleRequest;
 use super::replay::{Replay, Report};
 use super::revision::StampedRevision;
 use super::vm::{CpuInfo, MemInfo, VmConfig, VmInfo};

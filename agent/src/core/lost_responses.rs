@@ -5,10 +5,9 @@ use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::time::{Span, Timestamp};
 
 use super::actions::{Action, RequestId};
-use super::event::{Event, Failure, VmUpdate};
+use super::event::{Event, Failure, UpscaleRequest, VmUpdate};
 use super::machine::Core;
 use super::metrics::SystemMetrics;
-use super::monitor::UpscaleRequest;
 use super::vm::VmInfo;
 use super::world::{
     Fate, MONITOR, SCHEDULER, Step, UNIT, VM_OBJECT, World, config, ready, settle, vm,

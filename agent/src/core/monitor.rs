@@ -9,16 +9,14 @@
 //! while `low` is below the size in use.
 
 use protocol::mode::Mode;
-use protocol::monitor_v2::AskReason;
 use protocol::revision::Revision;
 use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, Resources};
-use serde::Serialize;
 
 use super::actions::{MonitorDownscale, MonitorUpscale, RequestId};
 use super::config::{ShrinkStep, Timers};
 use super::desired::{Denied, Desired, Fields, units_above};
-use super::event::Refusal;
+use super::event::{Refusal, UpscaleRequest};
 use super::revision::StampedRevision;
 use super::round::{Round, clamp};
 use super::warnings::{Fault, Warning};
@@ -37,17 +35,6 @@ pub(super) struct Ongoing {
     pub kind: Kind,
     pub resources: Resources,
     pub revision: StampedRevision,
-}
-
-/// Details of a monitor's upscale request. Version 1 of the link has none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct UpscaleRequest {
-    /// Rule by which the monitor requests more; `None` without details.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<AskReason>,
-    /// Memory that would be enough, bytes; `None` = one compute unit more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub wanted: Option<Bytes>,
 }
 
 /// The monitor's newest upscale request. It always counts as a request for memory.

@@ -7,8 +7,7 @@ use super::bench::{
     Bench, MONITOR, NO_REV, SCHEDULER, VM_OBJECT, Want, at, down, load, none, setup, span, units,
     up, wait,
 };
-use super::event::{DownscaleResponse, Event, Failure};
-use super::monitor::UpscaleRequest;
+use super::event::{DownscaleResponse, Event, Failure, UpscaleRequest};
 use super::observation::Path;
 use super::warnings::Warning;
 

@@ -11,10 +11,9 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 
 use super::actions::{Action, MonitorDownscale, MonitorUpscale, RequestId};
 use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
-use super::event::{DownscaleResponse, Event, Failure, Refusal, VmUpdate};
+use super::event::{DownscaleResponse, Event, Failure, Refusal, UpscaleRequest, VmUpdate};
 use super::machine::Core;
 use super::metrics::SystemMetrics;
-use super::monitor::UpscaleRequest;
 use super::vm::{CpuInfo, MemInfo, VmConfig, VmInfo};
 
 pub(super) const UNIT: Resources = Resources::new(250, 1 << 30);

@@ -10,8 +10,9 @@ use protocol::units::Bytes;
 use super::{micros, stamp_of, stamped, time};
 use crate::core::actions::RequestId;
 use crate::core::desired::Denied;
+use crate::core::event::UpscaleRequest;
 use crate::core::monitor::{
-    Approved, DeniedDownscale, Kind, MonitorState, Ongoing, RequestedUpscale, UpscaleRequest,
+    Approved, DeniedDownscale, Kind, MonitorState, Ongoing, RequestedUpscale,
 };
 use crate::core::scheduler::{LastRequest, SchedulerState};
 use crate::core::vm_patch::VmPatchState;
