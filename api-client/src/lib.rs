@@ -1,9 +1,9 @@
-//! The client of the Kubernetes API that every program of ours uses.
+//! The client of the Kubernetes API for every program of this project.
 //!
-//! `kube::Client::try_from` leaves Nagle's algorithm on. The kernel then holds back the second
-//! segment of a request until the API server has acknowledged the first, which the server delays by
-//! 40 ms on a fresh connection. [`connect`] builds the same layers over sockets with `TCP_NODELAY`.
-//! `cargo xtask tidy` refuses other ways to make a client outside tests.
+//! `kube::Client::try_from` leaves Nagle's algorithm on. The kernel then delays the second segment
+//! of a request until the API server has acknowledged the first, which takes 40 ms on a fresh
+//! connection. [`connect`] builds the same layers over sockets with `TCP_NODELAY`. `cargo xtask
+//! tidy` refuses other ways to make a client outside tests.
 
 #![forbid(unsafe_code)]
 
@@ -14,21 +14,21 @@ use kube::client::{ClientBuilder, ConfigExt as _, retry::RetryPolicy};
 use kube::{Client, Config};
 use tower::{BoxError, ServiceBuilder, retry::RetryLayer};
 
-/// A client by the kubeconfig of the environment, or by the service account of the pod.
+/// A client from the kubeconfig of the environment, or from the service account of the pod.
 ///
 /// # Errors
-/// When neither exists, or what they name cannot be used.
+/// Neither exists, or their content cannot be used.
 pub async fn infer() -> kube::Result<Client> {
     let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
     connect(config)
 }
 
-/// A client by `config`. It does not dial before the first request.
+/// A client from `config`. It does not connect before the first request.
 ///
 /// # Errors
-/// When the configuration's certificates, credentials or proxy cannot be used.
+/// The configuration's certificates, credentials or proxy cannot be used.
 pub fn connect(config: Config) -> kube::Result<Client> {
-    // `kube` is built without proxies and refuses them in its own words.
+    // `kube` is built without proxies; its own error is less clear.
     if config.proxy_url.is_some() {
         return Client::try_from(config);
     }

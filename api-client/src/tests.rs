@@ -1,4 +1,4 @@
-//! What the sockets of a client are set to, as the kernel says it.
+//! Reads the socket options of a client from the kernel.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// Copies of this process's sockets that are connected to `server`.
+/// Duplicates of this process's sockets that are connected to `server`.
 fn sockets_to(server: SocketAddr) -> Vec<TcpStream> {
     let inodes: Vec<u64> = procfs::net::tcp()
         .expect("the kernel lists connections")
@@ -29,7 +29,7 @@ fn sockets_to(server: SocketAddr) -> Vec<TcpStream> {
         .collect()
 }
 
-/// Answers every request with the version of a server.
+/// Answers every request with a server's version.
 async fn answer(listener: TcpListener) {
     const VERSION: &str = r#"{"major":"1","minor":"34","gitVersion":"v1.34.0","gitCommit":"",
         "gitTreeState":"","buildDate":"","goVersion":"","compiler":"","platform":""}"#;

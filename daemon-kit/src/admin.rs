@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `/healthz`, `/readyz` | open | open |
 //! | `/metrics` | open | needs the token: labels name VMs |
-//! | `/debug/state` | from the process's own machine or pod | not served: every local user reaches the loopback |
+//! | `/debug/state` | from the process's own machine or pod | not served: every local user reaches loopback |
 //! | `PUT /debug/log` | from the process's own machine or pod | not served |
 
 use std::sync::Arc;
@@ -32,33 +32,33 @@ use crate::exposition::Format;
 use crate::logging::LogHandle;
 use crate::process_metrics;
 
-/// Longest log filter accepted, bytes.
+/// Longest accepted log filter in bytes.
 const FILTER_LIMIT_BYTES: usize = 1024;
-/// Answer to a request from elsewhere for state or for the log filter.
+/// Response to a request for state or log filter from another machine or pod.
 const FROM_ELSEWHERE: &str = "state and log filter are served to this process's own machine or pod only: in a cluster by \
     `kubectl port-forward`, or by `kubectl debug` at the pod's own address\n";
-/// Answer to a request for metrics that shows no token or a wrong one.
+/// Response to a request for metrics without the right token.
 const NO_TOKEN: &str = "metrics of this machine need the token of the file metrics.token in the \
     state directory: Authorization: Bearer TOKEN\n";
-/// Answer to a request for state or for the log filter on one machine.
+/// Response to a request for state or log filter on one machine.
 const ON_SOCKET_ONLY: &str =
     "not served on this port: run `bellows dump` as the owner of the state directory\n";
 
 type StateFn = Arc<dyn Fn() -> Value + Send + Sync>;
 type ReadyFn = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// Where a connection comes from.
+/// Origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// From the network namespace this process is in.
+    /// The network namespace of this process.
     Here,
-    /// From anywhere else.
+    /// Any other network namespace.
     Elsewhere,
 }
 
 impl Origin {
-    /// Of a connection of `peer`, which dialled `local`. Whoever dials an address of his own has it
-    /// himself, and kernels drop what comes from outside with it.
+    /// Origin of a connection from `peer` to `local`. A peer with an address of this namespace is
+    /// in it, as kernels drop packets from outside with such a source.
     fn of(Addresses { peer, local }: Addresses) -> Self {
         let peer = peer.to_canonical();
         if peer.is_loopback() || local.to_canonical() == peer {
@@ -69,7 +69,7 @@ impl Origin {
     }
 }
 
-/// What the admin server shows.
+/// Pages and probes of the admin server.
 #[derive(Clone)]
 pub struct Admin {
     registry: Arc<Registry>,
@@ -82,8 +82,8 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Shows the metrics of `registry`; always ready, empty state, until told otherwise.
-    /// Connections that its bounds close are counted by `connections`.
+    /// A server of the metrics in `registry`, always ready and with an empty state until set
+    /// otherwise. `connections` counts the connections that its bounds close.
     #[must_use]
     pub fn new(registry: Arc<Registry>, connections: ServerCounters) -> Self {
         Self {
@@ -97,35 +97,36 @@ impl Admin {
         }
     }
 
-    /// Leaves out the figures of the process, for the second page of one that has two.
+    /// Omits the metrics of the process, for a second page of the same process.
     #[must_use]
     pub fn without_process(mut self) -> Self {
         self.shows_process = false;
         self
     }
 
-    /// Serves metrics to callers with this token only, and neither state nor log filter to anyone.
+    /// Serves metrics to callers with this token only, and neither state nor log filter to any
+    /// caller.
     #[must_use]
     pub fn behind_token(mut self, token: Option<Expected>) -> Self {
         self.token = token;
         self
     }
 
-    /// What `/debug/state` answers.
+    /// Sets the content of `/debug/state`.
     #[must_use]
     pub fn state(mut self, state: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         self.state = Arc::new(state);
         self
     }
 
-    /// What `/readyz` answers: an error is 503 with its text.
+    /// Sets the check of `/readyz`: an error is status 503 with its text.
     #[must_use]
     pub fn ready(mut self, ready: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Self {
         self.ready = Arc::new(ready);
         self
     }
 
-    /// Lets `PUT /debug/log` change the log filter, for whoever asks from this process's own
+    /// Enables `PUT /debug/log`, which changes the log filter, for callers from this process's own
     /// machine or pod.
     #[must_use]
     pub fn log(mut self, log: LogHandle) -> Self {
@@ -133,8 +134,8 @@ impl Admin {
         self
     }
 
-    /// The routes, for a daemon that adds its own. Orders among them are refused unless they are
-    /// served by [`serve_routes`], which knows where they come from.
+    /// The routes, for a daemon with routes of its own. `PUT` and state need [`serve_routes`],
+    /// which records where connections come from; else they are refused.
     pub fn router(self) -> Router {
         let process = self
             .shows_process
@@ -157,7 +158,7 @@ impl Admin {
     }
 }
 
-/// `/metrics` alone, for a server that is no daemon's admin server.
+/// `/metrics` only, for servers other than a daemon's admin server.
 pub fn metrics_route(registry: Arc<Registry>) -> Router {
     metrics_of(Registries([Some(registry), None]))
 }
@@ -168,7 +169,7 @@ fn metrics_of(registries: Registries) -> Router {
         .with_state(registries)
 }
 
-/// What a metrics page shows, in order.
+/// Registries of a metrics page, in its order.
 #[derive(Debug, Clone)]
 struct Registries([Option<Arc<Registry>>; 2]);
 
@@ -195,8 +196,8 @@ async fn on_socket_only() -> Response {
     (StatusCode::FORBIDDEN, ON_SOCKET_ONLY).into_response()
 }
 
-/// Serves `routes` to callers of the process's own machine or pod only. In a cluster that is who
-/// may forward the pod's ports: the pod network shows no identity.
+/// Restricts `routes` to callers of the process's own machine or pod. In a cluster those are users
+/// who may forward the pod's ports: the pod network provides no identity.
 pub fn own_pod_only<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     routes.route_layer(middleware::from_fn(refuse_elsewhere))
 }
@@ -263,13 +264,13 @@ async fn debug_log(State(admin): State<Admin>, body: Bytes) -> Response {
     }
 }
 
-/// Serves until `cancel`.
+/// Serves the routes of `admin` until `cancel`.
 pub async fn serve(listener: TcpListener, admin: Admin, cancel: CancellationToken) {
     let connections = admin.connections.clone();
     serve_routes(listener, admin.router(), connections, cancel).await;
 }
 
-/// Serves the routes of an [`Admin`], and what else is beside them, until `cancel`.
+/// Serves the routes of an [`Admin`], and any added ones, until `cancel`.
 pub async fn serve_routes(
     listener: TcpListener,
     routes: Router,
@@ -327,7 +328,7 @@ mod tests {
         assert!(get(address, "/debug/state").await.ends_with(r#"{"vms":3}"#));
         let ready = get(address, "/readyz").await;
         assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("lists are not synced"));
-        // From this very machine: it is heard, and has nothing to change.
+        // From this very machine: accepted, but there is no log filter to change.
         let order = ask(address, "PUT", "/debug/log").await;
         assert!(order.starts_with("HTTP/1.1 404"), "{order}");
         cancel.cancel();
@@ -344,7 +345,7 @@ mod tests {
         for (from, wanted) in [
             (Some(addresses([10, 0, 0, 1])), StatusCode::NOT_FOUND),
             (Some(addresses([10, 0, 0, 2])), StatusCode::FORBIDDEN),
-            // Served by somebody who does not tell.
+            // The server does not record the addresses.
             (None, StatusCode::FORBIDDEN),
         ] {
             let state = match wanted {

@@ -1,6 +1,6 @@
 //! Bearer tokens: `Authorization: Bearer TOKEN`.
 //!
-//! | token | made | kept |
+//! | token | made | stored |
 //! |---|---|---|
 //! | [`random`] | at each start | in memory |
 //! | [`kept`] | once | in a file of mode 0600 |
@@ -19,16 +19,16 @@ use crate::{durable, secret};
 
 /// Random bytes of a token or key.
 const RANDOM_BYTES: usize = 32;
-/// Longest file of a token or key, bytes.
+/// Longest file of a token or key in bytes.
 const FILE_LIMIT_BYTES: u64 = 1024;
 
-/// The token that a caller must show. It is held as its SHA-256 digest: a comparison of digests
-/// takes a time that says nothing about the token.
+/// The token that a caller must show, as its SHA-256 digest: comparing digests takes a time that
+/// reveals nothing about the token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Expected([u8; 32]);
 
 impl Expected {
-    /// Expects `token`.
+    /// Expects exactly `token`.
     #[must_use]
     pub fn new(token: &str) -> Self {
         Self(Sha256::digest(token).into())
@@ -40,7 +40,7 @@ impl Expected {
         <[u8; 32]>::from(Sha256::digest(token)) == self.0
     }
 
-    /// Whether a request with these headers shows the expected token.
+    /// Whether a request with these headers has the expected token.
     #[must_use]
     pub fn is_shown(&self, headers: &HeaderMap) -> bool {
         shown(headers).is_some_and(|token| self.is(token))
@@ -53,7 +53,7 @@ impl fmt::Debug for Expected {
     }
 }
 
-/// The token of a request's `Authorization` header.
+/// Token of a request's `Authorization` header.
 #[must_use]
 pub fn shown(headers: &HeaderMap) -> Option<&[u8]> {
     headers
@@ -62,16 +62,16 @@ pub fn shown(headers: &HeaderMap) -> Option<&[u8]> {
         .strip_prefix(b"Bearer ")
 }
 
-/// A new token of 32 random bytes, in hex.
+/// A new token of 32 random bytes, in hexadecimal digits.
 #[must_use]
 pub fn random() -> String {
     hex(&rand::random::<[u8; RANDOM_BYTES]>())
 }
 
-/// The token of the file at `path`. The first call makes the file, with mode 0600.
+/// The token in the file at `path`. The first call makes the file, with mode 0600.
 ///
 /// # Errors
-/// When the file cannot be made or read, is readable by others than its owner, or holds no token.
+/// The file cannot be made or read, is readable by other users, or holds no token.
 pub fn kept(path: &Path) -> io::Result<String> {
     match secret::read(path, FILE_LIMIT_BYTES) {
         Ok(content) => token_of(path, &content),
@@ -102,10 +102,10 @@ fn is_token(text: &str) -> bool {
     text.len() == 2 * RANDOM_BYTES && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Why a key file is not used.
+/// Errors of a key file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The file cannot be read, or others may read it.
+    /// The file cannot be read, or other users may read it.
     #[error(transparent)]
     File(#[from] secret::SecretError),
     /// The file holds no key.
@@ -126,37 +126,37 @@ impl KeyError {
     }
 }
 
-/// The key from which the token of each VM's monitor is derived. The node driver gives the token to
-/// the guest, and the agent shows it to the monitor; neither stores it.
+/// Key from which the token of each VM's monitor is derived. The node driver gives the token to the
+/// guest, and the agent shows it to the monitor; neither stores it.
 #[derive(Clone)]
 pub struct VmKey(String);
 
 impl VmKey {
-    /// The key of the file at `path`, as [`kept`].
+    /// The key in the file at `path`. The first call makes the file.
     ///
     /// # Errors
-    /// As of [`kept`].
+    /// Those of [`kept`].
     pub fn load_or_create(path: &Path) -> io::Result<Self> {
         kept(path).map(Self)
     }
 
-    /// The key of a file that another program has made and may replace.
+    /// The key in a file that another program has made and may replace.
     ///
     /// # Errors
-    /// When the file cannot be read, is readable by others than its owner, or holds no key.
+    /// The file cannot be read, is readable by other users, or holds no key.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
         let content = secret::read(path, FILE_LIMIT_BYTES)?;
         token_of(path, &content).map(Self).map_err(KeyError::NoKey)
     }
 
-    /// The key that a text holds, as of [`random`]; `None` for any other text.
+    /// The key in a text of the format of [`random`]; `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         is_token(text).then(|| Self(text.to_owned()))
     }
 
-    /// The token of one VM: HMAC-SHA256 of `NAMESPACE/NAME/UID`, in hex. A later VM of the same
-    /// name has another uid and so another token.
+    /// Token of one VM: HMAC-SHA256 of `NAMESPACE/NAME/UID`, in hexadecimal digits. A later VM of
+    /// the same name has another uid and so another token.
     #[must_use]
     pub fn token(&self, namespace: &str, name: &str, uid: &str) -> String {
         let mac = Hmac::<Sha256>::new_from_slice(self.0.as_bytes());

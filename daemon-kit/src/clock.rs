@@ -1,21 +1,20 @@
-//! The one place that reads clocks.
+//! The only module that reads clocks.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use protocol::time::{Span, Timestamp, WallTime};
 
-/// Monotonic time since the process made it, and calendar time. Cheap to clone; clones agree.
+/// Monotonic time since the process created it, and wall time. Clones are cheap and agree.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     origin: Instant,
-    /// What calendar time is wrong by, microseconds.
+    /// Error of the wall time in microseconds.
     wall_offset: Option<&'static AtomicI64>,
 }
 
 impl Clock {
-    /// A clock that starts now. Time begins at one second, so that `Timestamp(0)` lies safely in
-    /// the past.
+    /// A clock that starts now. Time begins at one second, so that `Timestamp(0)` is in the past.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -24,9 +23,8 @@ impl Clock {
         }
     }
 
-    /// A clock whose calendar time is wrong by so many microseconds, whatever they are when it is
-    /// asked. For tests of what happens when somebody sets the machine's clock; monotonic time is
-    /// not touched, as it is not then.
+    /// A clock whose wall time is wrong by the present value of `offset`, in microseconds. For
+    /// tests of a machine whose clock is set; monotonic time is not affected, as on such a machine.
     #[must_use]
     pub fn with_wall_offset(offset: &'static AtomicI64) -> Self {
         Self {
@@ -35,13 +33,13 @@ impl Clock {
         }
     }
 
-    /// Monotonic time.
+    /// Monotonic time since the clock's start, plus one second.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         Timestamp(0) + Span::from_secs(1) + Span::from_duration(self.origin.elapsed())
     }
 
-    /// Calendar time, UTC.
+    /// Wall time in UTC, microseconds since 1970.
     #[must_use]
     pub fn wall(&self) -> WallTime {
         let since = SystemTime::now()
@@ -52,7 +50,7 @@ impl Clock {
         WallTime(wall.saturating_add(offset))
     }
 
-    /// The standard library's instant of a timestamp, for timers.
+    /// The `std::time::Instant` of a timestamp, for timers.
     #[must_use]
     pub fn instant_of(&self, at: Timestamp) -> Instant {
         self.origin + at.since(Timestamp(0) + Span::from_secs(1)).to_duration()

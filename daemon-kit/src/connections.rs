@@ -5,9 +5,9 @@
 //! accept ─▶ Table::admit ─▶ a task per connection ─▶ ended by itself, timed out, or closed for another
 //!   └─ no descriptor left ─▶ the idlest connection is closed
 //! ```
-//! A new connection takes the place of the one that has been idle longest ([`table`]), so a peer
-//! that holds connections without using them keeps nobody else out. Every connection closed by a
-//! bound is counted ([`ConnectionCounters`]).
+//! A new connection replaces the one that has been idle longest ([`table`]), so a peer with idle
+//! connections cannot exclude others. Every connection closed by a bound is counted
+//! ([`ConnectionCounters`]).
 
 pub mod http;
 mod metrics;
@@ -26,24 +26,24 @@ pub use self::metrics::{ConnectionCounters, Reason, ServerCounters};
 use self::table::{Admission, Id, Table};
 use crate::serving::Ending;
 
-/// Pause after an accept that failed while no connection could be closed.
+/// Pause after a failed accept if no connection could be closed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Pause after an accept that failed, in which a closed connection gives its descriptor back.
+/// Pause after a failed accept, in which a closed connection releases its descriptor.
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
-/// Time for open requests to end when the server stops.
+/// Time that open requests have to end when the server stops.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// How many connections a server holds.
+/// Limits of a server's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Connections in all.
+    /// Most connections of the server.
     pub total: usize,
-    /// Connections of one peer address.
+    /// Most connections of one peer address.
     pub per_peer: usize,
 }
 
 impl Bounds {
-    /// Bounds of a port that serves small pages to few readers: metrics, health, state.
+    /// Limits of a port that serves small pages to few readers: metrics, health, state.
     #[must_use]
     pub fn pages() -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Bounds {
     }
 }
 
-/// The open connections of a server, shared by its accept loop and its connections.
+/// Open connections of a server, shared by its accept loop and its connection tasks.
 #[derive(Debug)]
 struct OpenConnections {
     inner: Mutex<Inner>,
@@ -63,13 +63,13 @@ struct OpenConnections {
 #[derive(Debug)]
 struct Inner {
     table: Table,
-    /// Cancelled for a connection that has to close.
+    /// Cancelled to close a connection.
     closing: BTreeMap<Id, CancellationToken>,
 }
 
 impl OpenConnections {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // Each step leaves a whole table, so a panic elsewhere leaves nothing half done.
+        // Each step leaves a complete table, so a panic elsewhere leaves nothing half done.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,7 +96,7 @@ impl OpenConnections {
         }
     }
 
-    /// Makes room for a connection that could not be accepted.
+    /// Closes an idle connection after a failed accept.
     async fn accept_failed(&self, error: &std::io::Error) {
         let closed = {
             let mut inner = self.inner();
@@ -131,7 +131,7 @@ impl Inner {
     }
 }
 
-/// One open connection, as its task and its requests know it.
+/// One open connection, for its task and its requests.
 #[derive(Debug, Clone)]
 pub struct Connection(Arc<Place>);
 
@@ -151,22 +151,22 @@ impl Drop for Place {
 }
 
 impl Connection {
-    /// A request is being answered as long as the guard lives; the connection is not closed for
-    /// another one in that time.
+    /// Marks a request as in progress while the guard lives. In that time the connection is not
+    /// closed for another one.
     #[must_use]
     pub fn request(&self) -> RequestGuard {
         self.0.open.inner().table.begin(self.0.id);
         RequestGuard(self.clone())
     }
 
-    /// Marks the peer as one that has proved who it is. Its connection is closed for another one
-    /// only if there is no idle connection of a stranger.
+    /// Marks the peer as authenticated. Its connection is closed for another one only if no other
+    /// idle connection exists.
     pub fn trust(&self) {
         self.0.open.inner().table.trust(self.0.id);
     }
 }
 
-/// See [`Connection::request`].
+/// Guard of a request in progress. See [`Connection::request`].
 #[derive(Debug)]
 pub struct RequestGuard(Connection);
 
@@ -178,7 +178,7 @@ impl Drop for RequestGuard {
 }
 
 /// Accepts connections until `cancel`, then gives open requests five seconds to end. `converse`
-/// serves one connection; it is dropped when the connection has to close.
+/// serves one connection; it is dropped when the connection must close.
 pub async fn accept<F, Fut>(
     listener: TcpListener,
     bounds: Bounds,
@@ -207,7 +207,7 @@ pub async fn accept<F, Fut>(
                 let Some(connection) = open.admit(peer) else {
                     continue;
                 };
-                // Answers are small and awaited; without it they are only slower.
+                // Responses are small and awaited. An error only makes them slower.
                 let _set = stream.set_nodelay(true);
                 let serving = converse(stream, connection.clone());
                 tasks.spawn(hold(connection, serving));
@@ -215,7 +215,7 @@ pub async fn accept<F, Fut>(
             Err(error) => open.accept_failed(&error).await,
         }
     }
-    // New clients see at once that nobody listens.
+    // New clients then get a refusal at once.
     drop(listener);
     tasks.close();
     if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {

@@ -1,12 +1,12 @@
 //! The limit of open file descriptors of this process (`RLIMIT_NOFILE`).
 //!
-//! A connection costs a descriptor. A process without free descriptors can neither accept, dial nor
-//! open a file, so every server takes a fixed part of the limit ([`share`]) and the rest stays
+//! A connection takes a descriptor. A process without free descriptors can neither accept, connect
+//! nor open a file. So every server uses a fixed part of the limit ([`share`]) and the rest stays
 //! free.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Highest limit that is asked for. Some programs walk through all descriptors below the limit, and
+/// Highest limit to ask for. Some programs iterate over all descriptors below the limit, and
 /// children inherit it.
 const ENOUGH: u64 = 1 << 20;
 
@@ -24,7 +24,8 @@ pub fn raise_limit() {
     }
 }
 
-/// The connections that a server may hold: `wanted`, but at most one `part`th of the limit.
+/// Number of connections that a server may have: `wanted`, but at most the `part`th part of the
+/// limit.
 #[must_use]
 pub fn share(wanted: usize, part: u64) -> usize {
     part_of(getrlimit(Resource::Nofile).current, wanted, part)

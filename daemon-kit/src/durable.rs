@@ -1,5 +1,4 @@
-//! Small files that are replaced whole: a reader sees the old content or the new one, also after a
-//! crash.
+//! Small files that are replaced atomically, also with respect to a crash.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -7,32 +6,32 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Mode of every file written here: what daemons keep is for themselves.
+/// Mode of every file: only the daemon reads them.
 const MODE: u32 = 0o600;
 
-/// Puts `content` at `path`, mode 0600. When it returns the new content survives a crash of the
-/// machine. One writer at a time: a draft beside it, `PATH.new`, is taken for the leftover of a
-/// writer that was killed.
+/// Replaces the file at `path`, mode 0600. On return the new content survives a crash of the
+/// machine. One writer at a time: a draft beside it, `PATH.new`, counts as the leftover of a killed
+/// writer.
 ///
 /// # Errors
-/// As the file system says; what was there before is then still there.
+/// The file system's error; the old content is still there.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     put(path, content, File::sync_all)?;
     sync_folder_of(path)
 }
 
 /// Like [`replace`], but the new content survives only the end of the process, not a crash of the
-/// machine: for what means nothing after one, and is written where somebody waits.
+/// machine. For state that is void after one, and is written while a client waits.
 ///
 /// # Errors
-/// As for [`replace`].
+/// Those of [`replace`].
 pub fn replace_lazily(path: &Path, content: &[u8]) -> io::Result<()> {
     put(path, content, |_| Ok(()))
 }
 
 fn put(path: &Path, content: &[u8], settle: fn(&File) -> io::Result<()>) -> io::Result<()> {
     let draft = draft(path);
-    // A leftover would keep its mode, and whoever has it open would read along.
+    // A leftover would keep its mode, and a process that has it open would see the new content.
     match fs::remove_file(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -44,18 +43,17 @@ fn put(path: &Path, content: &[u8], settle: fn(&File) -> io::Result<()>) -> io::
         .open(&draft)?;
     let written = file.write_all(content).and_then(|()| settle(&file));
     if let Err(error) = written {
-        // A disk that is full is not to be kept full by half a draft.
+        // A draft must not keep a full disk full.
         let _ = fs::remove_file(&draft);
         return Err(error);
     }
     fs::rename(&draft, path)
 }
 
-/// Makes the names in the folder of `path` last: a new file is there after a crash only when its
-/// folder was written too.
+/// Syncs the folder of `path`: a new file survives a crash only with its folder's entry.
 ///
 /// # Errors
-/// As the file system says.
+/// The file system's error.
 pub fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|path| !path.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
@@ -86,7 +84,7 @@ mod tests {
             way(&path, content.as_bytes()).expect("written");
             assert_eq!(fs::read_to_string(&path).expect("there"), content);
             assert_eq!(fs::metadata(&path).expect("there").mode() & 0o7777, MODE);
-            // What is open to others is replaced by what is not.
+            // A file that others may read is replaced by a private one.
             fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("set");
         }
         let names = fs::read_dir(folder.path()).expect("a folder").count();
@@ -109,7 +107,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state.json");
         replace(&path, b"old").expect("written");
-        // A draft that is a folder cannot be removed as a file.
+        // A folder in the draft's place cannot be removed as a file.
         fs::create_dir(draft(&path)).expect("made");
         assert!(replace(&path, b"new").is_err());
         assert_eq!(fs::read(&path).expect("there"), b"old");

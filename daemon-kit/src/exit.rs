@@ -1,20 +1,20 @@
-//! Exit codes, the same in every binary.
+//! Exit codes, the same in every program.
 
-/// How a process ends.
+/// Exit code of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Drained and done.
+    /// Success, after open work has ended.
     Drained = 0,
-    /// What was asked about is not so (a command for people only).
+    /// The answer to the question is no (a command for people only).
     NotSo = 1,
     /// Usage or configuration is wrong; nothing was started.
     Config = 64,
-    /// Something it needs was missing at start.
+    /// A dependency was missing at start.
     Dependency = 69,
-    /// A defect of ours.
+    /// A defect of the program.
     Bug = 70,
-    /// Try again later: a lock is held, a peer is not there yet.
+    /// Try again later: a lock is held, or a peer is not available.
     TryAgain = 75,
 }
 

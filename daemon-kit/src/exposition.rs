@@ -1,4 +1,4 @@
-//! The text of a metrics page, in the format that its reader asks for.
+//! Renders a metrics page in the format that its reader requests.
 //!
 //! Registries write OpenMetrics, where the samples of a counter end in `_total`. Readers that ask
 //! for OpenMetrics get that. All others get the Prometheus text format 0.0.4, as the deployed
@@ -14,10 +14,10 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 
-/// What a registry writes at its end.
+/// Last line of a registry's text.
 const END: &str = "# EOF";
 
-/// The format of a metrics page.
+/// Text format of a metrics page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     OpenMetrics,
@@ -25,7 +25,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The format that a request's headers ask for.
+    /// Format that a request's headers select.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut accepted = headers
             .get_all(ACCEPT)
@@ -45,7 +45,7 @@ impl Format {
         }
     }
 
-    /// The page in this format, from what registries have written.
+    /// The page in this format, from the text of registries.
     pub(crate) fn render(self, written: &str) -> String {
         let mut page = String::with_capacity(written.len());
         let mut lines = written.lines().peekable();
@@ -75,7 +75,7 @@ impl Format {
     }
 }
 
-/// The lines before the samples of a family.
+/// Comment lines of a family.
 #[derive(Debug, Default)]
 struct Head<'a> {
     name: &'a str,
@@ -91,7 +91,7 @@ impl<'a> Head<'a> {
         head
     }
 
-    /// Takes in `HELP name text`, `TYPE name kind` or `UNIT name unit` of this family.
+    /// Takes `HELP name text`, `TYPE name kind` or `UNIT name unit` of this family.
     fn takes(&mut self, comment: &'a str) -> bool {
         let mut words = comment.splitn(3, ' ');
         let (Some(what), Some(name)) = (words.next(), words.next()) else {
@@ -133,7 +133,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Adds a line made of `parts`.
+/// Appends a line made of `parts`.
 fn push(page: &mut String, parts: &[&str]) {
     for part in parts {
         page.push_str(part);
@@ -141,17 +141,17 @@ fn push(page: &mut String, parts: &[&str]) {
     page.push('\n');
 }
 
-/// A counter whose samples have the name that it is registered by, without `_total`.
+/// A counter whose samples have its registered name, without `_total`.
 #[derive(Debug, Clone, Default)]
 pub struct PlainCounter(Counter);
 
 impl PlainCounter {
-    /// Counts one more.
+    /// Adds one to the counter.
     pub fn inc(&self) {
         self.0.inc();
     }
 
-    /// What was counted so far.
+    /// Present value of the counter.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.get()

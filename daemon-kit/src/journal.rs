@@ -6,13 +6,13 @@
 //!   │ never waits                                   │ position written
 //!   └── Ticket::handed_over ◀───────────────────────┘ bounded wait, only where an act must follow its record
 //! ```
-//! *Happy path*: [`Journal::append`] puts a line into the queue; the writer hands it to the
-//! operating system at once when someone waits for it, else with others; the keeper makes it last
-//! every second or 64 KiB. *Full or failing disk*: the queue fills, then lines are dropped and
-//! counted; when the disk takes lines again the first is an `X` record with the count, and every VM
-//! writes a checkpoint ([`Journal::epoch`] changes). Nobody waits for a disk known to fail.
-//! *Crash*: the tail torn off is cut at the next start and told by an `X` record. *Newer format*:
-//! never touched; a new chain begins beside it.
+//! *Happy path*: [`Journal::append`] puts a line into the queue. The writer hands it to the
+//! operating system at once when a caller waits for it, else with others. The keeper syncs every
+//! second or 64 KiB. *Full or failing disk*: the queue fills, then lines are dropped and counted;
+//! when the disk takes lines again the first is an `X` record with the count, and every VM writes a
+//! checkpoint ([`Journal::epoch`] changes). No caller waits for a disk known to fail. *Crash*: the
+//! next start cuts the torn tail and writes an `X` record about it. *Newer format*: never touched;
+//! a new chain begins beside it.
 
 pub mod files;
 mod queue;
@@ -41,43 +41,43 @@ pub use retention::Retention;
 use segment::Segment;
 use writer::{KEEPER_BOUND, Keeper, Order, Writer};
 
-/// Longest time an act waits for its record to reach the operating system. After one such time-out
-/// nobody waits until the disk takes lines again.
+/// Longest time that an act waits for its record to reach the operating system. After one such
+/// timeout no act waits until the disk accepts lines again.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(20);
-/// Longest time an answer to a person waits for its record to reach the disk.
+/// Longest time that a response to a person waits for its record to reach the disk.
 const DURABLE_LIMIT: Duration = Duration::from_secs(5);
-/// Longest time closing takes.
+/// Longest time for closing.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Who writes; the first line of each segment.
+/// Origin of a journal; the first line of each segment.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Which part: the folder's name.
+    /// Component that writes: the folder's name.
     pub part: String,
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// Version of the program.
+    /// Version of the program that writes.
     pub build: String,
-    /// The compute unit.
+    /// CPU and memory of the compute unit.
     pub compute_unit: Resources,
-    /// When the program began, microseconds since 1970: tells one run from another.
+    /// Start of the program in microseconds since 1970, which identifies its run.
     pub run: u64,
 }
 
-/// Bounds of a journal.
+/// Limits of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a segment.
+    /// Length in bytes at which a segment is ended.
     pub segment_bytes: u64,
-    /// Longest time a segment is written to.
+    /// Age at which a segment is ended.
     pub segment_age: Span,
-    /// Bytes not synced.
+    /// Unsynced bytes that trigger a sync.
     pub sync_bytes: u64,
-    /// Longest time not synced.
+    /// Longest time between two syncs.
     pub sync_every: Span,
-    /// Bounds of what waits.
+    /// Limits of unwritten lines.
     pub queue: QueueLimits,
-    /// What is kept.
+    /// Limits of stored segments.
     pub retention: Retention,
 }
 
@@ -94,27 +94,27 @@ impl Default for Limits {
     }
 }
 
-/// Why a journal was not opened.
+/// Errors of opening a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process writes it.
+    /// Another process has locked the folder.
     #[error("{} is being written by another process", .0.display())]
     Locked(PathBuf),
-    /// The folder cannot be used.
+    /// The folder cannot be made, locked or read.
     #[error("the journal in {} cannot be opened", folder.display())]
     Io {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
-        /// Why.
+        /// Error of the file operation.
         #[source]
         source: io::Error,
     },
-    /// A thread does not start.
+    /// A thread cannot be started.
     #[error("a thread of the journal does not start")]
     Thread(#[source] io::Error),
 }
 
-/// What appenders and threads share.
+/// State shared by appenders and threads.
 #[derive(Debug)]
 struct Shared {
     clock: Clock,
@@ -129,7 +129,7 @@ struct Shared {
     is_sync_wanted: AtomicBool,
     closing: AtomicBool,
     lost: AtomicU64,
-    /// Held for as long as the journal is written.
+    /// Held while the journal is open.
     lock: File,
 }
 
@@ -143,13 +143,13 @@ impl Shared {
     }
 }
 
-/// A journal being written. Clones write the same.
+/// An open journal. Clones write to the same.
 #[derive(Debug, Clone)]
 pub struct Journal {
     shared: Arc<Shared>,
 }
 
-/// The position of an appended line.
+/// Position of an appended line, to wait for it.
 #[derive(Debug)]
 pub struct Ticket {
     shared: Arc<Shared>,
@@ -157,9 +157,9 @@ pub struct Ticket {
 }
 
 impl Journal {
-    /// Opens the journal of a part in `folder` (`<state>/journal/<part>`), which is made if need
-    /// be. Cuts a torn tail, begins a segment of its own and starts the threads. `preamble` is
-    /// written after the first line of every segment.
+    /// Opens the journal of a component in `folder` (`<state>/journal/<part>`), which is made if it
+    /// is missing. Cuts a torn tail, begins a segment of its own and starts the threads. `preamble`
+    /// is written after the first line of every segment.
     ///
     /// # Errors
     /// [`OpenError`]: nothing is written and no thread runs.
@@ -240,8 +240,8 @@ impl Journal {
         Ok(Self { shared })
     }
 
-    /// Adds a record. Never waits; `None` when there is no room for it, which is counted and told
-    /// by an `X` record later. With `is_urgent` it is handed to the operating system at once.
+    /// Appends a record without waiting. `None` when the queue is full: a later `X` record counts
+    /// the lost ones. With `is_urgent` the line is handed to the operating system at once.
     #[must_use = "without a ticket the record is lost, and what follows it needs a checkpoint"]
     pub fn append(&self, record: &Record, is_urgent: bool) -> Option<Ticket> {
         let line = encode(record);
@@ -258,7 +258,7 @@ impl Journal {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
         if was_losing != is_losing {
-            // Whatever streams there are have a gap now.
+            // Every stream now has a gap.
             self.shared.epoch.fetch_add(1, Ordering::AcqRel);
             if is_losing {
                 tracing::error!("the journal loses records: its disk does not take them");
@@ -277,23 +277,23 @@ impl Journal {
         self.shared.epoch.load(Ordering::Acquire)
     }
 
-    /// Records lost so far, for whatever reason.
+    /// Number of records lost so far, for whatever reason.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// Forgets a VM that is gone.
+    /// Forgets the share of a deleted VM.
     pub fn forget(&self, vm: u32) {
         self.shared.queue().forget(vm);
     }
 
-    /// Sets what follows the first line of each segment from the next one on.
+    /// Sets the records after the first line of each segment, from the next one on.
     pub fn set_preamble(&self, records: Vec<Record>) {
         *self.shared.preamble() = records;
     }
 
-    /// Writes and syncs everything and ends the threads, within a bound.
+    /// Writes and syncs everything and ends the threads, within a time limit.
     pub async fn close(self) {
         self.shared.closing.store(true, Ordering::Release);
         // Under the lock, so that a writer about to wait cannot miss it.
@@ -310,9 +310,9 @@ impl Journal {
 }
 
 impl Ticket {
-    /// Waits until the line is handed to the operating system: it survives the end of this process.
-    /// Gives up after a short time, and does not wait at all for a disk that fails, because a
-    /// record never holds up a decision. Returns whether it got there.
+    /// Waits until the operating system has the line, so that it survives the end of this process.
+    /// Gives up after a short time, and does not wait for a failing disk, because a record never
+    /// delays a decision. Returns whether the line was handed over.
     pub async fn handed_over(self) -> bool {
         if self.shared.is_failing.load(Ordering::Relaxed) {
             return false;
@@ -329,7 +329,7 @@ impl Ticket {
         is_there
     }
 
-    /// Waits until the line is on the disk, for an answer to a person. Returns whether it is.
+    /// Waits until the line is on the disk, for a response to a person. Returns whether it is.
     pub async fn durable(self) -> bool {
         self.shared.is_sync_wanted.store(true, Ordering::Release);
         let mut synced = self.shared.synced.subscribe();
@@ -347,7 +347,7 @@ fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     spawned.map_err(OpenError::Thread)
 }
 
-/// Makes the folder and takes its lock, which the kernel frees when the process ends.
+/// Makes the folder and takes its lock, which the kernel releases at the process's end.
 fn lock(folder: &Path) -> Result<File, OpenError> {
     let broken = |source: io::Error| OpenError::Io {
         folder: folder.to_owned(),

@@ -1,5 +1,5 @@
-//! The shell kit every daemon shares: clock, logs, exit codes, the admin server, stage records,
-//! shutdown.
+//! The shell kit that every daemon shares: clock, logs, exit codes, TLS, secrets, the admin server,
+//! journal, stage records, shutdown.
 //!
 //! No domain logic lives here, and no core may use it: cores get time and randomness passed in.
 
@@ -26,7 +26,7 @@ pub use stage_log::StageLog;
 
 /// An error and all its sources in one line: `could not open store: permission denied`.
 ///
-/// The one printer of error chains; errors themselves never repeat their source in `Display`.
+/// The only printer of error chains; errors never repeat their source in `Display`.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -1,5 +1,5 @@
-//! Logs: JSON lines on stderr, or text when stderr is a terminal; the filter can be changed while
-//! running.
+//! Logs: JSON lines on stderr, or text when stderr is a terminal; the filter can be changed at run
+//! time.
 
 use std::io::IsTerminal;
 
@@ -10,7 +10,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 /// Variables that hold a filter such as `info,agent=debug`; the first one set wins.
 const FILTER_VARIABLES: [&str; 2] = ["BELLOWS_LOG", "RUST_LOG"];
 
-/// What is logged when no variable says otherwise: libraries only when something is wrong.
+/// Filter without a variable: of libraries only warnings.
 const DEFAULT_FILTER: &str =
     "info,hyper=warn,kube=warn,tower=warn,rustls=warn,h2=warn,tungstenite=warn";
 
@@ -20,22 +20,22 @@ pub struct LogHandle {
     reload: reload::Handle<EnvFilter, Registry>,
 }
 
-/// Why logging could not be set up or changed.
+/// Errors of setting up or changing logging.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The filter does not parse.
     #[error("log filter {filter:?} is not of the form level,target=level")]
     Filter {
-        /// What was given.
+        /// Text of the filter.
         filter: String,
-        /// The parser's words.
+        /// Error of the parser.
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
     /// Logging was set up twice.
     #[error("logging is already set up")]
     AlreadySet,
-    /// The subscriber has gone.
+    /// The subscriber is gone.
     #[error("the log filter can no longer be changed")]
     Gone,
 }
@@ -68,8 +68,8 @@ pub fn init(service: &str) -> Result<LogHandle, LogError> {
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
         .unwrap_or_else(|| DEFAULT_FILTER.to_owned());
     let (filter, reload) = reload::Layer::new(parse(&filter)?);
-    // That a line could not be written is not told on stderr, which it was to be written to:
-    // whoever cannot print there panics, and a program whose log is on a full disk has to go on.
+    // A failed write is not reported on stderr: a second failure there would panic, and a program
+    // whose log is on a full disk must go on.
     let output = if std::io::stderr().is_terminal() {
         fmt::layer()
             .log_internal_errors(false)
@@ -79,7 +79,7 @@ pub fn init(service: &str) -> Result<LogHandle, LogError> {
         fmt::layer()
             .json()
             .flatten_event(true)
-            // `spans` holds it as well.
+            // `spans` contains it as well.
             .with_current_span(false)
             .log_internal_errors(false)
             .with_writer(std::io::stderr)
@@ -98,8 +98,8 @@ pub fn init(service: &str) -> Result<LogHandle, LogError> {
 mod tests {
     use super::*;
 
-    /// Set in the process of its own in which the test logs: a process sets logging up once, and
-    /// its stderr is to be on a full disk.
+    /// Set in the child process in which the test logs: a process sets logging up once, and its
+    /// stderr must be on a full disk.
     const INSIDE: &str = "BELLOWS_TEST_LOG_IS_ON_A_FULL_DISK";
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a process costs, by the names that Prometheus' client libraries use.
+//! Resource usage of the process, under the names of Prometheus' client libraries.
 
 use procfs::process::{LimitValue, Process};
 use prometheus_client::collector::Collector;
@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 /// A registry of this process's own figures, read at each scrape. A figure that cannot be read is
-/// left out.
+/// omitted.
 #[must_use]
 pub fn registry() -> Registry {
     let mut registry = Registry::default();
@@ -80,7 +80,7 @@ impl Page<'_> {
     }
 }
 
-/// A limit as Prometheus' libraries show it: the largest number stands for none.
+/// A limit as in Prometheus' libraries: the largest number stands for none.
 fn limit(value: LimitValue) -> f64 {
     match value {
         LimitValue::Unlimited => as_f64(u64::MAX),

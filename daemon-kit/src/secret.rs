@@ -1,56 +1,55 @@
-//! Files that hold secrets: read whole or not at all, and only while nobody may but their owner and
-//! those who share a group with us.
+//! Reads files with secrets, of bounded length, and only if no other user than their owner and one
+//! of this process's groups may read them.
 //!
-//! A kubelet gives the files of a pod's volumes to the pod's `fsGroup`, by 0640 or 0440 whatever
-//! mode was asked for, and makes that group one of the process's.
+//! A kubelet gives the files of a pod's volumes to the pod's `fsGroup`, with mode 0640 or 0440
+//! whatever the volume says, and makes that group one of the process's.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Bits of a file's mode that let others than its owner at it.
+/// Mode bits for other users than the owner.
 const OTHERS: u32 = 0o077;
-/// The one among them that its group may have, if it is one of ours: that lets it read.
+/// The mode bit among them that is allowed if the group is one of this process's.
 const GROUP_READS: u32 = 0o040;
 
-/// Why a file's content is not used.
+/// Errors of a secret or its companion file.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the read.
         #[source]
         source: io::Error,
     },
-    /// Others than its owner, and those of a group of ours, may read it, or others than its owner
-    /// may write it.
+    /// Other users may read or write the file.
     #[error("{} can be read by others than its owner (mode {mode:04o}): make it 0600 or 0400, or 0640 or 0440 with a group of this process", .path.display())]
     Open {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Its mode.
+        /// Mode of the file, permission bits only.
         mode: u32,
     },
-    /// It has more than can belong in it.
+    /// The file is longer than its limit.
     #[error("{} has more than {limit} bytes", .path.display())]
     TooLong {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// The most there may be, bytes.
+        /// Longest content in bytes.
         limit: u64,
     },
 }
 
-/// The content of a file of at most `limit` bytes that only its owner may read, or its group too
-/// where that is one of this process's. It is the mode of the file that is read, not of one that
-/// has its name by then.
+/// Reads a file of at most `limit` bytes that only its owner may read, or also its group if that is
+/// one of this process's. The mode is that of the opened file, so that a rename in between has no
+/// effect.
 ///
 /// # Errors
-/// [`SecretError`]; the message names the file, the rule and what to do.
+/// [`SecretError`]; the message names the file, the rule and the fix.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, SecretError> {
     let (Access { mode, group }, content) = read_file(path, limit)?;
     if !is_closed(mode, || own_groups().contains(&group)) {
@@ -62,8 +61,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, SecretError> {
     Ok(content)
 }
 
-/// Whether a file of this mode is its owner's alone, or read by a group besides that is one of
-/// ours.
+/// Whether a mode allows only the owner, or also reading by a group of this process.
 fn is_closed(mode: u32, is_our_group: impl FnOnce() -> bool) -> bool {
     match mode & OTHERS {
         0 => true,
@@ -72,15 +70,15 @@ fn is_closed(mode: u32, is_our_group: impl FnOnce() -> bool) -> bool {
     }
 }
 
-/// The groups of this process; where the supplementary ones are not told, the effective one.
+/// Groups of this process; the effective one if the supplementary ones cannot be read.
 fn own_groups() -> Vec<u32> {
     let others = nix::unistd::getgroups().unwrap_or_default();
     let own = std::iter::once(nix::unistd::getegid());
     own.chain(others).map(nix::unistd::Gid::as_raw).collect()
 }
 
-/// Mode and content of a file of at most `limit` bytes that goes with a secret, like a certificate
-/// with its key.
+/// Reads mode and content of a file of at most `limit` bytes that accompanies a secret, like a
+/// certificate its key.
 ///
 /// # Errors
 /// [`SecretError::Read`] and [`SecretError::TooLong`].
@@ -89,7 +87,7 @@ pub fn read_public(path: &Path, limit: u64) -> Result<(u32, Vec<u8>), SecretErro
     Ok((access.mode, content))
 }
 
-/// Who may do what with a file.
+/// Expected access by mode and group.
 struct Access {
     mode: u32,
     group: u32,
@@ -136,7 +134,7 @@ mod tests {
         for (mode, is_read) in [
             (0o600, true),
             (0o400, true),
-            // New files have our own group, as those of a pod's volumes have.
+            // New files have a group of this process, as those of a pod's volumes have.
             (0o640, true),
             (0o440, true),
             (0o660, false),

@@ -1,5 +1,4 @@
-//! Answering HTTP on one connection, within bounds. How many connections there may be is for
-//! whoever accepts them.
+//! Serves HTTP on one connection, within time limits. The caller limits the number of connections.
 
 use std::error::Error;
 use std::io;
@@ -14,24 +13,23 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How long the other end of a connection is waited for. While it waits for an answer nobody waits
-/// for it.
+/// Time limits for the peer of a connection. None applies while the peer waits for a response.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// Until it has sent a request's headers, the time between two requests included.
+    /// Until a request's headers are complete, including the time between two requests.
     pub head: Duration,
-    /// Until it takes any of what it is told.
+    /// Until the peer takes some bytes of a response.
     pub write: Duration,
 }
 
-/// How a connection ended.
+/// Ends of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// By itself, or because the server stops.
+    /// The peer closed it, or the server stops.
     Done,
-    /// The peer took longer than [`Patience`] allows.
+    /// The peer exceeded [`Patience`].
     TimedOut,
-    /// It broke, or the peer does not speak HTTP.
+    /// The connection failed, or the peer does not speak HTTP.
     Broken,
 }
 
@@ -53,8 +51,8 @@ impl Ending {
     }
 }
 
-/// Answers the requests of one stream until it ends or `until`; then the one that is open is
-/// answered yet.
+/// Serves the requests of one stream until it ends or `until` completes; then a request in progress
+/// is finished first.
 pub async fn converse<T, S, B>(
     stream: T,
     service: S,
@@ -95,16 +93,16 @@ where
     }
 }
 
-/// A stream whose other end has to take what is written to it, if only bit by bit.
+/// A stream with a time limit for the peer to take written bytes.
 struct Listened<T> {
     stream: T,
     patience: Duration,
-    /// Ends when nothing has been taken for too long; there while nothing is.
+    /// Fires when the peer has taken nothing for too long. `None` while it takes bytes.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> Listened<T> {
-    /// What came of a write, if it came in time.
+    /// Result of a write, unless the time limit has passed.
     fn in_time<R>(
         &mut self,
         cx: &mut Context<'_>,
@@ -181,10 +179,10 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(5);
-    /// Longer than anybody is waited for.
+    /// Longer than any time limit of the tests.
     const FOR_EVER: Duration = Duration::from_secs(3600);
 
-    /// A conversation over a pipe that holds a few bytes; `/late` is answered after `FOR_EVER`.
+    /// A connection over a pipe that holds a few bytes; `/late` responds after `FOR_EVER`.
     fn conversation() -> (DuplexStream, JoinHandle<Ending>) {
         let late = async || {
             sleep(FOR_EVER).await;

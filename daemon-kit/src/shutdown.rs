@@ -3,10 +3,10 @@
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token cancelled at the first SIGTERM or SIGINT. Call once, inside a runtime.
+/// A token that is cancelled at the first SIGTERM or SIGINT. Call once, inside a runtime.
 ///
 /// # Errors
-/// When the operating system refuses a signal handler.
+/// The operating system refuses a signal handler.
 pub fn on_signal() -> std::io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,5 +1,4 @@
-//! A bounded ring of stage records, so that one command can show where the time of the last resizes
-//! went.
+//! A bounded ring of stage records, which shows where the time of the last resizes went.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -8,7 +7,7 @@ use protocol::trace::StageRecord;
 
 /// Bounded, shared list of [`StageRecord`]s; the oldest fall out. Clones share it.
 ///
-/// A lock, not a task: writers hold it for one push, and a full ring never grows.
+/// It uses a lock: writers hold it for one push, and a full ring never grows.
 #[derive(Debug, Clone)]
 pub struct StageLog {
     capacity: usize,
@@ -25,7 +24,7 @@ impl StageLog {
         }
     }
 
-    /// Adds a record.
+    /// Adds a record; a full ring drops its oldest.
     pub fn record(&self, record: StageRecord) {
         let mut ring = self
             .ring
@@ -37,7 +36,7 @@ impl StageLog {
         ring.push_back(record);
     }
 
-    /// All records kept, oldest first.
+    /// All stored records, oldest first.
     #[must_use]
     pub fn snapshot(&self) -> Vec<StageRecord> {
         self.ring

@@ -1,6 +1,6 @@
-//! TLS by certificates, keys and authorities in PEM form. Where they are files, these may be
-//! replaced at any time, and a key's must be its owner's alone ([`crate::secret`]); [`trusting`]
-//! and [`showing`] take what somebody else has read.
+//! TLS by certificates, keys and authorities in PEM form. Files may be replaced at any time, and
+//! that of a key must be private ([`crate::secret`]). [`trusting`] and [`showing`] take content
+//! that the caller has read.
 //!
 //! Only TLS 1.3, with `ring`.
 
@@ -17,27 +17,27 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVeri
 
 use crate::secret::{self, SecretError};
 
-/// Most that is read of one file, bytes. A chain of a few certificates has a tenth of it.
+/// Longest file in bytes. A chain of a few certificates has a tenth of it.
 const FILE_LIMIT_BYTES: u64 = 256 * 1024;
 
-/// Why files cannot be used for TLS.
+/// Errors of files for TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// One cannot be read, or a key's is open to others.
+    /// A file cannot be read, or other users may read the key.
     #[error(transparent)]
     File(#[from] SecretError),
-    /// One does not hold what it should.
+    /// A file lacks its PEM content.
     #[error("{} holds no {what} in PEM form", .path.display())]
     Pem {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What it should hold.
+        /// Kind of the missing content.
         what: &'static str,
-        /// Why it does not.
+        /// Error of the PEM parser.
         #[source]
         source: PemError,
     },
-    /// They do not go together, or not with TLS.
+    /// Certificate and key do not belong together, or cannot be used for TLS.
     #[error("certificate, key or authority cannot be used")]
     Identity(#[source] rustls::Error),
     /// The authority of clients cannot be used.
@@ -45,50 +45,50 @@ pub enum TlsError {
     Authority(#[source] VerifierBuilderError),
 }
 
-/// How files look: inode, size and time of change of each. Equal as long as nobody replaced or
-/// wrote to one of them.
+/// Inode, size and change time of each file. Equal until a file is replaced or written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamp(Vec<Option<(u64, u64, i64, i64)>>);
 
 impl Stamp {
-    /// As they look now. Take it before they are read: a change in between is then seen as one.
+    /// Stamp of the files at present. Take it before they are read, so that a change in between is
+    /// noticed.
     #[must_use]
     pub fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
         let look = |path: &Path| {
             let found = std::fs::metadata(path).ok()?;
-            // The time of a change of mode or content, which nobody can set back.
+            // The time of the last change of mode or content, which cannot be set back.
             Some((found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
         };
         Self(paths.into_iter().map(look).collect())
     }
 
-    /// Whether all of them are there.
+    /// Whether all of the files exist.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.0.iter().all(Option::is_some)
     }
 }
 
-/// A certificate, with those it was signed by, and its key.
+/// Paths of a certificate chain and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityFiles {
-    /// The certificates.
+    /// Path of the certificate chain, in PEM form.
     pub cert: PathBuf,
-    /// The key, mode 0600 or 0400.
+    /// Path of the key in PEM form, mode 0600 or 0400.
     pub key: PathBuf,
 }
 
-/// What one who connects shows and trusts.
+/// Files of a TLS client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// Who must have signed the server's certificate.
+    /// Path of the authority that must have signed the server's certificate.
     pub authority: PathBuf,
-    /// What is shown to a server that asks for it.
+    /// Certificate for a server that requests one.
     pub identity: Option<IdentityFiles>,
 }
 
 impl ClientFiles {
-    /// How the files look.
+    /// Stamp of the files at present.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         let identity = self.identity.iter().flat_map(|own| [&own.cert, &own.key]);
@@ -100,10 +100,10 @@ impl ClientFiles {
         )
     }
 
-    /// By the files as they are now.
+    /// Client configuration from the present files.
     ///
     /// # Errors
-    /// [`TlsError`], about the first thing that is wrong.
+    /// [`TlsError`] for the first invalid file.
     pub fn read(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let builder = client(authorities(&self.authority)?).map_err(TlsError::Identity)?;
         let config = match &self.identity {
@@ -116,14 +116,14 @@ impl ClientFiles {
     }
 }
 
-/// What a server shows, and whom it lets in.
+/// Files of a TLS server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// What it shows.
+    /// Certificate and key of the server.
     pub identity: IdentityFiles,
-    /// Who must have signed the certificate of a client that shows one. A client that shows none
-    /// gets through the handshake, so that it can be told what is wrong in words; whoever serves it
-    /// must look.
+    /// Path of the authority that must have signed a client's certificate. A client without a
+    /// certificate completes the handshake, so that it can get an error message; the server must
+    /// check.
     pub client_authority: Option<PathBuf>,
 }
 
@@ -156,7 +156,7 @@ impl ServerFiles {
     }
 }
 
-/// A server's side of TLS, as its files have it.
+/// TLS configuration of a server, with its files.
 #[derive(Debug)]
 pub struct Server {
     files: ServerFiles,
@@ -168,7 +168,7 @@ impl Server {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`TlsError`], about the first thing that is wrong.
+    /// [`TlsError`] for the first invalid file.
     pub fn load(files: ServerFiles) -> Result<Self, TlsError> {
         let stamp = files.stamp();
         let config = files.read()?;
@@ -185,15 +185,15 @@ impl Server {
         self.files.client_authority.is_some()
     }
 
-    /// For the next connection.
+    /// Configuration for the next connection.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
 
-    /// Reads the files again if they have changed, and says whether what they hold is in use now.
-    /// Files that cannot be used, such as a certificate whose key is yet to be written, leave in
-    /// force what was.
+    /// Reads the files again if they have changed. Returns whether their content is in use. Invalid
+    /// files, such as a certificate whose key is still missing, leave the old configuration in
+    /// force.
     pub fn renew(&mut self) -> bool {
         let stamp = self.files.stamp();
         if stamp == self.stamp {
@@ -218,21 +218,21 @@ impl Server {
     }
 }
 
-/// The side of one who connects, shows nothing, and trusts what one certificate has signed; that
-/// may be itself.
+/// Client configuration without a certificate of its own. It trusts certificates that `pem` has
+/// signed, and `pem` itself.
 ///
 /// # Errors
-/// When `pem` is no certificate in PEM form.
+/// `pem` is not a certificate in PEM form.
 pub fn trusting(pem: &[u8]) -> Result<Arc<ClientConfig>, PemUnusable> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(pem)?)?;
     Ok(Arc::new(client(roots)?.with_no_client_auth()))
 }
 
-/// The side of one who shows a certificate and asks for none.
+/// Server configuration that requests no client certificate.
 ///
 /// # Errors
-/// When either is not in PEM form, or they do not belong together.
+/// Either text is not in PEM form, or they do not belong together.
 pub fn showing(cert: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, PemUnusable> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert).collect();
     let key = PrivateKeyDer::from_pem_slice(key)?;
@@ -240,13 +240,13 @@ pub fn showing(cert: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, PemUnusable
     Ok(Arc::new(config.with_single_cert(chain?, key)?))
 }
 
-/// Why a certificate, or its key, cannot be used.
+/// Errors of a certificate or its key.
 #[derive(Debug, thiserror::Error)]
 pub enum PemUnusable {
-    /// It is not in PEM form.
+    /// The text is not in PEM form.
     #[error("not in PEM form")]
     Pem(#[from] PemError),
-    /// It is no certificate, or not that of its key.
+    /// The certificate is not valid, or does not belong to its key.
     #[error("no certificate, or not that of its key")]
     Certificate(#[from] rustls::Error),
 }

@@ -1,4 +1,4 @@
-//! What carries the link between agent and monitor: TCP, or AF_VSOCK, the socket between a guest
+//! Transport of the link between agent and monitor: TCP, or AF_VSOCK, the socket between a guest
 //! and its host that needs no network in the guest. The monitor listens, the agent dials.
 
 pub mod sys;
@@ -18,37 +18,35 @@ use tokio::net::{TcpListener, TcpStream, ToSocketAddrs, UnixStream};
 
 use sys::Registered;
 
-/// Connections that wait to be accepted. Agents come one at a time.
+/// Length of the accept queue. Agents connect one at a time.
 const BACKLOG: i32 = 16;
 
-/// Bytes both ways, whatever carries them.
+/// A byte stream in both directions, over any transport.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A connection of any carrier.
+/// A connection over either transport.
 pub type Stream = Box<dyn Duplex>;
 
-/// The smallest number a guest can have; those below are the hypervisor's, the machine's own and
-/// the host's.
+/// Smallest context id of a guest. Smaller ones are the hypervisor's, the machine's own and the
+/// host's.
 pub const FIRST_GUEST_CID: u32 = 3;
 
-/// Dials by TCP. What goes over it are short messages that are waited for, so none waits for the
-/// next.
+/// Connects by TCP, without Nagle's algorithm: frames are short and each one is awaited.
 ///
 /// # Errors
-/// What the system says: an address that cannot be found, a peer that refuses or is not there.
+/// The system's error: the name is not found, the peer refuses or is not reached.
 pub async fn dial_tcp(to: impl ToSocketAddrs) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(to).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// Dials a port of the machine of a number.
+/// Connects to an AF_VSOCK port of the machine with this context id.
 ///
 /// # Errors
-/// What the kernel says: that it has no AF_VSOCK, that there is no such machine, that nobody
-/// listens there.
+/// The kernel's error: it has no AF_VSOCK, no such machine, or no listener there.
 pub async fn dial_vsock(cid: u32, port: u32) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let none: Option<SockProtocol> = None;
@@ -69,28 +67,28 @@ pub async fn dial_vsock(cid: u32, port: u32) -> io::Result<UnixStream> {
     stream_of(socket)
 }
 
-/// Where agents dial: `0.0.0.0:10369`, `vsock:10369` or `vsock:3:10369`.
+/// Address of a listener: `0.0.0.0:10369`, `vsock:10369` or `vsock:3:10369`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Address {
-    /// An address and port.
+    /// IP address and TCP port.
     Tcp(SocketAddr),
-    /// AF_VSOCK.
+    /// Context id and port of AF_VSOCK.
     Vsock {
-        /// The machine's own number, [`Address::ANY`] for whichever it has.
+        /// Context id of the machine, or [`Address::ANY`].
         cid: u32,
-        /// The port, [`Address::ANY`] for a free one.
+        /// Port number, or [`Address::ANY`] for a free one.
         port: u32,
     },
 }
 
 impl Address {
-    /// Any machine number (`VMADDR_CID_ANY`), any port (`VMADDR_PORT_ANY`).
+    /// Any context id (`VMADDR_CID_ANY`), any port (`VMADDR_PORT_ANY`).
     pub const ANY: u32 = u32::MAX;
 
-    /// Reads an address.
+    /// Parses an address.
     ///
     /// # Errors
-    /// A sentence for whoever wrote it.
+    /// A sentence that names the text and shows the format.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(rest) = text.strip_prefix("vsock:") else {
             return text.parse().map(Self::Tcp).map_err(|_| {
@@ -105,12 +103,12 @@ impl Address {
             Some((cid, port)) => (number(cid)?, number(port)?),
             None => (Self::ANY, number(rest)?),
         };
-        // As with TCP, 0 asks for a free one.
+        // As with TCP, 0 asks for a free port.
         let port = if port == 0 { Self::ANY } else { port };
         Ok(Self::Vsock { cid, port })
     }
 
-    /// Whether two addresses cannot both be listened to.
+    /// Whether a listener at `other` excludes one at this address.
     #[must_use]
     pub fn is_taken_by(self, other: SocketAddr) -> bool {
         matches!(self, Self::Tcp(own) if own == other && own.port() != 0)
@@ -136,20 +134,20 @@ impl fmt::Display for Address {
     }
 }
 
-/// A listener of either kind.
+/// A listener of either transport.
 #[derive(Debug)]
 pub enum Door {
-    /// TCP.
+    /// A TCP socket.
     Tcp(TcpListener),
-    /// AF_VSOCK.
+    /// An AF_VSOCK socket.
     Vsock(Vsock),
 }
 
 impl Door {
-    /// Listens on an address.
+    /// Binds and listens on an address.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub async fn open(address: Address) -> io::Result<Self> {
         match address {
             Address::Tcp(addr) => TcpListener::bind(addr).await.map(Self::Tcp),
@@ -157,10 +155,10 @@ impl Door {
         }
     }
 
-    /// The address it has, with the port it was given.
+    /// The bound address, with the assigned port.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn address(&self) -> io::Result<Address> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Address::Tcp),
@@ -168,15 +166,15 @@ impl Door {
         }
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
-    /// What the kernel says; the next call may succeed.
+    /// The kernel's error; the next call may succeed.
     pub async fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Frames are small and each one is an answer somebody waits for.
+                // Frames are small and each one is an awaited response.
                 let _ = stream.set_nodelay(true);
                 Ok(Box::new(stream))
             }
@@ -185,7 +183,7 @@ impl Door {
     }
 }
 
-/// A listener of AF_VSOCK.
+/// A listening AF_VSOCK socket.
 #[derive(Debug)]
 pub struct Vsock(AsyncFd<Registered<OwnedFd>>);
 
@@ -213,7 +211,7 @@ impl Vsock {
             let mut ready = self.0.readable().await?;
             match ready.try_io(sys::accept) {
                 Ok(socket) => return Ok(Box::new(stream_of(socket?)?)),
-                // Somebody was there, and has gone.
+                // The peer has disconnected before the accept.
                 Err(_would_block) => {}
             }
         }
@@ -221,12 +219,13 @@ impl Vsock {
 }
 
 /// A connected socket as a stream. Reading, writing and shutting down are the same calls for every
-/// stream socket; of those that can be made from a descriptor, the Unix one asks for nothing else.
+/// stream socket. Of the types with a constructor from a descriptor, the Unix one makes no other
+/// calls.
 fn stream_of(socket: OwnedFd) -> io::Result<UnixStream> {
     UnixStream::from_std(std::os::unix::net::UnixStream::from(socket))
 }
 
-/// What to do about it, where the kernel's own words do not say.
+/// Adds advice to errors that the kernel's text does not explain.
 fn explained(errno: Errno) -> io::Error {
     let why = match errno {
         Errno::EAFNOSUPPORT => {
@@ -251,7 +250,7 @@ mod tests {
 
     use super::*;
 
-    /// Machine number of the machine itself, where there is a loopback transport.
+    /// Context id of the machine itself, with a loopback transport.
     const LOCAL: u32 = 1;
 
     #[test]

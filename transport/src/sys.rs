@@ -1,5 +1,5 @@
-//! The one place with `unsafe`: handing descriptors that tokio does not know to its reactor, and
-//! taking one from the kernel.
+//! The only file with `unsafe`: registers foreign descriptors with tokio's reactor, and takes an
+//! accepted descriptor from the kernel.
 #![expect(
     unsafe_code,
     reason = "tokio has no safe way to register a descriptor, nix gives an accepted one as a number"
@@ -14,20 +14,19 @@ use nix::sys::timerfd::TimerFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Owners of one descriptor, which stays open and the same as long as they live and are only
-/// borrowed.
+/// Owners of one descriptor, which stays open and the same for their lifetime.
 pub trait OwnsOne: AsFd {}
 
 impl OwnsOne for TimerFd {}
 impl OwnsOne for File {}
 impl OwnsOne for OwnedFd {}
 
-/// An owner inside the reactor. It cannot be taken out or exchanged, only borrowed.
+/// An owner inside the reactor. It can only be borrowed, neither moved out nor replaced.
 #[derive(Debug)]
 pub struct Registered<T>(T);
 
 impl<T> Registered<T> {
-    /// The owner.
+    /// Borrows the registered owner.
     #[must_use]
     pub const fn get(&self) -> &T {
         &self.0
@@ -40,25 +39,25 @@ impl<T: OwnsOne> AsRawFd for Registered<T> {
     }
 }
 
-/// Lets the current runtime wait for the descriptor of `owner`.
+/// Registers the descriptor of `owner` with the current runtime.
 ///
 /// # Errors
-/// When the kernel cannot wait for such a descriptor, or for no more of them.
+/// The kernel cannot poll such a descriptor, or has reached its limit.
 pub fn register<T: OwnsOne>(owner: T, interest: Interest) -> io::Result<AsyncFd<Registered<T>>> {
-    // SAFETY: an `OwnsOne` keeps its one descriptor open until it is dropped, `Registered` gives it
-    // out by shared reference only, so neither can change, and the `AsyncFd` owns it for its whole
+    // SAFETY: an `OwnsOne` keeps its one descriptor open until it is dropped, `Registered` lends it
+    // by shared reference only, so neither can change, and the `AsyncFd` owns it for its whole
     // life.
     let registered = unsafe { AsyncFd::register_with_interest(Registered(owner), interest) };
     Ok(registered?)
 }
 
-/// The next connection of a listening socket.
+/// Accepts the next connection of a listening socket.
 ///
 /// # Errors
-/// What the kernel says; `WouldBlock` when there is none.
+/// The kernel's error; `WouldBlock` when there is none.
 pub fn accept(listener: &impl AsRawFd) -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let accepted = accept4(listener.as_raw_fd(), flags)?;
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else has its number.
+    // SAFETY: the kernel has just made this descriptor for us, and no other owner has its number.
     Ok(unsafe { OwnedFd::from_raw_fd(accepted) })
 }

@@ -1,4 +1,4 @@
-//! A server of plain HTTP with bounds in number ([`Bounds`]), in time and in size.
+//! A server of plain HTTP with limits of number ([`Bounds`]), time and size.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -19,20 +19,21 @@ use tower::ServiceExt as _;
 use super::{Bounds, Connection, RequestGuard, ServerCounters, accept};
 use crate::serving::{Ending, Patience, converse};
 
-/// How long a peer is waited for, and how much it may send.
+/// Time and size limits of a peer's requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// For a request's head, the time between two requests included, and for taking an answer.
+    /// Time limits of a request's head, including the time between two requests, and of taking a
+    /// response.
     pub patience: Patience,
-    /// For a request's body.
+    /// Time limit of a request's body.
     pub body: Duration,
-    /// Largest body, bytes.
+    /// Longest body in bytes.
     pub body_bytes: usize,
 }
 
 impl Limits {
-    /// Limits of a port that serves small pages. Scrapers come every minute or more often, and keep
-    /// their connection if it is idle no longer than this.
+    /// Limits of a port that serves small pages. Scrapers come at least every minute, and keep a
+    /// connection that is idle for less than the limit.
     pub const PAGES: Self = Self {
         patience: Patience {
             head: Duration::from_secs(75),
@@ -43,16 +44,16 @@ impl Limits {
     };
 }
 
-/// The addresses of a request's connection, among the request's extensions.
+/// Addresses of a request's connection, in the request's extensions.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
-    /// Of the peer.
+    /// Address of the peer.
     pub peer: IpAddr,
-    /// Which the peer has dialled.
+    /// Local address that the peer has connected to.
     pub local: IpAddr,
 }
 
-/// Serves `routes` until `cancel`, then lets open requests end.
+/// Serves `routes` until `cancel`, then finishes open requests.
 pub async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -90,8 +91,8 @@ async fn serve_connection(
     converse(stream, service, limits.patience, cancel.cancelled()).await
 }
 
-/// Reads the request whole before it counts as one that is being answered: a peer that does not end
-/// its body stays idle.
+/// Reads the complete request before it counts as in progress: a peer that does not end its body
+/// stays idle.
 async fn answer(
     request: Request<Incoming>,
     connection: &Connection,
@@ -117,7 +118,7 @@ fn refused(status: StatusCode, why: &'static str) -> Response {
 }
 
 impl RequestGuard {
-    /// Keeps the guard until the last byte of the response is handed to the connection.
+    /// Keeps the guard until the connection has the last byte of the response.
     #[must_use]
     pub fn until_sent(self, response: Response) -> Response {
         response.map(|body| Body::new(Guarded { body, _guard: self }))

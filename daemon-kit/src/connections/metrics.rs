@@ -5,16 +5,16 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-/// The bound that closed a connection.
+/// Limit that closed a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// Connections of the server.
+    /// Total number of the server's connections.
     Capacity,
-    /// Connections of one peer address.
+    /// Number of connections of one peer address.
     Peer,
-    /// Open files of the process.
+    /// Number of open files of the process.
     Descriptors,
-    /// Time for a request's head or body, for the next request, or for taking an answer.
+    /// Time for a request's head or body, for the next request, or for taking a response.
     Timeout,
 }
 
@@ -70,7 +70,7 @@ impl ConnectionCounters {
     }
 }
 
-/// The counters of one server.
+/// Counters of one server.
 #[derive(Debug, Clone)]
 pub struct ServerCounters {
     family: Family<Labels, Counter>,
@@ -78,7 +78,7 @@ pub struct ServerCounters {
 }
 
 impl ServerCounters {
-    /// Counters that no page shows, for a server without one.
+    /// Counters without a page.
     #[must_use]
     pub fn unregistered() -> Self {
         ConnectionCounters::default().server("none")

@@ -1,8 +1,8 @@
 //! The open connections of one server, and which of them is closed when there are too many.
 //!
-//! Anybody may connect, and a peer is known only by what it asks. So a new connection is admitted,
-//! if need be in the place of the one that has been idle longest. A connection whose request is
-//! being answered is never closed. Idle connections that have proved who they are go last.
+//! Any host may connect, and a peer authenticates only with its first request. So a new connection
+//! is admitted, if necessary in place of the one that has been idle longest. A connection with a
+//! request in progress is never closed. Authenticated idle connections are closed last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,18 +10,18 @@ use std::net::IpAddr;
 use super::Bounds;
 use super::metrics::Reason;
 
-/// Number of a connection, never given twice.
+/// Number of a connection, never reused.
 pub(super) type Id = u64;
 
-/// Answer to a new connection.
+/// Result for a new connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It is open, in the place of another one where a bound was reached.
+    /// The connection is open, in place of another one if a limit was reached.
     Admitted {
         id: Id,
         instead_of: Option<(Id, Reason)>,
     },
-    /// A bound is reached and every connection is being answered.
+    /// A limit is reached and every connection has a request in progress.
     Refused(Reason),
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Admission {
 struct Entry {
     peer: IpAddr,
     is_trusted: bool,
-    /// Requests being answered.
+    /// Number of requests in progress.
     requests: usize,
     /// Position in the order in which connections became idle.
     idle_since: u64,
@@ -47,7 +47,7 @@ pub(super) struct Table {
     bounds: Bounds,
     next: u64,
     open: BTreeMap<Id, Entry>,
-    /// Idle connections: trusted or not, since when, which. The first one is closed first.
+    /// Idle connections as (trusted, since, id). The first one is closed first.
     idle: BTreeSet<(bool, u64, Id)>,
     peers: BTreeMap<IpAddr, usize>,
 }
@@ -101,7 +101,7 @@ impl Table {
         Some(id)
     }
 
-    /// A request of the connection is being answered.
+    /// A request of the connection begins.
     pub(super) fn begin(&mut self, id: Id) {
         if let Some(entry) = self.open.get_mut(&id) {
             self.idle.remove(&entry.key(id));
@@ -109,7 +109,7 @@ impl Table {
         }
     }
 
-    /// A request of the connection is answered.
+    /// A request of the connection has its response.
     pub(super) fn end(&mut self, id: Id) {
         let now = self.tick();
         if let Some(entry) = self.open.get_mut(&id) {
@@ -121,7 +121,7 @@ impl Table {
         }
     }
 
-    /// The peer of the connection has proved who it is.
+    /// The peer of the connection is authenticated.
     pub(super) fn trust(&mut self, id: Id) {
         if let Some(entry) = self.open.get_mut(&id) {
             let was_idle = self.idle.remove(&entry.key(id));
@@ -132,7 +132,6 @@ impl Table {
         }
     }
 
-    /// The connection has ended.
     pub(super) fn remove(&mut self, id: Id) {
         let Some(entry) = self.open.remove(&id) else {
             return;

@@ -1,4 +1,4 @@
-//! The bounds on real sockets.
+//! Tests of the limits with real sockets.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use super::http::Limits;
 use super::*;
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
-/// Longer than anything here takes on a busy machine.
+/// Longer than any wait of a passing test on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
 struct Fixture {
     address: SocketAddr,
     counters: ServerCounters,
-    /// Lets `/late` answer.
+    /// Lets `/late` respond.
     release: Arc<Notify>,
     cancel: CancellationToken,
     server: JoinHandle<()>,
@@ -62,14 +62,14 @@ async fn fixture(total: usize) -> Fixture {
 }
 
 impl Fixture {
-    /// A connection that has sent `said` and waits.
+    /// A connection that has sent `said`.
     async fn connection(&self, said: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.expect("connects");
         stream.write_all(said.as_bytes()).await.expect("writes");
         stream
     }
 
-    /// Waits until as many connections were closed for `reason`.
+    /// Waits until this number of connections was closed for `reason`.
     async fn until_closed(&self, reason: Reason, count: u64) {
         let wait = async {
             while self.counters.count(reason) < count {

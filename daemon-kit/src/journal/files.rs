@@ -1,5 +1,5 @@
-//! The files of a journal: `<part>/<seq>.bj` while it is written, `<part>/<seq>.bj.zst` after.
-//! Listing, reading, packing.
+//! Files of a journal: `<part>/<seq>.bj` while it is written, then `<part>/<seq>.bj.zst`. Lists,
+//! reads and packs them.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,31 +9,29 @@ use std::time::SystemTime;
 use crate::durable::sync_folder_of;
 use protocol::journal::{Damage, MAX_LINE_BYTES, Scan, scan};
 
-/// Ending of a segment.
 const PLAIN: &str = "bj";
-/// Ending of a packed one.
+/// Extension of a packed segment.
 const PACKED: &str = "bj.zst";
-/// Largest segment read, bytes unpacked: a hundred times what is written at most.
+/// Longest segment in bytes after unpacking: a hundred times what the writer produces.
 const READ_LIMIT: u64 = 1 << 31;
-/// How hard packing tries.
+/// Compression level of zstd.
 const LEVEL: i32 = 6;
 
-/// One segment's file.
+/// File of one segment.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentFile {
-    /// Its number.
+    /// Number of the segment in its folder.
     pub seq: u64,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Whether it is packed.
+    /// Whether the file is compressed.
     pub is_packed: bool,
-    /// Bytes on disk.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// When it was last written.
+    /// Time of the last write.
     pub modified: SystemTime,
 }
 
-/// Path of a segment.
 pub(super) fn path_of(folder: &Path, seq: u64) -> PathBuf {
     folder.join(format!("{seq:010}.{PLAIN}"))
 }
@@ -48,11 +46,11 @@ fn seq_of(name: &str) -> Option<(u64, bool)> {
     Some((number.parse().ok()?, is_packed))
 }
 
-/// The segments of a part's folder by number. Where a segment is there both ways, packing was
+/// Segments in a component's folder, by number. If a segment exists in both forms, packing was
 /// interrupted: the plain one counts.
 ///
 /// # Errors
-/// When the folder cannot be read; one that is not there is empty.
+/// The folder cannot be read; a missing one is empty.
 pub fn list(folder: &Path) -> io::Result<Vec<SegmentFile>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -64,7 +62,7 @@ pub fn list(folder: &Path) -> io::Result<Vec<SegmentFile>> {
         let Some((seq, is_packed)) = entry.file_name().to_str().and_then(seq_of) else {
             continue;
         };
-        // Retention may take one away between the listing and the look at it.
+        // Retention may remove a file after the listing.
         let Ok(metadata) = entry.metadata() else {
             continue;
         };
@@ -81,10 +79,10 @@ pub fn list(folder: &Path) -> io::Result<Vec<SegmentFile>> {
     Ok(files)
 }
 
-/// The bytes of a segment, unpacked.
+/// Bytes of a segment, unpacked.
 ///
 /// # Errors
-/// When it cannot be read, does not unpack, or is longer than any segment of ours.
+/// The file cannot be read or unpacked, or is longer than any segment of ours.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let mut bytes = Vec::new();
@@ -104,10 +102,10 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a newer program wrote a segment: such a file is never touched.
+/// Whether a newer program wrote a segment: such a file is never changed.
 ///
 /// # Errors
-/// When it cannot be read.
+/// The file cannot be read.
 pub fn is_newer(file: &SegmentFile) -> io::Result<bool> {
     let mut start = Vec::new();
     let limit = MAX_LINE_BYTES as u64 + 1;
@@ -130,8 +128,7 @@ pub(super) fn scan_is_newer(scan: &Scan) -> bool {
     matches!(scan.damages.first(), Some(Damage::Format(_)))
 }
 
-/// Packs a segment and removes the plain file. What a crash leaves behind is found by the next
-/// start.
+/// Packs a segment and removes the plain file. The next start handles leftovers of a crash.
 pub(super) fn pack(file: &SegmentFile) -> io::Result<()> {
     if file.is_packed {
         return Ok(());

@@ -1,5 +1,5 @@
-//! What waits to be written: a bounded buffer of lines, a fair share for each VM, and an account of
-//! what did not fit.
+//! The queue of unwritten lines: bounded, with a fair share for each VM, and a count of dropped
+//! lines.
 //!
 //! Pushing never waits. A line that does not fit is dropped and counted; the next one that fits is
 //! preceded by an `X` record that says how many are missing and over what time.
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use protocol::journal::{Gap, Record, Why, encode};
 use protocol::time::{Span, Timestamp};
 
-/// Bounds of the queue.
+/// Limits of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Bytes kept while the disk does not take them.
+    /// Bytes stored while the disk does not accept them.
     pub ring_bytes: usize,
-    /// Bytes a VM may write at once.
+    /// Bytes that a VM may write at once.
     pub share_burst: u64,
-    /// Bytes a second a VM may write in the long run.
+    /// Bytes per second that a VM may write in the long run.
     pub share_rate: u64,
 }
 
@@ -24,16 +24,16 @@ impl Default for QueueLimits {
     fn default() -> Self {
         Self {
             ring_bytes: 1 << 20,
-            // Hours of a VM that resizes all the time; in the long run what fills, packed four to
-            // one, the 5 MiB kept for a VM in the seven days they are kept. So whatever one VM
-            // does, the others keep theirs.
+            // Hours of a VM that resizes all the time; in the long run the rate that fills,
+            // compressed four to one, the 5 MiB of a VM in the seven days of retention. So no VM
+            // displaces the records of others.
             share_burst: 1 << 20,
             share_rate: 32,
         }
     }
 }
 
-/// Lines lost in a row.
+/// Consecutive dropped lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lost {
     lines: u64,
@@ -60,7 +60,7 @@ impl Lost {
     }
 }
 
-/// A VM's share: a bucket that fills with time.
+/// A VM's share: a token bucket.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     bytes: u64,
@@ -71,7 +71,7 @@ struct Share {
 impl Share {
     fn fill(&mut self, now: Timestamp, limits: &QueueLimits) {
         let gained = u128::from(now.since(self.at).0) * u128::from(limits.share_rate) / 1_000_000;
-        // Too little time for a whole byte stays on the clock, so that frequent lines do not starve
+        // Less time than for a whole byte stays on the clock, so that frequent lines do not starve
         // the bucket.
         if gained > 0 {
             let gained = u64::try_from(gained).unwrap_or(u64::MAX);
@@ -81,12 +81,12 @@ impl Share {
     }
 }
 
-/// Lines that wait.
+/// Lines in memory.
 #[derive(Debug)]
 pub(super) struct Queue {
     limits: QueueLimits,
     bytes: Vec<u8>,
-    /// Taken by the writer and not written yet; they count towards the bound.
+    /// Bytes taken by the writer and not written; they count towards the limit.
     in_flight: usize,
     accepted: u64,
     is_urgent: bool,
@@ -121,8 +121,8 @@ impl Queue {
         let disk_gap = self.lost.map(|lost| lost.line(now, None, Why::Disk));
         let gaps =
             share_gap.as_ref().map_or(0, String::len) + disk_gap.as_ref().map_or(0, String::len);
-        // After a loss half the room must be free again, so that a disk that crawls leaves one gap
-        // and not hundreds.
+        // After a loss half the queue must be free again, so that a slow disk leaves one gap and
+        // not hundreds.
         let room = if self.lost.is_some() {
             self.limits.ring_bytes / 2
         } else {
@@ -150,7 +150,7 @@ impl Queue {
         self.accepted += line.len() as u64;
     }
 
-    /// Whether a VM's share allows a line; with the account of what it did not allow before.
+    /// Whether a VM's share allows a line, and the record of those that it did not allow before.
     fn admit(&mut self, now: Timestamp, vm: Option<u32>, length: usize) -> Option<Option<String>> {
         let Some(number) = vm else {
             return Some(None);
@@ -176,14 +176,14 @@ impl Queue {
         Some(gap)
     }
 
-    /// Takes everything that waits.
+    /// Takes all lines.
     pub(super) fn take(&mut self) -> Vec<u8> {
         self.is_urgent = false;
         self.in_flight = self.bytes.len();
         std::mem::take(&mut self.bytes)
     }
 
-    /// So many bytes of what was taken still wait.
+    /// This number of taken bytes is still unwritten.
     pub(super) fn remaining(&mut self, bytes: usize) {
         self.in_flight = bytes;
     }
@@ -196,23 +196,22 @@ impl Queue {
         self.is_urgent
     }
 
-    /// Whether lines were dropped since the last one that fitted.
+    /// Whether lines were dropped since the last accepted one.
     pub(super) fn is_losing(&self) -> bool {
         self.lost.is_some()
     }
 
-    /// Forgets a VM's share.
     pub(super) fn forget(&mut self, vm: u32) {
         self.shares.remove(&vm);
     }
 
-    /// The most VMs that wrote at a time.
+    /// Largest number of VMs that wrote at a time.
     pub(super) fn most_vms(&self) -> usize {
         self.most_vms
     }
 }
 
-/// How long after a loss a writer that cannot write tries again.
+/// Pause of a failed writer before its next attempt.
 pub(super) const RETRY: Span = Span::from_secs(1);
 
 #[cfg(test)]

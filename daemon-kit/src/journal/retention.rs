@@ -1,19 +1,19 @@
-//! Which segments are deleted. Source of the numbers: the journal's specification.
+//! Chooses the segments to delete. Source of the numbers: the journal's specification.
 
 use std::time::{Duration, SystemTime};
 
 use super::files::SegmentFile;
 
-/// How much is kept.
+/// Limits of stored segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Longest time.
+    /// Longest age of a segment.
     pub age: Duration,
-    /// Bytes per VM of the node.
+    /// Most bytes per VM of the node.
     pub bytes_per_vm: u64,
-    /// Bytes in all.
+    /// Most bytes of all segments.
     pub bytes: u64,
-    /// What is newer than this is never deleted.
+    /// Age below which a segment is never deleted.
     pub never: Duration,
 }
 
@@ -29,8 +29,8 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// The segments to delete, oldest first. `vms` is how many VMs write here; the newest segment
-    /// is being written and stays.
+    /// Segments to delete, oldest first. `vms` is the number of VMs that write here; the newest
+    /// segment is in use and stays.
     #[must_use]
     pub fn surplus<'a>(
         &self,
@@ -46,7 +46,7 @@ impl Retention {
         let mut surplus = Vec::new();
         let finished = files.split_last().map_or(&[][..], |(_, rest)| rest);
         for file in finished {
-            // A time in the future is a clock that was set back: as new as can be.
+            // A time in the future means that the clock was set back: the file counts as new.
             let age = now.duration_since(file.modified).unwrap_or_default();
             if age <= self.never || (age <= self.age && total <= budget) {
                 break;

@@ -1,4 +1,4 @@
-//! The segment being written: found again after a crash, begun, written to, ended.
+//! The segment being written: recovered after a crash, begun, written, ended.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,19 +12,19 @@ use super::Identity;
 use super::files::{self, SegmentFile};
 use crate::durable::sync_folder_of;
 
-/// What an earlier writer left.
+/// State that an earlier writer left.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Left {
     /// Number of its newest segment, 0 for none.
     pub seq: u64,
-    /// The link to it; `None` where a new chain begins.
+    /// Link to that segment; `None` where a new chain begins.
     pub prev: Option<Previous>,
     /// Bytes cut off its end.
     pub torn: usize,
 }
 
-/// Looks at what is there, and cuts a torn tail. A segment of a newer format is left as it is; a
-/// new chain begins beside it.
+/// Recovers the folder, and cuts a torn tail. A segment of a newer format is not changed; a new
+/// chain begins beside it.
 pub(super) fn recover(files: &[SegmentFile]) -> io::Result<Left> {
     let mut torn = 0;
     let newest = files.last().map_or(0, |file| file.seq);
@@ -50,7 +50,7 @@ pub(super) fn recover(files: &[SegmentFile]) -> io::Result<Left> {
                     torn,
                 });
             }
-            // Not even its first line got there: it is as if it had never been begun.
+            // Not even its first line was written: the segment counts as never begun.
             None if !file.is_packed => fs::remove_file(&file.path)?,
             None => break,
         }
@@ -70,8 +70,7 @@ pub(super) struct Segment {
     pub seq: u64,
     pub bytes: u64,
     pub begun: Timestamp,
-    /// Its last line so far, for the link from the next one; without its line feed while it is not
-    /// whole.
+    /// Its last line, for the link of the next segment; without its line feed while incomplete.
     last_line: Vec<u8>,
 }
 
@@ -123,7 +122,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Writes as much as the disk takes. Returns how much that was and why it was not all.
+    /// Writes as much as the disk accepts. Returns the number of bytes, and the error if there is a
+    /// rest.
     pub(super) fn write(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
         let mut done = 0;
         while done < bytes.len() {
@@ -151,12 +151,11 @@ impl Segment {
         }
     }
 
-    /// Whether the last line is whole, so that the segment may end here.
+    /// Whether the last line is complete, so that the segment may end here.
     pub(super) fn is_at_line_end(&self) -> bool {
         self.last_line.ends_with(b"\n")
     }
 
-    /// The link for the next segment.
     pub(super) fn link(&self) -> Previous {
         Previous {
             h: chain_hash(&self.last_line),
@@ -165,7 +164,7 @@ impl Segment {
     }
 }
 
-/// The record of a tail cut off.
+/// Record of a cut tail.
 pub(super) fn torn_record(left: &Left, now: Timestamp) -> Option<Record> {
     let gap = Gap {
         n: left.torn as u64,

@@ -1,4 +1,4 @@
-//! A journal over real files: written, reopened, torn, rotated, and on a disk that hangs.
+//! Tests of a journal on real files: written, reopened, torn, rotated, and on a disk that hangs.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -34,7 +34,7 @@ fn open(folder: &Path, limits: Limits) -> Journal {
     Journal::open(folder, identity(), limits, Clock::new(), Vec::new()).expect("opens")
 }
 
-/// Every segment: its head and its other records. Panics on anything that is not good.
+/// Every segment: its head and its other records. Panics on any malformed one.
 fn segments(folder: &Path) -> Vec<(SegmentFile, Head, Vec<Record>)> {
     let files = files::list(folder).expect("lists");
     let mut last = None;
@@ -75,7 +75,7 @@ async fn lines_are_handed_over_made_durable_and_go_on_after_a_restart() {
             ),
             Err(OpenError::Locked(_))
         ));
-        // The limit of a hand-over is short; a loaded machine may need many tries.
+        // The limit of a hand-over is short; a loaded machine may need many attempts.
         let (began, mut lines) = (tokio::time::Instant::now(), 1);
         while !journal
             .append(&tick(run), true)
@@ -214,7 +214,7 @@ async fn full_segments_are_ended_linked_and_packed() {
 #[tokio::test]
 async fn a_disk_that_hangs_holds_up_nobody_and_its_gap_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    // A pipe nobody reads is a disk that hangs; once it is read, the disk is well again.
+    // A pipe without a reader is a disk that hangs; reading it repairs the disk.
     let (mut reader, writer) = std::io::pipe().unwrap();
     let times = (Clock::new().now(), Clock::new().wall());
     let mut segment = Segment::begin(folder.path(), &identity(), times, 1, None, &[]).unwrap();

@@ -1,5 +1,5 @@
-//! The two threads of a journal. The writer hands lines to the operating system; the keeper does
-//! what may take long: fsync, packing, deleting. Neither is ever waited for by whoever appends.
+//! The two threads of a journal. The writer hands lines to the operating system. The keeper does
+//! slow work: fsync, packing, deleting. Appenders wait for neither.
 
 use std::fs::File;
 use std::io;
@@ -20,22 +20,21 @@ use super::segment::Segment;
 use super::{Identity, Limits, Shared};
 use crate::clock::Clock;
 
-/// Lines wait this long for company when nobody waits for them.
+/// How long lines wait for more if no caller waits for them.
 const GATHER: Duration = Duration::from_millis(500);
-/// Bytes that are written without waiting for company.
+/// Bytes that are written without waiting for more.
 const ENOUGH_BYTES: usize = 16 * 1024;
-/// Orders waiting for the keeper; one that finds it full is given again later.
+/// Capacity of the keeper's channel; an order that does not fit is sent again later.
 pub(super) const KEEPER_BOUND: usize = 4;
 
-/// Something for the keeper.
+/// Orders to the keeper.
 pub(super) enum Order {
-    /// Make everything up to a position last.
+    /// Sync everything up to a position.
     Sync(File, u64),
     /// Look for segments to pack and to delete.
     Tidy,
 }
 
-/// The writer's state.
 pub(super) struct Writer {
     pub shared: Arc<Shared>,
     pub identity: Identity,
@@ -44,13 +43,13 @@ pub(super) struct Writer {
     pub segment: Segment,
     pub keeper: SyncSender<Order>,
     pub keeper_thread: JoinHandle<()>,
-    /// Taken from the queue and not written yet.
+    /// Bytes taken from the queue and not written.
     pub carried: Vec<u8>,
     pub written: u64,
     pub ordered: u64,
     pub ordered_at: Timestamp,
     pub is_failing: bool,
-    /// No rotation before this: the last one failed.
+    /// No rotation before this time, as the last one failed.
     pub rotate_after: Timestamp,
 }
 
@@ -80,7 +79,7 @@ impl Writer {
             let error = crate::chain(&error);
             tracing::warn!(error, "the journal's end may be lost");
         }
-        // The next writer of the folder finds nobody in it.
+        // The keeper releases the folder before the next writer.
         drop(keeper);
         let _ = keeper_thread.join();
         let _ = shared.lock.unlock();
@@ -92,13 +91,13 @@ impl Writer {
         self.carried.is_empty() && self.shared.queue().len() == 0
     }
 
-    /// Waits for something to do. Returns whether the journal is being closed.
+    /// Waits for lines or the end. Returns whether the journal is being closed.
     fn wait(&self) -> bool {
         let shared = &self.shared;
         let is_closing = || shared.closing.load(Ordering::Acquire);
         let mut queue = shared.queue();
         if self.is_failing {
-            // Someone in a hurry cannot be helped; the disk gets its pause.
+            // An urgent line cannot be helped: the disk gets its pause.
             let pause = RETRY.to_duration();
             let waited = shared
                 .wake
@@ -121,7 +120,6 @@ impl Writer {
         is_closing()
     }
 
-    /// Writes what waits.
     fn drain(&mut self) -> io::Result<()> {
         if self.carried.is_empty() {
             self.carried = self.shared.queue().take();
@@ -145,7 +143,7 @@ impl Writer {
                 tracing::error!(error = crate::chain(&error), path = %self.segment.path.display(), "the journal cannot be written; sizing goes on");
             }
             Ok(()) => {
-                // An impatient waiter may have set it too.
+                // A waiter with a timeout may have set it too.
                 self.shared.is_failing.store(false, Ordering::Relaxed);
                 if std::mem::take(&mut self.is_failing) {
                     tracing::warn!("the journal is written again");
@@ -167,15 +165,14 @@ impl Writer {
         let Ok(file) = self.segment.file.try_clone() else {
             return;
         };
-        // Found full, it is given with the next lines.
+        // A full channel gets the order with the next lines.
         let order = Order::Sync(file, self.written);
         if self.keeper.try_send(order).is_ok() {
             (self.ordered, self.ordered_at) = (self.written, now);
         }
     }
 
-    /// Begins the next segment when this one is full or old. When that fails this one simply grows
-    /// on.
+    /// Begins the next segment when this one is full or old. On a failure this one grows on.
     fn rotate(&mut self) {
         let now = self.shared.clock.now();
         let is_due = self.segment.bytes >= self.limits.segment_bytes
@@ -187,7 +184,7 @@ impl Writer {
         if !is_due || !is_possible {
             return;
         }
-        // The old one must last before a later one is said to.
+        // The old segment must be synced before a later position counts as synced.
         let is_ordered = self
             .segment
             .file
@@ -221,7 +218,6 @@ impl Writer {
     }
 }
 
-/// The keeper's state.
 pub(super) struct Keeper {
     pub shared: Arc<Shared>,
     pub folder: PathBuf,
@@ -251,8 +247,8 @@ impl Keeper {
         }
     }
 
-    /// Packs what is finished and deletes what is too much. A failure is told and tried again at
-    /// the next rotation.
+    /// Packs finished segments and deletes surplus ones. A failure is logged, and the next rotation
+    /// tries again.
     fn tidy(&self) {
         if let Err(error) = self.try_tidy() {
             tracing::warn!(
@@ -285,7 +281,7 @@ impl Keeper {
     }
 }
 
-/// File times are calendar times of the machine, so they are compared with its calendar.
+/// File times are wall times of the machine, so they are compared with its wall clock.
 fn calendar(clock: &Clock) -> SystemTime {
     let micros = u64::try_from(clock.wall().0).unwrap_or(0);
     SystemTime::UNIX_EPOCH + Duration::from_micros(micros)

@@ -1,5 +1,5 @@
-//! The checksum of a directory of files. Runner and daemon are upgraded apart from each other, so
-//! it never changes. Source: docs/compatibility/neonvm.md §3.7.
+//! Checksum of a directory of files. Runner and daemon are upgraded separately, so the algorithm is
+//! fixed. Source: docs/compatibility/neonvm.md §3.7.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use blake2::digest::consts::U32;
 use blake2::{Blake2b, Digest};
 
 /// BLAKE2b-256 over the files sorted by name: each as name, a zero byte, the length as 64 bits
-/// little-endian, content. Printed as standard base64 without padding.
+/// little-endian, content. Encoded as standard base64 without padding.
 #[must_use]
 pub fn checksum(files: &BTreeMap<String, Vec<u8>>) -> String {
     let mut hash = Blake2b::<U32>::new();

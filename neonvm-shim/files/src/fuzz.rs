@@ -1,5 +1,5 @@
-//! What holds for any request to write files, as a body for the coverage-guided fuzzer of `fuzz/`
-//! and for a property test.
+//! Properties of requests to write files, as a body for the coverage-guided fuzzer of `fuzz/` and
+//! for a property test.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -18,10 +18,9 @@ use crate::push::{decode, encode};
 /// Longest path that is made: each part of it is a directory of the file system.
 const MAX_PATH_BYTES: usize = 64;
 
-/// A request to write a directory of files, twice: a line for the path, and the body after it.
-/// Files that are read print as the same files. They come into the directory of that path below the
-/// root, where they read as they were sent, and nothing of them is outside it. A refusal names the
-/// file or the directory.
+/// A request to write a directory of files, sent twice: a line with the path, then the body.
+/// Decoded files encode to the same files. They are written into the directory below the root, read
+/// back equal, and nothing is written outside it. A refusal names the file or the directory.
 pub fn guest_files(data: &[u8]) {
     let at = data.iter().position(|byte| *byte == b'\n');
     let (path, body) = data.split_at(at.unwrap_or(data.len()));

@@ -1,6 +1,5 @@
-//! Directories of files that are replaced as a whole: what the kubelet makes of a secret, the
-//! runner pushes into the guest and the guest daemon writes there, each in the same layout and with
-//! the same checksum.
+//! Directories of files that are replaced as a whole. Kubelet, runner and guest daemon use the same
+//! layout and the same checksum for the files of a secret.
 
 pub mod checksum;
 #[cfg(any(test, feature = "fuzzing"))]

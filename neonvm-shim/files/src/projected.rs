@@ -1,5 +1,5 @@
 //! A directory in the kubelet's layout: the visible names are links into `..data`, which is a link
-//! to a directory of its own for each version, so that one rename shows all new files at once.
+//! to a directory for each version. So one rename publishes all new files at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,16 +9,16 @@ use std::path::{Component, Path, PathBuf};
 
 use protocol::time::WallTime;
 
-/// The link to the newest version's directory.
+/// Name of the link to the newest version's directory.
 pub const DATA_LINK: &str = "..data";
-/// Its next version before the rename.
+/// Name of the new link before its rename.
 const NEXT_LINK: &str = "..data_tmp";
-/// Longest file name Linux takes.
+/// Longest file name on Linux in bytes.
 const MAX_NAME_BYTES: usize = 255;
-/// Tries at a directory name nobody has.
+/// Attempts at an unused directory name.
 const MAX_TRIES: u32 = 16;
 
-/// Why files were not taken or not read.
+/// Errors of writing or reading files.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     /// The directory is not an absolute path without `..`.
@@ -27,12 +27,12 @@ pub enum FilesError {
     /// A file name holds a slash, starts with two dots, or is empty or too long.
     #[error("{0:?} is not a plain file name")]
     Name(String),
-    /// The file system refused.
+    /// A file operation failed.
     #[error("cannot {what} {path}")]
     Io {
         /// Verb for the message: `make`, `read`, `write`, `remove`, `link` or `replace`.
         what: &'static str,
-        /// File or directory that the call was about.
+        /// File or directory of the call.
         path: PathBuf,
         /// Error of the system call.
         source: io::Error,
@@ -40,7 +40,7 @@ pub enum FilesError {
 }
 
 impl FilesError {
-    /// Whether the file system takes no files from anybody.
+    /// Whether the file system is read-only, so that a retry would not help.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem)
@@ -55,7 +55,7 @@ fn io_error<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) ->
     }
 }
 
-/// The directory a request names, below `root` (which is `/` outside tests).
+/// The directory of a request, below `root` (which is `/` outside tests).
 ///
 /// # Errors
 /// [`FilesError::Path`].
@@ -84,12 +84,12 @@ fn check_name(name: &str) -> Result<(), FilesError> {
     }
 }
 
-/// Writes `files` as the whole content of `dir`, mode 0644. Equal content is left alone; what
-/// earlier writes left over goes.
+/// Makes `files` the whole content of `dir`, mode 0644. Equal content is not written again;
+/// leftovers of earlier writes are removed.
 ///
 /// # Errors
-/// [`FilesError::Name`] before anything is touched, [`FilesError::Io`] with the old content still
-/// in place, or with the new in place where only what is of no use any more could not be removed.
+/// [`FilesError::Name`] before any change. [`FilesError::Io`] with the old content in place, or
+/// with the new content in place if only leftovers could not be removed.
 pub fn write(
     dir: &Path,
     files: &BTreeMap<String, Vec<u8>>,
@@ -98,18 +98,18 @@ pub fn write(
     files.keys().try_for_each(|name| check_name(name))?;
     fs::create_dir_all(dir).map_err(io_error("make", dir))?;
     let old = shown(dir);
-    // Before anything is written, for what is left over may be what the disk is full of.
+    // Before any write: the leftovers may be what fills the disk.
     let swept = sweep(dir, old.as_deref());
     if old.is_some() && read(dir).is_ok_and(|old| old == *files) && links_are_whole(dir, files) {
         return swept;
     }
     let version = new_version(dir, now)?;
     if let Err(error) = replace(dir, &version, files) {
-        // Half a version must not stay; the error that matters is the first one.
+        // Half a version must not stay; the first error is returned.
         let _ = fs::remove_dir_all(dir.join(&version));
         return Err(error);
     }
-    // The old content first: it may be secrets that hold no more.
+    // The old content first: it may be revoked secrets.
     let swept = sweep(dir, Some(&version));
     for name in visible(dir).map_err(io_error("read", dir))? {
         if !files.contains_key(&name) {
@@ -120,8 +120,8 @@ pub fn write(
     swept
 }
 
-/// The version that `..data` shows, if it is one: a directory of `dir` itself, by no link. Whoever
-/// may write to `dir` may have made `..data`, and what it shows is removed one day.
+/// The version that `..data` refers to, if it is one: a directory of `dir` itself, not behind a
+/// link. A foreign writer of `dir` may have made `..data`, and its target is removed later.
 fn shown(dir: &Path) -> Option<String> {
     let target = fs::read_link(dir.join(DATA_LINK)).ok()?;
     let name = target.into_os_string().into_string().ok()?;
@@ -129,7 +129,7 @@ fn shown(dir: &Path) -> Option<String> {
     (is_version(&name) && is_dir()).then_some(name)
 }
 
-/// Whether a name is one that [`new_version`] or a kubelet gives: `..`, a time, a dot, a number.
+/// Whether a name is one that [`new_version`] or a kubelet makes: `..`, a time, a dot, a number.
 fn is_version(name: &str) -> bool {
     let parts = name
         .strip_prefix("..")
@@ -141,8 +141,8 @@ fn is_version(name: &str) -> bool {
     parts.is_some_and(|(time, number)| is_of(time, b"_") && is_of(number, b""))
 }
 
-/// Removes all versions but the one to `keep`: the one before, and those of writers that failed or
-/// were killed.
+/// Removes all versions but `keep`: the one before, and those of writers that failed or were
+/// killed.
 fn sweep(dir: &Path, keep: Option<&str>) -> Result<(), FilesError> {
     let mut swept = Ok(());
     for entry in fs::read_dir(dir).map_err(io_error("read", dir))? {
@@ -179,8 +179,7 @@ fn new_version(dir: &Path, now: WallTime) -> Result<String, FilesError> {
     Err(io_error("make", dir)(io::ErrorKind::AlreadyExists.into()))
 }
 
-/// Writes the files of a version, then shows it. Where that fails, what was shown before is shown
-/// still.
+/// Writes the files of a version, then publishes it. On a failure the earlier version stays.
 fn replace(dir: &Path, version: &str, files: &BTreeMap<String, Vec<u8>>) -> Result<(), FilesError> {
     fill(&dir.join(version), files)?;
     let mut made = Vec::new();
@@ -189,7 +188,7 @@ fn replace(dir: &Path, version: &str, files: &BTreeMap<String, Vec<u8>>) -> Resu
         .try_for_each(|name| link(dir, name, &mut made))
         .and_then(|()| point(dir, Path::new(version), DATA_LINK));
     if done.is_err() {
-        // Links to what did not come; those of the old content lead somewhere.
+        // Links to new files that were not published; those of the old content have targets.
         for path in made.iter().filter(|path| !path.exists()) {
             let _ = fs::remove_file(path);
         }
@@ -208,7 +207,7 @@ fn fill(version: &Path, files: &BTreeMap<String, Vec<u8>>) -> Result<(), FilesEr
                 .mode(0o644)
                 .open(&path)?;
             io::Write::write_all(&mut file, content)?;
-            // The mode above went through the umask.
+            // The mode above was reduced by the umask.
             file.set_permissions(fs::Permissions::from_mode(0o644))
         };
         write().map_err(io_error("write", &path))?;
@@ -216,8 +215,8 @@ fn fill(version: &Path, files: &BTreeMap<String, Vec<u8>>) -> Result<(), FilesEr
     Ok(())
 }
 
-/// Makes a file visible, before it is there: a link that cannot be made (a mount is in its place,
-/// the disk is full) must not come to light when there is nothing to go back to.
+/// Makes the link of a file before the file is published: a failure (a mount in its place, a full
+/// disk) must occur while the old version is intact.
 fn link(dir: &Path, name: &str, made: &mut Vec<PathBuf>) -> Result<(), FilesError> {
     let (path, target) = (dir.join(name), Path::new(DATA_LINK).join(name));
     if fs::read_link(&path).is_ok_and(|to| to == target) {
@@ -228,10 +227,10 @@ fn link(dir: &Path, name: &str, made: &mut Vec<PathBuf>) -> Result<(), FilesErro
     Ok(())
 }
 
-/// Puts a link in place of what has its name, if that is no directory.
+/// Replaces whatever has the name by a link, unless it is a directory.
 fn point(dir: &Path, target: &Path, name: &str) -> Result<(), FilesError> {
     let (next, path) = (dir.join(NEXT_LINK), dir.join(name));
-    // One left over by a killed writer.
+    // Leftover of a killed writer.
     let _ = fs::remove_file(&next);
     symlink(target, &next).map_err(io_error("link", &next))?;
     fs::rename(&next, &path).map_err(|source| {
@@ -257,7 +256,7 @@ fn links_are_whole(dir: &Path, files: &BTreeMap<String, Vec<u8>>) -> bool {
     visible(dir).is_ok_and(|names| names.iter().eq(files.keys()))
 }
 
-/// The files of `<dir>/..data` by name; sub-directories are passed over.
+/// Files of `<dir>/..data` by name; sub-directories are skipped.
 ///
 /// # Errors
 /// [`FilesError::Io`] when the directory or a file of it cannot be read.

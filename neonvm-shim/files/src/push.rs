@@ -1,4 +1,4 @@
-//! The body that carries a directory of files into a guest: an object of files, each with its
+//! Request body with a directory of files for a guest: a JSON object of files, each with its
 //! content in base64. Source: docs/compatibility/neonvm.md §3.7.
 
 use std::collections::BTreeMap;
@@ -7,18 +7,18 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-/// A body that holds no files.
+/// Errors of a request body.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
-    /// It is no object of files.
+    /// The body is not a JSON object of files.
     #[error("the body must be an object of files: {0}")]
     Form(#[source] serde_json::Error),
     /// The content of a file is not base64.
     #[error("{name}: {source}")]
     Content {
-        /// Its path in the directory.
+        /// Name of the file.
         name: String,
-        /// What is wrong.
+        /// Error of the decoder.
         source: base64::DecodeError,
     },
 }
@@ -29,10 +29,10 @@ struct File {
     data: String,
 }
 
-/// The body for files.
+/// Encodes files as a request body.
 ///
 /// # Errors
-/// As the writer of JSON says.
+/// The error of the JSON encoder.
 pub fn encode(files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<u8>, serde_json::Error> {
     let file = |content: &Vec<u8>| File {
         data: STANDARD.encode(content),
@@ -44,7 +44,7 @@ pub fn encode(files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<u8>, serde_json::
     serde_json::to_vec(&body)
 }
 
-/// The files of a body.
+/// Decodes the files of a request body.
 ///
 /// # Errors
 /// [`PushError`] that names the file.

@@ -1,4 +1,4 @@
-//! The decisions of the guest daemon, without I/O.
+//! Decisions of the guest daemon, without I/O.
 
 pub mod callers;
 pub mod cpus;

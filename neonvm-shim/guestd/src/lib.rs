@@ -1,5 +1,5 @@
-//! The guest daemon `neonvmd`: switches the guest's CPUs on and off, tells the runner at once what
-//! the guest really has, and takes files into the guest.
+//! The guest daemon `neonvmd`: switches the guest's CPUs, reports the guest's size to the runner,
+//! and writes files into the guest.
 //!
 //! ```text
 //!  kernel uevents ─┐                       ┌─> sysfs cpuN/online
@@ -7,18 +7,18 @@
 //!  PUT /cpu ───────┘        │              └─> watch<GuestState> ─> GET /v1/state (long-poll)
 //! ```
 //!
-//! [`core`] decides (pure), [`shell`] reads and writes. Wire: docs/compatibility/neonvm.md §3.7
-//! plus `GET /v1/state` ([`protocol::runner::GuestState`]).
+//! [`core`] decides (pure), [`shell`] reads and writes. Wire: docs/compatibility/neonvm.md §3.7 plus
+//! `GET /v1/state` ([`protocol::runner::GuestState`]).
 //!
 //! Invariants:
 //! 1. CPU 0 is never touched (`core::cpus::tests::cpu_zero_is_never_switched`).
-//! 2. A CPU that appeared, however and whenever, is online within the sweep unless a target says
-//!    less (`shell::keeper::tests::a_cpu_that_appeared_unannounced_is_onlined_by_the_sweep`).
+//! 2. A CPU that appears, with or without an event, is online after the next sweep unless a target
+//!    says less (`shell::keeper::tests::a_cpu_that_appeared_unannounced_is_onlined_by_the_sweep`).
 //! 3. A reader of `/files` sees either all old or all new content
 //!    (`neonvm_files::projected::tests`).
-//! 4. No program of the guest is listened to, whatever address of the guest's it takes
+//! 4. No program of the guest is served, whichever of the guest's addresses it uses
 //!    (`tests/callers.rs`).
-//! 5. Where the VM's runtime drive has a key, no request without it is served, from any address
+//! 5. If the VM's runtime drive has a key, no request without it is served, from any address
 //!    ([`shell::runtime`]).
 
 pub mod core;

@@ -20,13 +20,12 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// The daemon's one clock.
 fn wall() -> WallTime {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     WallTime(since.map_or(0, |d| i64::try_from(d.as_micros()).unwrap_or(i64::MAX)))
 }
 
-/// Exit status of a usage error, as in every binary of ours.
+/// Exit status of a usage error, as in all programs of the project.
 const USAGE_ERROR: u8 = 64;
 
 fn main() -> anyhow::Result<ExitCode> {

@@ -1,5 +1,4 @@
-//! Everything of the guest daemon that touches the machine: sysfs and procfs, kernel events, files,
-//! HTTP.
+//! Input and output of the guest daemon: sysfs and procfs, kernel events, files, HTTP.
 
 pub mod http;
 pub mod keeper;

@@ -1,4 +1,4 @@
-//! The daemon in a network of its own, as in a guest: who is listened to there.
+//! The daemon in a network namespace, as in a guest: which callers it serves.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use std::process::{Child, Stdio};
 use test_network::Network;
 use test_records::{Missing, skip};
 
-/// The guest's address, and its host's.
+/// Address of the guest, and of its host.
 const GUEST: &str = "169.254.254.254";
 const HOST: &str = "169.254.254.253";
-/// Another address of the guest's.
+/// Another address of the guest.
 const OTHER: &str = "10.9.8.7";
 const PORT: u16 = 25183;
 
-/// The daemon; it ends with the test.
+/// The daemon's process; ended on drop.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -69,7 +69,7 @@ fn the_host_is_listened_to_and_no_program_of_the_guest() {
     for at in [GUEST, OTHER, "127.0.0.1", "127.1.2.3"] {
         assert_eq!(asked(&guest, at), "", "{at}");
     }
-    // From one of its addresses to another, which neither end of the connection tells of.
+    // From one of its addresses to another, which neither end of the connection shows.
     guest.ip(&format!(
         "route replace local {GUEST} dev lo table local src {OTHER}"
     ));
@@ -79,8 +79,8 @@ fn the_host_is_listened_to_and_no_program_of_the_guest() {
     assert!(asked(&host, GUEST).contains("boot_id"));
 }
 
-/// Requirement: W3. On one machine every caller has the address of the guest's host, other guests
-/// and local users among them.
+/// Requirement: W3. On one machine every caller has the address of the guest's host, also other
+/// guests and local users.
 #[test]
 fn host_without_the_key_of_the_runtime_drive_is_refused() {
     let made = || Network::new().expect("a network");
@@ -110,7 +110,8 @@ fn host_without_the_key_of_the_runtime_drive_is_refused() {
     }
     let right = Some("right");
     assert_eq!(status("/v1/state", right), "200");
-    // Nothing is there yet; a directory that the VM's spec does not name is not even looked for.
+    // The directory does not exist yet; one that the VM's spec does not name is not even looked
+    // for.
     assert_eq!(status("/files/mnt/ssh", right), "400");
     assert_eq!(status("/files/etc", right), "403");
     assert_eq!(asked(&guest, "127.0.0.1"), "", "a program of the guest");

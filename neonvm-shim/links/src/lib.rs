@@ -1,8 +1,7 @@
-//! Links of this machine by netlink: the few things that runner and vxlan controller do with
-//! bridges, tunnels and what is plugged into them.
+//! Network links by netlink: the operations of runner and vxlan controller on bridges, tunnels and
+//! their ports.
 //!
-//! Everything goes to the network namespace in which the handle was opened. Nothing is remembered:
-//! each question is asked anew.
+//! All requests apply to the network namespace in which the handle was opened. Nothing is cached.
 
 #![forbid(unsafe_code)]
 
@@ -23,18 +22,18 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::{Error, Handle, LinkBridge, LinkBridgePort, LinkUnspec, LinkVxlan};
 use tokio::task::JoinHandle;
 
-/// `ENODEV` as netlink says it.
+/// `ENODEV` as a netlink error.
 const NO_DEVICE: i32 = -19;
-/// The hardware address of an entry for frames whose place is not known, or that are for everybody.
+/// Hardware address of an entry for broadcast frames and for unknown destinations.
 const EVERYBODY: [u8; 6] = [0; 6];
 
-/// Why the kernel did not answer, or refused.
+/// Errors of a netlink request.
 #[derive(Debug, thiserror::Error)]
 pub enum LinksError {
     /// The netlink socket could not be opened.
     #[error("no netlink socket")]
     Socket(#[source] std::io::Error),
-    /// A request; CAP_NET_ADMIN is needed for changes.
+    /// The kernel refused this request; changes need CAP_NET_ADMIN.
     #[error("could not {0}")]
     Request(&'static str, #[source] Error),
 }
@@ -42,41 +41,41 @@ pub enum LinksError {
 /// A network interface of this host, as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// The kernel's number for it.
+    /// Index of the interface in the kernel.
     pub index: u32,
-    /// Whether it is switched on.
+    /// Whether the link is up.
     pub up: bool,
-    /// The bridge it is in.
+    /// Index of the bridge that it is a port of.
     pub master: Option<u32>,
-    /// What it is.
+    /// Kind of the link, with a tunnel's properties.
     pub kind: Kind,
 }
 
-/// What a link is.
+/// Kinds of links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A bridge that other links are ports of.
     Bridge,
-    /// A VXLAN tunnel.
+    /// A VXLAN tunnel with these properties.
     Tunnel(Tunnel),
     /// Any kind that the overlay does not use.
     Other,
 }
 
-/// A VXLAN tunnel.
+/// Properties of a VXLAN tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tunnel {
     /// VXLAN network identifier; `None` if the kernel reports none.
     pub vni: Option<u32>,
-    /// The address its packets come from.
+    /// Source address of its packets.
     pub local: Option<Ipv4Addr>,
-    /// UDP port they go to.
+    /// UDP port that its packets are sent to.
     pub port: Option<u16>,
-    /// Whether it remembers where frames came from.
+    /// Whether it learns the sources of frames.
     pub learning: bool,
 }
 
-/// A connection to the kernel.
+/// A netlink connection to one network namespace.
 #[derive(Debug)]
 pub struct Links {
     handle: Handle,
@@ -89,13 +88,13 @@ impl Drop for Links {
     }
 }
 
-/// Names what was tried.
+/// Adds the name of the request to an error.
 fn tried(what: &'static str) -> impl Fn(Error) -> LinksError {
     move |error| LinksError::Request(what, error)
 }
 
 impl Links {
-    /// Opens a connection, carried by a task of the present runtime.
+    /// Opens a connection, served by a task of the present runtime.
     ///
     /// # Errors
     /// [`LinksError::Socket`].
@@ -107,10 +106,10 @@ impl Links {
         })
     }
 
-    /// The link of that name, if there is one.
+    /// Returns the link with this name; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`LinksError::Request`], as of all that follow.
+    /// [`LinksError::Request`], as in all other methods.
     pub async fn find(&self, name: &str) -> Result<Option<Link>, LinksError> {
         let request = self.handle.link().get().match_name(name.to_owned());
         match request.execute().try_next().await {
@@ -120,7 +119,7 @@ impl Links {
         }
     }
 
-    /// Makes a bridge, switched off, with this hardware address or one by chance.
+    /// Makes a bridge, down, with this hardware address or a random one.
     ///
     /// # Errors
     /// [`LinksError::Request`].
@@ -137,7 +136,7 @@ impl Links {
         request.execute().await.map_err(tried("add a bridge"))
     }
 
-    /// Makes a tunnel, switched off.
+    /// Makes a VXLAN tunnel, down.
     ///
     /// # Errors
     /// [`LinksError::Request`].
@@ -154,7 +153,7 @@ impl Links {
         request.execute().await.map_err(tried("add a tunnel"))
     }
 
-    /// Deletes a link with all that hangs on it.
+    /// Deletes a link with its entries and addresses.
     ///
     /// # Errors
     /// [`LinksError::Request`].
@@ -163,7 +162,7 @@ impl Links {
         request.execute().await.map_err(tried("delete a link"))
     }
 
-    /// Switches a link on.
+    /// Sets a link up.
     ///
     /// # Errors
     /// [`LinksError::Request`].
@@ -173,7 +172,7 @@ impl Links {
         request.execute().await.map_err(tried("switch a link on"))
     }
 
-    /// Puts a link into a bridge, out of any other.
+    /// Makes a link a port of a bridge, and removes it from any other.
     ///
     /// # Errors
     /// [`LinksError::Request`].
@@ -186,8 +185,7 @@ impl Links {
             .map_err(tried("put a link into a bridge"))
     }
 
-    /// Has the bridge remember nothing of where frames from this link of its came from: it sends
-    /// all others there.
+    /// Disables address learning of a bridge's port: the bridge floods frames to it.
     ///
     /// # Errors
     /// [`LinksError::Request`].
@@ -200,7 +198,7 @@ impl Links {
             .map_err(tried("keep a bridge from learning"))
     }
 
-    /// Gives a link an IPv4 address in a network of so many bits, if it has not got it yet.
+    /// Adds an IPv4 address with this prefix length to a link, unless the link has it.
     ///
     /// # Errors
     /// [`LinksError::Request`].
@@ -215,7 +213,7 @@ impl Links {
         done.map_err(tried("give a link an address"))
     }
 
-    /// Takes all IPv4 addresses from a link.
+    /// Removes all IPv4 addresses from a link.
     ///
     /// # Errors
     /// [`LinksError::Request`].
@@ -239,7 +237,7 @@ impl Links {
         Ok(())
     }
 
-    /// Where a tunnel sends frames that are for everybody.
+    /// Destinations of a tunnel's broadcast frames.
     ///
     /// # Errors
     /// [`LinksError::Request`].
@@ -258,18 +256,18 @@ impl Links {
         Ok(targets)
     }
 
-    /// Adds an entry: frames for everybody go there, too.
+    /// Adds a destination of broadcast frames.
     ///
     /// # Errors
     /// [`LinksError::Request`].
     pub async fn add_target(&self, tunnel: u32, to: Ipv4Addr) -> Result<(), LinksError> {
         let message = RouteNetlinkMessage::NewNeighbour(entry(tunnel, to));
-        // Beside those that are there for the same hardware address.
+        // In addition to the entries for the same hardware address.
         self.say(message, NLM_F_CREATE | NLM_F_APPEND, "add an entry")
             .await
     }
 
-    /// Removes that entry.
+    /// Removes a destination of broadcast frames.
     ///
     /// # Errors
     /// [`LinksError::Request`].
@@ -298,7 +296,7 @@ impl Links {
     }
 }
 
-/// An entry of a tunnel for frames that are for everybody.
+/// A tunnel's entry for broadcast frames.
 fn entry(tunnel: u32, to: Ipv4Addr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Bridge;
@@ -312,7 +310,7 @@ fn entry(tunnel: u32, to: Ipv4Addr) -> NeighbourMessage {
     message
 }
 
-/// Where such an entry leads, if it is one.
+/// Destination of an entry for broadcast frames; `None` for any other entry.
 fn target(entry: &NeighbourMessage) -> Option<Ipv4Addr> {
     let mut to = None;
     let mut is_for_everybody = false;

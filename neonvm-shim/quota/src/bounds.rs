@@ -1,4 +1,4 @@
-//! Bounds of memory and processes, in a cgroup of version 1 or 2.
+//! Limits of memory and processes, in a cgroup of version 1 or 2.
 
 use cgroups_rs::CgroupPid;
 use cgroups_rs::fs::hierarchies;
@@ -8,10 +8,10 @@ use cgroups_rs::fs::{Cgroup, Controller, MaxValue};
 
 use crate::CgroupError;
 
-/// Most threads and processes. QEMU has one for each CPU, and 64 for its disks.
+/// Most threads and processes. QEMU has one per CPU, and 64 for its disks.
 const MOST_TASKS: i64 = 1024;
 
-/// A group with a bound of memory, and one of the number of tasks.
+/// A cgroup with limits of memory and of the number of tasks.
 #[derive(Debug)]
 pub struct BoundGroup {
     memory: MemController,
@@ -19,7 +19,7 @@ pub struct BoundGroup {
 }
 
 impl BoundGroup {
-    /// Makes the group, or takes the one that is there.
+    /// Makes the group, or uses an existing one. `path` is relative to the hierarchy's root.
     ///
     /// # Errors
     /// [`CgroupError::Make`], [`CgroupError::NoBounds`].
@@ -42,7 +42,8 @@ impl BoundGroup {
         })
     }
 
-    /// Moves a process in, with all its threads. Memory that it has already counts where it was.
+    /// Moves a process in, with all its threads. Memory that it has stays charged to its earlier
+    /// group.
     ///
     /// # Errors
     /// [`CgroupError::Join`].
@@ -56,8 +57,7 @@ impl BoundGroup {
             .map_err(|error| CgroupError::Join(pid, error))
     }
 
-    /// Writes the bound of memory. A lower one than what is in use makes the kernel take back what
-    /// it can.
+    /// Sets the memory limit in bytes. A limit below the usage makes the kernel reclaim memory.
     ///
     /// # Errors
     /// [`CgroupError::Bound`].
@@ -66,7 +66,7 @@ impl BoundGroup {
         self.memory.set_limit(bytes).map_err(CgroupError::Bound)
     }
 
-    /// Removes the group; it must be empty.
+    /// Removes the group, which must be empty.
     pub fn remove(self) {
         // A group that stays behind is empty and costs nothing.
         let _ = self.memory.delete();
@@ -91,7 +91,7 @@ mod tests {
         };
         group.set(64 << 20).unwrap();
         let taking = |mib: u32| {
-            // It waits for a line, so that it is in the group before it takes anything.
+            // It waits for a line, so that it is in the group before it allocates.
             let script = format!("read go; head -c {mib}m /dev/zero | tail -c 1000m > /dev/null");
             let mut child = Command::new("sh")
                 .args(["-c", &script])

@@ -1,9 +1,8 @@
-//! A cgroup of QEMU's own, for its CPU quota and for the bounds of its memory and processes: below
-//! the root of a machine's hierarchy, or in the group of the container that QEMU runs in; cgroups
-//! of version 1 and 2.
+//! QEMU's cgroup, for its CPU quota and for the limits of its memory and processes. It is below the
+//! root of a machine's hierarchy, or in the group of QEMU's container. Versions 1 and 2 are
+//! supported.
 //!
-//! A crate by itself, so that it can also be put into a guest, whose cgroups are of version 2, and
-//! tried there.
+//! A separate crate, so that a guest, whose cgroups are of version 2, can run its tests.
 
 #![forbid(unsafe_code)]
 
@@ -20,59 +19,59 @@ use protocol::units::MilliCpu;
 pub use bounds::BoundGroup;
 pub use own::OwnGroupError;
 
-/// The kernel's period, microseconds.
+/// Period of the quota in microseconds.
 const PERIOD_US: u64 = 100_000;
-/// Smallest quota the kernel takes, microseconds.
+/// Smallest quota of the kernel in microseconds.
 const MIN_QUOTA_US: u64 = 1_000;
 
-/// Why there is no quota.
+/// Errors of a cgroup.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
     /// The group could not be made.
     #[error("cannot make cgroup {0}")]
     Make(String, #[source] cgroups_rs::fs::error::Error),
-    /// The group this process is in cannot be used.
+    /// The group of this process cannot be used.
     #[error("no cgroup can be made in this process's own")]
     Own(#[from] OwnGroupError),
-    /// The group is none that processes may be in.
+    /// The group cannot contain processes.
     #[error("cannot make cgroup {0} one of threads")]
     Threaded(String, #[source] cgroups_rs::fs::error::Error),
-    /// The host has no CPU controller where it was looked for.
+    /// The hierarchy has no CPU controller at this place.
     #[error("cgroup {0} has no cpu controller")]
     NoController(String),
-    /// The host cannot bound memory or processes where it was looked for.
+    /// The hierarchy has no controller of memory or processes at this place.
     #[error("cgroup {0} has no memory controller, or no pids controller")]
     NoBounds(String),
-    /// A bound could not be written.
+    /// A limit could not be written.
     #[error("cannot write a bound of memory or processes")]
     Bound(#[source] cgroups_rs::fs::error::Error),
-    /// QEMU could not be moved in.
+    /// The process of this id could not be moved in.
     #[error("cannot move process {0} into its cgroup")]
     Join(u32, #[source] cgroups_rs::fs::error::Error),
-    /// The quota could not be written.
+    /// This quota in microseconds could not be written.
     #[error("cannot write a CPU quota of {0} us")]
     Quota(u64, #[source] cgroups_rs::fs::error::Error),
 }
 
-/// A group with a CPU quota.
+/// A cgroup with a CPU quota.
 #[derive(Debug)]
 pub struct QuotaGroup {
     cpu: CpuController,
-    /// Its path below the hierarchy's root.
+    /// Path below the hierarchy's root.
     pub path: String,
 }
 
 impl QuotaGroup {
-    /// Makes the group in the one this process is in, or takes the one that is there. In a
-    /// container that is the container's own.
+    /// Makes the group in the one of this process, or uses an existing one. In a container that is
+    /// the container's own.
     ///
     /// # Errors
-    /// [`CgroupError::Own`], and what [`Self::make`] has.
+    /// [`CgroupError::Own`], and those of [`Self::make`].
     pub fn make_in_own(name: &str) -> Result<Self, CgroupError> {
         Self::make(&own::open()?.join(name).to_string_lossy())
     }
 
-    /// Makes the group, or takes the one that is there.
+    /// Makes the group, or uses an existing one. `path` is relative to the hierarchy's root.
     ///
     /// # Errors
     /// [`CgroupError::Make`], [`CgroupError::NoController`], [`CgroupError::Threaded`].
@@ -87,8 +86,8 @@ impl QuotaGroup {
         let cpu = cpu
             .cloned()
             .ok_or_else(|| CgroupError::NoController(path.to_owned()))?;
-        // Of what version 2 has, a group with processes of its own may share out CPU time alone,
-        // and that among groups of threads.
+        // In version 2 a group with processes of its own can delegate only the CPU controller, and
+        // only to threaded groups.
         let kind = cpu.get_cgroup_type();
         if kind.is_ok_and(|kind| kind == CGROUP_MODE_DOMAIN_INVALID) {
             cpu.set_cgroup_type(CGROUP_MODE_THREADED)
@@ -112,8 +111,8 @@ impl QuotaGroup {
             .map_err(|error| CgroupError::Join(pid, error))
     }
 
-    /// Writes the quota: `limit` times `percent`, or what the group above has, if that is less.
-    /// What is in force, the factor taken off again.
+    /// Writes the quota: `limit` times `percent`, but at most the parent's. Returns the limit in
+    /// force, without the factor.
     ///
     /// # Errors
     /// [`CgroupError::Quota`].
@@ -131,8 +130,8 @@ impl QuotaGroup {
         })
     }
 
-    /// Version 1 refuses a quota above that of the group above, as a pod's own limit is; version 2
-    /// holds both.
+    /// Version 1 refuses a quota above the parent's, which is a pod's own limit; version 2 enforces
+    /// both.
     fn quota_above(&self) -> Option<u64> {
         let above = self.cpu.path().parent().filter(|_| !self.cpu.v2())?;
         let read = |name: &str| {
@@ -142,25 +141,25 @@ impl QuotaGroup {
                 .parse::<u64>()
                 .ok()
         };
-        // Without a limit the quota is -1, which is no such number.
+        // Without a limit the quota is -1, which does not parse.
         let (quota, period) = (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?);
         quota.saturating_mul(PERIOD_US).checked_div(period)
     }
 
-    /// Removes the group; it must be empty.
+    /// Removes the group, which must be empty.
     pub fn remove(self) {
         // A group that stays behind is empty and costs nothing.
         let _ = self.cpu.delete();
     }
 }
 
-/// Microseconds per [`PERIOD_US`] for a limit at a factor in per cent.
+/// Microseconds per [`PERIOD_US`] for a limit and a factor in per cent.
 fn quota_us(limit: MilliCpu, percent: u32) -> u64 {
     let strict = u64::from(limit.0).saturating_mul(PERIOD_US / 1000);
     (strict.saturating_mul(u64::from(percent)) / 100).max(MIN_QUOTA_US)
 }
 
-/// The limit that a quota of [`quota_us`] stands for.
+/// Limit of a quota from [`quota_us`].
 fn limit_of(quota_us: u64, percent: u32) -> MilliCpu {
     let strict = quota_us.saturating_mul(100) / u64::from(percent.max(1));
     let milli = strict.saturating_mul(1000) / PERIOD_US;
@@ -186,7 +185,7 @@ mod tests {
         assert_eq!(limit_of(100_000, 400), MilliCpu(250));
     }
 
-    /// A group of this test's own, or the line that says that there is none.
+    /// A group for this test; `None` after the line that it is skipped.
     fn group(test: &str, name: &str) -> Option<QuotaGroup> {
         match QuotaGroup::make(&format!("bellows-test/{name}-{}", std::process::id())) {
             Ok(group) => Some(group),
@@ -197,8 +196,8 @@ mod tests {
         }
     }
 
-    /// The kernel of version 1 refuses more than the group above has, which left a guest with the
-    /// quota it had before.
+    /// The kernel of version 1 refuses more than the parent has. Before the fix a guest kept its
+    /// former quota.
     #[test]
     fn n20_a_lower_quota_above_holds_as_well() {
         let test = "n20_a_lower_quota_above_holds_as_well";

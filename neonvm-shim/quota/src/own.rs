@@ -1,9 +1,9 @@
-//! The cgroup this process is in, as its container shows it.
+//! Finds the cgroup of this process, as its container shows it.
 //!
 //! A container runtime mounts the container's own group, and nothing above it, read-only at
 //! `/sys/fs/cgroup`. With CAP_SYS_ADMIN it can be made writable; that reaches no other container.
-//! Where the whole hierarchy is mounted instead (a `hostPath`), the group is somewhere below,
-//! unless the container has a cgroup namespace too: then nothing says which one it is.
+//! If the whole hierarchy is mounted instead (a `hostPath`), the group is somewhere below. With a
+//! cgroup namespace the group cannot be found there.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -11,44 +11,43 @@ use nix::mount::{MsFlags, mount};
 use procfs::process::{MountInfo, Process};
 use procfs::{ProcError, ProcessCGroups};
 
-/// The controller that is looked for.
 const CPU: &str = "cpu";
 
-/// Why the group cannot be used.
+/// Errors of finding or preparing the group.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnGroupError {
     /// `/proc` cannot be read.
     #[error("cannot read what is mounted")]
     Read(#[from] ProcError),
-    /// No cgroup file system.
+    /// No cgroup file system with the CPU controller is mounted.
     #[error("no cgroup with a cpu controller is mounted")]
     NotMounted,
-    /// What is mounted does not show the group.
+    /// The mount at this path does not contain the group.
     #[error("what is mounted at {0} does not show this process's own cgroup {1}")]
     NotShown(PathBuf, String),
-    /// It is read-only, and stays so.
+    /// The mount is read-only and cannot be made writable.
     #[error(
         "cannot make {0} writable, for which the pod needs CAP_SYS_ADMIN and no security profile against mounts"
     )]
     ReadOnly(PathBuf, #[source] nix::Error),
 }
 
-/// Where the group is.
+/// Location of the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
-    /// Where its hierarchy is mounted.
+    /// Mount point of its hierarchy.
     mounted: PathBuf,
-    /// The group below that; empty where the mount shows it alone.
+    /// Path of the group below the mount point; empty if the mount shows the group only.
     below: PathBuf,
-    /// Whether nothing can be made there.
+    /// Whether the mount is read-only.
     read_only: bool,
 }
 
-/// Finds the group and sees to it that groups can be made in it. What it is called below where its
-/// hierarchy is mounted; nothing where the group itself is mounted.
+/// Finds the group and makes its mount writable. Returns its path below the mount point of its
+/// hierarchy; empty if the group itself is mounted.
 ///
 /// # Errors
-/// [`OwnGroupError`]; there is no quota then, and the guest runs without.
+/// [`OwnGroupError`]; the guest then runs without a quota.
 pub(super) fn open() -> Result<PathBuf, OwnGroupError> {
     let process = Process::myself()?;
     let place = find(&process.mountinfo()?.0, &process.cgroups()?)?;
@@ -65,7 +64,7 @@ pub(super) fn open() -> Result<PathBuf, OwnGroupError> {
     Ok(place.below)
 }
 
-/// Version 1 where it has the controller, as on a host with both, else version 2.
+/// Version 1 if it has the controller, as on a host with both, else version 2.
 fn find(mounts: &[MountInfo], groups: &ProcessCGroups) -> Result<Place, OwnGroupError> {
     let v1 = mounts
         .iter()
@@ -81,7 +80,7 @@ fn find(mounts: &[MountInfo], groups: &ProcessCGroups) -> Result<Place, OwnGroup
     let below = Path::new(path)
         .strip_prefix(&mount.root)
         .map_err(|_| not_shown())?;
-    // Above the root of a namespace there is only "..".
+    // A path above the root of a namespace is "..".
     let is_named = below
         .components()
         .all(|part| matches!(part, Component::Normal(_)));

@@ -1,4 +1,4 @@
-//! A busy process is held to its quota, and the factor counts.
+//! A busy process is limited to its quota, and the factor counts.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use neonvm_quota::QuotaGroup;
 use protocol::units::MilliCpu;
 use test_records::{Missing, skip};
 
-/// User and system time that a process has used, milliseconds.
+/// User and system time of a process in milliseconds.
 fn used_ms(pid: u32) -> u64 {
     let process = procfs::process::Process::new(pid.cast_signed()).expect("it runs");
     let stat = process.stat().expect("it runs");
     (stat.utime + stat.stime) * 1000 / procfs::ticks_per_second()
 }
 
-/// How often a share and its double are compared before the test says that they are alike.
+/// Comparisons of a share and its double before the test fails.
 const ROUNDS: u32 = 5;
 
 struct Busy(Child);
@@ -26,7 +26,7 @@ impl Drop for Busy {
     }
 }
 
-/// Burns CPU for a while; returns milliseconds of CPU time used and of time passed.
+/// Burns CPU for a while; returns CPU time used and time passed, in milliseconds.
 #[expect(clippy::disallowed_methods, reason = "CPU time is counted over a time")]
 fn burn(busy: &Busy) -> (u64, u64) {
     let pid = busy.0.id();
@@ -36,10 +36,10 @@ fn burn(busy: &Busy) -> (u64, u64) {
     (used_ms(pid) - from, passed)
 }
 
-/// CPU time that a process used, and what its quota allowed, milliseconds.
+/// CPU time that a process used, and that its quota allowed, in milliseconds.
 type Share = (u64, u64);
 
-/// Whether the process got about what its quota allows. A busy machine may give less.
+/// Whether the process got about its quota. A busy machine may give less.
 fn is_had((used, allowed): Share) -> bool {
     used * 20 >= allowed * 17
 }
@@ -87,7 +87,7 @@ fn n20_a_busy_process_cannot_burn_more_than_its_quota() {
     let differs = (0..ROUNDS).any(|_| {
         let (single, double) = (share(100), share(200));
         seen.push((single, double));
-        // A busy machine may give less than is allowed. That says nothing of the factor.
+        // A busy machine may give less than the quota. That is no evidence about the factor.
         is_had(single) && is_doubled(single, double)
     });
     assert!(

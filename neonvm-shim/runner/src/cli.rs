@@ -1,5 +1,5 @@
-//! The runner as a process: what `neonvm-runner run` and the hidden subcommand of another program
-//! do alike.
+//! The runner as a process: `neonvm-runner run`, and the hidden subcommand with the same effect in
+//! another program.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,21 +23,19 @@ use crate::shell::run::{End, run};
 use crate::shell::run_error::RunError;
 use crate::shell::supervisor::OnCancel;
 
-/// Exit status of a runner whose VM failed, as pods know it.
 const VM_FAILED: u8 = 1;
 
 /// Runs the runner of a directory to its end and returns the process's exit status: 0 when the VM
 /// succeeded or was left running, 1 when it failed, 64 for a directory or spec that cannot be run,
 /// 69 when a program or address is missing, 75 when another runner holds the directory.
 ///
-/// The process becomes the leader of a session of its own, so that no terminal and no parent takes
-/// it along. A VM that could not be started is written down in the directory as one that failed, so
-/// that nobody tries it for ever.
+/// The process becomes a session leader, so that neither a terminal nor a parent ends it. If the VM
+/// cannot be started, an exit report in the directory stops further attempts.
 pub async fn run_detached(dir: &Path, on_cancel: OnCancel, cancel: CancellationToken) -> ExitCode {
     if let Err(error) = inherit::no_files() {
         error!(%error, "open files of the caller may go on to QEMU");
     }
-    // Fails only if we lead one already.
+    // Fails only if this process already leads a session.
     let _ = setsid();
     match run(dir, on_cancel, Clock::new(), cancel).await {
         Ok(End::Exited(report)) if !report.success => ExitCode::from(VM_FAILED),
@@ -79,20 +77,18 @@ fn exit_code(problem: &RunError) -> Exit {
     }
 }
 
-/// Flags of `neonvm-runner node`.
 #[derive(Debug, clap::Args)]
 pub struct NodeArgs {
     /// Name of the Node object; the host's name by default.
     #[arg(long)]
     node_name: Option<String>,
-    /// Directory of the instance's state.
+    /// Directory of the node's state, which holds a directory per pod.
     #[arg(long, env = "BELLOWS_STATE_DIR", default_value = "/var/lib/bellows")]
     state_dir: PathBuf,
-    /// Directory of the image store.
+    /// Directory of the image store, filled by `bellows image`.
     #[arg(long)]
     store_dir: PathBuf,
-    /// Identity of the API's store: guests of pods that a store of another identity showed are left
-    /// alone.
+    /// Identity of the API's store. Guests of pods from a store of another identity are left alone.
     #[arg(long, default_value = "external")]
     store_id: String,
     /// N of the loopback block 127.N.0.0/16 that pods get addresses of.
@@ -107,13 +103,13 @@ pub struct NodeArgs {
     /// Cgroup under which VMs get theirs.
     #[arg(long, default_value = "bellows")]
     cgroup_parent: String,
-    /// CPU kept from pods, in thousandths.
+    /// CPU withheld from pods, in milli-CPU.
     #[arg(long, default_value_t = 0)]
     reserve_milli_cpu: u32,
-    /// Memory kept from pods, in MiB.
+    /// Memory withheld from pods, in MiB.
     #[arg(long, default_value_t = 512)]
     reserve_mib: u64,
-    /// Pods the node takes.
+    /// Most pods that the node accepts.
     #[arg(long, default_value_t = 110)]
     max_pods: u32,
 }
@@ -122,7 +118,7 @@ pub struct NodeArgs {
 /// program as runner.
 ///
 /// # Errors
-/// When there is no API to be found, or the driver cannot begin.
+/// [`CliError`]: no API is configured, or the driver cannot begin.
 pub async fn run_node(args: NodeArgs, cancel: CancellationToken) -> Result<(), CliError> {
     let host = || {
         nix::unistd::gethostname()
@@ -166,10 +162,10 @@ pub async fn run_node(args: NodeArgs, cancel: CancellationToken) -> Result<(), C
     node::run(params, cancel).await.map_err(CliError::Node)
 }
 
-/// Why the node driver did not begin.
+/// Errors before the node driver runs.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The host has no name.
+    /// The host has no name, and no `--node-name` was given.
     #[error("this host has no name; give one with --node-name")]
     NoName,
     /// No client could be made from `KUBECONFIG` or the cluster that the program is in.

@@ -1,5 +1,5 @@
-//! `config.json` of a runner's directory: everything a runner needs to know, written by who starts
-//! it.
+//! `config.json` of a runner's directory: the complete configuration of one runner. The program
+//! that starts the runner writes it.
 
 mod claims;
 mod walls;
@@ -14,114 +14,112 @@ use serde::{Deserialize, Serialize};
 pub use claims::Claims;
 pub use walls::Walls;
 
-/// Version of the file's format.
+/// The only format of `config.json` that this version reads.
 pub const CONFIG_FORMAT: u32 = 1;
 
-/// What a runner runs.
+/// Content of `config.json`: one VM and how to run it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunnerConfig {
-    /// Version of the file's format. Whoever writes the file sets [`CONFIG_FORMAT`].
+    /// Version of the file's format. The runner refuses any value but [`CONFIG_FORMAT`].
     pub format: u32,
-    /// Namespace of VM and pod.
+    /// Namespace of both the VM and its pod.
     pub namespace: String,
-    /// The VM's name.
+    /// Name of the VM, without its namespace.
     pub vm: String,
-    /// The pod's name.
+    /// Name of the pod, without its namespace.
     pub pod: String,
     /// The VM's spec when the pod was made. `use` in it is the size to boot with.
     pub spec: VmSpec,
-    /// The VM's own address; ports of the guest appear here.
+    /// Address of the pod. Ports of the guest are served here.
     pub pod_ip: Ipv4Addr,
     /// Programs that the runner executes for the VM.
     pub programs: Programs,
-    /// What to boot.
+    /// Kernel, root disk and ports of the image to boot.
     pub image: BootImage,
     /// Accelerator to run the VM with; a spec without `enableAcceleration` takes TCG instead. The
     /// runner resolves `auto` when it starts QEMU.
     pub accel: AccelChoice,
-    /// How QEMU caches what the guest writes.
+    /// Cache mode of the guest's disks.
     #[serde(default, skip_serializing_if = "is_ours")]
     pub disk_cache: DiskCache,
-    /// Absolute path of a root disk that stays when this directory goes; `None`: `root.qcow2` in
-    /// this directory.
+    /// Absolute path of a root disk that outlives this directory. `None` is `root.qcow2` in this
+    /// directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_overlay: Option<PathBuf>,
-    /// Where the VM's claims are, of a VM with disks on claims.
+    /// The VM's claims, if it has disks on claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<Claims>,
-    /// What this machine learned about KVM and about guest kernels is kept in this directory.
+    /// Directory of what this machine has learned about KVM and about guest kernels.
     pub knowledge_dir: PathBuf,
     /// CPU quota of QEMU in per cent of the VM's milli-CPU: 100 is strict, 400 is what NeonVM's
     /// runner uses.
     pub cpu_quota_percent: u32,
-    /// Cgroup under which QEMU gets one of its own; `None` leaves QEMU where the runner is, without
-    /// a quota.
+    /// Parent of QEMU's cgroup. `None` leaves QEMU in the runner's cgroup, without a quota.
     pub cgroup_parent: Option<String>,
-    /// QEMU gets a cgroup in the one the runner is in, as its container shows it; `cgroup_parent`
-    /// is not looked at then.
+    /// QEMU's cgroup is made below the runner's own, as its container shows it. `cgroup_parent` is
+    /// then ignored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cgroup_in_own: bool,
-    /// What the guest writes to its console and its log goes to our standard output, too, which is
-    /// the log of a pod.
+    /// The runner copies the guest's console and log to its standard output, which is the log of a
+    /// pod.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tells_guest: bool,
-    /// Number of the guest's vsock device; none without.
+    /// Context id of the guest's vsock device. `None` is no device.
     #[serde(default)]
     pub vsock_cid: Option<u32>,
-    /// The guest's second interface, in the overlay network; none without.
+    /// The guest's second interface, in the overlay network. `None` is no interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlay: Option<OverlayNic>,
     /// How the guest's first device is connected.
     #[serde(default, skip_serializing_if = "GuestNetwork::is_default")]
     pub network: GuestNetwork,
-    /// How QEMU is kept from this machine. Without it QEMU has the runner's user and namespaces.
+    /// Isolation of QEMU from this machine. Without it QEMU has the runner's user and namespaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walls: Option<Walls>,
-    /// A line of `authorized_keys` to be let into the guest by ssh.
+    /// A line of `authorized_keys` that lets its owner into the guest by ssh.
     pub ssh_public_key: Option<String>,
-    /// Where the pod's volumes are, each where it is mounted in the guest; `mounts` in the runner's
-    /// directory unless said.
+    /// Directory of the pod's volumes, each at its mount path in the guest. The default is `mounts`
+    /// in the runner's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mounts: Option<PathBuf>,
-    /// File with the token that whoever gives orders at the pod's address must show. Without one no
-    /// orders are taken there but those that NeonVM's runner takes.
+    /// File with the token that orders at the pod's address must carry. Without one the runner
+    /// takes only the orders of NeonVM's runner there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_token: Option<PathBuf>,
-    /// Directory with the key ([`protocol::migration::PSK_FILE`]) that all runners of the VM have:
-    /// what moves the guest is encrypted by it. Without one, or with a peer without one, it is not.
+    /// Directory with the key ([`protocol::migration::PSK_FILE`]) that all runners of the VM share.
+    /// It encrypts migrations. Migrations are in the clear if either end has no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_keys: Option<PathBuf>,
-    /// `spec.initScript` is run here before anything else. Only in a pod's container: elsewhere it
-    /// would be run as who runs the node.
+    /// Runs `spec.initScript` here before anything else. Only in a pod's container: elsewhere the
+    /// script would run as the user of the node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub runs_init_script: bool,
-    /// Boot nothing: wait for a guest that runs elsewhere.
+    /// Starts no guest, and waits for an incoming migration.
     #[serde(default)]
     pub receive: bool,
 }
 
-/// For the file alone: older runners do not know the member.
+/// Older runners reject an unknown member, so the default is not written.
 fn is_ours(cache: &DiskCache) -> bool {
     *cache == DiskCache::OURS
 }
 
-/// How a guest's first device is connected to its pod.
+/// Connection of a guest's first device to its pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestNetwork {
-    /// A guest that boots here is connected by a bridge, else by QEMU's user network. One that
-    /// comes is connected as where it booted.
+    /// Connects a guest that boots here by a bridge, else by QEMU's user network. A migrated guest
+    /// keeps the connection it booted with.
     #[serde(default)]
     pub bridged: bool,
-    /// The kernel's own side of a virtio device may be had, which the guest's packets take without
-    /// QEMU.
+    /// Allows vhost: the kernel serves the virtio device, so packets bypass QEMU.
     #[serde(default)]
     pub vhost: bool,
-    /// Who knows names, for a guest behind a bridge.
+    /// Name servers of a guest behind a bridge.
     #[serde(default)]
     pub resolver: Resolver,
-    /// The file that the guest's name is told in.
+    /// Hosts file that gets a line with the guest's name.
     #[serde(default)]
     pub hosts: Option<PathBuf>,
 }
@@ -132,29 +130,29 @@ impl GuestNetwork {
     }
 }
 
-/// What `resolv.conf` says.
+/// Servers and domains of `resolv.conf`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resolver {
-    /// Servers, the first first.
+    /// Addresses of name servers, in the order of the file.
     pub servers: Vec<Ipv4Addr>,
-    /// Domains that names are looked for in.
+    /// Search domains, in the order of the file.
     pub search: Vec<String>,
 }
 
-/// The guest's place in the overlay network.
+/// The guest's interface in the overlay network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverlayNic {
-    /// The interface here that is in it, as `net1`.
+    /// Interface of the pod that is in the overlay, such as `net1`.
     pub interface: String,
-    /// The guest's address there.
+    /// Address of the guest's interface.
     pub address: Ipv4Addr,
     /// Network mask of that address, from the VM's status.
     pub mask: Ipv4Addr,
 }
 
-/// Programs a runner executes.
+/// Paths of the programs that a runner executes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Programs {
@@ -170,49 +168,49 @@ pub struct Programs {
 pub struct BootImage {
     /// The guest's kernel, in bzImage format.
     pub kernel: PathBuf,
-    /// Its release, if known: what is learned about it is remembered under this name.
+    /// Kernel release. Empty if unknown: then nothing about the kernel is remembered.
     pub kernel_version: String,
-    /// Initial RAM disk.
+    /// Initial RAM disk of the kernel, if it needs one.
     pub initrd: Option<PathBuf>,
-    /// Root disk; never written.
+    /// Path of the root disk. It is never written: the guest writes to a layer over it.
     pub root_disk: PathBuf,
     /// `raw` or `qcow2`.
     pub root_disk_format: String,
-    /// Its size in bytes.
+    /// Size of the root disk in bytes.
     pub root_disk_bytes: u64,
-    /// Kernel command line.
+    /// Kernel command line of the image, without what the runner adds.
     pub cmdline: String,
-    /// What to append to it under TCG.
+    /// Words that are appended to `cmdline` under TCG.
     pub cmdline_tcg: String,
-    /// TCP ports somebody listens on.
+    /// TCP ports on which programs of the image listen.
     pub ports: Vec<u16>,
 }
 
-/// Which accelerator to use.
+/// Accelerator that a configuration asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum AccelChoice {
     /// KVM if a probe guest boots with it, else TCG.
     #[default]
     Auto,
-    /// KVM, whatever the probe says.
+    /// KVM, without a probe.
     Kvm,
     /// TCG, without a probe.
     Tcg,
 }
 
-/// The accelerator in use.
+/// Accelerator in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accel {
-    /// The processor's own virtualisation.
+    /// Hardware virtualisation by the host's kernel.
     Kvm,
-    /// Translation in software, one thread per vCPU.
+    /// Software translation, one thread per vCPU.
     Tcg,
 }
 
 impl Accel {
-    /// `"kvm"` or `"tcg"`.
+    /// Name in QEMU's options and in logs: `"kvm"` or `"tcg"`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -233,14 +231,14 @@ impl RunnerConfig {
         }
     }
 
-    /// Whether the root disk lies on a claim.
+    /// Whether the root disk is on a claim.
     #[must_use]
     pub fn root_is_claimed(&self) -> bool {
         let claim = &self.spec.guest.root_disk.persistent_volume_claim;
         self.claims.is_some() && claim.is_some()
     }
 
-    /// `namespace/name` of the VM.
+    /// Key of the VM, `namespace/name`.
     #[must_use]
     pub fn vm_key(&self) -> String {
         format!("{}/{}", self.namespace, self.vm)

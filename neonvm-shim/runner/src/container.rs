@@ -1,21 +1,21 @@
-//! The runner as process 1 of a pod's container: told by the arguments of NeonVM's runner what to
-//! run (docs/compatibility/neonvm.md §3.1), and by its image with what.
+//! The runner as process 1 of a pod's container: it takes the arguments of NeonVM's runner
+//! (docs/compatibility/neonvm.md §3.1) and the programs of its image.
 //!
 //! ```text
-//! /vm/images/rootdisk.qcow2   the guest's disk, put there by the init container; never written, a layer over it is
+//! /vm/images/rootdisk.qcow2   the guest's disk, from the init container; only a layer over it is written
 //! /vm/images/run/             the runner's directory
 //! /vm/kernel/                 manifest.json of a guest image, and the kernel and initial RAM disk it names
-//! /vm/ssh/authorized_keys     who may enter the guest
+//! /vm/ssh/authorized_keys     keys that open the guest
 //! /vm/mounts/                 the pod's volumes, each where it is mounted in the guest
-//! /vm/claims/                 the VM's disks that stay, each on a claim of its own
-//! /vm/control/token           what the controller shows to be listened to at the pod's address
-//! /vm/control/keys.psk        what the VM's runners encrypt a move by
-//! /vm/control/monitor.token   what an agent shows to the guest's monitor
+//! /vm/claims/                 the VM's persistent disks, each on a claim of its own
+//! /vm/control/token           token of the controller's orders at the pod's address
+//! /vm/control/keys.psk        key that encrypts migrations between the VM's runners
+//! /vm/control/monitor.token   token of the agent at the guest's monitor
 //! /opt/qemu/bin/              QEMU
 //! ```
 //!
 //! The guest's ports appear at the pod's address by a bridge and the kernel's translation, or,
-//! where the controller says so, by QEMU's user network, as they do on one machine.
+//! where the controller says so, by QEMU's user network, as on one machine.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read as _, Write as _};
@@ -50,75 +50,73 @@ use crate::node::images;
 use crate::shell::record::{RecordError, private_dir, read_json, write_json};
 use crate::shell::supervisor::OnCancel;
 
-/// Where the kernel lies unless an argument says otherwise.
+/// Directory of the kernel unless an argument names another.
 const KERNEL: &str = "vm/kernel";
-/// Where the pod's volumes are.
 const MOUNTS: &str = "vm/mounts";
-/// Where the kubelet looks for a container's last words, unless its pod says otherwise.
+/// The kubelet's default `terminationMessagePath`.
 const TERMINATION: &str = "dev/termination-log";
-/// Where the controller puts the token it is known by.
+/// Token that authenticates the controller.
 const TOKEN: &str = "vm/control/token";
-/// Where it puts the key of the VM's runners.
+/// Directory of the key that the VM's runners share.
 const KEYS: &str = "vm/control";
-/// What a guest image made for NeonVM is booted with by its own kernel.
+/// Kernel command line of a guest image made for NeonVM, with the image's own kernel.
 const FOREIGN_CMDLINE: &str = "panic=-1 init=/neonvm/bin/init loglevel=6 root=/dev/vda rw console=ttyS0 \
                                memhp_default_state=online";
-/// What begins a disk of QEMU's own format; its size follows at a fixed place.
+/// First bytes of a disk in QEMU's own format.
 const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
-/// What a controller of NeonVM's says where runners are to leave cgroups alone, and the quota it
-/// means where it does not.
+/// Value by which a NeonVM controller tells runners to leave cgroups alone, and the quota it means
+/// otherwise.
 const SKIP_CGROUP: &str = "skip-cgroup-management";
 const THEIR_QUOTA_PERCENT: u32 = 400;
-/// Mode of a file that is nobody's secret.
 const EVERYBODY_READS: u32 = 0o444;
-/// Of the grace a pod gets, this much is kept for our own end.
+/// Part of the pod's grace period that the runner keeps for its own end, in ms.
 const OWN_END_MS: u64 = 500;
 
-/// Why a container cannot run.
+/// Errors before a container's VM is started.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
-    /// The spec in the arguments.
+    /// The argument `-vmspec` is missing or malformed.
     #[error(transparent)]
     Spec(#[from] PackedError),
-    /// Spec and status, of the overlay network.
+    /// The overlay network of spec and status is not valid.
     #[error(transparent)]
     Overlay(#[from] OverlayProblem),
     /// The argument `-cpu-scaling-mode` is neither `QmpScaling` nor `SysfsScaling`.
     #[error("-cpu-scaling-mode is {0:?}, not QmpScaling or SysfsScaling")]
     Mode(String),
-    /// The cache of disks.
+    /// The argument `-qemu-disk-cache-settings` is not valid.
     #[error("-{DISK_CACHE} is not understood")]
     DiskCache(#[from] DiskCacheError),
-    /// The CPU quota in the environment is not a number of per cent.
+    /// The CPU quota in the environment is not a percentage.
     #[error("{CPU_QUOTA_PERCENT} is {0:?}, not a number of per cent, or 0 for none")]
     Quota(String),
-    /// The guest network in the environment is none of the known ones.
+    /// The guest network in the environment is not a known one.
     #[error("{GUEST_NETWORK} is {0:?}, not one of {GUEST_NETWORKS:?}")]
     Network(String),
-    /// A disk that nothing in the pod would keep.
+    /// The spec asks for a persistent root disk, and the pod has no volume for it.
     #[error(
         "spec.guest.rootDisk.persistent: the pod has no volume for the root disk, and without one the disk goes with the pod; \
          name a claim for it in spec.guest.rootDisk.persistentVolumeClaim, or make the VM without persistent"
     )]
     NoDiskVolume,
-    /// A claim for a disk that is not to stay.
+    /// The spec names a claim for a disk that is not persistent.
     #[error(
         "spec.guest.rootDisk.persistentVolumeClaim takes spec.guest.rootDisk.persistent: true; \
          make the VM with both, or without both"
     )]
     NotPersistent,
-    /// Nobody says whose the disks are.
+    /// The pod does not name the VM's uid, which disks on claims need.
     #[error(
         "the pod has no {VM_UID}, by which disks on claims are told from those of other VMs: use a controller of this version"
     )]
     NoUid,
-    /// A file of the image or of an init container.
+    /// A file of the image or of an init container cannot be read.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
-    /// The guest's disk.
+    /// The guest's disk has no size, or not the format of its name.
     #[error("{0} is not a disk in qcow2 format")]
     Disk(PathBuf),
-    /// The manifest beside the kernel.
+    /// The manifest beside the kernel is missing or malformed.
     #[error("{0} does not describe a guest")]
     Manifest(PathBuf, #[source] Option<serde_json::Error>),
     /// The pod has no IPv4 address, or, with a source, looking for one failed.
@@ -129,31 +127,31 @@ pub enum ContainerError {
     Directory(#[from] RecordError),
 }
 
-/// What the container knows of its pod beside the arguments.
+/// Facts about the pod that its container learns from environment and network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodFacts {
-    /// Its namespace; unknown where nobody says it.
+    /// Namespace of the pod. Empty if the environment does not name it.
     pub namespace: String,
     /// Name of the pod: `K8S_POD_NAME`, else the host's name; empty if neither is known.
     pub name: String,
     /// IPv4 address of the pod. Ports of the guest appear there.
     pub address: Ipv4Addr,
-    /// Whether its guest comes from another pod.
+    /// Whether the runner waits for an incoming migration.
     pub receives: bool,
-    /// CPU quota of QEMU in per cent of its limit, as the environment has it.
+    /// CPU quota of QEMU in per cent of its limit, as text from the environment.
     pub quota: Option<String>,
-    /// How its guest is connected, likewise.
+    /// Kind of the guest's network, as text from the environment.
     pub network: Option<String>,
-    /// Whether its guest's monitor takes any agent.
+    /// Whether the guest's monitor accepts any agent, without a token.
     pub monitor_is_open: bool,
-    /// Uid of the VM, of one with disks on claims.
+    /// Uid of the VM. Only pods of VMs with disks on claims have it.
     pub vm_uid: Option<String>,
-    /// What that VM says of the disks of an earlier one.
+    /// Value of the VM's annotation about the disks of an earlier VM.
     pub use_disk: Option<String>,
 }
 
 impl PodFacts {
-    /// As environment and network say it.
+    /// Reads the environment and finds the pod's address.
     ///
     /// # Errors
     /// [`ContainerError::Address`].
@@ -174,7 +172,6 @@ impl PodFacts {
         })
     }
 
-    /// The VM's name: the pod's without what the controller appended.
     fn vm(&self) -> &str {
         self.name
             .rsplit_once('-')
@@ -182,12 +179,12 @@ impl PodFacts {
     }
 }
 
-/// The address others see us by. Nothing is sent: a datagram socket that is connected only knows
-/// its route.
+/// Address of the default route. Nothing is sent: connecting a datagram socket only looks the route
+/// up.
 fn own_address() -> Result<Ipv4Addr, ContainerError> {
     let ask = || -> io::Result<IpAddr> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        // An address for documentation, which no route but the default one leads to.
+        // A documentation address, which only the default route covers.
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
         Ok(socket.local_addr()?.ip())
     };
@@ -198,7 +195,7 @@ fn own_address() -> Result<Ipv4Addr, ContainerError> {
     }
 }
 
-/// Whether a command line is that of NeonVM's runner.
+/// Whether a command line is that of NeonVM's runner. `args` begins with the program's name.
 #[must_use]
 pub fn is_container(args: &[String]) -> bool {
     argument(args, "vmspec").is_some()
@@ -232,8 +229,8 @@ pub async fn run(args: &[String], cancel: CancellationToken) -> ExitCode {
     }
 }
 
-/// Puts the token that the guest's monitor asks for into the runner's directory, or removes that of
-/// an earlier container of the pod. A secret that is older than such tokens has none.
+/// Writes the token of the guest's monitor into the runner's directory, or removes that of an
+/// earlier container of the pod. Secrets older than this token lack it.
 ///
 /// # Errors
 /// [`ContainerError`].
@@ -257,7 +254,7 @@ pub fn write_monitor_token(root: &Path, dir: &Path, pod: &PodFacts) -> Result<()
     Ok(written.map_err(failed)?)
 }
 
-/// Lets QEMU, which has no privileges, read what init containers have put there as somebody else.
+/// Makes files of init containers readable for QEMU, which has no privileges.
 fn let_read(image: &BootImage) {
     for file in [&image.root_disk, &image.kernel] {
         let mode = std::fs::metadata(file).map(|file| file.permissions().mode());
@@ -269,19 +266,20 @@ fn let_read(image: &BootImage) {
         };
         let mode = Permissions::from_mode(mode | EVERYBODY_READS);
         if let Err(error) = std::fs::set_permissions(file, mode) {
-            // It may belong to us, and QEMU says if it does not.
+            // If another user owns the file, QEMU reports that it cannot read it.
             tracing::warn!(file = %file.display(), %error, "not made readable");
         }
     }
 }
 
-/// Tells the kubelet why the VM has failed, for who looks at the pod and for the controller.
+/// Writes the reason of a failure to the pod's termination message, for people and for the
+/// controller.
 fn say_why(dir: &Path, termination: &Path) {
     let report: Option<ExitReport> = read_json(&Paths::new(dir).exit()).ok().flatten();
     let Some(report) = report.filter(|report| !report.success) else {
         return;
     };
-    // Without that file nobody listens; it is made by the kubelet's runtime alone.
+    // Only the kubelet's runtime creates the file. Without it nobody reads the message.
     let file = File::options().write(true).truncate(true).open(termination);
     let told = file.and_then(|mut file| file.write_all(report.message.as_bytes()));
     if let Err(error) = told {
@@ -289,7 +287,7 @@ fn say_why(dir: &Path, termination: &Path) {
     }
 }
 
-/// What the runner of a container is told, from its arguments and the files below `root`.
+/// Builds the runner's configuration from a container's arguments and the files below `root`.
 ///
 /// # Errors
 /// [`ContainerError`].
@@ -326,11 +324,12 @@ pub fn config(
         claims,
         knowledge_dir: root.join("vm/images/known"),
         cpu_quota_percent: quota.unwrap_or(100),
-        // The kubelet has put us into the container's own group, and its limits hold for QEMU too.
+        // The kubelet has put this process into the container's group, whose limits hold for QEMU
+        // too.
         cgroup_parent: None,
         cgroup_in_own: quota.is_some(),
         tells_guest: true,
-        // Connections of the guest's own kind would need a device of the node.
+        // A vsock device would need a device file of the node.
         vsock_cid: None,
         overlay,
         network,
@@ -344,7 +343,6 @@ pub fn config(
     })
 }
 
-/// Where the VM's disks on claims are, if it has any.
 fn claims(root: &Path, spec: &VmSpec, pod: &PodFacts) -> Result<Option<Claims>, ContainerError> {
     let disk = &spec.guest.root_disk;
     match (disk.persistent, &disk.persistent_volume_claim) {
@@ -362,7 +360,7 @@ fn claims(root: &Path, spec: &VmSpec, pod: &PodFacts) -> Result<Option<Claims>, 
     }))
 }
 
-/// What the controller passes beside the spec holds where the spec says nothing.
+/// The controller's arguments fill in what the spec leaves open.
 fn fill(spec: &mut VmSpec, args: &[String]) -> Result<(), ContainerError> {
     if spec.cpu_scaling_mode.is_none() {
         spec.cpu_scaling_mode = match argument(args, "cpu-scaling-mode") {
@@ -379,8 +377,8 @@ fn fill(spec: &mut VmSpec, args: &[String]) -> Result<(), ContainerError> {
     Ok(())
 }
 
-/// The quota of QEMU's CPU time in per cent of its limit: what our controller's pods say in their
-/// environment, else as NeonVM's runner is told. `None`: there is none.
+/// CPU quota of QEMU in per cent of its limit: from the environment of our controller's pods, else
+/// as NeonVM's runner decides. `None` is no quota.
 fn quota_percent(args: &[String], said: Option<&str>) -> Result<Option<u32>, ContainerError> {
     let Some(said) = said else {
         return Ok((!is_set(args, SKIP_CGROUP)).then_some(THEIR_QUOTA_PERCENT));
@@ -391,8 +389,8 @@ fn quota_percent(args: &[String], said: Option<&str>) -> Result<Option<u32>, Con
     Ok(Some(percent).filter(|percent| *percent > 0))
 }
 
-/// How the guest is connected: as our controller says in the environment, else as NeonVM's runner
-/// does it.
+/// Kind of the guest's network: from the environment of our controller's pods, else as NeonVM's
+/// runner decides.
 fn guest_network(root: &Path, said: Option<&str>) -> Result<GuestNetwork, ContainerError> {
     let [bridge, user] = GUEST_NETWORKS;
     let bridged = match said.unwrap_or(bridge) {
@@ -400,7 +398,7 @@ fn guest_network(root: &Path, said: Option<&str>) -> Result<GuestNetwork, Contai
         said if said == user => false,
         other => return Err(ContainerError::Network(other.to_owned())),
     };
-    // A pod without the file knows no names, and its guest knows none either.
+    // A pod without the file resolves no names, and neither does its guest.
     let resolver = std::fs::read_to_string(root.join("etc/resolv.conf")).unwrap_or_default();
     Ok(GuestNetwork {
         bridged,
@@ -410,8 +408,8 @@ fn guest_network(root: &Path, said: Option<&str>) -> Result<GuestNetwork, Contai
     })
 }
 
-/// The guest's place in the overlay, for whose address the status is read. Without an address the
-/// VM runs without it, as the controller tells in the VM's condition.
+/// The guest's interface in the overlay, with the address from the status. Without an address the
+/// VM runs without it, and the controller says so in the VM's condition.
 fn overlay_nic(spec: &VmSpec, args: &[String]) -> Result<Option<OverlayNic>, ContainerError> {
     if !overlay::is_wanted(spec) {
         return Ok(None);
@@ -423,7 +421,7 @@ fn overlay_nic(spec: &VmSpec, args: &[String]) -> Result<Option<OverlayNic>, Con
     Ok(nic)
 }
 
-/// The disk of the pod with a kernel: the one an argument names, else the one of the runner's
+/// The disk of the pod with a kernel: the one that an argument names, else the one of the runner's
 /// image.
 fn boot_image(root: &Path, args: &[String]) -> Result<BootImage, ContainerError> {
     let root_disk = root.join("vm/images/rootdisk.qcow2");
@@ -463,7 +461,7 @@ fn own_kernel(dir: &Path) -> Result<BootImage, ContainerError> {
     Ok(images::boot_image(dir, guest))
 }
 
-/// The size a guest sees of a qcow2 disk: eight bytes, the most significant first, at byte 24.
+/// Size that a guest sees of a qcow2 disk: a big-endian u64 at byte 24.
 fn disk_bytes(path: &Path) -> Result<u64, ContainerError> {
     let mut header = [0; 32];
     File::open(path)

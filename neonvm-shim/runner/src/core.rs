@@ -1,4 +1,4 @@
-//! The decisions of runner and node driver: synchronous, without clock, socket or file.
+//! Decisions of runner and node driver: synchronous, without clock, socket or file.
 
 pub mod addresses;
 pub mod args;

@@ -1,6 +1,5 @@
-//! What holds for any description of a guest that comes and for any packet of a guest that asks for
-//! its address, as bodies for the coverage-guided fuzzer of `fuzz/` and for the property tests
-//! beside them.
+//! Properties of migration manifests and of DHCP packets, as bodies for the coverage-guided fuzzer
+//! of `fuzz/` and for property tests.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -16,15 +15,14 @@ use crate::core::bridge::GUEST;
 use crate::core::dhcp::Lease;
 use crate::core::transfer::{Arrival, Manifest};
 
-/// The hardware address of the guest that is answered.
 const MAC: &str = "52:54:00:f4:01:09";
-/// Largest answer to a guest, bytes: what every client takes.
+/// Largest DHCP answer in bytes that every client accepts.
 const MAX_ANSWER_BYTES: usize = 576;
 
-/// The description of a guest by the runner it comes from, or with a first byte of 0 what a runner
-/// wrote down of one. What is read prints as a text that reads as the same. Nothing in a
-/// description that is taken is more than one value on the command line of QEMU, or leads out of
-/// the runner's directory.
+/// A migration manifest from another runner or, with a first byte of 0, from this runner's record.
+/// A manifest that is read prints as a text that reads as the same. No field of an accepted
+/// manifest is more than one value on QEMU's command line, and no path leaves the runner's
+/// directory.
 pub fn transfer_manifest(data: &[u8]) {
     if let Some(text) = data.strip_prefix(&[0]) {
         let Ok(arrival) = serde_json::from_slice::<Arrival>(text) else {
@@ -67,9 +65,8 @@ pub fn transfer_manifest(data: &[u8]) {
     }
 }
 
-/// A packet of a guest that asks for its address. An answer is a packet of DHCP that every client
-/// takes, goes to our guest alone, answers this question, and gives no other address than the
-/// guest's.
+/// A DHCP request of a guest. An answer is a packet that every client accepts, goes to our guest
+/// alone, answers this request, and gives no address but the guest's.
 pub fn dhcp_packet(data: &[u8]) {
     let lease = Lease {
         mac: MAC.to_owned(),

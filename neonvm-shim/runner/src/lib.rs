@@ -14,14 +14,14 @@
 //! * [`shell::run`] runs one runner on a directory: starts QEMU, or adopts the one that is there.
 //! * [`node::run`] is the small kubelet: pods of this node become runners.
 //! * [`container::run`] is the runner as a container of a real kubelet's pod.
-//! * [`accel::probe`] finds out whether KVM really boots a guest here.
+//! * [`accel::probe`] finds out whether KVM boots a guest here.
 //!
 //! Invariants:
 //! 1. No end of a runner, however violent, ends its QEMU (`tests/adoption.rs`).
 //! 2. QEMU never makes more vCPUs in its life than its accelerator can bear
 //!    (`core::budget::tests`).
-//! 3. An order is carried out from whatever state is observed, never from what an earlier order
-//!    left in memory (`core::sizer::tests`).
+//! 3. An order is carried out from the observed state, never from what an earlier order left in
+//!    memory (`core::sizer::tests`).
 //! 4. CPU and memory never wait for one another
 //!    (`core::sizer::tests::memory_that_is_stuck_does_not_hold_cpus`).
 

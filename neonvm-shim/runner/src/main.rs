@@ -20,9 +20,9 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the VM of a directory, or adopt it if it runs.
+    /// Run the VM of a directory. If its QEMU is running, adopt it.
     Run {
-        /// The directory; `config.json` in it says what to run.
+        /// Directory with the `config.json` of the VM.
         #[arg(long)]
         rundir: PathBuf,
         /// On SIGTERM stop the guest with this grace period instead of leaving it running.
@@ -43,7 +43,6 @@ enum Command {
 async fn main() -> anyhow::Result<ExitCode> {
     let words: Vec<String> = std::env::args().collect();
     if container::is_container(&words) {
-        // Told what to run as NeonVM's runner is.
         let _logs = daemon_kit::logging::init("runner")?;
         let cancel = daemon_kit::shutdown::on_signal()?;
         return Ok(container::run(&words, cancel).await);

@@ -1,6 +1,5 @@
-//! The node driver: a kubelet as small as it can be. Pods bound to this node that carry the label
-//! `vm.neon.tech/name` become runners; what becomes of them is written to the pods' status; the
-//! node keeps its Node object and Lease.
+//! The node driver: a small kubelet. It starts a runner for each pod of this node with the label
+//! `vm.neon.tech/name`, writes the pods' status, and keeps the Node object and its Lease.
 //!
 //! ```text
 //!  watch of pods ──> one worker per pod ──> runner process (own session) ──> QEMU
@@ -8,12 +7,10 @@
 //!                        └── status, events       └── control.sock (state by long-poll, stop)
 //! ```
 //!
-//! The driver is level-triggered and keeps nothing that matters in memory: what runs is found again
-//! in the state directory. When it ends, and however it ends, runners and guests go on;
-//! [`stop_all`] is the only way to end them all.
+//! The driver is level-triggered and keeps nothing important in memory: it finds running guests in
+//! the state directory. Runners and guests outlive the driver; only [`stop_all`] ends them all.
 //!
-//! A guest is ended when its pod was deleted, not because a store does not have its pod: see
-//! [`Orphans`].
+//! A guest is ended when its pod was deleted, not because a store lacks the pod: see [`Orphans`].
 
 mod adopt;
 mod api;

@@ -1,4 +1,4 @@
-//! Everything of a runner that touches the machine.
+//! Input and output of runner and node driver.
 
 mod bounds;
 pub mod bridge;

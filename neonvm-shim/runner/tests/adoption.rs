@@ -22,7 +22,7 @@ async fn a_killed_runner_leaves_the_guest_and_the_next_one_goes_on() {
     vm.start().await;
     let before = vm.running().await;
 
-    // In the middle of a resize: the order is held on disk.
+    // In the middle of a resize, with the order on disk.
     vm.order(3000, 6, 1).await;
     vm.kill_runner().await;
     vm.start().await;
@@ -44,7 +44,7 @@ async fn a_killed_runner_leaves_the_guest_and_the_next_one_goes_on() {
     );
     late_orders_are_refused(&vm, after).await;
 
-    // While QEMU ends without anybody listening.
+    // QEMU ends while no runner is there.
     vm.stop(60_000).await;
     vm.kill_runner().await;
     let process = before
@@ -59,7 +59,7 @@ async fn a_killed_runner_leaves_the_guest_and_the_next_one_goes_on() {
     assert!(reasons.contains(&report.reason), "{report:?}");
 }
 
-/// What was given over no order, and comes when there has been one, changes nothing.
+/// An order from a sender that has seen fewer orders than there are changes nothing.
 async fn late_orders_are_refused(vm: &Vm, has: RunnerState) {
     assert_eq!(has.orders, Some(1), "those of the runner before count");
     match vm.order_over(0, (1000, 2, 0)).await {
@@ -76,7 +76,8 @@ async fn late_orders_are_refused(vm: &Vm, has: RunnerState) {
     assert_eq!(next.orders, Some(2));
 }
 
-/// Who looks at a guest by its monitor keeps the runner out, for QEMU has one client at a time.
+/// A process that is connected to the monitor keeps the runner out, as QEMU serves one client at a
+/// time.
 #[tokio::test]
 async fn a_monitor_held_by_somebody_is_told_and_the_order_waits() {
     let test = "a_monitor_held_by_somebody_is_told_and_the_order_waits";
@@ -138,7 +139,7 @@ async fn a_runner_killed_while_the_guest_boots_is_replaced_too() {
         .await;
     assert_eq!(state.qemu_pid, booting.qemu_pid);
 
-    // Only one runner has a directory.
+    // A directory has only one runner.
     let mut second = Vm {
         dir: tempfile::tempdir().unwrap(),
         config: vm.config.clone(),

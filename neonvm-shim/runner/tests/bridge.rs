@@ -1,5 +1,5 @@
-//! A guest behind a bridge: a runner in a network of its own, which has an interface eth0 as a pod
-//! has, and neighbours beyond it.
+//! A guest behind a bridge: a runner in a network namespace with an interface eth0, as a pod has,
+//! and its neighbours.
 
 mod support;
 
@@ -16,16 +16,16 @@ use test_network::Network;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Child;
 
-/// The pod's address, and its neighbour's.
+/// Address of the pod, and of its neighbour.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
 const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
-/// Where the runner listens, unless the spec says otherwise.
+/// Port of the runner unless the spec says otherwise.
 const RUNNER: u16 = 25183;
 const BOUNDS: Bounds = Bounds {
     cpus: [1000, 1000, 2000],
     slots: [1, 1, 1],
 };
-/// What udhcpc runs with what it was told.
+/// Script that udhcpc runs with its lease.
 const TELL: &str = "#!/bin/sh\necho \"$1 $ip $subnet $router $dns $search $lease\"\n";
 
 fn vm(kit: &Kit, pod: &Network, key: &str) -> Vm {
@@ -43,14 +43,14 @@ fn vm(kit: &Kit, pod: &Network, key: &str) -> Vm {
     vm
 }
 
-/// What the guest's ssh server says first, to whoever comes from this network.
+/// Waits for the greeting of the guest's ssh server, in connections from this network.
 async fn until_greeted(from: &Network, at: Ipv4Addr, vm: &Vm) {
     let what = format!("{at} does not greet");
     let ssh = (IpAddr::from(at), 22).into();
     support::until(&what, vm, || from.greeting(ssh).starts_with("SSH-2.0-")).await;
 }
 
-/// What a guest that asks for its address is told; nothing without an answer.
+/// Lease of a guest that asks for its address; empty without an answer.
 fn lease(pod: &Network, script: &str) -> String {
     let asker = Network::new().expect("a network").expect("root");
     pod.cable("asking", &asker, "eth0");
@@ -65,7 +65,7 @@ fn lease(pod: &Network, script: &str) -> String {
     String::from_utf8_lossy(&asked.stdout).into_owned()
 }
 
-/// A key to enter the guest by: its file, and what the guest is told of it.
+/// A key pair for the guest: the private key's file, and the public key.
 fn ssh_key(dir: &Path) -> (PathBuf, String) {
     let file = dir.join("key");
     let made = Command::new("ssh-keygen")
@@ -77,7 +77,7 @@ fn ssh_key(dir: &Path) -> (PathBuf, String) {
     (file, public.expect("a public key"))
 }
 
-/// What a command says in the guest, to whom comes from this network.
+/// Output of a command in the guest, over ssh from this network.
 fn in_guest(from: &Network, key: &Path, command: &str) -> String {
     let mut ssh = from.command("ssh");
     for option in [
@@ -112,11 +112,11 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
     vm.start().await;
     let before = vm.running().await;
 
-    // Neighbours, the pod itself, and who comes by its loopback address.
+    // From neighbours, from the pod itself, and by its loopback address.
     until_greeted(&wire, ADDRESS, &vm).await;
     until_greeted(&pod, ADDRESS, &vm).await;
     until_greeted(&pod, Ipv4Addr::LOCALHOST, &vm).await;
-    // The guest knows what the pod knows, sees who comes, and gets out.
+    // The guest has the pod's name servers, sees the client's address, and reaches the outside.
     let look = "cat /etc/resolv.conf; echo from $SSH_CONNECTION; ip -o -4 address show dev eth0";
     let seen = in_guest(&wire, &key, look);
     for part in [
@@ -126,33 +126,33 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
     ] {
         assert!(seen.contains(part), "{seen}");
     }
-    // It is named after its pod.
+    // Its host name is that of its pod.
     let name = format!("vm-{}\n", vm.config.pod);
     assert_eq!(in_guest(&wire, &key, "hostname"), name);
-    // Nobody of the world was there until now.
+    // No public address has connected so far.
     let metrics = wire.fetches((IpAddr::from(ADDRESS), RUNNER).into(), "/metrics");
     for metric in ["ingress_bytes", "egress_bytes", "network_fetch_errors"] {
         let line = format!("\nrunner_vm_{metric}_total 0\n");
         assert!(metrics.contains(&line), "{line} {metrics}");
     }
     in_guest(&wire, &key, &format!("ping -c 1 -W 5 {NEIGHBOUR}"));
-    // A queue of its device for each CPU that it may have.
+    // The device has a queue per CPU that the guest may have.
     let queues = "grep -c -- '-input\\.' /proc/interrupts";
     assert_eq!(in_guest(&wire, &key, queues), "2\n");
-    // Itself it reaches as others do, but its runner it does not.
+    // It reaches itself as others do, but not its runner.
     let itself = format!("(sleep 2) | timeout 10 nc {ADDRESS} 22");
     let itself = in_guest(&wire, &key, &itself);
     assert!(itself.starts_with("SSH-2.0-"), "{itself}");
     let runner = format!("timeout 3 nc -z {ADDRESS} {RUNNER} && echo open; true");
     assert_eq!(in_guest(&wire, &key, &runner), "");
-    // The guest's daemon takes orders from its own pod alone.
+    // The guest's daemon takes orders from its own pod only.
     let daemon = (IpAddr::from(ADDRESS), GUESTD_FORWARD).into();
     assert_eq!(wire.fetches(daemon, "/v1/state"), "");
     let own = pod.fetches_with(daemon, "/v1/state", Some(&vm.guestd_key()));
     assert!(own.contains("boot_id"), "{own}");
     let keyless = pod.fetches(daemon, "/v1/state");
     assert!(keyless.starts_with("HTTP/1.1 401"), "{keyless}");
-    // Nor does a neighbour that knows the guest's own address get through by it.
+    // A neighbour that knows the guest's own address does not reach it.
     wire.ip(&format!("route add {GUEST} via {ADDRESS}"));
     support::until("its pod reaches it", &vm, || {
         pod.reaches(&GUEST.to_string())
@@ -160,11 +160,11 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
     .await;
     assert!(!wire.reaches(&GUEST.to_string()));
 
-    // Its QEMU has the pod's interface and may do nothing to any other.
+    // QEMU has the pod's interface and cannot change any other.
     let pid = before.qemu_pid.expect("it runs");
     assert_eq!(support::privileges(pid), [0, 0, 0, 0, 0, 1]);
 
-    // A guest that asks is told the same address that ours has been told by its kernel's words.
+    // A DHCP lease has the address that our guest reads from its kernel's command line.
     let script = vm.dir.path().join("tell");
     std::fs::write(&script, TELL).expect("a script");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -174,8 +174,8 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
         format!("bound {GUEST} 255.255.255.252 {POD} 10.96.0.10 svc.cluster.local 4294967295");
     assert!(told.lines().any(|line| line.trim() == wanted), "{told}");
 
-    // Somebody has pulled the plug while there was no runner: the next one puts it in, and answers
-    // who asks.
+    // The tap left the bridge while there was no runner: the next one joins it again, and answers
+    // DHCP.
     vm.kill_runner().await;
     pod.ip("link set tap-def nomaster");
     assert!(!pod.reaches(&GUEST.to_string()));
@@ -193,7 +193,7 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
     );
 }
 
-/// Why a pod fails whose runner is started by `nsenter` and these words.
+/// Message of a pod whose runner is started by `nsenter` with these words and fails.
 async fn failure(kit: &Kit, pod: &Network, words: &[&str]) -> String {
     let mut vm = vm(kit, pod, "");
     vm.under.extend(words.iter().map(|word| (*word).to_owned()));
@@ -203,8 +203,7 @@ async fn failure(kit: &Kit, pod: &Network, words: &[&str]) -> String {
     report.message
 }
 
-/// Somebody who keeps the table of the guest's rules for itself, as the kernel lets who asks for
-/// it; ended when dropped.
+/// A process that owns the table of the guest's rules, as the kernel allows; ended on drop.
 async fn owner(pod: &Network) -> Child {
     let mut nft = tokio::process::Command::from(pod.command("nft"));
     nft.arg("-i").stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -1,4 +1,4 @@
-//! How VMs end, and what is said about it.
+//! How VMs end, and how the end is reported.
 
 mod support;
 
@@ -12,7 +12,7 @@ const SMALL: Bounds = Bounds {
     slots: [2, 2, 2],
 };
 
-/// Runs a command on the monitor for people.
+/// Runs a command on the second monitor.
 async fn qmp_manual(vm: &Vm, command: &str) {
     let stream = UnixStream::connect(vm.paths().qmp_manual())
         .await
@@ -26,7 +26,7 @@ async fn qmp_manual(vm: &Vm, command: &str) {
             .write_all(text.as_bytes())
             .await
             .expect("it is taken");
-        // An event may come first.
+        // An event may precede the reply.
         line.clear();
         while !line.contains("return") {
             line.clear();
@@ -81,7 +81,7 @@ async fn the_power_button_ends_a_guest_well() {
         "{}",
         vm.logs()
     );
-    // A directory whose VM has ended answers with that end, and starts nothing.
+    // A directory whose VM has ended returns that report, and starts nothing.
     vm.start().await;
     let (again, code) = vm.ended().await;
     assert_eq!((again, code), (report, 0));
@@ -173,7 +173,7 @@ async fn qemu_has_none_of_its_runners_privileges_but_to_serve_on_low_ports() {
     let state = vm.running().await;
     let [effective, permitted, inheritable, bounding, ambient, no_new] =
         support::privileges(state.qemu_pid.expect("it runs"));
-    // Whoever is not root has nothing to limit.
+    // Only root has privileges to limit.
     if rustix::process::geteuid().is_root() {
         assert_eq!(bounding & !LOW_PORTS, 0, "{bounding:x}");
     }

@@ -1,4 +1,4 @@
-//! A real guest goes up and down in CPUs and memory, sees every step, and nothing of it breaks.
+//! A real guest is resized step by step, sees every step, and stays intact.
 
 mod support;
 
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// One TCP session with the guest's daemon, on which the guest is asked without pause.
+/// One TCP session with the guest's daemon, which polls the guest without pause.
 struct Session {
     seen: watch::Receiver<GuestState>,
     asking: JoinHandle<()>,
@@ -40,10 +40,10 @@ impl Session {
         Self { seen, asking }
     }
 
-    /// What the guest says from now on; the session must hold.
+    /// The guest's next state; the session must not break.
     async fn now(&mut self) -> GuestState {
         self.seen.mark_unchanged();
-        // Two answers: the first may have been under way already.
+        // Two responses: the first may have been in progress.
         for _ in 0..2 {
             self.seen.changed().await.expect("the session holds");
         }
@@ -98,7 +98,7 @@ async fn n18_n19_a_guest_climbs_the_ladder_and_comes_back_without_residue() {
         let resize = state.resize.expect("ordered");
         let stages: Vec<Stage> = resize.stages.iter().map(|stamp| stamp.stage).collect();
         assert_eq!(stages, [Stage::Qmp, Stage::GuestVisible]);
-        // The guest says so itself, on the session of the beginning.
+        // By the guest's own report, in the first session.
         let seen = session.now().await;
         assert_eq!(seen.cpus_online, cores);
         let grown = i128::from(seen.mem_total.0) - i128::from(before.mem_total.0);
@@ -117,8 +117,8 @@ async fn n18_n19_a_guest_climbs_the_ladder_and_comes_back_without_residue() {
     vm.ended().await;
 }
 
-/// CPUs are there before their order, which then is done at once; what no order follows goes again.
-/// Nothing else changes meanwhile.
+/// CPUs are plugged before their order, which is then done at once; without an order they are
+/// unplugged. Nothing else changes meanwhile.
 #[tokio::test]
 async fn n18_cpus_are_plugged_ahead_of_their_order_and_taken_back_with_the_wish() {
     let name = "n18_cpus_are_plugged_ahead_of_their_order_and_taken_back_with_the_wish";
@@ -166,7 +166,7 @@ async fn ahead(vm: &Vm, milli: u32) {
     assert_eq!(held.expect("it is held").cpus.ahead, Some(cpu));
 }
 
-/// Waits until the guest has so many CPUs.
+/// Waits until the guest has this number of CPUs.
 async fn online(vm: &Vm, cpus: u32) -> RunnerState {
     vm.wait("CPUs online", |state| state.cpus.guest_online == Some(cpus))
         .await
@@ -218,8 +218,8 @@ async fn qemu_survives_more_resizes_than_it_could_bear_plugs() {
     let mut vm = Vm::new(&kit, &bounds, |_| ());
     vm.start().await;
     let first = vm.running().await;
-    // Three plugs a time; a TCG QEMU makes 64 vCPUs in its life. KVM has no such end, and passes
-    // all the same.
+    // Three plugs each; a TCG QEMU starts 64 vCPUs in its life. KVM has no such limit, and passes
+    // too.
     for revision in 0..52 {
         let cores = if revision % 2 == 0 { 4 } else { 1 };
         let state = vm.resize(cores * 1000, 2, revision + 1).await;

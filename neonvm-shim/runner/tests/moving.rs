@@ -1,4 +1,4 @@
-//! A guest moves between runners: real QEMUs, real guest, nobody above the runners.
+//! A guest migrates between runners: real QEMUs and a real guest, without a controller.
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
@@ -20,13 +20,13 @@ use protocol::units::Bytes;
 use support::{Bounds, Kit, PATIENCE, SLOT, Vm, with_retries};
 use tokio_util::sync::CancellationToken;
 
-/// So slow that something can be done in between.
+/// Slow enough for actions during the migration.
 const SLOW: Bytes = Bytes(4 << 20);
-/// Slow enough for another runner to be there before the end.
+/// Slow enough for another runner to start before the end.
 const MIDDLING: Bytes = Bytes(16 << 20);
 const FAST: Bytes = Bytes(1 << 30);
 
-/// The key that runners of one VM share, and another VM's.
+/// Key that the VM's runners share, and another VM's key.
 const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const OTHER_KEY: &str = "f123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -61,7 +61,7 @@ fn how(max_bandwidth: Bytes) -> StreamOptions {
     }
 }
 
-/// What the guest's daemon says at a runner's address.
+/// State from the guest's daemon at a runner's address.
 async fn guest_at(vm: &Vm) -> GuestState {
     let (news, mut states) = tokio::sync::mpsc::channel(1);
     let cancel = CancellationToken::new();
@@ -94,7 +94,7 @@ async fn recall(vm: &Vm, id: &str) {
         .await;
 }
 
-/// A runner that waits for the guest of `from`, and listens.
+/// A runner that listens for the guest of `from`.
 async fn receiver(kit: &Kit, from: &Vm, id: &str, disk: DiskTravel) -> (Vm, RunnerState) {
     let (to, state) = listener(vm(kit, true), from, id, disk).await;
     assert!(is_encrypted(&state), "both have the key");
@@ -157,7 +157,7 @@ fn outgoing(state: &RunnerState, stage: OutgoingStage) -> bool {
     })
 }
 
-/// Waits until some of it is sent.
+/// Waits until some bytes were sent.
 async fn flows(from: &Vm) {
     from.wait("memory is sent", |state| {
         let report = state.outgoing.as_ref();
@@ -167,7 +167,7 @@ async fn flows(from: &Vm) {
     .await;
 }
 
-/// Everything is sent, and nobody runs.
+/// Waits until everything is sent, and neither side runs.
 async fn handed_over(from: &Vm, to: &Vm) {
     from.wait("the guest was handed over", |state| {
         outgoing(state, OutgoingStage::HandedOver)
@@ -179,7 +179,7 @@ async fn handed_over(from: &Vm, to: &Vm) {
     .await;
 }
 
-/// The target runs it, the source ends.
+/// The target runs the guest, the source ends.
 async fn take_over(from: &mut Vm, to: &Vm, id: &str) -> GuestState {
     to.say(Method::POST, &format!("/v1/incoming/{id}/begin"), vec![])
         .await
@@ -197,12 +197,12 @@ async fn take_over(from: &mut Vm, to: &Vm, id: &str) -> GuestState {
     state
 }
 
-/// One guest, moved with its disk copied, recalled in the middle and at the very end, left alone by
-/// a target that dies, and moved again with its disk shared while the runner that sends it dies:
-/// always the same boot, with what was plugged.
+/// One guest is migrated with a copy of its disk, recalled in the middle and at the very end,
+/// abandoned by a target that dies, and migrated with a shared disk while the source's runner dies.
+/// It stays the same boot, with its plugged CPUs and memory.
 ///
-/// QEMU 10.0 without KVM now and then misses a page that the guest writes while it is sent, and the
-/// guest's kernel panics right after the move (docs/migration.md).
+/// QEMU 10.0 without KVM sometimes misses a page that the guest writes during the transfer, and the
+/// guest's kernel panics right after the migration (docs/migration.md).
 #[tokio::test]
 async fn n44_a_guest_moves_and_stays_one() {
     let name = "n44_a_guest_moves_and_stays_one";
@@ -215,7 +215,7 @@ async fn moves(kit: Arc<Kit>) {
     let boot_id = a.running().await.boot_id.unwrap();
     a.resize(2000, 5, 1).await;
 
-    // Recalled in the middle. Sizes wait, and come after.
+    // Recalled in the middle. Resizes wait until the recall is over.
     let (b, listening) = receiver(&kit, &a, "first", DiskTravel::Layer).await;
     let early = b
         .say(Method::POST, "/v1/incoming/first/begin", vec![])
@@ -236,7 +236,7 @@ async fn moves(kit: Arc<Kit>) {
     .await;
     drop(b);
 
-    // Recalled at the very end, when it had stopped already.
+    // Recalled at the very end, when the guest was stopped.
     let (c, listening) = receiver(&kit, &a, "second", DiskTravel::Auto).await;
     send(&a, "second", Some(&listening), FAST).await;
     handed_over(&a, &c).await;
@@ -244,7 +244,7 @@ async fn moves(kit: Arc<Kit>) {
     assert_eq!(guest_at(&a).await.boot_id, boot_id);
     drop(c);
 
-    // A target with another VM's key gets nothing of it.
+    // A target with another VM's key receives nothing.
     for (id, disk) in [("stranger", DiskTravel::Auto), ("thief", DiskTravel::Layer)] {
         let stranger = with_key(&kit, true, Some(OTHER_KEY));
         let (stranger, listening) = listener(stranger, &a, id, disk).await;
@@ -258,7 +258,8 @@ async fn moves(kit: Arc<Kit>) {
         drop(stranger);
     }
 
-    // The target dies: it goes on by itself. One without a key is sent everything as it is.
+    // The target dies: the guest continues at the source. A target without a key gets the stream in
+    // the clear.
     let plain = with_key(&kit, true, None);
     let (d, listening) = listener(plain, &a, "third", DiskTravel::Auto).await;
     assert!(!is_encrypted(&listening));
@@ -286,12 +287,12 @@ async fn moves(kit: Arc<Kit>) {
     );
     let state = e.running().await;
     assert_eq!(state.memory.base.0 + state.memory.plugged.0, 4 * SLOT);
-    // A QEMU 10.0 under TCG that has unplugged a CPU seldom begins to send: memory alone comes and
-    // goes here.
+    // A QEMU 10.0 under TCG that has unplugged a CPU seldom begins to send, so only memory changes
+    // here.
     e.resize(3000, 2, 3).await;
     e.resize(3000, 3, 4).await;
 
-    // And again, sent by two runners one after the other.
+    // Again, with two runners of the source in turn.
     let mut e = e;
     let (f, listening) = receiver(&kit, &e, "fifth", DiskTravel::Auto).await;
     send(&e, "fifth", Some(&listening), MIDDLING).await;
@@ -307,8 +308,8 @@ async fn moves(kit: Arc<Kit>) {
     f.resize(1000, 2, 5).await;
 }
 
-/// Requirement: W3. Every user of the machine may dial a loopback port, so nothing listens there;
-/// the key of the guest's daemon comes along, and what comes is the guest, with its disk.
+/// Requirement: W3. Every user of the machine can connect to a loopback port, so nothing listens
+/// there. The guest arrives with its disk and with the key of its daemon.
 #[tokio::test]
 async fn guest_moves_over_private_sockets_where_runners_share_no_key() {
     let name = "guest_moves_over_private_sockets_where_runners_share_no_key";

@@ -1,5 +1,5 @@
-//! A guest with a place in the overlay network: a runner in a network of its own, which has an
-//! interface net1 as a pod has by multus.
+//! A guest in the overlay network: a runner in a network namespace with an interface net1, as
+//! multus makes it.
 
 mod support;
 
@@ -10,7 +10,7 @@ use protocol::runner::{ExitReason, GUESTD_FORWARD, GUESTD_PORT};
 use support::{Bounds, Kit, Vm, kit, networks};
 use test_network::Network;
 
-/// The guest's address in the overlay.
+/// Address of the guest in the overlay.
 const GUEST: &str = "10.100.128.1";
 const BOUNDS: Bounds = Bounds {
     cpus: [1000, 1000, 1000],
@@ -42,7 +42,7 @@ async fn n18_a_guest_answers_at_its_address_in_the_overlay() {
     };
     let Some(kit) = kit(test).await else { return };
     pod.cable("net1", &wire, "others");
-    // What a network plugin may have given the pod, and the guest is to have instead.
+    // A network plugin may have given the pod this address, which the guest is to have instead.
     pod.ip(&format!("address add {GUEST}/16 dev net1"));
     wire.ip("address add 10.100.0.1/16 dev others");
     let mut vm = vm(&kit, &pod);
@@ -55,14 +55,14 @@ async fn n18_a_guest_answers_at_its_address_in_the_overlay() {
     let neighbour = wire.ip(&format!("neighbour show {GUEST}"));
     assert!(neighbour.contains("52:54:0a:64:80:01"), "{neighbour}");
 
-    // Neighbours give no orders: the port is open to the guest's own host alone.
+    // Neighbours cannot give orders: the port is open to the guest's own host only.
     let guest: IpAddr = GUEST.parse().expect("an address");
     assert_eq!(wire.fetches((guest, GUESTD_PORT).into(), "/v1/state"), "");
     let own = (vm.config.pod_ip, GUESTD_FORWARD).into();
     let own = pod.fetches_with(own, "/v1/state", Some(&vm.guestd_key()));
     assert!(own.contains("boot_id"), "{own}");
 
-    // Somebody has pulled the plug while there was no runner: the next one puts it in.
+    // The tap left the bridge while there was no runner: the next one joins it again.
     vm.kill_runner().await;
     pod.ip("link set tap-overlay nomaster");
     pod.ip("link set tap-overlay down");

@@ -1,4 +1,4 @@
-//! Fractional CPU is held by the host, whatever the guest does.
+//! The host enforces fractional CPU, whatever the guest does.
 
 mod support;
 
@@ -10,14 +10,14 @@ use protocol::units::MilliCpu;
 use support::kit;
 use test_records::{Missing, skip};
 
-/// Length of a firmware image.
+/// Length of a firmware image in bytes.
 const ROM_BYTES: usize = 64 << 10;
-/// How long CPU time is counted.
+/// Time over which CPU time is counted.
 const COUNTED: Duration = Duration::from_secs(3);
-/// How often a share and its double are compared before the test says that they are alike.
+/// Comparisons of a share and its double before the test fails.
 const ROUNDS: usize = 5;
 
-/// A machine whose firmware is one instruction, for ever: `jmp $` at the reset vector.
+/// Firmware with one instruction in an endless loop: `jmp $` at the reset vector.
 fn endless_loop() -> Vec<u8> {
     let mut image = vec![0xf4; ROM_BYTES];
     image[0xfff0..0xfff2].copy_from_slice(&[0xeb, 0xfe]);
@@ -33,14 +33,14 @@ impl Drop for Busy {
     }
 }
 
-/// Milliseconds of CPU time a process has used, all threads.
+/// CPU time of a process in milliseconds, over all threads.
 fn used_ms(pid: u32) -> u64 {
     let process = procfs::process::Process::new(pid.cast_signed()).expect("it runs");
     let stat = process.stat().expect("it runs");
     (stat.utime + stat.stime) * 1000 / procfs::ticks_per_second()
 }
 
-/// CPU time used and time passed, milliseconds.
+/// CPU time used and time passed, in milliseconds.
 async fn count(pid: u32) -> (u64, u64) {
     let (before, start) = (used_ms(pid), Instant::now());
     tokio::time::sleep(COUNTED).await;
@@ -50,10 +50,10 @@ async fn count(pid: u32) -> (u64, u64) {
     )
 }
 
-/// CPU time that a process used, and what its quota allowed, milliseconds.
+/// CPU time that a process used, and that its quota allowed, in milliseconds.
 type Share = (u64, u64);
 
-/// Whether the process got about what its quota allows. A busy machine may give less.
+/// Whether the process got about its quota. A busy machine may give less.
 fn is_had((used, allowed): Share) -> bool {
     used * 20 >= allowed * 17
 }
@@ -63,14 +63,14 @@ fn is_doubled(single: Share, double: Share) -> bool {
     4 * double.0 * single.1 >= 3 * single.0 * double.1
 }
 
-/// The share of a busy process at a quota.
+/// Share of a busy process at a quota.
 async fn share(group: &QuotaGroup, pid: u32, milli: u32, percent: u32) -> Share {
     group
         .set(MilliCpu(milli), percent)
         .expect("the quota is written");
     let (used, passed) = count(pid).await;
     let allowed = passed * u64::from(milli * percent) / 100_000;
-    // Half as much again for the periods at both ends and the clock's ticks.
+    // Half as much again allows for the periods at both ends and the clock's ticks.
     assert!(
         used <= allowed * 3 / 2,
         "{used} ms of CPU in {passed} ms at {milli}m x {percent} %"

@@ -1,4 +1,4 @@
-//! A guest whose disk's file finds no room on the host.
+//! A guest that fills the disk of its host.
 
 mod support;
 
@@ -18,18 +18,18 @@ const SMALL: Bounds = Bounds {
     cpus: [1000, 1000, 1000],
     slots: [2, 2, 2],
 };
-/// Size of the host's disk: room enough to boot.
+/// Size of the host's disk, sufficient to boot.
 const DISK: &str = "256m";
 /// A directory of the guest's disk.
 const WRITTEN: &str = "/var/lib/room";
 
-/// A disk of the host's of its own.
+/// A small file system of the host.
 struct SmallDisk {
     dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    /// None where nothing may be mounted.
+    /// `None` without the permission to mount.
     fn new() -> Option<Self> {
         let dir = tempfile::tempdir().expect("a directory");
         let mounted = Command::new("mount")
@@ -42,10 +42,10 @@ impl SmallDisk {
         is_there.then_some(Self { dir })
     }
 
-    /// A VM that has its directory on it.
+    /// A VM whose directory is on this disk.
     fn vm(&self, kit: &Kit) -> Vm {
         let mut vm = Vm::new(kit, &SMALL, |config| {
-            // A directory that may be pushed; the secret for it is never there.
+            // The spec allows pushes into this directory; its secret never exists.
             let disk = serde_json::json!({"name": "room", "mountPath": WRITTEN, "watch": true,
                 "secret": {"secretName": "none"}});
             config.spec.disks = vec![serde_json::from_value(disk).expect("a disk")];
@@ -55,7 +55,7 @@ impl SmallDisk {
         vm
     }
 
-    /// Takes all the room there is.
+    /// Fills the disk.
     fn fill(&self) -> PathBuf {
         let path = self.dir.path().join("filler");
         let mut file = File::create(&path).expect("a file");
@@ -69,7 +69,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Whoever used it is gone: it is dropped last.
+        // All users of the disk are gone: it is dropped last.
         let _ = Command::new("umount")
             .arg("-l")
             .arg(self.dir.path())
@@ -77,14 +77,14 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Has the guest write more to its disk than a few clusters hold, and asks for nothing back.
+/// Lets the guest write several clusters to its disk, without a wait for the response.
 fn write_much(daemon: Daemon) {
     let files = BTreeMap::from([("much".to_owned(), noise(2 << 20))]);
-    // The guest may stop before it answers.
+    // The guest may be stopped before it responds.
     tokio::spawn(async move { put_files(&daemon, WRITTEN, &files).await.is_ok() });
 }
 
-/// Bytes that are not zeros, which would need no room.
+/// Bytes that are not zeros, which would take no space.
 fn noise(count: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let mut next = || {
@@ -120,7 +120,7 @@ async fn a_guest_whose_hosts_disk_is_full_is_told_of_and_goes_on_once_there_is_r
     let state = vm.wait("the full disk is told of", is_full).await;
     assert_eq!(state.phase, RunnerPhase::Running);
 
-    // A runner that begins anew sees it too, and is the one that lets the guest go on.
+    // A restarted runner also sees it, and resumes the guest.
     vm.kill_runner().await;
     vm.start().await;
     let state = vm.wait("the next runner tells of it", is_full).await;
@@ -135,7 +135,7 @@ async fn a_guest_whose_hosts_disk_is_full_is_told_of_and_goes_on_once_there_is_r
         |state: &RunnerState| state.disk_full.is_none() && state.phase == RunnerPhase::Running;
     let after = vm.wait("the guest goes on", goes_on).await;
     assert_eq!(after.boot_id, before.boot_id, "it is the same guest");
-    // It writes as if nothing had been.
+    // The guest writes as before.
     let files = BTreeMap::from([("more".to_owned(), noise(1 << 16))]);
     let daemon = vm.daemon();
     put_files(&daemon, WRITTEN, &files)

@@ -1,4 +1,4 @@
-//! What a guest says is told on the runner's standard output, by every runner of its QEMU.
+//! The output of a guest appears on the standard output of every runner of its QEMU.
 
 mod support;
 
@@ -9,7 +9,7 @@ const SMALL: Bounds = Bounds {
     slots: [2, 2, 2],
 };
 
-/// How many lines of the runners' standard output hold these words.
+/// Number of lines with `text` on the runners' standard output.
 fn lines(vm: &Vm, words: &str) -> usize {
     let said = std::fs::read(vm.said()).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);

@@ -1,5 +1,5 @@
-//! What is counted of a guest's traffic, by the kernel's own rules. The guest is a network behind
-//! the pod's bridge here.
+//! The kernel's rules count a guest's traffic. Here the guest is a network namespace behind the
+//! pod's bridge.
 
 mod support;
 
@@ -13,15 +13,15 @@ use support::config_of_nothing;
 use test_network::Network;
 use test_records::{Missing, skip};
 
-/// The pod's address, and those of two neighbours: one as pods have them, one of the world's, kept
-/// for documentation.
+/// Address of the pod, and of two neighbours: a private one, and a documentation address as a
+/// public one.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
 const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
-/// A port of the guest's, and of neighbours.
+/// Port of the guest and of its neighbours.
 const PORT: u16 = 22;
 
-/// Ends a program when it is dropped.
+/// A program that is ended on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -31,14 +31,14 @@ impl Drop for Server {
     }
 }
 
-/// Greets everybody who comes to a network, by whichever of its addresses.
+/// Greets every client in a network, at any of its addresses.
 fn greeter(network: &Network) -> Server {
     let mut nc = network.command("busybox");
     nc.args(["nc", "-ll", "-p", &PORT.to_string(), "-e", "echo", "hello"]);
     Server(nc.spawn().expect("busybox runs"))
 }
 
-/// A pod with a guest behind its bridge, and the wire at which its neighbours are.
+/// A pod with a guest behind its bridge, and the wire to its neighbours.
 fn pod() -> Option<[Network; 3]> {
     let [pod, wire, guest] = [(); 3].map(|()| Network::new().expect("a network"));
     let (pod, wire, guest) = (pod?, wire?, guest?);
@@ -72,7 +72,7 @@ fn counted(pod: &Network) -> Traffic {
     parse(pod.says("nft", &READ.join(" ")).as_bytes()).expect("counters")
 }
 
-/// Somebody in a network is greeted by somebody elsewhere.
+/// A client in a network receives the greeting from an address.
 async fn greeted(from: &Network, at: Ipv4Addr) {
     let address = (IpAddr::from(at), PORT).into();
     let patience = std::time::Instant::now();
@@ -99,17 +99,17 @@ async fn what_a_guest_says_to_the_world_is_counted_and_what_stays_in_the_cluster
     give(&pod, &bridge::rules(&config));
     let _servers = [greeter(&guest), greeter(&wire)];
 
-    // A neighbour of the cluster, both ways.
+    // A neighbour in the cluster, in both directions.
     greeted(&wire, ADDRESS).await;
     greeted(&guest, PRIVATE).await;
     assert_eq!(counted(&pod), Traffic::default());
-    // Pings to the world are no TCP.
+    // Pings to public addresses are not TCP.
     assert!(guest.reaches(&PUBLIC.to_string()));
     assert_eq!(counted(&pod), Traffic::default());
     greeted(&guest, PUBLIC).await;
     let Traffic { ingress, egress } = counted(&pod);
     assert!(ingress > 100 && egress > 100, "{ingress} {egress}");
-    // What the rules keep out is not let in by being counted.
+    // Counting does not admit packets that the rules drop.
     wire.ip(&format!("route add {GUEST} via {ADDRESS} src {PUBLIC}"));
     assert!(!wire.reaches(&GUEST.to_string()));
 }

@@ -1,4 +1,4 @@
-//! The program's options.
+//! Command line of the program.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -9,21 +9,21 @@ use crate::core::Cidr;
 
 /// Makes this node a part of the overlay network of VMs: bridge neon-br0, tunnel neon-vxlan0, an
 /// entry for each other node, and rules that keep the overlay's traffic from being masqueraded.
-/// Needs CAP_NET_ADMIN in the node's network. Finds its API server by KUBECONFIG or, in a pod, by
-/// its service account.
+/// Needs CAP_NET_ADMIN in the node's network namespace. Finds its API server by KUBECONFIG or, in a
+/// pod, by its service account.
 #[derive(Debug, Parser)]
 #[command(name = "neonvm-vxlan-controller", version)]
 pub struct Args {
-    /// This node's IPv4 address, as its Node object has it.
+    /// This node's IPv4 address, as in its Node object.
     #[arg(long, env = "MY_NODE_IP", required_unless_present = "delete")]
     pub node_ip: Option<Ipv4Addr>,
-    /// Remove everything it ever made on this node, and end.
+    /// Remove everything that the program ever made on this node, and exit.
     #[arg(long)]
     pub delete: bool,
     /// Addresses of the overlay, whose traffic is not masqueraded; `none` leaves iptables alone.
     #[arg(long, default_value = "10.100.0.0/16", value_parser = exempt, value_name = "RANGE")]
     pub exempt: Exempt,
-    /// The iptables to use: the one whose rules this node lives by.
+    /// The iptables program that manages this node's rules.
     #[arg(long, default_value = "iptables", value_name = "PROGRAM")]
     pub iptables: PathBuf,
     /// Address of /metrics, /healthz, /readyz and /debug/state; port 0 picks one.
@@ -31,7 +31,7 @@ pub struct Args {
     pub listen: SocketAddr,
 }
 
-/// What is kept from being masqueraded.
+/// Addresses that are not masqueraded; `None` disables the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exempt(pub Option<Cidr>);
 

@@ -1,6 +1,5 @@
-//! One node's part of the overlay network (docs/compatibility/neonvm.md §2.11). The question this
-//! answers: given what links, entries and rules there are and which nodes there are, what is to be
-//! done next?
+//! One node's part of the overlay network (docs/compatibility/neonvm.md §2.11). From the node's
+//! links, entries and rules, and from the cluster's nodes, it computes the next steps.
 //!
 //! ```text
 //!  guests' pods ──veth── neon-br0 ── neon-vxlan0 ═══ UDP 4789, VNI 100 ═══ neon-vxlan0 ── neon-br0 ── …
@@ -9,19 +8,19 @@
 //!
 //! * Happy path: bridge, tunnel, tunnel into bridge, one entry per other node; then nothing until a
 //!   node comes or goes.
-//! * Every look starts from what is there, so a process that died between two steps is mended by
-//!   the next one, and whatever somebody else took away is made again.
-//! * A tunnel that is another one than wanted (this node has got another address) is made anew.
-//! * A link of our name that is no bridge or no tunnel is somebody else's: it is told and not
-//!   touched.
-//! * As long as the nodes are not known (no list yet, the API away) no entry is made or removed.
+//! * Every look starts from the observed state. So the next process completes the steps of one that
+//!   died, and restores what another program removed.
+//! * A tunnel with other properties, for example after a change of this node's address, is
+//!   replaced.
+//! * A link of our name with another kind is foreign: it is reported and not touched.
+//! * While the nodes are unknown (no list yet, the API not available) no entry is made or removed.
 //!
 //! Invariants:
 //! 1. Steps lead to the wanted state from any other, wherever they break off
 //!    (`tests::steps_lead_to_what_is_wanted_from_anywhere`).
-//! 2. Where all is as wanted there are no steps (the same).
+//! 2. In the wanted state there are no steps (the same test).
 //! 3. An entry goes with its node, and only then (`tests::entries_follow_the_nodes`).
-//! 4. Removal leaves nothing of ours and takes nothing else
+//! 4. Removal leaves nothing of ours and removes nothing else
 //!    (`tests::steps_lead_to_what_is_wanted_from_anywhere`).
 
 pub mod cidr;
@@ -36,32 +35,32 @@ use serde::Serialize;
 pub use cidr::Cidr;
 use nat::{NatSeen, NatStep};
 
-/// The bridge that pods' interfaces are plugged into.
+/// Name of the bridge that joins the pods' interfaces and the tunnel.
 pub const BRIDGE: &str = "neon-br0";
-/// The tunnel to the other nodes.
+/// Name of the tunnel to the other nodes.
 pub const TUNNEL: &str = "neon-vxlan0";
-/// Number of the overlay in the tunnel's packets.
+/// VXLAN network identifier of the overlay.
 pub const VNI: u32 = 100;
-/// UDP port they are sent to.
+/// UDP port of the tunnel's packets.
 pub const PORT: u16 = 4789;
 
-/// What should be.
+/// The wanted state of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Wanted {
-    /// This node's address.
+    /// Address of this node.
     pub local: Ipv4Addr,
-    /// Where frames for everybody go; `None` while that is not known.
+    /// Addresses of the other nodes; `None` until they are known.
     pub peers: Option<BTreeSet<Ipv4Addr>>,
-    /// The overlay's addresses, which are not to be masqueraded; `None` leaves iptables alone.
+    /// Addresses of the overlay, which are not masqueraded; `None` leaves iptables alone.
     pub exempt: Option<Cidr>,
 }
 
-/// A link of one of our names.
+/// State of a link with one of our names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LinkSeen<T> {
-    /// What it is; `None` for another kind than its name is for.
+    /// Properties of the link; `None` if its kind is not that of its name.
     pub is: Option<T>,
-    /// Whether it is switched on.
+    /// Whether the link is up.
     pub up: bool,
 }
 
@@ -70,15 +69,15 @@ pub struct LinkSeen<T> {
 pub struct TunnelSeen {
     /// VXLAN network identifier; `None` if the kernel reports none.
     pub vni: Option<u32>,
-    /// Address its packets come from.
+    /// Source address of its packets.
     pub local: Option<Ipv4Addr>,
-    /// Port they go to.
+    /// UDP port that its packets are sent to.
     pub port: Option<u16>,
-    /// Whether it remembers behind which node a guest is.
+    /// Whether it learns behind which node a guest is.
     pub learning: bool,
-    /// Whether it is in our bridge.
+    /// Whether it is a port of our bridge.
     pub in_bridge: bool,
-    /// Where frames for everybody go.
+    /// Destinations of broadcast frames.
     pub targets: BTreeSet<Ipv4Addr>,
 }
 
@@ -94,45 +93,45 @@ impl TunnelSeen {
     }
 }
 
-/// What is there.
+/// The observed state of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Seen {
-    /// The link of the bridge's name.
+    /// Link with the name [`BRIDGE`].
     pub bridge: Option<LinkSeen<()>>,
-    /// The link of the tunnel's name.
+    /// Link with the name [`TUNNEL`].
     pub tunnel: Option<LinkSeen<TunnelSeen>>,
-    /// The rules, where they are looked at.
+    /// Rules of iptables, if they are managed.
     pub nat: NatSeen,
 }
 
-/// One thing to do.
+/// One change to the node's links, entries or rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// Make the bridge.
+    /// Make the bridge, down.
     AddBridge,
-    /// Switch it on.
+    /// Set the bridge up.
     RaiseBridge,
-    /// Make the tunnel, from this address.
+    /// Make the tunnel, down, with this source address.
     AddTunnel(Ipv4Addr),
-    /// Put it into the bridge.
+    /// Make the tunnel a port of the bridge.
     JoinBridge,
-    /// Switch it on.
+    /// Set the tunnel up.
     RaiseTunnel,
-    /// Send frames for everybody there, too.
+    /// Add a destination of broadcast frames.
     AddTarget(Ipv4Addr),
-    /// And there no more.
+    /// Remove a destination of broadcast frames.
     RemoveTarget(Ipv4Addr),
-    /// Change the rules.
+    /// Change a rule of iptables.
     Nat(NatStep),
     /// Remove the tunnel with its entries.
     DeleteTunnel,
-    /// Remove the bridge.
+    /// Remove the bridge, without its ports.
     DeleteBridge,
 }
 
 impl Step {
-    /// A word for metrics.
+    /// Label of the step in metrics and messages.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -150,7 +149,7 @@ impl Step {
     }
 }
 
-/// A link of our name is somebody else's.
+/// A link of our name belongs to another program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is a link {name} that is no {kind}: rename or remove it, the overlay network needs that name"
@@ -158,7 +157,7 @@ impl Step {
 pub struct Foreign {
     /// Name of the link, which the overlay network needs for its own.
     pub name: &'static str,
-    /// What it should be.
+    /// Kind that the link must have.
     pub kind: &'static str,
 }
 
@@ -178,10 +177,10 @@ fn strangers(seen: &Seen) -> Result<(), Foreign> {
     Ok(())
 }
 
-/// What makes it as wanted, in order; nothing when it is.
+/// Steps from the observed to the wanted state, in order; empty if they are equal.
 ///
 /// # Errors
-/// [`Foreign`]: nothing is to be done until that is mended.
+/// [`Foreign`]: no step is possible until an administrator removes the link.
 pub fn steps(seen: &Seen, wanted: &Wanted) -> Result<Vec<Step>, Foreign> {
     strangers(seen)?;
     let mut steps = Vec::new();
@@ -198,7 +197,7 @@ pub fn steps(seen: &Seen, wanted: &Wanted) -> Result<Vec<Step>, Foreign> {
     needs(tunnel.is_some() && kept.is_none(), Step::DeleteTunnel);
     needs(kept.is_none(), Step::AddTunnel(wanted.local));
     let is = kept.and_then(|link| link.is.as_ref());
-    // A bridge that is new has nothing in it.
+    // A new bridge has no ports.
     needs(
         seen.bridge.is_none() || !is.is_some_and(|is| is.in_bridge),
         Step::JoinBridge,
@@ -218,7 +217,7 @@ pub fn steps(seen: &Seen, wanted: &Wanted) -> Result<Vec<Step>, Foreign> {
     Ok(steps)
 }
 
-/// What leaves nothing of ours. A link of our name that is somebody else's stays.
+/// Steps that remove everything of ours. A foreign link of our name stays.
 #[must_use]
 pub fn removal(seen: &Seen) -> Vec<Step> {
     let is_ours = |found: Option<bool>| found.unwrap_or(false);

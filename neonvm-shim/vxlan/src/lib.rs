@@ -1,8 +1,8 @@
 //! The overlay network between the nodes of a cluster: on each node a bridge, and a VXLAN tunnel to
 //! all others.
 //!
-//! [`core`] says what to do from what is there, [`shell`] looks and does it: at each change of a
-//! node, and every 30 s.
+//! [`core`] computes the steps from the observed state. [`shell`] observes the kernel and executes
+//! the steps, at each change of a node and every 30 s.
 
 #![forbid(unsafe_code)]
 

@@ -20,7 +20,7 @@ async fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(asked) => {
-            // Help and version are answers, all else is a wrong use.
+            // Help and version are no errors; everything else is a usage error.
             let exit = if asked.use_stderr() {
                 Exit::Config
             } else {

@@ -1,4 +1,4 @@
-//! The program's work: hears of nodes, looks at the kernel, does what the core says.
+//! The driver: watches nodes, observes the kernel, executes the core's steps.
 
 mod kernel;
 mod metrics;
@@ -26,34 +26,33 @@ pub use state::StateHandle;
 use crate::core::nodes::{Nodes, Told};
 use crate::core::{Cidr, Foreign, Seen, Wanted, removal, steps};
 
-/// How often the kernel is looked at although nothing was heard: somebody may have taken something
-/// away.
+/// Longest time between two looks at the kernel: another program may have removed something.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// The first pause after a failure; each further one takes twice as long, up to [`LOOK_EVERY`].
+/// Pause after the first failure, doubled with each further one up to [`LOOK_EVERY`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The kind of address that nodes reach each other by.
+/// Type of the address by which nodes reach each other.
 const INTERNAL: &str = "InternalIP";
 
-/// What the work needs.
+/// Dependencies of the driver.
 pub struct Params {
     /// Client of the API whose nodes are watched.
     pub client: kube::Client,
     /// Access to the links and iptables rules of this network namespace.
     pub kernel: Kernel,
-    /// This node's address.
+    /// Address of this node.
     pub local: Ipv4Addr,
-    /// The overlay's addresses, if rules are to be kept for them.
+    /// Addresses of the overlay, if rules are to be managed for them.
     pub exempt: Option<Cidr>,
     /// Counters of steps and failures, and gauges of nodes and targets.
     pub metrics: Metrics,
-    /// What is shown.
+    /// State for the admin server.
     pub state: StateHandle,
 }
 
-/// Why nothing goes on.
+/// Errors of the driver.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
-    /// A link is somebody else's.
+    /// A link of our name belongs to another program.
     #[error(transparent)]
     Foreign(#[from] Foreign),
     /// The state of links or rules could not be read.
@@ -62,15 +61,16 @@ pub enum WorkError {
     /// The kernel or iptables refused the step of this name.
     #[error("could not {0}")]
     Step(&'static str, #[source] KernelError),
-    /// The watch, which never ends by itself.
+    /// The watch ended, which must not happen.
     #[error("the watch of nodes has ended")]
     Watch,
 }
 
-/// Removes everything the program ever made; rules only where the kernel was opened with iptables.
+/// Removes everything that the program ever made; rules only if the kernel was opened with
+/// iptables.
 ///
 /// # Errors
-/// [`WorkError`]; calling it again goes on.
+/// [`WorkError`]; another call continues.
 pub async fn remove(kernel: &Kernel) -> Result<(), WorkError> {
     let seen = kernel.look().await.map_err(WorkError::Look)?;
     for step in removal(&seen) {
@@ -81,7 +81,7 @@ pub async fn remove(kernel: &Kernel) -> Result<(), WorkError> {
     Ok(())
 }
 
-/// Keeps this node a part of the overlay until cancelled. Links, entries and rules stay then:
+/// Keeps this node a part of the overlay until cancelled. Links, entries and rules stay then, as
 /// guests run on.
 ///
 /// # Errors
@@ -101,7 +101,7 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), WorkEr
         };
         let mut is_due = event.is_none();
         let mut heard = event;
-        // What has come at once is carried out at once.
+        // Events that arrive together cause one look.
         while let Some(event) = heard {
             is_due |= hear(&mut nodes, event, &params.metrics);
             heard = watch.next().now_or_never().flatten();
@@ -127,7 +127,7 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), WorkEr
     }
 }
 
-/// Takes what the watch says; whether the nodes are others now.
+/// Applies a watch event. Returns whether the nodes changed.
 fn hear(nodes: &mut Nodes, event: Result<Event<Node>, watcher::Error>, metrics: &Metrics) -> bool {
     let told = match event {
         Ok(Event::Init) => Told::Begin,
@@ -164,7 +164,7 @@ fn addresses(node: &Node) -> BTreeSet<Ipv4Addr> {
 }
 
 impl Params {
-    /// Looks and does until there is nothing left to do, once.
+    /// Looks at the kernel and executes all steps, once.
     async fn work(&self, nodes: &Nodes) -> Result<(), WorkError> {
         let wanted = Wanted {
             local: self.local,

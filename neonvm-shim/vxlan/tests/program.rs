@@ -1,9 +1,9 @@
-//! How the program answers whoever starts it. What it does to links is shown in networks of the
-//! tests' own, by `tests/tests/overlay_network.rs`.
+//! Exit codes and messages of the program. `tests/tests/overlay_network.rs` tests its effect on
+//! links, in network namespaces.
 
 use std::process::{Command, Output};
 
-/// The program, with these options and nowhere to find an API server.
+/// Output of the program with these options, without an API server.
 fn says(options: &[&str]) -> Output {
     let nowhere = tempfile::tempdir().expect("a directory");
     let mut command = Command::new(env!("CARGO_BIN_EXE_neonvm-vxlan-controller"));

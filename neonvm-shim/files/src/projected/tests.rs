@@ -80,7 +80,7 @@ fn what_cannot_be_shown_leaves_the_old_content_in_place() {
     );
     write(dir, &old, WallTime(1)).unwrap();
     let before = names(dir);
-    // As another disk's mount.
+    // The mount point of another disk.
     fs::create_dir(dir.join("foo")).unwrap();
     for at in 2..5 {
         let error = write(dir, &new, WallTime(at)).unwrap_err();

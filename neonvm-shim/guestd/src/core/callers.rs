@@ -1,25 +1,26 @@
-//! Who is listened to: the guest's host alone. What is asked for is done by root, so that no
-//! program of the guest may ask, and nobody in an overlay network.
+//! Which callers the daemon serves: the guest's host only. It acts as root, so programs of the
+//! guest are refused, and so are hosts in an overlay network.
 //!
-//! A program may bind itself to any address the guest has and dial any other, a loopback address
-//! from the first device's or the other way round: so neither end may be a loopback address, and
-//! the caller's none of the guest's. Another address than the guest's only root can give itself.
+//! A program of the guest can connect from any address of the guest to any other, between a
+//! loopback address and that of the first device in either direction. So neither end may be a
+//! loopback address, and the caller's address none of the guest's. Only root can use an address
+//! that the guest does not have.
 
 use std::net::IpAddr;
 
 use super::overlay::Overlay;
 
-/// Why somebody is not listened to.
+/// Reasons to refuse a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stranger {
-    /// A program of this guest.
+    /// The caller is a program of this guest.
     Inside,
-    /// Somebody in the overlay network.
+    /// The caller is in the overlay network.
     Overlay,
 }
 
-/// What is wrong with a caller at `peer` that dialled `local`, in a guest with the addresses `own`;
-/// `None`: it is the host.
+/// Reason to refuse a caller at `peer` that connected to `local`, in a guest with the addresses
+/// `own`. `None` if it is the host.
 #[must_use]
 pub fn stranger(
     peer: IpAddr,

@@ -1,19 +1,19 @@
-//! Which CPUs to switch: sets of CPU numbers as the kernel prints them, and the plan from what is
-//! online to what is wanted.
+//! Sets of CPU numbers in the kernel's format, and the switches that lead from the online CPUs to a
+//! target.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// Highest CPU number accepted: the largest `NR_CPUS` a stock x86 kernel is built with.
+/// Highest accepted CPU number: the largest `NR_CPUS` of a stock x86 kernel.
 pub const MAX_CPU: u32 = 8191;
 
-/// A set of CPU numbers. Text form: `"0-1,3-5, 9"`; blanks are tolerated, empty text is the empty
+/// A set of CPU numbers. Text form: `"0-1,3-5, 9"`; blanks are accepted, empty text is the empty
 /// set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// A text that is not a CPU list.
+/// Error for a text that is not a CPU list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a CPU list such as 0-1,3 with numbers up to {MAX_CPU}")]
 pub struct CpuListError(pub String);
@@ -25,13 +25,13 @@ impl CpuSet {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether it holds a CPU.
+    /// Whether the set contains `cpu`.
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
@@ -107,22 +107,22 @@ impl fmt::Display for CpuSet {
 pub struct Switch {
     /// Number of the CPU, the N of `cpuN`; never 0.
     pub cpu: u32,
-    /// `1` or `0`.
+    /// `true` writes `1`, `false` writes `0`.
     pub on: bool,
 }
 
-/// What to write, in order, to get from what is online to a target.
+/// Switches from the online CPUs to a target.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// Writes to `cpuN/online`, in order. Empty when the target is reached, or cannot come nearer.
+    /// Writes to `cpuN/online`, in order. Empty when the target is reached or cannot come nearer.
     pub switches: Vec<Switch>,
-    /// CPUs by which the target stays out of reach, in either direction: not enough present, or CPU
-    /// 0 in the way.
+    /// Number of CPUs by which the target stays out of reach, in either direction: too few are
+    /// present, or only CPU 0 is left.
     pub missing: u32,
 }
 
-/// Plans the way to `target` online CPUs: off from the highest down, on from the lowest up, CPU 0
-/// never.
+/// Plans the switches to `target` online CPUs: off from the highest, on from the lowest, never CPU
+/// 0.
 #[must_use]
 pub fn plan(online: &CpuSet, present: &CpuSet, target: u32) -> Plan {
     let have = online.len();
@@ -141,28 +141,28 @@ pub fn plan(online: &CpuSet, present: &CpuSet, target: u32) -> Plan {
     Plan { switches, missing }
 }
 
-/// Who decides how many CPUs are online.
+/// Which part decides how many CPUs are online.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CpuPolicy {
-    /// Every present CPU, unless a target says less. The target is held: CPUs that appear later are
-    /// switched on up to it.
+    /// Every present CPU, unless a target says less. CPUs that appear later are switched on up to
+    /// the target.
     OnlineAll,
-    /// Nothing but `PUT /cpu`, once per request.
+    /// `PUT /cpu` only, once per request.
     Managed,
 }
 
-/// The standing order for CPUs.
+/// The current policy and target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuOrder {
     /// Whether the daemon switches CPUs by itself.
     pub policy: CpuPolicy,
-    /// The newest target, in CPUs.
+    /// Last target in CPUs. `None` before the first.
     pub target: Option<u32>,
 }
 
 impl CpuOrder {
-    /// The order at start. A kernel that was told `maxcpus=N` was told a target: it holds until a
-    /// `PUT /cpu`.
+    /// Policy and target at the start. `maxcpus=N` of the kernel is a target until the first `PUT
+    /// /cpu`.
     #[must_use]
     pub fn at_start(policy: CpuPolicy, kernel_cmdline: &str) -> Self {
         let maxcpus = kernel_cmdline
@@ -176,7 +176,7 @@ impl CpuOrder {
         }
     }
 
-    /// How many CPUs the sweep shall see to; `None` if it shall not touch any.
+    /// Number of CPUs that the sweep keeps online; `None` if it switches none.
     #[must_use]
     pub fn sweep_target(&self, present: &CpuSet) -> Option<u32> {
         match self.policy {

@@ -1,11 +1,11 @@
-//! What the guest has, read from the texts of `/proc` and `/sys`.
+//! The guest's size, parsed from texts of `/proc` and `/sys`.
 
 use protocol::runner::GuestState;
 use protocol::units::Bytes;
 
 use super::cpus::CpuSet;
 
-/// The two numbers of `/proc/meminfo` that matter here.
+/// Two numbers of `/proc/meminfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemInfo {
     /// `MemTotal` of `/proc/meminfo`. It changes when memory is plugged or unplugged.
@@ -14,7 +14,7 @@ pub struct MemInfo {
     pub available: Bytes,
 }
 
-/// Reads `/proc/meminfo`; `None` if either line is missing or not a number.
+/// Parses `/proc/meminfo`; `None` if either line is missing or not a number.
 #[must_use]
 pub fn parse_meminfo(text: &str) -> Option<MemInfo> {
     let field = |name: &str| -> Option<Bytes> {
@@ -36,16 +36,16 @@ pub fn parse_uptime(text: &str) -> Option<u64> {
     text.split(['.', ' ']).next()?.trim().parse().ok()
 }
 
-/// What never changes while the guest runs.
+/// Properties that are constant while the guest runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
-    /// Content of `/proc/sys/kernel/random/boot_id`. A new one means that the guest has rebooted.
+    /// Content of `/proc/sys/kernel/random/boot_id`, which changes at a reboot.
     pub boot_id: String,
     /// Kernel release, from `/proc/sys/kernel/osrelease`.
     pub kernel: String,
 }
 
-/// One reading of everything that may change.
+/// One reading of all variable properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// CPUs that the kernel schedules on, from `/sys/devices/system/cpu/online`.
@@ -56,12 +56,12 @@ pub struct Facts {
     pub possible: CpuSet,
     /// Total and available memory, from `/proc/meminfo`.
     pub memory: MemInfo,
-    /// Seconds since boot.
+    /// Whole seconds since boot.
     pub uptime_s: u64,
 }
 
-/// The state after a reading. The generation grows when CPUs or MemTotal changed; a change of
-/// MemAvailable or of the uptime alone is no news worth waking anybody for.
+/// The state after a reading. The generation grows when CPUs or MemTotal changed. Changes of
+/// MemAvailable or of the uptime alone wake no reader.
 #[must_use]
 pub fn next_state(before: Option<&GuestState>, identity: &Identity, facts: &Facts) -> GuestState {
     let mut state = GuestState {

@@ -1,4 +1,4 @@
-//! The daemon's command line. Read by hand: an argument parser would be a quarter of the binary,
+//! The daemon's command line. Parsed by hand: a parser crate would be a quarter of the binary,
 //! which every guest carries.
 
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::cpus::CpuPolicy;
 
-/// What `--help` prints.
+/// Output of `--help`.
 pub const USAGE: &str = "\
 neonvmd: the guest daemon: CPUs on and off, state of the guest, files into the guest
 
@@ -20,21 +20,21 @@ neonvmd: the guest daemon: CPUs on and off, state of the guest, files into the g
   --help, --version
 ";
 
-/// The command line, with the default for every flag that is not given.
+/// Command line after parsing, with the default for every missing flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flags {
     /// `--addr`: address and port that the daemon serves on.
     pub addr: SocketAddr,
     /// `--cpu-policy`: whether the daemon switches CPUs by itself.
     pub cpu_policy: CpuPolicy,
-    /// `--sysfs`: where sysfs is mounted. Tests give a directory of their own.
+    /// `--sysfs`: mount point of sysfs. Tests pass a directory of their own.
     pub sysfs: PathBuf,
-    /// `--procfs`: where procfs is mounted. Tests give a directory of their own.
+    /// `--procfs`: mount point of procfs. Tests pass a directory of their own.
     pub procfs: PathBuf,
-    /// `--files-root`: directory that the paths of `/files` are below; `/` in a guest.
+    /// `--files-root`: root of the paths of `/files`; `/` in a guest.
     pub files_root: PathBuf,
-    /// `--runtime`: where the VM's runtime drive is mounted. Callers must show the `guestd.key`
-    /// on it, if there is one.
+    /// `--runtime`: mount point of the VM's runtime drive. Callers must show the `guestd.key` on
+    /// it, if there is one.
     pub runtime: PathBuf,
 }
 
@@ -51,7 +51,7 @@ impl Default for Flags {
     }
 }
 
-/// What the command line asks for.
+/// Action that the command line selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
     /// Run the daemon with these flags.
@@ -62,26 +62,26 @@ pub enum Asked {
     Version,
 }
 
-/// A command line that is not understood.
+/// Errors of the command line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlagError {
-    /// No such flag.
+    /// The flag is unknown.
     #[error("unknown argument {0:?}; see --help")]
     Unknown(String),
-    /// A flag without its value.
+    /// The flag lacks its value.
     #[error("{0} needs a value")]
     NoValue(String),
-    /// A value that is none.
+    /// The value of the flag is not valid.
     #[error("{value:?} is not a value of {flag}")]
     Value {
         /// Name of the flag, with its dashes.
         flag: String,
-        /// What was given.
+        /// Value on the command line.
         value: String,
     },
 }
 
-/// Reads `--flag value` and `--flag=value`, in any order; the last one of a kind counts.
+/// Parses `--flag value` and `--flag=value`, in any order; the last one of a kind counts.
 ///
 /// # Errors
 /// [`FlagError`].

@@ -1,13 +1,13 @@
-//! The guest's place in the overlay network, by the words its kernel was told it with: who is there
-//! must not give orders to the guest.
+//! The guest's overlay network, from its kernel's command line. Hosts in it must not give orders to
+//! the guest.
 //!
-//! Orders come over the guest's first device, which only its own host reaches. An answer to any
-//! other address leaves by that device, so whoever is in the overlay and gives another address as
-//! its own is never connected.
+//! Orders arrive by the guest's first device, which only its host reaches. Replies to addresses
+//! outside the overlay leave by that device, so a host in the overlay that forges such an address
+//! never gets a connection.
 
 use std::net::{IpAddr, Ipv4Addr};
 
-/// A network of the guest's that is not its host's.
+/// A network of the guest that its host does not own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overlay {
     network: u32,
@@ -15,7 +15,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Reads `ip=ADDRESS:SERVER:GATEWAY:MASK:HOST:DEVICE:off` of a kernel's command line.
+    /// Parses `ip=ADDRESS:SERVER:GATEWAY:MASK:HOST:DEVICE:off` on a kernel's command line.
     #[must_use]
     pub fn of(cmdline: &str) -> Option<Self> {
         let mut words = cmdline.split_ascii_whitespace();
@@ -31,12 +31,13 @@ impl Overlay {
         })
     }
 
-    /// Whether an address is in it.
+    /// Whether an address belongs to the overlay.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(address) => address.to_bits() & self.mask == self.network,
-            // What a device gives itself is of its own link, and the host has no such link.
+            // A link-local address belongs to the overlay's device, as the host has no IPv6 link to
+            // the guest.
             IpAddr::V6(address) => address.is_unicast_link_local(),
         }
     }

@@ -1,7 +1,7 @@
-//! Kernel uevents: `ACTION@DEVPATH`, then `KEY=VALUE` parts, each ended by a zero byte.
-//! Source: Linux `lib/kobject_uevent.c`, restated.
+//! Kernel uevents: `ACTION@DEVPATH`, then `KEY=VALUE` parts, each ended by a zero byte. Source:
+//! Linux `lib/kobject_uevent.c`, restated.
 
-/// What an event is about, as far as this daemon cares.
+/// Relevant subjects of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic {
     /// A CPU appeared, left, or was switched.
@@ -10,7 +10,7 @@ pub enum Topic {
     Memory,
 }
 
-/// The topic of a kernel message; `None` for every other subsystem and for anything that is not a
+/// Topic of a kernel message; `None` for every other subsystem and for anything that is not a
 /// kernel uevent.
 #[must_use]
 pub fn topic(message: &[u8]) -> Option<Topic> {

@@ -1,4 +1,4 @@
-//! The daemon's HTTP server.
+//! The daemon's HTTP server: CPUs, state and files.
 
 use std::convert::Infallible;
 use std::io;
@@ -30,31 +30,31 @@ use super::runtime::Runtime;
 use crate::core::callers::{self, Stranger};
 use crate::core::overlay::Overlay;
 
-/// Largest request body: a Kubernetes secret (1 MiB) in base64 with room for names.
+/// Longest request body in bytes: a Kubernetes secret (1 MiB) in base64, with room for names.
 const MAX_BODY_BYTES: usize = 4 << 20;
-/// Connections at once. The runner holds two or three; the rest is for people on the host.
+/// Most connections at once. The runner uses two or three; the rest is for people on the host.
 const MAX_CONNECTIONS: usize = 64;
-/// Longest wait of a long-poll, whatever was asked.
+/// Longest wait of a long-poll, whatever the request says.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Longest that news is held back until the machine is quiet, whatever was asked.
+/// Longest delay of a report until the size is stable, whatever the request says.
 const MAX_SETTLE: Duration = Duration::from_millis(250);
-/// A connection on which no request begins for this long is dropped.
+/// A connection without a new request for this long is closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the routes need.
+/// State of the routes.
 #[derive(Debug)]
 pub struct Served {
     /// The newest state.
     pub state: watch::Receiver<GuestState>,
     /// Inbox of the keeper, the one task that switches CPUs and reads the machine.
     pub keeper: mpsc::Sender<KeeperRequest>,
-    /// Where `/files` begins: `/` outside tests.
+    /// Root of the paths of `/files`: `/` outside tests.
     pub files_root: PathBuf,
     /// Overlay network of the guest, whose callers are refused; `None` if it has none.
     pub overlay: Option<Overlay>,
-    /// What tells the runner from other callers.
+    /// Key and directories of the runtime drive, which authenticate the runner.
     pub runtime: Runtime,
-    /// Reads the calendar.
+    /// Reads the wall clock.
     pub now: fn() -> WallTime,
 }
 
@@ -66,7 +66,7 @@ fn answer(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     response
 }
 
-/// Serves until cancelled.
+/// Serves on `listener` until cancelled. It closes connections beyond a fixed number.
 pub async fn serve(listener: TcpListener, served: Arc<Served>, cancel: CancellationToken) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
@@ -94,7 +94,7 @@ pub async fn serve(listener: TcpListener, served: Arc<Served>, cancel: Cancellat
                 }
             },
         };
-        // Small answers must not wait for the peer's delayed acknowledgement.
+        // Small responses must not wait for the peer's delayed acknowledgement.
         let _ = stream.set_nodelay(true);
         let served = served.clone();
         let cancel = cancel.clone();
@@ -109,7 +109,7 @@ pub async fn serve(listener: TcpListener, served: Arc<Served>, cancel: Cancellat
                 .serve_connection(TokioIo::new(stream), service);
             tokio::select! {
                 () = cancel.cancelled() => {}
-                // A connection that breaks is its client's affair.
+                // A broken connection concerns only its client.
                 _ = connection => {}
             }
             drop(place);
@@ -117,7 +117,7 @@ pub async fn serve(listener: TcpListener, served: Arc<Served>, cancel: Cancellat
     }
 }
 
-/// What is wrong with a caller, by the addresses the guest has now.
+/// Reason to refuse a caller, by the guest's present addresses.
 fn stranger(
     stream: &TcpStream,
     peer: IpAddr,
@@ -172,7 +172,7 @@ async fn route(served: &Served, request: Request<Incoming>) -> Answer {
     }
 }
 
-/// Has the keeper look now; `None` when it cannot.
+/// Makes the keeper read the machine now; `None` when that fails.
 async fn fresh(served: &Served) -> Option<GuestState> {
     ask(served, None).await.ok()
 }
@@ -247,7 +247,7 @@ async fn get_state(served: &Served, query: &str) -> Answer {
             let wait = Duration::from_millis(number("wait_ms").unwrap_or(0)).min(MAX_WAIT);
             let quiet = Duration::from_millis(number("settle_ms").unwrap_or(0));
             let news = news(served.state.clone(), after, quiet);
-            // Whether it came or the time is up: the newest state is the answer.
+            // At a change or at the timeout: the newest state is the response.
             let _ = tokio::time::timeout(wait, news).await;
             served.state.borrow().clone()
         }
@@ -265,15 +265,15 @@ async fn get_state(served: &Served, query: &str) -> Answer {
     }
 }
 
-/// Waits for a generation above `after`. Memory comes and goes in many blocks, and a guest that
-/// tells of each does little else meanwhile: all but a change of the CPUs online waits until
-/// nothing has changed for as long as `quiet`.
+/// Waits for a generation above `after`. Memory changes in many blocks, and reporting each would
+/// keep the guest busy. So all changes but those of online CPUs wait until the state is stable for
+/// `quiet`.
 async fn news(mut states: watch::Receiver<GuestState>, after: u64, quiet: Duration) {
     let (known, online) = {
         let state = states.borrow();
         (state.generation, state.cpus_online)
     };
-    // The keeper is gone when waiting fails: the newest state is as good as any.
+    // If the keeper is gone the wait fails, and the newest state is the response.
     let _ = states.wait_for(|state| state.generation > after).await;
     if quiet.is_zero() || known > after {
         return;
@@ -316,7 +316,7 @@ async fn put_files(served: &Served, dir: &str, request: Request<Incoming>) -> An
             answer(StatusCode::OK, "")
         }
         Err(error @ FilesError::Name(_)) => refuse(error.to_string()),
-        // Something that cannot be written is mounted there: trying again changes nothing.
+        // A read-only file system is mounted there: a retry would not help.
         Err(error) if error.is_read_only() => answer(StatusCode::CONFLICT, format!("{error}\n")),
         Err(error) => {
             let source = std::error::Error::source(&error).map(|s| format!(": {s}"));
@@ -355,9 +355,9 @@ mod tests {
         }
     }
 
-    /// After how many milliseconds a question for what comes after generation 1 is answered, and
-    /// with which generation, where a block of memory comes every 10 ms until there are `blocks`,
-    /// and a second CPU with number `cpu_at`.
+    /// Delay in ms and generation of the response to a long-poll after generation 1. A block of
+    /// memory arrives every 10 ms until there are `blocks`; a second CPU arrives with block
+    /// `cpu_at`.
     async fn answered(blocks: u64, cpu_at: Option<u64>, quiet: Duration) -> (u128, u64) {
         let (tx, rx) = watch::channel(machine(1, 1));
         let began = Instant::now();
@@ -377,7 +377,7 @@ mod tests {
         question.await.expect("no panic")
     }
 
-    /// What a program of this machine is answered that dials `host` from `from`.
+    /// Status for a program of this machine that connects to `host` from `from`.
     async fn told(at: SocketAddr, host: &str, from: &str) -> String {
         let socket = TcpSocket::new_v4().expect("a socket");
         let from = SocketAddr::new(from.parse().expect("an address"), 0);
@@ -388,7 +388,7 @@ mod tests {
         let length = body.len();
         let request =
             format!("PUT /files/mnt/ssh HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}");
-        // It may be hung up on before it has said anything.
+        // The server may close the connection before the request.
         let _ = stream.write_all(request.as_bytes()).await;
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer).await;

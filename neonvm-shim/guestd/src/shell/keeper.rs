@@ -1,8 +1,7 @@
-//! The one task that owns the guest's CPUs and publishes what the guest has.
+//! The one task that switches the guest's CPUs and publishes the guest's state.
 //!
-//! It wakes for kernel events, for requests, and once a second whatever happens. Switching runs on
-//! a blocking thread, one plan at a time, so that a memory event is published while a CPU is still
-//! coming up.
+//! It wakes for kernel events, for requests, and once a second. Switching runs on a blocking
+//! thread, one plan at a time, so that a memory event is published while a CPU is still coming up.
 
 use std::time::Duration;
 
@@ -18,51 +17,50 @@ use super::uevents::Uevents;
 use crate::core::cpus::{CpuOrder, plan};
 use crate::core::facts::{Identity, next_state};
 
-/// The safety net's period: what no event told is seen this late.
+/// Interval of the sweep, which finds changes without an event.
 const SWEEP: Duration = Duration::from_secs(1);
-/// After an event or a request the kernel may still be at work without telling: look again this
-/// soon …
+/// Pause between the looks after an event or a request, as the kernel may change more without an
+/// event …
 const BURST_STEP: Duration = Duration::from_millis(20);
-/// … this many times.
+/// … and their number.
 const BURST_LOOKS: u32 = 25;
-/// Requests waiting for the keeper. One runner asks at a time; more than this means somebody
-/// floods.
+/// Capacity of the inbox. One runner sends one request at a time; more is a flood.
 pub const MAX_WAITING: usize = 16;
 
-/// `PUT /cpu`, or a demand for a fresh look (`target` is `None`).
+/// `PUT /cpu`, or a request for a fresh reading (`target` is `None`).
 #[derive(Debug)]
 pub struct Request {
-    /// CPUs to have online.
+    /// Number of CPUs to have online.
     pub target: Option<u32>,
-    /// Where the answer goes.
+    /// Sender of the response.
     pub reply: oneshot::Sender<Result<GuestState, SystemError>>,
 }
 
-/// The keeper's own state.
+/// State of the keeper's task.
 struct Keeper {
     roots: Roots,
     identity: Identity,
     order: CpuOrder,
     state: watch::Sender<GuestState>,
     switching: Option<JoinHandle<Result<(), SystemError>>>,
-    /// The request the switching is for, if it is for one.
+    /// Request that the switching in progress serves, if any.
     asked: Option<oneshot::Sender<Result<GuestState, SystemError>>>,
-    /// Whether the last sweep failed: the same failure is told once.
+    /// Whether the last sweep failed, so that a lasting failure is logged once.
     sweep_failed: bool,
     burst: u32,
 }
 
-/// A keeper ready to run, and the first state it read.
+/// First reading of the machine, for [`run`].
 ///
 /// # Errors
-/// When the kernel's files cannot be read at all: then there is nothing to serve.
+/// The kernel's files cannot be read, so there is nothing to serve.
 pub fn first_look(roots: &Roots) -> Result<(Identity, GuestState), SystemError> {
     let identity = roots.identity()?;
     let state = next_state(None, &identity, &roots.facts()?);
     Ok((identity, state))
 }
 
-/// Runs until cancelled. Without `uevents` the sweep alone keeps things right, a second late.
+/// Runs until cancelled. Without `uevents` only the sweep finds changes, a second late.
 pub async fn run(
     roots: Roots,
     identity: Identity,
@@ -107,7 +105,7 @@ pub async fn run(
     }
 }
 
-/// Waits for an event; for ever without a socket, and after it broke.
+/// Waits for an event; for ever without a socket, or after its failure.
 async fn next_event(uevents: Option<&Uevents>) {
     match uevents {
         Some(uevents) => {
@@ -124,14 +122,14 @@ async fn switched(
     switching: Option<&mut JoinHandle<Result<(), SystemError>>>,
 ) -> Result<(), SystemError> {
     match switching {
-        // A panic in the switching thread is a bug of ours; the sweep plans again.
+        // A panic in the switching thread is a bug; the sweep plans again.
         Some(handle) => handle.await.unwrap_or(Ok(())),
         None => std::future::pending().await,
     }
 }
 
 impl Keeper {
-    /// Reads everything, publishes, and starts to switch what the standing order wants.
+    /// Reads the machine, publishes, and starts the switches of the current target.
     fn look(&mut self) {
         let facts = match self.roots.facts() {
             Ok(facts) => facts,
@@ -149,7 +147,7 @@ impl Keeper {
         let target = self.order.sweep_target(&facts.present);
         if let (None, Some(target)) = (&self.switching, target) {
             let plan = plan(&facts.online, &facts.present, target);
-            // What is missing here is CPU 0's business; the sweep cannot help it.
+            // CPUs missing here are due to CPU 0, which the sweep cannot change.
             if !plan.switches.is_empty() {
                 self.start(crate::core::cpus::Plan { missing: 0, ..plan });
             }
@@ -164,7 +162,7 @@ impl Keeper {
     fn take(&mut self, request: Request) {
         let Some(target) = request.target else {
             self.look();
-            // Nobody waits any more: that is his choice.
+            // The client may have disconnected.
             let _ = request.reply.send(Ok(self.state.borrow().clone()));
             return;
         };
@@ -193,7 +191,7 @@ impl Keeper {
                 self.sweep_failed = false;
                 self.look();
             }
-            // Not looked at again before the next tick: a CPU that refuses would spin.
+            // No look before the next tick: a CPU that cannot be switched would cause a busy loop.
             (None, Err(error)) => {
                 if !std::mem::replace(&mut self.sweep_failed, true) {
                     warn!(%error, "a CPU could not be switched, trying every second");

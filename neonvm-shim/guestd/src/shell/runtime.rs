@@ -1,11 +1,11 @@
-//! What the VM's runtime drive says about the daemon's callers.
+//! Reads from the VM's runtime drive which callers and directories are allowed.
 //!
 //! | file | content |
 //! |---|---|
 //! | `guestd.key` | the key that the runner shows with each request, readable by root alone |
 //! | `pushed.txt` | the directories that the runner writes, one on a line |
 //!
-//! A drive without a key was made by an older runner. Its callers are known by their address alone.
+//! A drive without a key was made by an older runner. Its callers are checked by address only.
 
 use std::fs;
 use std::io;
@@ -15,22 +15,20 @@ use std::sync::OnceLock;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use sha2::{Digest as _, Sha256};
 
-/// Name of the file with the key.
 const KEY: &str = "guestd.key";
-/// Name of the file with the directories.
 const PUSHED: &str = "pushed.txt";
 
-/// The runtime drive, where the guest has mounted it.
+/// The runtime drive at its mount point.
 #[derive(Debug)]
 pub struct Runtime {
     dir: PathBuf,
-    /// Digest of the key. Kept once it was read, so that a drive that is unmounted later opens
+    /// Digest of the key. It is kept after the first read, so that unmounting the drive opens
     /// nothing.
     key: OnceLock<[u8; 32]>,
 }
 
 impl Runtime {
-    /// The drive mounted at `dir`.
+    /// The drive that is mounted at `dir`. It is read at the first request.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
         Self {
@@ -42,12 +40,12 @@ impl Runtime {
     /// Whether callers must show a key.
     ///
     /// # Errors
-    /// When the drive has a key that cannot be read, or that is empty.
+    /// The drive has a key that is empty or cannot be read.
     pub fn has_key(&self) -> io::Result<bool> {
         self.digest().map(|digest| digest.is_some())
     }
 
-    /// Whether a request with these headers is the runner's. A drive with a key that cannot be read
+    /// Whether a request with these headers has the runner's key. A drive with an unreadable key
     /// admits no request.
     #[must_use]
     pub fn admits(&self, headers: &HeaderMap) -> bool {
@@ -55,13 +53,13 @@ impl Runtime {
         let shown = shown.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         match self.digest() {
             Ok(None) => true,
-            // Digests are compared, so that the time this takes says nothing about the key.
+            // Comparing digests takes a time that reveals nothing about the key.
             Ok(Some(key)) => shown.is_some_and(|shown| *key == digest(shown)),
             Err(_) => false,
         }
     }
 
-    /// Whether the runner may read and write `dir`, a path of the guest.
+    /// Whether the runner may read and write `dir`, an absolute path of the guest.
     #[must_use]
     pub fn is_pushed(&self, dir: &str) -> bool {
         if self.digest().is_ok_and(|key| key.is_none()) {

@@ -1,4 +1,4 @@
-//! Reading `/proc` and `/sys`, and switching CPUs.
+//! Reads `/proc` and `/sys`, and switches CPUs.
 
 use std::fs;
 use std::io;
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use crate::core::cpus::{CpuSet, Plan, Switch};
 use crate::core::facts::{Facts, Identity, parse_meminfo, parse_uptime};
 
-/// Where the kernel's files are. Tests point both at a directory of their own.
+/// Mount points of the kernel's file systems. Tests pass directories of their own.
 #[derive(Debug, Clone)]
 pub struct Roots {
-    /// Where sysfs is mounted: `/sys` in a guest.
+    /// Mount point of sysfs: `/sys` in a guest.
     pub sysfs: PathBuf,
-    /// Where procfs is mounted: `/proc` in a guest.
+    /// Mount point of procfs: `/proc` in a guest.
     pub procfs: PathBuf,
 }
 
-/// Why the kernel's files did not do.
+/// Errors of the kernel's files.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemError {
     /// A file could not be read.
@@ -24,13 +24,13 @@ pub enum SystemError {
     Read {
         /// The file, below one of the [`Roots`].
         path: PathBuf,
-        /// Error of the read.
+        /// A file has unexpected content.
         source: io::Error,
     },
     /// A file does not hold what it should.
     #[error("{path} holds something unexpected: {content:?}")]
     Content {
-        /// The file, below one of the [`Roots`].
+        /// First 80 characters of the file.
         path: PathBuf,
         /// Its first 80 characters.
         content: String,
@@ -40,15 +40,15 @@ pub enum SystemError {
     Switch {
         /// The `online` file of the CPU.
         path: PathBuf,
-        /// `1` or `0`.
+        /// Value that was written: `1` or `0`.
         value: &'static str,
         /// Error of the write, as the kernel returned it.
         source: io::Error,
     },
-    /// There are not as many CPUs to switch as the target needs.
+    /// The target needs more switches than there are CPUs.
     #[error("{missing} more CPUs would have to be switched than can be")]
     OutOfCpus {
-        /// CPUs by which the target is missed, after every possible switch was made.
+        /// CPUs by which the target is missed after every possible switch.
         missing: u32,
     },
 }
@@ -58,7 +58,7 @@ impl Roots {
         self.sysfs.join("devices/system/cpu").join(file)
     }
 
-    /// What changes while the guest runs.
+    /// Reads all variable properties.
     ///
     /// # Errors
     /// [`SystemError::Read`] and [`SystemError::Content`].
@@ -75,7 +75,7 @@ impl Roots {
         })
     }
 
-    /// The CPU sets `online`, `present`, `possible`.
+    /// Reads the CPU sets `online`, `present`, `possible`.
     ///
     /// # Errors
     /// [`SystemError::Read`] and [`SystemError::Content`].
@@ -84,7 +84,7 @@ impl Roots {
         Ok([set("online")?, set("present")?, set("possible")?])
     }
 
-    /// What never changes while the guest runs.
+    /// Reads the constant properties.
     ///
     /// # Errors
     /// [`SystemError::Read`].
@@ -102,12 +102,10 @@ impl Roots {
         fs::read_to_string(self.procfs.join("cmdline")).unwrap_or_default()
     }
 
-    /// Carries out a plan, in order; the first error ends it. Blocks: a CPU takes a tenth of a
-    /// second.
+    /// Executes a plan in order; the first error ends it. Blocks: a CPU takes a tenth of a second.
     ///
     /// # Errors
-    /// [`SystemError::Switch`], and [`SystemError::OutOfCpus`] after all that could be switched
-    /// was.
+    /// [`SystemError::Switch`], and [`SystemError::OutOfCpus`] after every possible switch.
     pub fn carry_out(&self, plan: &Plan) -> Result<(), SystemError> {
         for Switch { cpu, on } in &plan.switches {
             let path = self.cpu(&format!("cpu{cpu}/online"));

@@ -1,4 +1,4 @@
-//! The kernel's event socket.
+//! The kernel's uevent socket.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -13,16 +13,16 @@ use tokio::net::UnixDatagram;
 
 use crate::core::uevent::{Topic, topic};
 
-/// Multicast group of the kernel itself (2 is udev's).
+/// Multicast group of the kernel (2 is udev's).
 const KERNEL_GROUP: u32 = 1;
-/// Longest message read; the kernel's own bound is 2 KiB of environment plus the head line.
+/// Longest message in bytes; the kernel's own bound is 2 KiB of environment plus the head line.
 const MESSAGE_BYTES: usize = 8192;
 
-/// Kernel events about CPUs and memory.
+/// Source of kernel events about CPUs and memory.
 #[derive(Debug)]
 pub struct Uevents {
-    /// A netlink socket. The type only lends its registration with the runtime, which knows no
-    /// netlink: it is read with `recvfrom` alone.
+    /// A netlink socket. The type only serves its registration with tokio, which does not support
+    /// netlink: it is read with `recvfrom` only.
     socket: UnixDatagram,
 }
 
@@ -30,7 +30,7 @@ impl Uevents {
     /// Opens the socket. Must be called inside the runtime.
     ///
     /// # Errors
-    /// When the kernel refuses the socket or its group.
+    /// The kernel refuses the socket or its group.
     pub fn open() -> io::Result<Self> {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let protocol = SockProtocol::NetlinkKObjectUEvent;
@@ -41,11 +41,11 @@ impl Uevents {
         })
     }
 
-    /// Waits for the next event about CPUs or memory; `None` stands for lost messages: look at
-    /// everything.
+    /// Waits for the next event about CPUs or memory. `None` stands for lost messages, after which
+    /// everything must be read.
     ///
     /// # Errors
-    /// When the socket is broken.
+    /// The socket has failed.
     pub async fn next(&self) -> io::Result<Option<Topic>> {
         let mut message = [0_u8; MESSAGE_BYTES];
         loop {
@@ -54,7 +54,7 @@ impl Uevents {
                     .map_err(io::Error::from)
             };
             match self.socket.async_io(Interest::READABLE, receive).await {
-                // Only the kernel has port 0; anybody else on this socket is not believed.
+                // Only the kernel has port 0; messages of other senders are ignored.
                 Ok((length, Some(from))) if from.pid() == 0 => {
                     if let Some(topic) = topic(&message[..length]) {
                         return Ok(Some(topic));
@@ -77,9 +77,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_kernel_gives_the_socket() {
-        // No CPU can be plugged into the machine that runs the tests; that the socket opens, binds
-        // and is quiet without blocking is what can be shown here. Events themselves are shown by
-        // the tests with a real guest.
+        // No CPU can be plugged into the machine of the tests. The test shows that the socket
+        // opens, binds, and does not block. Tests with a real guest show the events.
         let uevents = Uevents::open().expect("netlink is there");
         let quiet = tokio::time::timeout(std::time::Duration::from_millis(20), uevents.next());
         if let Ok(event) = quiet.await {

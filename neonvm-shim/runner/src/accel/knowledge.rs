@@ -1,5 +1,4 @@
-//! What this machine learned and need not learn again: small JSON files beside the VMs'
-//! directories.
+//! What this machine has learned: small JSON files beside the VMs' directories.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use crate::config::Accel;
 use crate::shell::record::{RecordError, private_dir, read_json, write_json};
 
-/// Kernels remembered at most; a machine sees a handful.
+/// Most kernels remembered; a machine sees a handful.
 const MAX_KERNELS: usize = 256;
 
-/// The accelerator's verdict.
+/// The remembered choice of an accelerator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccelRecord {
-    /// Boot of the host's kernel it was learned in.
+    /// Boot id of the host's kernel at the probe.
     pub host_boot_id: String,
-    /// QEMU's version line.
+    /// First line of `qemu-system-x86_64 --version` at the probe.
     pub qemu_version: String,
     /// Accelerator that the probe chose.
     pub accel: Accel,
@@ -30,15 +29,15 @@ fn accel_path(dir: &Path) -> PathBuf {
     dir.join("accel.json")
 }
 
-/// The remembered verdict, if it is about this boot and this QEMU.
+/// Returns the remembered verdict if it is of this boot and this QEMU version.
 #[must_use]
 pub fn recall_accel(dir: &Path, host_boot_id: &str, qemu_version: &str) -> Option<AccelRecord> {
-    // A file that cannot be read is one that was not written: the probe runs again.
+    // An unreadable file counts as missing: the probe runs again.
     let record: AccelRecord = read_json(&accel_path(dir)).ok().flatten()?;
     (record.host_boot_id == host_boot_id && record.qemu_version == qemu_version).then_some(record)
 }
 
-/// Remembers a verdict.
+/// Writes a verdict to the knowledge directory.
 ///
 /// # Errors
 /// [`RecordError::Write`].
@@ -58,8 +57,8 @@ fn kernel_key(version: &str, accel: Accel) -> String {
     format!("{version}/{}", accel.as_str())
 }
 
-/// Whether a guest kernel is known not to see hot-plugged CPUs. A kernel without a name is not
-/// known.
+/// Whether a guest kernel is known not to see hot-plugged CPUs. A kernel without a version is
+/// unknown.
 #[must_use]
 pub fn is_blind(dir: &Path, version: &str, accel: Accel) -> bool {
     let kernels: Kernels = read_json(&kernels_path(dir))
@@ -73,7 +72,7 @@ pub fn is_blind(dir: &Path, version: &str, accel: Accel) -> bool {
             .unwrap_or(false)
 }
 
-/// Remembers that a guest kernel does not see hot-plugged CPUs.
+/// Records that a guest kernel does not see hot-plugged CPUs.
 ///
 /// # Errors
 /// [`RecordError::Write`].

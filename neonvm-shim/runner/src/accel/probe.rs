@@ -1,4 +1,4 @@
-//! Runs the probe guest.
+//! Runs the probe guest under KVM and, as a control, under TCG.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -17,35 +17,32 @@ use crate::shell::process::host_boot_id;
 
 /// Longest run of the probe guest. It takes a quarter of a second under TCG.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Longest run of the control: a machine on which even this fails is too busy to say anything about
-/// KVM.
+/// Longest run of the control. If even this fails, the machine is too busy for a verdict about KVM.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(10);
-/// KVM gets as much longer as the control needed, times this.
+/// Factor between the control's run time and the extra time that KVM gets.
 const PATIENCE: u32 = 4;
 /// Threads of the probe's QEMU that can be busy at once: its CPU and its main loop.
 const QEMU_THREADS: u64 = 2;
-/// Longest wait for `--version`.
 const VERSION_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What was found out.
+/// Observation behind a choice of accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     /// The caller named the accelerator, so nothing was probed.
     Chosen,
-    /// `/dev/kvm` is not there or may not be opened.
+    /// `/dev/kvm` is missing or may not be opened, for this reason.
     NoDevice(String),
     /// The probe guest ran under KVM.
     Boots,
-    /// It did not end, or ended wrongly, under KVM, while the same guest ran under TCG.
+    /// The probe guest failed or did not end under KVM, while it ran under TCG.
     Broken(String),
-    /// Not even the control ran: nothing can be said, so the safe choice is made and not
-    /// remembered.
+    /// Not even the control ran. The choice is TCG, and it is not remembered.
     Unclear(String),
-    /// It was learned earlier in this boot.
+    /// An earlier probe of this boot decided, for this reason.
     Remembered(String),
 }
 
-/// The accelerator to use, and why.
+/// An accelerator with the observation behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// Accelerator that QEMU is to be started with.
@@ -55,7 +52,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// One line for people.
+    /// The finding as one line for people.
     #[must_use]
     pub fn reason(&self) -> String {
         match &self.finding {
@@ -71,8 +68,7 @@ impl Verdict {
     }
 }
 
-/// Resolves a choice; `auto` asks what is remembered in `knowledge`, else probes. Says so in one
-/// log line.
+/// Resolves a choice and logs it. `auto` uses a remembered verdict from `knowledge`, else probes.
 pub async fn resolve(choice: AccelChoice, qemu: &Path, knowledge: Option<&Path>) -> Verdict {
     let chosen = |accel| Verdict {
         accel,
@@ -91,8 +87,8 @@ pub async fn resolve(choice: AccelChoice, qemu: &Path, knowledge: Option<&Path>)
     verdict
 }
 
-/// Finds out whether KVM boots a guest here. With `knowledge` the answer of this boot and this QEMU
-/// is used if there is one, and written if there was none.
+/// Finds out whether KVM boots a guest here. With `knowledge`, a verdict of this boot and this QEMU
+/// is reused, and a new one is written.
 pub async fn probe(qemu: &Path, knowledge: Option<&Path>) -> Verdict {
     if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/kvm") {
         return Verdict {
@@ -153,10 +149,10 @@ async fn ask_machine(qemu: &Path) -> Verdict {
     }
 }
 
-/// Runs the probe guest once: how long it took, or what went wrong.
+/// Runs the probe guest once and returns its run time.
 ///
 /// # Errors
-/// What went wrong, for people.
+/// A description of the failure for people.
 pub async fn run(
     qemu: &Path,
     accel: Accel,
@@ -207,9 +203,8 @@ pub async fn run(
     }
 }
 
-/// Starts `command` with a limit on its CPU time that lies above what `deadline` lets it use. A
-/// guest that hangs in KVM burns a CPU until somebody ends it, and `kill -9` of this process takes
-/// that somebody away; the kernel stays.
+/// Starts `command` with a CPU time limit above what it can use until `deadline`. A guest that
+/// hangs in KVM burns a CPU, and the limit ends it even after `kill -9` of this process.
 fn spawn_limited(command: &mut Command, deadline: Duration) -> io::Result<Child> {
     let child = command.spawn()?;
     let seconds = deadline.as_secs() * QEMU_THREADS + 1;
@@ -224,10 +219,10 @@ fn spawn_limited(command: &mut Command, deadline: Duration) -> io::Result<Child>
     Ok(child)
 }
 
-/// The first line of `--version`.
+/// Returns the first line of `qemu --version`.
 ///
 /// # Errors
-/// As the system says.
+/// The program cannot be run, or does not answer in time.
 pub async fn version(qemu: &Path) -> io::Result<String> {
     let mut command = Command::new(qemu);
     command
@@ -247,8 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// A probe that hangs ends even if nobody is left to end it: nothing but the limit ends this
-    /// one.
+    /// The CPU time limit alone ends this probe.
     #[tokio::test]
     async fn a_hanging_probe_ends_without_its_parent() {
         let mut command = Command::new("/bin/sh");

@@ -1,4 +1,4 @@
-//! The probe guest: a 64 KiB firmware image that enters long mode and says so.
+//! The probe guest: a 64 KiB firmware image that enters long mode and reports it.
 //!
 //! The machine starts at `F000:FFF0`, the last paragraph of the image, in real mode. From there:
 //!
@@ -15,22 +15,16 @@
 
 /// Port of the `isa-debug-exit` device.
 pub const EXIT_PORT: u16 = 0x501;
-/// What the guest writes there.
 const PASS: u8 = 0x2a;
 /// QEMU's exit status when the guest passed.
 pub const PASS_STATUS: i32 = 2 * PASS as i32 + 1;
 
-/// Length of the image.
+/// Length of the image in bytes.
 pub const ROM_BYTES: usize = 64 << 10;
-/// Where the image lies in memory below 1 MiB.
 const BASE: u32 = 0xF0000;
-/// Offset of the 64-bit code.
 const CODE64: u16 = 0x100;
-/// Offset of the descriptor table.
 const GDT: u16 = 0x200;
-/// Offset of the six bytes LGDT loads.
 const GDT_POINTER: u16 = 0x240;
-/// Offset of the reset vector.
 const RESET: u16 = 0xFFF0;
 
 /// A piece of the image, filled from an offset on.
@@ -57,7 +51,7 @@ impl Piece {
 /// Builds the image, [`ROM_BYTES`] long, with the same bytes at every call.
 #[must_use]
 pub fn rom() -> Vec<u8> {
-    // HLT everywhere else: a jump astray ends in silence, not in chance.
+    // HLT everywhere else: a stray jump hangs instead of executing chance bytes.
     let mut image = vec![0xf4; ROM_BYTES];
     for piece in [
         real_mode(),

@@ -1,18 +1,18 @@
-//! Where the disks of a VM on claims are.
+//! Claims with the disks of a VM.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the claims of the pod are, and whose disks they hold.
+/// Location of a pod's claims, and the VM that their disks belong to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claims {
-    /// Directory with a directory for each claim.
+    /// Directory with a subdirectory per claim.
     pub dir: PathBuf,
-    /// Uid of the VM.
+    /// Uid of the VM that owns the disks.
     pub vm_uid: String,
-    /// What the VM says of the disks of an earlier VM.
+    /// Value of the VM's annotation about the disks of an earlier VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub use_disk: Option<String>,
 }

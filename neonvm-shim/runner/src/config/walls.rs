@@ -1,11 +1,11 @@
-//! How QEMU is kept from the machine that it runs on. One machine only: in a cluster the pod's
-//! container does that.
+//! Isolation of QEMU from its machine. Only on one machine: in a cluster the pod's container
+//! isolates it.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The walls that the node driver asks for. What a runner made of them is in its record.
+/// Isolation that the node driver asks for. The runner's record says which walls stand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Walls {
@@ -13,8 +13,8 @@ pub struct Walls {
     /// with the runner's own user, which is not root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
-    /// The program `passt`, which connects the guest.
+    /// Path of the program `passt`, which connects the guest to the network.
     pub passt: PathBuf,
-    /// Whether the guest may open connections. Without it only its own ports are served.
+    /// Whether the guest may open connections. Otherwise only its own ports are served.
     pub outside: bool,
 }

@@ -34,8 +34,6 @@ fn packed(value: &Value) -> String {
     STANDARD.encode(gzip.finish().unwrap())
 }
 
-/// The arguments the controller gives (docs/compatibility/neonvm.md §2.4), of a VM that leaves open
-/// what can be left open.
 fn args(more: &[&str]) -> Vec<String> {
     args_of(&spec(), "x", more)
 }
@@ -58,7 +56,6 @@ fn args_of(spec: &Value, status: &str, more: &[&str]) -> Vec<String> {
     all
 }
 
-/// A container's files: a disk of 1 GiB, and what the runner's image brings.
 fn files() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for dir in ["vm/images", "vm/kernel", "vm/ssh"] {
@@ -85,7 +82,7 @@ fn files() -> tempfile::TempDir {
     root
 }
 
-/// N18: what the controller passes and what the image brings make one configuration.
+/// Requirement: N18
 #[test]
 fn n18_arguments_and_files_become_a_configuration() {
     let root = files();
@@ -198,7 +195,6 @@ fn n18_a_guest_is_connected_as_the_environment_says_or_as_neonvms_runner_does_it
     );
 }
 
-/// A controller that gives its pods a token is listened to by nobody else's leave.
 #[test]
 fn a_token_that_the_pod_has_is_asked_for() {
     let root = files();
@@ -239,7 +235,7 @@ fn a_vm_with_an_address_in_the_overlay_has_its_guest_connected() {
         (nic.interface.as_str(), nic.address),
         ("net2", Ipv4Addr::new(10, 100, 128, 1))
     );
-    // The controller has told of it that there is no overlay.
+    // The controller reports the missing overlay in the VM's condition.
     assert_eq!(of(&spec, &packed(&json!({}))).unwrap().overlay, None);
     let why = daemon_kit::chain(&of(&spec, "x").unwrap_err());
     assert!(why.contains("-vmstatus is not base64"), "{why}");
@@ -251,7 +247,7 @@ fn a_vm_with_an_address_in_the_overlay_has_its_guest_connected() {
     );
 }
 
-/// N18: a kernel of another image is booted as NeonVM boots it.
+/// Requirement: N18
 #[test]
 fn n18_a_kernel_that_is_named_replaces_that_of_the_image() {
     let root = files();
@@ -285,7 +281,7 @@ fn n18_what_is_missing_or_wrong_is_named() {
     assert!(why(&args(&[])).contains("manifest.json does not describe a guest"));
 }
 
-/// Requirement: D1. A disk that is asked to stay is never a fresh one in silence.
+/// Requirement: D1. A persistent disk is never silently replaced by a fresh one.
 #[test]
 fn persistent_disk_without_a_volume_is_refused() {
     let root = files();

@@ -1,16 +1,15 @@
-//! Addresses of pods: one per pod from the instance's loopback block, held as long as the pod is.
+//! Addresses of pods: one per pod from the instance's loopback block, until the pod is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-/// First third byte of pods' addresses: x = 0 is for our own servers.
+/// First third byte of pods' addresses: 0 is for our own servers.
 const FIRST_X: u8 = 1;
-/// Last third byte.
 const LAST_X: u8 = 254;
 
-/// Content of `addresses.json`: the loopback addresses that pods of the node have.
+/// Content of `addresses.json`: loopback addresses by pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Addresses {
@@ -18,13 +17,13 @@ pub struct Addresses {
     pub block: [u8; 2],
     /// Pods by `namespace/name`.
     pub held: BTreeMap<String, Ipv4Addr>,
-    /// The address given last: the next search begins behind it, so that a freed address is not
-    /// given at once to another VM while somebody still talks to the old one.
+    /// Address of the last allocation. The search begins behind it, so that a freed address is not
+    /// reused while peers may still talk to its old VM.
     pub last: Option<Ipv4Addr>,
 }
 
 impl Addresses {
-    /// No pod holds any.
+    /// No address is allocated. `block` is the first two bytes, `[127, N]`.
     #[must_use]
     pub fn new(block: [u8; 2]) -> Self {
         Self {
@@ -34,7 +33,8 @@ impl Addresses {
         }
     }
 
-    /// The address of a pod, a new one if it has none; `None` when all are taken.
+    /// Returns the address of a pod and allocates one if it has none. `None` when all are
+    /// allocated.
     pub fn acquire(&mut self, pod: &str) -> Option<Ipv4Addr> {
         if let Some(held) = self.held.get(pod) {
             return Some(*held);
@@ -55,7 +55,7 @@ impl Addresses {
         Some(ip)
     }
 
-    /// A pod is gone. Releasing what is not held is no error.
+    /// Frees the address of a pod. An unknown pod is no error.
     pub fn release(&mut self, pod: &str) {
         self.held.remove(pod);
     }

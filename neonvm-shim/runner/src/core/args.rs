@@ -17,18 +17,16 @@ use crate::config::{Accel, RunnerConfig};
 
 /// Guest ports that are always reachable at the pod's address: ssh, host metrics, the monitor.
 pub const ALWAYS_PORTS: [u16; 3] = [22, 9100, 10301];
-/// Id of the virtio-mem device.
+/// QEMU id of the virtio-mem device.
 pub const MEMORY_DEVICE: &str = "vm0";
-/// What the guest calls the port of its log (docs/compatibility/neonvm.md §3.2).
+/// Guest-side name of the log's virtio-serial port (docs/compatibility/neonvm.md §3.2).
 pub const LOG_PORT: &str = "tech.neon.log.0";
-/// What QEMU forbids itself: a guest that breaks out of it can start no program and change no
-/// identity.
+/// QEMU's own seccomp filter: a guest that breaks out can start no program and change no identity.
 const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
-/// Type of a CPU of `-cpu max`.
 const CPU_DRIVER: &str = "max-x86_64-cpu";
 
-/// The command line without the program's own name; with the manifest of a guest that runs
-/// elsewhere, that of a QEMU of the same shape which waits for it.
+/// Builds QEMU's command line without the program's name. With `arrival`, the manifest of a guest
+/// that runs elsewhere, QEMU has the same shape and waits for the migration.
 #[must_use]
 pub fn qemu_args(
     config: &RunnerConfig,
@@ -43,7 +41,7 @@ pub fn qemu_args(
         "-name",
         format!("{}/{},debug-threads=on", config.namespace, config.vm),
     );
-    // A guest that comes brings its machine type; the plain name means another one in each QEMU.
+    // A migrated guest brings its machine type: the plain name means another version in each QEMU.
     args.one("-machine", arrival.map_or("q35", |from| &from.machine));
     args.one(
         "-accel",
@@ -137,8 +135,8 @@ fn disks(args: &mut Args, config: &RunnerConfig, paths: &Paths, drives: &[Drive]
         "-drive",
         format!("if=none,id={ROOT_DRIVE},file={file},{options}"),
     );
-    // What is not said of errors: a write that finds no room stops the guest ([`super::room`]), any
-    // other error is the guest's.
+    // The default error policy holds: a write that finds the disk full stops the guest
+    // ([`super::disk_full`]), and any other error is reported to the guest.
     args.one("-device", format!("virtio-blk-pci,drive={ROOT_DRIVE}"));
     for drive in drives {
         let file = given(&drive.id).unwrap_or_else(|| escaped(&paths.drive(drive)));
@@ -151,16 +149,15 @@ fn disks(args: &mut Args, config: &RunnerConfig, paths: &Paths, drives: &[Drive]
     }
 }
 
-/// The port that a guest's programs write their log to. QEMU puts what comes into a file itself,
-/// and forgets it otherwise: a port whose other end is nobody's, or is read slowly, would hold up
-/// whoever writes to it.
+/// The port to which a guest's programs write their log. QEMU appends it to a file and discards it
+/// otherwise: a port with a slow or missing reader would block its writers.
 fn log_port(args: &mut Args, paths: &Paths) {
     let log = escaped(&paths.guest_log());
     args.one(
         "-chardev",
         format!("ringbuf,id=log,size=4096,logfile={log},logappend=on"),
     );
-    // The first port of two is a console's, whether there is one or not.
+    // The first of the two ports is reserved for a console, whether there is one or not.
     args.one("-device", "virtio-serial-pci,max_ports=2");
     args.one(
         "-device",
@@ -244,7 +241,7 @@ fn boot(
     args.one("-append", cmdline);
 }
 
-/// The guest kernel's command line.
+/// Builds the guest kernel's command line.
 #[must_use]
 pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
     let mut words: Vec<String> = Vec::new();
@@ -252,8 +249,7 @@ pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
     add(&config.image.cmdline);
     if accel == Accel::Tcg {
         add(&config.image.cmdline_tcg);
-        // A kernel that boots panics if too few ticks of its timer come within a moment, as happens
-        // on a busy host.
+        // A kernel that counts timer ticks at boot panics on a busy host.
         add("no_timer_check");
     }
     if let Some(ratio) = &config.spec.guest.memhp_auto_movable_ratio {
@@ -280,28 +276,28 @@ pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
         // The guest daemon takes it as its first target.
         add(&format!("maxcpus={}", shape.cpus_for(shape.initial.cpu)));
     }
-    // A panic must end QEMU: reboot at once, which `-no-reboot` turns into an exit.
+    // A panic must end QEMU: the kernel reboots at once, and `-no-reboot` turns that into an exit.
     if !words.iter().any(|word| word.starts_with("panic=")) {
         words.push("panic=-1".to_owned());
     }
     words.join(" ")
 }
 
-/// A MAC address of QEMU's range that is as unique as the pod's address.
+/// MAC address in QEMU's range, derived from the pod's address and as unique.
 #[must_use]
 pub fn mac(ip: Ipv4Addr) -> String {
     let [_, b, c, d] = ip.octets();
     format!("52:54:00:{b:02x}:{c:02x}:{d:02x}")
 }
 
-/// The hardware address of the guest's first device. A guest that comes has what it booted with.
+/// Hardware address of the guest's first device. A migrated guest keeps the one it booted with.
 #[must_use]
 pub fn device_mac(config: &RunnerConfig, arrival: Option<&Manifest>) -> String {
     arrival.map_or_else(|| mac(config.pod_ip), |from| from.mac.clone())
 }
 
-/// The hardware address of the guest's device in the overlay network, if it has one. A guest that
-/// comes has what it booted with.
+/// Hardware address of the guest's overlay device, if it has one. A migrated guest keeps the one it
+/// booted with.
 #[must_use]
 pub fn overlay_mac(config: &RunnerConfig, arrival: Option<&Manifest>) -> Option<String> {
     match arrival {
@@ -314,8 +310,7 @@ fn path(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A path as part of an option list: QEMU reads a comma as the end of the value unless it is
-/// doubled.
+/// Path for an option list: QEMU ends a value at a comma unless it is doubled.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
@@ -483,7 +478,7 @@ pub(crate) mod tests {
         assert!(!line_of(&config).contains("host_mtu"));
     }
 
-    /// The device's features are a part of what is migrated.
+    /// The device's features are part of the migrated state.
     #[test]
     fn guest_that_booted_without_large_frames_goes_without_them() {
         let mut config = config();
@@ -547,7 +542,7 @@ pub(crate) mod tests {
         );
     }
 
-    /// The command line of a configuration by TCG, without drives of its own.
+    /// QEMU's command line under TCG, without drives of the spec.
     fn line_of(config: &RunnerConfig) -> String {
         let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Tcg).expect("sound");
         let paths = Paths::new("/run/vm");
@@ -564,7 +559,7 @@ pub(crate) mod tests {
         let drives: Vec<&String> = args.iter().filter(|it| it.starts_with("if=none")).collect();
         let none = "cache.writeback=on,cache.direct=on,cache.no-flush=off";
         let cached: Vec<bool> = drives.iter().map(|it| it.contains(none)).collect();
-        // The files of the runtime are read alone.
+        // The runtime drive is read-only.
         assert_eq!(cached, [true, false, true, true], "{drives:#?}");
     }
 

@@ -4,15 +4,15 @@
 //!  pod:  eth0 ── translated by port ── br-def 169.254.254.253/30 ── tap-def ─── QEMU   guest:  eth0 169.254.254.254
 //! ```
 //!
-//! The addresses are of the link alone, so that no network of a cluster has them. The guest is told
-//! its own by words of its kernel's command line, and by DHCP if it asks.
+//! The addresses are link-local, so that no network of a cluster has them. The guest gets its own
+//! by its kernel's command line, or by DHCP if it asks.
 //!
-//! What comes to the pod's address at one of the guest's ports goes to the guest, with the address
-//! it came from; what the guest sends elsewhere, itself by the pod's address included, has the
-//! pod's. Nothing else reaches the guest, its daemon only the pod itself, and the guest reaches
-//! nothing of the pod but the answers to its pings. Only what the pod says to its own loopback
-//! address comes from [`POD`], which a guest may trust as far as its host: `kubectl port-forward`
-//! comes that way, and asks who one is.
+//! Packets to one of the guest's ports at the pod's address go to the guest with their source
+//! address. Packets of the guest to other hosts, and to itself by the pod's address, have the pod's
+//! address as source. Nothing else reaches the guest. Only the pod itself reaches the guest's
+//! daemon. The pod answers the guest's pings and nothing else. Only connections to the pod's own
+//! loopback address arrive from [`POD`], which a guest may trust as it trusts its host. `kubectl
+//! port-forward` takes that way and authenticates its user.
 
 use std::net::Ipv4Addr;
 
@@ -25,32 +25,32 @@ use crate::config::{Resolver, RunnerConfig};
 
 /// Name of the bridge in the pod that the guest's first device is connected to.
 pub const BRIDGE: &str = "br-def";
-/// The guest's end of it, made by QEMU.
+/// Name of the guest's end of the bridge, made by QEMU.
 pub const TAP: &str = "tap-def";
-/// Address of the pod there, the guest's gateway.
+/// Address of the pod on the bridge, the guest's gateway.
 pub const POD: Ipv4Addr = Ipv4Addr::new(169, 254, 254, 253);
-/// Address of the guest.
+/// Address of the guest on the bridge.
 pub const GUEST: Ipv4Addr = Ipv4Addr::new(169, 254, 254, 254);
-/// Bits of their network.
+/// Prefix length of the bridge's network.
 pub const BITS: u8 = 30;
-/// Mask of their network.
+/// Netmask of the bridge's network.
 pub const MASK: Ipv4Addr = Ipv4Addr::from_bits(u32::MAX << (u32::BITS - BITS as u32));
-/// The guest's name in the pod.
+/// Host name of the guest inside its pod.
 pub const GUEST_NAME: &str = "guest-vm";
-/// Hardware address of the bridge, the same in every pod: a guest that moves has remembered it.
+/// Hardware address of the bridge, the same in every pod: a migrated guest has it in its ARP cache.
 pub const BRIDGE_MAC: [u8; 6] = [0x52, 0x55, 169, 254, 254, 253];
-/// Longest list of servers and of domains that `resolv.conf` has a meaning for.
+/// Longest list of servers and of domains that `resolv.conf` supports.
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCH: usize = 6;
 
-/// Whether a guest is connected by it: one that boots as the pod is told, one that comes as it was
-/// where it booted.
+/// Whether a bridge connects a guest. A guest that boots follows the configuration, a migrated one
+/// the connection it booted with.
 #[must_use]
 pub fn connects(config: &RunnerConfig, arrival: Option<&Manifest>) -> bool {
     arrival.map_or(config.network.bridged, |from| from.bridged)
 }
 
-/// What the guest's init is told.
+/// Kernel command line words about the first device: address, gateway, name servers and domains.
 #[must_use]
 pub fn kernel_words(resolver: &Resolver) -> String {
     let mut words = format!("bellows.net={GUEST}/{BITS},{POD}");
@@ -64,7 +64,7 @@ pub fn kernel_words(resolver: &Resolver) -> String {
 }
 
 impl Resolver {
-    /// Reads a `resolv.conf`. What is no IPv4 address, or no name, is left out.
+    /// Reads a `resolv.conf`. Words that are no IPv4 address, or no domain name, are skipped.
     #[must_use]
     pub fn of(text: &str) -> Self {
         let mut found = Self::default();
@@ -75,7 +75,7 @@ impl Resolver {
                     let server = words.next().map(str::parse::<Ipv4Addr>);
                     found.servers.extend(server.and_then(Result::ok));
                 }
-                // The last line of them holds.
+                // The last such line counts.
                 Some("search" | "domain") => {
                     let names = words.map(|name| name.trim_end_matches('.'));
                     let names = names.filter(|name| is_name(name)).take(MAX_SEARCH);
@@ -89,7 +89,7 @@ impl Resolver {
     }
 }
 
-/// Whether a word is a domain's name, and nothing that means something to a kernel or shell.
+/// Whether a word is a domain name, without characters that a kernel or shell interprets.
 fn is_name(word: &str) -> bool {
     let is_label = |label: &str| {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
@@ -98,7 +98,7 @@ fn is_name(word: &str) -> bool {
     word.len() <= 253 && word.split('.').all(is_label)
 }
 
-/// The kernel's rules for it, as nft reads them: whatever was there before of ours is replaced.
+/// Ruleset for `nft`: it replaces any earlier ruleset of the runner.
 #[must_use]
 pub fn rules(config: &RunnerConfig) -> String {
     let pod = config.pod_ip;
@@ -161,7 +161,7 @@ table inet bellows {{
     )
 }
 
-/// The line of a hosts file that names the guest, if it lacks it.
+/// Line that names the guest in a hosts file. `None` if the file has it.
 #[must_use]
 pub fn missing_host(hosts: &str) -> Option<String> {
     let is_there = hosts

@@ -1,14 +1,14 @@
-//! How many vCPUs a TCG QEMU may still make.
+//! How many vCPU threads a TCG QEMU may still start.
 //!
-//! A multi-threaded TCG reserves one translation context per possible CPU and gives one to each
-//! vCPU thread it ever starts; it takes none back when a CPU is unplugged, and aborts when they run
-//! out. So plugs are counted, and when an unplug would leave too few to reach the largest size
-//! again, CPUs are switched off inside the guest instead. Source: observed with QEMU 10.0
-//! (`tcg_register_thread: assertion failed: (n < tcg_max_ctxs)`).
+//! A multi-threaded TCG reserves one translation context per possible CPU. Each vCPU thread takes
+//! one, an unplug returns none, and QEMU aborts when they run out. So the runner counts plugs. When
+//! an unplug would leave too few to reach the largest size again, CPUs are switched off inside the
+//! guest instead. Source: observed with QEMU 10.0 (`tcg_register_thread: assertion failed: (n <
+//! tcg_max_ctxs)`).
 
 use serde::{Deserialize, Serialize};
 
-/// The lifetime budget of vCPU threads.
+/// Lifetime budget of vCPU threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlugBudget {
     total: u32,
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn the_last_plugs_are_kept_for_the_way_up() {
         let budget = PlugBudget::new(4, 2);
-        // Two plugged of at most three: one plug is needed to get there, two are left.
+        // Two of at most three are plugged: reaching three takes one plug, and two are left.
         assert!(budget.allows_unplug(1, 2, 3));
         let budget = budget.after(1);
         assert!(
@@ -64,7 +64,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the wishes: the budget never runs dry before the largest size can be reached.
+        /// Whatever the orders, the largest size stays within reach of the budget.
         #[test]
         fn qemu_is_never_asked_for_more_than_its_life_holds(
             most in 1..8_u32,

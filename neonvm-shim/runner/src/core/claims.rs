@@ -1,17 +1,17 @@
-//! Disks on PersistentVolumeClaims: their files, who may have them, and how QEMU opens them.
+//! Disks on PersistentVolumeClaims: their files, the VM that may use them, and how QEMU opens them.
 //!
 //! ```text
 //! /vm/claims/root/          a claim, mounted by the kubelet; each has a directory of its own
 //!   disk.json               [`super::root_disk::DiskRecord`]
 //!   root.raw                the disk
-//!   root.raw.new            a disk in the making; no guest has run on it
+//!   root.raw.new            an unfinished disk; no guest has run on it
 //!   root.lock               locked by the runner whose QEMU has the disk
 //! /vm/claims/disk-NAME/     the same with disk-NAME.json, disk-NAME.raw, disk-NAME.lock
 //! ```
 //!
 //! Other pods of the namespace may mount the claim and write anything there. So a disk is raw and
-//! whole: it has no header that could name a file of this container. The runner opens it without
-//! following links and gives QEMU the open file.
+//! complete: a header could name a file of this container. The runner opens it without following
+//! links and gives QEMU the open file.
 
 use std::path::{Path, PathBuf};
 
@@ -22,25 +22,25 @@ use super::disks::{Drive, DriveKind};
 use super::root_disk::{Claim, ClaimProblem, DISK_FORMAT, Found, RECORD_FILE, claim};
 use crate::config::{Claims, RunnerConfig};
 
-/// QEMU has the disks as open files of this number and the next ones, in the order of
-/// [`drives_on_claims`]. Shells keep files of their own from 10 on.
+/// First descriptor of the disks in QEMU, in the order of [`drives_on_claims`]. Shells use
+/// descriptors from 10 on for themselves.
 pub const FIRST_FILE: i32 = 40;
-/// What the size of a disk is a multiple of.
+/// Unit of a disk's size in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// The files of a disk.
+/// Paths of a disk on a claim and of the files beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Files {
-    /// The disk itself, in raw format.
+    /// Path of the disk, in raw format.
     pub disk: PathBuf,
-    /// What is known of it.
+    /// Path of the disk's [`super::root_disk::DiskRecord`].
     pub record: PathBuf,
-    /// What its runner locks.
+    /// Path of the file that the disk's runner locks.
     pub lock: PathBuf,
 }
 
 impl Files {
-    /// The files of a drive, by its id.
+    /// Paths of a drive, by its QEMU id.
     #[must_use]
     pub fn of(claims: &Claims, drive: &str) -> Self {
         let dir = claims.dir.join(drive);
@@ -57,7 +57,7 @@ impl Files {
     }
 }
 
-/// The ids of the drives on claims, in the order in which QEMU is given their files.
+/// Ids of the drives on claims, in the order of their descriptors in QEMU.
 #[must_use]
 pub fn drives_on_claims<'a>(config: &RunnerConfig, drives: &'a [Drive]) -> Vec<&'a str> {
     let root = config.root_is_claimed().then_some(ROOT_DRIVE);
@@ -67,10 +67,10 @@ pub fn drives_on_claims<'a>(config: &RunnerConfig, drives: &'a [Drive]) -> Vec<&
         .collect()
 }
 
-/// Why a VM cannot have a disk on its claim. Nothing was changed then.
+/// Errors that keep a VM from a disk on its claim. The disk is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A format of a later version.
+    /// The record has a format that this version does not read.
     #[error(
         "{record} has format {format}, and this version reads format {DISK_FORMAT}: \
          use a runner of the version that wrote it"
@@ -81,7 +81,7 @@ pub enum Refusal {
         /// Format that the record has.
         format: u32,
     },
-    /// A disk that no record describes.
+    /// The disk has no record, so its owner is unknown.
     #[error(
         "there is {disk} without {record}, which says whose it is: \
          restore the record, or move the disk elsewhere"
@@ -92,7 +92,7 @@ pub enum Refusal {
         /// File name that the record should have, without its directory.
         record: String,
     },
-    /// A record of a disk that is not there.
+    /// The record describes a disk that is missing.
     #[error(
         "{disk} is missing, though {record} says that the VM has a disk: \
          restore it, or give the VM another claim to begin with an empty one"
@@ -103,18 +103,18 @@ pub enum Refusal {
         /// File name of the record, without its directory.
         record: String,
     },
-    /// A disk of another VM.
+    /// The disk belongs to another VM.
     #[error(
         "the claim holds the disk of VM {owner} (uid {uid}): give this VM a claim of its own, or, to go \
          on with that disk, create it with the annotation {ANNOTATION_USE_DISK}: \"{uid}\""
     )]
     OtherVm {
-        /// Namespace and name of the VM.
+        /// Namespace and name of the VM that owns the disk.
         owner: String,
-        /// Uid of that VM, from the record; empty if there is no record.
+        /// Uid of the owner from the record. Empty if there is no record.
         uid: String,
     },
-    /// The VM asks for the disk of an earlier VM, and there is none.
+    /// The VM asks for the disk of an earlier VM, and the claim holds none.
     #[error(
         "the VM has the annotation {ANNOTATION_USE_DISK}, and its claim holds no disk: \
          create it without, or with the claim that holds one"
@@ -122,8 +122,8 @@ pub enum Refusal {
     NothingToUse,
 }
 
-/// Decides whether the VM makes its disk, has it, or takes over that of an earlier VM. Only a root
-/// disk must be there for a VM that asks for an earlier one: its further disks may be new.
+/// Decides whether the VM makes its disk, owns it, or takes over that of an earlier VM. Of a VM
+/// that asks for an earlier disk only the root disk must exist; its other disks may be new.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -156,7 +156,7 @@ fn name_of(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// The next size that a disk can have.
+/// Rounds a size in bytes up to a multiple of [`BLOCK_BYTES`].
 #[must_use]
 pub fn whole_blocks(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES)

@@ -1,5 +1,5 @@
-//! One lease of DHCP, for a guest that asks for its address: ours is told it by its kernel's
-//! command line, one made for NeonVM asks.
+//! A DHCP server with one lease. Guests made for NeonVM ask for their address; ours read it from
+//! the kernel's command line.
 
 use std::net::Ipv4Addr;
 
@@ -10,31 +10,28 @@ use smoltcp::wire::{
 use super::bridge::{GUEST, MASK, POD};
 use crate::config::Resolver;
 
-/// Where a server listens.
+/// UDP port of DHCP servers.
 pub const SERVER_PORT: u16 = 67;
-/// Where a client does.
+/// UDP port of DHCP clients.
 pub const CLIENT_PORT: u16 = 68;
-/// A lease that does not end.
 const FOREVER: u32 = u32::MAX;
-/// Options that the library leaves to us: servers of names, and domains to look for names in (RFC
-/// 3397).
+/// Options that the library does not encode: name servers, and search domains (RFC 3397).
 const SERVERS: u8 = 6;
 const SEARCH: u8 = 119;
-/// Longest content of an option.
 const MAX_OPTION_BYTES: usize = 255;
 
-/// What is given.
+/// Parameters of the one lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Whom to: the hardware address as QEMU is told it.
+    /// Hardware address of the client, as on QEMU's command line.
     pub mac: String,
-    /// Who knows names.
+    /// Name servers and search domains of the client.
     pub resolver: Resolver,
 }
 
 impl Lease {
-    /// The answer to a packet, if it is one to be answered: to a question where there is an
-    /// address, to a wish for the one there is, or the refusal of another one.
+    /// Answers a packet of the client: an offer to a discover, an acknowledgement to a request for
+    /// the guest's address, a refusal to one for another address. `None` for anything else.
     #[must_use]
     pub fn answer(&self, packet: &[u8]) -> Option<Vec<u8>> {
         let packet = DhcpPacket::new_checked(packet).ok()?;
@@ -58,7 +55,7 @@ impl Lease {
     }
 
     fn packet(&self, question: &DhcpRepr<'_>, kind: DhcpMessageType) -> Option<Vec<u8>> {
-        // A refusal tells nothing else, and who has an address is given none.
+        // A refusal carries nothing else, and a client that has an address gets none.
         let tells = kind != DhcpMessageType::Nak;
         let gives = tells && question.message_type != DhcpMessageType::Inform;
         let nothing = Ipv4Address::UNSPECIFIED;
@@ -97,7 +94,6 @@ impl Lease {
         Some(bytes)
     }
 
-    /// What a guest is told of names.
     fn more(&self) -> Vec<(u8, Vec<u8>)> {
         let servers = self.resolver.servers.iter().flat_map(Ipv4Addr::octets);
         let mut search = Vec::new();
@@ -130,7 +126,6 @@ mod tests {
     use proptest::prelude::*;
 
     const MAC: EthernetAddress = EthernetAddress([0x52, 0x54, 0, 0xf4, 1, 9]);
-    /// Bytes before the options.
     const FIXED: usize = 240;
 
     fn lease() -> Lease {
@@ -205,7 +200,7 @@ mod tests {
         assert_eq!(kind(&wish), Some(DhcpMessageType::Ack));
         wish.requested_ip = Some(POD);
         assert_eq!(kind(&wish), Some(DhcpMessageType::Nak));
-        // Who has it renews it.
+        // A renewing client names its address in the header.
         wish.requested_ip = None;
         wish.client_ip = GUEST;
         assert_eq!(kind(&wish), Some(DhcpMessageType::Ack));
@@ -223,7 +218,7 @@ mod tests {
         relayed.relay_agent_ip = POD;
         assert_eq!(kind(&relayed), None);
         let mut long = bytes(&asks(DhcpMessageType::Discover));
-        // A length of the hardware address beyond its place.
+        // A hardware address longer than its field.
         long[2] = 0xff;
         assert_eq!(lease().answer(&long), None);
         assert_eq!(lease().answer(&[]), None);
@@ -244,7 +239,7 @@ mod tests {
                 question.client_hardware_address = EthernetAddress([1; 6]);
             }
             let mut packet = bytes(&question);
-            // Behind the kind of the message, three bytes.
+            // Three bytes behind the message type.
             packet.truncate(FIXED + 3);
             packet.extend(options);
             if let Some(answer) = lease().answer(&packet) {

@@ -1,4 +1,4 @@
-//! What a VM's spec gives its guest beside CPUs and memory: drives, directories of files, settings
+//! Drives, watched directories and settings that a VM's spec gives its guest
 //! (docs/compatibility/neonvm.md §3.3).
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!                 └──> directories that are pushed into the guest and kept fresh (`sync`)
 //! ```
 //!
-//! The guest finds each drive by its label. Whatever cannot be carried out is refused before
+//! The guest finds each drive by its label. A spec that cannot be carried out is refused before
 //! anything is made.
 
 mod claimed;
@@ -31,12 +31,12 @@ pub use swap::{SWAP_PAGE, swap_header};
 
 use crate::core::guestd_key::GuestdKey;
 
-/// Label of the drive that says what the guest is to do.
+/// Label of the drive with the guest's instructions.
 pub const RUNTIME_LABEL: &str = "vmruntime";
-/// File on that drive with the token that an agent must show to the guest's monitor. Only root of
+/// File on the runtime drive with the token that agents show to the guest's monitor. Only root of
 /// the guest reads it.
 pub const MONITOR_TOKEN: &str = "monitor.token";
-/// The files of a drive that only root of the guest may read.
+/// Names of a drive's files that only root of the guest may read.
 #[must_use]
 pub fn private_files(label: &str) -> &'static [&'static str] {
     match label {
@@ -45,41 +45,40 @@ pub fn private_files(label: &str) -> &'static [&'static str] {
     }
 }
 
-/// Id and label of the drive with the keys.
+/// Id and label of the drive with ssh keys.
 pub const KEYS: &str = "ssh-authorized-keys";
 /// Id and label of the swap drive.
 pub const SWAP: &str = "swapdisk";
-/// What the id of a disk of the spec begins with, before its name: QEMU takes no id that begins
-/// with a digit.
+/// Prefix of the ids of the spec's disks: QEMU takes no id that begins with a digit.
 const DISK_ID: &str = "disk-";
 /// Where TLS files appear in a guest unless `spec.tls.mountPath` says otherwise.
 pub const TLS_PATH: &str = "/var/tls";
 /// Longest label of a file system of ext4.
 const EXT4_LABEL_BYTES: usize = 16;
-/// Smallest file system and smallest swap that make sense.
+/// Smallest file system and smallest swap, in bytes.
 const MIN_BYTES: u64 = 8 << 20;
 
-/// A drive of QEMU beside the root disk.
+/// A drive of QEMU other than the root disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drive {
-    /// Its id in QEMU; its file is named after it.
+    /// QEMU id of the drive, and the stem of its file's name.
     pub id: String,
-    /// What is on it.
+    /// Format and cache behaviour of the drive's file.
     pub kind: DriveKind,
 }
 
-/// What is on a drive.
+/// How the guest uses a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriveKind {
-    /// Files, never written.
+    /// A file system of files; read-only.
     Files,
-    /// What the guest writes; freed blocks are kept.
+    /// A writable disk that keeps freed blocks.
     Blocks,
-    /// The same; freed blocks are given back.
+    /// A writable disk that returns freed blocks to the host.
     FreedBlocks,
-    /// The same on a claim, which outlives the pod ([`crate::core::claims`]).
+    /// A writable disk on a claim, which outlives the pod ([`crate::core::claims`]).
     Claimed,
 }
 
@@ -91,7 +90,7 @@ impl Drive {
         }
     }
 
-    /// Name of its file in the runner's directory.
+    /// Name of the drive's file in the runner's directory.
     #[must_use]
     pub fn file(&self) -> String {
         let ending = match self.kind {
@@ -102,13 +101,13 @@ impl Drive {
         format!("{}.{ending}", self.id)
     }
 
-    /// The name that the spec has for a drive of this id, or that is reserved for it there.
+    /// Name of a drive in the spec, by its id. Drives of the runner have reserved names.
     #[must_use]
     pub fn name_of(id: &str) -> &str {
         id.strip_prefix(DISK_ID).unwrap_or(id)
     }
 
-    /// What it is to whoever wrote the spec.
+    /// Name of a drive in messages to the author of the spec.
     #[must_use]
     pub fn spoken(&self) -> String {
         match self.id.strip_prefix(DISK_ID) {
@@ -118,12 +117,12 @@ impl Drive {
         }
     }
 
-    /// How QEMU opens it.
+    /// Options for QEMU's `-drive`, without file and id.
     #[must_use]
     pub fn options(&self, cache: DiskCache) -> String {
         match self.kind {
             DriveKind::Files => "format=raw,readonly=on".to_owned(),
-            // It does not outlive its pod, even where the root disk beside it does.
+            // It does not outlive its pod, even where the root disk does.
             DriveKind::Blocks => format!("format=qcow2,{cache}"),
             DriveKind::FreedBlocks => format!("format=qcow2,{cache},discard=unmap"),
             DriveKind::Claimed => claimed_options(cache),
@@ -131,23 +130,23 @@ impl Drive {
     }
 }
 
-/// What a drive is made of.
+/// Source of a drive's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// Files with these contents, by file name.
     Files(BTreeMap<String, Vec<u8>>),
-    /// The files of the volume that is mounted in the guest at this path.
+    /// Files of the volume at this mount path in the guest.
     Volume(String),
-    /// Swap of so many bytes.
+    /// Swap of this many bytes.
     Swap(u64),
-    /// An empty file system.
+    /// An empty file system in the runner's directory.
     Empty {
         /// Size of the drive in bytes.
         bytes: u64,
-        /// With project quotas.
+        /// Whether the file system has project quotas.
         quotas: bool,
     },
-    /// A file system on a claim, empty when it is made.
+    /// A file system on a claim. It is empty when the claim is first used.
     Claimed {
         /// Size in bytes that the spec asks for.
         bytes: u64,
@@ -157,44 +156,44 @@ pub enum Content {
 /// A drive and how to make it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// Id and kind of the drive, from which QEMU's options follow.
+    /// Id and kind of the drive, which decide QEMU's options.
     pub drive: Drive,
-    /// What the user calls it, for messages.
+    /// Name of the drive in messages to the user.
     pub name: String,
-    /// The label the guest finds it by.
+    /// File system label by which the guest finds the drive.
     pub label: String,
-    /// What to put on it.
+    /// Content that the shell writes to the drive.
     pub content: Content,
 }
 
-/// A disk of the spec, understood.
+/// A disk of the spec after validation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestDisk {
     /// Name of the disk in the VM's spec. No other disk of the VM has it.
     pub name: String,
-    /// Where it is in the guest.
+    /// Absolute mount path in the guest.
     pub path: String,
-    /// What it is.
+    /// Kind of the disk, with its parameters.
     pub what: What,
 }
 
-/// What a disk of the spec is.
+/// Kinds of disks in a spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// A file system of its own, empty at first.
+    /// A file system on a drive of its own, empty at first.
     Empty {
         /// Size in bytes from the spec, at least `MIN_BYTES`.
         bytes: u64,
-        /// Freed blocks are given back.
+        /// Whether freed blocks are returned to the host.
         discard: bool,
-        /// With project quotas.
+        /// Whether the file system has project quotas.
         quotas: bool,
     },
-    /// Files of a config map or secret, on a drive.
+    /// Files of a config map or secret, on a read-only drive.
     Files,
-    /// The same, pushed into the guest and kept fresh.
+    /// Files of a config map or secret that are pushed into the guest and kept current.
     Watched,
-    /// Memory of the guest.
+    /// A tmpfs in the guest's memory.
     Memory {
         /// Most bytes that the files may take, at least `MIN_BYTES`.
         bytes: u64,
@@ -206,18 +205,17 @@ pub enum What {
     },
 }
 
-/// All of it.
+/// Drives and watched directories of a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Drives in QEMU's order.
+    /// Drives in the order of QEMU's command line.
     pub drives: Vec<Planned>,
-    /// Directories of the guest that are kept fresh.
+    /// Mount paths of directories whose files are kept current.
     pub watched: Vec<String>,
 }
 
 impl Plan {
-    /// Puts the token that the guest's monitor asks for on the runtime drive. Without one the drive
-    /// is as it was.
+    /// Adds the token of the guest's monitor to the runtime drive. `None` changes nothing.
     #[must_use]
     pub fn with_monitor_token(mut self, token: Option<&str>) -> Self {
         if let Some(token) = token {
@@ -231,15 +229,15 @@ impl Plan {
     }
 }
 
-/// A spec that cannot be carried out.
+/// Errors of a spec's disks, swap, variables or settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DiskProblem {
-    /// A disk of the VM is not valid.
+    /// A disk of the spec is not valid.
     #[error("disk {name:?}: {problem}")]
     Disk {
-        /// Its name, cut to what a message can hold.
+        /// Name of the disk, cut to a length that a message can hold.
         name: String,
-        /// What is wrong and what would be right.
+        /// The broken rule.
         problem: Problem,
     },
     /// The spec has this number of disks, which is more than `MAX_DISKS`.
@@ -248,41 +246,41 @@ pub enum DiskProblem {
     /// The size of the swap is not valid.
     #[error("spec.guest.settings.swap: {0}")]
     Swap(Problem),
-    /// A variable's name.
+    /// The name of a variable is not valid in a shell.
     #[error(
         "spec.guest.env: {0:?} is not a name a shell takes: letters, digits and _ make one, a digit not first"
     )]
     Variable(String),
-    /// A text that no shell can hold.
+    /// The text of this setting contains a zero byte.
     #[error("spec.guest.{0} holds a zero byte")]
     Zero(&'static str),
-    /// More than one line where one is meant.
+    /// A sysctl setting has more than one line.
     #[error("spec.guest.settings.sysctl: {0:?} is more than one line")]
     Sysctl(String),
 }
 
-/// What is wrong with a disk.
+/// Rules that a disk of a spec can break.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The disk's name breaks `DISK_NAME_RULE`.
     #[error("{DISK_NAME_RULE}")]
     Name,
-    /// A name of ours.
+    /// The name is reserved for a drive of the runner.
     #[error("this name is taken by the VM itself, choose another")]
     Reserved,
-    /// Twice the same.
+    /// Another disk has the same name.
     #[error("another disk has this name, give each its own")]
     Twice,
     /// The disk's `mountPath` is this one and breaks `MOUNT_PATH_RULE`.
     #[error("mountPath {0:?} {MOUNT_PATH_RULE}")]
     Path(String),
-    /// Twice the same.
+    /// Another disk has this `mountPath`.
     #[error("disk {0:?} has the same mountPath, give each its own")]
     SamePath(String),
-    /// A size that is none.
+    /// The size is not a quantity.
     #[error("its size {0} is not a size such as 1Gi")]
     Size(String),
-    /// A size too small.
+    /// The size in bytes is below the minimum.
     #[error("its size {0} is less than 8Mi")]
     Small(u64),
     /// The disk names no source.
@@ -296,10 +294,10 @@ fn cut(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
-/// Understands the disks of a spec, its TLS files among them.
+/// Validates the disks of a spec, its TLS files included.
 ///
 /// # Errors
-/// [`DiskProblem`] for the first disk that cannot be.
+/// [`DiskProblem`] for the first invalid disk.
 pub fn disks(spec: &VmSpec) -> Result<Vec<GuestDisk>, DiskProblem> {
     if spec.disks.len() > MAX_DISKS {
         return Err(DiskProblem::TooMany(spec.disks.len()));
@@ -348,7 +346,8 @@ fn add(all: &mut Vec<GuestDisk>, name: &str, path: &str, what: What) -> Result<(
     Ok(())
 }
 
-/// An empty disk wins over files, and files over memory, as in the deployed order.
+/// Where several sources are set, an empty disk wins over files, and files over memory, as in
+/// NeonVM.
 fn what(disk: &Disk) -> Result<What, Problem> {
     let flag = |source: &Value, name: &str| source.get(name) == Some(&Value::Bool(true));
     if let Some(empty) = &disk.empty_disk {
@@ -388,7 +387,7 @@ fn at_least(bytes: u64) -> Result<u64, Problem> {
     Ok(bytes)
 }
 
-/// The VM's swap, in whole pages.
+/// Size of the VM's swap in bytes, a multiple of a page.
 ///
 /// # Errors
 /// [`DiskProblem::Swap`].
@@ -402,7 +401,7 @@ pub fn swap_bytes(spec: &VmSpec) -> Result<Option<u64>, DiskProblem> {
     Ok(Some(bytes - bytes % SWAP_PAGE))
 }
 
-/// The label of an empty file system, which can be shorter than a name.
+/// Label of an empty file system: the name, or a prefix with a hash where the name is too long.
 #[must_use]
 pub fn ext4_label(name: &str) -> String {
     use sha2::{Digest as _, Sha256};
@@ -413,15 +412,15 @@ pub fn ext4_label(name: &str) -> String {
     for byte in Sha256::digest(name.as_bytes()).iter().take(4) {
         hash = (hash << 8) | u32::from(*byte);
     }
-    // No name holds a tilde.
+    // A name contains no tilde, so a shortened label never equals a name.
     format!("{}~{hash:08x}", &name[..EXT4_LABEL_BYTES - 9])
 }
 
-/// What to make and attach, and what to push, for a spec, the keys that open the guest and the key
-/// of its daemon.
+/// Plans the drives and watched directories of a spec, with the ssh key and the key of the guest's
+/// daemon.
 ///
 /// # Errors
-/// [`DiskProblem`] for the first thing that cannot be.
+/// [`DiskProblem`] for the first invalid part of the spec.
 pub fn plan(
     spec: &VmSpec,
     keys: Option<&str>,

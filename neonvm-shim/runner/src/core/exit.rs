@@ -1,54 +1,54 @@
-//! Why a QEMU ended, from what was seen of it.
+//! Why a QEMU ended, from the traces it left.
 
 use protocol::runner::{ExitReason, ExitReport};
 
-/// Longest message of a report, bytes.
+/// Longest message of a report in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 2048;
 /// What the guest's kernel writes to the console when it panics.
 const PANIC_MARK: &str = "Kernel panic - not syncing";
-/// What it writes last when it powers off.
+/// The guest kernel's last line when it powers off.
 const POWER_DOWN_MARK: &str = "reboot: Power down";
 
-/// Reason of QEMU's `SHUTDOWN` event, as far as it matters.
+/// Reason in QEMU's `SHUTDOWN` event, as far as it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownReason {
     /// The guest powered off.
     GuestShutdown,
-    /// The guest reset itself.
+    /// The guest reset the machine.
     GuestReset,
-    /// The guest told of its panic.
+    /// The guest reported a panic.
     GuestPanic,
-    /// QEMU was told to quit, or got a signal.
+    /// QEMU received a quit command or a signal.
     Host,
-    /// QEMU or the host failed.
+    /// QEMU reported a failure of its own or of the host.
     Error,
 }
 
-/// Everything known about an end.
+/// Observations about an end of QEMU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// QEMU's monitor answered at least once.
     pub was_up: bool,
-    /// A stop was ordered.
+    /// An order to stop was carried out.
     pub stop_ordered: bool,
-    /// The guest had moved to another QEMU.
+    /// The guest had migrated to another QEMU.
     pub moved: bool,
-    /// Force was used.
+    /// The runner killed QEMU after the grace period.
     pub forced: bool,
     /// QEMU's event `GUEST_PANICKED` was received.
     pub panicked: bool,
-    /// The `SHUTDOWN` event, if it was heard.
+    /// Reason of the `SHUTDOWN` event, if one was received.
     pub shutdown: Option<ShutdownReason>,
-    /// Exit status, if QEMU was our child.
+    /// Exit status of QEMU, if it was a child of this runner.
     pub code: Option<i32>,
-    /// End of the guest's console.
+    /// Last bytes of the guest's console log.
     pub console_tail: String,
-    /// End of QEMU's own messages.
+    /// Last bytes of QEMU's log.
     pub qemu_tail: String,
 }
 
 /// Decides why QEMU ended. The message is the end of the console after a panic of the guest, and
-/// the end of QEMU's own messages otherwise.
+/// the end of QEMU's log otherwise.
 #[must_use]
 pub fn classify(evidence: &Evidence) -> ExitReport {
     let reason = reason(evidence);
@@ -79,7 +79,7 @@ fn reason(evidence: &Evidence) -> ExitReason {
         }
     };
     if evidence.moved {
-        // Whatever the console says is of a guest that is not here.
+        // The console belongs to a guest that runs elsewhere.
         return ExitReason::Moved;
     }
     let console_panic = evidence.console_tail.contains(PANIC_MARK);
@@ -94,7 +94,7 @@ fn reason(evidence: &Evidence) -> ExitReason {
         _ if evidence.forced => ExitReason::Killed,
         Some(_) => ExitReason::QemuDied,
         None if console_panic => ExitReason::GuestPanic,
-        // Nobody listened when it happened (we were away): the guest's last words count.
+        // No runner was there to receive events: the guest's last line decides.
         None if evidence.console_tail.trim_end().ends_with(POWER_DOWN_MARK) => {
             by_order(ExitReason::GuestShutdown)
         }
@@ -114,7 +114,7 @@ fn panic_text(console: &str) -> &str {
     &text[..floor_boundary(text, MAX_MESSAGE_BYTES)]
 }
 
-/// The last `max` bytes of a text, cut at a character.
+/// Returns the last `max` bytes of a text, cut at a character boundary.
 #[must_use]
 pub fn tail(text: &str, max: usize) -> &str {
     let mut start = text.len().saturating_sub(max);

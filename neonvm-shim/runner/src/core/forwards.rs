@@ -1,4 +1,4 @@
-//! Which ports of the guest are reached at the pod's address.
+//! Ports of the guest that are served at the pod's address.
 
 use std::collections::BTreeSet;
 
@@ -9,19 +9,19 @@ use super::bridge;
 use super::transfer::Manifest;
 use crate::config::RunnerConfig;
 
-/// What a port is of.
+/// Transport protocol of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
-    /// TCP, also for a port whose spec names no known protocol.
+    /// Also the protocol of a port whose spec names none.
     Tcp,
-    /// UDP, where the spec says `UDP`.
+    /// Served by QEMU's user network, passt and the bridge.
     Udp,
-    /// SCTP, which QEMU's user network cannot forward.
+    /// Served by the bridge only: QEMU's user network cannot forward it.
     Sctp,
 }
 
 impl Protocol {
-    /// Its name, as QEMU and nft have it.
+    /// Name in QEMU's options and nft's rules, in lower case.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -32,8 +32,11 @@ impl Protocol {
     }
 }
 
-/// The ports that anybody may reach, with the same number in the guest: those of spec and image,
-/// and those that each guest has. Not those that the pod itself has.
+/// Ports that any host may reach, with the same number in the guest: those of spec and image, and
+/// those of every guest. The pod's own ports are excluded.
+///
+/// # Errors
+/// [`UnknownProtocol`] for the first port of the spec whose protocol is not supported.
 #[must_use]
 pub fn public(config: &RunnerConfig) -> BTreeSet<(Protocol, u16)> {
     let guest = config.spec.guest.ports.iter().filter_map(|port| {
@@ -56,8 +59,11 @@ pub fn public(config: &RunnerConfig) -> BTreeSet<(Protocol, u16)> {
         .collect()
 }
 
-/// Whether the program that serves the guest's ports serves on one that not everybody may serve on.
-/// That program is QEMU with its user network, or passt; a bridge needs none.
+/// Whether the program that serves the guest's ports needs a privilege for one of them. That
+/// program is QEMU with its user network, or passt; a bridge needs none.
+///
+/// # Errors
+/// [`UnknownProtocol`].
 #[must_use]
 pub fn needs_privilege(
     config: &RunnerConfig,
@@ -71,7 +77,7 @@ pub fn needs_privilege(
             .any(|(_, port)| *port < first_free_port)
 }
 
-/// Ports of a protocol at the pod's address, each with the guest's port behind it.
+/// Ports at the pod's address, each with the guest's port behind it. `protocol` selects them.
 pub fn forwarded(config: &RunnerConfig, protocol: Protocol) -> impl Iterator<Item = (u16, u16)> {
     let public = public(config).into_iter();
     let mut ports: BTreeSet<(u16, u16)> = public
@@ -84,12 +90,12 @@ pub fn forwarded(config: &RunnerConfig, protocol: Protocol) -> impl Iterator<Ite
     ports.into_iter()
 }
 
-/// QEMU's user network with one forward per port.
+/// Option of QEMU's user network with one forward per port.
 #[must_use]
 pub fn user_network(config: &RunnerConfig) -> String {
     let ip = config.pod_ip;
     let mut text = "user,id=net0".to_owned();
-    // SCTP is unknown to it.
+    // QEMU's user network does not support SCTP.
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         let name = protocol.as_str();
         for (host, guest) in forwarded(config, protocol) {

@@ -1,11 +1,11 @@
-//! The key by which a guest's daemon knows its runner: one per boot of a guest, in the runner's
-//! directory and on the guest's runtime drive.
+//! The key that authenticates the runner to the guest's daemon. A guest gets one per boot, in the
+//! runner's directory and on the guest's runtime drive.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a key.
+/// Length of a key in bytes.
 pub const KEY_BYTES: usize = 32;
 
 /// A key as 64 hexadecimal digits.
@@ -13,19 +13,19 @@ pub const KEY_BYTES: usize = 32;
 #[serde(try_from = "String", into = "String")]
 pub struct GuestdKey(String);
 
-/// A text that is not a key.
+/// Error for a text that is not a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the key of the guest's daemon is not 64 digits of 0-9 and a-f")]
 pub struct NotAKey;
 
 impl GuestdKey {
-    /// The key made of random bytes.
+    /// Makes a key from random bytes.
     #[must_use]
     pub fn new(random: [u8; KEY_BYTES]) -> Self {
         Self(random.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The key in hexadecimal digits, as the guest's daemon is shown it.
+    /// The 64 hexadecimal digits that the runner sends to the guest's daemon.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

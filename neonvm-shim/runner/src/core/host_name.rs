@@ -1,11 +1,11 @@
-//! The guest's host name: its pod's, as NeonVM has it (docs/compatibility/neonvm.md §3.2), so that
-//! guests of one image can be told apart.
+//! The guest's host name: the name of its pod, as in NeonVM (docs/compatibility/neonvm.md §3.2), so
+//! that guests of one image can be told apart.
 
-/// Longest name of a host that is a label of DNS, too; Linux takes one more.
+/// Longest DNS label in bytes. Linux accepts one more.
 const MAX_BYTES: usize = 63;
 
-/// What a kernel and our guests' init are told. Kernels before 5.19 do not know the first, and
-/// other inits not the second.
+/// Kernel command line words with the host name. Kernels before 5.19 ignore the first, and other
+/// inits than ours the second.
 #[must_use]
 pub fn kernel_words(pod: &str) -> String {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
@@ -26,7 +26,7 @@ mod tests {
     fn a_guest_is_named_after_its_pod() {
         let words = "hostname=vm-pg-x7k2p bellows.hostname=vm-pg-x7k2p";
         assert_eq!(kernel_words("pg-x7k2p"), words);
-        // As the kubelet cuts the names of pods: no name ends with a dash or a dot.
+        // The kubelet cuts names of pods in the same way: no name ends with a dash or a dot.
         let long = kernel_words(&format!("{}-x", "a".repeat(59)));
         let word = long.split(' ').next().expect("one");
         assert_eq!(word, format!("hostname=vm-{}", "a".repeat(59)));

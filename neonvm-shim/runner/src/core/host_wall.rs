@@ -1,16 +1,14 @@
-//! Rules of the host's kernel for what the processes of guests may connect to, by the users of
-//! those processes.
+//! Firewall rules of the host that limit the connections of guests' processes, by user id.
 //!
-//! Guests are connected by passt, which opens their connections as the VM's own user. The rules
-//! refuse to such a user whatever belongs to this machine: its addresses, loopback and link-local
-//! ones, and so the ports of other guests. They hold for a process that has broken out of QEMU or
-//! passt as well.
+//! passt opens a guest's connections as the VM's own user. The rules refuse such a user every
+//! address of this machine, loopback and link-local ones included, and so the ports of other
+//! guests. They also hold for a process that has broken out of QEMU or passt.
 
 use std::net::Ipv4Addr;
 
 use super::users::UserRange;
 
-/// The rules, as nft reads them: those that were there before are replaced at once.
+/// Ruleset for `nft`. It replaces the earlier one atomically.
 #[must_use]
 pub fn rules(block: u8, users: UserRange, name_servers: &[Ipv4Addr]) -> String {
     let table = table(block);
@@ -42,22 +40,22 @@ table inet {table} {{
     )
 }
 
-/// The rule that lets questions for names through.
+/// Rule that accepts DNS queries.
 fn names(servers: &[Ipv4Addr]) -> String {
-    // passt asks the first server only.
+    // passt forwards queries to the first server only.
     servers.first().map_or_else(String::new, |server| {
         format!("    ip daddr {server} meta l4proto {{ tcp, udp }} th dport 53 accept\n")
     })
 }
 
-/// The rules' removal, as nft reads it. It is no error that there are none.
+/// Input for `nft` that removes the rules. Missing rules are no error.
 #[must_use]
 pub fn removal(block: u8) -> String {
     let table = table(block);
     format!("table inet {table}\ndelete table inet {table}\n")
 }
 
-/// The table's name in family `inet`.
+/// Name of the table in family `inet`.
 #[must_use]
 pub fn table(block: u8) -> String {
     format!("bellows_{block}")

@@ -1,27 +1,26 @@
-//! Lines of what a guest writes, as they go to the log of its pod (docs/compatibility/neonvm.md
-//! §3.8): whole, of bounded length, and in time.
+//! Splits a guest's output into lines for the log of its pod (docs/compatibility/neonvm.md §3.8).
+//! Lines are complete, of bounded length, and emitted in time.
 
 use protocol::time::{Span, Timestamp};
 
-/// Longest line: what container runtimes keep in one piece. A longer one goes on in the next.
+/// Longest line in bytes, which container runtimes keep in one piece. A longer one is split.
 pub const LINE_BYTES: usize = 16 << 10;
-/// How long an unfinished line waits for its end, as a prompt does for ever.
+/// How long an unfinished line, such as a prompt, may wait for its end.
 pub const UNFINISHED: Span = Span::from_secs(3);
 
-/// The lines of one stream.
+/// Line splitter of one stream.
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// The unfinished one; shorter than [`LINE_BYTES`].
+    /// The unfinished line; shorter than [`LINE_BYTES`].
     rest: Vec<u8>,
-    /// When something was last added to it.
+    /// When a byte was last added to `rest`.
     since: Timestamp,
-    /// Its beginning was a line of its own.
+    /// The beginning of the current line was already emitted.
     goes_on: bool,
 }
 
 impl Lines {
-    /// Takes what was read and appends the lines that are finished by it, each with its end, to
-    /// `out`.
+    /// Consumes `bytes` and appends the lines that they finish, each with a newline, to `out`.
     pub fn take(&mut self, now: Timestamp, bytes: &[u8], out: &mut Vec<u8>) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, is_end) = match piece.split_last() {
@@ -49,9 +48,9 @@ impl Lines {
         }
     }
 
-    /// The end of a line. One that was just long enough has ended already.
+    /// A line of exactly the longest length has been emitted already.
     fn end(&mut self, out: &mut Vec<u8>) {
-        // A serial line ends with a return, too.
+        // Serial consoles end a line with a carriage return before the newline.
         if self.rest.last() == Some(&b'\r') {
             self.rest.pop();
         }
@@ -66,7 +65,7 @@ impl Lines {
         out.push(b'\n');
     }
 
-    /// When the unfinished line is due, if there is one.
+    /// When [`Self::poll`] emits the unfinished line. `None` without one.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         (!self.rest.is_empty()).then(|| self.since + UNFINISHED)
@@ -80,7 +79,7 @@ impl Lines {
         }
     }
 
-    /// Appends the unfinished line to `out`: nothing more comes.
+    /// Appends the unfinished line to `out` at the end of the stream.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         if !self.rest.is_empty() {
             self.put(out);
@@ -139,7 +138,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing but ends of lines comes or goes, and no line is longer than it may be.
+        /// All bytes but newlines are kept, and no line exceeds its bound.
         #[test]
         fn nothing_is_lost_and_no_line_is_too_long(
             pieces in proptest::collection::vec("[a\n]{0,40}|a{30000}", 0..12)

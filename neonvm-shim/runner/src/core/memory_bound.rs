@@ -1,18 +1,18 @@
-//! How much memory QEMU's cgroup allows: what the VM is permitted now, and what QEMU needs beside
-//! it.
+//! Memory limit of QEMU's cgroup: the VM's permitted size and QEMU's overhead.
 
 use protocol::runner::MemoryState;
 use protocol::units::Bytes;
 
 use crate::config::Accel;
 
-/// QEMU itself, its disks' caches and pages of files, its page tables, and the guest's network
+/// Overhead in bytes: QEMU itself, disk caches, page cache, page tables, and the guest's network
 /// process.
 const BESIDE: u64 = 512 << 20;
-/// Translated code and what belongs to it, under TCG.
+/// Overhead of TCG in bytes: translated code and its bookkeeping.
 const TRANSLATED: u64 = 1536 << 20;
 
-/// The bound. It follows an order up at once, and down when the memory has left the guest.
+/// The limit in bytes. It follows a growth at once, and a shrink when the memory has left the
+/// guest.
 #[must_use]
 pub fn bound(ordered: Bytes, has: MemoryState, accel: Accel) -> Bytes {
     let plugged = has.plugged.max(has.requested);

@@ -5,12 +5,12 @@
 //!  (multus)     ├── br-overlay ── tap-overlay ─── QEMU
 //! ```
 //!
-//! The pod's interface loses its own addresses and becomes one end of a cable; the other end is the
-//! guest's device. The guest has its address from the words `ip=…:eth1:off` of its kernel's command
-//! line.
+//! The pod's interface loses its own addresses and becomes a port of the bridge; the guest's device
+//! is the other port. The guest has its address from the words `ip=…:eth1:off` of its kernel's
+//! command line.
 //!
-//! The device's hardware address is made of its address in the overlay, which is unique there: a
-//! guest that moves or is started again is found by those who remember it.
+//! The device's hardware address is derived from its overlay address, which is unique there. So ARP
+//! caches of peers stay valid when a guest migrates or restarts.
 
 use std::net::Ipv4Addr;
 
@@ -19,21 +19,20 @@ use serde_json::Value;
 
 use crate::config::OverlayNic;
 
-/// The bridge between the pod's interface and the guest's.
+/// Name of the bridge between the pod's interface and the guest's.
 pub const BRIDGE: &str = "br-overlay";
-/// The guest's end of it, made by QEMU.
+/// Name of the guest's end of the bridge, made by QEMU.
 pub const TAP: &str = "tap-overlay";
 /// The pod's interface unless `spec.extraNetwork.interface` says otherwise.
 pub const INTERFACE: &str = "net1";
-/// The device in the guest.
 const GUEST_DEVICE: &str = "eth1";
-/// Longest name of an interface, `IFNAMSIZ` less its end.
+/// Longest name of an interface, `IFNAMSIZ` less its terminator.
 const MAX_NAME_BYTES: usize = 15;
 
-/// Why a guest cannot have its place in the overlay.
+/// Errors of a guest's interface in the overlay.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OverlayProblem {
-    /// The interface's name.
+    /// `spec.extraNetwork.interface` is not a valid interface name.
     #[error(
         "spec.extraNetwork.interface: {0:?} is not the name of an interface a pod may give away: at most {MAX_NAME_BYTES} letters, \
          digits and .-_, and not lo, eth0, {BRIDGE} or {TAP}"
@@ -46,8 +45,8 @@ pub enum OverlayProblem {
     Address(String, String),
 }
 
-/// The guest's place in the overlay, as spec and status say; none where the spec asks for none, or
-/// the controller has given no address.
+/// The guest's interface in the overlay, from spec and status. `None` where the spec asks for none,
+/// or the controller has not assigned an address.
 ///
 /// # Errors
 /// [`OverlayProblem`].
@@ -80,7 +79,7 @@ pub fn nic(spec: &VmSpec, status: &VmStatus) -> Result<Option<OverlayNic>, Overl
     }))
 }
 
-/// Whether the spec asks for one.
+/// Whether the spec asks for an overlay interface.
 #[must_use]
 pub fn is_wanted(spec: &VmSpec) -> bool {
     let extra = spec.extra_network.as_ref();
@@ -94,16 +93,16 @@ fn may_be_given_away(name: &str) -> bool {
     is_name && !["lo", "eth0", ".", "..", BRIDGE, TAP].contains(&name)
 }
 
-/// The hardware address of the guest's device: locally administered, and as unique in the overlay
-/// as the address.
+/// Hardware address of the guest's device: locally administered, and as unique in the overlay as
+/// the address.
 #[must_use]
 pub fn mac(nic: &OverlayNic) -> String {
     let [a, b, c, d] = nic.address.octets();
     format!("52:54:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
 }
 
-/// What the guest's kernel, or its init, is told: address, mask, name of the host, device, and that
-/// nobody is to be asked.
+/// Kernel command line word of the device: address, mask, host name, device, and no
+/// autoconfiguration.
 #[must_use]
 pub fn kernel_word(nic: &OverlayNic, pod: &str) -> String {
     let OverlayNic { address, mask, .. } = nic;
@@ -143,7 +142,7 @@ mod tests {
         let named = json!({"enable": true, "interface": "overlay0"});
         let nic = of(named, "10.100.128.1", "255.255.255.255");
         assert_eq!(nic.expect("sound").expect("one").interface, "overlay0");
-        // Off, unsaid, or no address yet: none.
+        // Switched off, not set, or without an address.
         for extra in [json!({"enable": false}), json!({}), json!(null)] {
             assert_eq!(of(extra, "10.100.128.1", "255.255.0.0"), Ok(None));
         }

@@ -1,5 +1,5 @@
-//! Spec and status in a pod's arguments: `-vmspec BASE64(GZIP(JSON))`, as one argument with `=` or
-//! as two. Source: docs/compatibility/neonvm.md §3.1.
+//! Spec and status in a runner container's arguments: `-vmspec BASE64(GZIP(JSON))`, as one argument
+//! with `=` or as two. Source: docs/compatibility/neonvm.md §3.1.
 
 use std::io::Read;
 
@@ -10,36 +10,34 @@ use protocol::disk_cache::{DiskCache, DiskCacheError};
 use protocol::vm::{VmSpec, VmStatus};
 use serde::de::DeserializeOwned;
 
-/// The argument with the spec.
 const SPEC: &str = "vmspec";
-/// The argument with the status.
 const STATUS: &str = "vmstatus";
-/// The argument with the cache of disks.
+/// Name of the argument with the cache mode of disks.
 pub const DISK_CACHE: &str = "qemu-disk-cache-settings";
-/// Longest spec unpacked. A spec of every member is a few kilobytes; a bomb is more.
+/// Longest unpacked spec in bytes. A spec with every member is a few kilobytes.
 const MAX_SPEC_BYTES: u64 = 4 << 20;
 
-/// Why a pod's arguments hold no spec or no status. Each names the argument.
+/// Errors of the arguments with spec and status. Each names the argument.
 #[derive(Debug, thiserror::Error)]
 pub enum PackedError {
-    /// The argument is not there.
+    /// The argument is missing.
     #[error("the runner's arguments hold no -{0}")]
     Missing(&'static str),
-    /// It is not base64.
+    /// The argument is not base64.
     #[error("-{0} is not base64")]
     Base64(&'static str, #[source] base64::DecodeError),
-    /// It is not gzip, or too long.
+    /// The argument is not gzip.
     #[error("-{0} is not gzip")]
     Gzip(&'static str, #[source] std::io::Error),
-    /// It is longer than any spec.
+    /// The argument unpacks to more bytes than any spec has.
     #[error("-{0} unpacks to more than {MAX_SPEC_BYTES} bytes")]
     TooLong(&'static str),
-    /// It is not one of a VM.
+    /// The JSON is not that of a VM.
     #[error("-{0} is not that of a VirtualMachine")]
     Json(&'static str, #[source] serde_json::Error),
 }
 
-/// The spec in a runner container's arguments.
+/// Reads the spec from a runner container's arguments.
 ///
 /// # Errors
 /// [`PackedError`].
@@ -47,7 +45,7 @@ pub fn vm_spec(args: &[String]) -> Result<VmSpec, PackedError> {
     unpack(args, SPEC)
 }
 
-/// The status there: that of the VM when its pod was made.
+/// Reads the VM's status at the pod's creation from the arguments.
 ///
 /// # Errors
 /// [`PackedError`].
@@ -70,7 +68,7 @@ fn unpack<T: DeserializeOwned>(args: &[String], name: &'static str) -> Result<T,
     serde_json::from_slice(&json).map_err(|error| PackedError::Json(name, error))
 }
 
-/// How the disks of the guest are to be cached; ours where the arguments say nothing.
+/// Reads the cache mode of disks from the arguments. The default is ours.
 ///
 /// # Errors
 /// [`DiskCacheError`].
@@ -78,7 +76,7 @@ pub fn disk_cache(args: &[String]) -> Result<DiskCache, DiskCacheError> {
     argument(args, DISK_CACHE).unwrap_or_default().parse()
 }
 
-/// The value of a flag in any of Go's spellings: one dash or two, `=` or the next argument.
+/// Value of a flag in any of Go's spellings: one dash or two, `=` or the next argument.
 pub(crate) fn argument<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     let mut words = args.iter();
     while let Some(word) = words.next() {
@@ -96,12 +94,11 @@ pub(crate) fn argument<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     None
 }
 
-/// What follows the dashes of a flag.
 fn flag(word: &str) -> Option<&str> {
     word.strip_prefix("--").or_else(|| word.strip_prefix('-'))
 }
 
-/// Whether a flag of Go's that takes no value is set.
+/// Whether a boolean flag of Go is set.
 pub(crate) fn is_set(args: &[String], name: &str) -> bool {
     args.iter().any(|word| {
         let rest = flag(word).and_then(|flag| flag.strip_prefix(name));

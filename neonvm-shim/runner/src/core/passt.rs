@@ -5,7 +5,7 @@
 //!  guest: eth0 10.0.2.15/24, gateway 10.0.2.2, DNS 10.0.2.3
 //! ```
 //!
-//! The addresses are those of QEMU's user network, which images know. passt serves the guest's
+//! The addresses are those of QEMU's user network, which images expect. passt serves the guest's
 //! ports at the pod's address, and opens the guest's connections as a user of the machine. It maps
 //! no guest address to the host, and refuses loopback addresses.
 
@@ -17,46 +17,44 @@ use super::forwards::{self, Protocol};
 use super::transfer::Manifest;
 use crate::config::{RunnerConfig, Walls};
 
-/// Address of the guest.
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
-/// Bits of its network.
 const BITS: u8 = 24;
-/// Its gateway. Connections from the host's loopback addresses reach the guest from here.
+/// The guest's gateway. Connections from the host's loopback addresses reach the guest from here.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
-/// Address at which the guest finds the host's name server.
+/// Address of the name server inside the guest.
 const NAMES: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
-/// Hardware address of the gateway, the same in every pod: a guest that moves has remembered it.
+/// Hardware address of the gateway, the same in every pod: a migrated guest has it in its ARP
+/// cache.
 const GATEWAY_MAC: &str = "52:55:0a:00:02:02";
-/// The option of QEMU's side: its standard input is the listening socket. A passt that ends is
-/// followed by another one, whose connection QEMU takes.
+/// QEMU's option: its standard input is the listening socket. When passt ends, its successor
+/// connects again.
 pub(super) const NETDEV: &str = "stream,id=net0,server=on,addr.type=fd,addr.str=0";
 
-/// Largest packet between guest and passt, in bytes: what fits into a frame of passt's. Packets end
-/// at passt, so the host's network does not see their size. A guest's small writes wait in its
+/// Largest packet between guest and passt in bytes: the payload of passt's largest frame. Packets
+/// end at passt, so the host's network does not see their size. A guest's small writes wait in its
 /// kernel until a packet is full or the last one is acknowledged, so fewer packets carry them.
 pub(super) const LARGEST_FRAME: u16 = 65_520;
 
 /// A word for the guest's kernel, which sets `net.ipv4.tcp_frto` before the guest's first process.
 ///
-/// passt sends on what the guest sends as long as the host's socket takes it. It drops what does
-/// not fit and all that follows, until the guest has sent the missing part again. With F-RTO (RFC
-/// 5682) a guest answers its first timeout with new data, which passt drops too, so the guest waits
-/// for a second timeout of twice the length: 600 ms of a transfer instead of 200 ms.
+/// passt forwards the guest's data while the host's socket accepts it. It drops the data that does
+/// not fit and all that follows, until the guest retransmits the missing part. With F-RTO (RFC
+/// 5682) a guest answers its first timeout with new data, which passt drops too. The guest then
+/// waits for a second timeout of twice the length: 600 ms of a transfer instead of 200 ms.
 pub(super) const KERNEL_WORD: &str = "sysctl.net.ipv4.tcp_frto=0";
 
-/// What connects the guest's first device.
+/// Connection of the guest's first device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connection<'a> {
     /// A bridge in the pod's network namespace.
     Bridge,
-    /// A process of passt.
+    /// A process of passt, inside these walls.
     Passt(&'a Walls),
     /// QEMU's own user network.
     UserNetwork,
 }
 
-/// How a guest is connected: one that boots as the configuration says, one that comes as where it
-/// booted.
+/// Connection of a guest: by the configuration if it boots here, else the one it booted with.
 #[must_use]
 pub fn connection<'a>(config: &'a RunnerConfig, arrival: Option<&Manifest>) -> Connection<'a> {
     if bridge::connects(config, arrival) {
@@ -69,8 +67,8 @@ pub fn connection<'a>(config: &'a RunnerConfig, arrival: Option<&Manifest>) -> C
     }
 }
 
-/// The command line of passt without the program's own name. Its standard input is connected to
-/// QEMU's socket.
+/// Command line of passt without the program's name. Its standard input is connected to QEMU's
+/// socket.
 #[must_use]
 pub fn passt_args(config: &RunnerConfig, walls: &Walls, pid_file: &Path) -> Vec<String> {
     let mut args: Vec<String> = ["--foreground", "--quiet", "--fd", "0", "--pid"]
@@ -81,7 +79,7 @@ pub fn passt_args(config: &RunnerConfig, walls: &Walls, pid_file: &Path) -> Vec<
     if let Some(user) = walls.user {
         add(&["--runas", &format!("{user}:{user}")]);
     }
-    // Whatever interfaces the host has now or later: all that would be read of one is said below.
+    // passt would read these values from an interface of the host, which may appear or vanish.
     add(&[
         "--ipv4-only",
         "--interface",
@@ -98,8 +96,7 @@ pub fn passt_args(config: &RunnerConfig, walls: &Walls, pid_file: &Path) -> Vec<
     add(&["--gateway", &GATEWAY.to_string(), "--no-map-gw"]);
     add(&["--dns", &NAMES.to_string()]);
     if !walls.outside {
-        // Sockets of the guest's connections may use no other device, and nothing of the outside is
-        // there.
+        // The loopback device leads to no other host.
         add(&["--outbound-if4", "lo"]);
     } else if let Some(server) = config.network.resolver.servers.first() {
         let (names, server) = (NAMES.to_string(), server.to_string());

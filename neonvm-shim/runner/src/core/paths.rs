@@ -1,4 +1,3 @@
-//! The files of a runner's directory.
 
 use std::path::PathBuf;
 
@@ -7,7 +6,7 @@ use protocol::migration::{DISK_SOCKET, STREAM_SOCKET};
 use super::disks::Drive;
 use crate::config::RunnerConfig;
 
-/// Sockets that QEMU makes, at its start and when a guest is to come.
+/// Names of the sockets that QEMU makes, at its start and for an incoming migration.
 pub const SOCKETS: [&str; 5] = [
     "qmp.sock",
     "qmp-manual.sock",
@@ -16,163 +15,163 @@ pub const SOCKETS: [&str; 5] = [
     DISK_SOCKET,
 ];
 
-/// Files and sockets of one runner.
+/// Paths of one runner's files and sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
-    /// The directory itself.
+    /// Absolute path of the runner's directory.
     pub dir: PathBuf,
 }
 
 impl Paths {
-    /// The paths below a directory.
+    /// Paths below `dir`.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// What a QEMU in a sandbox has in place of the directory, and makes its sockets in. Each has a
-    /// link of its name in the directory itself.
+    /// Directory in which a sandboxed QEMU makes its sockets. The runner's directory has a link to
+    /// each.
     #[must_use]
     pub fn sockets(&self) -> PathBuf {
         self.dir.join("sockets")
     }
 
-    /// The runner's monitor socket.
+    /// Socket of the runner's QMP monitor.
     #[must_use]
     pub fn qmp(&self) -> PathBuf {
         self.dir.join("qmp.sock")
     }
 
-    /// A second monitor, for people and benchmarks.
+    /// Socket of a second QMP monitor, for people and benchmarks.
     #[must_use]
     pub fn qmp_manual(&self) -> PathBuf {
         self.dir.join("qmp-manual.sock")
     }
 
-    /// The guest's first serial port.
+    /// Socket of the guest's first serial port.
     #[must_use]
     pub fn console(&self) -> PathBuf {
         self.dir.join("console.sock")
     }
 
-    /// What the guest wrote there.
+    /// Log of the guest's first serial port.
     #[must_use]
     pub fn console_log(&self) -> PathBuf {
         self.dir.join("console.log")
     }
 
-    /// What its programs wrote to their log.
+    /// Log of the port that the guest's programs write to.
     #[must_use]
     pub fn guest_log(&self) -> PathBuf {
         self.dir.join("guest.log")
     }
 
-    /// QEMU's own messages.
+    /// Log of QEMU's standard output and error.
     #[must_use]
     pub fn qemu_log(&self) -> PathBuf {
         self.dir.join("qemu.log")
     }
 
-    /// The runner's own messages, if who started it sends them there.
+    /// Log of the runner, if its parent redirects the output there.
     #[must_use]
     pub fn runner_log(&self) -> PathBuf {
         self.dir.join("runner.log")
     }
 
-    /// Messages of the guest's network process.
+    /// Log of the guest's network process.
     #[must_use]
     pub fn passt_log(&self) -> PathBuf {
         self.dir.join("passt.log")
     }
 
-    /// Its process id, written by itself when it serves.
+    /// Process id of passt, which writes it when it serves.
     #[must_use]
     pub fn passt_pid(&self) -> PathBuf {
         self.dir.join("passt.pid")
     }
 
-    /// The socket on which QEMU waits for the guest's network process. Directories of guests that
-    /// older versions started have none.
+    /// Socket on which QEMU waits for the guest's network process. Guests of older versions have
+    /// none.
     #[must_use]
     pub fn network(&self) -> PathBuf {
         self.dir.join("network.sock")
     }
 
-    /// QEMU's process id, written by QEMU.
+    /// Process id of QEMU, which writes it.
     #[must_use]
     pub fn pid_file(&self) -> PathBuf {
         self.dir.join("qemu.pid")
     }
 
-    /// The writable layer over the image's root disk: a file that stays, or one of this directory.
+    /// Writable layer over the image's root disk: a persistent file, or one of this directory.
     #[must_use]
     pub fn root_disk(&self, config: &RunnerConfig) -> PathBuf {
         let stays = config.root_overlay.clone();
         stays.unwrap_or_else(|| self.dir.join("root.qcow2"))
     }
 
-    /// A drive beside it.
+    /// File of a drive other than the root disk.
     #[must_use]
     pub fn drive(&self, drive: &Drive) -> PathBuf {
         self.dir.join(drive.file())
     }
 
-    /// The volumes of the pod, each where it is mounted in the guest, unless somebody else mounts
-    /// them elsewhere.
+    /// Directory of the pod's volumes, each at its mount path in the guest, unless the
+    /// configuration names another.
     #[must_use]
     pub fn mounts(&self) -> PathBuf {
         self.dir.join("mounts")
     }
 
-    /// The key by which the guest's daemon knows the runner.
+    /// File with the key of the guest's daemon.
     #[must_use]
     pub fn guestd_key(&self) -> PathBuf {
         self.dir.join("guestd.key")
     }
 
-    /// Where QEMU waits for the memory and devices of a guest that comes from this machine.
+    /// Socket on which QEMU waits for memory and devices of a guest from this machine.
     #[must_use]
     pub fn stream(&self) -> PathBuf {
         self.dir.join(STREAM_SOCKET)
     }
 
-    /// Where it waits for that guest's disk.
+    /// Socket on which QEMU waits for the disk of a guest from this machine.
     #[must_use]
     pub fn disk(&self) -> PathBuf {
         self.dir.join(DISK_SOCKET)
     }
 
-    /// The token that the agent shows to the guest's monitor; no file where none is asked for.
+    /// File with the token of the guest's monitor. Missing where the monitor asks for none.
     #[must_use]
     pub fn monitor_token(&self) -> PathBuf {
         self.dir.join("monitor.token")
     }
 
-    /// The runner's control socket.
+    /// Socket for orders and state of the runner.
     #[must_use]
     pub fn control(&self) -> PathBuf {
         self.dir.join("control.sock")
     }
 
-    /// What to run.
+    /// File with the [`RunnerConfig`].
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.dir.join("config.json")
     }
 
-    /// What the runner writes down of its QEMU, for the next runner of the directory.
+    /// File with the runner's record of its QEMU, for the next runner of the directory.
     #[must_use]
     pub fn record(&self) -> PathBuf {
         self.dir.join("runner.json")
     }
 
-    /// How it ended.
+    /// File with the report of the VM's end.
     #[must_use]
     pub fn exit(&self) -> PathBuf {
         self.dir.join("exit.json")
     }
 
-    /// Held by the runner of this directory.
+    /// File that the runner of this directory locks.
     #[must_use]
     pub fn lock(&self) -> PathBuf {
         self.dir.join("lock")

@@ -1,4 +1,4 @@
-//! What the node driver does about one pod, and what it says about it.
+//! The node driver's next step for one pod, and the pod's status.
 //!
 //! ```text
 //!  Fresh ──prepare──> NoRunner ──spawn──> Runner ──QEMU ends──> Ended
@@ -9,7 +9,7 @@
 //! * A pod that is `Running` in the API and has no directory here lost its VM: it fails, it is not
 //!   started a second time.
 //! * A pod that has ended is never started again; its directory stays until the pod is deleted.
-//! * A runner that is gone while nothing says that QEMU ended is started again, and adopts.
+//! * A runner that is gone without a report of QEMU's end is started again, and adopts QEMU.
 
 use protocol::runner::{ExitReason, ExitReport};
 use protocol::time::WallTime;
@@ -20,55 +20,55 @@ pub const CONTAINER: &str = "neonvm-runner";
 /// Longest message in a pod's status, characters.
 const MAX_MESSAGE_CHARS: usize = 1024;
 
-/// What the API wants.
+/// State of the pod in the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Desired {
-    /// The pod shall run.
+    /// The pod exists and is not being deleted.
     Run,
-    /// Its deletion was asked; it has this long.
+    /// The pod is being deleted.
     Stop {
         /// Milliseconds that the guest has to shut down.
         grace_ms: u64,
     },
-    /// It is not in the API any more.
+    /// The pod is missing in the API.
     Gone {
-        /// Milliseconds its guest still gets.
+        /// Milliseconds that the guest has to shut down.
         grace_ms: u64,
     },
 }
 
-/// What is there.
+/// State of the pod on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Local {
     /// The pod's directory has neither a runner's configuration nor a report of an end.
     Fresh,
-    /// A directory, no runner; QEMU may or may not run.
+    /// A directory without a runner. QEMU may run.
     NoRunner,
-    /// A runner was started or found, and its link is not over.
+    /// A runner is linked to the driver.
     Runner,
-    /// The VM has ended.
+    /// A report says that the VM has ended.
     Ended,
 }
 
-/// What to do.
+/// The driver's next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Resolve the image, allot an address, write the directory.
     Prepare,
-    /// Start a runner.
+    /// Start a runner in the directory.
     Spawn,
     /// Order the runner to stop the guest.
     Stop {
-        /// Milliseconds it has.
+        /// Milliseconds that the guest has to shut down.
         grace_ms: u64,
     },
-    /// Nothing; the status says it all.
+    /// Nothing but keeping the status current.
     Watch,
-    /// The pod's VM is lost: say so.
+    /// Report the pod as failed: its VM is lost.
     Lose,
-    /// Remove the directory, free the address, and delete the pod for good if it is still there.
+    /// Remove the directory, free the address, and delete the pod's object.
     Finish {
-        /// Whether it is.
+        /// Whether the API still has the pod.
         in_api: bool,
     },
 }
@@ -91,42 +91,42 @@ pub fn next(desired: Desired, local: Local, phase: &str) -> Step {
     }
 }
 
-/// What is to be told about the pod.
+/// State of a pod's VM for its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum View {
-    /// It cannot start yet.
+    /// The VM cannot start at present.
     Waiting {
-        /// One word, as the kubelet's.
+        /// One CamelCase word, as the kubelet writes it.
         reason: String,
         /// Explanation for people of why it cannot start.
         message: String,
     },
-    /// The runner is there.
+    /// A runner runs, and with it QEMU.
     Running {
-        /// Whether the guest answers.
+        /// Whether the guest's daemon has answered.
         ready: bool,
     },
-    /// The VM has ended.
+    /// The VM has ended, with this report.
     Ended(ExitReport),
 }
 
-/// What a status is made from beside the view.
+/// Inputs of a status beside the view.
 #[derive(Debug, Clone)]
 pub struct StatusInput<'a> {
-    /// The status the API has.
+    /// Status in the API, of which times are kept.
     pub existing: &'a Value,
     /// Image of the runner's container.
     pub image: &'a str,
-    /// Address, once allotted.
+    /// Address of the pod. `None` until it is allocated.
     pub pod_ip: Option<String>,
-    /// The node's address.
+    /// Address of the node.
     pub host_ip: &'a str,
-    /// Time for what has changed. What has not changed keeps the time that the API has.
+    /// Time of changed conditions. Unchanged conditions keep their time.
     pub now: WallTime,
 }
 
-/// The members of the status that are ours, complete: lists replace those in the API. Equal to what
-/// the API has if there is no news: times are kept from there.
+/// Members of the status that the driver owns. Lists are complete, as they replace those in the
+/// API. Without a change the result equals the existing status.
 #[must_use]
 pub fn status(view: &View, input: &StatusInput<'_>) -> Value {
     let now = input.now.to_string();
@@ -210,7 +210,7 @@ fn terminated(report: &ExitReport, began: &str, ended: &str) -> Value {
     })
 }
 
-/// Conditions that are ours, after those that are not, in the kubelet's order.
+/// Conditions of the driver behind those of others, in the kubelet's order.
 fn conditions(old: &Value, view: &View, ready: bool, now: &str) -> Vec<Value> {
     let existing = old["conditions"]
         .as_array()
@@ -238,7 +238,7 @@ fn conditions(old: &Value, view: &View, ready: bool, now: &str) -> Vec<Value> {
     foreign.chain(made).collect()
 }
 
-/// One word for a reason, as in a pod's status.
+/// Reason of an end for a pod's status, in CamelCase.
 #[must_use]
 pub fn word(reason: ExitReason) -> &'static str {
     match reason {
@@ -253,7 +253,7 @@ pub fn word(reason: ExitReason) -> &'static str {
     }
 }
 
-/// One line for people.
+/// One line for people about an end.
 #[must_use]
 pub fn summary(report: &ExitReport) -> String {
     let what = match report.reason {
@@ -266,7 +266,8 @@ pub fn summary(report: &ExitReport) -> String {
         ExitReason::QemuDied => "QEMU died",
         ExitReason::Moved => "the guest runs elsewhere",
     };
-    // A start failure is told whole; of a death the last line tells, of a panic the first.
+    // A start failure keeps its whole message. Other ends keep the last line, and a panic the
+    // first.
     let mut lines = report
         .message
         .lines()

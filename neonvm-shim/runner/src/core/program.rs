@@ -1,23 +1,23 @@
-//! A program of an image, started without the script that wraps it: in a sandbox there is no shell.
+//! A program of an image without the script that wraps it: a sandbox has no shell.
 //!
 //! The script (`vm-images/src/runtime.rs`) sets variables and executes the image's own dynamic
 //! loader with the program.
 
 use std::path::{Path, PathBuf};
 
-/// What the script executes.
+/// Command that a wrapper script executes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// The file that is executed.
+    /// Path of the executable file.
     pub file: PathBuf,
-    /// Its first arguments.
+    /// Arguments before those of the caller.
     pub args: Vec<String>,
-    /// Variables of its environment.
+    /// Variables that the script sets, with their values.
     pub env: Vec<(String, String)>,
 }
 
-/// Reads a script; `tree` is where its programs and libraries lie. `None` when it is of another
-/// kind.
+/// Reads a wrapper script. `tree` is the directory of its programs and libraries. `None` for a
+/// script of another form.
 #[must_use]
 pub fn unwrapped(script: &str, tree: &Path) -> Option<Program> {
     let tree_text = tree.to_str()?;

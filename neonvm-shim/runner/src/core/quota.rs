@@ -1,41 +1,43 @@
-//! How much CPU time QEMU may burn.
+//! How much CPU time QEMU may use.
 //!
-//! The quota follows the order's milli-CPU. Three exceptions, each bounded: a guest boots at its
-//! largest size's speed, because a quarter of a CPU makes a boot of five seconds one of twenty;
-//! when CPUs leave, the quota stays up for a moment, because a throttled guest takes long to give a
-//! CPU back; and when memory leaves, it stays up until that is done, because emptying a GiB is
-//! seconds of work for the guest's kernel, which would take everything a smaller CPU can do.
+//! The quota follows the order's milli-CPU, with three bounded exceptions:
+//! * A guest boots at the speed of its largest size, because a quarter of a CPU makes a boot of
+//!   five seconds one of twenty.
+//! * While CPUs leave, the quota stays up for a moment, because a throttled guest releases a CPU
+//!   late.
+//! * While memory leaves, the quota stays up, because emptying a GiB takes seconds of CPU time in
+//!   the guest's kernel, which would use up a smaller CPU.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::MilliCpu;
 
-/// A guest whose daemon has not answered after this time is held to its size all the same.
+/// Time after which a guest whose daemon has not answered is held to its size.
 pub const BOOT_ALLOWANCE: Span = Span::from_secs(60);
-/// How long the quota waits for CPUs to leave.
+/// Longest time that the quota stays up while CPUs leave.
 pub const SHRINK_ALLOWANCE: Span = Span::from_secs(1);
-/// How long it waits for memory to leave.
+/// Longest time that the quota stays up while memory leaves.
 pub const MEMORY_ALLOWANCE: Span = Span::from_secs(30);
 
-/// What the quota depends on.
+/// Inputs of the quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaInput {
-    /// The limit ordered.
+    /// CPU limit of the current order.
     pub ordered: MilliCpu,
-    /// When it was.
+    /// When the current order was accepted.
     pub ordered_at: Timestamp,
-    /// The limit in force before that order.
+    /// CPU limit in force before the current order.
     pub before: MilliCpu,
     /// Whether more CPUs are plugged or online than the order needs.
     pub cpus_to_leave: bool,
     /// Whether more memory is plugged than the order needs.
     pub memory_to_leave: bool,
-    /// The largest limit.
+    /// CPU limit of the largest size.
     pub largest: MilliCpu,
-    /// When the guest began to boot, if it still does.
+    /// When the guest began to boot. `None` once it has answered.
     pub booting_since: Option<Timestamp>,
 }
 
-/// The quota in milli-CPU, and when it must be looked at again.
+/// Quota in milli-CPU, and when it must be computed again.
 #[must_use]
 pub fn quota(input: &QuotaInput, now: Timestamp) -> (MilliCpu, Option<Timestamp>) {
     if let Some(since) = input.booting_since

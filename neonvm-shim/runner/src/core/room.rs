@@ -1,16 +1,16 @@
-//! Whether the node's disk has room for what the guest writes.
+//! Recovers a guest that stopped because a disk of the node is full.
 //!
-//! QEMU stops a guest whose write finds no room on the disk, in a state of its own ([`STOPPED`]),
-//! and keeps what was to be written. Told to go on, it writes again, and stops again if there is
-//! still none. So nothing is lost, and nobody but the runner has to do anything once there is room.
+//! QEMU stops a guest whose write finds no space on the disk, in a state of its own ([`STOPPED`]),
+//! and keeps the write. When the guest is resumed, QEMU writes again, and stops again if there is
+//! still no space. So nothing is lost, and the guest goes on by itself once there is space.
 //!
 //! ```text
-//! told, or from time to time ─► look ─► stopped by it: told of ─┬─► look ─► still: let it go on, unless it moves ─┐
-//!                                                               └──────────────────── a moment later ◄────────────┘
+//! event, or every 30 s ─► query ─► stopped by it: report ─┬─► query ─► still: resume, unless it migrates ─┐
+//!                                                         └───────────── a moment later ◄───────────────┘
 //! ```
 //!
-//! QEMU's words only hurry a look: what it says of itself counts. A guest that stands still by
-//! anything else is left alone.
+//! Events only hasten a query: the status that QEMU returns decides. A guest that is stopped for
+//! another reason is left alone.
 
 use protocol::runner::DiskFull;
 use protocol::time::{Span, Timestamp, WallTime};
@@ -19,33 +19,33 @@ use super::disks::Drive;
 
 /// `query-status` of a guest that QEMU has stopped because a disk of the host is full.
 pub const STOPPED: &str = "io-error";
-/// Between two attempts to let it go on: long enough to cost nothing, short enough that nobody
-/// waits for it who has made room.
+/// Pause between two attempts to resume: long enough to cost nothing, short enough for a person who
+/// has just freed space.
 pub const AGAIN: Span = Span::from_secs(3);
-/// Between two looks when nothing was told: a word of QEMU's may be lost.
+/// Pause between two queries without an event: events of QEMU may be lost.
 pub const LOOK_IDLE: Span = Span::from_secs(30);
-/// What the root disk is called where disks have names.
+/// Name of the root disk in messages.
 const ROOT_DISK: &str = "rootdisk";
 
-/// What a look found.
+/// Result of a query.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
     /// Status from QEMU's `query-status`; [`STOPPED`] if a disk of the host is full.
     pub run: String,
-    /// Ids of the drives whose writes found no room.
+    /// Ids of the drives whose writes found the disk full.
     pub without_room: Vec<String>,
 }
 
-/// What to do.
+/// Requests to QEMU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoomAction {
-    /// See what QEMU says.
+    /// Query the status of guest and drives.
     Look,
-    /// Let the guest go on.
+    /// Resume the guest.
     GoOn,
 }
 
-/// The name of a drive as its VM's spec has it, by its id.
+/// Name of a drive in its VM's spec, by its id.
 #[must_use]
 pub fn disk_name(id: &str) -> String {
     let name = if id == "root" {
@@ -56,33 +56,33 @@ pub fn disk_name(id: &str) -> String {
     name.to_owned()
 }
 
-/// What is known of it.
+/// State of the recovery.
 #[derive(Debug, Clone, Default)]
 pub struct Room {
     full: Option<DiskFull>,
-    /// QEMU was looked at, and nothing was decided by it yet.
+    /// A query has answered, and no decision followed yet.
     fresh: bool,
     under_way: Option<RoomAction>,
-    /// Something was told since the look under way began.
+    /// An event arrived since the current query began.
     hinted: bool,
     due: Timestamp,
 }
 
 impl Room {
-    /// Since when the guest stands still by it, and for want of room for which disks.
+    /// Since when the guest is stopped by full disks, and by which. `None` if it is not.
     #[must_use]
     pub fn full(&self) -> Option<&DiskFull> {
         self.full.as_ref()
     }
 
-    /// Whether QEMU was told to let the guest go on, and has not answered.
+    /// Whether a resume is in progress.
     #[must_use]
     pub fn is_going_on(&self) -> bool {
         self.under_way == Some(RoomAction::GoOn)
     }
 
-    /// Something was told: look at once. Not while it is known: then the next attempt would come at
-    /// once, and make QEMU tell again.
+    /// Hastens the next query after an event. Not while the guest is known to be stopped: each
+    /// attempt to resume makes QEMU send another event.
     pub fn hint(&mut self, now: Timestamp) {
         if self.full.is_none() {
             self.due = self.due.min(now);
@@ -90,14 +90,14 @@ impl Room {
         }
     }
 
-    /// The monitor is lost. What is known stands until the next look, which is due as soon as it is
-    /// there again.
+    /// The monitor is disconnected. The known state stays until the next query, which is due at
+    /// reconnection.
     pub fn disconnected(&mut self) {
         (self.fresh, self.under_way, self.due) = (false, None, Timestamp(0));
     }
 
-    /// The next thing to do. A guest that moves is not let go on: whoever moves it decides where it
-    /// runs.
+    /// Returns the next action. `moves` says that the guest migrates: then it is not resumed, as
+    /// the migration decides where it runs.
     pub fn poll_action(&mut self, now: Timestamp, moves: bool) -> Option<RoomAction> {
         if self.under_way.is_some() {
             return None;
@@ -114,7 +114,7 @@ impl Room {
         Some(action)
     }
 
-    /// What a look found; `None` when QEMU did not say.
+    /// Takes the result of a query; `None` if QEMU did not answer.
     pub fn looked(&mut self, now: Timestamp, wall: WallTime, found: Option<&Standing>) {
         self.under_way = None;
         self.due = now + AGAIN;
@@ -125,7 +125,7 @@ impl Room {
             self.due = if hinted { now } else { now + LOOK_IDLE };
             return;
         }
-        // The first time it has just failed to write.
+        // Its first write has just failed.
         self.fresh = self.full.is_some();
         let mut disks: Vec<String> = found.without_room.iter().map(|id| disk_name(id)).collect();
         let before = self.full.take();
@@ -138,16 +138,16 @@ impl Room {
         });
     }
 
-    /// The guest was told to go on, or QEMU refused that. Whether it does is seen a moment later.
+    /// QEMU has resumed the guest or refused to. The next query shows the effect.
     pub fn went_on(&mut self, now: Timestamp) {
         (self.under_way, self.fresh, self.due) = (None, false, now + AGAIN);
     }
 
-    /// When to ask again.
+    /// When the next query or resume is due.
     #[must_use]
     pub fn poll_deadline(&self) -> Timestamp {
         if self.under_way.is_some() {
-            // Its answer comes by itself.
+            // The answer to the action in progress is an input.
             return Timestamp(u64::MAX);
         }
         self.due
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// One look, which must be due.
+    /// Answers the query that is due.
     fn look(room: &mut Room, now: Timestamp, found: &Standing) {
         assert_eq!(room.poll_action(now, false), Some(RoomAction::Look));
         assert_eq!(room.poll_action(now, false), None, "one at a time");
@@ -199,7 +199,7 @@ mod tests {
             assert_eq!(room.poll_action(at(s), false), Some(RoomAction::GoOn));
             assert!(room.is_going_on());
             room.went_on(at(s));
-            // It failed again at once, and QEMU says so: that hurries nothing.
+            // The write failed again, and QEMU sends an event: it hastens nothing.
             room.hint(at(s));
             assert_eq!(room.poll_action(at(s + 1), false), None);
         }
@@ -220,7 +220,7 @@ mod tests {
             assert_eq!(room.full(), None, "{run}");
             assert_eq!(room.poll_action(now, false), None, "{run}");
         }
-        // Stopped by somebody after it was told of.
+        // A person stopped the guest after it was reported.
         look(&mut room, at(90_000), &stands(STOPPED, &["root"]));
         look(&mut room, at(90_003), &stands("paused", &[]));
         assert_eq!(room.full(), None);
@@ -237,7 +237,7 @@ mod tests {
             assert_eq!(room.poll_action(at(s), true), None);
             assert_eq!(disks(&room), Some(vec!["rootdisk"]));
         }
-        // What was seen while it moved is not acted on after.
+        // A result from the time of a migration has no effect afterwards.
         assert_eq!(room.poll_action(at(11), false), None);
         look(&mut room, at(12), &full);
         assert_eq!(room.poll_action(at(12), false), Some(RoomAction::GoOn));
@@ -247,7 +247,7 @@ mod tests {
     fn a_word_that_comes_while_it_is_looked_at_is_not_lost() {
         let mut room = Room::default();
         assert_eq!(room.poll_action(at(0), false), Some(RoomAction::Look));
-        // QEMU tells of the failed write before it stops the guest.
+        // QEMU reports the failed write before it stops the guest.
         room.hint(at(0));
         room.looked(at(0), WALL, Some(&stands("running", &[])));
         look(&mut room, at(0), &stands(STOPPED, &["root"]));
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(disks(&room), Some(vec!["rootdisk"]), "as far as is known");
         look(&mut room, at(4), &stands("running", &[]));
         assert_eq!(room.full(), None);
-        // Without an answer nothing is known to have changed.
+        // Without an answer the state is unchanged.
         assert_eq!(room.poll_action(at(34), false), Some(RoomAction::Look));
         room.looked(at(34), WALL, None);
         assert_eq!((room.full(), room.poll_deadline()), (None, at(37)));

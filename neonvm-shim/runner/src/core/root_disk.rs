@@ -1,111 +1,109 @@
-//! A root disk that stays: whose it is, what it lies over, and what to do when a VM asks for it.
+//! A persistent root disk: its owner, its base image, and its use by the next VM.
 //!
 //! ```text
 //! disks/NAMESPACE_VM/          one directory per VM; nothing of it lies elsewhere
 //!   disk.json                  [`DiskRecord`]: written before the disk is made, and again once it is finished
 //!   root.qcow2                 the disk
-//!   root.qcow2.new             a disk in the making; no guest has run on it
+//!   root.qcow2.new             an unfinished disk; no guest has run on it
 //! ```
 //!
-//! Absence never means permission: a disk without a record, and a record without its disk, are
-//! refused.
+//! A disk without a record, and a record without its disk, are refused.
 
 use protocol::time::WallTime;
 use serde::{Deserialize, Serialize};
 
-/// Version of the record's format.
+/// The only format of the record that this version reads.
 pub const DISK_FORMAT: u32 = 1;
-/// Name of the record in the disk's directory.
+/// File name of the record in the disk's directory.
 pub const RECORD_FILE: &str = "disk.json";
-/// Name of the disk in its directory.
+/// File name of the disk in its directory.
 pub const DISK_FILE: &str = "root.qcow2";
 
 /// Content of `disk.json`: the VM that owns a disk, and the image the disk was made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskRecord {
-    /// Version of the record's format. A record with another version than [`DISK_FORMAT`] is
-    /// refused.
+    /// Version of the record's format. Any value but [`DISK_FORMAT`] is refused.
     pub format: u32,
-    /// Namespace of the VM.
+    /// Namespace of the VM that owns the disk.
     pub namespace: String,
-    /// Name of the VM.
+    /// Name of the VM that owns the disk.
     pub vm: String,
     /// Uid of the VM that owns the disk.
     pub vm_uid: String,
-    /// Name of the image that the disk was made over.
+    /// Name of the disk's base image.
     pub image: String,
-    /// Digest of that image. The guest boots its kernel, and a disk that is not whole holds only
-    /// what differs from it.
+    /// Digest of the base image. The guest boots its kernel, and a layered disk holds only the
+    /// difference from it.
     pub image_digest: String,
-    /// The disk lies over nothing: it was restored from a backup.
+    /// The disk has no base image: it was restored from a backup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
     /// Size that the guest sees, in bytes.
     pub bytes: u64,
     /// When the disk was made.
     pub created: WallTime,
-    /// Whether the disk is finished. No guest ran on it before.
+    /// Whether the disk is finished. No guest runs on an unfinished one.
     pub made: bool,
-    /// The VM was deleted and its disk kept on request; the next owner must ask for it.
+    /// The VM was deleted and its disk kept on request. A new VM must ask for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub released: bool,
 }
 
-/// What lies in a VM's disk directory.
+/// Content of a VM's disk directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Found<'a> {
-    /// The record, if there is one.
+    /// The parsed record. `None` without a record.
     pub record: Option<&'a DiskRecord>,
-    /// Whether the disk itself is there.
+    /// Whether the disk's file exists.
     pub has_disk: bool,
 }
 
-/// How a VM comes to its disk.
+/// What a VM does about its disk directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// The VM has none so far: a new one is made.
+    /// Make a disk: the VM has none.
     Create,
-    /// The disk is the VM's own.
+    /// Use the disk: the VM owns it.
     Own,
-    /// The disk is an earlier VM's, and this VM asks for it.
+    /// Take the disk of an earlier VM, on request.
     TakeOver,
-    /// The disk is an earlier VM's: it is moved aside and a new one is made.
+    /// Move the disk of an earlier VM aside and make a new one.
     Replace,
 }
 
-/// Why a VM cannot have its disk. Nothing was changed then.
+/// Errors that keep a VM from its disk. The directory is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimProblem {
-    /// A format of a later version.
+    /// The record has a format that this version does not read.
     #[error(
         "{RECORD_FILE} has format {0}, and this version reads format {DISK_FORMAT}: use the version that wrote it"
     )]
     Format(u32),
-    /// A disk that no record describes.
+    /// The disk has no record, so its owner is unknown.
     #[error(
         "there is a {DISK_FILE} without {RECORD_FILE}, which says whose it is: restore {RECORD_FILE}, or move {DISK_FILE} elsewhere"
     )]
     NoRecord,
-    /// A record of a disk that is not there.
+    /// The record describes a disk that is missing.
     #[error(
         "{DISK_FILE} is missing: {RECORD_FILE} says that the VM had a disk; restore it, or delete the VM and create it anew with an empty one"
     )]
     Missing,
-    /// A disk that was kept for a VM that asks for it.
+    /// The disk was kept for a VM that asks for it, and this VM does not.
     #[error(
         "an earlier VM of this name was deleted and its disk kept: create the VM with --use-disk to go on with it, or move the directory elsewhere to begin with a fresh one"
     )]
     Kept,
-    /// The VM asks for an earlier VM's disk, and there is none.
+    /// The VM asks for the disk of an earlier VM, and there is none.
     #[error(
         "the VM asks for the disk of an earlier VM of its name, and there is none: create it without --use-disk"
     )]
     NothingToUse,
 }
 
-/// Decides what a VM does about its disk directory. `use_disk` is what the VM says of an earlier
-/// VM's disk: `"true"`, or the uid of that VM.
+/// Decides what a VM does about its disk directory. `use_disk` is the VM's annotation about an
+/// earlier VM's disk: `"true"`, or the uid of that VM.
 ///
 /// # Errors
 /// [`ClaimProblem`].
@@ -147,7 +145,7 @@ pub fn claim(
 pub(super) mod tests {
     use super::*;
 
-    /// The record of a disk that is made, of VM `default/pg` with this uid.
+    /// Record of a finished disk of VM `default/pg` with this uid.
     pub(in crate::core) fn record(vm_uid: &str) -> DiskRecord {
         DiskRecord {
             format: DISK_FORMAT,

@@ -1,37 +1,38 @@
-//! Who is connected to the runner's port at its pod's address, and who has to go when all places
-//! are taken.
+//! Bounds the connections to the runner's port at its pod's address, and chooses the one to close
+//! when the bound is reached.
 //!
-//! Anybody may connect there, and only by what they ask is it seen who they are. So whoever comes
-//! is given a place, if need be that of whom has been waited for longest: one that has not asked
-//! anything yet, or not again. Who is being answered stays, and who has shown the token.
+//! Any host may connect, and a peer authenticates only with its first request. So a new connection
+//! is admitted, if necessary in place of the one that has been idle longest: it has sent no
+//! request, or none since its last response. A connection with a request in progress stays, and so
+//! does an authenticated one.
 
 use std::collections::BTreeSet;
 
-/// One place, by a number that is given once.
+/// A place in the limiter. Its number is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seat(u64);
 
-/// A place for who came.
+/// Slot of a new connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seated {
-    /// The place that was given.
+    /// Slot that was allocated to the new connection.
     pub seat: Seat,
-    /// Whoever has to go for it.
+    /// Idle connection to close in exchange, if all slots were in use.
     pub instead_of: Option<Seat>,
 }
 
-/// All places for connections, and the order in which idle connections have to go.
+/// Slots in use, and the idle ones among them in order.
 #[derive(Debug)]
 pub struct Seats {
     most: usize,
     next: u64,
     taken: BTreeSet<Seat>,
-    /// Those that are waited for, the longest first.
+    /// Idle slots, the longest idle first.
     waited_for: Vec<Seat>,
 }
 
 impl Seats {
-    /// So many, all free.
+    /// Allows at most `capacity` connections.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -42,7 +43,7 @@ impl Seats {
         }
     }
 
-    /// Gives who came a place, and waits for it; `None` where nobody can be sent away.
+    /// Admits a connection as idle. `None` if all slots are in use and none is idle.
     pub fn arrives(&mut self) -> Option<Seated> {
         let mut instead_of = None;
         if self.taken.len() >= self.most {
@@ -57,12 +58,12 @@ impl Seats {
         Some(Seated { seat, instead_of })
     }
 
-    /// It has asked something: it is waited for no more.
+    /// A request begins: the connection is not idle.
     pub fn asks(&mut self, seat: Seat) {
         self.waited_for.retain(|other| *other != seat);
     }
 
-    /// It has its answer, and is waited for again.
+    /// The request has its response: the connection is idle again.
     pub fn is_answered(&mut self, seat: Seat) {
         self.asks(seat);
         if self.taken.contains(&seat) {
@@ -70,7 +71,7 @@ impl Seats {
         }
     }
 
-    /// It is gone.
+    /// The connection is closed. A slot that was evicted is no error.
     pub fn leaves(&mut self, seat: Seat) {
         self.asks(seat);
         self.taken.remove(&seat);
@@ -108,7 +109,7 @@ mod tests {
         seats.asks(asks);
         let seated = seats.arrives().expect("a place");
         assert_eq!(seated.instead_of, Some(waited_for));
-        // What comes late of one that was sent away means nothing.
+        // Late calls for an evicted slot have no effect.
         seats.is_answered(waited_for);
         seats.leaves(waited_for);
         let other = seats.arrives().expect("a place");

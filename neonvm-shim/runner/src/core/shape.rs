@@ -1,13 +1,11 @@
-//! What a QEMU is built like at its start, by the VM's spec: how many CPUs at boot, how many ever,
-//! how much memory where.
+//! The immutable shape of a QEMU from the VM's spec: CPUs at boot and at most, and where memory is.
 //!
-//! The smallest size becomes boot CPUs and boot memory, which can never be taken away. What the VM
-//! has beyond it at the start is plugged on the command line already, in removable form, so that a
-//! VM boots at the size it shall have.
+//! The smallest size becomes boot CPUs and boot memory, which can never be unplugged. The rest of
+//! the initial size is on the command line in removable form, so that a VM boots at its full size.
 //!
-//! Under TCG a VM boots with one CPU, and gets the others when its guest answers: QEMU 10.0 was
-//! seen to die at boot (`msix_table_mmio_write: Assertion`, once in a hundred boots) when a second
-//! vCPU ran while the first one laid out the PCI devices.
+//! Under TCG a VM boots with one CPU, and gets the others when its guest answers. QEMU 10.0 died at
+//! boot (`msix_table_mmio_write: Assertion`, once in a hundred boots) when a second vCPU ran while
+//! the first one laid out the PCI devices.
 
 use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::{CpuScalingMode, Guest, MEMORY_BLOCK_BYTES};
@@ -16,84 +14,82 @@ use serde::{Deserialize, Serialize};
 use super::budget::PlugBudget;
 use crate::config::Accel;
 
-/// `maxcpus` under TCG, at the least: the number of vCPU threads a TCG QEMU may make in its life.
+/// Least `maxcpus` under TCG: the number of vCPU threads that a TCG QEMU may start in its life.
 pub const TCG_LIFETIME_CPUS: u32 = 64;
 /// Spare lifetime plugs under TCG for a VM whose largest size is near [`TCG_LIFETIME_CPUS`].
 pub const TCG_SPARE_PLUGS: u32 = 48;
 /// Most CPUs of machine type q35 without an interrupt-remapping unit.
 pub const MAX_CPUS: u32 = 255;
-/// Least boot memory a Linux guest with the command line of ours was seen to boot with.
+/// Least boot memory with which a Linux guest was observed to boot with our command line.
 pub const MIN_BASE: Bytes = Bytes::mib(128);
 
-/// Who adds and takes CPUs.
+/// Mechanism that adds and removes CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CpuControl {
-    /// QEMU, by hot-plug.
+    /// CPU hot-plug by QEMU.
     Plug,
-    /// The guest, by switching CPUs that are all plugged from the start.
+    /// The guest switches CPUs, which are all plugged from the start.
     Guest,
 }
 
 /// A QEMU's immutable features and its first size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// Who adds and takes CPUs.
+    /// Mechanism that adds and removes CPUs.
     pub control: CpuControl,
     /// CPUs at boot that cannot be unplugged.
     pub boot_cpus: u32,
     /// Fewest CPUs an order may ask for.
     pub min_cpus: u32,
-    /// Further CPUs on the command line that can be.
+    /// Removable CPUs on the command line.
     pub early_cpus: u32,
     /// Most CPUs an order may ask for.
     pub max_cpus: u32,
     /// QEMU's `maxcpus`: [`Shape::max_cpus`], and more where TCG plugs CPUs.
     pub sockets: u32,
-    /// Vcpu threads QEMU may make in its life; `None` is no bound.
+    /// vCPU threads that QEMU may still start; `None` is no bound.
     pub budget: Option<PlugBudget>,
     /// Memory at boot, which can never be taken away.
     pub base: Bytes,
-    /// The virtio-mem device's size; zero is no device.
+    /// Size of the virtio-mem device in bytes; zero is no device.
     pub device: Bytes,
-    /// What of it is asked for at the start.
+    /// Part of the device that is requested at the start.
     pub early_memory: Bytes,
-    /// The size to boot with.
+    /// Size that the VM boots with.
     pub initial: Resources,
-    /// The largest CPU limit.
+    /// CPU limit of the largest size.
     pub max_cpu: MilliCpu,
-    /// There is a port that the guest's programs write their log to. A QEMU that an older runner
-    /// started has none.
+    /// The guest has a port for the log of its programs. A QEMU of an older runner has none.
     #[serde(default)]
     pub log_port: bool,
-    /// A network device behind passt says how large a frame may be
-    /// ([`super::passt::LARGEST_FRAME`]). One that an older runner made does not, and the guest
-    /// then takes 1500 bytes.
+    /// A network device behind passt announces its MTU ([`super::passt::LARGEST_FRAME`]). One of an
+    /// older runner does not, and the guest then uses 1500 bytes.
     #[serde(default)]
     pub large_frames: bool,
 }
 
-/// A spec no QEMU can be built for.
+/// Errors of a spec for which no QEMU can be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// The slot size is zero or not a multiple of the block.
     #[error("memorySlotSize {0} is not a multiple of 8Mi")]
     SlotSize(Bytes),
-    /// Boot memory is too small.
+    /// Boot memory is below [`MIN_BASE`].
     #[error("{0} of boot memory (memorySlots.min) is less than {MIN_BASE}")]
     Base(Bytes),
-    /// Bounds are out of order.
+    /// `min <= use <= max` does not hold for this member.
     #[error("{0}: min <= use <= max does not hold")]
     Order(&'static str),
-    /// More CPUs than the machine type takes.
+    /// The spec has more CPUs than the machine type supports.
     #[error("{0} CPUs are more than {MAX_CPUS}")]
     Cpus(u32),
 }
 
-/// Builds the shape.
+/// Computes the shape of a spec.
 ///
 /// # Errors
-/// [`ShapeError`] for a spec that admission should not have let through.
+/// [`ShapeError`] for a spec that admission should have refused.
 pub fn shape(guest: &Guest, control: CpuControl, accel: Accel) -> Result<Shape, ShapeError> {
     let slot = guest.slot_bytes();
     if slot == 0 || !slot.is_multiple_of(MEMORY_BLOCK_BYTES) {
@@ -150,8 +146,8 @@ pub fn shape(guest: &Guest, control: CpuControl, accel: Accel) -> Result<Shape, 
     })
 }
 
-/// Who adds and takes CPUs, by what the spec asks and by whether this guest kernel is known not to
-/// see hot-plugged ones.
+/// Chooses the mechanism by the spec. A guest kernel that is known not to see hot-plugged CPUs gets
+/// [`CpuControl::Guest`].
 #[must_use]
 pub fn control(mode: Option<CpuScalingMode>, kernel_is_blind: bool) -> CpuControl {
     match mode {
@@ -162,13 +158,13 @@ pub fn control(mode: Option<CpuScalingMode>, kernel_is_blind: bool) -> CpuContro
 }
 
 impl Shape {
-    /// CPUs an order needs.
+    /// CPUs that a limit needs, at least one.
     #[must_use]
     pub fn cpus_for(&self, cpu: MilliCpu) -> u32 {
         cpu.rounded_up_cores().max(1)
     }
 
-    /// Why an order cannot be carried out, if so.
+    /// Why an order of this size cannot be carried out. `None` if it can.
     #[must_use]
     pub fn refuses(&self, size: Resources) -> Option<String> {
         let (cpus, most) = (self.cpus_for(size.cpu), self.base.0 + self.device.0);

@@ -1,28 +1,28 @@
-//! How long a guest has not answered, and when that is long.
+//! Detects a guest whose daemon has stopped answering.
 //!
-//! neonvmd repeats itself every few seconds while it has nothing to say. A guest that does not is
-//! busy, stopped, or hangs: which of these nobody can tell from outside, so it is told of and
-//! nothing is done.
+//! neonvmd repeats its state every few seconds. A guest that does not is busy, stopped, or hangs.
+//! From outside these cannot be told apart, so the runner reports the silence and does nothing
+//! else.
 
 use protocol::runner::{BeforeSilence, GuestSilence};
 use protocol::time::{Span, Timestamp, WallTime};
 
-/// A guest that has answered may be silent this long: several times what the slowest answer of a
-/// guest held to a quarter of a CPU takes.
+/// Bound for a guest that has answered: several times the slowest answer of a guest with a quarter
+/// of a CPU.
 pub const SILENT_AFTER: Span = Span::from_secs(60);
-/// One that boots may take longer.
+/// Bound for a guest that boots.
 pub const BOOTS_WITHIN: Span = Span::from_secs(300);
 
-/// Since when a guest is silent.
+/// Time since the guest's last answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silence {
     since: Timestamp,
-    /// What is told if it becomes long: the clock may be set meanwhile.
+    /// Report of the silence, with the wall time of its beginning: the clock may be set meanwhile.
     told: GuestSilence,
 }
 
 impl Silence {
-    /// Nothing was heard yet of a guest that did this now.
+    /// No answer since `now`, when the guest did `after`.
     #[must_use]
     pub fn new(now: Timestamp, wall: WallTime, after: BeforeSilence) -> Self {
         let told = GuestSilence {
@@ -32,23 +32,23 @@ impl Silence {
         Self { since: now, told }
     }
 
-    /// It answered, whatever it said.
+    /// The guest's daemon has answered.
     pub fn heard(&mut self, now: Timestamp, wall: WallTime) {
         *self = Self::new(now, wall, BeforeSilence::Answer);
     }
 
-    /// It could not answer until now: whether it does is awaited anew.
+    /// The guest was stopped until now, so its time begins again.
     pub fn resumed(&mut self, now: Timestamp) {
         self.since = now;
     }
 
-    /// It, if it is long.
+    /// The report, once the silence exceeds its bound.
     #[must_use]
     pub fn long(&self, now: Timestamp) -> Option<GuestSilence> {
         (now >= self.due()).then_some(self.told)
     }
 
-    /// When it will be long; `None` once it is.
+    /// When the silence exceeds its bound; `None` once it does.
     #[must_use]
     pub fn poll_deadline(&self, now: Timestamp) -> Option<Timestamp> {
         (now < self.due()).then(|| self.due())

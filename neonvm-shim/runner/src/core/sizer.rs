@@ -1,5 +1,5 @@
 //! Drives a guest to the newest order: all CPUs and all memory in one pass, each on a lane of its
-//! own.
+//! own. A look is a query to QEMU.
 //!
 //! ```text
 //!  order ──> CPU lane:    look ─> plug / unplug ─> look … match ─┐
@@ -10,17 +10,17 @@
 //! * *Happy path up*: the free slots are known from the last look, so an order turns into
 //!   `device_add`s and one `qom-set` at once; looks confirm; neonvmd reports that the guest uses
 //!   them.
-//! * *Truth* is `query-hotpluggable-cpus` and `query-memory-devices`, and of single CPUs what QEMU
-//!   says of them: a `device_add` it has carried out, a device it has deleted. A look holds up the
-//!   guest whose CPU or memory is just coming or going. Other events, and a guest that sees about
-//!   the memory it is to have, only make the next look come at once.
+//! * *Truth* is `query-hotpluggable-cpus` and `query-memory-devices`, and for single CPUs a
+//!   successful `device_add` and the event of a deleted device. A look stalls a guest whose CPU or
+//!   memory is just being plugged or unplugged. Other events, and a guest that sees about the
+//!   ordered memory, only hasten the next look.
 //! * *Superseding*: a lane that waits for a reply decides again, by the newest order, when it
 //!   comes.
-//! * *Failures*: a refused command is kept as the problem and tried again with a growing pause; a
-//!   CPU that does not leave is asked again after [`LEAVE_AGAIN`]; memory that does not leave stays
+//! * *Failures*: a refused command is reported as the problem and retried with a growing pause. A
+//!   CPU that does not leave is asked again after [`LEAVE_AGAIN`]. Memory that does not leave stays
 //!   requested (the guest's driver retries by itself).
-//! * *Cold start and recovery*: nothing is known before the first look at each lane; what was
-//!   before does not matter.
+//! * *Cold start and recovery*: nothing is known before the first look at each lane, and the
+//!   history does not matter.
 //! * *Under TCG* CPUs are switched off inside the guest once [`super::budget`] says that unplugging
 //!   is over.
 
@@ -43,84 +43,83 @@ mod verdict;
 use lane::{LOOK_SLOW, Lane};
 pub use parts::{Action, CpuSlot, DeviceView, Event, QmpFailure, Sight};
 
-/// A CPU that has not left after this is asked again, and counts as stuck.
+/// Pause after which a CPU that has not left is asked again. It then counts as stuck.
 pub const LEAVE_AGAIN: Span = Span::from_secs(5);
-/// Memory that has not moved for this long counts as stuck.
+/// Memory whose size has not changed for this long counts as stuck.
 pub const MEMORY_STUCK: Span = Span::from_secs(30);
-/// QEMU has had the size for this long and the guest does not see it: it is blind.
+/// A guest that does not see a size for this long after QEMU has it counts as blind.
 pub const GUEST_BLIND: Span = Span::from_secs(10);
-/// A guest that does not online new CPUs by itself is told to after this.
+/// Time that a guest has to online new CPUs by itself.
 const ONLINE_GRACE: Span = Span::from_secs(2);
-/// How long CPUs stay plugged ahead of an order that does not come.
+/// Longest time that CPUs stay plugged ahead of an order.
 const AHEAD: Span = Span::from_secs(30);
-/// Pause between two tellings.
+/// Pause between two requests to the guest's daemon.
 const TELL_AGAIN: Span = Span::from_secs(1);
 
-/// The order in force and how far it is.
 #[derive(Debug, Clone, Serialize)]
 struct Held {
     order: SizeOrder,
-    /// Whether somebody ordered it; the size to boot with is nobody's order.
+    /// Whether it was ordered. The size to boot with is not an order.
     asked: bool,
     at: Timestamp,
-    /// The CPU limit before it.
+    /// CPU limit in force before the order.
     before: MilliCpu,
     matched: Option<Timestamp>,
     visible: Option<Timestamp>,
 }
 
-/// The sizer. One per QEMU.
+/// Core that drives one QEMU to the newest order.
 #[derive(Debug, Clone, Serialize)]
 pub struct Sizer {
     shape: Shape,
     budget: Option<PlugBudget>,
     held: Held,
     qmp: bool,
-    /// Why the monitor is not reached, as far as that is worth telling.
+    /// Why the monitor is not connected, once the outage lasts.
     unreached: Option<String>,
     cpu: Lane,
     memory: Lane,
     slots: Option<Vec<CpuSlot>>,
-    /// Whether no command has changed the slots since they were looked at.
+    /// No command has changed the slots since the last look.
     slots_fresh: bool,
-    /// Where CPUs are being plugged.
+    /// Slots of the `device_add`s in progress.
     plugging: Vec<CpuSlot>,
-    /// The CPU for which some are plugged ahead of an order, and until when.
+    /// CPU limit for which CPUs are plugged ahead of an order, and until when.
     ahead: Option<(MilliCpu, Timestamp)>,
-    /// CPUs asked to leave, and when.
+    /// CPUs that were asked to leave, and when.
     leaving: BTreeMap<String, Timestamp>,
-    /// Since when CPUs have been leaving without end.
+    /// Since when CPUs have been leaving without interruption.
     leaving_since: Option<Timestamp>,
     device: Option<DeviceView>,
-    /// Whether the memory was looked at since the last request for another size.
+    /// The device was queried after the last request for another size.
     device_fresh: bool,
-    /// What it had before the monitor was lost: shown until the next look.
+    /// The device before the monitor was disconnected: reported until the next look.
     device_before: Option<DeviceView>,
-    /// Whether CPUs and memory were ever looked at.
+    /// Both CPUs and memory have been queried.
     looked: bool,
     memory_moved: Timestamp,
     at_rest_since: Option<Timestamp>,
     guest: Option<Sight>,
-    /// What the guest's kernel keeps of its memory: boot and plugged memory less MemTotal, the
-    /// least seen at rest.
+    /// Memory that the guest's kernel reserves: boot and plugged memory less MemTotal, the smallest
+    /// value at rest.
     reserved: Option<u64>,
-    /// Whether that was learnt from memory at rest.
+    /// Whether `reserved` was learnt from memory at rest.
     reserved_at_rest: bool,
     telling: bool,
-    /// How many CPUs the guest was told to have, if ever: of more its daemon brings up none by
-    /// itself.
+    /// Number of CPUs that the guest's daemon was last asked to have online. It onlines no more
+    /// than that by itself.
     told: Option<u32>,
     told_at: Option<Timestamp>,
     booting_since: Option<Timestamp>,
     quota: Option<MilliCpu>,
-    /// The migration during which nothing is changed.
+    /// The migration during which the size is fixed.
     held_for: Option<String>,
     pending: Vec<Action>,
 }
 
 impl Sizer {
-    /// A sizer for a QEMU of this shape. `order` is what was ordered last, if this is not the first
-    /// runner of the QEMU; `booting_since` is when the guest began to boot, if it still may.
+    /// A sizer for a QEMU of this shape. `order` is the last order of an earlier runner of the
+    /// QEMU; `booting_since` is when the guest began to boot, if it may still boot.
     #[must_use]
     pub fn new(
         shape: Shape,
@@ -225,8 +224,8 @@ impl Sizer {
                 self.memory.busy = false;
                 self.memory_moved = now;
                 match reply {
-                    // A look holds up the guest that has just begun; the guest itself tells when it
-                    // has done it.
+                    // A look would stall the guest, which has just begun. QEMU sends an event at
+                    // the end.
                     Ok(()) => self.memory.expect_event(now),
                     Err(failure) => self.memory.fail(now, failure),
                 }
@@ -240,7 +239,7 @@ impl Sizer {
         self.judge(now);
     }
 
-    /// The next thing to do.
+    /// Returns the next action that is due. `None` when all lanes wait.
     pub fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
         if self.ahead.is_some_and(|(_, until)| now >= until) {
             self.ahead = None;
@@ -279,10 +278,10 @@ impl Sizer {
         None
     }
 
-    /// When to ask again even if nothing happens.
+    /// When [`Self::poll_action`] is due without an event.
     #[must_use]
     pub fn poll_deadline(&self, now: Timestamp) -> Timestamp {
-        // A problem is told within a second of its becoming one.
+        // A problem is reported within a second.
         let mut at = now + LOOK_SLOW;
         if self.qmp && !self.cpu.busy {
             at = at.min(self.cpu.look_at);
@@ -313,7 +312,7 @@ impl Sizer {
         self.decide_memory(now);
     }
 
-    /// Whether nothing of QEMU is being changed, nor will be before it is let go.
+    /// Whether QEMU is at rest, and stays so until the hold ends.
     #[must_use]
     pub fn is_still(&self) -> bool {
         self.held_for.is_some()
@@ -344,7 +343,7 @@ impl Sizer {
         if !self.device_fresh {
             self.memory.hint(now);
         }
-        // What is known suffices to act at once; the next look corrects it.
+        // The known state suffices to act at once; the next look corrects it.
         self.decide_cpus(now);
         self.decide_memory(now);
     }
@@ -357,8 +356,7 @@ impl Sizer {
         self.decide_cpus(now);
     }
 
-    /// CPUs that are switched inside the guest come at once, and those of one whose size is refused
-    /// do not come.
+    /// CPUs switched in the guest come at once, and a refused size gets none.
     fn can_plug_ahead(&self) -> bool {
         self.shape.control == CpuControl::Plug && self.wanted().is_some()
     }
@@ -376,7 +374,7 @@ impl Sizer {
         self.memory.expect(now);
     }
 
-    /// The size ordered, if this QEMU can have it.
+    /// The ordered size, if the shape allows it.
     fn wanted(&self) -> Option<Resources> {
         let size = Resources {
             cpu: self.held.order.cpu,
@@ -399,8 +397,8 @@ impl Sizer {
         u32::try_from(slots.iter().filter(|slot| slot.qom_path.is_some()).count()).ok()
     }
 
-    /// Whether the CPUs above `wanted` stay plugged for good, because re-plugging them could not be
-    /// paid for.
+    /// Whether the CPUs above `wanted` stay plugged, because the budget does not allow plugging
+    /// them again.
     fn keeps_plugged(&self, plugged: u32, wanted: u32) -> bool {
         match (self.shape.control, self.budget) {
             (CpuControl::Guest, _) => plugged >= wanted,
@@ -451,7 +449,7 @@ impl Sizer {
         slots.any(|slot| slot.removable() == Some(id))
     }
 
-    /// Whether the guest still boots on one CPU (see [`super::shape`]).
+    /// Whether the guest still boots with one CPU (see [`super::shape`]).
     fn boots_alone(&self, now: Timestamp) -> bool {
         let boots = self
             .booting_since
@@ -484,7 +482,7 @@ impl Sizer {
         });
     }
 
-    /// QEMU has plugged all of these.
+    /// QEMU has carried out these `device_add`s.
     fn come(&mut self, now: Timestamp, plugged: &[CpuSlot]) {
         for slot in self.slots.iter_mut().flatten() {
             if plugged.iter().any(|new| new.props == slot.props) {
@@ -496,8 +494,8 @@ impl Sizer {
         self.decide_cpus(now);
     }
 
-    /// QEMU has deleted a device. Where it may have told so before a reply that is yet to be heard,
-    /// or where not all is known, it is looked at.
+    /// QEMU has deleted a device. A look follows if a reply in progress may be older than this
+    /// event, or if the slots are not known.
     fn gone(&mut self, now: Timestamp, id: &str) {
         let is_known = !self.cpu.busy && self.cpu.failure.is_none();
         let mut slots = self.slots.iter_mut().flatten();
@@ -557,7 +555,7 @@ impl Sizer {
         }
     }
 
-    /// Whether QEMU has the order's CPUs, and its memory.
+    /// Whether QEMU has the ordered CPUs, and the ordered memory.
     fn matches(&self) -> (bool, bool) {
         let cpus = match (self.wanted_cpus(), self.plugged()) {
             (Some(wanted), Some(plugged)) => {
@@ -578,7 +576,7 @@ impl Sizer {
         (cpus, memory)
     }
 
-    /// Whether the guest sees the order's CPUs, and its memory.
+    /// Whether the guest sees the ordered CPUs, and the ordered memory.
     fn seen(&self) -> (bool, bool) {
         let (Some(guest), Some(wanted)) = (&self.guest, self.wanted()) else {
             return (false, false);
@@ -590,7 +588,7 @@ impl Sizer {
         (guest.cpus_online == self.shape.cpus_for(wanted.cpu), memory)
     }
 
-    /// Stamps what was reached.
+    /// Stamps the stages that are reached.
     fn judge(&mut self, now: Timestamp) {
         if self.held.matched.is_none() && self.matches() == (true, true) {
             self.held.matched = Some(now);
@@ -601,7 +599,7 @@ impl Sizer {
         }
     }
 
-    /// How many CPUs the guest must be told to have, and when.
+    /// Number of CPUs to request from the guest's daemon, and when.
     fn guest_to_be_told(&self, now: Timestamp) -> Option<(u32, Timestamp)> {
         let (guest, wanted) = (self.guest.as_ref()?, self.wanted_cpus()?);
         let (matched, _) = self.matches();
@@ -616,7 +614,7 @@ impl Sizer {
         match self.told_at {
             Some(told) => Some((wanted, told + TELL_AGAIN)),
             None if inside => Some((wanted, self.held.at)),
-            // More online than wanted and nothing kept: the unplugged one is just about to be gone.
+            // More are online than wanted and none is kept: the unplugged one is about to go.
             None => Some((wanted, since + ONLINE_GRACE)),
         }
     }
@@ -624,8 +622,8 @@ impl Sizer {
     fn wanted_quota(&self, now: Timestamp) -> (MilliCpu, Option<Timestamp>) {
         let wanted = self.wanted_cpus();
         let online = self.guest.as_ref().map(|guest| guest.cpus_online);
-        // More than wanted once it was reached are plugged ahead of another order, and not to be
-        // hurried.
+        // CPUs above the order, once it was reached, are plugged ahead of the next one. They have
+        // no deadline.
         let cpus_to_leave = self.held.visible.is_none()
             && matches!((wanted, online.or(self.plugged())), (Some(wanted), Some(have)) if have > wanted);
         let memory_to_leave = matches!((self.wanted_device(), self.device), (Some(wanted), Some(have)) if have.size > wanted);

@@ -1,27 +1,27 @@
-//! Ending a guest: power button, once a second until the guest is heard to shut down; at the end of
-//! the grace period by `quit`, and by force if QEMU does not go.
+//! Stops a guest: presses the power button every second until the guest shuts down, sends `quit` at
+//! the end of the grace period, and kills QEMU if it does not exit.
 
 use protocol::time::{Span, Timestamp};
 
-/// A guest that boots ignores the button, so it is pressed again.
+/// Pause between two presses: a guest that boots ignores the button.
 pub const PRESS_EVERY: Span = Span::from_secs(1);
-/// How long QEMU has to go after `quit` and after each kill.
+/// Time that QEMU has to exit after `quit` and after each kill.
 pub const QUIT_ALLOWANCE: Span = Span::from_secs(2);
-/// Longest grace period taken at its word.
+/// Longest grace period. A longer one is cut to it.
 pub const MAX_GRACE: Span = Span::from_secs(24 * 3600);
 
-/// What to do next.
+/// Next command to QEMU or its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopAction {
     /// Press the guest's power button: QMP `system_powerdown`.
     Press,
     /// Send QMP `quit`, as the grace period is over.
     Quit,
-    /// Send SIGKILL to QEMU, which has not gone after `quit`.
+    /// Send SIGKILL to QEMU, which has not exited after `quit`.
     Kill,
 }
 
-/// A stop under way.
+/// State of a stop in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopping {
     end: Timestamp,
@@ -32,7 +32,7 @@ pub struct Stopping {
 }
 
 impl Stopping {
-    /// A stop that began `now`.
+    /// A stop that begins `now` with this grace period.
     #[must_use]
     pub fn new(now: Timestamp, grace: Span) -> Self {
         let end = now + grace.min(MAX_GRACE);
@@ -45,7 +45,7 @@ impl Stopping {
         }
     }
 
-    /// A second order: the earlier end counts.
+    /// A further order. The earlier end of the grace period counts.
     pub fn hurry(&mut self, now: Timestamp, grace: Span) {
         let end = now + grace.min(MAX_GRACE);
         if end < self.end && !self.quit {
@@ -54,18 +54,18 @@ impl Stopping {
         }
     }
 
-    /// The guest was heard to shut down: no more pressing.
+    /// The guest shuts down: the button is not pressed again.
     pub fn heard(&mut self) {
         self.going = true;
     }
 
-    /// Whether force was used.
+    /// Whether QEMU was killed.
     #[must_use]
     pub fn forced(&self) -> bool {
         self.quit
     }
 
-    /// The next action that is due.
+    /// Returns the next action that is due.
     pub fn poll_action(&mut self, now: Timestamp) -> Option<StopAction> {
         if now >= self.next_force {
             self.next_force = now + QUIT_ALLOWANCE;
@@ -84,7 +84,7 @@ impl Stopping {
         None
     }
 
-    /// When to ask again.
+    /// When the next action is due.
     #[must_use]
     pub fn poll_deadline(&self) -> Timestamp {
         if self.going || self.quit {

@@ -1,32 +1,32 @@
-//! How much a guest behind a bridge says to the world, and hears from it:
+//! Counts the traffic between a guest behind a bridge and public addresses:
 //! `spec.enableNetworkMonitoring` (docs/compatibility/neonvm.md §3.6).
 //!
-//! As NeonVM counts: TCP alone, and nothing that stays among private addresses, which is what a
-//! cluster's own traffic has. The kernel counts what it lets through, in the table of the guest's
-//! rules, as long as the pod is there; the runner only reads.
+//! As in NeonVM only TCP counts, and no traffic with private addresses, which a cluster's own
+//! traffic has. The kernel counts accepted packets in the table of the guest's rules for the life
+//! of the pod. The runner only reads the counters.
 
 use serde::Deserialize;
 
 use super::bridge::BRIDGE;
 
-/// Whose traffic with the guest is not counted: private networks, loopback, and links, as that
-/// between guest and pod.
+/// Peers whose traffic is not counted: private networks, loopback, and link-local addresses, which
+/// guest and pod use between them.
 const UNCOUNTED: &str =
     "{ 10.0.0.0/8, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16 }";
-/// Words of the program that gives rules to the kernel, for what was counted.
+/// Arguments of `nft` that list the counters as JSON.
 pub const READ: [&str; 6] = ["-j", "list", "counters", "table", "inet", "bellows"];
 
-/// Bytes of packets.
+/// Bytes of counted packets since the pod's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// To the guest.
+    /// Bytes to the guest.
     pub ingress: u64,
-    /// From the guest.
+    /// Bytes from the guest.
     pub egress: u64,
 }
 
-/// The part of the table `inet bellows` that counts: behind the chain that drops, so that what is
-/// dropped is not counted.
+/// The counting chain of the table `inet bellows`. It runs behind the chain that drops, so that
+/// dropped packets are not counted.
 #[must_use]
 pub fn rules() -> String {
     format!(
@@ -41,13 +41,13 @@ pub fn rules() -> String {
     )
 }
 
-/// Why nothing is known.
+/// Errors of reading the counters.
 #[derive(Debug, thiserror::Error)]
 pub enum TrafficError {
-    /// Not the program's answer.
+    /// The output of `nft` is not its JSON.
     #[error("what nft says of the guest's counters is not understood")]
     Malformed(#[from] serde_json::Error),
-    /// Rules without them.
+    /// The rules do not have the counter of this name.
     #[error("the guest's rules have no counter {0}")]
     Missing(&'static str),
 }
@@ -68,7 +68,7 @@ struct Counter {
     bytes: u64,
 }
 
-/// What the program says to [`READ`].
+/// Parses the output of `nft` with the arguments [`READ`].
 ///
 /// # Errors
 /// [`TrafficError`].

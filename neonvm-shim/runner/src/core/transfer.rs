@@ -1,13 +1,13 @@
-//! A guest's move from one QEMU to another: what the two sides' runners decide
-//! ([`protocol::migration`] says what they are told and tell).
+//! Migration of a guest from one QEMU to another: the decisions of the two runners. Their orders
+//! and reports are in [`protocol::migration`].
 //!
-//! * *Same shape.* The target is built from a [`Manifest`] taken when nothing of the source changes
-//!   any more: the command line of the source's start, its machine type by version, and the CPUs
-//!   plugged since. What virtio-mem has plugged comes with the stream.
-//! * *One running guest.* The target is started stopped, and its disk is taken up by `begin` alone.
-//!   The source does not go on by itself once all was sent; it does when it is recalled.
-//! * *Level-triggered.* Both sides look at what QEMU says and act on that, so a runner that starts
-//!   anew in the middle goes on.
+//! * *Same shape.* The target is built from a [`Manifest`] of the source at rest: its command line
+//!   at the start, its machine type by version, and the CPUs plugged since. The stream carries the
+//!   memory of virtio-mem.
+//! * *One running guest.* The target starts stopped, and only `begin` activates its disk. The
+//!   source stays stopped once all was sent, unless it is recalled.
+//! * *Level-triggered.* Both sides query QEMU and act on the answer, so a runner that restarts in
+//!   the middle continues.
 
 mod incoming;
 mod manifest;
@@ -20,55 +20,55 @@ pub use incoming::{Incoming, IncomingAction};
 pub use manifest::{Arrival, Disk, DriveThere, Manifest, PluggedCpu, Unfit, version};
 pub use outgoing::{Leaving, Outgoing, OutgoingAction};
 
-/// Pause between two looks while something goes on; QEMU tells by an event when the status changes.
+/// Pause between two queries during a migration. QEMU sends an event when the status changes.
 pub(super) const LOOK_EVERY: Span = Span::from_millis(100);
-/// Pause between two looks when nothing is expected.
+/// Pause between two queries when no change is expected.
 pub(super) const LOOK_IDLE: Span = Span::from_secs(5);
-/// Tries at a command before it counts as refused for good.
+/// Attempts at a command before its failure is final.
 pub(super) const TRIES: u32 = 5;
 
-/// What a look at QEMU found.
+/// Result of a query of QEMU.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct View {
-    /// `query-migrate`: `none` before the first one.
+    /// Status from `query-migrate`; `none` before the first migration.
     pub migration: String,
-    /// `error-desc` of it.
+    /// `error-desc` from `query-migrate`.
     pub error: Option<String>,
     /// Status from QEMU's `query-status`.
     pub run: String,
-    /// The copy of the disk, if there is one: whether it has caught up.
+    /// Whether the copy of the disk is in sync with it. `None` without a copy.
     pub copy: Option<bool>,
     /// Progress of the migration, as the runner's state shows it.
     pub progress: protocol::migration::Progress,
 }
 
-/// A time for the next look, and how often in a row something failed.
+/// Schedule of the queries, and the number of consecutive failures.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Pacer {
     pub(super) busy: bool,
-    /// QEMU was looked at and nothing was decided by it yet.
+    /// A query has answered, and no decision followed yet.
     pub(super) fresh: bool,
     pub(super) look_at: Timestamp,
     pub(super) failed: u32,
 }
 
 impl Pacer {
-    /// It was looked at: to be decided by at once.
+    /// A query has answered: a decision is due.
     pub(super) fn saw(&mut self, now: Timestamp) {
         (self.busy, self.fresh, self.look_at) = (false, true, now);
     }
 
-    /// Something was done: what was seen before says nothing about now.
+    /// A command was carried out, so the last answer is out of date.
     pub(super) fn did(&mut self, now: Timestamp) {
         (self.busy, self.fresh, self.look_at) = (false, false, now);
     }
 
-    /// Nothing is to be done before the next look.
+    /// Nothing is due before the next query.
     pub(super) fn wait(&mut self, now: Timestamp, pause: Span) {
         (self.fresh, self.look_at) = (false, now + pause);
     }
 
-    /// It failed; whether that is final.
+    /// A command failed. Returns whether that is final.
     pub(super) fn fail(&mut self, now: Timestamp) -> bool {
         self.fresh = false;
         self.failed = self.failed.saturating_add(1);

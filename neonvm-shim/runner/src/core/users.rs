@@ -1,32 +1,33 @@
-//! Users of VMs: each VM's QEMU and passt run as a user that nobody else on the machine has.
+//! User ids of VMs: each VM's QEMU and passt run as a user that no other process of the machine
+//! has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-/// How many users an instance has.
+/// Users per instance.
 const COUNT: u32 = 0x1_0000;
-/// First user of instance 0. Distributions, container engines and systemd give out smaller numbers.
+/// First user of instance 0. Distributions, container engines and systemd assign smaller numbers.
 const FIRST: u32 = 0x7000_0000;
 
-/// A range of users: the first half for guests that have an outside, the second half for those that
-/// have none.
+/// A range of user ids: the first half for guests that may open connections, the second half for
+/// guests that may not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserRange {
     first: u32,
 }
 
 impl UserRange {
-    /// The range that begins with `first`; `None` when it would hold root or no number of the
-    /// kernel's.
+    /// The range that begins with `first`. `None` if it would contain root or exceed the kernel's
+    /// ids.
     #[must_use]
     pub fn new(first: u32) -> Option<Self> {
         // The highest number means "no user".
         (first > 0 && first.checked_add(COUNT).is_some()).then_some(Self { first })
     }
 
-    /// The range of an instance with this loopback block, where none is chosen.
+    /// The default range of an instance with this loopback block.
     #[must_use]
     pub fn of_block(block: u8) -> Self {
         Self {
@@ -34,7 +35,7 @@ impl UserRange {
         }
     }
 
-    /// All its users.
+    /// All users of the range.
     #[must_use]
     pub fn all(self) -> RangeInclusive<u32> {
         self.first..=self.first + (COUNT - 1)
@@ -46,22 +47,21 @@ impl UserRange {
         self.first + COUNT / 2..=self.first + (COUNT - 1)
     }
 
-    /// Users of guests that may.
+    /// Users of guests that may open connections.
     #[must_use]
     pub fn open(self) -> RangeInclusive<u32> {
-        // The first is nobody's: a range is spoken of by it.
+        // The first id names the range and is never assigned.
         self.first + 1..=self.first + (COUNT / 2 - 1)
     }
 }
 
-/// The user of a VM.
+/// User of a VM, and the pods that hold it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Held {
-    /// User and group.
+    /// Number of the user and of its group.
     pub user: u32,
-    /// The VM's pods that have it, `namespace/name`: two while it is migrated, which share its
-    /// disks.
+    /// Pods of the VM, `namespace/name`: two during a migration, which share the VM's disks.
     pub pods: BTreeSet<String>,
 }
 
@@ -69,17 +69,17 @@ pub struct Held {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Users {
-    /// The instance's range.
+    /// User ids of the instance.
     pub range: UserRange,
     /// Users by VM, `namespace/name`.
     pub held: BTreeMap<String, Held>,
-    /// The user given last. The search begins behind it, so that files or processes that an earlier
-    /// pod left do not soon belong to another VM.
+    /// User of the last allocation. The search begins behind it, so that leftover files and
+    /// processes of an earlier pod do not soon belong to another VM.
     pub last: Option<u32>,
 }
 
 impl Users {
-    /// No pod holds any.
+    /// No user is allocated.
     #[must_use]
     pub fn new(range: UserRange) -> Self {
         Self {
@@ -89,8 +89,8 @@ impl Users {
         }
     }
 
-    /// The user of a VM's pod, a new one if the VM has none of that half; `None` when all are
-    /// taken.
+    /// Returns the user of a VM's pod and allocates one if the VM has none of that half. `None`
+    /// when all are allocated.
     pub fn acquire(&mut self, vm: &str, pod: &str, outside: bool) -> Option<u32> {
         let half = if outside {
             self.range.open()
@@ -119,7 +119,7 @@ impl Users {
         Some(user)
     }
 
-    /// A pod is gone; with its last pod a VM has no user. Releasing what is not held is no error.
+    /// Removes a pod; the last pod of a VM frees its user. An unknown pod is no error.
     pub fn release(&mut self, pod: &str) {
         self.held.retain(|_, held| {
             held.pods.remove(pod);

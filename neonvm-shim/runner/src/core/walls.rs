@@ -1,25 +1,26 @@
-//! Walls around a guest's processes on one machine, and whether they stand.
+//! Isolation of a guest's processes on one machine, and its state.
 
 use serde::{Deserialize, Serialize};
 
-/// Something that keeps QEMU from the machine. The name in a record is the variant in snake case.
+/// One kind of isolation between QEMU and the machine. Its name in a record is the variant in snake
+/// case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wall {
-    /// The guest is connected by passt: it reaches no loopback address of the machine.
+    /// passt connects the guest: it reaches no loopback address of the machine.
     Passt,
-    /// QEMU has a user of the VM's own.
+    /// QEMU runs as a user of the VM's own.
     User,
-    /// QEMU has an empty network, and no process of the machine in sight.
+    /// QEMU has an empty network namespace and sees no process of the machine.
     Namespaces,
     /// QEMU sees its own files and its images, nothing else.
     Files,
-    /// QEMU's memory and processes are bounded by the kernel.
+    /// A cgroup bounds QEMU's memory and processes.
     Memory,
 }
 
 impl Wall {
-    /// All of them, in the order in which they are listed.
+    /// All walls, in the order of `bellows status`.
     pub const ALL: [Self; 5] = [
         Self::Passt,
         Self::User,
@@ -28,7 +29,7 @@ impl Wall {
         Self::Memory,
     ];
 
-    /// The name in `bellows status`.
+    /// Name in the output of `bellows status`.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -41,19 +42,19 @@ impl Wall {
     }
 }
 
-/// Whether a wall stands, as its runner made it.
+/// Whether a wall stands, as its runner recorded it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WallState {
-    /// Which one it is of.
+    /// The wall of this state.
     pub wall: Wall,
-    /// Why it does not stand; absent when it does.
+    /// Why the wall does not stand. `None` if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
 impl WallState {
-    /// One that stands.
+    /// State of a wall that stands.
     #[must_use]
     pub fn stands(wall: Wall) -> Self {
         Self {
@@ -62,7 +63,7 @@ impl WallState {
         }
     }
 
-    /// One that does not.
+    /// State of a wall that does not stand, with the reason.
     #[must_use]
     pub fn missing(wall: Wall, why: impl Into<String>) -> Self {
         Self {

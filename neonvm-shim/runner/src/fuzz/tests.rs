@@ -1,4 +1,4 @@
-//! The same bodies, driven by chance and by the seeds of the fuzzer.
+//! The fuzzer's bodies under proptest, and with the fuzzer's seeds.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -28,8 +28,7 @@ fn described() -> Value {
     serde_json::from_slice(&text).expect("JSON")
 }
 
-/// A runner on a node that was taken over describes a CPU, a machine, an address or a drive by more
-/// than one value.
+/// A compromised runner describes a CPU, a machine, an address or a drive by more than one value.
 #[test]
 fn description_that_is_more_than_one_value_for_qemu_is_refused() {
     let check = |description: &Value| {
@@ -58,7 +57,7 @@ fn description_that_is_more_than_one_value_for_qemu_is_refused() {
     }
 }
 
-/// A description with one member, at any depth, set to any value.
+/// A manifest with one member, at any depth, set to any value.
 fn any_description() -> impl Strategy<Value = String> {
     let value = prop_oneof![
         Just(Value::Null),

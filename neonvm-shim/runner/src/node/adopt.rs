@@ -1,4 +1,4 @@
-//! What has to be created so that a store has the objects of a guest that runs already.
+//! Objects to create so that a store has the objects of a running guest.
 
 use std::path::Path;
 
@@ -17,19 +17,19 @@ use crate::core::paths::Paths;
 use crate::shell::http::over_unix;
 use crate::shell::record::{Record, read_json};
 
-/// How long a runner may take to say what its guest has.
+/// Longest wait for the runner's answer about its guest's size.
 const ANSWER_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// The objects of one guest. The first pod of the VM takes the guest over.
+/// Objects of one guest. The first pod of the VM adopts the guest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adoption {
     /// Name of the VM.
     pub name: String,
     /// Object of the VM, with the size that the guest has now.
     pub vm: Value,
-    /// Secrets that it owned or its pod mounts.
+    /// Secrets that the VM owned or its pod mounts.
     pub secrets: Vec<Value>,
-    /// Names of those secrets that are to be the VM's own.
+    /// Names of the secrets that the VM is to own.
     pub owned_secrets: Vec<String>,
     /// Config maps that its pod mounts.
     pub config_maps: Vec<Value>,
@@ -37,18 +37,18 @@ pub struct Adoption {
     pub is_partial: bool,
 }
 
-/// Why a guest cannot be adopted.
+/// Errors that keep a guest from being adopted.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
     /// The configuration in this directory is missing or cannot be read.
     #[error("{0} holds no configuration of a VM that can be read")]
     NoConfig(String),
-    /// It has ended, or its size is not known.
+    /// The guest has ended, or its size is not known.
     #[error("the guest does not run")]
     NotRunning,
 }
 
-/// Works out the objects of an orphan.
+/// Builds the objects of an orphan.
 ///
 /// # Errors
 /// [`AdoptError`].
@@ -81,7 +81,7 @@ pub async fn adoption(state_dir: &Path, orphan: &Orphan) -> Result<Adoption, Ado
     })
 }
 
-/// What the guest has: as its runner says, else as it was last ordered.
+/// The guest's size: from its runner, else from the last order.
 async fn size(paths: &Paths) -> Option<(MilliCpu, Bytes)> {
     let answer = over_unix(&paths.control(), Method::GET, "/v1/state", "", ANSWER_LIMIT).await;
     if let Ok(answer) = answer {
@@ -96,7 +96,7 @@ async fn size(paths: &Paths) -> Option<(MilliCpu, Bytes)> {
     is_alive.then_some((order.cpu, order.memory))
 }
 
-/// The VM with the size that its guest has, and the word to its first pod.
+/// The VM with its guest's size, and the annotation for its first pod.
 fn complete(mut vm: Value, spec: &VmSpec, orphan: &Orphan, cpu: MilliCpu, memory: Bytes) -> Value {
     let guest = &spec.guest;
     let cpu = cpu.clamp(guest.cpus.min, guest.cpus.max);

@@ -1,4 +1,4 @@
-//! What the driver asks of the API about one pod.
+//! Requests of the driver to the API about one pod.
 
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::Api;
@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 /// Component name in events.
 const COMPONENT: &str = "bellows-node";
 
-/// A pod's identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PodId {
     pub(super) namespace: String,
@@ -31,20 +30,20 @@ impl PodId {
         })
     }
 
-    /// The name of its directory. Neither part can hold an underscore.
+    /// Name of the pod's directory. Neither part can contain an underscore.
     pub(super) fn dir_name(&self) -> String {
         format!("{}_{}", self.namespace, self.name)
     }
 }
 
-/// Writes our members of a pod's status. A pod that is gone is no error.
+/// Writes the driver's members of a pod's status. A missing pod is no error.
 pub(super) async fn patch_status(
     client: &kube::Client,
     pod: &PodId,
     status: &Value,
 ) -> Result<(), kube::Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
-    // The uid makes the patch fail on a successor of the same name.
+    // The uid makes the patch fail on a successor with the same name.
     let patch = json!({ "metadata": { "uid": pod.uid }, "status": status });
     absent_is_fine(
         pods.patch_status(&pod.name, &PatchParams::default(), &Patch::Merge(&patch))
@@ -52,14 +51,15 @@ pub(super) async fn patch_status(
     )
 }
 
-/// Whether the API has this very pod.
+/// Whether the API has the pod with this uid.
 pub(super) async fn is_there(client: &kube::Client, pod: &PodId) -> Result<bool, kube::Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     let found = pods.get_metadata_opt(&pod.name).await?;
     Ok(found.is_some_and(|found| found.metadata.uid.as_deref() == Some(pod.uid.as_str())))
 }
 
-/// Deletes a pod for good. A pod that is gone, or has a successor of the same name, is no error.
+/// Deletes the pod's object without grace. A missing pod, or a successor with the same name, is no
+/// error.
 pub(super) async fn delete(client: &kube::Client, pod: &PodId) -> Result<(), kube::Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     let params = DeleteParams {
@@ -83,7 +83,6 @@ fn absent_is_fine<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> 
     }
 }
 
-/// Writes an event about a pod.
 pub(super) async fn event(
     client: &kube::Client,
     pod: &PodId,
@@ -117,10 +116,10 @@ pub(super) async fn event(
         .map(drop)
 }
 
-/// The public key in a VM's ssh secret, if there is one.
+/// Public key in a VM's ssh secret, if there is one.
 pub(super) async fn ssh_key(client: &kube::Client, namespace: &str, vm: &str) -> Option<String> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    // Without the secret the guest runs all the same; only ssh does not let anybody in.
+    // Without the secret the guest runs, but nobody can log in by ssh.
     let secret = secrets.get_opt(&format!("ssh-neonvm-{vm}")).await.ok()??;
     let key = secret.data?.remove("ssh-publickey")?;
     String::from_utf8(key.0).ok()

@@ -14,20 +14,20 @@ use crate::shell::record::private_dir;
 /// How long a directory is kept aside.
 const KEPT_DAYS: i64 = 7;
 const DAY_US: i64 = 86_400_000_000;
-/// How often the cleaner looks.
+/// How often the trash is cleaned.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 
-/// Where directories are moved to.
+/// The directory of moved directories, below the state directory.
 #[must_use]
 pub fn trash(state_dir: &Path) -> PathBuf {
     state_dir.join("trash")
 }
 
-/// Moves a file or directory of `state_dir` to the trash. Returns its new path, `None` if there was
-/// nothing to move. When it returns the move survives a crash of the machine.
+/// Moves a file or directory of `state_dir` to the trash. Returns its new path, `None` if it does
+/// not exist. On return the move survives a crash of the machine.
 ///
 /// # Errors
-/// As the file system says; the directory is then where it was.
+/// The file system's error. The directory is then in its old place.
 pub fn move_aside(state_dir: &Path, path: &Path, now: WallTime) -> io::Result<Option<PathBuf>> {
     let Some(name) = path.file_name().filter(|_| path.symlink_metadata().is_ok()) else {
         return Ok(None);
@@ -35,7 +35,7 @@ pub fn move_aside(state_dir: &Path, path: &Path, now: WallTime) -> io::Result<Op
     let trash = trash(state_dir);
     private_dir(&trash)?;
     let name = name.to_string_lossy();
-    // Two of one name in one microsecond would be one over the other.
+    // Two directories of one name in the same microsecond must not overwrite each other.
     let free = (0..i64::MAX)
         .map(|later| trash.join(format!("{name}_{}", now.0.saturating_add(later))))
         .find(|to| to.symlink_metadata().is_err());
@@ -46,10 +46,10 @@ pub fn move_aside(state_dir: &Path, path: &Path, now: WallTime) -> io::Result<Op
     Ok(Some(to))
 }
 
-/// Removes what has been aside for longer than a week.
+/// Removes directories that were moved more than a week ago. Failed removals are logged.
 ///
 /// # Errors
-/// When the trash cannot be read. What cannot be removed is logged.
+/// The trash cannot be read.
 pub fn clean(state_dir: &Path, now: WallTime) -> io::Result<()> {
     let entries = match std::fs::read_dir(trash(state_dir)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -77,7 +77,7 @@ pub fn clean(state_dir: &Path, now: WallTime) -> io::Result<()> {
     Ok(())
 }
 
-/// Cleans now and then, until it is dropped.
+/// Cleans periodically, until it is dropped.
 pub(super) async fn keep_clean(state_dir: PathBuf, clock: Clock) {
     let mut looks = tokio::time::interval(LOOK_EVERY);
     loop {
@@ -88,7 +88,7 @@ pub(super) async fn keep_clean(state_dir: PathBuf, clock: Clock) {
     }
 }
 
-/// When something was moved here, by its name. Files of somebody else have no such name and stay.
+/// Time of the move, from the name. Other files have no such name and stay.
 fn moved_at(path: &Path) -> Option<WallTime> {
     let (_, time) = path.file_name()?.to_str()?.rsplit_once('_')?;
     time.parse().ok().map(WallTime)

@@ -1,4 +1,5 @@
-//! Watches VM objects for deletions: a VM with a root disk here goes once its disk was put away.
+//! Watches deletions of VM objects: the object of a VM with a root disk here goes once the disk was
+//! moved aside or kept.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +15,9 @@ use tracing::{debug, info, warn};
 use super::params::NodeParams;
 use super::root_disks::{LetGo, let_go, vms};
 
-/// How often a deletion is tried again that waits for a runner's end.
+/// Pause between two attempts at a deletion that waits for a runner's end.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Runs until cancelled.
 pub(super) async fn follow(params: NodeParams, cancel: CancellationToken) {
     let mut events = watcher(vms(&params.client, None), watcher::Config::default())
         .default_backoff()
@@ -52,7 +52,7 @@ pub(super) async fn follow(params: NodeParams, cancel: CancellationToken) {
     }
 }
 
-/// Remembers VMs whose deletion is asked for and that wait for us alone.
+/// Records VMs whose deletion waits for this node alone.
 fn take(event: watcher::Event<DynamicObject>, leaving: &mut BTreeMap<String, DynamicObject>) {
     use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
     let key = |vm: &DynamicObject| {
@@ -78,7 +78,7 @@ fn take(event: watcher::Event<DynamicObject>, leaving: &mut BTreeMap<String, Dyn
     }
 }
 
-/// Puts a VM's disk away and lets the object go; whether that is done.
+/// Releases a VM's disk and removes the finalizer of its object. Returns whether that is done.
 async fn settle(params: &NodeParams, key: &str, vm: &DynamicObject) -> bool {
     let now = params.clock.wall();
     match let_go(&params.state_dir, &params.vms_dir(), vm, now) {
@@ -110,7 +110,7 @@ async fn settle(params: &NodeParams, key: &str, vm: &DynamicObject) -> bool {
         .await;
     match patched {
         Ok(_) => true,
-        // Gone, or changed since: the watch tells.
+        // Gone, or changed since: the watch reports it.
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => true,
         Err(error) => {
             warn!(vm = key, error = daemon_kit::chain(&error), "VM not let go");

@@ -1,5 +1,5 @@
 //! Keeps the rules of [`crate::core::host_wall`] in the kernel as long as the node driver runs, and
-//! tells whether they stand.
+//! records whether they are there.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -16,24 +16,23 @@ use crate::core::users::UserRange;
 use crate::shell::nft;
 use crate::shell::record::{read_json, write_json};
 
-/// How often the rules are looked for: a flush of all rules of the kernel removes these too.
+/// How often the rules are checked: a flush of all rules of the kernel removes these too.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// What the machine knows of names.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// `host-wall.json`: whether the kernel has the rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HostWall {
-    /// Why the kernel has no rules; absent when it has.
+    /// Why the kernel does not have the rules. `None` if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) missing: Option<String>,
 }
 
 impl HostWall {
-    /// What the node driver of a state directory wrote last.
+    /// State that the node driver of a state directory wrote last.
     pub(super) fn of(state_dir: &Path) -> Option<Self> {
-        // A file that cannot be read says nothing.
+        // An unreadable file counts as missing.
         read_json(&path(state_dir)).ok().flatten()
     }
 }
@@ -47,7 +46,7 @@ pub(super) fn resolver() -> Resolver {
     Resolver::of(&std::fs::read_to_string(RESOLV_CONF).unwrap_or_default())
 }
 
-/// Makes the rules and writes down what came of it. Before the first guest is started.
+/// Makes the rules and records the result. It runs before the first guest starts.
 pub(super) async fn make(params: &NodeParams) {
     let missing = match params.walls {
         GuestWalls::Open => Some("bellows up was started with --guest-network=user".to_owned()),
@@ -79,13 +78,13 @@ pub(super) async fn make(params: &NodeParams) {
     }
 }
 
-/// Why this kernel takes no such rules; `None` when it does.
+/// Why this kernel rejects such rules; `None` if it accepts them.
 pub async fn rules_refused() -> Option<String> {
     let checked = nft::check(&rules(0, UserRange::of_block(0), &[])).await;
     checked.err().map(|error| daemon_kit::chain(&error))
 }
 
-/// Makes the rules again when they are gone, until cancelled.
+/// Restores missing rules, until cancelled.
 pub(super) async fn keep(params: NodeParams, cancel: CancellationToken) {
     if !matches!(params.walls, GuestWalls::Walled(Some(_))) {
         return;
@@ -102,7 +101,7 @@ pub(super) async fn keep(params: NodeParams, cancel: CancellationToken) {
     }
 }
 
-/// Removes the rules, when no guest is left. Without root there are none.
+/// Removes the rules when no guest is left. Without root there are none.
 pub async fn remove(block: u8) {
     if !rustix::process::geteuid().is_root() {
         return;

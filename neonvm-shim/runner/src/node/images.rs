@@ -11,18 +11,17 @@ use protocol::image::{
 
 use crate::config::{BootImage, Programs};
 
-/// The image that holds QEMU.
 const QEMU_IMAGE: &str = "bellows/qemu";
-/// Longest manifest read.
+/// Longest manifest in bytes.
 const MAX_MANIFEST_BYTES: u64 = 8 << 20;
 
-/// Why an image cannot be used.
+/// Errors of an image in the store.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// There is none of this name.
+    /// The store has no image of this name.
     #[error("image {0:?} is not in the store; build it with `bellows image build {0}`")]
     Missing(String),
-    /// The name leads out of the store.
+    /// The name is a path out of the store.
     #[error("{0:?} is not an image name")]
     Name(String),
     /// A file of the store cannot be read.
@@ -35,44 +34,44 @@ pub enum ImageError {
         /// Error of the read.
         source: io::Error,
     },
-    /// A file of the store makes no sense.
+    /// A file of the store is malformed.
     #[error("image {name:?} is damaged ({what}); build it again with `bellows image build {name}`")]
     Damaged {
         /// Name of the image that was asked for.
         name: String,
-        /// What does not fit.
+        /// Description of the malformed part.
         what: String,
     },
-    /// An older image.
+    /// The image was built by an older version and lacks a program.
     #[error(
         "image {name:?} has no program {program}: an older version of bellows has built it; \
          build it again with `bellows image build {name}`"
     )]
     Lacks {
-        /// Name of the image, as it is built by.
+        /// Name of the image, by which it is built again.
         name: String,
-        /// What is missing.
+        /// Name of the missing program.
         program: String,
     },
-    /// It is of the other kind.
+    /// The image is not of the kind that is needed.
     #[error("image {0:?} is not {1}")]
     Kind(String, &'static str),
 }
 
-/// Image store in a directory.
+/// Image store below a directory with `refs` and `blobs`.
 #[derive(Debug, Clone)]
 pub struct Store {
     dir: PathBuf,
 }
 
 impl Store {
-    /// The store in a directory.
+    /// The store below `dir`. The directory may be missing.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// An image to boot.
+    /// Files of a guest image, by name.
     ///
     /// # Errors
     /// [`ImageError`].
@@ -80,7 +79,7 @@ impl Store {
         self.guest_of(name, self.digest(name)?.as_str())
     }
 
-    /// QEMU's programs.
+    /// Paths of `qemu-system-x86_64` and `qemu-img`.
     ///
     /// # Errors
     /// [`ImageError`].
@@ -91,7 +90,7 @@ impl Store {
         })
     }
 
-    /// A program of QEMU's image.
+    /// Path of a program in QEMU's image.
     ///
     /// # Errors
     /// [`ImageError`].
@@ -107,7 +106,7 @@ impl Store {
         })
     }
 
-    /// The digest that a name stands for now.
+    /// Digest of the image that a name refers to at present.
     ///
     /// # Errors
     /// [`ImageError`].
@@ -143,7 +142,7 @@ impl Store {
         Digest::parse(text.trim()).map_err(|error| damaged(name, error.to_string()))
     }
 
-    /// The image to boot that a name stood for once.
+    /// Files of the guest image with this digest, to which the name may no longer refer.
     ///
     /// # Errors
     /// [`ImageError`].
@@ -195,7 +194,7 @@ fn damaged(name: &str, what: String) -> ImageError {
     }
 }
 
-/// What a manifest in `dir` says of a guest.
+/// Files of a guest by the manifest in `dir`.
 pub(crate) fn boot_image(dir: &Path, guest: GuestContent) -> BootImage {
     BootImage {
         kernel: dir.join(guest.kernel),

@@ -1,4 +1,4 @@
-//! The link to one runner: its process if it is our child, its state by long-poll.
+//! Link to one runner: its process if it is a child, and its state by long-poll.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use crate::shell::http::{HttpError, over_unix};
 use crate::shell::inherit;
 use crate::shell::process::append_file;
 
-/// How long a runner holds a question before it repeats itself.
+/// Longest time that a runner holds a long-poll.
 const LONG_POLL_MS: u64 = 20_000;
-/// Longest wait for an answer to a long-poll.
+/// Longest wait for the response to a long-poll.
 const LONG_POLL_LIMIT: Duration = Duration::from_secs(30);
-/// Longest wait for any other answer.
+/// Longest wait for any other response.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// Pause between two tries at a runner that does not answer yet.
+/// Pause between two attempts at a runner that does not answer yet.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
 /// A runner that was started or found.
@@ -40,11 +40,11 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// Starts a runner for a directory. It makes itself a session of its own, so that no end of
-    /// ours reaches it.
+    /// Starts a runner for a directory. The runner makes a session of its own and so outlives the
+    /// driver.
     ///
     /// # Errors
-    /// When the command cannot be executed or the log not opened.
+    /// The command cannot be executed, or its log cannot be opened.
     pub(super) fn spawn(command: &[OsString], dir: &Path) -> std::io::Result<Self> {
         let (program, args) = command
             .split_first()
@@ -80,13 +80,12 @@ impl Link {
         Self { state, task }
     }
 
-    /// Whether the runner is gone.
     pub(super) fn is_over(&self) -> bool {
         self.task.is_finished() || self.state.has_changed().is_err()
     }
 }
 
-/// Follows the state until the runner is gone; then the sender is dropped.
+/// Polls the state until the runner is gone, then drops the sender.
 async fn follow(
     socket: PathBuf,
     mut child: Option<Child>,
@@ -102,7 +101,7 @@ async fn follow(
         let answer = match &mut child {
             None => answer.await,
             Some(process) => tokio::select! {
-                // Reaps it, too.
+                // Also reaps the child.
                 _ = process.wait() => return,
                 answer = answer => answer,
             },
@@ -114,7 +113,7 @@ async fn follow(
                 generation = Some(next.generation);
                 state.send_replace(Some(next));
             }
-            // A runner that is not our child and does not take connections is gone.
+            // A runner that is not a child and refuses connections is gone.
             Err(HttpError::Connect(_)) if child.is_none() => return,
             Err(_) => tokio::time::sleep(TRY_AGAIN).await,
         }

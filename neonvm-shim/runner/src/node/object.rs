@@ -16,29 +16,28 @@ use tracing::{debug, info, warn};
 use super::orphans::Orphan;
 use super::params::NodeParams;
 
-/// How often the Lease is renewed; the node counts as lost after [`LEASE_SECONDS`].
+/// Interval of the Lease's renewals. The node counts as lost after [`LEASE_SECONDS`].
 const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// Duration written into the Lease.
 const LEASE_SECONDS: u32 = 40;
-/// How often the Node's status is written although nothing changed, in renewals.
+/// Renewals between two writes of an unchanged Node status.
 const STATUS_EVERY: u32 = 6;
 /// Condition of a node with guests whose pods the API's store does not have.
 const GUESTS_WITHOUT_OBJECTS: &str = "GuestsWithoutObjects";
-/// Pause after a failure.
 const RETRY: Duration = Duration::from_millis(500);
-/// Where kubelets keep their Leases.
+/// Namespace of the kubelets' Leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// What a machine has.
+/// Capacity of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
-    /// CPUs this process may use.
+    /// CPUs that this process may use.
     pub cpu: MilliCpu,
     /// MemTotal of `/proc/meminfo`; zero if it cannot be read.
     pub memory: Bytes,
 }
 
-/// Looks at the machine; what cannot be read counts as one CPU and no memory.
+/// Reads the machine's capacity. A CPU count that cannot be read is one, a memory size zero.
 #[must_use]
 pub fn machine() -> Machine {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -54,7 +53,7 @@ pub fn machine() -> Machine {
     }
 }
 
-/// Keeps Node and Lease until cancelled.
+/// Keeps Node and Lease current until cancelled.
 pub(super) async fn keep(params: NodeParams, cancel: CancellationToken) {
     let mut renewals = 0_u32;
     let mut failing = false;
@@ -167,7 +166,7 @@ fn object(params: &NodeParams) -> Value {
     })
 }
 
-/// The members of the Node's status that are ours.
+/// Members of the Node's status that the driver owns.
 fn status(params: &NodeParams, old: &Value, now: WallTime) -> Value {
     let allocatable = params.allocatable;
     let has = machine();
@@ -215,8 +214,7 @@ fn status(params: &NodeParams, old: &Value, now: WallTime) -> Value {
     status
 }
 
-/// The condition that says which guests run without objects. It is there only while there are such
-/// guests.
+/// Condition with the guests that run without objects. It exists only while there are such guests.
 fn orphaned(orphans: &[Orphan], old: &Value, now: WallTime) -> Value {
     let pods: Vec<String> = orphans.iter().map(Orphan::key).collect();
     json!({
@@ -233,7 +231,7 @@ fn orphaned(orphans: &[Orphan], old: &Value, now: WallTime) -> Value {
     })
 }
 
-/// Since when a condition is true.
+/// When a condition became true.
 fn since(old: &Value, kind: &str, now: WallTime) -> String {
     let conditions = old["conditions"].as_array().into_iter().flatten();
     conditions

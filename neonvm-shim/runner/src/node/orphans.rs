@@ -1,8 +1,8 @@
-//! Guests whose pods the API's store does not have, and never had: they are left alone until
-//! somebody decides.
+//! Guests whose pods the API's store does not have, and never had. They are left alone until a
+//! person decides.
 //!
 //! A pod that is absent was deleted only if the same store has shown it before. With another store,
-//! an emptied one or an older copy the absence says nothing, and ending the guest would lose its
+//! an emptied one or an older copy, the absence means nothing, and ending the guest would lose its
 //! disk.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,12 +17,12 @@ use crate::config::RunnerConfig;
 use crate::core::paths::Paths;
 use crate::shell::record::read_json;
 
-/// A guest that is left alone.
+/// A running guest without a pod in the API's store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphan {
     /// Namespace of its pod and VM.
     pub namespace: String,
-    /// Its VM; empty where the directory does not say.
+    /// Name of its VM. Empty if the directory does not have it.
     pub vm: String,
     /// Name of its pod, which the API's store does not have.
     pub pod: String,
@@ -33,7 +33,6 @@ pub struct Orphan {
 }
 
 impl Orphan {
-    /// The orphan in a directory.
     pub(super) fn of(record: &PodRecord, dir: &Path) -> Self {
         let config: Option<RunnerConfig> = read_json(&Paths::new(dir).config()).ok().flatten();
         Self {
@@ -45,14 +44,14 @@ impl Orphan {
         }
     }
 
-    /// Key of the pod: `namespace/pod`.
+    /// Key of the pod, `namespace/pod`.
     #[must_use]
     pub fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.pod)
     }
 }
 
-/// The orphans of a node driver. Clones share them.
+/// Orphans of a node driver. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Orphans(Arc<Shared>);
 
@@ -69,14 +68,14 @@ struct State {
 }
 
 impl Orphans {
-    /// All, in order of `namespace/pod`.
+    /// All orphans, in the order of `namespace/pod`.
     #[must_use]
     pub fn list(&self) -> Vec<Orphan> {
         self.locked().all.values().cloned().collect()
     }
 
-    /// Lets the guest of a pod go: the driver ends it and moves its directory aside. `false` if it
-    /// is no orphan.
+    /// Releases the guest of a pod: the driver ends it and moves its directory aside. Returns
+    /// `false` if the pod is no orphan.
     #[must_use]
     pub fn release(&self, key: &str) -> bool {
         let mut state = self.locked();
@@ -88,7 +87,7 @@ impl Orphans {
         is_known
     }
 
-    /// Adds one; `true` if it is new.
+    /// Adds an orphan; returns `true` if it is new.
     pub(super) fn add(&self, orphan: Orphan) -> bool {
         self.locked().all.insert(orphan.key(), orphan).is_none()
     }
@@ -97,10 +96,10 @@ impl Orphans {
         self.locked().all.remove(key);
     }
 
-    /// Waits for releases, and takes those orphans out.
+    /// Waits for releases, and removes those orphans.
     pub(super) async fn released(&self) -> Vec<Orphan> {
         loop {
-            // Created before the look, so that no release is missed in between.
+            // Created before the check, so that no release is missed in between.
             let woken = self.0.wake.notified();
             let taken = self.take_released();
             if !taken.is_empty() {

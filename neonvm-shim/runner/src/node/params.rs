@@ -1,4 +1,4 @@
-//! What a node driver is told.
+//! Parameters of a node driver.
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -12,18 +12,18 @@ use super::orphans::Orphans;
 use crate::config::{AccelChoice, Programs};
 use crate::core::users::UserRange;
 
-/// What pods of the node may use altogether.
+/// Sum of resources that the node offers to pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocatable {
     /// CPU that the scheduler may give to pods, in thousandths of a CPU.
     pub cpu: MilliCpu,
     /// Memory that the scheduler may give to pods, in bytes.
     pub memory: Bytes,
-    /// Most pods that the node takes.
+    /// Most pods that the node accepts.
     pub pods: u32,
 }
 
-/// How guests are kept from the machine.
+/// Isolation of guests from the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuestWalls {
     /// Guests are connected by passt. Each VM's processes have a user of this range, for which the
@@ -34,42 +34,41 @@ pub enum GuestWalls {
     Open,
 }
 
-/// Everything a node driver needs.
+/// Parameters of a node driver.
 #[derive(Clone)]
 pub struct NodeParams {
-    /// Client of the Kubernetes API.
+    /// Client of the API with the node's pods.
     pub client: kube::Client,
     /// Identity of the API's store. An absent pod means a deleted one only if this store has shown
     /// it.
     pub store_id: String,
-    /// The guests that are left alone because the store has no pod for them.
+    /// Guests that are left alone because the store has no pod for them.
     pub orphans: Orphans,
     /// Name of the Node object.
     pub node_name: String,
-    /// The instance's state directory; VMs live in `vms/` below it.
+    /// State directory of the node, with the VMs' directories in `vms/`.
     pub state_dir: PathBuf,
-    /// The image store (`blobs/`, `refs/`).
+    /// Directory of the image store (`blobs/`, `refs/`).
     pub store_dir: PathBuf,
     /// First two bytes of the instance's loopback block, `[127, N]`.
     pub loopback: [u8; 2],
-    /// The command that runs a runner; ` --rundir DIR` is appended.
+    /// Command of a runner, to which ` --rundir DIR` is appended.
     pub runner_command: Vec<OsString>,
-    /// QEMU's programs; `None` takes those of image `bellows/qemu` in the store.
+    /// QEMU's programs. `None` uses those of image `bellows/qemu` in the store.
     pub programs: Option<Programs>,
-    /// The accelerator of VMs that do not forbid one.
+    /// Accelerator of VMs whose spec does not forbid one.
     pub accel: AccelChoice,
     /// CPU quota in per cent of a VM's milli-CPU; 100 is strict.
     pub cpu_quota_percent: u32,
-    /// Cgroup under which each QEMU gets its own; `None` sets no quotas.
+    /// Parent of QEMU's cgroups. `None` sets no quotas.
     pub cgroup_parent: Option<String>,
-    /// How guests are kept from the machine.
+    /// Isolation of guests from the machine.
     pub walls: GuestWalls,
-    /// An `authorized_keys` line that is let into every guest, beside its VM's own key.
+    /// Line of `authorized_keys` for every guest, in addition to its VM's own key.
     pub ssh_public_key: Option<String>,
-    /// Derives the token that the agent shows to each guest's monitor; `None` gives guests none to
-    /// ask for.
+    /// Key from which the token of each guest's monitor is derived. `None` gives guests no token.
     pub monitor_key: Option<VmKey>,
-    /// What pods may use.
+    /// Resources that the node offers to pods.
     pub allocatable: Allocatable,
     /// Clock for the times that the node driver writes into the API.
     pub clock: Clock,
@@ -86,19 +85,19 @@ impl std::fmt::Debug for NodeParams {
 }
 
 impl NodeParams {
-    /// Where the VMs' directories are.
+    /// Directory of the VMs' directories.
     #[must_use]
     pub fn vms_dir(&self) -> PathBuf {
         self.state_dir.join("vms")
     }
 
-    /// The instance's number, which tells it from others on the machine.
+    /// Number of the instance, unique on the machine.
     #[must_use]
     pub fn block(&self) -> u8 {
         self.loopback[1]
     }
 
-    /// The node's own address: the one the API server has.
+    /// Address of the node, which the API server also has.
     #[must_use]
     pub fn host_ip(&self) -> Ipv4Addr {
         let [a, b] = self.loopback;

@@ -1,4 +1,4 @@
-//! From a pod to a runner's directory.
+//! Prepares a runner's directory from a pod.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -32,59 +32,58 @@ use crate::core::paths::Paths;
 use crate::core::pod::CONTAINER;
 use crate::shell::record::{RecordError, private_dir, read_json, write_json};
 
-/// Kind of the pods' owners.
 const VM_KIND: &str = "VirtualMachine";
-/// What QEMU opens for a vsock device.
+/// Device file that QEMU opens for a vsock device.
 const VHOST_VSOCK: &str = "/dev/vhost-vsock";
 
-/// Why a pod cannot be started now.
+/// Errors that keep a pod from starting now.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PrepareError {
-    /// No runner container.
+    /// The pod has no runner container.
     #[error("the pod has no container {CONTAINER}")]
     NoContainer,
     #[error("the pod has no label vm.neon.tech/name")]
     NoVm,
     #[error(transparent)]
     Spec(#[from] PackedError),
-    /// A script that nothing would hold.
+    /// The spec has a script, which no container would confine here.
     #[error(
         "spec.initScript is run in a pod's container, and on one machine there is none around it: it would be run as who runs this node. \
          Make the VM without it, and do by hand, or in the image, what it does"
     )]
     InitScript,
-    /// Disks on claims.
+    /// The spec has disks on claims.
     #[error(
         "persistentVolumeClaim is for clusters, and on one machine there are no claims: for the root disk \
          rootDisk.persistent: true is enough here, and another disk is an emptyDisk"
     )]
     Claims,
-    /// The cache of disks.
+    /// The cache mode of disks is not valid.
     #[error("-{DISK_CACHE} is not understood")]
     DiskCache(#[from] DiskCacheError),
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// No number of a device.
+    /// The pod has no context id for its vsock device.
     #[error(transparent)]
     Vsock(#[from] VsockCidError),
     #[error(
         "the VM asks for a vsock device, and this node has no {VHOST_VSOCK}: load the module vhost_vsock, or take the annotation {ANNOTATION_VSOCK_CID} away"
     )]
     NoVsock,
-    /// What the spec says of disks.
+    /// The disks of the spec are not valid.
     #[error(transparent)]
     Disks(#[from] DiskProblem),
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// A root disk that stays.
+    /// The persistent root disk cannot be used.
     #[error("the VM's root disk cannot be used")]
     RootDisk(#[from] DiskClaimError),
     #[error("all addresses of the instance's loopback block are taken")]
     NoAddress,
-    /// What the annotation says of the guest's network.
+    /// The annotation of the guest's network is not valid.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// A network that QEMU's user network cannot give.
+    /// The annotation asks for a network that QEMU's user network cannot provide.
     #[error(
         "the VM has annotation {ANNOTATION_NETWORK}, and guests here have QEMU's user network, which has no such \
          wall: start bellows up without --guest-network=user, or take the annotation away"
@@ -98,7 +97,7 @@ pub(super) enum PrepareError {
 }
 
 impl PrepareError {
-    /// The kubelet's word for it.
+    /// Reason for the pod's status, in the kubelet's vocabulary.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Image(ImageError::Missing(_) | ImageError::Name(_)) => "ErrImageNeverPull",
@@ -121,7 +120,7 @@ impl PrepareError {
     }
 }
 
-/// `pod.json`: which pod a directory belongs to.
+/// `pod.json`: the pod of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PodRecord {
@@ -129,10 +128,10 @@ pub(super) struct PodRecord {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) ip: Ipv4Addr,
-    /// Milliseconds the guest gets when the pod is gone from the API.
+    /// Milliseconds that the guest gets when the pod is gone from the API.
     pub(super) grace_ms: u64,
-    /// The store that has the pod, and the revision of the pod when that was last looked at. A
-    /// directory of an earlier version has none.
+    /// Store of the pod, and the pod's last known revision. Directories of earlier versions have
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) store: Option<StorePosition>,
 }
@@ -141,14 +140,14 @@ pub(super) struct PodRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorePosition {
-    /// The store's identity.
+    /// Identity of the store.
     pub id: String,
     /// Resource version as a number; 0 if the API's is not a number.
     pub revision: u64,
 }
 
 impl StorePosition {
-    /// Where the store `id` was when it showed this pod.
+    /// Position of the store `id` when it returned this pod.
     pub(super) fn of(id: &str, pod: &Pod) -> Self {
         Self {
             id: id.to_owned(),
@@ -157,7 +156,7 @@ impl StorePosition {
     }
 }
 
-/// The positions of stores that the directories of `state_dir` rest on.
+/// Store positions in the directories of `state_dir`.
 #[must_use]
 pub fn seen_stores(state_dir: &Path) -> Vec<StorePosition> {
     let entries = std::fs::read_dir(state_dir.join("vms"));
@@ -177,7 +176,7 @@ impl PodRecord {
     }
 
     pub(super) fn read(dir: &Path) -> Option<Self> {
-        // A directory whose record cannot be read belongs to nobody.
+        // A directory with an unreadable record has no pod.
         read_json(&dir.join("pod.json")).ok().flatten()
     }
 
@@ -185,14 +184,14 @@ impl PodRecord {
         write_json(&dir.join("pod.json"), self)
     }
 
-    /// Whether the store `id` has shown this pod. Only then does the pod's absence from it mean
-    /// that it was deleted.
+    /// Whether the store `id` has returned this pod. Only then does its absence mean that it was
+    /// deleted.
     pub(super) fn is_of_store(&self, id: &str) -> bool {
         self.store.as_ref().is_some_and(|store| store.id == id)
     }
 }
 
-/// Addresses shared by the workers, written down at every change.
+/// Addresses of pods, shared by the workers and written at every change.
 #[derive(Debug, Clone)]
 pub(super) struct AddressBook {
     book: Arc<Mutex<Addresses>>,
@@ -200,7 +199,7 @@ pub(super) struct AddressBook {
 }
 
 impl AddressBook {
-    /// Opens `addresses.json`; one of another block is begun anew.
+    /// Opens `addresses.json`. A file of another block is replaced by an empty one.
     pub(super) fn open(path: std::path::PathBuf, block: [u8; 2]) -> Result<Self, RecordError> {
         let book = read_json::<Addresses>(&path)?.filter(|book| book.block == block);
         let book = book.unwrap_or_else(|| Addresses::new(block));
@@ -217,7 +216,6 @@ impl AddressBook {
         Ok(ip)
     }
 
-    /// Frees a pod's address.
     pub(super) async fn release(&self, pod: &str) -> Result<(), RecordError> {
         let mut book = self.book.lock().await;
         book.release(pod);
@@ -225,8 +223,8 @@ impl AddressBook {
     }
 }
 
-/// Resolves everything and writes the directory; `config.json` last, so that a directory with one
-/// is complete.
+/// Resolves images, address and disks, and writes the directory. `config.json` comes last, so that
+/// a directory with it is complete.
 pub(super) async fn prepare(
     params: &NodeParams,
     (addresses, users): (&AddressBook, Option<&UserBook>),
@@ -306,7 +304,7 @@ pub(super) async fn prepare(
         cgroup_in_own: false,
         tells_guest: false,
         vsock_cid,
-        // There is no network plugin that would give a pod a second interface here.
+        // No network plugin gives a pod a second interface on one machine.
         overlay: None,
         network: GuestNetwork {
             resolver: host_wall::resolver(),
@@ -316,7 +314,7 @@ pub(super) async fn prepare(
         ssh_public_key: keys,
         mounts: None,
         control_token: None,
-        // Guests move over this machine's loopback.
+        // Migrations use this machine's loopback device.
         migration_keys: None,
         runs_init_script: false,
         receive,
@@ -325,7 +323,7 @@ pub(super) async fn prepare(
     Ok(())
 }
 
-/// The walls around a pod's QEMU.
+/// Isolation of a pod's QEMU.
 async fn walls(
     params: &NodeParams,
     users: Option<&UserBook>,
@@ -367,8 +365,8 @@ fn check(spec: &VmSpec) -> Result<(), PrepareError> {
     Ok(())
 }
 
-/// Writes the token that the guest's monitor asks for, or removes the one of an earlier try. A VM
-/// that takes any agent gets none.
+/// Writes the token of the guest's monitor, or removes that of an earlier attempt. A VM whose
+/// monitor accepts any agent gets none.
 fn write_monitor_token(
     params: &NodeParams,
     pod: &Pod,
@@ -391,7 +389,7 @@ fn monitor_token(key: Option<&VmKey>, pod: &Pod, vm: &str) -> Option<String> {
     if open.is_some_and(|value| value == "true") {
         return None;
     }
-    // The target of a migration has the VM among its owners, too.
+    // The target of a migration also has the VM among its owners.
     let owner = pod.metadata.owner_of_kind(VM_KIND)?;
     Some(key?.token(&pod.metadata.namespace, vm, &owner.uid))
 }
@@ -421,7 +419,7 @@ async fn authorized_keys(
     (!keys.is_empty()).then(|| keys.join("\n"))
 }
 
-/// Milliseconds a pod's guest gets to power off.
+/// Milliseconds that a pod's guest gets to power off.
 pub(super) fn grace_ms(pod: &Pod) -> u64 {
     let seconds = pod.spec.termination_grace_period_seconds.unwrap_or(5);
     u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)

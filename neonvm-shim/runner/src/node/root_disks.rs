@@ -1,6 +1,6 @@
-//! Root disks that stay, in `disks/NAMESPACE_VM` of the state directory: a pod claims its VM's
-//! disk, and the deletion of the VM object lets go of it. Nothing else does: the absence of an
-//! object proves nothing, since the store may be another one.
+//! Persistent root disks, in `disks/NAMESPACE_VM` of the state directory. A pod claims its VM's
+//! disk, and only the deletion of the VM object releases it. The absence of an object proves
+//! nothing, since the store may be another one.
 
 use std::fs;
 use std::io;
@@ -31,32 +31,32 @@ use crate::shell::record::{RecordError, private_dir, read_json, write_json_durab
 /// Directory of all root disks, below the state directory.
 const DISKS: &str = "disks";
 
-/// Why a pod cannot have its VM's disk now.
+/// Errors that keep a pod from its VM's disk.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskClaimError {
     #[error("cannot read the VM object, whose uid says whether the disk is its own")]
     Api(#[from] kube::Error),
-    /// No such VM.
+    /// The API has no such VM.
     #[error("there is no VM {0}: its disk is left as it is")]
     NoVm(String),
-    /// The pod is of an earlier VM of the name.
+    /// The pod belongs to an earlier VM of this name.
     #[error("the pod is not of the VM {0} that there is now")]
     OtherVm(String),
-    /// The VM goes.
+    /// The VM is being deleted.
     #[error("the VM {0} is being deleted")]
     Deleted(String),
-    /// What lies there.
+    /// The disk's directory does not allow it.
     #[error("{dir}: {problem}")]
     Problem {
-        /// The disk's directory.
+        /// Path of the disk's directory.
         dir: String,
-        /// What is wrong with it.
+        /// The broken rule.
         problem: ClaimProblem,
     },
-    /// A guest is to come, and its disk is not here.
+    /// The pod is the target of a migration, and the disk is not here.
     #[error("{0}: there is no disk of the guest that is to come")]
     NothingToShare(String),
-    /// The image that the disk lies over is gone.
+    /// The base image of the disk is gone.
     #[error(
         "the disk was made over image {image} with digest {digest}, which is not usable any more: put it back into the store"
     )]
@@ -66,23 +66,23 @@ pub(super) enum DiskClaimError {
         digest: String,
         source: ImageError,
     },
-    /// The image of a new disk.
+    /// The image for a new disk cannot be used.
     #[error(transparent)]
     NewImage(#[from] ImageError),
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A file operation.
+    /// A file of the disk's directory cannot be read or written.
     #[error("cannot use {0}")]
     Place(String, #[source] io::Error),
 }
 
-/// A VM's disk and what it lies over.
+/// A VM's disk and its base image.
 pub(super) struct Claimed {
     pub(super) disk: PathBuf,
     pub(super) image: BootImage,
 }
 
-/// The VM objects of a namespace; all without one.
+/// API of the VM objects in a namespace; in all namespaces with `None`.
 pub(super) fn vms(client: &kube::Client, namespace: Option<&str>) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk(GROUP, VERSION, "VirtualMachine");
     let resource = ApiResource::from_gvk(&kind);
@@ -92,12 +92,12 @@ pub(super) fn vms(client: &kube::Client, namespace: Option<&str>) -> Api<Dynamic
     }
 }
 
-/// Directory of a VM's disk. Neither part can hold an underscore.
+/// Directory of a VM's disk. Neither part can contain an underscore.
 pub(super) fn dir_of(state_dir: &Path, namespace: &str, vm: &str) -> PathBuf {
     state_dir.join(DISKS).join(format!("{namespace}_{vm}"))
 }
 
-/// Gives a pod the disk of its VM. The disk itself is made by the runner.
+/// Claims the VM's disk for a pod. The runner makes the disk itself.
 pub(super) async fn claim_for(
     params: &NodeParams,
     (pod, id): (&Pod, &PodId),
@@ -137,7 +137,7 @@ pub(super) async fn claim_for(
     })
 }
 
-/// The image that a disk was made over, whatever its name stands for now.
+/// Base image of a disk, by digest: its name may refer to another one at present.
 fn image_of(params: &NodeParams, record: &DiskRecord) -> Result<BootImage, DiskClaimError> {
     let image = Store::new(&params.store_dir).guest_of(&record.image, &record.image_digest);
     image.map_err(|source| DiskClaimError::Image {
@@ -147,7 +147,7 @@ fn image_of(params: &NodeParams, record: &DiskRecord) -> Result<BootImage, DiskC
     })
 }
 
-/// Gives the disk of an earlier VM to the one that asks for it.
+/// Gives the disk of an earlier VM to the VM that asks for it.
 async fn take_over(
     params: &NodeParams,
     id: &PodId,
@@ -166,7 +166,7 @@ async fn take_over(
     Ok(record)
 }
 
-/// The pod's VM, with the finalizer by which the disk outlives no deletion unseen.
+/// The pod's VM, with the finalizer by which this node releases the disk before the object goes.
 async fn held_vm(
     params: &NodeParams,
     pod: &Pod,
@@ -197,7 +197,7 @@ async fn held_vm(
         .await?)
 }
 
-/// Moves the disk of an earlier VM of the name aside.
+/// Moves the disk of an earlier VM with this name aside.
 async fn replace(
     params: &NodeParams,
     id: &PodId,
@@ -217,7 +217,7 @@ async fn replace(
     Ok(())
 }
 
-/// Writes down a disk that the runner is to make.
+/// Records a disk that the runner is to make.
 fn begin(
     params: &NodeParams,
     id: &PodId,
@@ -262,20 +262,20 @@ fn annotation(vm: &DynamicObject, name: &str) -> Option<String> {
     vm.metadata.annotations.as_ref()?.get(name).cloned()
 }
 
-/// What became of the disk of a VM that was deleted.
+/// Result of releasing the disk of a deleted VM.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LetGo {
-    /// A runner's directory still names it.
+    /// A runner's directory still names the disk.
     InUse,
-    /// The VM had none, or it is another VM's.
+    /// The VM had no disk, or it belongs to another VM.
     Nothing,
-    /// It stays where it is.
+    /// The disk stays at this path.
     Kept(PathBuf),
-    /// It was moved.
+    /// The disk was moved to this path.
     Aside(PathBuf),
 }
 
-/// Lets go of the disk of a VM whose object says that it is being deleted.
+/// Releases the disk of a VM whose object is being deleted.
 pub(super) fn let_go(
     state_dir: &Path,
     vms_dir: &Path,
@@ -306,8 +306,8 @@ pub(super) fn let_go(
     Ok(to.map_or(LetGo::Nothing, LetGo::Aside))
 }
 
-/// Whether the directory of any runner names the disk. It goes when the runner's QEMU has ended. A
-/// configuration is searched as text: one that another version wrote counts too.
+/// Whether the directory of any runner names the disk. Such a directory goes when the runner's QEMU
+/// has ended. Configurations are searched as text, so that those of other versions count too.
 fn is_in_use(vms: &Path, disk: &Path) -> bool {
     let disk = disk.display().to_string();
     let entries = fs::read_dir(vms);

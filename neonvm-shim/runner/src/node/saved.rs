@@ -1,6 +1,6 @@
-//! The objects without which a guest cannot be adopted in another store: its VM, and the secrets
-//! and config maps that its pod mounts or its VM owns. They are saved in
-//! `STATE/objects/NAMESPACE_POD.json`, outside of what QEMU may see.
+//! Saves the objects by which another store can adopt a guest: its VM, and the secrets and config
+//! maps that its pod mounts or its VM owns. They are in `STATE/objects/NAMESPACE_POD.json`, which
+//! QEMU cannot see.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,17 +19,17 @@ use super::api::PodId;
 use super::params::NodeParams;
 use crate::shell::record::{private_dir, read_json, write_json};
 
-/// Prefix of annotations that our own parts write.
+/// Prefix of annotations that Bellows writes.
 const INTERNAL: &str = "internal.";
 
-/// The objects of a VM, each as it can be created again.
+/// Objects of a VM in a form that the API accepts for creation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Saved {
-    /// The VM, without the size it has now.
+    /// The VM, without its current size.
     pub(super) vm: Value,
     pub(super) secrets: Vec<Value>,
-    /// Names of those secrets that the VM owns.
+    /// Names of the secrets that the VM owns.
     pub(super) owned_secrets: Vec<String>,
     pub(super) config_maps: Vec<Value>,
 }
@@ -40,20 +40,20 @@ impl Saved {
     }
 }
 
-/// The file for the pod that has a directory.
+/// Path of the file for the pod of a directory.
 pub(super) fn path(state_dir: &Path, dir: &Path) -> PathBuf {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     state_dir.join("objects").join(format!("{name}.json"))
 }
 
-/// Everything of the API that is looked at, read at once for all guests.
+/// Objects of the API, read once for all guests.
 struct Objects {
     vms: Vec<Value>,
     secrets: Vec<Value>,
     config_maps: Vec<Value>,
 }
 
-/// Saves the objects of these pods' VMs where they differ from what was saved before.
+/// Saves the objects of these pods' VMs if they have changed.
 pub(super) async fn save(params: NodeParams, pods: Vec<Pod>) {
     let read = match read(&params.client).await {
         Ok(read) => read,
@@ -111,7 +111,7 @@ fn values<T: Serialize>(items: Vec<T>) -> Vec<Value> {
     values.filter_map(Result::ok).collect()
 }
 
-/// What is saved for a pod; `None` if its VM is not there.
+/// Objects to save for a pod; `None` if its VM is missing.
 fn of_pod(api: &Objects, pod: &Pod) -> Option<Saved> {
     let namespace = pod.metadata.namespace.as_str();
     let name = pod.metadata.labels.get(LABEL_VM_NAME)?;
@@ -155,8 +155,7 @@ fn of_pod(api: &Objects, pod: &Pod) -> Option<Saved> {
     })
 }
 
-/// An object as it can be created: without what the API server writes, and without owners of this
-/// store.
+/// An object for creation: without the API server's members, and without owners of this store.
 fn plain(object: &Value, api_version: &str, kind: &str) -> Value {
     let mut plain = object.clone();
     let old = &object["metadata"];
@@ -177,7 +176,7 @@ fn plain(object: &Value, api_version: &str, kind: &str) -> Value {
     plain
 }
 
-/// A VM without the size it has now: that changes often, and its runner knows it better.
+/// A VM without its current size, which changes often and is known by its runner.
 fn plain_vm(vm: &Value) -> Value {
     let mut plain = plain(vm, API_VERSION, "VirtualMachine");
     let spec = &mut plain["spec"];

@@ -1,4 +1,4 @@
-//! Stopping every VM of a state directory, with or without a node driver.
+//! Stops every VM of a state directory, with or without a node driver.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,22 +13,21 @@ use crate::core::paths::Paths;
 use crate::shell::http::over_unix;
 use crate::shell::record::{Record, read_json};
 
-/// How long a runner has beyond the grace period.
+/// Time that a runner has beyond the grace period.
 const BEYOND: Duration = Duration::from_secs(10);
-/// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What became of one VM.
+/// Result of stopping one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stopped {
     /// The runner's directory of the VM.
     pub dir: PathBuf,
-    /// How it ended; `None` if nobody was there to say.
+    /// Report of the end; `None` without a runner.
     pub exit: Option<ExitReport>,
 }
 
-/// Stops all VMs below `state_dir/vms`, all at once, each with this grace period: by its runner if
-/// there is one, else QEMU is killed. Directories stay.
+/// Stops all VMs below `state_dir/vms` concurrently, each with this grace period. A VM's runner
+/// stops it; without a runner QEMU is killed. Directories stay.
 pub async fn stop_all(state_dir: &Path, grace: Duration) -> Vec<Stopped> {
     let Ok(entries) = std::fs::read_dir(state_dir.join("vms")) else {
         return Vec::new();
@@ -56,7 +55,7 @@ async fn stop_one(dir: PathBuf, grace: Duration) -> Stopped {
         warn!(dir = %dir.display(), pid = qemu.pid, "QEMU is killed");
         qemu.kill();
     }
-    // The runner writes the end down right after QEMU's.
+    // The runner writes the report right after QEMU's end.
     let quiet = async {
         while over_unix(&paths.control(), Method::GET, "/v1/state", "", LOOK)
             .await
@@ -65,7 +64,7 @@ async fn stop_one(dir: PathBuf, grace: Duration) -> Stopped {
             tokio::time::sleep(LOOK).await;
         }
     };
-    // One that does not go has written it all the same.
+    // A runner that does not exit has written the report nevertheless.
     let _ = tokio::time::timeout(BEYOND, quiet).await;
     Stopped {
         exit: read_json(&paths.exit()).ok().flatten(),

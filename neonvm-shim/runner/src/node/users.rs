@@ -1,5 +1,5 @@
-//! Users of VMs, shared by the workers and written down at every change; and whether a range of
-//! users is free.
+//! User ids of VMs, shared by the workers and written at every change; and whether a range of ids
+//! is free.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,6 @@ use tokio::sync::Mutex;
 use crate::core::users::{UserRange, Users};
 use crate::shell::record::{RecordError, read_json, write_json};
 
-/// Users shared by the workers.
 #[derive(Debug, Clone)]
 pub(super) struct UserBook {
     book: Arc<Mutex<Users>>,
@@ -29,7 +28,7 @@ impl UserBook {
         })
     }
 
-    /// The user of a VM's pod; `None` when all are taken.
+    /// User of a VM's pod; `None` when all are allocated.
     pub(super) async fn acquire(
         &self,
         vm: &str,
@@ -42,7 +41,6 @@ impl UserBook {
         Ok(user)
     }
 
-    /// Frees what a pod held.
     pub(super) async fn release(&self, pod: &str) -> Result<(), RecordError> {
         let mut book = self.book.lock().await;
         book.release(pod);
@@ -50,7 +48,7 @@ impl UserBook {
     }
 }
 
-/// The file of a state directory that names its range.
+/// File of a state directory that names its range.
 pub(super) fn path(state_dir: &Path) -> PathBuf {
     state_dir.join("users.json")
 }

@@ -1,5 +1,5 @@
-//! Secrets and config maps of a pod as directories: written before the pod starts, and kept as the
-//! API has them from then on, in the kubelet's layout.
+//! Secrets and config maps of a pod as directories: written before the pod starts, and kept current
+//! from then on, in the kubelet's layout.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,30 +21,29 @@ use super::params::NodeParams;
 use crate::core::paths::Paths;
 use crate::core::pod::CONTAINER;
 
-/// Where guest mounts appear in the runner's container.
+/// Directory of the guest's mounts in the runner's container.
 const MOUNTS: &str = "/vm/mounts/";
 
-/// Files by name.
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// Why a volume is not there as it should be.
+/// Errors of a volume.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum VolumeError {
-    /// No such object.
+    /// The object is missing.
     #[error("volume {volume:?}: {kind} {object:?} is not there, create it")]
     Missing {
         volume: String,
-        /// What it is made of.
+        /// Kind of the object.
         kind: Kind,
         object: String,
     },
-    /// No such key.
+    /// The object does not have a key of the volume.
     #[error(
         "volume {volume:?}: {kind} {object:?} has no key {key:?}, add it or take it from items"
     )]
     Key {
         volume: String,
-        /// What it is made of.
+        /// Kind of the object.
         kind: Kind,
         object: String,
         key: String,
@@ -58,7 +57,7 @@ pub(super) enum VolumeError {
     Write(String, #[source] FilesError),
 }
 
-/// What a volume is made of.
+/// Kinds of objects that a volume is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Secret,
@@ -80,17 +79,17 @@ pub(super) struct Projection {
     volume: String,
     kind: Kind,
     object: String,
-    /// Keys and the files they become; all keys if none is said.
+    /// Keys and the files they become. Empty means all keys.
     items: Vec<KeyToPath>,
-    /// Where it is mounted in the guest, without the first slash.
+    /// Mount path in the guest without the leading slash.
     place: String,
 }
 
-/// The volumes of a pod's runner that guests get to see.
+/// The runner's volumes that the guest sees.
 ///
 /// # Errors
-/// [`VolumeError::MountPath`] for the first that is mounted at a path which is not a plain one: a
-/// pod of somebody's own can name any.
+/// [`VolumeError::MountPath`] for the first mount path that is not a plain one: a user's own pod
+/// can have any.
 pub(super) fn projections(pod: &Pod) -> Result<Vec<Projection>, VolumeError> {
     let mut containers = pod.spec.containers.iter();
     let Some(container) = containers.find(|container| container.name == CONTAINER) else {
@@ -127,7 +126,7 @@ pub(super) fn projections(pod: &Pod) -> Result<Vec<Projection>, VolumeError> {
 }
 
 impl Projection {
-    /// The files of an object's data.
+    /// Files of the volume from the object's data.
     fn files(&self, mut data: Files) -> Result<Files, VolumeError> {
         if self.items.is_empty() {
             return Ok(data);
@@ -171,7 +170,7 @@ fn of_map(map: ConfigMap) -> Files {
         .collect()
 }
 
-/// Writes all volumes as the API has them now.
+/// Writes all volumes in their current state.
 pub(super) async fn write_all(
     params: &NodeParams,
     namespace: &str,
@@ -197,10 +196,10 @@ pub(super) async fn write_all(
     Ok(())
 }
 
-/// Keeps all volumes as the API has them until what is returned is dropped.
+/// Keeps all volumes current until the returned set is dropped.
 pub(super) fn keep_all(params: &NodeParams, namespace: &str, pod: &Pod, dir: &Path) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    // A pod whose volumes are refused is never prepared.
+    // A pod with refused volumes is never prepared.
     for projection in projections(pod).unwrap_or_default() {
         let client = params.client.clone();
         let keeper = Keeper {
@@ -229,7 +228,7 @@ struct Keeper {
     mounts: PathBuf,
     clock: Clock,
     pod: String,
-    /// What was told last.
+    /// The last problem in the log.
     problem: Option<String>,
 }
 
@@ -252,8 +251,7 @@ impl Keeper {
         }
     }
 
-    /// What was there stays where nothing, or not all of it, is there any more: a guest lives by
-    /// it.
+    /// Existing files stay if the object, or a part of it, is gone: a guest depends on them.
     fn take(&mut self, data: Option<Files>) {
         let written = self.projection.write(&self.mounts, data, &self.clock);
         let problem = written.err().map(|error| daemon_kit::chain(&error));

@@ -1,5 +1,4 @@
-//! Whether the walls between guests and this machine stand, by what node driver and runners wrote
-//! down when they made them.
+//! State of the walls between guests and this machine, from the records of node driver and runners.
 
 use std::path::Path;
 
@@ -8,18 +7,18 @@ use crate::core::paths::Paths;
 use crate::core::walls::Wall;
 use crate::shell::record::{Record, read_json};
 
-/// One wall of this machine.
+/// State of one wall over all guests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// Its name, for people.
+    /// Name of the wall for people.
     pub name: &'static str,
-    /// Guests that have it.
+    /// Number of guests that have the wall.
     pub guests: usize,
-    /// Why it does not stand: the guest, where it is one guest's, and the reason.
+    /// Why it does not stand: the guest, if it is one guest's, and the reason.
     pub missing: Vec<(Option<String>, String)>,
 }
 
-/// Every wall. Without guests nothing is known of those that runners make, and they are left out.
+/// State of every wall. Without guests the walls of runners are omitted.
 #[must_use]
 pub fn standing(state_dir: &Path) -> Vec<Standing> {
     let records = records(state_dir);
@@ -63,7 +62,7 @@ fn of_guests(wall: Wall, records: &[(String, Record)]) -> Standing {
     standing
 }
 
-/// Records of the guests that run, by the names of their directories.
+/// Records of the running guests, by the names of their directories.
 fn records(state_dir: &Path) -> Vec<(String, Record)> {
     let entries = std::fs::read_dir(state_dir.join("vms"));
     let mut records: Vec<(String, Record)> = entries

@@ -1,4 +1,4 @@
-//! The watch over this node's pods, and the workers it keeps.
+//! The watch of this node's pods, and the workers that it starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,17 +32,17 @@ use crate::shell::record::{RecordError, private_dir};
 
 mod absent;
 
-/// How often the API is asked again about a pod that was not listed.
+/// Pause between two requests about a pod that was not listed.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// How often the objects that guests would need in another store are saved.
+/// Interval of saving the objects for adoption.
 pub(super) const SAVE_EVERY: Duration = Duration::from_secs(60);
-/// The same after a pod was started: its VM's objects are complete by then.
+/// Delay of saving after a pod was started: its VM's objects are complete by then.
 const SAVE_AFTER_START: Duration = Duration::from_secs(5);
 
-/// Why a node driver could not begin.
+/// Errors at the start of a node driver.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The directory of VMs.
+    /// The directory of VMs cannot be made or read.
     #[error("cannot use {0}")]
     Directory(String, #[source] std::io::Error),
     /// The file of the pods' addresses or users is malformed or cannot be read.
@@ -50,12 +50,12 @@ pub enum NodeError {
     Addresses(#[from] RecordError),
 }
 
-/// Runs the node driver until cancelled. Runners and guests go on then.
+/// Runs the node driver until cancelled. Runners and guests outlive it.
 ///
 /// # Errors
-/// [`NodeError`], at the start only. An API that is away is waited for.
+/// [`NodeError`], at the start only. The driver waits for an API that is not available.
 pub async fn run(mut params: NodeParams, cancel: CancellationToken) -> Result<(), NodeError> {
-    // Runners work in directories of their own: every path they get must be whole.
+    // Runners have working directories of their own, so every path must be absolute.
     for dir in [&mut params.state_dir, &mut params.store_dir] {
         *dir = std::path::absolute(&*dir)
             .map_err(|error| NodeError::Directory(dir.display().to_string(), error))?;
@@ -92,7 +92,7 @@ pub async fn run(mut params: NodeParams, cancel: CancellationToken) -> Result<()
     let deletions = tokio::spawn(deletions::follow(driver.params.clone(), cancel.clone()));
     let wall = tokio::spawn(host_wall::keep(driver.params.clone(), cancel.clone()));
     driver.follow(&cancel).await;
-    // Workers hold no state that is not on disk.
+    // Workers keep no state that is not on disk.
     driver.tasks.shutdown().await;
     heart.abort();
     cleaner.abort();
@@ -112,11 +112,11 @@ struct Driver {
     users: Option<UserBook>,
     workers: BTreeMap<String, Known>,
     tasks: JoinSet<(String, String)>,
-    /// Pods whose place a predecessor of the same name still has.
+    /// Pods that wait for the end of a predecessor with the same name.
     queued: BTreeMap<String, (PodId, Wish)>,
-    /// Keys seen in the list under way.
+    /// Keys in the list in progress.
     listed: Option<BTreeSet<String>>,
-    /// Pods that were not in a list, and of which the API has not said yet whether they are gone.
+    /// Pods that were missing in a list, until the API confirms that they are gone.
     doubtful: BTreeSet<String>,
     /// When the API is asked about them again.
     ask_at: Instant,
@@ -128,8 +128,8 @@ struct Driver {
 impl Driver {
     async fn follow(&mut self, cancel: &CancellationToken) {
         let pods: Api<ApiPod> = Api::all(self.params.client.clone());
-        // Not by the label: a watch tells of a pod that loses it as of one that is gone, and its
-        // guest would be stopped for that.
+        // Without the label: a label-selected watch sends `DELETED` for a pod that loses the label,
+        // and the driver would stop its guest.
         let node = format!("spec.nodeName={}", self.params.node_name);
         let config = watcher::Config::default().fields(&node);
         let mut events = watcher(pods, config).default_backoff().boxed();
@@ -192,7 +192,8 @@ impl Driver {
         }
     }
 
-    /// Whether a pod is to be run here: it has the label of VMs' pods, or had it when it was begun.
+    /// Whether this driver runs a pod: it has the label of VMs' pods, or had it when its guest
+    /// started.
     fn is_ours(&self, pod: &ApiPod) -> bool {
         let labels = pod.metadata.labels.as_ref();
         if labels.is_some_and(|labels| labels.contains_key(LABEL_VM_NAME)) {
@@ -204,14 +205,14 @@ impl Driver {
             || self.record(&id).is_some_and(|record| record.uid == id.uid)
     }
 
-    /// What the directory of a pod's name says whose it is.
+    /// The record in the directory for a pod's name.
     fn record(&self, id: &PodId) -> Option<PodRecord> {
         PodRecord::read(&self.params.vms_dir().join(id.dir_name()))
     }
 
     fn apply(&mut self, pod: &ApiPod) {
         let Some((id, wish)) = wish(pod) else {
-            // One that cannot be read hurts itself only.
+            // A malformed pod affects only itself.
             warn!(pod = ?pod.metadata.name, "pod is not understood and left alone");
             return;
         };
@@ -270,7 +271,7 @@ impl Driver {
         });
     }
 
-    /// `seen_deleted`: the API was seen to delete the pod.
+    /// `seen_deleted` says that the watch reported the deletion.
     fn gone(&mut self, key: &str, seen_deleted: bool) {
         if let Some(known) = self.workers.get(key) {
             known.wish.send_modify(|wish| {

@@ -1,5 +1,5 @@
-//! One pod: drives its directory and its runner to what the API wants, and its status to what is
-//! there.
+//! The worker of one pod: drives its directory and its runner to the state in the API, and writes
+//! its status.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,31 +24,30 @@ use crate::core::pod::{CONTAINER, Desired, Local, StatusInput, Step, View, next,
 use crate::shell::process::ProcessId;
 use crate::shell::record::{Record, read_json};
 
-/// How long the driver waits before it looks again although nothing happened.
+/// Pause between two looks without an event.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// The same after something failed; doubles up to [`LOOK_AGAIN`].
+/// First pause after a failure; doubles up to [`LOOK_AGAIN`].
 const RETRY: Duration = Duration::from_millis(250);
-/// A runner that ends without an end of its VM is started again after this, doubled each time up to
+/// Pause before a runner that ended without its VM is started again, doubled each time up to
 /// [`RESPAWN_MOST`].
 const RESPAWN: Duration = Duration::from_millis(200);
 /// Longest such pause.
 const RESPAWN_MOST: Duration = Duration::from_secs(30);
-/// A status that has not come back by the watch after this was overwritten by somebody, and is
+/// Time after which a status that has not come back by the watch counts as overwritten, and is
 /// written again.
 const OVERWRITTEN_AFTER: Duration = Duration::from_secs(3);
-/// A QEMU that is still there this long after its stop is over is ended by force.
+/// Time after the end of a stop at which a QEMU that still runs is killed.
 const KILL_AFTER: Duration = Duration::from_secs(15);
 
-/// What the watch knows of a pod.
+/// State of a pod from the watch.
 #[derive(Debug, Clone)]
 pub(super) struct Wish {
-    /// What the API wants.
     pub(super) desired: Desired,
-    /// The pod as last seen.
     pub(super) pod: Pod,
-    /// Its status, whole.
+    /// The complete status of the pod.
     pub(super) status: Value,
-    /// The API was seen to delete it: nothing of it is kept. Else its directory is moved aside.
+    /// Whether the watch reported the deletion: then nothing is kept. Else the directory is moved
+    /// aside.
     pub(super) seen_deleted: bool,
 }
 
@@ -61,13 +60,13 @@ pub(super) struct Worker {
     pub(super) wish: watch::Receiver<Arc<Wish>>,
 }
 
-/// What a worker remembers of its pod.
+/// State of a worker between two steps.
 #[derive(Default)]
 struct Seen {
     link: Option<Link>,
     end: Option<ExitReport>,
     waiting: Option<(String, String)>,
-    /// The grace period the runner was last told.
+    /// Grace period in the last order to the runner.
     stopping: Option<u64>,
     stop_since: Option<tokio::time::Instant>,
     published: Option<Value>,
@@ -75,12 +74,12 @@ struct Seen {
     retry: Option<Duration>,
     respawn: Option<Duration>,
     respawn_at: Option<tokio::time::Instant>,
-    /// Those who keep the pod's volumes, while the pod is to run.
+    /// Tasks that keep the pod's volumes current, while the pod is to run.
     keepers: Option<JoinSet<()>>,
 }
 
 impl Worker {
-    /// Runs until the pod and everything of it is gone.
+    /// Runs until the pod, its runner and its directory are gone.
     pub(super) async fn run(mut self) {
         let mut seen = Seen {
             link: Link::find(&self.dir).await,
@@ -101,7 +100,7 @@ impl Worker {
             let pause = seen.retry.unwrap_or(LOOK_AGAIN);
             tokio::select! {
                 changed = self.wish.changed() => if changed.is_err() {
-                    // The driver has ended; runner and guest go on.
+                    // The driver has ended; runner and guest stay.
                     return;
                 },
                 () = state_changed(seen.link.as_mut()) => {}
@@ -110,7 +109,7 @@ impl Worker {
         }
     }
 
-    /// Keeps the volumes of a pod that was prepared and shall run.
+    /// Keeps the volumes of a prepared pod current.
     fn keep_volumes(&self, wish: &Wish, seen: &mut Seen) {
         if wish.desired != Desired::Run || seen.end.is_some() {
             seen.keepers = None;
@@ -121,7 +120,6 @@ impl Worker {
         }
     }
 
-    /// What is there now.
     fn local(&self, seen: &mut Seen) -> Local {
         if seen.link.as_ref().is_some_and(Link::is_over) {
             seen.link = None;
@@ -141,7 +139,7 @@ impl Worker {
         }
     }
 
-    /// Carries out a step; `true` when the pod is done with.
+    /// Carries out a step; returns `true` when the pod is finished.
     async fn take(&self, step: Step, wish: &Wish, seen: &mut Seen) -> bool {
         match step {
             Step::Watch => seen.retry = None,
@@ -185,7 +183,7 @@ impl Worker {
         }
     }
 
-    /// Remembers why the pod waits, and tells of it once.
+    /// Records why the pod waits, and reports it once.
     async fn waits(&self, reason: &str, message: &str, seen: &mut Seen) {
         let now = (reason.to_owned(), message.to_owned());
         back_off(seen);
@@ -210,7 +208,7 @@ impl Worker {
         }
         let gone = !matches!(wish.desired, Desired::Run);
         if gone && !Paths::new(&self.dir).record().exists() {
-            // Nothing was ever started here, and nothing shall be.
+            // No guest was started here, and none shall be.
             seen.end = Some(ExitReport {
                 success: false,
                 reason: ExitReason::StartFailed,
@@ -262,12 +260,12 @@ impl Worker {
                 seen.stopping = Some(grace_ms);
                 seen.retry = None;
             }
-            // It starts, or ends: asked again.
+            // The runner starts or ends: the order is repeated.
             Err(_) => seen.retry = Some(RETRY),
         }
     }
 
-    /// Ends QEMU by force; for a runner that does not do so itself.
+    /// Kills QEMU, in place of a runner that does not.
     fn kill(&self) {
         let record: Option<Record> = read_json(&Paths::new(&self.dir).record()).ok().flatten();
         if let Some(process) = record.and_then(|record| record.qemu)
@@ -315,7 +313,7 @@ impl Worker {
         true
     }
 
-    /// Removes the directory of a pod that was deleted, and moves that of any other aside.
+    /// Removes the directory of a deleted pod, and moves that of any other pod aside.
     fn clear(&self, is_deleted: bool, end: Option<&ExitReport>) -> std::io::Result<()> {
         let state_dir = &self.params.state_dir;
         let objects = saved::path(state_dir, &self.dir);
@@ -334,14 +332,14 @@ impl Worker {
         move_aside(state_dir, &objects, now).map(drop)
     }
 
-    /// Writes the status if it is news.
+    /// Writes the status if it differs from the API's.
     async fn publish(&self, wish: &Wish, seen: &mut Seen) {
         if matches!(wish.desired, Desired::Gone { .. }) {
             return;
         }
         let Some(view) = view(seen) else { return };
         if let View::Running { ready: true } = view {
-            // It works: the next failure is a new one.
+            // The runner works: the next failure begins a new series.
             seen.respawn = None;
         }
         let image = wish
@@ -367,7 +365,7 @@ impl Worker {
             .published_at
             .is_some_and(|at| at.elapsed() < OVERWRITTEN_AFTER);
         if seen.published.as_ref() == Some(&status) && fresh {
-            // What was written may not have come back by the watch yet.
+            // The watch may not have returned the last write yet.
             return;
         }
         match api::patch_status(&self.params.client, &self.id, &status).await {
@@ -386,7 +384,7 @@ impl Worker {
         }
     }
 
-    /// An event for an end, once.
+    /// Writes one event about an end.
     async fn announce(&self, view: &View, wish: &Wish, seen: &Seen) {
         let View::Ended(report) = view else { return };
         let told =
@@ -414,13 +412,13 @@ fn back_off(seen: &mut Seen) {
 
 async fn state_changed(link: Option<&mut Link>) {
     match link {
-        // Whether it changed or ended: there is news.
+        // A change and the end are both due.
         Some(link) => drop(link.state.changed().await),
         None => std::future::pending().await,
     }
 }
 
-/// What is to be told; `None` if nothing is known yet.
+/// View for the status; `None` before anything is known.
 fn view(seen: &Seen) -> Option<View> {
     if let Some(link) = &seen.link {
         let ready = link
@@ -437,7 +435,7 @@ fn view(seen: &Seen) -> Option<View> {
     Some(View::Waiting { reason, message })
 }
 
-/// Whether the API's status already says all of ours.
+/// Whether the API's status contains all members of ours.
 fn holds(api: &Value, ours: &Value) -> bool {
     match (api, ours) {
         (Value::Object(api), Value::Object(ours)) => ours
@@ -457,11 +455,10 @@ fn remove(dir: &Path) -> std::io::Result<()> {
     }
 }
 
-/// VMs whose logs are kept after a failure.
+/// Number of failed VMs whose logs are kept.
 const KEPT_LOGS: usize = 16;
 
-/// Keeps the logs of a VM that failed: the controller deletes such a pod at once, and with it
-/// everything one would look at.
+/// Keeps the logs of a failed VM: the controller deletes its pod at once, and with it all evidence.
 fn keep_logs(state_dir: &Path, dir: &Path, end: Option<&ExitReport>) {
     let failed = end.is_some_and(|report| !report.success && report.reason != ExitReason::Killed);
     let (true, Some(name)) = (failed, dir.file_name()) else {
@@ -469,7 +466,7 @@ fn keep_logs(state_dir: &Path, dir: &Path, end: Option<&ExitReport>) {
     };
     let root = state_dir.join("failed");
     let to = root.join(name);
-    // Keeping logs is a courtesy: whatever fails here must not hold up the pod's end.
+    // Failures here must not delay the pod's end.
     if crate::shell::record::private_dir(&to).is_err() {
         return;
     }

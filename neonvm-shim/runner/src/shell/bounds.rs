@@ -1,4 +1,4 @@
-//! Bounds of QEMU's memory and processes: see [`crate::core::memory_bound`].
+//! Limits of QEMU's memory and processes: see [`crate::core::memory_bound`].
 
 use neonvm_quota::BoundGroup;
 use protocol::units::Bytes;
@@ -11,7 +11,7 @@ use crate::config::RunnerConfig;
 use crate::core::memory_bound::bound;
 use crate::core::walls::{Wall, WallState};
 
-/// The group, and the bound in force.
+/// The cgroup, and the memory limit in force.
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
     group: Option<BoundGroup>,
@@ -19,8 +19,8 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Puts QEMU and the guest's network process into a group, where the record names one. What
-    /// came of it is in the record.
+    /// Moves QEMU and the guest's network process into the cgroup of the record, if it has one. The
+    /// record gets the result.
     pub(super) fn join(config: &RunnerConfig, record: &mut Record) -> Self {
         let Some(path) = record.cgroup.clone().filter(|_| config.walls.is_some()) else {
             return Self::default();
@@ -51,7 +51,6 @@ impl Bounds {
         }
     }
 
-    /// Puts another process of the guest's into the group.
     fn add(&self, process: ProcessId) {
         let Some(group) = &self.group else { return };
         if let Err(error) = group.join(process.pid) {
@@ -63,7 +62,6 @@ impl Bounds {
         }
     }
 
-    /// Removes the group.
     pub(super) fn remove(&mut self) {
         if let Some(group) = self.group.take() {
             group.remove();
@@ -80,8 +78,8 @@ impl Supervisor {
         self.save();
     }
 
-    /// Keeps the bound at what the guest may have now: before a growth is carried out, after a
-    /// shrink was.
+    /// Sets the limit for the guest's present size: before a growth begins, after a shrink has
+    /// ended.
     pub(super) fn bound_memory(&mut self) {
         let Some(group) = &self.bounds.group else {
             return;

@@ -1,8 +1,8 @@
 //! The bridge between the pod and its guest's first device: see [`crate::core::bridge`].
 //!
-//! Bridge, rules and QEMU's end are made before QEMU starts, which may make nothing, so that a pod
-//! that cannot have them fails at once and says why. That the end is plugged in, and that a guest
-//! that asks for its address is answered, is seen to by every runner that starts or adopts a QEMU.
+//! The runner makes bridge, rules and tap device before QEMU starts, as QEMU has no privilege for
+//! it. So a pod that cannot have them fails at once with the reason. Every runner that starts or
+//! adopts a QEMU joins the tap to the bridge and answers the guest's DHCP requests.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -23,33 +23,33 @@ use crate::core::bridge::{self, BITS, BRIDGE, BRIDGE_MAC, POD, TAP};
 use crate::core::dhcp::{CLIENT_PORT, Lease, SERVER_PORT};
 use crate::core::transfer::Manifest;
 
-/// Whether the pod passes packets on.
+/// Whether the pod forwards packets.
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
-/// Whether what comes from loopback may leave by the bridge.
+/// Whether packets with a loopback address may leave by the bridge.
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/br-def/route_localnet";
-/// Whether what passes a bridge is also looked at as if it passed the pod.
+/// Whether packets on a bridge also pass the rules of family `inet`.
 const ON_BRIDGES: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
-/// More than any question for an address has.
+/// Larger than any DHCP request.
 const PACKET_BYTES: usize = 2048;
-/// Between two attempts to answer such questions.
+/// Pause between two attempts to open the DHCP socket.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// How the failure is avoided by whoever cannot mend it.
+/// Advice for users who cannot change the node.
 const OR_USER: &str =
     "or connect guests by QEMU's user network, with --guest-network=user of the controller";
 
-/// Why a guest is not connected.
+/// Errors of connecting a guest by a bridge.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
-    /// Changes to links.
+    /// A change to a network link failed.
     #[error("the pod's container needs the capability NET_ADMIN for it, {OR_USER}")]
     Links(#[from] LinksError),
-    /// The bridge is gone again.
+    /// Another process removed the bridge.
     #[error("somebody has removed the bridge {BRIDGE}")]
     Gone,
     /// The tap device for QEMU cannot be made.
     #[error(transparent)]
     Tun(#[from] TunError),
-    /// Packets end here.
+    /// The pod does not forward packets, and the setting cannot be changed.
     #[error(
         "the pod does not pass packets on, and cannot be told to: let its init container run `sysctl -w net.ipv4.ip_forward=1`, {OR_USER}"
     )]
@@ -57,12 +57,12 @@ pub enum BridgeError {
     /// The program `nft`, which sets the guest's rules, cannot be executed.
     #[error("cannot execute {NFT}: use the runner's own image, {OR_USER}")]
     NoNft(#[source] io::Error),
-    /// The kernel's refusal.
+    /// The kernel rejects the guest's rules.
     #[error(
         "the kernel does not take the guest's rules, which need nf_tables with NAT ({0}): load them, {OR_USER}"
     )]
     Rules(String),
-    /// The pod's own names.
+    /// The pod's hosts file cannot be read or written.
     #[error("cannot write the guest's name to {0}")]
     Hosts(PathBuf, #[source] io::Error),
 }
@@ -76,8 +76,8 @@ impl From<NftError> for BridgeError {
     }
 }
 
-/// Makes bridge, rules and QEMU's end, with so many queues; nothing for a guest that is connected
-/// otherwise. Doing it again before there is a QEMU does no harm.
+/// Makes bridge, rules and tap device, with this number of queues. Does nothing for a guest with
+/// another connection. Repeating it before QEMU starts does no harm.
 ///
 /// # Errors
 /// [`BridgeError`].
@@ -97,15 +97,15 @@ pub async fn prepare(
     cable::make_tap(&links, TAP, queues).await?;
     set(FORWARD, "1").map_err(BridgeError::Forward)?;
     if let Err(error) = set(ROUTE_LOCALNET, "1") {
-        // The one thing that needs it: connections to the pod's own loopback address, as kubectl
-        // port-forward makes them.
+        // Only connections to the pod's own loopback address need it, as kubectl port-forward makes
+        // them.
         info!(%error, "the guest is not reached by the pod's loopback address");
     }
     if Path::new(ON_BRIDGES).exists()
         && let Err(error) = set(ON_BRIDGES, "0")
     {
-        // What the guest sends to the pod's address is translated on the bridge then, which sends
-        // nothing back where it came from.
+        // The kernel then translates the guest's packets to the pod's address on the bridge, which
+        // returns none to its sender.
         info!(%error, "the guest does not reach itself by the pod's address");
     }
     nft::give(&bridge::rules(config)).await?;
@@ -115,15 +115,15 @@ pub async fn prepare(
     }
 }
 
-/// Removes QEMU's end, when QEMU has ended.
+/// Removes the tap device after QEMU's end.
 pub async fn clear(config: &RunnerConfig, from: Option<&Manifest>) {
     if bridge::connects(config, from) {
         cable::clear(TAP).await;
     }
 }
 
-/// Gives a setting of the kernel's its value, if it has another one. A container may often only
-/// read them; its pod's init container has set them then.
+/// Writes a kernel setting unless it has the value. In a container it is often read-only, and the
+/// pod's init container has written it.
 fn set(setting: &str, value: &str) -> io::Result<()> {
     if std::fs::read_to_string(setting)?.trim() == value {
         return Ok(());
@@ -139,13 +139,13 @@ fn name_guest(hosts: &Path) -> io::Result<()> {
     let Some(line) = bridge::missing_host(&text) else {
         return Ok(());
     };
-    // Added to, not replaced: the kubelet has mounted that very file.
+    // Append, not replace: the kubelet has bind-mounted this very file.
     let mut file = OpenOptions::new().append(true).create(true).open(hosts)?;
     file.write_all(line.as_bytes())
 }
 
-/// Sees to it that a guest behind the bridge, from elsewhere or booted here, is connected, and gets
-/// an answer when it asks for its address.
+/// Connects the tap of a guest behind the bridge, migrated or booted here, and answers its DHCP
+/// requests.
 pub fn keep_connected(config: &RunnerConfig, qemu: ProcessId, from: Option<&Manifest>) {
     if !bridge::connects(config, from) {
         return;
@@ -170,7 +170,7 @@ async fn keep_answering(qemu: ProcessId, lease: Lease) {
     }
 }
 
-/// Answers as long as that can be done.
+/// Answers requests until the socket fails.
 async fn answer(lease: &Lease) -> io::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, SERVER_PORT)).await?;
     socket.bind_device(Some(BRIDGE.as_bytes()))?;

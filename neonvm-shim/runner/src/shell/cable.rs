@@ -1,4 +1,4 @@
-//! A bridge with two ends: the guest's, which QEMU has, and what it is to reach.
+//! A bridge with two ports: the guest's tap device, and the interface that the guest is to reach.
 
 use std::io;
 use std::path::Path;
@@ -10,31 +10,31 @@ use tracing::{info, warn};
 
 use super::process::ProcessId;
 
-/// What QEMU's end is made and taken by; a container has none of its own.
+/// Device file of tap interfaces. A container has none of its own.
 const TUN: &str = "/dev/net/tun";
-/// The kernel's number for it.
+/// Major and minor number of the device file.
 const TUN_DEVICE: (u64, u64) = (10, 200);
-/// Between two looks for QEMU's end.
+/// Pause between two looks for the tap device.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// The same after a failure.
+/// Pause after a failure.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// Why QEMU's end cannot be made.
+/// Errors of making the tap device.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    /// The device file.
+    /// The device file is missing and cannot be made.
     #[error("cannot make {TUN}: give the pod's container that device, or the capability MKNOD")]
     Device(#[source] io::Error),
     #[error(
         "cannot make the interface {0}: the pod's container needs the capability NET_ADMIN for it"
     )]
     Interface(String, #[source] io::Error),
-    /// One that is left.
+    /// An earlier tap device cannot be removed.
     #[error(transparent)]
     Links(#[from] LinksError),
 }
 
-/// Makes the device file, where it is missing.
+/// Makes the device file if it is missing.
 ///
 /// # Errors
 /// [`TunError::Device`].
@@ -52,8 +52,8 @@ fn make_tun() -> Result<(), TunError> {
         .map_err(|errno| TunError::Device(errno.into()))
 }
 
-/// Makes QEMU's end, with so many queues, for a QEMU that may make none itself. One that is left of
-/// an earlier QEMU goes.
+/// Makes the tap device with this number of queues, for a QEMU that may make none itself. One of an
+/// earlier QEMU is removed.
 ///
 /// # Errors
 /// [`TunError`].
@@ -64,7 +64,7 @@ pub(super) async fn make_tap(links: &Links, name: &str, queues: u32) -> Result<(
         .map_err(|error| TunError::Interface(name.to_owned(), error))
 }
 
-/// Removes a link of this name.
+/// Removes the link with this name.
 ///
 /// # Errors
 /// [`LinksError`].
@@ -75,7 +75,8 @@ async fn remove(links: &Links, name: &str) -> Result<(), LinksError> {
     }
 }
 
-/// Removes QEMU's end. What is left of it does no harm: it goes with the pod, and nobody is at it.
+/// Removes the tap device. A leftover does no harm: it goes with the pod, and no process has it
+/// open.
 pub(super) async fn clear(tap: &str) {
     let removed = async { remove(&Links::open()?, tap).await };
     if let Err(problem) = removed.await {
@@ -84,8 +85,8 @@ pub(super) async fn clear(tap: &str) {
     }
 }
 
-/// The bridge of this name, made with this hardware address or one by chance where it is missing;
-/// `None` if somebody took it away again.
+/// Index of the bridge with this name. A missing one is made, with this hardware address or a
+/// random one. `None` if another process removed it meanwhile.
 ///
 /// # Errors
 /// [`LinksError`].
@@ -100,8 +101,8 @@ pub(super) async fn bridge(
     Ok(links.find(name).await?.map(|link| link.index))
 }
 
-/// Plugs a link into a bridge. With two ends it is a cable, which has nothing to remember: a guest
-/// that moves is elsewhere at once.
+/// Joins a link to a bridge without address learning. A bridge with two ports needs none, and so a
+/// migrated guest is reached at once.
 ///
 /// # Errors
 /// [`LinksError`].
@@ -111,7 +112,7 @@ pub(super) async fn plug(links: &Links, index: u32, bridge: u32) -> Result<(), L
     links.raise(index).await
 }
 
-/// Plugs in the end that a QEMU has; gives up with QEMU.
+/// Joins QEMU's tap device to the bridge, and retries while QEMU lives.
 pub(super) async fn keep(qemu: ProcessId, bridge: &str, tap: &str, what: &str) {
     let mut is_told = false;
     while qemu.is_alive() {
@@ -132,7 +133,7 @@ pub(super) async fn keep(qemu: ProcessId, bridge: &str, tap: &str, what: &str) {
     }
 }
 
-/// Whether both ends are there, and the cable whole.
+/// Whether both links exist and are joined.
 async fn try_plug(bridge: &str, tap: &str) -> Result<bool, LinksError> {
     let links = Links::open()?;
     let (tap, bridge) = (links.find(tap).await?, links.find(bridge).await?);
@@ -153,7 +154,7 @@ mod tests {
     use test_network::Network;
     use test_records::{Missing, skip};
 
-    /// Makes an end twice, as two runners do, and takes it and another one without any privilege.
+    /// Makes a tap twice, as two runners do, and opens it and another one without any privilege.
     fn make_and_take(network: &File) -> [Result<(), Option<i32>>; 2] {
         setns(network, CloneFlags::CLONE_NEWNET).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -177,7 +178,7 @@ mod tests {
             return skip(test, Missing::Root, "networks of its own");
         };
         let file = File::open(network.path()).unwrap();
-        // Of a thread that ends, with what it gave up.
+        // The thread ends, and with it the loss of its privileges.
         let taken = std::thread::spawn(move || make_and_take(&file));
         let not_permitted = Err(Some(nix::libc::EPERM));
         assert_eq!(taken.join().unwrap(), [Ok(()), not_permitted]);

@@ -1,5 +1,5 @@
-//! Opens the disks of a VM that lie on claims ([`crate::core::claims`]): makes each once, checks it
-//! before each start of its guest, and keeps it locked while the runner lives.
+//! Opens the disks of a VM on claims ([`crate::core::claims`]): makes each once, checks it before
+//! each start of its guest, and keeps it locked while the runner lives.
 //!
 //! Nothing on a claim is trusted: another pod may have put a link, a device or anything else in the
 //! place of a file.
@@ -26,41 +26,40 @@ use crate::core::claims::{Files, Refusal, decide, whole_blocks};
 use crate::core::disks::{Content, Plan};
 use crate::core::root_disk::{Claim, DISK_FORMAT, DiskRecord, Found};
 
-/// How long a runner waits for another one to let go of a disk: the VM's last pod may still end.
+/// How long a runner waits for another one's lock on a disk: the VM's last pod may still be ending.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
-/// Between two attempts to lock it.
+/// Pause between two attempts to lock.
 const LOCK_AGAIN: Duration = Duration::from_millis(200);
-/// How long a whole image may take to be written to a claim.
+/// Longest time for writing a whole image to a claim.
 const MAKE_LIMIT: Duration = Duration::from_secs(3600);
-/// Largest record that is read, in bytes.
 const MAX_RECORD_BYTES: u64 = 64 << 10;
-/// Mode of what the runner makes on a claim.
+/// Mode of the files that the runner makes on a claim.
 const MODE: u32 = 0o600;
-/// The file that a program finds at its standard input.
+/// Path of a program's standard input.
 const STANDARD_INPUT: &str = "/proc/self/fd/0";
 
-/// Why a disk on a claim cannot be used. A disk that was there is as it was.
+/// Errors of a disk on a claim. An existing disk is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// The record of another VM, or none.
+    /// The record is missing or belongs to another VM.
     #[error("{dir}: {refusal}")]
     Refused {
-        /// The directory of the claim.
+        /// Directory of the claim.
         dir: PathBuf,
         refusal: Refusal,
     },
-    /// Something else than a file.
+    /// The path is not a regular file.
     #[error(
         "{0} is {1}, and a runner opens nothing but a file that has one name: another pod that mounts the \
          claim has put it there; put back the file, or give the VM another claim"
     )]
     NoFile(PathBuf, &'static str),
-    /// Another runner has it.
+    /// Another runner has locked the disk.
     #[error(
         "{0} is in use by another runner: the VM starts once that has ended; a claim serves one VM at a time"
     )]
     InUse(PathBuf),
-    /// It is shorter than it was.
+    /// The file is smaller than its record says.
     #[error(
         "{path} is damaged: it has {found} bytes, and its record says {bytes}; nothing was changed, \
          restore it from a backup"
@@ -68,33 +67,33 @@ pub enum ClaimError {
     Short {
         path: PathBuf,
         found: u64,
-        /// The size it had.
+        /// Size in the record.
         bytes: u64,
     },
-    /// It cannot be made.
+    /// The disk cannot be made.
     #[error("cannot make {path}; is there room on the claim?")]
     Make { path: PathBuf, source: DiskError },
-    /// The record is none.
+    /// The record is not valid JSON.
     #[error("{0} is malformed: restore it")]
     Malformed(PathBuf, #[source] serde_json::Error),
     /// The record cannot be written.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A file operation.
+    /// A file operation on the claim failed.
     #[error("cannot use {0}")]
     Place(PathBuf, #[source] io::Error),
 }
 
-/// The disks of a VM on claims.
+/// Open disks of a VM on claims.
 #[derive(Debug, Default)]
 pub(super) struct OpenDisks {
-    /// Their files, in the order of [`crate::core::claims::drives_on_claims`].
+    /// Files in the order of [`crate::core::claims::drives_on_claims`].
     pub(super) files: Vec<OwnedFd>,
-    /// What holds other runners off.
+    /// Locks that keep other runners from the disks.
     pub(super) locks: Vec<Flock<File>>,
 }
 
-/// Opens all of them; makes those that the VM has not had.
+/// Opens all disks and makes those that the VM does not have.
 ///
 /// # Errors
 /// [`ClaimError`] for the first one that cannot be used.
@@ -125,7 +124,7 @@ pub(super) async fn open(
         });
     for wanted in root.into_iter().chain(others) {
         let files = Files::of(claims, wanted.drive);
-        // A disk of another VM is refused at once, though its runner holds it.
+        // Another VM's disk is refused at once, without a wait for its lock.
         wanted.decide(claims, &files)?;
         open.locks.push(lock(&files.lock, LOCK_PATIENCE).await?);
         let file = wanted.open(config, claims, &files, now).await?;
@@ -134,14 +133,14 @@ pub(super) async fn open(
     Ok(open)
 }
 
-/// A disk that the VM is to have.
+/// A disk in the VM's spec.
 #[derive(Debug, Clone, Copy)]
 struct Wanted<'a> {
-    /// The id of its drive.
+    /// QEMU id of its drive.
     drive: &'a str,
-    /// Its smallest size.
+    /// Least size in bytes.
     bytes: u64,
-    /// The label of an empty file system. A disk without one is made of the image.
+    /// Label of an empty file system. `None` makes the disk from the image.
     label: Option<&'a str>,
 }
 
@@ -182,7 +181,7 @@ impl Wanted<'_> {
         Ok(file)
     }
 
-    /// What the VM does about the disk, and what is known of it.
+    /// The VM's right to the disk, and the disk's record.
     fn decide(
         self,
         claims: &Claims,
@@ -209,7 +208,7 @@ impl Wanted<'_> {
             vm: String::new(),
             vm_uid: String::new(),
             image: image.cloned().unwrap_or_default(),
-            // It holds all of the image, which is not read again.
+            // The disk holds all of the image, which is not read again.
             image_digest: String::new(),
             whole: true,
             bytes: self.bytes,
@@ -219,7 +218,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// Makes the disk under another name first: what has its name is whole.
+    /// Makes the disk under a draft name and renames it: a file with the final name is complete.
     async fn make(self, config: &RunnerConfig, path: &Path) -> Result<(), ClaimError> {
         let draft = path.with_extension("raw.new");
         let place = |error| ClaimError::Place(path.to_owned(), error);
@@ -231,21 +230,22 @@ impl Wanted<'_> {
         new.read(true).write(true).create_new(true).mode(MODE);
         let file = new.open(&draft).map_err(place)?;
         if let Err(source) = self.fill(config, &file).await {
-            // A claim that is full is not to be kept full by half a draft.
+            // A draft must not keep a full claim full.
             let _ = fs::remove_file(&draft);
             let path = path.to_owned();
             return Err(ClaimError::Make { path, source });
         }
         let settled = tokio::task::spawn_blocking(move || file.sync_all()).await;
         settled.map_err(io::Error::other).flatten().map_err(place)?;
-        // Nothing had the name when the disk was decided on, and the runner holds its lock.
+        // The name was free at the decision, and the runner holds the disk's lock.
         fs::rename(&draft, path).map_err(place)?;
         sync_folder_of(path).map_err(place)?;
         info!(disk = %path.display(), bytes = self.bytes, "disk made");
         Ok(())
     }
 
-    /// The programs write to the file as their standard input, whatever has its name by then.
+    /// The programs write to the open file as their standard input, whatever the path refers to by
+    /// then.
     async fn fill(self, config: &RunnerConfig, file: &File) -> Result<(), DiskError> {
         file.set_len(self.bytes).map_err(DiskError::Write)?;
         let input = file.try_clone().map_err(DiskError::Write)?;
@@ -262,8 +262,7 @@ impl Wanted<'_> {
         disk::run_on(drives::mke2fs_program(), &words, input, MAKE_LIMIT).await
     }
 
-    /// Makes the file as large as it is to be, refuses one that has lost a part, and returns its
-    /// size.
+    /// Grows the file to its wanted size, refuses a truncated one, and returns its size.
     fn grow(self, file: &File, record: &DiskRecord, path: &Path) -> Result<u64, ClaimError> {
         let place = |error| ClaimError::Place(path.to_owned(), error);
         let found = file.metadata().map_err(place)?.len();
@@ -284,13 +283,13 @@ impl Wanted<'_> {
     }
 }
 
-/// Whether anything has the name, a link that leads nowhere as well.
+/// Whether the name exists, also as a dangling link.
 fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-/// Opens a file for reading and writing, and nothing else than a file. What has the name is looked
-/// at before it is opened, since opening a pipe or a device would already have an effect.
+/// Opens a regular file for reading and writing. The type is checked before the open, as opening a
+/// pipe or a device has effects.
 fn open_file(path: &Path) -> Result<File, ClaimError> {
     let place = |error: io::Error| ClaimError::Place(path.to_owned(), error);
     let look = OFlags::PATH | OFlags::NOFOLLOW;
@@ -331,7 +330,6 @@ fn read_record(path: &Path) -> Result<Option<DiskRecord>, ClaimError> {
         .map_err(|error| ClaimError::Malformed(path.to_owned(), error))
 }
 
-/// Locks a disk for as long as the lock is kept.
 async fn lock(path: &Path, patience: Duration) -> Result<Flock<File>, ClaimError> {
     let place = |error| ClaimError::Place(path.to_owned(), error);
     let mut new = File::options();

@@ -1,8 +1,8 @@
-//! Starts a program that is to have none of our privileges: a guest that breaks out of its QEMU is
-//! a process that may do what the owner of QEMU's files may, and no more.
+//! Starts programs without the runner's privileges. A guest that breaks out of its QEMU can do what
+//! the owner of QEMU's files can, and no more.
 //!
-//! Privileges are a thread's, and a child gets those of the thread that starts it. So a thread
-//! gives up its own, starts the program and ends; there is no moment in which the program has them.
+//! A child process inherits the privileges of the thread that starts it. So a thread gives up its
+//! own, starts the program and ends. The program never has them.
 
 use std::io;
 
@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 
 use super::sandbox::Sandbox;
 
-/// What a program keeps that serves on ports below those that anybody may serve on.
+/// Capabilities of a program that serves ports below the unprivileged ones.
 pub(super) fn low_ports(needed: bool) -> CapabilitySet {
     if needed {
         CapabilitySet::NET_BIND_SERVICE
@@ -26,10 +26,10 @@ pub(super) fn low_ports(needed: bool) -> CapabilitySet {
     }
 }
 
-/// Starts `command` without any privilege but those to keep, which a program of root's has.
+/// Starts `command` with no privileges but `keep`, which it has only if the runner is root.
 ///
 /// # Errors
-/// When it cannot be executed, or a privilege not be given up: then nothing was started.
+/// The program cannot be executed, or a privilege cannot be given up. Nothing was started.
 pub(super) fn spawn(command: &mut Command, keep: CapabilitySet) -> io::Result<Child> {
     in_thread(|runtime| {
         give_up(keep)?;
@@ -38,14 +38,14 @@ pub(super) fn spawn(command: &mut Command, keep: CapabilitySet) -> io::Result<Ch
     })
 }
 
-/// Starts `command` in a sandbox, as its user, without any privilege.
+/// Starts `command` in a sandbox, as its user, without privileges.
 ///
 /// # Errors
-/// When it cannot be executed, or the sandbox not be entered: then nothing was started.
+/// The program cannot be executed, or the sandbox cannot be entered. Nothing was started.
 pub(super) fn spawn_in(command: &mut Command, sandbox: &Sandbox) -> io::Result<Child> {
     in_thread(|runtime| {
         sandbox.enter()?;
-        // The new process changes its user, and has nothing left then.
+        // The new process changes its user, and then loses the rest.
         give_up(CapabilitySet::SETUID | CapabilitySet::SETGID)?;
         command.uid(sandbox.user).gid(sandbox.user);
         let _entered = runtime.enter();
@@ -56,12 +56,12 @@ pub(super) fn spawn_in(command: &mut Command, sandbox: &Sandbox) -> io::Result<C
 /// Whether a sandbox can be entered here.
 ///
 /// # Errors
-/// What is in the way.
+/// The step that failed.
 pub(super) fn try_sandbox(sandbox: &Sandbox) -> io::Result<()> {
     in_thread(|_| sandbox.enter())
 }
 
-/// Runs something that changes its thread for good.
+/// Runs a closure that changes its thread for good.
 fn in_thread<T: Send>(work: impl FnOnce(&Handle) -> io::Result<T> + Send) -> io::Result<T> {
     let runtime = Handle::current();
     std::thread::scope(|scope| match scope.spawn(|| work(&runtime)).join() {
@@ -70,9 +70,9 @@ fn in_thread<T: Send>(work: impl FnOnce(&Handle) -> io::Result<T> + Send) -> io:
     })
 }
 
-/// Gives up all privileges of this thread, and of what it starts, but those to keep.
+/// Gives up all privileges of this thread and its future children, except `keep`.
 pub(super) fn give_up(keep: CapabilitySet) -> io::Result<()> {
-    // First: from here on no program gives more than its starter has.
+    // First: from here on no program has more privileges than its parent.
     set_no_new_privs(true)?;
     clear_ambient_capability_set()?;
     for bit in 0..u64::BITS {
@@ -80,7 +80,7 @@ pub(super) fn give_up(keep: CapabilitySet) -> io::Result<()> {
         match capability_is_in_bounding_set(one) {
             Ok(true) if !keep.contains(one) => limit(one)?,
             Ok(_) => {}
-            // The kernel knows no more of them.
+            // The kernel has no capability of this number, nor of higher ones.
             Err(Errno::INVAL) => break,
             Err(error) => return Err(error.into()),
         }
@@ -97,10 +97,10 @@ pub(super) fn give_up(keep: CapabilitySet) -> io::Result<()> {
     )?)
 }
 
-/// Takes a privilege out of those that can be had at all.
+/// Removes a capability from the bounding set.
 fn limit(one: CapabilitySet) -> io::Result<()> {
     match remove_capability_from_bounding_set(one) {
-        // Who may not has no others either, or keeps to what no program can give any more.
+        // A thread without the permission has no capabilities, and its programs cannot gain any.
         Ok(()) | Err(Errno::PERM) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -118,7 +118,7 @@ mod tests {
         let child = spawn(&mut command, keep).unwrap();
         let pid = i32::try_from(child.id().unwrap()).unwrap();
         let process = Process::new(pid).unwrap();
-        // The file is the program's once it is executed, which spawning waits for.
+        // Spawning waits until the program is executed, and so has its own file.
         process.status().unwrap()
     }
 

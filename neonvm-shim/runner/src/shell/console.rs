@@ -1,8 +1,8 @@
 //! Keeps log files that QEMU appends to within a bound.
 //!
-//! QEMU opens them for appending and never closes them, so that they survive us; a file that grew
-//! too long is copied to `NAME.1` and cut to nothing in place. What is written between copy and cut
-//! is lost: a line or two per 4 MiB.
+//! QEMU opens the files for appending and never closes them, so that they outlive the runner. A
+//! file that grew too long is copied to `NAME.1` and truncated in place. Bytes written between copy
+//! and truncation are lost: a line or two per 4 MiB.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::core::paths::Paths;
 
-/// Longest log of a guest, of its console or its programs; with the copy there are at most two of
+/// Longest log of the guest's console or programs in bytes. With the copy a log takes at most twice
 /// this.
 pub const GUEST_LOG_BYTES: u64 = 4 << 20;
-/// Longest log of QEMU's own messages.
+/// Longest log of QEMU's own messages in bytes.
 pub const QEMU_LOG_BYTES: u64 = 1 << 20;
 
-/// A log file within its bound, which may be read while it grows.
+/// A log file with a bound, which may be read while it grows.
 #[derive(Debug)]
 pub struct KeptLog {
     path: PathBuf,
@@ -26,24 +26,24 @@ pub struct KeptLog {
     reader: Mutex<Reader>,
 }
 
-/// How far a log was read.
+/// Read position of a log.
 #[derive(Debug, Default)]
 struct Reader {
     at: u64,
-    /// Bytes that were cut off before they were read.
+    /// Bytes that were truncated before they were read.
     lost: u64,
 }
 
-/// What was read of a log.
+/// Result of one read of a log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Bytes in the buffer; none at the present end.
+    /// Bytes in the buffer; 0 at the present end.
     pub bytes: usize,
-    /// Bytes before them that nobody can read any more.
+    /// Bytes before them that were truncated unread.
     pub lost: u64,
 }
 
-/// All logs of a runner's directory; those that tell of the guest first.
+/// All logs of a runner's directory, those of the guest first.
 #[must_use]
 pub fn logs(paths: &Paths) -> Vec<Arc<KeptLog>> {
     let logs = [
@@ -58,7 +58,7 @@ pub fn logs(paths: &Paths) -> Vec<Arc<KeptLog>> {
 }
 
 impl KeptLog {
-    /// The log at `path`, not read yet.
+    /// The log at `path`, read from its beginning. `bound` is its longest length in bytes.
     #[must_use]
     pub fn new(path: PathBuf, bound: u64) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl KeptLog {
         }
     }
 
-    /// Where it is.
+    /// Path of the log, without the copy's suffix.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -78,18 +78,18 @@ impl KeptLog {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts what is there as read.
+    /// Moves the read position to the present end.
     pub fn skip(&self) {
         let length = fs::metadata(&self.path).map_or(0, |file| file.len());
         self.reader().at = length;
     }
 
-    /// Reads on. A file that is not there has nothing in it.
+    /// Reads the next bytes into `buffer`. A missing file is empty.
     ///
     /// # Errors
-    /// As the file system says.
+    /// The file system's error.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Piece> {
-        // Held while reading: nothing is cut meanwhile.
+        // The lock keeps the file from being truncated meanwhile.
         let mut reader = self.reader();
         let bytes = match fs::File::open(&self.path) {
             Ok(file) => file.read_at(buffer, reader.at)?,
@@ -103,10 +103,10 @@ impl KeptLog {
         })
     }
 
-    /// Turns it over if it is longer than it may be.
+    /// Copies and truncates the file if it is longer than its bound.
     ///
     /// # Errors
-    /// As the file system says; the file is then still whole.
+    /// The file system's error. The file is then unchanged.
     pub fn rotate(&self) -> io::Result<()> {
         let mut reader = self.reader();
         let cut = rotate(&self.path, self.bound)?;
@@ -118,7 +118,7 @@ impl KeptLog {
     }
 }
 
-/// Where the older part goes.
+/// Path of the copy of a log's older part.
 #[must_use]
 pub fn older(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -126,7 +126,7 @@ pub fn older(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Rotates a file if it is longer than `bound`; returns how long it was then, else nothing.
+/// Rotates a file if it is longer than `bound`. Returns its length before, or 0.
 fn rotate(path: &Path, bound: u64) -> io::Result<u64> {
     let length = match fs::metadata(path) {
         Ok(metadata) => metadata.len(),
@@ -137,9 +137,9 @@ fn rotate(path: &Path, bound: u64) -> io::Result<u64> {
         return Ok(0);
     }
     let mut from = fs::File::open(path)?;
-    // Only the newest part of a file that grew while nobody watched.
+    // Only the newest part of a file that grew while no runner was there.
     io::Seek::seek(&mut from, io::SeekFrom::Start(length.saturating_sub(bound)))?;
-    // And no more than that, however fast it grows meanwhile.
+    // Bounded, however fast the file grows meanwhile.
     let mut from = io::Read::take(from, bound.saturating_mul(2));
     let mut options = OpenOptions::new();
     let mut to = options
@@ -155,10 +155,10 @@ fn rotate(path: &Path, bound: u64) -> io::Result<u64> {
     Ok(length)
 }
 
-/// Makes a log file private before QEMU opens it.
+/// Creates a log file with mode 0600 before QEMU opens it.
 ///
 /// # Errors
-/// As the file system says.
+/// The file system's error.
 pub fn prepare(path: &Path) -> io::Result<()> {
     super::process::append_file(path)?.set_permissions(fs::Permissions::from_mode(0o600))
 }

@@ -25,20 +25,19 @@ use super::hall::{self, Bounds, Visit};
 use super::supervisor::Input;
 use super::transfer::{Answer, Ask};
 
-/// Longest wait of a long-poll, whatever was asked.
+/// Longest wait of a long-poll, whatever the request says.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Largest body of an order.
+/// Longest body of an order in bytes.
 const MAX_BODY_BYTES: usize = 2 << 20;
 
-/// What the routes need.
+/// State of the routes.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    /// Channel to the supervisor, which acts on what the routes receive.
+    /// Channel to the VM's driver.
     pub inputs: mpsc::Sender<Input>,
     /// The newest state.
     pub state: watch::Receiver<RunnerState>,
-    /// Whether the guest itself switches its CPUs: then its count is asked for, not what was
-    /// ordered.
+    /// Whether the guest switches its own CPUs: then its count is reported, not the order.
     pub guest_counts: bool,
 }
 
@@ -46,7 +45,7 @@ pub struct Handle {
 /// caller holds the lock.
 ///
 /// # Errors
-/// As the system says.
+/// The system's error.
 pub fn bind_private(path: &Path) -> std::io::Result<UnixListener> {
     use std::os::unix::fs::PermissionsExt;
     match std::fs::remove_file(path) {
@@ -62,14 +61,14 @@ pub fn bind_private(path: &Path) -> std::io::Result<UnixListener> {
 pub async fn serve_private(listener: UnixListener, handle: Handle, cancel: CancellationToken) {
     let routes = control().with_state(handle);
     let ended = cancel.clone().cancelled_owned();
-    // Open long-polls do not hold up the end: the runner's process ends after this.
+    // Open long-polls do not delay the end: the runner's process ends after this.
     tokio::select! {
         () = ended => {}
         _ = axum::serve(listener, routes) => {}
     }
 }
 
-/// What a controller says to a runner.
+/// Routes of a controller.
 fn control() -> Router<Handle> {
     Router::new()
         .route("/v1/state", get(state))
@@ -83,16 +82,16 @@ fn control() -> Router<Handle> {
         .route("/v1/incoming/{id}/begin", post(begin))
 }
 
-/// The file with what whoever gives orders at the pod's address must show. It is read each time:
-/// the kubelet replaces it when the secret is made anew.
+/// File with the token of orders at the pod's address. It is read at each request: the kubelet
+/// replaces it when the secret changes.
 #[derive(Debug, Clone)]
 pub struct Token(PathBuf);
 
 impl Token {
-    /// That of a file, which must be there and not empty.
+    /// The token in this file.
     ///
     /// # Errors
-    /// As the system says.
+    /// The file is missing, unreadable or empty.
     pub fn new(path: &Path) -> std::io::Result<Self> {
         let token = Self(path.to_owned());
         token.digest().map(|_| token)
@@ -100,13 +99,13 @@ impl Token {
 
     fn digest(&self) -> std::io::Result<[u8; 32]> {
         match std::fs::read_to_string(&self.0)?.trim() {
-            // Nobody knows nothing.
+            // An empty token would authenticate every peer.
             "" => Err(std::io::ErrorKind::InvalidData.into()),
             token => Ok(Sha256::digest(token).into()),
         }
     }
 
-    /// Compared by their digests, so that the time it takes says nothing of the token.
+    /// Compares digests, so that the time reveals nothing about the token.
     fn is_shown(&self, headers: &HeaderMap) -> bool {
         let shown = headers.get(header::AUTHORIZATION);
         let shown = shown.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
@@ -115,11 +114,14 @@ impl Token {
     }
 }
 
-/// Serves the pod's routes until cancelled. Who has the token of a cluster's controller may do here
-/// what is done on the control socket, by TLS if they choose ([`Door`]); and where there is one,
-/// nobody without it changes anything. Without one there are the routes of NeonVM's runner, open as
-/// they are there. Metrics are open in any case. A loopback address is open to every user of the
-/// machine: no order is taken there, and the controller uses the socket.
+/// Serves the pod's routes until cancelled.
+///
+/// With a token, a peer that shows it may do here what the control socket allows, over TLS if it
+/// chooses ([`TlsAcceptor`]), and no other peer changes anything. Without a token the routes of
+/// NeonVM's runner are open, as they are there. Metrics are always open.
+///
+/// At a loopback address no orders are taken, as every user of the machine can connect there. The
+/// controller uses the socket.
 pub async fn serve_pod(
     listener: TcpListener,
     handle: Handle,
@@ -150,14 +152,14 @@ fn pod(token: Option<Token>, is_loopback: bool, bounds: Bounds) -> Router<Handle
         Some(token) => {
             let guard = middleware::from_fn_with_state(token, admit);
             let orders = orders.merge(control()).route_layer(in_time);
-            // Before anything is read of who is not let in.
+            // The check precedes reading a body.
             open.merge(orders.route_layer(guard))
         }
         None => open.merge(orders.route_layer(in_time)),
     }
 }
 
-/// Reads a request's body, which must not come for ever.
+/// Reads a request's body within a time limit.
 async fn read(State(patience): State<Duration>, request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     match tokio::time::timeout(patience, to_bytes(body, MAX_BODY_BYTES)).await {
@@ -191,7 +193,7 @@ async fn state(State(mut handle): State<Handle>, Query(wait): Query<Wait>) -> Js
     if let Some(after) = wait.after {
         let limit = Duration::from_millis(wait.wait_ms.unwrap_or(0)).min(MAX_WAIT);
         let newer = handle.state.wait_for(|state| state.generation > after);
-        // Whether it came or the time is up: the newest state is the answer.
+        // At a change or at the timeout: the newest state is the response.
         let _ = tokio::time::timeout(limit, newer).await;
     }
     Json(handle.state.borrow().clone())
@@ -216,7 +218,7 @@ async fn ahead(State(handle): State<Handle>, Json(wish): Json<CpusAhead>) -> Res
     answered(answer, StatusCode::CONFLICT)
 }
 
-/// The state in which something is held, or by this status why it is not.
+/// The state after an accepted order, or a refusal with this status.
 fn answered(answer: Option<Result<RunnerState, String>>, refused: StatusCode) -> Response {
     match answer {
         Some(Ok(state)) => Json(state).into_response(),
@@ -257,7 +259,7 @@ async fn transfer(handle: &Handle, asked: Ask) -> Response {
     answered(answer, StatusCode::CONFLICT)
 }
 
-/// The supervisor has ended: so has the VM.
+/// Response after the driver's end, and so the VM's.
 fn gone() -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, "the runner is ending\n").into_response()
 }
@@ -271,7 +273,7 @@ async fn ask(
     answer.await.ok()
 }
 
-/// `{"VCPUs": …}`, the member's name exactly so.
+/// `{"VCPUs": …}`, with exactly this member name.
 #[derive(Debug, Serialize, Deserialize)]
 struct Vcpus {
     #[serde(rename = "VCPUs")]
@@ -308,8 +310,8 @@ async fn cpu_current(State(handle): State<Handle>) -> Json<Vcpus> {
     })
 }
 
-/// The limit, unless the guest counts and has another number of CPUs: then that one, so that
-/// whoever compares sees it.
+/// The CPU limit. If the guest counts and has another number of CPUs, that number, so that a
+/// comparison shows the difference.
 fn reported(cpus: CpuState, guest_counts: bool) -> MilliCpu {
     match cpus.guest_online {
         Some(online) if guest_counts && online != cpus.limit.rounded_up_cores() => {

@@ -1,5 +1,4 @@
-//! Descriptors on their way to QEMU: they go along with the bytes of a command on the monitor's
-//! socket (`SCM_RIGHTS`).
+//! Passes descriptors to QEMU with the bytes of a command on the monitor's socket (`SCM_RIGHTS`).
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -13,13 +12,12 @@ use tokio::io::{AsyncWrite, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 
-/// The descriptor that goes along with the next bytes. QEMU keeps the newest one it was sent for
-/// the next `getfd`, so one at a time is given.
+/// The descriptor for the next bytes. QEMU keeps only the newest one for the next `getfd`, so one
+/// at a time is sent.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Attached(Arc<Mutex<Option<OwnedFd>>>);
 
 impl Attached {
-    /// Sends `descriptor` with the next bytes.
     pub(super) fn put(&self, descriptor: OwnedFd) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(descriptor);
     }
@@ -29,7 +27,7 @@ impl Attached {
     }
 }
 
-/// The writing half of a monitor's connection.
+/// Writing half of a monitor's connection.
 #[derive(Debug)]
 pub(super) struct DescriptorWriter {
     half: OwnedWriteHalf,
@@ -37,7 +35,7 @@ pub(super) struct DescriptorWriter {
 }
 
 impl DescriptorWriter {
-    /// A writer over a socket, and what takes descriptors for it.
+    /// A writer over a socket, and the slot for its descriptors.
     pub(super) fn new(half: OwnedWriteHalf) -> (Self, Attached) {
         let attached = Attached::default();
         let writer = Self {
@@ -84,7 +82,7 @@ impl AsyncWrite for DescriptorWriter {
             }
             let sent = socket.try_io(Interest::WRITABLE, || send(socket, bytes, &descriptor));
             match sent {
-                // Its readiness was of an earlier moment.
+                // The readiness was out of date.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 sent => return Poll::Ready(sent),
             }
@@ -110,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// What was received, and the descriptors that came along.
+    /// Received bytes, and the descriptors that came with them.
     fn received(socket: &StdStream) -> (Vec<u8>, Vec<OwnedFd>) {
         let mut bytes = [0; 64];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];

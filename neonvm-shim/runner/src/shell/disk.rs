@@ -11,10 +11,10 @@ use tokio::process::Command;
 use super::confined;
 use crate::config::RunnerConfig;
 
-/// Such a program writes a few megabytes; this much time means that the disk hangs.
+/// Time limit of such a program, which writes a few megabytes. Beyond it the disk hangs.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why there is no disk.
+/// Errors of making a disk.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     /// The program could not be executed.
@@ -23,18 +23,18 @@ pub enum DiskError {
     /// The program of this name failed with these messages.
     #[error("{0}: {1}")]
     Refused(String, String),
-    /// Its file cannot be written.
+    /// The disk's file cannot be written.
     #[error("cannot write its file")]
     Write(#[source] std::io::Error),
-    /// A guest that moves has its disk elsewhere.
+    /// The disk of a migrating guest is at another path.
     #[error("the guest's disk is not {0}, which stays on this machine")]
     Elsewhere(std::path::PathBuf),
-    /// It did not come back.
+    /// The program did not end in time.
     #[error("{0} did not end within {seconds} s", seconds = .1.as_secs())]
     Hung(String, Duration),
 }
 
-/// Size of the overlay: what the spec asks for, never less than the image.
+/// Size of the overlay in bytes: the spec's, but at least the image's.
 #[must_use]
 pub fn overlay_bytes(config: &RunnerConfig) -> u64 {
     let asked = config
@@ -55,7 +55,7 @@ pub async fn make_overlay(config: &RunnerConfig, overlay: &Path) -> Result<(), D
     make_overlay_of(config, overlay, overlay_bytes(config)).await
 }
 
-/// The same with a size that was decided elsewhere.
+/// Makes a fresh overlay of this size in bytes.
 ///
 /// # Errors
 /// [`DiskError`], for example when the disk is full.
@@ -79,16 +79,16 @@ pub async fn make_overlay_of(
 /// Runs a program that makes a disk to its end.
 ///
 /// # Errors
-/// [`DiskError`], with the program's own words.
+/// [`DiskError`], with the program's own messages.
 pub async fn run(program: &Path, words: &[String]) -> Result<(), DiskError> {
     let output = output(program, words).await?;
     succeeded(program, &output)
 }
 
-/// The same with an open file as its standard input, within a limit of its own.
+/// Runs a program with an open file as its standard input, within `limit`.
 ///
 /// # Errors
-/// [`DiskError`], with the program's own words.
+/// [`DiskError`], with the program's own messages.
 pub async fn run_on(
     program: &Path,
     words: &[String],
@@ -106,7 +106,7 @@ fn succeeded(program: &Path, output: &Output) -> Result<(), DiskError> {
     Err(DiskError::Refused(name_of(program), messages(output)))
 }
 
-/// The same, whatever its exit status is.
+/// Runs a program and returns its output, whatever its exit status.
 ///
 /// # Errors
 /// [`DiskError::Execute`] and [`DiskError::Hung`].
@@ -128,7 +128,7 @@ async fn output_of(
         .stderr(Stdio::piped())
         .kill_on_drop(true);
     let executed = |error| DiskError::Execute(program.to_owned(), error);
-    // It reads an image that somebody else has made.
+    // The program reads an image of foreign origin.
     let child = confined::spawn(&mut command, CapabilitySet::empty()).map_err(executed)?;
     tokio::time::timeout(limit, child.wait_with_output())
         .await
@@ -141,7 +141,7 @@ fn name_of(program: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// What a program wrote to its standard error, cut to what a message can hold.
+/// Standard error of a program, cut to what a message can hold.
 #[must_use]
 pub fn messages(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);

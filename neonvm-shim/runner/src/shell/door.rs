@@ -1,6 +1,6 @@
-//! The runner's port at its pod's address. Who begins by TLS is answered by it, everybody else in
-//! plain HTTP, on the same port: kubelets and Prometheus ask as they ask NeonVM's runner, and our
-//! controller's orders, with the token among them, go over the wire encrypted.
+//! TLS on the runner's port at its pod's address. A connection that begins with a handshake gets
+//! TLS, any other plain HTTP, on the same port. Kubelets and Prometheus use plain HTTP, as with
+//! NeonVM's runner. Our controller sends orders and their token encrypted.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,27 +16,28 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-/// First byte of whoever begins by TLS: the type of the record that a handshake is in.
+/// First byte of a TLS connection: the type of a handshake record.
 const HANDSHAKE: u8 = 0x16;
-/// Most that is read of a file, bytes.
+/// Longest certificate or key file in bytes.
 const FILE_LIMIT_BYTES: u64 = 64 << 10;
 
-/// One who came in, in the clear or by TLS.
+/// An accepted connection, in the clear or with TLS.
 pub(super) type Guest = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// See the module.
+/// Accepts connections with or without TLS.
 pub(super) struct Door(Option<Identity>);
 
 impl Door {
-    /// With the certificate beside the token that orders need; in the clear alone without a token.
+    /// With the certificate beside the token that orders need. Without a token connections are in
+    /// the clear.
     pub(super) fn new(token: Option<&Path>) -> Self {
         Self(token.and_then(Path::parent).map(Identity::of))
     }
 
-    /// Finds out what one speaks who came, for as long as that takes.
+    /// Waits for the first byte, and for the handshake if it begins one.
     ///
     /// # Errors
-    /// That of the connection, or of the handshake.
+    /// The connection or the handshake failed.
     pub(super) async fn enter(&self, stream: TcpStream) -> io::Result<Guest> {
         let Some(identity) = &self.0 else {
             return Ok(Either::Left(stream));
@@ -54,22 +55,21 @@ impl Door {
     }
 }
 
-/// What a runner is known by, as the kubelet has it in files: there or not yet, and replaced when
-/// the secret is made anew. Whom their mode lets in does not matter: the volume is the pod's own,
-/// and a group of the pod's may be on it.
+/// Certificate and key of a runner in files of the kubelet, which may be missing and are replaced
+/// with the secret. Their mode is not checked: the volume is the pod's own, and a group of the pod
+/// may read it.
 struct Identity {
     files: [PathBuf; 2],
     loaded: Mutex<Option<Loaded>>,
 }
 
-/// How the files looked, and what they held then, or before if that was no good; `None`: they never
-/// held anything.
+/// Stamp of the files, and their last valid content. `None` if they were never valid.
 struct Loaded {
     stamp: Stamp,
     config: Option<Arc<ServerConfig>>,
 }
 
-/// Why files are no good.
+/// Errors of certificate and key files.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
     #[error(transparent)]
@@ -86,8 +86,7 @@ impl Identity {
         }
     }
 
-    /// Of the files as they are now, or as they were when they were good. What is wrong with them
-    /// is told once.
+    /// Acceptor with the files' present or last valid content. An error is logged once.
     fn acceptor(&self) -> Option<TlsAcceptor> {
         // Only whole values are stored, so a panic elsewhere leaves nothing half done.
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,6 @@
 //! Makes the drives of a plan in the runner's directory.
 //!
-//! Files and swap are written here ([`crate::core::disks`]); an empty file system is made by
-//! `mke2fs`, the one program for it.
+//! Files and swap are written here ([`crate::core::disks`]); `mke2fs` makes empty file systems.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,15 +16,15 @@ use crate::core::disks::iso::{IsoError, iso};
 use crate::core::disks::{Content, Drive, Plan, Planned, SWAP, private_files, swap_header};
 use crate::core::paths::Paths;
 
-/// Where `mke2fs` is, in a machine or in a container.
+/// Paths of `mke2fs` in a machine and in a container.
 const MKE2FS: [&str; 2] = ["/usr/sbin/mke2fs", "/sbin/mke2fs"];
-/// How files of qcow2 are laid out: what a database writes is read and written in large parts.
+/// Layout of qcow2 files: databases read and write in large parts.
 const QCOW2: &str = "cluster_size=2M,lazy_refcounts=on";
 
-/// Why a drive cannot be made.
+/// Errors of making a drive.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
-    /// The token of the guest's monitor.
+    /// The token of the guest's monitor cannot be read.
     #[error(
         "cannot read {path}, which the node driver has written: delete the pod, and its VM gets another"
     )]
@@ -40,25 +39,25 @@ pub enum DriveError {
         "disk {name}: cannot read its files in {path}; is the secret or config map there, with all its keys?"
     )]
     Volume {
-        /// Name that the user knows the disk by.
+        /// Name of the disk in the spec.
         name: String,
-        /// Where they should be.
+        /// Directory of the files.
         path: PathBuf,
         /// Error of the read.
         source: io::Error,
     },
-    /// Files that no drive can hold.
+    /// The files do not fit the format of the drive.
     #[error("disk {name}: its files cannot be put on a drive")]
     Files {
-        /// Name that the user knows the disk by.
+        /// Name of the disk in the spec.
         name: String,
         /// Rule of the format that the files break.
         source: IsoError,
     },
-    /// Its own file, for example on a full disk.
+    /// The drive's file cannot be written, for example on a full disk.
     #[error("disk {name}: cannot write {path}; is there room on the node?")]
     Write {
-        /// Name that the user knows the disk by.
+        /// Name of the disk in the spec.
         name: String,
         /// File that cannot be written.
         path: PathBuf,
@@ -68,18 +67,17 @@ pub enum DriveError {
     /// A program that makes the disk failed, for example `mke2fs`.
     #[error("disk {name}: a program it is made with failed; is there room on the node?")]
     Tool {
-        /// Name that the user knows the disk by.
+        /// Name of the disk in the spec.
         name: String,
         /// Failure of the program.
         source: DiskError,
     },
 }
 
-/// The token that an agent must show to the guest's monitor, where the node driver has put one into
-/// the runner's directory.
+/// Token of the guest's monitor, if the node driver has put one into the runner's directory.
 ///
 /// # Errors
-/// When the file is there and cannot be read.
+/// The file exists and cannot be read.
 pub fn monitor_token(paths: &Paths) -> Result<Option<String>, DriveError> {
     let path = paths.monitor_token();
     match fs::read_to_string(&path) {
@@ -92,7 +90,7 @@ pub fn monitor_token(paths: &Paths) -> Result<Option<String>, DriveError> {
 /// Makes all drives of a plan; old ones are replaced.
 ///
 /// # Errors
-/// [`DriveError`] for the first one that cannot be made.
+/// [`DriveError`] for the first drive that cannot be made.
 pub async fn make_all(
     config: &RunnerConfig,
     paths: &Paths,
@@ -104,7 +102,7 @@ pub async fn make_all(
     Ok(plan.drives.iter().map(|one| one.drive.clone()).collect())
 }
 
-/// Makes one drive.
+/// Makes one drive of a plan.
 ///
 /// # Errors
 /// [`DriveError`].
@@ -135,12 +133,11 @@ pub async fn make(
             made.map_err(|source| tool(planned, source))?;
             raw.convert(config, planned, &path).await
         }
-        // Its claim has it already.
+        // The disk is on its claim.
         Content::Claimed { .. } => Ok(()),
     }
 }
 
-/// The program that makes file systems.
 pub(super) fn mke2fs_program() -> &'static Path {
     let found = MKE2FS.iter().map(Path::new).find(|path| path.exists());
     found.unwrap_or(Path::new("mke2fs"))
@@ -153,7 +150,7 @@ fn tool(planned: &Planned, source: DiskError) -> DriveError {
     }
 }
 
-/// A quota is of project 0, to which every file belongs that nobody gave to another.
+/// The quota is that of project 0, to which every file belongs by default.
 pub(super) fn mke2fs(label: &str, quotas: bool, path: &Path) -> Vec<String> {
     let mut extended = "lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0".to_owned();
     let mut words = ["-q", "-F", "-t", "ext4", "-b", "4096", "-L", label]
@@ -167,7 +164,7 @@ pub(super) fn mke2fs(label: &str, quotas: bool, path: &Path) -> Vec<String> {
     words
 }
 
-/// The plain files of a volume, links followed; directories in it are passed over.
+/// Plain files of a volume. Links are followed, directories in it are skipped.
 fn volume(
     config: &RunnerConfig,
     paths: &Paths,
@@ -190,7 +187,7 @@ fn volume(
     read().map_err(|error| (dir.clone(), error))
 }
 
-/// Where the pod's volumes are.
+/// Directory of the pod's volumes.
 #[must_use]
 pub fn mounts(config: &RunnerConfig, paths: &Paths) -> PathBuf {
     config.mounts.clone().unwrap_or_else(|| paths.mounts())
@@ -201,7 +198,7 @@ fn write_files(
     path: &Path,
     files: &BTreeMap<String, Vec<u8>>,
 ) -> Result<(), DriveError> {
-    // A volume of the VM's author may hold a file of the same name.
+    // A user's volume may contain a file of the same name.
     let private = private_files(&planned.label);
     let image = iso(&planned.label, files, private).map_err(|source| DriveError::Files {
         name: planned.name.clone(),
@@ -215,7 +212,7 @@ fn write_files(
     })
 }
 
-/// A file for its owner alone: secrets are in some.
+/// A file with mode 0600, as some hold secrets.
 fn new_file(path: &Path) -> io::Result<File> {
     let _ = fs::remove_file(path);
     let mut options = File::options();
@@ -225,13 +222,13 @@ fn new_file(path: &Path) -> io::Result<File> {
 /// SHA-256 of a drive's file.
 ///
 /// # Errors
-/// When it cannot be read.
+/// The file cannot be read.
 pub fn sha256(path: &Path) -> io::Result<String> {
     let hash = Sha256::digest(fs::read(path)?);
     Ok(hash.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A drive before it gets its format; gone when it is dropped.
+/// A drive before it has its format; removed on drop.
 struct Raw(PathBuf);
 
 impl Drop for Raw {

@@ -1,11 +1,11 @@
-//! What a runner says of itself before it has heard anything.
+//! State of a runner before any report from QEMU or guest.
 
 use protocol::migration::{IncomingReport, IncomingStage};
 use protocol::runner::{CpuState, MemoryState, QuotaState, RunnerPhase, RunnerState};
 
 use super::record::Record;
 
-/// What a runner without a QEMU says.
+/// State of a runner without a QEMU.
 pub(crate) fn waiting_state() -> RunnerState {
     RunnerState {
         generation: 1,
@@ -35,7 +35,7 @@ pub(crate) fn waiting_state() -> RunnerState {
     }
 }
 
-/// What it says of a QEMU that it has just started or found.
+/// State of a QEMU that was just started or found.
 pub(super) fn first_state(record: &Record) -> RunnerState {
     let arrival = record.arrival.as_ref();
     RunnerState {

@@ -1,4 +1,5 @@
-//! What a runner hears by itself: from QEMU's process, its monitor, the guest's daemon.
+//! Tasks that feed a VM's driver with inputs: from QEMU's process, its monitor, and the guest's
+//! daemon.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,17 +16,17 @@ use super::qmp::ConnectError;
 use super::supervisor::Input;
 use super::{guest, qmp};
 
-/// Pause between two tries at the monitor.
+/// First pause between two attempts to connect to the monitor.
 const QMP_AGAIN: Duration = Duration::from_millis(20);
-/// The same once it has failed for a while.
+/// Pause after [`QMP_QUICK_TRIES`] attempts.
 const QMP_AGAIN_SLOW: Duration = Duration::from_millis(500);
-/// Tries at the quick pace: QEMU makes its socket within a second.
+/// Attempts with the short pause: QEMU makes its socket within a second.
 const QMP_QUICK_TRIES: u32 = 250;
-/// Times it may be silent, each for as long as a greeting is waited for, before that is told: a
-/// busy host's QEMU may be late once.
+/// Missing greetings before an outage is reported, each after the greeting's timeout: QEMU on a
+/// busy host may be late once.
 const QMP_SILENCES: u32 = 2;
 
-/// Tries at a monitor that is not reached.
+/// Failed attempts to connect to the monitor.
 #[derive(Debug, Default)]
 struct Outage {
     tries: u32,
@@ -34,7 +35,7 @@ struct Outage {
 }
 
 impl Outage {
-    /// One more has failed. Why, when that is to be told: once.
+    /// Counts a failed attempt. Returns the reason once, when the outage counts as long.
     fn tell(&mut self, error: &ConnectError) -> Option<String> {
         self.tries += 1;
         self.silences += u32::from(matches!(error, ConnectError::Silent));
@@ -52,7 +53,7 @@ impl Outage {
     }
 }
 
-/// Tells when QEMU is gone.
+/// Reports QEMU's end.
 pub(super) async fn watch_process(
     child: Option<Child>,
     process: Option<ProcessId>,
@@ -65,7 +66,7 @@ pub(super) async fn watch_process(
             status = child.wait() => status.ok().and_then(|status| status.code()),
         }
     } else {
-        // An adopted one is not our child.
+        // An adopted QEMU is not a child.
         if let Some(process) = process {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -74,11 +75,11 @@ pub(super) async fn watch_process(
         }
         None
     };
-    // The supervisor is gone only when the runner ends.
+    // The driver is gone only when the runner ends.
     let _ = inputs.send(Input::Ended(code)).await;
 }
 
-/// Keeps a monitor connection: connects, passes events on, connects again.
+/// Keeps the monitor connected and passes its events on.
 pub(super) async fn follow_monitor(
     socket: PathBuf,
     user: Option<u32>,
@@ -124,7 +125,7 @@ pub(super) async fn follow_monitor(
     }
 }
 
-/// Tells what the daemon in the guest says.
+/// Passes the reports of the guest's daemon on.
 pub(super) async fn follow_guest(
     daemon: Daemon,
     inputs: mpsc::Sender<Input>,

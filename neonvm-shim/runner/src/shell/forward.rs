@@ -1,9 +1,8 @@
-//! What a guest writes to its console and its log, on its way to the log of its pod
-//! (docs/compatibility/neonvm.md §3.8).
+//! Forwards a guest's console and log to the log of its pod (docs/compatibility/neonvm.md §3.8).
 //!
-//! QEMU writes to files, and a file takes everything at once: whatever becomes of us or of whoever
-//! reads our standard output, the guest waits for nobody. Here the files are read on; what is cut
-//! off them before it could be is lost and told.
+//! QEMU writes to files, which never block: a dead runner or a slow reader of its output does not
+//! stall the guest. The forwarder follows the files. It reports bytes that were truncated before it
+//! read them.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -19,18 +18,18 @@ use super::console::KeptLog;
 use super::sync::Notices;
 use crate::core::lines::Lines;
 
-/// Most of a log that is read at a time.
+/// Most bytes of a log that one read takes.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Chunks on their way to a reader; the rest waits in the files.
 const CHUNKS: usize = 2;
-/// What is written within this time is read at a time.
+/// Output within this time is forwarded together.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// Between two looks at logs that no notice came of.
+/// Pause between two looks without a notice from the kernel.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long the last lines may take to be read when the runner ends.
+/// Longest time for a reader to take the last lines at the runner's end.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// Logs that are forwarded.
+/// Task and thread that forward logs.
 pub(super) struct Forwarder {
     task: JoinHandle<()>,
     written: oneshot::Receiver<()>,
@@ -39,7 +38,7 @@ pub(super) struct Forwarder {
 
 impl Forwarder {
     /// Forwards the lines of these logs to `out`, by a thread of its own, which a slow reader may
-    /// hold up as long as it likes.
+    /// block.
     pub(super) fn start(
         clock: Clock,
         logs: Vec<Arc<KeptLog>>,
@@ -50,7 +49,7 @@ impl Forwarder {
         let stop = CancellationToken::new();
         std::thread::spawn(move || {
             write(taken, out);
-            // Nobody waits for a runner that has ended.
+            // The runner may have ended already.
             let _ = end.send(());
         });
         let task = tokio::spawn(forward(clock, logs, lines, stop.clone()));
@@ -61,11 +60,12 @@ impl Forwarder {
         }
     }
 
-    /// Forwards what is there, and ends; what a slow reader has not read by then is not forwarded.
+    /// Forwards the remaining lines and ends; lines that a slow reader has not taken in time are
+    /// dropped.
     pub(super) async fn finish(self) {
         self.stop.cancel();
         let rest = async {
-            // It cannot panic.
+            // The task cannot panic.
             let _ = self.task.await;
             let _ = self.written.await;
         };
@@ -77,7 +77,7 @@ impl Forwarder {
 
 fn write(mut lines: mpsc::Receiver<Vec<u8>>, mut out: impl Write) {
     while let Some(lines) = lines.blocking_recv() {
-        // Where nobody reads any more, nobody misses them; the files are there still.
+        // Without a reader the lines remain in the files.
         let _ = out.write_all(&lines).and_then(|()| out.flush());
     }
 }
@@ -109,7 +109,7 @@ async fn forward(
         .collect();
     let mut buffer = vec![0; CHUNK_BYTES];
     loop {
-        // Before the look: what is written after it is seen by the next.
+        // Before the read: bytes written after it belong to the next.
         let ends = stop.is_cancelled();
         let mut is_behind = false;
         for stream in &mut streams {
@@ -137,7 +137,7 @@ async fn forward(
 }
 
 impl Stream {
-    /// Reads on, and appends finished lines to `out`; whether there may be more.
+    /// Reads on, and appends finished lines to `out`. Returns whether there may be more.
     fn read(&mut self, clock: &Clock, buffer: &mut [u8], out: &mut Vec<u8>) -> bool {
         let name = self.log.path().display();
         let piece = match self.log.read(buffer) {
@@ -157,7 +157,7 @@ impl Stream {
         let read = buffer.get(..piece.bytes).unwrap_or_default();
         if read.is_empty() {
             self.lines.poll(clock.now(), out);
-            // All of it was read: a good moment, for nothing is lost by it.
+            // Everything was read, so that a rotation loses nothing.
             if let Err(error) = self.log.rotate() {
                 warn!(log = %name, %error, "log not rotated");
             }
@@ -175,7 +175,7 @@ mod tests {
     use std::io;
     use std::sync::mpsc as channel;
 
-    /// Whoever reads the lines, as slowly as the test does.
+    /// A reader as slow as the test.
     struct Reader(channel::SyncSender<Vec<u8>>);
 
     impl Write for Reader {
@@ -238,13 +238,13 @@ mod tests {
             program.write_all(&line).unwrap();
             program.write_all(b"\n").unwrap();
             tokio::task::yield_now().await;
-            // As the supervisor does, which waits for no reader.
+            // As the VM's driver does, which does not wait for a reader.
             guest.rotate().unwrap();
             assert!(std::fs::metadata(guest.path()).unwrap().len() <= BOUND + 1024);
         }
         let (lines, first) = next(lines).await;
         assert!(first.lines().all(|line| line.len() == 1023), "whole lines");
-        // Nor does it when the runner ends.
+        // The end of the runner does not wait either.
         drop(lines);
         forwarder.finish().await;
     }

@@ -19,45 +19,45 @@ use tracing::{debug, info, warn};
 use super::http::{HttpError, Link};
 use crate::core::guestd_key::GuestdKey;
 
-/// Longest wait for the first answer of a booting guest. QEMU's network takes the connection before
-/// anybody in the guest could, so only an answer says that somebody is there.
+/// Longest wait for the first response of a booting guest. QEMU's network accepts the connection
+/// before the guest does, so only a response proves that the daemon runs.
 const FIRST_ANSWER: Duration = Duration::from_millis(750);
-/// Pause between the beginnings of two tries. passt asks a guest once for a connection, so a try
-/// that began before the guest had a network stays without an answer, and the next one must not
-/// wait for its end.
+/// Pause between the starts of two attempts. passt tries a guest's port once per connection, so an
+/// attempt from before the guest had a network stays without a response, and the next one must not
+/// wait for it.
 const NEXT_TRY: Duration = Duration::from_millis(150);
-/// Tries at that pace. A guest that boots for longer is asked less often: each try leaves frames
-/// that wait for its driver.
+/// Attempts at that pace. Later ones are rarer, as each leaves frames that wait for the guest's
+/// driver.
 const QUICK_TRIES: u64 = 100;
-/// Every fourth try waits longer: a guest that is held to a quarter of a CPU may need it.
+/// Timeout of every fourth attempt: a guest with a quarter of a CPU may need it.
 const PATIENT_ANSWER: Duration = Duration::from_secs(4);
-/// Pause between two tries at a guest that does not answer.
+/// Pause between two attempts at a guest that does not answer.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// How long neonvmd holds a question before it repeats itself.
+/// How long neonvmd holds a long-poll before it repeats itself.
 const LONG_POLL_MS: u64 = 5_000;
-/// For how long its memory must be the same before neonvmd tells of it: the blocks of one order
-/// come about 10 ms apart under TCG. CPUs are told of at once.
+/// How long the memory must be unchanged before neonvmd reports it: the blocks of one order arrive
+/// about 10 ms apart under TCG. CPUs are reported at once.
 const SETTLE_MS: u64 = 25;
-/// Longest wait for the answer to a long-poll: a throttled guest under TCG is slow.
+/// Longest wait for the response to a long-poll: a throttled guest under TCG is slow.
 const LONG_POLL_LIMIT: Duration = Duration::from_secs(15);
-/// Pause between two questions to a daemon that does not tell by itself.
+/// Interval of polling a daemon that has no long-poll.
 const ASK_CPUS: Duration = Duration::from_secs(1);
 /// Longest wait for a CPU to be switched: the first one patches the whole kernel.
 const CPU_LIMIT: Duration = Duration::from_secs(15);
 /// Longest wait for files to be written.
 const FILES_LIMIT: Duration = Duration::from_secs(10);
-/// Where the guest's sshd looks for keys.
+/// Directory of the guest's sshd with authorized keys.
 const SSH_DIR: &str = "/mnt/ssh";
-/// Pause between two tries at pushing the key, and how many there are.
+/// Pause between two attempts to push the key, and their number.
 const KEY_AGAIN: Duration = Duration::from_secs(1);
 const KEY_TRIES: u32 = 60;
 
-/// The daemon of a guest, and what it must be shown.
+/// Address and key of a guest's daemon.
 #[derive(Debug, Clone)]
 pub struct Daemon {
-    /// Where it is reached.
+    /// Address of the daemon's port, forwarded by the pod.
     pub address: SocketAddrV4,
-    /// The key of the guest's boot; none for a guest that an older runner booted. NeonVM's daemon
+    /// Key of the guest's boot. `None` for a guest that an older runner booted. NeonVM's daemon
     /// ignores it.
     pub key: Option<GuestdKey>,
 }
@@ -76,17 +76,17 @@ async fn connect(daemon: &Daemon, limit: Duration) -> Result<Link, HttpError> {
     })
 }
 
-/// What is heard from a guest.
+/// A report of the guest's daemon.
 #[derive(Debug)]
 pub enum News {
-    /// Whole state of the guest, from neonvmd.
+    /// Complete state of the guest, from neonvmd.
     State(GuestState),
-    /// So many CPUs are online, by a daemon that tells of nothing else: NeonVM's
+    /// Number of online CPUs, from a daemon that reports nothing else: NeonVM's
     /// (docs/compatibility/neonvm.md §3.7).
     Cpus(u32),
 }
 
-/// Sends every news of the guest until cancelled or nobody listens.
+/// Sends every report of the guest until cancelled or the receiver is closed.
 pub async fn watch(daemon: Daemon, news: mpsc::Sender<News>, cancel: CancellationToken) {
     let mut is_refused = false;
     loop {
@@ -110,8 +110,8 @@ pub async fn watch(daemon: Daemon, news: mpsc::Sender<News>, cancel: Cancellatio
     }
 }
 
-/// The first look at the daemon that is answered, of as many as are under way. It may be another
-/// daemon than before, with generations of its own.
+/// First successful request of several in progress. It may reach another daemon than before, with
+/// generations of its own.
 async fn first_look(daemon: &Daemon) -> (Link, Result<Bytes, HttpError>) {
     let look = async |limit| {
         let mut link = connect(daemon, limit).await?;
@@ -139,7 +139,7 @@ async fn first_look(daemon: &Daemon) -> (Link, Result<Bytes, HttpError>) {
     }
 }
 
-/// One connection's worth of news. `Ok` when nobody listens any more.
+/// Sends reports until the connection fails. Returns `Ok` when the receiver has closed the channel.
 async fn follow(daemon: &Daemon, news: &mpsc::Sender<News>) -> Result<(), HttpError> {
     let (mut link, first) = first_look(daemon).await;
     let mut answer = match first {
@@ -157,7 +157,7 @@ async fn follow(daemon: &Daemon, news: &mpsc::Sender<News>) -> Result<(), HttpEr
     }
 }
 
-/// The same of a daemon without that route, which is asked again and again for what it does tell.
+/// Polls the CPUs of a daemon without the state's route.
 async fn follow_cpus(mut link: Link, news: &mpsc::Sender<News>) -> Result<(), HttpError> {
     loop {
         let answer = link.send(Method::GET, "/cpu", "", PATIENT_ANSWER).await?;
@@ -169,7 +169,7 @@ async fn follow_cpus(mut link: Link, news: &mpsc::Sender<News>) -> Result<(), Ht
     }
 }
 
-/// Tells the guest how many CPUs to have online.
+/// Requests a number of online CPUs from the guest.
 ///
 /// # Errors
 /// [`HttpError`], with status 500 when the guest could not.
@@ -181,10 +181,10 @@ pub async fn set_cpus(daemon: &Daemon, cpus: u32) -> Result<(), HttpError> {
         .map(drop)
 }
 
-/// The checksum of a directory of the guest.
+/// Checksum of a directory of the guest.
 ///
 /// # Errors
-/// [`HttpError`], with a status when there is no such directory.
+/// [`HttpError`], with a status when the directory does not exist.
 pub async fn checksum(daemon: &Daemon, dir: &str) -> Result<String, HttpError> {
     let mut link = connect(daemon, FILES_LIMIT).await?;
     let path = format!("/files{dir}");
@@ -192,7 +192,7 @@ pub async fn checksum(daemon: &Daemon, dir: &str) -> Result<String, HttpError> {
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
-/// Writes the whole content of a directory of the guest.
+/// Replaces the content of a directory of the guest.
 ///
 /// # Errors
 /// [`HttpError`].
@@ -208,7 +208,7 @@ pub async fn put_files(
         .map(drop)
 }
 
-/// Lets a key into the guest. One that has it on a drive does not take it.
+/// Pushes an ssh key into the guest. A guest with the key on a drive does not take it.
 pub async fn push_key(daemon: Daemon, key: String, has_drive: bool) {
     let content = format!("{}\n", key.trim_end()).into_bytes();
     let files = BTreeMap::from([("authorized_keys".to_owned(), content)]);
@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// A daemon with NeonVM's routes and no others.
+    /// A daemon with NeonVM's routes only.
     async fn neonvms() -> Daemon {
         let routes = Router::new().route("/cpu", get(|| async { "2000" }));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -254,7 +254,8 @@ mod tests {
         }
     }
 
-    /// passt takes a connection before its guest has a network, and never asks the guest again.
+    /// passt accepts a connection before its guest has a network, and never retries it at the
+    /// guest.
     #[tokio::test]
     async fn look_without_an_answer_does_not_hold_up_the_next_one() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

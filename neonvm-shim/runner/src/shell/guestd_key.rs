@@ -8,20 +8,20 @@ use crate::core::guestd_key::{GuestdKey, KEY_BYTES};
 /// Makes the key of a guest that is about to boot.
 ///
 /// # Errors
-/// As the file system says.
+/// The file system's error.
 pub fn make(path: &Path) -> io::Result<GuestdKey> {
     let key = GuestdKey::new(rand::random::<[u8; KEY_BYTES]>());
     keep(path, Some(&key))?;
     Ok(key)
 }
 
-/// Keeps the key of a guest, mode 0600; without one, removes what an earlier guest left.
+/// Writes the key of a guest, mode 0600. `None` removes that of an earlier guest.
 ///
 /// # Errors
-/// As the file system says.
+/// The file system's error.
 pub fn keep(path: &Path, key: Option<&GuestdKey>) -> io::Result<()> {
     match key {
-        // A key means nothing once the machine, and the guest with it, has ended.
+        // The key is void after a crash of the machine, which also ends the guest.
         Some(key) => {
             let text = format!("{}\n", key.as_str());
             daemon_kit::durable::replace_lazily(path, text.as_bytes())
@@ -33,10 +33,10 @@ pub fn keep(path: &Path, key: Option<&GuestdKey>) -> io::Result<()> {
     }
 }
 
-/// The key of the guest that runs; `None` if an older runner booted it.
+/// Key of the running guest; `None` if an older runner booted it.
 ///
 /// # Errors
-/// When there is a file that cannot be read or holds no key.
+/// The file cannot be read or holds no key.
 pub fn read(path: &Path) -> io::Result<Option<GuestdKey>> {
     match std::fs::read_to_string(path) {
         Ok(text) => GuestdKey::try_from(text.trim().to_owned())

@@ -1,6 +1,6 @@
-//! Connections to the runner's port at its pod's address, within bounds: how many there are
-//! ([`crate::core::seats`]), and for how long their other ends are waited for. Nobody who waits for
-//! an answer is hurried.
+//! HTTP server on the pod's address. It bounds the number of connections
+//! ([`crate::core::connection_limiter`]) and how long each may be idle. A request in progress is
+//! never cut off.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,25 +25,25 @@ use tokio_util::sync::CancellationToken;
 use super::door::Door;
 use crate::core::seats::{Seat, Seats};
 
-/// Pause after accepting failed, for instance for lack of file descriptors.
+/// Pause after a failed accept, for instance for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bounds of the port.
+/// Limits of the port.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Connections at once.
+    /// Most connections at once.
     pub(super) connections: usize,
-    /// For somebody's handshake and the head of its request, or for that of its next one; for a
-    /// body; and for it to take an answer.
+    /// Timeout of a handshake, of a request's head, of a body, of writing a response, and of an
+    /// idle connection.
     pub(super) patience: Duration,
-    /// For the next request of one who has shown the token.
+    /// Idle timeout of an authenticated connection.
     pub(super) patience_with_known: Duration,
 }
 
 impl Bounds {
-    /// docs/compatibility/neonvm.md §3.6. A controller holds two connections, and a guest waits for
-    /// what is ordered by one: making it anew takes a handshake. The rest is for controllers that
-    /// take over or move guests, for kubelets and for Prometheus.
+    /// docs/compatibility/neonvm.md §3.6. A controller keeps two connections, as a new one costs the
+    /// guest a handshake before its order. The rest is for controllers that take over or migrate
+    /// guests, for kubelets and for Prometheus.
     pub(super) const DEPLOYED: Self = Self {
         connections: 64,
         patience: Duration::from_secs(5),
@@ -51,12 +51,12 @@ impl Bounds {
     };
 }
 
-/// Whom there are.
+/// Open connections, shared by the accept loop and the connection tasks.
 struct Hall(Mutex<Present>);
 
 struct Present {
     seats: Seats,
-    /// Cancelled for whoever has to go.
+    /// Cancelled to close the connection of a slot.
     asked_to_go: BTreeMap<Seat, CancellationToken>,
 }
 
@@ -66,7 +66,7 @@ impl Hall {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` when there is no place.
+    /// Admits a connection; `None` if all slots are busy.
     fn receive(self: &Arc<Self>) -> Option<Visit> {
         let mut present = self.present();
         let seated = present.seats.arrives()?;
@@ -86,7 +86,7 @@ impl Hall {
     }
 }
 
-/// One connection, as its requests know it: among their extensions.
+/// An accepted connection, among the extensions of its requests.
 #[derive(Clone)]
 pub(super) struct Visit(Arc<Stay>);
 
@@ -99,9 +99,9 @@ struct Stay {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Standing {
-    /// It has shown the token.
+    /// The connection has shown the token.
     is_known: bool,
-    /// Its request is being carried out.
+    /// A request is in progress.
     is_waiting: bool,
 }
 
@@ -114,7 +114,7 @@ impl Drop for Stay {
 }
 
 impl Visit {
-    /// It has shown the token.
+    /// Marks the connection as authenticated.
     pub(super) fn is_known(&self) {
         let standing = &self.0.standing;
         standing.send_modify(|standing| standing.is_known = true);
@@ -134,7 +134,7 @@ impl Visit {
         }
     }
 
-    /// Ends when it has been waited for too long, or has to go.
+    /// Returns when the connection is evicted or idle for too long.
     async fn ends(&self, bounds: Bounds) {
         let mut standing = self.0.standing.subscribe();
         let overstays = async {
@@ -159,7 +159,7 @@ impl Visit {
     }
 }
 
-/// Serves until cancelled; requests that are open then are answered yet.
+/// Serves until cancelled, then finishes requests in progress.
 pub(super) async fn serve(
     listener: TcpListener,
     door: Door,
@@ -208,7 +208,7 @@ async fn talk(
     (visit, bounds): (&Visit, Bounds),
     cancel: CancellationToken,
 ) {
-    // What is told is small and must not wait for the acknowledgement of what was told before.
+    // Responses are small. With Nagle's algorithm each would wait for an acknowledgement.
     let _ = stream.set_nodelay(true);
     let guest = match door.enter(stream).await {
         Ok(guest) => guest,
@@ -230,7 +230,7 @@ async fn talk(
         }
     });
     let patience = Patience {
-        // Who is not known is waited for by `Visit::ends`.
+        // `Accepted::closed` bounds connections that are not authenticated.
         head: bounds.patience_with_known,
         write: bounds.patience,
     };

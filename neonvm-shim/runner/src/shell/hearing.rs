@@ -1,4 +1,4 @@
-//! What the runner hears of its guest, and what it does when it hears it first.
+//! Reports of the guest's daemon, and the actions at the first one.
 
 use std::net::SocketAddrV4;
 
@@ -15,7 +15,7 @@ use crate::core::sizer::Event;
 use crate::core::transfer::Outgoing;
 
 impl Supervisor {
-    /// Listens to the guest's daemon from now on.
+    /// Begins to follow the guest's daemon. Repeated calls have no effect.
     pub(super) fn follow_guest(&mut self) {
         if !std::mem::replace(&mut self.seen.follows_guest, true) {
             let (daemon, inputs) = (self.daemon(), self.inputs.clone());
@@ -27,7 +27,6 @@ impl Supervisor {
         }
     }
 
-    /// Its daemon said something.
     pub(super) fn take_guest(&mut self, now: Timestamp, news: News) {
         self.silence.heard(now, self.clock.wall());
         let is_first = !std::mem::replace(&mut self.seen.answers, true);
@@ -99,9 +98,9 @@ impl Supervisor {
         }
     }
 
-    /// Keeps the guest's files the same as the pod's from now on.
+    /// Starts to synchronise the pod's files into the guest.
     fn keep_files(&self) {
-        // A spec that is refused starts no guest; one of an older runner may be.
+        // A refused spec starts no guest, but an older runner may have accepted it.
         let paths = disks::plan(&self.config.spec, None, None).map(|plan| plan.watched);
         let paths = paths.unwrap_or_default();
         if paths.is_empty() {
@@ -119,16 +118,16 @@ impl Supervisor {
         ));
     }
 
-    /// That the guest is silent, where there is one that should not be.
+    /// The guest's silence, if a guest that should answer does not.
     pub(super) fn guest_silent(&self, now: Timestamp) -> Option<GuestSilence> {
         let ends = self.seen.ended.is_some() || self.seen.stopping.is_some();
         let silence = self.silence.long(now);
-        // One that QEMU keeps from answering does not hang.
+        // A guest that QEMU has stopped does not hang.
         let is_kept = self.room.full().is_some();
         silence.filter(|_| !ends && !is_kept && !self.is_away())
     }
 
-    /// Whether the guest is not here yet, or not any more.
+    /// Whether the guest has not arrived, or has left.
     pub(super) fn is_away(&self) -> bool {
         self.incoming.as_ref().is_some_and(|at| !at.is_begun())
             || self.outgoing.as_ref().is_some_and(Outgoing::is_handed_over)

@@ -11,43 +11,43 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 
-/// Largest answer read: a state is a few kilobytes.
+/// Longest response in bytes: a state is a few kilobytes.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
-/// Why there is no answer.
+/// Errors of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The connection could not be made.
     #[error("cannot connect")]
     Connect(#[source] std::io::Error),
-    /// The connection broke, or the peer speaks something else.
+    /// The connection failed, or the peer does not speak HTTP.
     #[error("the connection broke")]
     Broken(#[source] hyper::Error),
-    /// The answer is too large or broke off.
+    /// The response is too large or incomplete.
     #[error("the answer cannot be read: {0}")]
     Answer(String),
-    /// No answer in time.
+    /// No response arrived within this time.
     #[error("no answer within {} ms", .0.as_millis())]
     Late(Duration),
-    /// An answer that is no success.
+    /// The response has this status, which is not a success.
     #[error("{0}: {1}")]
     Status(StatusCode, String),
-    /// The answer is not the expected JSON.
+    /// The response is not the expected JSON.
     #[error("the answer is malformed")]
     Malformed(#[source] serde_json::Error),
 }
 
-/// One connection; requests go one after the other.
+/// One HTTP connection with sequential requests.
 #[derive(Debug)]
 pub struct Link {
     sender: SendRequest<Full<Bytes>>,
     host: String,
-    /// Shown with each request.
+    /// Header of each request.
     authorization: Option<header::HeaderValue>,
 }
 
 impl Link {
-    /// Speaks HTTP over a stream.
+    /// Starts HTTP on a connected stream.
     ///
     /// # Errors
     /// [`HttpError::Broken`].
@@ -58,7 +58,7 @@ impl Link {
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(HttpError::Broken)?;
-        // Its end is seen by the next request.
+        // The next request reports its end.
         tokio::spawn(async move { drop(connection.await) });
         Ok(Self {
             sender,
@@ -67,7 +67,7 @@ impl Link {
         })
     }
 
-    /// Shows `token` with each request from now on.
+    /// Adds `token` to each request from now on.
     #[must_use]
     pub fn with_bearer(mut self, token: &str) -> Self {
         let value = header::HeaderValue::try_from(format!("Bearer {token}")).ok();
@@ -78,10 +78,10 @@ impl Link {
         self
     }
 
-    /// Sends a request and reads the whole answer, which must be a success.
+    /// Sends a request and reads the whole response, which must be a success.
     ///
     /// # Errors
-    /// [`HttpError`]; after anything but [`HttpError::Status`] the link is of no more use.
+    /// [`HttpError`]; after anything but [`HttpError::Status`] the link cannot be used again.
     pub async fn send(
         &mut self,
         method: Method,
@@ -91,7 +91,7 @@ impl Link {
     ) -> Result<Bytes, HttpError> {
         let mut request = Request::new(Full::new(body.into()));
         *request.method_mut() = method;
-        // The paths are ours; one that is no URI is answered like one that does not exist.
+        // Paths are constants of this crate; an invalid one gets 404.
         *request.uri_mut() = path.parse().unwrap_or_default();
         if let Ok(host) = self.host.parse() {
             request.headers_mut().insert(header::HOST, host);
@@ -131,7 +131,7 @@ impl Link {
     }
 }
 
-/// One request over a unix socket.
+/// Sends one request over a new connection to a unix socket.
 ///
 /// # Errors
 /// [`HttpError`].

@@ -1,5 +1,4 @@
-//! What the caller of a command does not hand on to processes that outlive the command: open files,
-//! secrets in the environment, a working directory.
+//! Limits what a command's child processes inherit: no open files, and only selected variables.
 
 use std::io;
 
@@ -7,7 +6,7 @@ use tokio::process::Command;
 
 use super::sys;
 
-/// Variables that a runner gets; a name that ends with `*` stands for all that begin so.
+/// Variables that a runner inherits; a trailing `*` matches any suffix.
 const OF_RUNNERS: [&str; 8] = [
     "PATH",
     "LANG",
@@ -18,23 +17,22 @@ const OF_RUNNERS: [&str; 8] = [
     "RUST_BACKTRACE",
     "BELLOWS_LOG",
 ];
-/// Variables that QEMU and passt get.
+/// Variables that QEMU and passt inherit.
 const OF_GUESTS: [&str; 2] = ["PATH", "LANG"];
 
-/// First open file that is not one of the standard ones.
+/// First descriptor after the standard ones.
 const FIRST_OTHER: u32 = 3;
 
-/// Keeps every file that is open now, but for the standard ones, from every program that this
-/// process starts. Files that it opens later are kept from them anyway.
+/// Marks every open file, except the standard ones, as not inherited by programs that this process
+/// starts. Files that it opens later are marked anyway.
 ///
 /// # Errors
-/// As the kernel says.
+/// The kernel's error.
 pub fn no_files() -> io::Result<()> {
     sys::close_on_exec_from(FIRST_OTHER)
 }
 
-/// Leaves a command, of its environment, these variables alone; a name that ends with `*` stands
-/// for all that begin so.
+/// Limits a command's environment to these variables; a trailing `*` matches any suffix.
 pub fn only(command: &mut Command, names: &[&str]) {
     command.env_clear();
     command.envs(std::env::vars_os().filter(|(name, _)| {
@@ -43,12 +41,10 @@ pub fn only(command: &mut Command, names: &[&str]) {
     }));
 }
 
-/// The same for a runner.
 pub(crate) fn only_for_runner(command: &mut Command) {
     only(command, &OF_RUNNERS);
 }
 
-/// The same for QEMU and passt.
 pub(super) fn only_for_guest(command: &mut Command) {
     only(command, &OF_GUESTS);
 }

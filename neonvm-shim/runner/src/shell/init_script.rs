@@ -1,5 +1,5 @@
-//! `spec.initScript`: what the runner of a pod runs before anything else
-//! (docs/compatibility/neonvm.md §1.2, §3.1).
+//! Runs `spec.initScript` in the runner of a pod before anything else (docs/compatibility/neonvm.md
+//! §1.2, §3.1).
 
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,20 +14,19 @@ use tracing::info;
 
 use crate::config::RunnerConfig;
 
-/// Who runs it.
 const SHELL: &str = "/bin/sh";
-/// Its file in the runner's directory.
+/// Name of its file in the runner's directory.
 const FILE: &str = "init-script";
-/// Longest line that is logged as one, bytes.
+/// Longest line of one log record in bytes.
 const MAX_LINE_BYTES: u64 = 4096;
-/// How long its last words may take once it has ended. Whoever it leaves behind may hold its output
-/// open for ever.
+/// How long its output may stay open after its end, as background processes of the script may hold
+/// it open for ever.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Why a VM is not started.
+/// Errors of the script. The VM is not started.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The script's file.
+    /// The script's file cannot be written.
     #[error("spec.initScript: cannot write {0}")]
     Write(PathBuf, #[source] io::Error),
     /// The shell cannot be executed, or its end cannot be waited for.
@@ -36,9 +35,9 @@ pub enum InitError {
     /// The script ended without success, so the VM is not started.
     #[error("spec.initScript failed: {status}{}", last_line(.said))]
     Failed {
-        /// How it ended.
+        /// Exit status or signal of the shell.
         status: ExitStatus,
-        /// The last line of its output; empty if it said nothing.
+        /// Last line of its output; empty without output.
         said: String,
     },
 }
@@ -50,7 +49,7 @@ fn last_line(said: &str) -> String {
     format!("; its last words: {said}")
 }
 
-/// Runs the script of a VM's spec, where there is one and it is to be run here.
+/// Runs the script of a VM's spec, if it has one and the configuration allows it.
 ///
 /// # Errors
 /// [`InitError`].
@@ -62,11 +61,11 @@ pub async fn run(config: &RunnerConfig, dir: &Path) -> Result<(), InitError> {
     to_end(script, dir).await
 }
 
-/// Runs a script to its end, its output in our log. It has all the time it takes, as there.
-/// Dropped, it is ended.
+/// Runs a script to its end, with its output in our log and without a time limit. Dropping the
+/// future ends the script.
 async fn to_end(script: &str, dir: &Path) -> Result<(), InitError> {
     let path = dir.join(FILE);
-    // As a file: what it reads from its input is not itself, and no length is too long for it.
+    // From a file: its standard input is not the script, and its length is not limited.
     write(&path, script).map_err(|error| InitError::Write(path.clone(), error))?;
     info!("spec.initScript begins");
     let mut child = Command::new(SHELL)
@@ -85,7 +84,7 @@ async fn to_end(script: &str, dir: &Path) -> Result<(), InitError> {
         info!("spec.initScript is done");
         return Ok(());
     }
-    // What went wrong is said on stderr, if anywhere.
+    // Errors usually go to stderr.
     let said = if err.is_empty() { out } else { err };
     Err(InitError::Failed { status, said })
 }
@@ -102,14 +101,14 @@ fn write(path: &Path, script: &str) -> io::Result<()> {
     file.write_all(script.as_bytes())
 }
 
-/// Logs what is said, line by line. The last line.
+/// Logs output line by line. Returns the last line.
 async fn log(output: impl AsyncRead + Unpin) -> String {
     let mut output = BufReader::new(output);
     let (mut line, mut last) = (Vec::new(), String::new());
     loop {
         line.clear();
         let mut part = (&mut output).take(MAX_LINE_BYTES);
-        // Whatever ends it, there is no more.
+        // A read error ends the output too.
         if !matches!(part.read_until(b'\n', &mut line).await, Ok(1..)) {
             return last;
         }
@@ -122,12 +121,12 @@ async fn log(output: impl AsyncRead + Unpin) -> String {
     }
 }
 
-/// What a log came to, if it came to an end.
+/// Last line of a log that has ended.
 async fn last_words(log: Option<JoinHandle<String>>) -> String {
     let Some(log) = log else {
         return String::new();
     };
-    // One that goes on is left to: it is still logged.
+    // Otherwise the task continues to log.
     let ended = tokio::time::timeout(LAST_WORDS, log).await;
     ended.ok().and_then(Result::ok).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Carries out the sizer's actions.
+//! Executes the sizer's actions against QEMU and the guest's daemon.
 
 use std::sync::Arc;
 
@@ -8,16 +8,17 @@ use super::guest::{self, Daemon};
 use super::qmp::Qmp;
 use crate::core::sizer::{Action, CpuSlot, Event, QmpFailure};
 
-/// What an action needs.
+/// Dependencies of an action.
 #[derive(Debug, Clone)]
 pub struct Means {
-    /// The monitor, if it is connected.
+    /// QEMU's monitor, if it is connected.
     pub qmp: Option<Arc<Qmp>>,
     /// Address and key of the guest's daemon, neonvmd.
     pub guest: Daemon,
 }
 
-/// Carries out one action and returns the event that answers it. Quotas are not for this place.
+/// Executes one action and returns the event with its result. The driver executes quotas itself:
+/// `None`.
 pub async fn carry_out(means: Means, action: Action) -> Option<Event> {
     let monitor = |command: &str| {
         means.qmp.clone().ok_or_else(|| QmpFailure {

@@ -1,5 +1,6 @@
-//! What a runner counts, for `/metrics` at its pod's address. NeonVM's runner has metrics of its
-//! guest's network there, named `runner_vm_…`, and so has ours; the others are named like them.
+//! Metrics of a runner, for `/metrics` at its pod's address. NeonVM's runner has metrics of its
+//! guest's network there, named `runner_vm_…`. Ours has these too, and names the others in the same
+//! way.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,8 +19,8 @@ struct Failed {
     reason: &'static str,
 }
 
-/// How the guest and its watched files fare. No names of files or directories: whoever reaches the
-/// pod's address may read this.
+/// Metrics of the guest and its watched files. They name no files or directories: any host that
+/// reaches the pod's address may read them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     failures: Family<Failed, Counter>,
@@ -32,7 +33,7 @@ pub struct Metrics {
     traffic: Option<TrafficMetrics>,
 }
 
-/// What the guest says to the world and hears from it, named as NeonVM's runner has it.
+/// Traffic of the guest, with the names of NeonVM's runner.
 #[derive(Debug, Clone, Default)]
 struct TrafficMetrics {
     ingress: Counter,
@@ -65,7 +66,8 @@ impl TrafficMetrics {
 }
 
 impl Metrics {
-    /// Nothing yet, and the registry that shows it; the guest's traffic only where it is counted.
+    /// Metrics at zero, and their registry. The guest's traffic is registered only if it is
+    /// counted.
     #[must_use]
     pub fn new(counts_traffic: bool) -> (Self, Arc<Registry>) {
         let metrics = Self {
@@ -78,7 +80,7 @@ impl Metrics {
             network_restarts: Counter::default(),
             traffic: counts_traffic.then(TrafficMetrics::default),
         };
-        // Shown before the first: a rate needs the zero.
+        // Registered before the first event: a rate needs the zero.
         for reason in SyncProblem::KINDS {
             metrics.failures.get_or_create_owned(&Failed { reason });
         }
@@ -124,60 +126,60 @@ impl Metrics {
         (metrics, Arc::new(registry))
     }
 
-    /// A look at a directory failed.
+    /// A look at a directory has failed.
     pub fn failed(&self, problem: &SyncProblem) {
         let reason = problem.kind();
         self.failures.get_or_create_owned(&Failed { reason }).inc();
     }
 
-    /// Whether the guest's traffic is counted.
+    /// Whether the guest's traffic is registered.
     #[must_use]
     pub fn counts_traffic(&self) -> bool {
         self.traffic.is_some()
     }
 
-    /// What the kernel has counted until now.
+    /// Stores the kernel's counters.
     pub fn traffic(&self, counted: Traffic) {
         if let Some(traffic) = &self.traffic {
-            // The kernel's counters are the truth, and only grow.
+            // The kernel's counters are authoritative and only grow.
             traffic.ingress.inner().store(counted.ingress, Relaxed);
             traffic.egress.inner().store(counted.egress, Relaxed);
         }
     }
 
-    /// The kernel did not tell.
+    /// Counts a failure to read the kernel's counters.
     pub fn traffic_unread(&self) {
         if let Some(traffic) = &self.traffic {
             traffic.errors.inc();
         }
     }
 
-    /// Whether the quota that is asked for is missing.
+    /// Sets whether a configured quota is missing.
     pub fn quota_missing(&self, is_missing: bool) {
         self.unheld.set(i64::from(is_missing));
     }
 
-    /// CPUs are plugged ahead of an order.
+    /// Counts CPUs that are plugged ahead of an order.
     pub fn ahead(&self) {
         self.ahead.inc();
     }
 
-    /// The guest's network process ended and was started again.
+    /// Counts a restart of the guest's network process.
     pub fn network_restarted(&self) {
         self.network_restarts.inc();
     }
 
-    /// Whether the guest has not answered for long.
+    /// Sets whether the guest has not answered for long.
     pub fn guest_silent(&self, is_silent: bool) {
         self.silent.set(i64::from(is_silent));
     }
 
-    /// Whether the guest stands still for want of room on the node's disk.
+    /// Sets whether a full disk of the node has stopped the guest.
     pub fn disk_full(&self, is_full: bool) {
         self.full.set(i64::from(is_full));
     }
 
-    /// So many directories are not in the guest as they are here.
+    /// Sets the number of directories that are out of sync.
     pub fn stale(&self, directories: usize) {
         self.stale
             .set(i64::try_from(directories).unwrap_or(i64::MAX));

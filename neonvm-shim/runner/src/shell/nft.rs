@@ -1,4 +1,4 @@
-//! The program `nft`, which gives rules to the kernel.
+//! Runs `nft`, which loads rules into the kernel.
 
 use std::io;
 use std::process::Stdio;
@@ -6,21 +6,21 @@ use std::process::Stdio;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-/// Name of the program, looked for in `PATH`.
+/// Name of the program, which must be in `PATH`.
 pub(crate) const NFT: &str = "nft";
 
-/// Why the kernel has not taken rules.
+/// Errors of loading rules.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NftError {
     /// The program is missing, or could not be run.
     #[error("cannot execute {NFT}")]
     Execute(#[source] io::Error),
-    /// The kernel's refusal, in the program's words.
+    /// The kernel rejects the rules, with the program's message.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Gives rules to the kernel, all or none.
+/// Loads rules into the kernel, all or none.
 ///
 /// # Errors
 /// [`NftError`].
@@ -28,7 +28,7 @@ pub(crate) async fn give(rules: &str) -> Result<(), NftError> {
     read(&["-f", "-"], rules).await
 }
 
-/// Asks the kernel whether it takes rules, and gives it none.
+/// Checks whether the kernel accepts rules, without loading them.
 ///
 /// # Errors
 /// [`NftError`].
@@ -46,7 +46,7 @@ async fn read(options: &[&str], rules: &str) -> Result<(), NftError> {
         .spawn()
         .map_err(NftError::Execute)?;
     if let Some(mut input) = nft.stdin.take() {
-        // A program that ends before it has read everything says why.
+        // A program that ends before it has read everything reports the reason.
         let _ = input.write_all(rules.as_bytes()).await;
     }
     finish(nft.wait_with_output().await)
@@ -55,7 +55,7 @@ async fn read(options: &[&str], rules: &str) -> Result<(), NftError> {
 /// Whether the kernel has a table of family `inet`.
 ///
 /// # Errors
-/// [`NftError`], also when there is no such table.
+/// [`NftError`], also when the table does not exist.
 pub(crate) async fn has_table(table: &str) -> Result<(), NftError> {
     let output = Command::new(NFT)
         .args(["list", "table", "inet", table])

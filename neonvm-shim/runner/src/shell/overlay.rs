@@ -1,9 +1,9 @@
-//! The cable between the pod's interface in the overlay network and the guest's: see
+//! The bridge between the pod's interface in the overlay network and the guest's: see
 //! [`crate::core::overlay`].
 //!
-//! Bridge and QEMU's end are made before QEMU starts, which may make nothing, so that a pod without
-//! the interface fails at once and says why. Every runner that starts or adopts a QEMU plugs its
-//! end in, so that nothing depends on who lived through what.
+//! The runner makes bridge and tap device before QEMU starts, as QEMU has no privilege for it. So a
+//! pod without the interface fails at once with the reason. Every runner that starts or adopts a
+//! QEMU joins the tap to the bridge, so that no state of an earlier runner is needed.
 
 use neonvm_links::{Links, LinksError};
 
@@ -14,16 +14,16 @@ use crate::core::args::overlay_mac;
 use crate::core::overlay::{BRIDGE, TAP};
 use crate::core::transfer::Manifest;
 
-/// Why a guest has no place in the overlay.
+/// Errors of connecting a guest to the overlay.
 #[derive(Debug, thiserror::Error)]
 pub enum OverlayError {
-    /// The pod has no such interface.
+    /// The pod does not have this interface.
     #[error(
         "spec.extraNetwork: this pod has no interface {0}: a network plugin (multus) gives it one by the annotation \
          k8s.v1.cni.cncf.io/networks, which the controller sets when it is told of a network with --nad-runner-name"
     )]
     NoInterface(String),
-    /// Changes to links.
+    /// A change to a network link failed.
     #[error(
         "cannot connect the guest to the overlay network: the pod's container needs the capability NET_ADMIN for it"
     )]
@@ -33,9 +33,9 @@ pub enum OverlayError {
     Tun(#[from] TunError),
 }
 
-/// Makes a bridge and puts the pod's interface into it, without addresses of its own, and QEMU's
-/// end with so many queues; nothing for a guest that has no place in the overlay. Doing it again
-/// before there is a QEMU does no harm.
+/// Makes a bridge with the pod's interface, without its addresses, and a tap device with this
+/// number of queues. Does nothing for a guest without an overlay interface. Repeating it before
+/// QEMU starts does no harm.
 ///
 /// # Errors
 /// [`OverlayError`].
@@ -55,15 +55,15 @@ pub async fn prepare(nic: Option<&OverlayNic>, queues: u32) -> Result<(), Overla
     Ok(links.raise(bridge).await?)
 }
 
-/// Removes QEMU's end, when QEMU has ended.
+/// Removes the tap device after QEMU's end.
 pub async fn clear(nic: Option<&OverlayNic>) {
     if nic.is_some() {
         cable::clear(TAP).await;
     }
 }
 
-/// Sees to it that a guest with a device in the overlay network, from elsewhere or booted here, is
-/// connected, whoever started its QEMU.
+/// Joins the tap of a guest with an overlay device to the bridge, whichever runner started its
+/// QEMU.
 pub fn keep_connected(config: &RunnerConfig, qemu: ProcessId, from: Option<&Manifest>) {
     if overlay_mac(config, from).is_some() {
         tokio::spawn(cable::keep(qemu, BRIDGE, TAP, "the overlay network"));

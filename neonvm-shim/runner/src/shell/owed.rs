@@ -1,31 +1,30 @@
-//! What is owed to whoever ordered something of the guest: where it is to outlive the runner a
-//! record of it, and then the answer.
+//! Replies to accepted orders, and the record and log line that precede them.
 //!
-//! The order is carried out first: a file and a log are written while QEMU works, not while whoever
-//! ordered waits for the guest. A runner that dies in between has answered nobody, and is ordered
-//! again.
+//! The driver begins an order first: it writes file and log while QEMU works, so that they do not
+//! delay the guest. A runner that dies in between has not replied, and its client repeats the
+//! order.
 
 use super::supervisor::Supervisor;
 use super::transfer::Answer;
 
-/// See the module.
+/// Replies that are due at the end of the driver's turn.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
-    /// Whether the record has something that its file does not.
+    /// The record differs from its file.
     pub(super) is_unwritten: bool,
-    /// Whether the log has not told of the order yet.
+    /// The order is not in the log.
     pub(super) is_untold: bool,
-    /// Those who wait to hear that what they ordered is held.
+    /// Clients that wait for an accepted order.
     pub(super) answers: Vec<Answer>,
 }
 
 impl Supervisor {
-    /// Pays what is owed, after what this turn began.
+    /// Writes record and log, and replies, after this turn's actions have begun.
     pub(super) async fn settle(&mut self) {
         if self.owed.answers.is_empty() {
             return;
         }
-        // The commands to QEMU are tasks of their own, and it is their turn now.
+        // Lets the tasks with commands to QEMU run first.
         tokio::task::yield_now().await;
         if std::mem::take(&mut self.owed.is_untold) {
             self.tell_order();
@@ -34,7 +33,7 @@ impl Supervisor {
             self.save();
         }
         for reply in std::mem::take(&mut self.owed.answers) {
-            // Whoever asked and went away does not need the answer.
+            // The client may have disconnected.
             let _ = reply.send(Ok(self.state.current()));
         }
     }

@@ -1,7 +1,8 @@
 //! The guest's network process: see [`crate::core::passt`].
 //!
-//! It is QEMU's peer on a socket, ends with QEMU, and outlives the runner as QEMU does. One that
-//! ends before QEMU is followed by another: the guest's connections are cut, its network is not.
+//! passt is QEMU's peer on a socket, ends with QEMU, and outlives the runner as QEMU does. If it
+//! ends before QEMU, the runner starts another: the guest loses its connections, but not its
+//! network.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,51 +29,51 @@ use crate::config::{RunnerConfig, Walls};
 use crate::core::passt::passt_args;
 use crate::core::paths::Paths;
 
-/// How long it may take to serve the guest's ports.
+/// Longest time until it serves the guest's ports.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// How often that is looked for.
+/// Pause between two looks for that.
 const LOOK: Duration = Duration::from_millis(3);
-/// Bytes that may wait for QEMU. QEMU takes none while the guest has no driver or is stopped. A
-/// write that does not fit ends passt of Debian 13 by a null pointer: 200 KiB, the kernel's
-/// measure, hold 280 frames, which 20 s of connection attempts fill.
+/// Send buffer towards QEMU in bytes. QEMU reads nothing while the guest has no driver or is
+/// stopped. A write that does not fit crashes passt of Debian 13 by a null pointer: the kernel's
+/// default of 200 KiB holds 280 frames, which 20 s of connection attempts fill.
 const WAITING_BYTES: usize = 4 << 20;
-/// Pause before it is started again, doubled up to [`PAUSE_MOST`] while that does not help.
+/// Pause before a restart, doubled up to [`PAUSE_MOST`] while passt keeps failing.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest such pause.
 const PAUSE_MOST: Duration = Duration::from_secs(5);
-/// One that has served for this long has not ended by its start.
+/// A passt that has served for this long did not fail at its start.
 const SERVED: Duration = Duration::from_secs(30);
-/// Where a complaint of it begins to be cut off, bytes from its log's end.
+/// Longest part of its log in an error message, in bytes.
 const TAIL_BYTES: u64 = 2048;
-/// How the failure is avoided by somebody who cannot mend it.
+/// Advice for users who cannot change the node.
 const OR_USER: &str = "or start bellows up with --guest-network=user, which has no wall between guests and this machine";
 
-/// Why a guest has no network process.
+/// Errors of starting a guest's network process.
 #[derive(Debug, thiserror::Error)]
 pub enum PasstError {
-    /// The socket between it and QEMU.
+    /// The socket between passt and QEMU failed.
     #[error("cannot make or reach the socket {0} of the guest's network")]
     Socket(PathBuf, #[source] io::Error),
     /// The program is missing, or could not be run.
     #[error("cannot execute {0}: build image bellows/qemu again, {OR_USER}")]
     Execute(PathBuf, #[source] io::Error),
-    /// It ended before it served the guest.
+    /// The program ended before it served the guest.
     #[error(
         "passt ended at its start ({0}): {1}. It needs free ports at the pod's address and user namespaces: \
          allow those (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, \
          kernel.apparmor_restrict_unprivileged_userns), {OR_USER}"
     )]
     Ended(ExitStatus, String),
-    /// It does not serve.
+    /// The program does not serve in time.
     #[error("passt does not serve the guest's ports after {seconds} s", seconds = READY_WITHIN.as_secs())]
     Late,
 }
 
 /// A network process that serves.
 pub(super) struct Started {
-    /// `None` when it ended before its start was read.
+    /// `None` if it ended before its start time was read.
     pub(super) process: Option<ProcessId>,
-    /// The socket on which QEMU waits for it and those that follow.
+    /// Listening socket of QEMU for this process and its successors.
     pub(super) listener: OwnedFd,
 }
 
@@ -91,7 +92,7 @@ pub(super) async fn start(
     })
 }
 
-/// Starts one whose peer is the QEMU that waits on the socket.
+/// Starts a process for the QEMU that listens on the socket.
 async fn serve(
     config: &RunnerConfig,
     walls: &Walls,
@@ -101,10 +102,10 @@ async fn serve(
     let end = UnixStream::connect(&path).map_err(|error| PasstError::Socket(path, error))?;
     let forced = setsockopt(&end.as_fd(), sockopt::SndBufForce, &WAITING_BYTES);
     if forced.is_err() {
-        // An ordinary user gets what the machine allows.
+        // An ordinary user gets as much as the machine allows.
         let _ = setsockopt(&end.as_fd(), sockopt::SndBuf, &WAITING_BYTES);
     }
-    // That of an earlier start would be taken for this one's.
+    // A file of an earlier process would look like this one's.
     let _ = std::fs::remove_file(paths.passt_pid());
     let mut child = spawn(config, walls, paths, end.into())
         .map_err(|error| PasstError::Execute(walls.passt.clone(), error))?;
@@ -157,7 +158,7 @@ pub(super) async fn keep(
                 );
                 process = next;
                 if let Some(next) = next {
-                    // The supervisor is gone only when the runner ends.
+                    // The driver is gone only when the runner ends.
                     let _ = inputs.send(Input::Network(next)).await;
                 }
             }
@@ -197,12 +198,12 @@ fn spawn(config: &RunnerConfig, walls: &Walls, paths: &Paths, end: OwnedFd) -> i
         .stderr(Stdio::from(err))
         .process_group(0)
         .kill_on_drop(false);
-    // It binds the guest's ports, becomes the VM's user, and gives up all the rest itself.
+    // passt binds the guest's ports, becomes the VM's user, and gives up all else itself.
     let keep = CapabilitySet::NET_BIND_SERVICE | CapabilitySet::SETUID | CapabilitySet::SETGID;
     confined::spawn(&mut command, keep)
 }
 
-/// Waits until it has written its process id, which it does when it serves.
+/// Waits for the process id file, which passt writes when it serves.
 async fn serving(child: &mut Child, paths: &Paths) -> Result<(), PasstError> {
     let end = Instant::now() + READY_WITHIN;
     while Instant::now() < end {

@@ -1,4 +1,4 @@
-//! QEMU as a process: started so that it outlives us, recognised again by id and start time.
+//! QEMU as a process: started so that it outlives the runner, and recognised by id and start time.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,10 +21,10 @@ use super::confined;
 use super::inherit;
 use super::sandbox::Sandbox;
 
-/// How often a process is looked at that cannot be waited for.
+/// Interval of checks on a process that the kernel cannot wait for.
 const ALIVE_EVERY: Duration = Duration::from_millis(200);
 
-/// A process that is not mistaken for another one that got its number later.
+/// A process that cannot be confused with a later one of the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
     /// Process id, which the kernel may give to another process later.
@@ -34,27 +34,27 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
-    /// The process with this number now; `None` if there is none or it is a zombie.
+    /// Process with this id; `None` if it is missing or a zombie.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         start_ticks(&stat).map(|start_ticks| Self { pid, start_ticks })
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     #[must_use]
     pub fn is_alive(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
 
-    /// Waits until it has ended. Any process may be waited for, not only a child.
+    /// Waits until the process has ended. It need not be a child.
     pub async fn ended(self) {
         let opened = i32::try_from(self.pid)
             .ok()
             .and_then(rustix::process::Pid::from_raw);
         let opened = opened.and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
         let watched = opened.map(|descriptor| register(descriptor, Interest::READABLE));
-        // Only now: the descriptor may be of a successor.
+        // Checked after the open: the descriptor may belong to a successor.
         if !self.is_alive() {
             return;
         }
@@ -63,7 +63,7 @@ impl ProcessId {
         {
             return;
         }
-        // A kernel without such descriptors.
+        // A kernel without pidfds.
         while self.is_alive() {
             tokio::time::sleep(ALIVE_EVERY).await;
         }
@@ -72,13 +72,13 @@ impl ProcessId {
     /// Sends SIGKILL if it is still the same process.
     pub fn kill(self) {
         if let (true, Ok(pid)) = (self.is_alive(), i32::try_from(self.pid)) {
-            // It may have ended in between: then all is well.
+            // An error means that it has ended meanwhile.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
 }
 
-/// Field 22 of `/proc/PID/stat`; `None` for a zombie. The name in field 2 may hold blanks and
+/// Field 22 of `/proc/PID/stat`; `None` for a zombie. The name in field 2 may contain blanks and
 /// brackets.
 fn start_ticks(stat: &str) -> Option<u64> {
     let after_name = stat.rsplit_once(')')?.1;
@@ -89,7 +89,7 @@ fn start_ticks(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// A process of one of these users with a text on its command line.
+/// A process of one of these users with `text` on its command line.
 #[must_use]
 pub fn with_argument(text: &str, users: &[u32]) -> Option<ProcessId> {
     let has = |pid: &u32| {
@@ -105,18 +105,18 @@ pub fn with_argument(text: &str, users: &[u32]) -> Option<ProcessId> {
     pids.filter(has).find_map(ProcessId::of)
 }
 
-/// What follows a flag on the command line of a process.
+/// Argument behind `flag` on the command line of a process.
 #[must_use]
 pub fn argument_of(process: ProcessId, flag: &str) -> Option<String> {
     let words = std::fs::read(format!("/proc/{}/cmdline", process.pid)).ok()?;
-    // Read before it is looked at again: the number may be another process's by now.
+    // Checked after the read: the id may belong to another process by now.
     let words = words.strip_suffix(&[0]).filter(|_| process.is_alive())?;
     let mut words = words.split(|byte| *byte == 0);
     words.find(|word| *word == flag.as_bytes())?;
     String::from_utf8(words.next()?.to_vec()).ok()
 }
 
-/// The id of the machine's boot: process ids and start times mean something only within one.
+/// Id of the machine's boot. Process ids and start times are valid only within one.
 #[must_use]
 pub fn host_boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -126,7 +126,7 @@ pub fn host_boot_id() -> String {
 /// Opens a file for appending, mode 0600.
 ///
 /// # Errors
-/// As the file system says.
+/// The file system's error.
 pub fn append_file(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .create(true)
@@ -135,7 +135,7 @@ pub fn append_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The first port that anybody may serve on; by the kernel's own choice where it does not say.
+/// First port that any user may bind; the kernel's default if it cannot be read.
 #[must_use]
 pub fn first_free_port() -> u16 {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
@@ -144,34 +144,34 @@ pub fn first_free_port() -> u16 {
         .unwrap_or(1024)
 }
 
-/// How QEMU is started.
+/// Parameters of QEMU's start.
 #[derive(Debug)]
 pub struct Start<'a> {
-    /// File of the program.
+    /// Path of the executable file.
     pub program: &'a Path,
-    /// Its command line without its name.
+    /// Command line without the program's name.
     pub args: &'a [String],
-    /// Variables added to its environment.
+    /// Variables added to the environment.
     pub env: &'a [(String, String)],
-    /// What it is shut into.
+    /// Sandbox to start in, if there is one.
     pub sandbox: Option<&'a Sandbox>,
-    /// Its working directory.
+    /// Working directory.
     pub dir: &'a Path,
-    /// Where its messages go.
+    /// File for standard output and error.
     pub log: &'a Path,
-    /// Its standard input; `None` for an empty one.
+    /// Standard input; `None` for an empty one.
     pub input: Option<OwnedFd>,
-    /// Open files, and the number that each has in it.
+    /// Open files, and the descriptor that each has in the program.
     pub files: Vec<(OwnedFd, RawFd)>,
-    /// Whether it serves on ports below those that anybody may serve on.
+    /// Whether the program serves ports below the unprivileged ones.
     pub low_ports: bool,
 }
 
-/// Starts QEMU in a process group of its own. Nothing ties it to us: no pipe, no kill on drop, no
-/// privilege but that to serve on low ports, where it is needed.
+/// Starts QEMU in a process group of its own. Nothing ties it to the runner: no pipe, no kill on
+/// drop, and no privilege but that for low ports, where it is needed.
 ///
 /// # Errors
-/// When the program cannot be executed or the log not opened.
+/// The program cannot be executed, or the log cannot be opened.
 pub fn start(how: Start<'_>) -> io::Result<Child> {
     let (out, err) = (append_file(how.log)?, append_file(how.log)?);
     let mut command = Command::new(how.program);
@@ -200,7 +200,7 @@ pub fn start(how: Start<'_>) -> io::Result<Child> {
     }
 }
 
-/// The last bytes of a file as text; empty if it cannot be read.
+/// Last bytes of a file as text; empty if it cannot be read.
 #[must_use]
 pub fn file_tail(path: &PathBuf, max: u64) -> String {
     use std::io::{Read, Seek, SeekFrom};
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(argument_of(other, &program), None);
     }
 
-    /// A program with arguments and a log, and nothing else. It runs where its log is.
+    /// A program with arguments and a log only. It runs in the log's directory.
     fn plainly<'a>(program: &'a str, args: &'a [String], log: &'a Path) -> Start<'a> {
         Start {
             program: Path::new(program),

@@ -1,4 +1,4 @@
-//! The monitor connection: typed commands with a time limit, and the events that matter.
+//! QEMU's monitor connection: typed commands with a time limit, and the relevant events.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -17,58 +17,59 @@ use crate::core::args::MEMORY_DEVICE;
 use crate::core::exit::ShutdownReason;
 use crate::core::sizer::{CpuSlot, DeviceView, QmpFailure};
 
-/// Longest wait for any reply. QEMU answers in milliseconds; a busy TCG host in tenths of a second.
+/// Longest wait for a reply. QEMU answers in milliseconds; a busy TCG host in tenths of a second.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for the greeting: QEMU has one client at a time, and a second one hears nothing.
+/// Longest wait for the greeting: QEMU serves one client at a time, and a second one gets no
+/// greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Events not yet taken. The supervisor never waits for QEMU, so it takes them at once.
+/// Capacity of the channel of events. The driver never waits for QEMU, so it takes them at once.
 const EVENT_BACKLOG: usize = 64;
 
-/// What a guest says of a device that comes, goes, or is about to go, as it was asked to (ACPI 6.5,
-/// `_OST`). QEMU's own word, that it is there or gone, is what counts.
+/// Status codes of the guest for a device that was added or removed as requested, or is about to be
+/// (ACPI 6.5, `_OST`). Only QEMU's own events are conclusive.
 const OST_FINE: [i64; 2] = [0, 0x84];
 
-/// What QEMU tells by itself.
+/// Events of QEMU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QmpEvent {
-    /// The guest did not do with a CPU as it was asked to.
+    /// The guest failed a request to add or remove a CPU.
     Cpu,
     /// QEMU has deleted the device of this id.
     Deleted(String),
-    /// The memory device's size changed.
+    /// The size of the memory device has changed.
     Memory,
-    /// The guest refused to give something back.
+    /// The guest refused to give a device back.
     UnplugRefused,
-    /// The virtual machine ends.
+    /// The virtual machine shuts down for this reason.
     Shutdown(ShutdownReason),
     /// The guest's kernel panicked.
     Panicked,
-    /// The guest was stopped; microseconds since 1970.
+    /// The guest was stopped at this time, in microseconds since 1970.
     Stopped(i64),
-    /// It runs on.
+    /// The guest was resumed at this time, in microseconds since 1970.
     Resumed(i64),
-    /// QEMU stops the guest because a disk's file cannot be written or read: the drive's id, and
-    /// why.
+    /// QEMU stops the guest because a disk's file cannot be written or read: id of the drive, and
+    /// reason.
     DiskStopped(String, String),
-    /// A migration or a copy of a disk got further.
+    /// A migration or a copy of a disk has progressed.
     Transfer,
-    /// Something was lost or not understood: look at everything.
+    /// An event was lost or not parsed: all state must be queried.
     Unclear,
 }
 
-/// Why a monitor connection did not come about.
+/// Errors of connecting to the monitor.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Connecting to the socket failed, or the owner of its other end is not known.
+    /// Connecting to the socket failed, or the owner of its other end is unknown.
     #[error("cannot connect to QEMU's monitor")]
     Connect(#[source] std::io::Error),
-    /// Another process listens there.
+    /// A process of this user listens on the socket, not QEMU.
     #[error("the socket of QEMU's monitor belongs to user {0}, not to QEMU")]
     Stranger(u32),
-    /// The first exchange of QMP failed.
+    /// The QMP handshake failed.
     #[error("QEMU's monitor does not greet")]
     Greeting(#[source] std::io::Error),
-    /// Nothing came in time.
+    /// No greeting arrived in time.
     #[error("QEMU's monitor is silent; is another client connected?")]
     Silent,
 }
@@ -77,7 +78,7 @@ pub enum ConnectError {
 pub struct Qmp {
     service: QapiService<QmpStreamTokio<DescriptorWriter>>,
     attached: Attached,
-    /// QEMU's version, `"10.0.2"`.
+    /// QEMU's version, such as `10.0.2`.
     pub version: String,
 }
 
@@ -89,11 +90,11 @@ impl std::fmt::Debug for Qmp {
     }
 }
 
-/// Connects. The receiver ends when the connection does. Of a QEMU with a user of its own only that
-/// user's socket counts: it may have put a link to somebody else's in its place.
+/// Connects. The receiver ends when the connection does. If `user` is given, the socket must be of
+/// that user: QEMU's user may have put a link to another socket in its place.
 ///
 /// # Errors
-/// [`ConnectError`]; the caller may try again.
+/// [`ConnectError`]; the caller may retry.
 pub async fn connect(
     socket: &Path,
     user: Option<u32>,
@@ -119,14 +120,13 @@ pub async fn connect(
         .map_err(ConnectError::Greeting)?;
     let (service, mut events) = stream.into_parts();
     let (tx, rx) = mpsc::channel(EVENT_BACKLOG);
-    // Replies are read by whoever polls the event stream, so this task is what makes commands work.
+    // Polling the event stream also reads replies, so commands need this task.
     tokio::spawn(async move {
         while let Some(event) = events.next().await {
             let event = match event {
                 Ok(event) => translate(&event),
                 Err(error) => {
-                    // A late reply to a command that was given up, or an event newer than the
-                    // schema.
+                    // A late reply to a timed out command, or an event newer than the schema.
                     debug!(%error, "monitor line not understood");
                     Some(QmpEvent::Unclear)
                 }
@@ -152,7 +152,7 @@ fn translate(event: &qmp::Event) -> Option<QmpEvent> {
     Some(match event {
         E::ACPI_DEVICE_OST { data, .. } if OST_FINE.contains(&data.info.status) => return None,
         E::ACPI_DEVICE_OST { .. } => QmpEvent::Cpu,
-        // Its parts, which have no id, go with it.
+        // Its child devices have no id and go with it.
         E::DEVICE_DELETED { data, .. } => QmpEvent::Deleted(data.device.clone()?),
         E::MEMORY_DEVICE_SIZE_CHANGE { .. } => QmpEvent::Memory,
         E::DEVICE_UNPLUG_GUEST_ERROR { .. } => QmpEvent::UnplugRefused,
@@ -178,7 +178,7 @@ fn translate(event: &qmp::Event) -> Option<QmpEvent> {
     })
 }
 
-/// The crate keeps the parts of a timestamp to itself.
+/// The crate keeps the parts of a timestamp private.
 fn unix_us(timestamp: &qapi::Timestamp) -> i64 {
     let parts = serde_json::to_value(timestamp).unwrap_or_default();
     let part = |name: &str| parts[name].as_i64().unwrap_or(0);
@@ -206,7 +206,7 @@ impl Qmp {
         }
     }
 
-    /// Lets a descriptor go along with the next command.
+    /// Sends a descriptor with the next command.
     pub(super) fn attach(&self, descriptor: OwnedFd) {
         self.attached.put(descriptor);
     }
@@ -214,16 +214,16 @@ impl Qmp {
     /// All possible CPUs.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn cpus(&self) -> Result<Vec<CpuSlot>, QmpFailure> {
         let cpus = self.execute(qmp::query_hotpluggable_cpus {}).await?;
         Ok(cpus.into_iter().map(slot).collect())
     }
 
-    /// The memory device; zeros if there is none.
+    /// State of the memory device; zeros without one.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn memory(&self) -> Result<DeviceView, QmpFailure> {
         let devices = self.execute(qmp::query_memory_devices {}).await?;
         let ours = devices.into_iter().find_map(|device| match device {
@@ -236,10 +236,10 @@ impl Qmp {
         }))
     }
 
-    /// Plugs a CPU.
+    /// Plugs a CPU into a slot.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn plug(&self, slot: &CpuSlot) -> Result<(), QmpFailure> {
         let arguments = slot
             .props
@@ -254,20 +254,20 @@ impl Qmp {
         self.execute(command).await.map(drop)
     }
 
-    /// Asks the guest to give a CPU back. The reply says nothing about the guest.
+    /// Asks the guest to release a CPU. The reply says nothing about the guest.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn unplug(&self, id: &str) -> Result<(), QmpFailure> {
         self.execute(qmp::device_del { id: id.to_owned() })
             .await
             .map(drop)
     }
 
-    /// Sets what is asked of the memory device.
+    /// Sets the requested size of the memory device.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn request_memory(&self, bytes: Bytes) -> Result<(), QmpFailure> {
         let command = qmp::qom_set {
             path: format!("/machine/peripheral/{MEMORY_DEVICE}"),
@@ -277,18 +277,18 @@ impl Qmp {
         self.execute(command).await.map(drop)
     }
 
-    /// Presses the power button.
+    /// Presses the guest's power button.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn power_button(&self) -> Result<(), QmpFailure> {
         self.execute(qmp::system_powerdown {}).await.map(drop)
     }
 
-    /// Ends QEMU.
+    /// Sends `quit` to QEMU.
     ///
     /// # Errors
-    /// When QEMU is silent.
+    /// QEMU does not answer.
     pub async fn quit(&self) -> Result<(), QmpFailure> {
         self.execute(qmp::quit {}).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! What a backup and the growth of the root disk ask of QEMU. `bellows` asks it over the monitor
+//! QMP commands for backups and for growing the root disk. `bellows` sends them over the monitor
 //! for people.
 
 use std::fs::File;
@@ -12,9 +12,8 @@ use serde_json::{Value, json};
 use super::qmp::Qmp;
 use crate::core::sizer::QmpFailure;
 
-/// Id of the root disk's drive.
 const DRIVE: &str = "root";
-/// Id of the job that copies it.
+/// Id of the backup's job.
 const JOB: &str = "bellows-backup";
 
 macro_rules! command {
@@ -39,23 +38,23 @@ command!(Jobs, "query-jobs");
 command!(Cancel, "job-cancel");
 command!(Dismiss, "job-dismiss");
 
-/// How far a backup is.
+/// Progress of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackupStage {
-    /// Bytes copied, and bytes in all.
+    /// The copy is in progress.
     Copying {
         /// Bytes copied so far.
         done: u64,
-        /// In all; grows while the guest writes.
+        /// Bytes in total; grows while the guest writes.
         total: u64,
     },
-    /// The copy is whole.
+    /// The copy is complete.
     Whole,
-    /// It ended without one.
+    /// The copy has failed for this reason.
     Failed(String),
 }
 
-/// An empty file that a backup is written to.
+/// An empty file for a backup.
 #[derive(Debug)]
 pub struct BackupFile {
     writable: File,
@@ -63,10 +62,10 @@ pub struct BackupFile {
 }
 
 impl BackupFile {
-    /// Makes the file, for its owner alone.
+    /// Creates the file with mode 0600.
     ///
     /// # Errors
-    /// When it exists, or as the file system says.
+    /// The file exists, or the file system's error.
     pub fn create(path: &Path) -> io::Result<Self> {
         let mut new = File::options();
         new.read(true).write(true).create_new(true).mode(0o600);
@@ -78,26 +77,26 @@ impl BackupFile {
 }
 
 impl Qmp {
-    /// Makes the root disk larger while the guest runs.
+    /// Grows the root disk of a running guest to this size.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn grow_root_disk(&self, bytes: u64) -> Result<(), QmpFailure> {
         let grow = Resize(json!({"device": DRIVE, "size": bytes}));
         self.execute(grow).await.map(drop)
     }
 
-    /// Begins a copy of the root disk as it is at this moment, with what its image holds, into an
-    /// empty file. QEMU is given the open file: it sees no directory but its own.
+    /// Begins a copy of the root disk at this moment, with its image's content, into an empty file.
+    /// QEMU gets the open file, as it sees no directory but its own.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent: one backup at a time.
+    /// QEMU refuses, for example during another backup, or does not answer.
     pub async fn begin_backup(&self, to: BackupFile) -> Result<(), QmpFailure> {
         self.attach(to.writable.into());
         let set = self.execute(AddFd(json!({"opaque": JOB}))).await?;
         let set = &set["fdset-id"];
-        // QEMU looks at what it has made, and takes a file of the set that is open for no more than
-        // that.
+        // QEMU also opens the new file for reading, and picks a descriptor of the set with that
+        // mode.
         self.attach(to.readable.into());
         self.execute(AddFd(json!({"opaque": JOB, "fdset-id": set})))
             .await?;
@@ -109,10 +108,10 @@ impl Qmp {
         self.execute(Backup(backup)).await.map(drop)
     }
 
-    /// How far the backup is.
+    /// Progress of the backup.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn backup_stage(&self) -> Result<BackupStage, QmpFailure> {
         let jobs = self.execute(Jobs(json!({}))).await?;
         let jobs = jobs.as_array().cloned().unwrap_or_default();
@@ -135,9 +134,9 @@ impl Qmp {
         })
     }
 
-    /// Ends a backup that is under way; none is as good.
+    /// Cancels a backup in progress. Without one it has no effect.
     pub async fn cancel_backup(&self) {
-        // Each is refused where the job is not in that state.
+        // QEMU refuses each command where the job is not in its state.
         let _ = self.execute(Cancel(json!({"id": JOB}))).await;
         let _ = self.execute(Dismiss(json!({"id": JOB}))).await;
     }

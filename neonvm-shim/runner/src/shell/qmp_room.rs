@@ -1,5 +1,5 @@
-//! What QEMU says of a guest whose disk's file finds no room on the host: see
-//! [`crate::core::room`].
+//! Queries the status of a guest that full disks of the host may have stopped: see
+//! [`crate::core::disk_full`].
 
 use serde_json::{Value, json};
 
@@ -8,14 +8,14 @@ use super::qmp_transfer::{QueryBlock, QueryStatus};
 use crate::core::room::{STOPPED, Standing};
 use crate::core::sizer::QmpFailure;
 
-/// What `query-block` says of a drive whose last write found no room, until the guest is let go on.
+/// `io-status` of a drive whose last write found the disk full, until the guest is resumed.
 const NO_ROOM: &str = "nospace";
 
 impl Qmp {
-    /// Whether the guest runs, and if it was stopped for want of room, for which drives.
+    /// Whether the guest runs, and if full disks stopped it, which drives they are.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn standing(&self) -> Result<Standing, QmpFailure> {
         let status = self.execute(QueryStatus(json!({}))).await?;
         let run = status["status"].as_str().unwrap_or_default().to_owned();

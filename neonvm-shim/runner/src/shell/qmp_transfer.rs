@@ -1,7 +1,8 @@
-//! What a migration asks of QEMU, step by step.
+//! QMP commands of a migration, in their order.
 //!
-//! Arguments are plain JSON: options that came or went between QEMU's versions are asked for by
-//! name (see [`Qmp::known_capabilities`]), and a word of a newer QEMU must not break a reply.
+//! Arguments are plain JSON: options that exist only in some versions of QEMU are set by name (see
+//! [`Qmp::known_capabilities`]), and new members of a newer QEMU must not break the parsing of a
+//! reply.
 
 use std::fs::Permissions;
 use std::net::SocketAddrV4;
@@ -19,21 +20,20 @@ use crate::core::paths::Paths;
 use crate::core::sizer::QmpFailure;
 use crate::core::transfer::View;
 
-/// Memory for finding out what changed in a page that is sent again, bytes
-/// (docs/compatibility/neonvm.md §2.9).
+/// Cache for deltas of pages that are sent again, in bytes (docs/compatibility/neonvm.md §2.9).
 const XBZRLE_CACHE_BYTES: u64 = 256 << 20;
-/// Id of the root disk's drive, the export of it, and the job and node that copy it.
+/// Ids of the root disk's drive and its export, and of the job and node that copy it.
 const DRIVE: &str = "root";
 const COPY: &str = "moving-root";
-/// Names of the connections that QEMU is given.
+/// Names of the connections that QEMU inherits.
 const TO_DISK: &str = "moving-to-disk";
 const TO_TARGET: &str = "moving-to-target";
-/// Longest wait for a copy that has caught up to end; the guest stands still meanwhile.
+/// Longest wait for the end of a copy in sync, during which the guest is stopped.
 const COPY_END: Duration = Duration::from_secs(30);
-/// Pause between two looks at that.
+/// Pause between two queries of that.
 const COPY_LOOK: Duration = Duration::from_millis(5);
 
-/// Which side of an encrypted connection a QEMU is.
+/// QEMU's role in an encrypted connection.
 #[derive(Debug, Clone, Copy)]
 enum Side {
     Server,
@@ -41,7 +41,7 @@ enum Side {
 }
 
 impl Side {
-    /// As QEMU names it.
+    /// Value of QEMU's `endpoint`.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Server => "server",
@@ -49,7 +49,7 @@ impl Side {
         }
     }
 
-    /// The id of the keys' object of that side. A guest that came and goes on has one of each.
+    /// Id of the keys' object of that role. A guest that arrived and leaves has one of each.
     const fn keys(self) -> &'static str {
         match self {
             Self::Server => "moving-server",
@@ -58,11 +58,11 @@ impl Side {
     }
 }
 
-/// How a QEMU reaches the one that its guest goes to.
+/// Connection of a QEMU to the target's.
 #[derive(Debug)]
 pub enum Via {
     Address(SocketAddrV4),
-    /// It is given a connection.
+    /// An open connection, passed by descriptor.
     Descriptor(OwnedFd),
 }
 
@@ -108,7 +108,6 @@ command!(GetFd, "getfd");
 command!(Mirror, "blockdev-mirror");
 command!(JobCancel, "block-job-cancel");
 
-/// Result of a step.
 type Step = Result<(), QmpFailure>;
 
 fn failure(command: &str, message: &str) -> QmpFailure {
@@ -119,10 +118,10 @@ fn failure(command: &str, message: &str) -> QmpFailure {
 }
 
 impl Qmp {
-    /// The machine type with its version, `pc-q35-10.0`.
+    /// Machine type with its version, such as `pc-q35-10.0`.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn machine_type(&self) -> Result<String, QmpFailure> {
         let arguments = json!({"path": "/machine", "property": "type"});
         let found = self.execute(Get(arguments)).await?;
@@ -130,10 +129,10 @@ impl Qmp {
         Ok(text.strip_suffix("-machine").unwrap_or(text).to_owned())
     }
 
-    /// Virtual size of the root disk, bytes.
+    /// Virtual size of the root disk in bytes.
     ///
     /// # Errors
-    /// When QEMU refuses, is silent, or has no such disk.
+    /// QEMU refuses, does not answer, or has no such disk.
     pub async fn disk_bytes(&self) -> Result<u64, QmpFailure> {
         let drive = self.drive().await?;
         let bytes = drive["inserted"]["image"]["virtual-size"].as_u64();
@@ -149,10 +148,10 @@ impl Qmp {
             .ok_or_else(|| failure("query-block", "there is no root disk"))
     }
 
-    /// Migration, virtual machine and disk copy as they are.
+    /// State of migration, virtual machine and disk copy.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn view(&self) -> Result<View, QmpFailure> {
         let migration = self.execute(QueryMigrate(json!({}))).await?;
         let status = self.execute(QueryStatus(json!({}))).await?;
@@ -173,7 +172,6 @@ impl Qmp {
         })
     }
 
-    /// Capabilities this QEMU knows.
     async fn known_capabilities(&self) -> Result<Vec<String>, QmpFailure> {
         let known = self.execute(QueryCapabilities(json!({}))).await?;
         let known = known.as_array().into_iter().flatten();
@@ -181,32 +179,33 @@ impl Qmp {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Has QEMU read the keys in a directory for one side of what is to come.
+    /// Makes QEMU read the keys in a directory for one role.
     async fn load_keys(&self, dir: &Path, side: Side) -> Step {
         let objects = self.execute(List(json!({"path": "/objects"}))).await?;
         let mut objects = objects.as_array().into_iter().flatten();
         if objects.any(|object| object["name"] == side.keys()) {
-            // They may be others by now.
+            // The keys may have changed.
             self.execute(ObjectDel(json!({"id": side.keys()}))).await?;
         }
         let keys = json!({"qom-type": "tls-creds-psk", "id": side.keys(), "endpoint": side.as_str(), "dir": dir});
         self.execute(ObjectAdd(keys)).await.map(drop)
     }
 
-    /// What both sides must agree on. The stream is encrypted by the keys of `side`, if any.
+    /// Sets the options on which both sides must agree. The stream is encrypted by the keys of
+    /// `side`, if any.
     async fn agree(&self, how: StreamOptions, with_disk: bool, side: Option<Side>) -> Step {
         let wanted = [
-            // Told, so that nobody has to ask all the time.
+            // QEMU sends events instead of being polled.
             ("events", true),
-            // Who is to run is not decided by what the sender believes: the receiver's own word is
-            // waited for.
+            // The sender's belief does not decide which side runs: the runner waits for the
+            // receiver's report.
             ("return-path", false),
             ("xbzrle", true),
             ("auto-converge", how.auto_converge),
             ("postcopy-ram", how.post_copy),
-            // The disk is taken up by who is told to run, so that the other can go on until then.
+            // Only the order to run activates the disk, so that the source can continue until then.
             ("late-block-activate", true),
-            // A copy of the disk must be ended between the guest's last write and its going on.
+            // A copy of the disk must end between the guest's last write and its resumption.
             ("pause-before-switchover", with_disk),
         ];
         let known = self.known_capabilities().await?;
@@ -217,7 +216,7 @@ impl Qmp {
             .collect();
         self.execute(SetCapabilities(json!({"capabilities": list})))
             .await?;
-        // An empty name ends what an earlier move of the guest asked for.
+        // An empty name removes the setting of an earlier migration.
         let keys = side.map_or("", Side::keys);
         let mut parameters = json!({"xbzrle-cache-size": XBZRLE_CACHE_BYTES, "tls-creds": keys});
         if how.max_bandwidth.0 > 0 {
@@ -226,10 +225,10 @@ impl Qmp {
         self.execute(SetParameters(parameters)).await.map(drop)
     }
 
-    /// Waits for a guest at an address; encrypted by the keys in a directory, if one is given.
+    /// Listens for a guest at an address; encrypted by the keys in a directory, if one is given.
     ///
     /// # Errors
-    /// When QEMU refuses, for example because it cannot encrypt, or is silent.
+    /// QEMU refuses, for example because it cannot encrypt, or does not answer.
     pub async fn listen(&self, at: &Destination, how: StreamOptions, keys: Option<&Path>) -> Step {
         if let Some(dir) = keys {
             self.load_keys(dir, Side::Server).await?;
@@ -259,8 +258,8 @@ impl Qmp {
             None => uri(at.stream),
         };
         self.execute(Incoming(json!({ "uri": uri }))).await?;
-        // The directory lets nobody in; a socket that is passed on by mistake does not either. A
-        // link leads into the directory of QEMU's own user, who may point it elsewhere.
+        // Directory and sockets are closed to other users. A link leads into the directory of
+        // QEMU's own user, which may point it elsewhere.
         let plain = sockets.iter().flat_map(|at| [at.stream(), at.disk()]);
         for socket in plain.filter(|socket| !socket.is_symlink()) {
             let _ = std::fs::set_permissions(socket, Permissions::from_mode(0o600));
@@ -268,22 +267,22 @@ impl Qmp {
         Ok(())
     }
 
-    /// Lets the guest that has come run.
+    /// Runs the guest that has arrived.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn begin(&self, with_disk: bool) -> Step {
         if with_disk {
-            // Stopped already by an earlier try, it refuses; what matters is told by the next step.
+            // After an earlier attempt QEMU refuses it. The next step reports what matters.
             drop(self.execute(NbdStop(json!({}))).await);
         }
         self.go_on().await
     }
 
-    /// Lets the guest run.
+    /// Resumes the guest.
     ///
     /// # Errors
-    /// When QEMU refuses, for example because another QEMU has the disk, or is silent.
+    /// QEMU refuses, for example because another QEMU has the disk, or does not answer.
     pub async fn go_on(&self) -> Step {
         self.execute(Cont(json!({}))).await.map(drop)
     }
@@ -291,7 +290,7 @@ impl Qmp {
     /// Begins to copy the disk; encrypted by the keys in a directory, if one is given.
     ///
     /// # Errors
-    /// When QEMU refuses, the target is not reached or has other keys, or QEMU is silent.
+    /// QEMU refuses or does not answer, or the target is not reached or has other keys.
     pub async fn copy_disk(&self, via: Via, whole: bool, keys: Option<&Path>) -> Step {
         self.drop_copy_node().await?;
         let server = match via {
@@ -322,7 +321,7 @@ impl Qmp {
         .map(drop)
     }
 
-    /// Hands a connection to QEMU, which knows it by `name` until it is used.
+    /// Passes a connection to QEMU, which knows it by `name` until it is used.
     async fn give(&self, name: &str, connection: OwnedFd) -> Step {
         self.attach(connection);
         self.execute(GetFd(json!({"fdname": name}))).await.map(drop)
@@ -340,7 +339,7 @@ impl Qmp {
     /// Begins to send the guest; encrypted by the keys in a directory, if one is given.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn send(
         &self,
         via: Via,
@@ -348,7 +347,7 @@ impl Qmp {
         how: StreamOptions,
         keys: Option<&Path>,
     ) -> Step {
-        // Those that a copy of the disk goes by were read when it began, and stay.
+        // The keys of the disk's copy were loaded at its beginning and stay.
         if let Some(dir) = keys.filter(|_| !with_disk) {
             self.load_keys(dir, Side::Client).await?;
         }
@@ -368,14 +367,13 @@ impl Qmp {
         Ok(())
     }
 
-    /// The guest is stopped: ends the copy of the disk with everything in it, and goes on to the
-    /// end.
+    /// After the guest's stop: completes the copy of the disk, and lets the migration continue to
+    /// its end.
     ///
     /// # Errors
-    /// When the copy does not end, or QEMU refuses or is silent.
+    /// The copy does not end, or QEMU refuses or does not answer.
     pub async fn switch(&self) -> Step {
-        // Once it has caught up this ends it with all that was written, and leaves the guest's own
-        // disk where it is.
+        // In sync, it ends with all writes, and the guest's own disk stays in use.
         self.execute(JobCancel(json!({"device": COPY}))).await?;
         let ended = async {
             while self.view().await?.copy.is_some() {
@@ -391,10 +389,10 @@ impl Qmp {
             .map(drop)
     }
 
-    /// Calls off whatever is under way.
+    /// Cancels migration and copy.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
+    /// QEMU refuses or does not answer.
     pub async fn call_off(&self) -> Step {
         let view = self.view().await?;
         if !matches!(
@@ -428,7 +426,7 @@ fn progress(migration: &Value, state: &str) -> Progress {
         total_time_ms: number(&migration["total-time"]),
         setup_time_ms: number(&migration["setup-time"]),
         downtime_ms: down.into_iter().find_map(Value::as_i64).unwrap_or(0),
-        // Known to whoever gave the keys.
+        // The caller knows whether keys were loaded.
         encrypted: false,
         ram: RamProgress {
             transferred: number(&ram["transferred"]),

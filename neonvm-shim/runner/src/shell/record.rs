@@ -1,4 +1,4 @@
-//! What a runner writes down about its QEMU, so that the next runner of the directory finds it.
+//! The runner's record of its QEMU, for the next runner of the directory.
 
 use std::fs;
 use std::io;
@@ -17,52 +17,51 @@ use crate::core::shape::Shape;
 use crate::core::transfer::{Arrival, Leaving};
 use crate::core::walls::WallState;
 
-/// Content of `runner.json`: what the next runner needs to adopt this one's QEMU.
+/// Content of `runner.json`: state that the next runner needs to adopt this QEMU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// The machine's boot in which the ids below mean something.
+    /// Boot id of the machine, within which the process ids are valid.
     pub host_boot_id: String,
-    /// QEMU; `None` while it is being started (then its pid file counts).
+    /// Process of QEMU. `None` while it is being started (then its pid file counts).
     pub qemu: Option<ProcessId>,
     /// The guest's network process, if it has one.
     #[serde(default)]
     pub passt: Option<ProcessId>,
-    /// Walls between QEMU and this machine, as they were made; none of a QEMU that an older version
-    /// started.
+    /// Walls between QEMU and this machine at its start. Empty for a QEMU of an older version.
     #[serde(default)]
     pub walls: Vec<WallState>,
     /// Accelerator that QEMU was started with.
     pub accel: Accel,
-    /// How it was built.
+    /// Shape of QEMU at its start.
     pub shape: Shape,
-    /// vCPU threads it may still make. Written before each plug, so that it never claims more than
-    /// there are.
+    /// vCPU threads that QEMU may still start. Written before each plug, so that it is never too
+    /// high.
     pub budget: Option<PlugBudget>,
     /// When QEMU was started, microseconds since 1970.
     pub started_unix_us: i64,
-    /// Milliseconds from then to the guest daemon's first answer, if it came.
+    /// Milliseconds from then to the first response of the guest's daemon.
     pub boot_ms: Option<u64>,
-    /// Its drives beside the root disk, in order.
+    /// Drives other than the root disk, in QEMU's order.
     #[serde(default)]
     pub drives: Vec<Drive>,
-    /// The newest order.
+    /// Last accepted size order.
     pub order: Option<SizeOrder>,
-    /// How many were taken up.
+    /// Number of accepted size orders.
     #[serde(default)]
     pub orders: u64,
-    /// A stop was ordered.
+    /// Whether a stop was ordered.
     pub stop_ordered: bool,
-    /// The cgroup QEMU is in, if any: below the root of its hierarchy, or below the runner's own
-    /// where the configuration says so.
+    /// Path of QEMU's cgroup: below the root of its hierarchy, or below the runner's own where the
+    /// configuration says so.
     pub cgroup: Option<String>,
-    /// The migration its guest leaves by.
+    /// Migration by which the guest leaves.
     #[serde(default)]
     pub leaving: Option<Leaving>,
-    /// The migration its guest came, or is to come, by.
+    /// Migration by which the guest arrived or is to arrive.
     #[serde(default)]
     pub arrival: Option<Arrival>,
-    /// The guest runs elsewhere: QEMU's end is no loss.
+    /// Whether the guest runs elsewhere, so that QEMU's end is no loss.
     #[serde(default)]
     pub moved: bool,
 }
@@ -76,12 +75,12 @@ pub enum RecordError {
     /// The file of this path cannot be written.
     #[error("cannot write {0}")]
     Write(String, #[source] io::Error),
-    /// The file of this path is not the JSON that was expected.
+    /// The file at this path is not the expected JSON.
     #[error("{0} is malformed")]
     Malformed(String, #[source] serde_json::Error),
 }
 
-/// Reads a JSON file; `None` if there is none.
+/// Reads a JSON file; `None` if it does not exist.
 ///
 /// # Errors
 /// [`RecordError::Read`], [`RecordError::Malformed`].
@@ -96,16 +95,16 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordEr
     }
 }
 
-/// Writes a JSON file, mode 0600: readers see the old content or the new one.
+/// Writes a JSON file, mode 0600, atomically.
 ///
 /// # Errors
 /// [`RecordError::Write`].
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
-    // What is kept here is about processes, and they end with the machine.
+    // Such files describe processes, which a crash of the machine ends too.
     write_by(path, value, daemon_kit::durable::replace_lazily)
 }
 
-/// The same for what must survive a crash of the machine.
+/// Writes a JSON file that must survive a crash of the machine.
 ///
 /// # Errors
 /// [`RecordError::Write`].
@@ -126,10 +125,10 @@ fn write_by<T: Serialize>(
     write().map_err(|error| RecordError::Write(path.display().to_string(), error))
 }
 
-/// Makes a directory for its owner alone, mode 0700, and tightens one that is there.
+/// Makes a directory with mode 0700, and tightens an existing one.
 ///
 /// # Errors
-/// As the file system says.
+/// The file system's error.
 pub fn private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)

@@ -1,5 +1,5 @@
-//! A guest whose disk finds no room on its node, as the supervisor deals with it: asks
-//! [`crate::core::room`] what to do, and does it beside everything else.
+//! The VM driver's part of [`crate::core::disk_full`]: executes its actions concurrently with
+//! everything else.
 
 use protocol::time::Timestamp;
 use tracing::{info, warn};
@@ -9,7 +9,7 @@ use crate::core::room::{RoomAction, Standing, disk_name};
 use crate::core::sizer::QmpFailure;
 use crate::core::transfer::Incoming;
 
-/// What came of an action.
+/// Result of an action.
 #[derive(Debug)]
 pub enum RoomNews {
     Looked(Result<Standing, QmpFailure>),
@@ -17,7 +17,6 @@ pub enum RoomNews {
 }
 
 impl Supervisor {
-    /// Does what is due.
     pub(super) fn turn_room(&mut self, now: Timestamp) {
         let moves = self.is_moving();
         while let Some(action) = self.room.poll_action(now, moves) {
@@ -25,7 +24,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether somebody else decides where the guest runs: it is on its way here or from here.
+    /// Whether a migration decides where the guest runs.
     fn is_moving(&self) -> bool {
         let comes = |incoming: &Incoming| !incoming.is_over();
         self.outgoing.is_some() || self.incoming.as_ref().is_some_and(comes)
@@ -39,7 +38,7 @@ impl Supervisor {
                 RoomAction::Look => RoomNews::Looked(qmp.standing().await),
                 RoomAction::GoOn => RoomNews::WentOn(qmp.go_on().await),
             };
-            // The supervisor is gone only when the runner ends.
+            // The driver is gone only when the runner ends.
             let _ = inputs.send(Input::Room(news)).await;
         });
     }
@@ -52,7 +51,6 @@ impl Supervisor {
         self.room.hint(now);
     }
 
-    /// Something came of an action.
     pub(super) fn take_room(&mut self, now: Timestamp, news: RoomNews) {
         let was_full = self.room.full().is_some();
         match news {

@@ -1,8 +1,8 @@
-//! Opens a root disk that stays ([`crate::core::root_disk`]): makes it once, and checks it before
+//! Opens a persistent root disk ([`crate::core::root_disk`]): makes it once, and checks it before
 //! each start of its guest.
 //!
-//! What QEMU wrote is not trusted: a guest that broke out of QEMU may have written another disk's
-//! path into the header.
+//! The disk is not trusted: a guest that broke out of QEMU may have written another disk's path
+//! into its header.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,10 +18,10 @@ use super::record::{RecordError, read_json, write_json_durably};
 use crate::config::RunnerConfig;
 use crate::core::root_disk::{DiskRecord, RECORD_FILE};
 
-/// `qemu-img check` found clusters that nothing refers to: room is lost, no data.
+/// Exit status of `qemu-img check` for leaked clusters, which waste space but lose no data.
 const CHECK_LEAKS: i32 = 3;
 
-/// Why a root disk that stays cannot be used. The disk is as it was.
+/// Errors of a persistent root disk. The disk is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum RootDiskError {
     #[error(transparent)]
@@ -30,42 +30,42 @@ pub enum RootDiskError {
         "{0} has no {RECORD_FILE}, which says whose disk it is and what it lies over: restore it"
     )]
     NoRecord(PathBuf),
-    /// The disk is gone.
+    /// The disk's file is missing.
     #[error(
         "{0} is missing, though {RECORD_FILE} beside it says that the VM has a disk: restore it, or delete the VM"
     )]
     Missing(PathBuf),
-    /// The disk lies over another file than the VM's image.
+    /// The base image of the disk is not the VM's image.
     #[error("{path} lies over {found:?} instead of {wanted:?}: put back the VM's own disk")]
     OtherImage {
         path: PathBuf,
-        /// What its header says.
+        /// Path in the disk's header.
         found: String,
-        /// What it should say.
+        /// Path of the VM's image.
         wanted: PathBuf,
     },
-    /// Another QEMU has it open.
+    /// Another QEMU has the disk open.
     #[error("{0} is in use by another QEMU: the VM starts once that has ended")]
     InUse(PathBuf),
-    /// It is not whole.
+    /// The disk is damaged.
     #[error("{path} is damaged: {report}; nothing was changed, restore it from a backup")]
     Damaged {
         path: PathBuf,
-        /// What `qemu-img` says.
+        /// Messages of `qemu-img`.
         report: String,
     },
-    /// It cannot be made or made larger.
+    /// The disk cannot be made or grown.
     #[error("cannot make or grow {path}; is there room on its file system?")]
     Make { path: PathBuf, source: DiskError },
-    /// A program could not be run.
+    /// A program could not be executed.
     #[error(transparent)]
     Tool(DiskError),
-    /// A file operation.
+    /// A file operation on the disk failed.
     #[error("cannot put {0} in place")]
     Place(PathBuf, #[source] io::Error),
 }
 
-/// What `qemu-img info` says of a disk.
+/// Output of `qemu-img info`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Info {
@@ -77,7 +77,7 @@ struct Info {
     format_specific: serde_json::Value,
 }
 
-/// Makes the disk if the VM has had none, else checks it, and grows it to the size of the spec.
+/// Makes the disk if the VM has none, else checks it, and grows it to the size of the spec.
 ///
 /// # Errors
 /// [`RootDiskError`].
@@ -90,8 +90,8 @@ pub(crate) async fn open(config: &RunnerConfig, path: &Path) -> Result<(), RootD
     match (record.made, exists) {
         (true, false) => return Err(RootDiskError::Missing(path.to_owned())),
         (false, false) => make(config, path, wanted).await?,
-        // If the record does not say that it is made, a runner died before it wrote that; no guest
-        // has run on it.
+        // An unfinished record means that a runner died before it updated it; no guest has run on
+        // the disk.
         (_, true) => {}
     }
     let bytes = check(config, path, record.whole).await?;
@@ -108,7 +108,7 @@ pub(crate) async fn open(config: &RunnerConfig, path: &Path) -> Result<(), RootD
     Ok(())
 }
 
-/// Makes the disk under another name first: what has its name is whole.
+/// Makes the disk under a draft name and renames it: a file with the final name is complete.
 async fn make(config: &RunnerConfig, path: &Path, bytes: u64) -> Result<(), RootDiskError> {
     let draft = path.with_extension("qcow2.new");
     let place = |error| RootDiskError::Place(path.to_owned(), error);
@@ -118,7 +118,7 @@ async fn make(config: &RunnerConfig, path: &Path, bytes: u64) -> Result<(), Root
     }
     let made = disk::make_overlay_of(config, &draft, bytes).await;
     if let Err(source) = made {
-        // A disk that is full is not to be kept full by half a draft.
+        // A draft must not keep a full disk full.
         let _ = fs::remove_file(&draft);
         return Err(RootDiskError::Make {
             path: path.to_owned(),
@@ -133,7 +133,7 @@ async fn make(config: &RunnerConfig, path: &Path, bytes: u64) -> Result<(), Root
     settle().map_err(place)
 }
 
-/// Checks header and tables; the size that the guest sees.
+/// Checks header and tables. Returns the size that the guest sees.
 async fn check(config: &RunnerConfig, path: &Path, whole: bool) -> Result<u64, RootDiskError> {
     let shown = path.display().to_string();
     let info = img(config, &["info", "--output=json", &shown], path).await?;
@@ -179,11 +179,11 @@ async fn grow(config: &RunnerConfig, path: &Path, bytes: u64) -> Result<(), Root
     })
 }
 
-/// How a run of `qemu-img` ended.
+/// Result of a run of `qemu-img`.
 struct Ran {
     success: bool,
     code: Option<i32>,
-    /// Standard output where it succeeded, else its messages.
+    /// Standard output of a success, else the messages.
     text: String,
 }
 

@@ -1,4 +1,4 @@
-//! One runner, from its directory to QEMU's end.
+//! Runs one VM, from its directory to QEMU's end.
 
 use std::fs::File;
 use std::net::SocketAddrV4;
@@ -63,27 +63,26 @@ mod left;
 
 use left::Found;
 
-/// What QEMU's group is called in the runner's own, before the pod's name
+/// Prefix of QEMU's cgroup below the runner's own, before the pod's name
 /// (docs/compatibility/neonvm.md §3.5).
 const OWN_GROUP: &str = "neonvm-qemu-";
-/// How long the end is readable on the control socket before the process goes.
+/// How long the report stays readable on the control socket after the end.
 const LINGER: Duration = Duration::from_millis(300);
 
-/// How a runner ended.
+/// Ends of a runner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// QEMU has ended.
     Exited(ExitReport),
-    /// The runner was told to end and left QEMU running.
+    /// The runner was cancelled and left QEMU running.
     Left,
 }
 
-/// Runs the VM of a directory (`config.json` in it) until QEMU ends or `cancel` comes: adopts the
-/// QEMU that is there, else starts one. A directory whose VM has ended answers at once with that
-/// end.
+/// Runs the VM of a directory (`config.json` in it) until QEMU ends or `cancel` fires: adopts a
+/// running QEMU, else starts one. For a directory with a report it returns the report at once.
 ///
 /// # Errors
-/// [`RunError`]; nothing was started then.
+/// [`RunError`]; nothing was started.
 pub async fn run(
     dir: &Path,
     on_cancel: OnCancel,
@@ -149,7 +148,7 @@ pub async fn run(
             done = script => done?,
         }
     }
-    // Until QEMU has ended.
+    // Held until QEMU has ended.
     let mut held = Vec::new();
     let (record, child) = match found {
         Found::Running(record) => (*record, None),
@@ -164,7 +163,7 @@ pub async fn run(
     Ok(runner.supervise(record, child, desk, cancel).await)
 }
 
-/// Where orders come in and the state goes out.
+/// The driver's inputs and outputs before it runs.
 struct Desk {
     inputs: mpsc::Sender<Input>,
     taken: mpsc::Receiver<Input>,
@@ -188,7 +187,7 @@ struct Runner {
 }
 
 impl Runner {
-    /// Starts a new QEMU. What holds other runners off the VM's disks is put into `held`.
+    /// Starts a new QEMU. Locks on the VM's disks are added to `held`.
     async fn start(
         &self,
         held: &mut Vec<Flock<File>>,
@@ -218,7 +217,6 @@ impl Runner {
             .await
     }
 
-    /// What to run with here.
     async fn accel(&self) -> Accel {
         let (config, qemu) = (&self.config, &self.config.programs.qemu_system);
         let knowledge = Some(config.knowledge_dir.as_path());
@@ -275,7 +273,7 @@ impl Runner {
         let (enclosure, walls) =
             walls::choose(config, connection, &self.paths, &record.drives).await;
         record.walls = walls;
-        // Before QEMU: whatever happens next, the next runner knows what kind of QEMU it may find.
+        // Before QEMU: the next runner must know what kind of QEMU it may find.
         write_json(&self.paths.record(), &record)?;
         let accel = record.accel;
         let args = qemu_args(
@@ -308,8 +306,8 @@ impl Runner {
         Ok((record, Some(child)))
     }
 
-    /// Starts the network process of a guest that is connected by one. What QEMU's standard input
-    /// is to be then.
+    /// Starts the network process of a guest that is connected by passt. Returns QEMU's standard
+    /// input.
     async fn connect(
         &self,
         record: &mut Record,
@@ -323,8 +321,8 @@ impl Runner {
         Ok(Some(started.listener))
     }
 
-    /// Waits to be told which guest is to come, and starts a QEMU of its shape. `Err` is an end
-    /// without one.
+    /// Waits for the order of an incoming migration, and starts a QEMU of the guest's shape. `Err`
+    /// is an end without one.
     async fn receive(
         &self,
         desk: &mut Desk,
@@ -379,13 +377,13 @@ impl Runner {
                     return Ok(Err(End::Exited(report)));
                 }
                 Some(_) => {}
-                // We hold a sender ourselves.
+                // The driver itself holds a sender.
                 None => return Ok(Err(End::Left)),
             }
         }
     }
 
-    /// A QEMU of the shape of another one.
+    /// Starts a QEMU for the guest of a migration order.
     async fn build_like(
         &self,
         order: IncomingOrder,
@@ -423,7 +421,7 @@ impl Runner {
         );
         let plugged = u32::try_from(from.cpus.len()).unwrap_or(u32::MAX);
         let shape = Shape {
-            // A new QEMU has all its vCPU threads before it, but for those it starts with.
+            // A new QEMU has started only its initial vCPU threads.
             budget: from.shape.budget.map(|_| {
                 PlugBudget::new(
                     from.shape.sockets,
@@ -477,7 +475,7 @@ impl Runner {
         let (group, quota) = self.join_group(&record);
         let bounds = self.bounds(&mut record);
         let now = self.clock.now();
-        // A guest that has answered an earlier runner, or another QEMU, does not boot any more.
+        // A guest that has answered an earlier runner, or another QEMU, has booted.
         let comes = record.arrival.is_some();
         let boots = record.boot_ms.is_none() && !comes;
         let booting = (child.is_some() && boots).then_some(now);
@@ -575,7 +573,7 @@ impl Runner {
         end.map_or(End::Left, End::Exited)
     }
 
-    /// What the guest's daemon must be shown.
+    /// Key of the guest's daemon.
     fn guestd_key(&self) -> Option<GuestdKey> {
         let path = self.paths.guestd_key();
         guestd_key::read(&path).unwrap_or_else(|error| {
@@ -585,8 +583,8 @@ impl Runner {
         })
     }
 
-    /// Tells what the guest says from now on, where that is wanted: of a guest that runs already,
-    /// an earlier runner has told the rest.
+    /// Forwards the guest's output from now on, if the configuration asks for it. An earlier runner
+    /// has forwarded that of an adopted guest.
     fn forwarder(&self, logs: &[Arc<KeptLog>], runs_already: bool) -> Option<Forwarder> {
         let ours = [self.paths.console_log(), self.paths.guest_log()];
         let of_guest = logs
@@ -627,8 +625,7 @@ impl Runner {
         )
     }
 
-    /// Bounds of QEMU's memory and processes; whether they stand is written down with the other
-    /// walls.
+    /// Limits QEMU's memory and processes; the record gets the result.
     fn bounds(&self, record: &mut Record) -> Bounds {
         let before = record.walls.clone();
         let bounds = Bounds::join(&self.config, record);

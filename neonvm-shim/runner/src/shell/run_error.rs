@@ -1,4 +1,4 @@
-//! Why a runner could not begin.
+//! Errors at a runner's start.
 
 use std::path::PathBuf;
 
@@ -14,64 +14,64 @@ use super::root_disk::RootDiskError;
 use crate::core::disks::DiskProblem;
 use crate::core::shape::ShapeError;
 
-/// Longest path of a unix socket that every kernel takes, less the longest of our file names.
+/// Longest path of a unix socket on every kernel, less the longest file name of a socket.
 pub(super) const MAX_DIR_BYTES: usize = 107 - "/qmp-manual.sock".len();
 
-/// Why a runner could not begin.
+/// Errors at a runner's start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The runner's directory cannot be made or entered.
     #[error("cannot use the runner's directory {0}")]
     Dir(PathBuf, #[source] std::io::Error),
-    /// The path of that directory.
+    /// The path of the runner's directory exceeds the limit of unix sockets.
     #[error("{0} is too long for unix sockets: {MAX_DIR_BYTES} bytes are the most")]
     TooLong(PathBuf),
-    /// Another runner has it.
+    /// Another runner has locked the directory.
     #[error("another runner holds {0}")]
     Held(PathBuf),
-    /// There is nothing to run.
+    /// The directory has no `config.json`.
     #[error("{0} is missing")]
     NoConfig(PathBuf),
-    /// A file of it.
+    /// A file of the directory cannot be read or written.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The spec asks for a size that QEMU cannot have.
     #[error("no QEMU can be built for this spec")]
     Shape(#[from] ShapeError),
-    /// The controller's token.
+    /// The controller's token cannot be read.
     #[error("cannot read the token in {0}")]
     Token(PathBuf, #[source] std::io::Error),
-    /// An address or socket is taken.
+    /// An address or socket cannot be bound.
     #[error("cannot serve on {0}")]
     Bind(String, #[source] std::io::Error),
-    /// The key of the guest's daemon.
+    /// The key of the guest's daemon cannot be written.
     #[error("cannot write the key of the guest's daemon to {0}; is there room on the node?")]
     GuestdKey(PathBuf, #[source] std::io::Error),
-    /// The root disk of a VM whose disk goes with its pod.
+    /// The root disk in the runner's directory cannot be made.
     #[error("cannot make the root disk")]
     Disk(#[from] disk::DiskError),
-    /// A root disk that stays.
+    /// The persistent root disk cannot be used.
     #[error("cannot use the VM's root disk")]
     RootDisk(#[from] RootDiskError),
-    /// A disk on a claim.
+    /// A disk on a claim cannot be used.
     #[error("cannot use the VM's disks on claims")]
     Claim(#[from] ClaimError),
-    /// What the spec says of disks, swap and settings.
+    /// Disks, swap or settings of the spec are not valid.
     #[error("the VM's spec cannot be carried out")]
     Plan(#[from] DiskProblem),
-    /// The drives beside it.
+    /// A drive cannot be made.
     #[error("cannot make the VM's drives")]
     Drives(#[from] DriveError),
-    /// The spec's own script.
+    /// `spec.initScript` has failed.
     #[error(transparent)]
     InitScript(#[from] InitError),
-    /// The pod's network.
+    /// The guest cannot be connected to the pod's network.
     #[error("the guest cannot be connected to its pod")]
     Bridge(#[from] BridgeError),
-    /// The overlay network.
+    /// The guest cannot be connected to the overlay network.
     #[error("the guest cannot have its place in the overlay network")]
     Overlay(#[from] OverlayError),
-    /// The guest's network process.
+    /// The guest's network process cannot be started.
     #[error("the guest has no network")]
     Passt(#[from] PasstError),
     /// QEMU is missing, or could not be run.

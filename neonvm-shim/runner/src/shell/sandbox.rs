@@ -1,6 +1,6 @@
-//! What QEMU is shut into on one machine, where the runner is root: a user of its own, an empty
-//! network, no other process, a root directory with nothing in it but its own files, and none of
-//! the system calls that it does not need ([`calls`]).
+//! QEMU's sandbox on one machine, where the runner is root: a user of its own, an empty network, no
+//! other process, a root directory with only its own files, and only the system calls that it needs
+//! ([`calls`]).
 //!
 //! A thread enters the sandbox, starts QEMU and ends; the runner's other threads stay outside. QEMU
 //! keeps a process number of this machine, by which the runner knows it. Inside it is process 1, so
@@ -20,7 +20,7 @@ use crate::core::paths::SOCKETS;
 
 mod calls;
 
-/// Devices of the machine that QEMU has, where the machine has them.
+/// Devices of the machine that QEMU has, if they exist.
 const DEVICES: [&str; 6] = [
     "/dev/null",
     "/dev/zero",
@@ -29,32 +29,31 @@ const DEVICES: [&str; 6] = [
     "/dev/kvm",
     "/dev/vhost-vsock",
 ];
-/// Most files and directories that its root directory may hold, and bytes.
+/// Limits of bytes and inodes of its root directory.
 const ROOT_SIZE: &str = "mode=0755,size=256k,nr_inodes=512";
 
-/// What QEMU sees of the machine, and as which user.
+/// Files, devices and user of a sandboxed QEMU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
     /// User and group of QEMU.
     pub user: u32,
-    /// An empty directory, on which QEMU's root directory is built. Nothing of that is seen
-    /// outside.
+    /// Empty directory as mount point of QEMU's root. The mount is not visible outside.
     pub root: PathBuf,
     /// Directories and files that QEMU reads, at the same paths.
     pub readable: Vec<PathBuf>,
-    /// Those that it writes, at the same paths.
+    /// Directories and files that QEMU writes, at the same paths.
     pub writable: Vec<PathBuf>,
-    /// What it has in place of its runner's directory: there it makes its sockets.
+    /// Directory that replaces the runner's directory in the sandbox. QEMU makes its sockets there.
     pub sockets: PathBuf,
-    /// Its runner's directory, in which it works.
+    /// The runner's directory, QEMU's working directory.
     pub dir: PathBuf,
 }
 
 impl Sandbox {
-    /// Gives what QEMU writes to its user, and links its sockets to where others look for them.
+    /// Gives the writable files to QEMU's user, and links its sockets into the runner's directory.
     ///
     /// # Errors
-    /// As the file system says, with the path.
+    /// The file system's error, with the path.
     pub fn hand_over(&self) -> io::Result<()> {
         let (user, group) = (Uid::from_raw(self.user), Gid::from_raw(self.user));
         for path in self.writable.iter().chain([&self.sockets]) {
@@ -62,18 +61,18 @@ impl Sandbox {
         }
         for name in SOCKETS {
             let link = self.dir.join(name);
-            // One of an earlier start.
+            // A link of an earlier start.
             let _ = fs::remove_file(&link);
             symlink(self.sockets.join(name), &link).map_err(at("link", &link))?;
         }
         Ok(())
     }
 
-    /// Puts this thread, and what it starts, into the sandbox. Only the user is still to be
+    /// Moves this thread and its future children into the sandbox. Only the user remains to be
     /// changed.
     ///
     /// # Errors
-    /// With what could not be done. The thread is of no more use then.
+    /// The step that failed. The thread cannot be used again.
     pub fn enter(&self) -> io::Result<()> {
         let all = CloneFlags::CLONE_NEWNS
             | CloneFlags::CLONE_NEWNET
@@ -81,10 +80,10 @@ impl Sandbox {
             | CloneFlags::CLONE_NEWUTS
             | CloneFlags::CLONE_NEWPID;
         unshare(all).map_err(|error| other("cannot make namespaces", error))?;
-        // This thread's alone now. QEMU's user must get through directories of its root.
+        // It affects this thread only. QEMU's user must pass the directories of its root.
         umask(Mode::from_bits_truncate(0o022));
         let none: Option<&str> = None;
-        // Nothing that is mounted from here on is seen outside.
+        // Mounts from here on are not visible outside.
         let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(none, "/", none, private, none).map_err(at("make private", Path::new("/")))?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
@@ -100,7 +99,7 @@ impl Sandbox {
         let sealed = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | flags;
         mount(none, &self.root, none, sealed, Some(ROOT_SIZE)).map_err(at("seal", &self.root))?;
         chdir(&self.root).map_err(at("enter", &self.root))?;
-        // The old root directory comes to lie on the new one, and goes.
+        // The old root directory is stacked on the new one, and unmounted.
         pivot_root(".", ".").map_err(at("change to", &self.root))?;
         umount2(".", MntFlags::MNT_DETACH).map_err(at("leave", Path::new("/")))?;
         chdir("/").map_err(at("enter", Path::new("/")))?;
@@ -109,7 +108,7 @@ impl Sandbox {
 
     fn fill(&self) -> io::Result<()> {
         let no_programs = MsFlags::MS_NOEXEC;
-        // First: files of the directory are shown on it.
+        // First: files of the directory are mounted on it.
         show(&self.sockets, &inside(&self.root, &self.dir), no_programs)?;
         for path in &self.readable {
             show(path, &inside(&self.root, path), MsFlags::MS_RDONLY)?;
@@ -120,7 +119,7 @@ impl Sandbox {
         DEVICES.iter().try_for_each(|device| self.device(device))
     }
 
-    /// A device node of QEMU's own, with the number of the machine's.
+    /// Device node in QEMU's `/dev`, with the numbers of the machine's.
     fn device(&self, path: &str) -> io::Result<()> {
         let Ok(there) = fs::metadata(path) else {
             return Ok(());
@@ -137,12 +136,12 @@ impl Sandbox {
     }
 }
 
-/// Where a path of the machine is below another root directory.
+/// Path of a file of the machine below another root directory.
 fn inside(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Shows a file or directory at another place, without devices and other users' programs.
+/// Bind-mounts a file or directory, without devices and setuid programs.
 fn show(path: &Path, target: &Path, flags: MsFlags) -> io::Result<()> {
     let is_dir = fs::metadata(path).map_err(at("read", path))?.is_dir();
     if is_dir {
@@ -158,11 +157,11 @@ fn show(path: &Path, target: &Path, flags: MsFlags) -> io::Result<()> {
     mount(none, target, none, flags, none).map_err(at("restrict", path))
 }
 
-/// Makes the directories of a sandbox in a runner's directory. What an earlier QEMU left in them
-/// goes: it may be links.
+/// Makes the directories of a sandbox in a runner's directory. Leftovers of an earlier QEMU are
+/// removed, as they may be links.
 ///
 /// # Errors
-/// As the file system says.
+/// The file system's error.
 pub fn directories(sandbox: &Sandbox) -> io::Result<()> {
     for dir in [&sandbox.root, &sandbox.sockets] {
         if dir.exists() {

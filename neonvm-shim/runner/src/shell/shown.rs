@@ -1,17 +1,16 @@
-//! What the runner shows of itself: the state that whoever asks is told, and is woken by.
+//! Publishes the runner's state, and wakes the clients that wait for a change.
 //!
-//! Each state that is shown wakes the controller, on a machine whose guest is at work then. What
-//! only says how far a resize has come waits a moment for what comes next; all else is shown at
-//! once.
+//! Each published state wakes the controller, on a machine whose guest is busy then. Mere progress
+//! of a resize waits a moment for the next change; all else is published at once.
 
 use protocol::runner::RunnerState;
 use protocol::time::{Span, Timestamp};
 use tokio::sync::watch;
 
-/// How long progress of a resize may wait to be shown.
+/// How long progress of a resize may wait.
 const PROGRESS_INTERVAL: Span = Span::from_millis(100);
 
-/// The state, and when it was shown.
+/// Channel of the state, and the time of the last change.
 #[derive(Debug)]
 pub(super) struct Shown {
     state: watch::Sender<RunnerState>,
@@ -20,7 +19,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// As shown by whoever was there before.
+    /// Continues with the last state of the channel.
     pub(super) fn new(state: watch::Sender<RunnerState>) -> Self {
         Self {
             state,
@@ -29,12 +28,12 @@ impl Shown {
         }
     }
 
-    /// What is shown now.
+    /// Copy of the published state.
     pub(super) fn current(&self) -> RunnerState {
         self.state.borrow().clone()
     }
 
-    /// Shows the next one, under a generation of its own, unless it says the same or can wait.
+    /// Publishes the next state under a new generation, unless it is equal or can wait.
     pub(super) fn show(&mut self, now: Timestamp, next: RunnerState) {
         let is_same = same(&self.state.borrow(), &next);
         let is_soon = now < self.at + PROGRESS_INTERVAL;
@@ -51,13 +50,13 @@ impl Shown {
         });
     }
 
-    /// When what waits is to be shown.
+    /// When the waiting state is due.
     pub(super) fn poll_deadline(&self) -> Option<Timestamp> {
         self.is_behind.then(|| self.at + PROGRESS_INTERVAL)
     }
 }
 
-/// Whether two states say the same, but for their generations and the jitter of the stamps' begin.
+/// Whether two states are equal, except for generations and the jitter of stamps' starts.
 fn same(a: &RunnerState, b: &RunnerState) -> bool {
     let plain = |state: &RunnerState| {
         let mut state = state.clone();
@@ -71,12 +70,12 @@ fn same(a: &RunnerState, b: &RunnerState) -> bool {
     plain(a) == plain(b)
 }
 
-/// Whether they differ only in how far a resize has come that is not done, or CPUs that are plugged
-/// ahead of one.
+/// Whether two states differ only in the progress of an unfinished resize, or in CPUs that are
+/// plugged ahead of one.
 fn is_progress(a: &RunnerState, b: &RunnerState) -> bool {
     let is_ahead = b.cpus.ahead.is_some_and(|cpu| cpu.0 > 0);
     let is_under_way = a.resize.as_ref().is_some_and(|resize| !resize.done);
-    // Whoever asked for CPUs ahead, or took them back, looks for it in the answer.
+    // A client that orders CPUs ahead, or releases them, expects it in the response.
     if a.cpus.ahead != b.cpus.ahead || !(is_under_way || is_ahead) {
         return false;
     }
@@ -84,7 +83,7 @@ fn is_progress(a: &RunnerState, b: &RunnerState) -> bool {
     (b.cpus, b.memory) = (a.cpus, a.memory);
     if let (Some(report), Some(resize)) = (&mut b.resize, &a.resize) {
         report.stages.clone_from(&resize.stages);
-        // With more CPUs than it says, the order before is not as it was.
+        // With CPUs ahead of it, the former order is not as it was.
         report.done = if is_ahead { resize.done } else { report.done };
     }
     same(a, &b)
@@ -98,7 +97,7 @@ mod tests {
     use protocol::trace::TraceId;
     use protocol::units::{Bytes, MilliCpu};
 
-    /// A guest on its way to a size, that has so much memory plugged.
+    /// A guest during a resize, with this memory plugged.
     fn resizing(revision: i64, gib: u64, done: bool) -> RunnerState {
         let order = SizeOrder {
             cpu: MilliCpu(1000),
@@ -143,7 +142,7 @@ mod tests {
             (false, 2, None),
             "the same"
         );
-        // It is done, is to have another size, has a problem: at once.
+        // The end of a resize, another order and a problem are published at once.
         assert_eq!(shows(110, resizing(1, 7, false)), (false, 2, Some(at(200))));
         assert_eq!(shows(111, resizing(1, 8, true)), (true, 3, None));
         assert_eq!(shows(112, resizing(2, 8, false)), (true, 4, None));
@@ -151,11 +150,11 @@ mod tests {
         let resize = stuck.resize.as_mut().unwrap();
         resize.problem = Some(protocol::runner::ResizeProblem::CpuStuck { missing: 1 });
         assert_eq!(shows(113, stuck), (true, 5, None));
-        // What came back to what is shown is not owed any more.
+        // A state that returned to the published one is not due.
         assert_eq!(shows(114, resizing(2, 8, false)).1, 6);
         assert_eq!(shows(115, resizing(2, 7, false)), (false, 6, Some(at(214))));
         assert_eq!(shows(116, resizing(2, 8, false)), (false, 6, None));
-        // CPUs ahead of an order: that they are to come at once, how many there are not.
+        // CPUs ahead of an order: the request is published at once, their number is not.
         assert!(shows(300, resizing(2, 8, true)).0);
         let ahead = |plugged, done| {
             let mut state = resizing(2, 8, done);
@@ -166,7 +165,7 @@ mod tests {
         assert!(shows(301, ahead(1, true)).0);
         assert_eq!(shows(302, ahead(2, false)).2, Some(at(401)));
         assert!(shows(303, resizing(2, 8, true)).0, "taken back");
-        // Also while an order is under way.
+        // The same during an order.
         assert!(shows(500, resizing(2, 8, false)).0);
         assert!(shows(501, ahead(1, false)).0);
         assert!(shows(502, resizing(2, 8, false)).0);

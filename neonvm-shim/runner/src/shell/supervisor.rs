@@ -1,5 +1,5 @@
-//! The one task that owns a VM: takes inputs, asks the sizer and the stopper what to do, publishes
-//! the state.
+//! The driver of one VM: takes inputs, polls the cores of size, stop and migration for actions, and
+//! publishes the state.
 
 use std::sync::Arc;
 
@@ -40,61 +40,61 @@ use crate::core::sizer::{Action, Event, Sizer};
 use crate::core::stop::{StopAction, Stopping};
 use crate::core::transfer::{Incoming, Outgoing};
 
-/// Inputs not yet taken. The supervisor does no slow thing itself.
+/// Capacity of the channel of inputs. The driver never blocks.
 pub const INPUT_BACKLOG: usize = 64;
-/// How often the logs' lengths are looked at.
+/// Interval of checking the logs' lengths.
 const ROTATE_EVERY: Span = Span::from_secs(5);
-/// How much of the console is read to learn why QEMU ended.
+/// Bytes of the console's end that explain QEMU's end.
 const CONSOLE_TAIL_BYTES: u64 = 16 << 10;
-/// How long the last events of a QEMU that ended may take to come in.
+/// Longest time that the last events of an ended QEMU may take to arrive.
 const LAST_EVENTS: Span = Span::from_secs(1);
-/// The sizer's actions of one turn; more means that it spins.
+/// Most actions of the sizer in one turn; more would be an endless loop.
 const MAX_ACTIONS_A_TURN: u32 = 64;
 
-/// What reaches the supervisor.
+/// Inputs of the VM's driver.
 #[derive(Debug)]
 pub enum Input {
     /// The monitor is connected.
     QmpUp(Arc<Qmp>),
-    /// It is not any more.
+    /// The monitor is disconnected.
     QmpDown,
-    /// It could not be for a while, for this reason.
+    /// The monitor has not been connected for a while, for this reason.
     QmpUnreached(String),
-    /// QEMU told something.
+    /// QEMU has sent an event.
     Qmp(QmpEvent),
-    /// neonvmd told something.
+    /// The guest's daemon has sent a report.
     Guest(News),
-    /// An action of the sizer is done.
+    /// An action of the sizer has this result.
     Reply(Event),
-    /// A size order, and how many there had been as far as whoever gave it knew; answered when it
-    /// is held.
+    /// A size order, and the number of orders that its sender has seen. The reply follows once it
+    /// is accepted.
     Order(SizeOrder, Option<u64>, Answer),
-    /// CPUs to be plugged ahead of one; answered when that is held.
+    /// A request to plug CPUs ahead of an order. The reply follows once it is accepted.
     Ahead(CpusAhead, Answer),
     /// A CPU limit by the route of NeonVM's runner; memory stays.
     CpuChange(MilliCpu, Answer),
-    /// A stop order.
+    /// An order to stop the guest.
     Stop(StopOrder),
-    /// Something about a migration; answered when it is held.
+    /// An order about a migration. The reply follows once it is accepted.
     Ask(Ask, Answer),
-    /// What came of a step of one.
+    /// Result of a migration's step.
     Transfer(Transfer),
-    /// What came of a step about a full disk.
+    /// Result of a step of the recovery from a full disk.
     Room(RoomNews),
-    /// The guest's network process had ended, and this one follows it.
+    /// The guest's network process has ended, and this one replaces it.
     Network(ProcessId),
-    /// QEMU is gone; its exit status, if it was our child.
+    /// QEMU has ended, with this exit status if it was a child.
     Ended(Option<i32>),
 }
 
-/// What to do when the runner is told to end.
+/// Reaction to the cancellation of the runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnCancel {
     /// Leave the guest running: the next runner adopts it.
     Leave,
-    /// Stop the guest.
+    /// Stop the guest, then end.
     Stop {
-        /// Milliseconds it has.
+        /// Milliseconds that the guest has to shut down.
         grace_ms: u64,
     },
 }
@@ -104,7 +104,7 @@ pub enum OnCancel {
 pub struct Supervisor {
     pub(super) config: Arc<RunnerConfig>,
     pub(super) paths: Paths,
-    /// The files that are kept from growing.
+    /// Log files with a bound.
     pub(super) logs: Vec<Arc<KeptLog>>,
     pub(super) clock: Clock,
     pub(super) record: Record,
@@ -117,29 +117,28 @@ pub struct Supervisor {
     pub(super) on_cancel: OnCancel,
     pub(super) seen: Seen,
     pub(super) owed: Owed,
-    /// Since when the guest has not answered.
+    /// Time since the guest's last answer.
     pub(super) silence: Silence,
-    /// Whether its disks find room.
+    /// Recovery from full disks.
     pub(super) room: Room,
-    /// What the guest's daemon must be shown.
+    /// Key of the guest's daemon.
     pub(super) guestd_key: Option<GuestdKey>,
-    /// The migration the guest leaves by.
+    /// Migration by which the guest leaves.
     pub(super) outgoing: Option<Outgoing>,
-    /// The one it came, or is to come, by.
+    /// Migration by which the guest arrived or is to arrive.
     pub(super) incoming: Option<Incoming>,
-    /// Of the guest's watched files and its quota.
     pub(super) metrics: Metrics,
-    /// Cancelled when the runner ends.
+    /// Cancelled at the runner's end.
     pub(super) stop: CancellationToken,
 }
 
-/// What was seen of QEMU and guest.
+/// Observations of QEMU and guest.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     qmp: Option<Arc<Qmp>>,
     version: Option<String>,
     pub(super) guest: Option<GuestState>,
-    /// Whether its daemon has answered, whatever it tells.
+    /// The guest's daemon has answered, whatever it reports.
     pub(super) answers: bool,
     shutdown: Option<ShutdownReason>,
     panicked: bool,
@@ -153,7 +152,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// At the start; `was_up` if an earlier runner already spoke with this QEMU.
+    /// State at the start; `was_up` if an earlier runner was connected to this QEMU.
     pub(super) fn new(was_up: bool) -> Self {
         Self {
             was_up,
@@ -163,7 +162,7 @@ impl Seen {
 }
 
 impl Supervisor {
-    /// Runs until QEMU has ended (`Some`) or we shall leave (`None`).
+    /// Runs until QEMU has ended (`Some`) or the runner shall leave it running (`None`).
     pub async fn run(
         mut self,
         mut inputs: mpsc::Receiver<Input>,
@@ -190,7 +189,7 @@ impl Supervisor {
                 },
                 input = inputs.recv() => match input {
                     Some(input) => self.take(input),
-                    // We hold a sender ourselves.
+                    // The driver itself holds a sender.
                     None => return None,
                 },
                 () = tokio::time::sleep_until(wake) => {}
@@ -198,17 +197,15 @@ impl Supervisor {
         }
     }
 
-    /// The monitor, if it is connected.
     pub(super) fn qmp(&self) -> Option<Arc<Qmp>> {
         self.seen.qmp.clone()
     }
 
-    /// Whether a stop was ordered.
     pub(super) fn seen_stopping(&self) -> bool {
         self.seen.stopping.is_some()
     }
 
-    /// Ends QEMU without asking a guest.
+    /// Ends QEMU without a grace period.
     pub(super) fn quit(&mut self) {
         let now = self.clock.now();
         match &mut self.seen.stopping {
@@ -217,11 +214,11 @@ impl Supervisor {
         }
     }
 
-    /// Does everything that is due, then publishes.
+    /// Carries out everything that is due, then publishes.
     pub(super) fn turn(&mut self) {
         let now = self.clock.now();
         if self.seen.qmp.is_some() && self.seen.ended.is_none() {
-            // A guest that is just let go on is not moved before that is done.
+            // A guest whose resumption is in progress must not be migrated before its end.
             if !self.room.is_going_on() {
                 self.turn_transfer(now);
             }
@@ -258,7 +255,7 @@ impl Supervisor {
                 out.as_ref().map(Outgoing::poll_deadline),
                 come.as_ref().map(Incoming::poll_deadline),
             ];
-            // What is under way is answered by an input; a look that is due waits for it.
+            // An input ends an action in progress; a query that is due waits for it.
             let soon = now + Span::from_millis(20);
             at = moves
                 .into_iter()
@@ -295,7 +292,7 @@ impl Supervisor {
         let inputs = self.inputs.clone();
         tokio::spawn(async move {
             if let Some(event) = carry_out(means, action).await {
-                // The supervisor is gone only when the runner ends.
+                // The driver is gone only when the runner ends.
                 let _ = inputs.send(Input::Reply(event)).await;
             }
         });
@@ -306,11 +303,11 @@ impl Supervisor {
         let qmp = self.seen.qmp.clone();
         match (action, qmp, self.record.qemu) {
             (StopAction::Press, Some(qmp), _) => drop(tokio::spawn(async move {
-                // Pressed again in a second if it failed.
+                // The stop presses again in a second if it failed.
                 drop(qmp.power_button().await);
             })),
             (StopAction::Quit, Some(qmp), _) => drop(tokio::spawn(async move {
-                // By force in two seconds if it failed.
+                // The stop kills QEMU in two seconds if it failed.
                 drop(qmp.quit().await);
             })),
             (StopAction::Quit | StopAction::Kill, _, Some(process)) => process.kill(),
@@ -374,7 +371,7 @@ impl Supervisor {
             Ok(orders) => self.record.orders = orders,
             Err(overtaken) => {
                 warn!(vm, revision, cpu = %order.cpu, memory = %order.memory, %overtaken, "order refused");
-                // Whoever asked and went away does not need the answer.
+                // The client may have disconnected.
                 let _ = reply.send(Err(overtaken.to_string()));
                 return;
             }
@@ -386,7 +383,7 @@ impl Supervisor {
         self.hold(now, Event::Order(order), reply);
     }
 
-    /// Logs the order that is held. After it is under way: whoever reads the log shares the guest's
+    /// Logs the accepted order. After it has begun, since readers of the log share the guest's
     /// processors.
     pub(super) fn tell_order(&self) {
         if let Some(order) = &self.record.order {
@@ -395,7 +392,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells the sizer; whoever asked is answered once what that makes due is under way.
+    /// Passes an order to the sizer. The reply follows once its first actions have begun.
     fn hold(&mut self, now: Timestamp, event: Event, reply: Answer) {
         self.sizer.handle(now, event);
         self.owed.answers.push(reply);
@@ -455,7 +452,7 @@ impl Supervisor {
     }
 
     fn stop(&mut self, order: &StopOrder) {
-        // A guest that is not here hears no power button.
+        // A guest that is elsewhere gets no power button.
         let grace_ms = if self.is_away() { 0 } else { order.grace_ms };
         let (now, grace) = (self.clock.now(), Span::from_millis(grace_ms));
         match &mut self.seen.stopping {
@@ -482,7 +479,7 @@ impl Supervisor {
         self.show_quota();
     }
 
-    /// Shows whether a quota that is asked for is missing.
+    /// Sets the metric of a missing quota.
     pub(super) fn show_quota(&self) {
         let is_missing = matches!(self.quota, QuotaState::Unavailable { .. });
         let is_asked_for = self.record.cgroup.is_some();
@@ -497,7 +494,7 @@ impl Supervisor {
         }
     }
 
-    /// The report, once QEMU is gone and its last words are in.
+    /// The report, once QEMU has ended and its last events have arrived.
     fn finished(&mut self) -> Option<ExitReport> {
         let (code, at) = self.seen.ended?;
         if self.seen.qmp.is_some() && self.clock.now() < at + LAST_EVENTS {
@@ -531,7 +528,7 @@ impl Supervisor {
         Some(report)
     }
 
-    /// The end of a QEMU whose guest never came.
+    /// Report of a QEMU whose guest never arrived.
     fn arrival_failed(&self) -> Option<ExitReport> {
         let incoming = self.incoming.as_ref().filter(|at| !at.is_begun())?;
         let (code, _) = self.seen.ended?;
@@ -573,7 +570,7 @@ impl Supervisor {
         self.metrics.guest_silent(guest_silent.is_some());
         let disk_full = self.room.full().filter(|_| seen.ended.is_none()).cloned();
         self.metrics.disk_full(disk_full.is_some());
-        // The wall clock may be set; each state is right by the clock of its own moment.
+        // The wall clock may be set; each state uses the clock of its own moment.
         let offset = self.clock.wall().0.saturating_sub_unsigned(now.0);
         let next = RunnerState {
             generation: 0,

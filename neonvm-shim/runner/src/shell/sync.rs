@@ -1,5 +1,5 @@
-//! Keeps directories of the pod the same in the guest ([`crate::core::disks::sync`]): looks when it
-//! is time, and when a directory here changed, which the kernel tells.
+//! Synchronises directories of the pod into the guest ([`crate::core::disks::sync`]): at the due
+//! times, and when the kernel reports a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,11 +21,11 @@ use super::http::HttpError;
 use super::metrics::Metrics;
 use crate::core::disks::sync::{Look, News, Sync, SyncProblem};
 
-/// Most bytes of a directory: what the guest's daemon takes in one request, less what base64 and
-/// names add.
+/// Most bytes of a directory: the largest request of the guest's daemon, less the overhead of
+/// base64 and names.
 const MAX_BYTES: usize = 2 << 20;
 
-/// Keeps the directories at `paths` of the guest as those below `mounts` until stopped.
+/// Keeps the directories at `paths` of the guest equal to those below `mounts` until stopped.
 pub async fn keep(
     clock: Clock,
     daemon: Daemon,
@@ -42,7 +42,7 @@ pub async fn keep(
         if let Some(due) = sync.due(clock.now()) {
             let mut found = Vec::with_capacity(due.len());
             for path in due {
-                // Before the look: what changes after it is told.
+                // Before the look: later changes cause another one.
                 if let Some(notices) = &mut notices {
                     notices.watch(&mounts.join(path.trim_start_matches('/')));
                 }
@@ -77,7 +77,7 @@ fn tell(news: News) {
     }
 }
 
-/// Compares a directory with the guest's, and pushes it if they differ.
+/// Compares a directory with the guest's copy, and pushes it if they differ.
 async fn look(daemon: &Daemon, mounts: &Path, path: &str) -> Look {
     let here = mounts.join(path.trim_start_matches('/'));
     let files = match projected::read(&here) {
@@ -91,7 +91,7 @@ async fn look(daemon: &Daemon, mounts: &Path, path: &str) -> Look {
     }
     match guest::checksum(daemon, path).await {
         Ok(there) if there == checksum(&files) => return Look::Same,
-        // The guest has no such directory yet, or another content.
+        // The directory is missing in the guest, or differs.
         Ok(_) | Err(HttpError::Status(..)) => {}
         Err(error) => return Look::Failed(SyncProblem::Unreached(daemon_kit::chain(&error))),
     }
@@ -112,7 +112,7 @@ fn unreadable(error: &FilesError) -> SyncProblem {
     }
 }
 
-/// Waits for a notice; for ever where there are none.
+/// Waits for a notice; for ever without a source of notices.
 pub(super) async fn changed(notices: Option<&Notices>) {
     match notices {
         Some(notices) => notices.next().await,
@@ -120,8 +120,7 @@ pub(super) async fn changed(notices: Option<&Notices>) {
     }
 }
 
-/// The kernel's notices of directories whose `..data` was replaced, or of files that were written
-/// to.
+/// Notices of the kernel about directories whose `..data` was replaced, or files that were written.
 pub(super) struct Notices {
     fd: AsyncFd<Registered<OwnedFd>>,
     watched: BTreeMap<PathBuf, i32>,
@@ -138,7 +137,7 @@ impl Notices {
         })
     }
 
-    /// Of files that are there.
+    /// Notices about existing files.
     pub(super) fn of_files<'a>(files: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
         let notices = Self::open()?;
         for file in files {
@@ -147,12 +146,12 @@ impl Notices {
         Ok(notices)
     }
 
-    /// Watches a directory; one that is watched already, or made anew, is no error.
+    /// Watches a directory. One that is watched already, or replaced, is no error.
     fn watch(&mut self, dir: &Path) {
         let what = WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::ONLYDIR;
         match inotify::add_watch(self.fd.get_ref().get(), dir, what) {
             Ok(id) => drop(self.watched.insert(dir.to_owned(), id)),
-            // It is looked for again with the next look.
+            // The next look tries again.
             Err(rustix::io::Errno::NOENT) => {}
             Err(error) if self.warned.insert(dir.to_owned()) => {
                 warn!(dir = %dir.display(), %error, "not watched: changes are seen within 30 s");
@@ -161,7 +160,7 @@ impl Notices {
         }
     }
 
-    /// Waits until something changed, and takes all notices there are.
+    /// Waits for a change, and takes all pending notices.
     async fn next(&self) {
         loop {
             let Ok(mut ready) = self.fd.readable().await else {
@@ -204,7 +203,7 @@ mod tests {
             projected::write(&dir, &files, WallTime(at)).unwrap();
         };
         let mut notices = Notices::open().unwrap();
-        // Not there yet: no notice, and no end.
+        // The directory does not exist: no notice, and no end.
         notices.watch(&dir);
         write("old", 1);
         notices.watch(&dir);

@@ -1,5 +1,4 @@
-//! The one place with `unsafe`: making an interface whose other end is a file, and keeping open
-//! files from programs.
+//! The only file with `unsafe`: makes tap interfaces, and keeps open files from being inherited.
 #![expect(
     unsafe_code,
     reason = "such interfaces are made by ioctl alone, and files that nobody here has opened are known by number alone; neither has a \
@@ -12,12 +11,11 @@ use std::path::Path;
 
 use rustix::ioctl::{IntegerSetter, Opcode, Updater, ioctl};
 
-/// `TUNSETIFF`, which takes and gives a [`Request`].
+/// `TUNSETIFF`, with a [`Request`] as input and output.
 const SET_INTERFACE: Opcode = 0x4004_54ca;
-/// `TUNSETPERSIST`, which takes a number.
+/// `TUNSETPERSIST`, with a number.
 const SET_PERSIST: Opcode = 0x4004_54cb;
-/// `IFF_TAP`, `IFF_NO_PI`, `IFF_VNET_HDR`: frames, with nothing before them but what virtio puts
-/// there.
+/// `IFF_TAP`, `IFF_NO_PI`, `IFF_VNET_HDR`: frames with virtio's header only.
 const FRAMES: u16 = 0x0002 | 0x1000 | 0x4000;
 const QUEUES: u16 = 0x0100;
 
@@ -29,11 +27,11 @@ struct Request {
     rest: [u8; 22],
 }
 
-/// Makes an interface of this name that stays when nobody has its other end, which anybody may take
-/// then who may open the device file `tun`; by several queues, if it is to be.
+/// Makes a persistent tap interface, with several queues on request. Any process that may open the
+/// device file `tun` can attach to it.
 ///
 /// # Errors
-/// As the kernel says.
+/// The kernel's error.
 pub(super) fn make_tap(tun: &Path, name: &str, has_queues: bool) -> io::Result<()> {
     let mut request = Request {
         name: [0; 16],
@@ -48,29 +46,29 @@ pub(super) fn make_tap(tun: &Path, name: &str, has_queues: bool) -> io::Result<(
     // SAFETY: the kernel reads and writes one `struct ifreq`, which `Request` is in size and
     // layout.
     unsafe { ioctl(&file, Updater::<SET_INTERFACE, Request>::new(&mut request)) }?;
-    // SAFETY: the kernel takes a number, and touches no memory of ours.
+    // SAFETY: the argument is a number, and the kernel touches no memory of ours.
     unsafe { ioctl(&file, IntegerSetter::<SET_PERSIST>::new_usize(1)) }?;
     Ok(())
 }
 
-/// Marks every open file from a number on as one to be closed when this process, or a child,
-/// executes a program.
+/// Marks all open files from descriptor `first` on as closed at the execution of a program, in this
+/// process and its children.
 ///
 /// # Errors
-/// As the kernel says.
+/// The kernel's error.
 pub(super) fn close_on_exec_from(first: u32) -> io::Result<()> {
     let flags = nix::libc::CLOSE_RANGE_CLOEXEC.cast_signed();
     // SAFETY: the call changes a flag of files, and neither closes one nor touches memory.
     if unsafe { nix::libc::close_range(first, u32::MAX, flags) } == 0 {
         return Ok(());
     }
-    // Kernels before 5.11 do not know it.
+    // Kernels before 5.11 do not support it.
     for entry in std::fs::read_dir("/proc/self/fd")?.flatten() {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.parse::<u32>().ok());
         if let Some(number) = number.filter(|number| *number >= first) {
             let number = number.cast_signed();
-            // SAFETY: as above. A number that is no open file any more is refused.
+            // SAFETY: as above. The kernel refuses a number that is not open any more.
             unsafe { nix::libc::fcntl(number, nix::libc::F_SETFD, nix::libc::FD_CLOEXEC) };
         }
     }

@@ -1,5 +1,5 @@
-//! The runner's `/metrics`, for which the kernel is asked what it has counted of the guest's
-//! traffic: see [`crate::core::traffic`].
+//! The runner's `/metrics`, which reads the kernel's counters of the guest's traffic: see
+//! [`crate::core::traffic`].
 
 use std::io;
 use std::process::Stdio;
@@ -23,13 +23,13 @@ use super::nft::NFT;
 use crate::config::RunnerConfig;
 use crate::core::traffic::{READ, Traffic, TrafficError, parse};
 
-/// What was read is good for this long: whoever reaches the pod's address may ask as often as it
-/// likes, and reading starts a program.
+/// How long a result is reused: any host that reaches the pod's address may request it often, and
+/// reading starts a program.
 const FRESH: Span = Span::from_secs(1);
-/// The program answers in milliseconds.
+/// Longest run of the program, which takes milliseconds.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Why nothing was read.
+/// Errors of reading the counters.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
     #[error("cannot execute {NFT}")]
@@ -42,7 +42,7 @@ enum ReadError {
     Answer(#[from] TrafficError),
 }
 
-/// Who reads, and when it was last done.
+/// Serialises reads, and holds the time of the last one.
 #[derive(Clone)]
 struct Reader {
     metrics: Metrics,
@@ -50,8 +50,8 @@ struct Reader {
     last: Arc<Mutex<Option<Timestamp>>>,
 }
 
-/// Whether the guest's traffic is counted: asked for, and by the kernel, which QEMU's user network
-/// passes by.
+/// Whether the guest's traffic is counted: the spec asks for it, and the kernel sees it, which it
+/// does not with QEMU's user network.
 pub(super) fn is_counted(config: &RunnerConfig) -> bool {
     let is_asked_for = config.spec.enable_network_monitoring;
     if is_asked_for && !config.network.bridged {
@@ -62,7 +62,7 @@ pub(super) fn is_counted(config: &RunnerConfig) -> bool {
     is_asked_for && config.network.bridged
 }
 
-/// The route; where traffic is counted, it is read before the answer.
+/// The route. Where traffic is counted, it is read before the response.
 pub(super) fn route(registry: Arc<Registry>, metrics: Metrics, clock: Clock) -> Router {
     let route = metrics_route(registry);
     if !metrics.counts_traffic() {
@@ -83,7 +83,7 @@ async fn read_first(State(reader): State<Reader>, request: Request, next: Next) 
 
 impl Reader {
     async fn refresh(&self) {
-        // Who comes meanwhile waits for the one that reads, and shows what that one has read.
+        // Concurrent requests wait for the one that reads, and show its result.
         let mut last = self.last.lock().await;
         if last.is_some_and(|last| self.clock.now() < last + FRESH) {
             return;

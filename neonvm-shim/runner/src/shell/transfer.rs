@@ -1,5 +1,5 @@
-//! A guest's move, as the supervisor carries it out: asks the two cores of
-//! [`crate::core::transfer`] what to do, does it beside everything else, and answers the routes.
+//! The VM driver's part of a migration: executes the actions of the two cores of
+//! [`crate::core::transfer`] concurrently with everything else, and answers the routes.
 
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
@@ -39,41 +39,41 @@ use crate::core::transfer::{
     PluggedCpu, Unfit, View,
 };
 
-/// An answer to a route: the state, or why not.
+/// Reply to a route: the state, or the reason of a refusal.
 pub type Answer = oneshot::Sender<Result<RunnerState, String>>;
 
-/// What somebody asks.
+/// Orders of a migration.
 #[derive(Debug)]
 pub enum Ask {
-    /// Hold still, or send.
+    /// Hold the size, or send the guest.
     Send(OutgoingOrder),
-    /// Keep the guest.
+    /// Undo the departure with this id.
     Recall(String),
-    /// End: the guest runs elsewhere.
+    /// End QEMU, as the guest of this migration runs elsewhere.
     Quit(String),
-    /// Wait for a guest.
+    /// Receive a guest.
     Receive(Box<IncomingOrder>),
-    /// Let it run.
+    /// Run the guest of this migration.
     Begin(String),
 }
 
-/// What came of an action.
+/// Result of an action.
 #[derive(Debug)]
 pub enum Transfer {
     /// Result of [`OutgoingAction::Describe`].
     Described(Result<Box<Manifest>, String>),
     /// Result of [`OutgoingAction::Look`].
     Outgoing(Result<View, String>),
-    /// Of any other.
+    /// Result of any other outgoing action.
     Left(OutgoingAction, Result<(), String>),
     /// Result of [`IncomingAction::Look`].
     Incoming(Result<View, String>),
-    /// Of any other.
+    /// Result of any other incoming action.
     Came(IncomingAction, Result<(), String>),
 }
 
-/// Where a target listens: at ports of its pod, or at sockets of its directory where everybody may
-/// dial the ports.
+/// Where a target listens: at ports of its pod, or at sockets of its directory if other users can
+/// reach the ports.
 #[must_use]
 pub fn destination(config: &RunnerConfig, paths: &Paths, arrival: &Arrival) -> Destination {
     let at = |port| SocketAddrV4::new(config.pod_ip, port);
@@ -92,27 +92,27 @@ fn is_encrypted(config: &RunnerConfig, order: &IncomingOrder) -> bool {
     config.migration_keys.is_some() && sender_encrypts(order)
 }
 
-/// Whether ports would be open to every user of the machine. A key of both runners' keeps those
-/// out.
+/// Whether the ports would be open to every user of the machine. A key that both runners have
+/// excludes other users.
 fn uses_sockets(config: &RunnerConfig, order: &IncomingOrder) -> bool {
     config.pod_ip.is_loopback() && !is_encrypted(config, order)
 }
 
-/// Whether who sends a guest has the key of the VM's runners.
+/// Whether the source has the key that the VM's runners share.
 fn sender_encrypts(order: &IncomingOrder) -> bool {
     order.shape["encrypts"] == true
 }
 
-/// The image a disk lies over, by the name of its directory: the digest of its content.
+/// Digest of a disk's base image: the name of its directory.
 fn image_of(root_disk: &Path) -> String {
     let dir = root_disk.parent().and_then(Path::file_name);
     dir.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// Checks a guest's description against what is here.
+/// Checks a guest's manifest against this runner's configuration.
 ///
 /// # Errors
-/// [`Unfit`]. QEMU's version is known later.
+/// [`Unfit`]. QEMU's version is checked later.
 pub fn manifest(config: &RunnerConfig, order: &IncomingOrder) -> Result<Manifest, Unfit> {
     if config.claims.is_some() {
         return Err(Unfit::Claims);
@@ -136,8 +136,8 @@ pub fn manifest(config: &RunnerConfig, order: &IncomingOrder) -> Result<Manifest
     Ok(manifest)
 }
 
-/// Checks that the source reaches this place by a way that nobody else has. Only asked before a
-/// guest comes: one that is here may have come to an older runner.
+/// Checks that the source can reach this target in a way that no other user can. Only before the
+/// arrival: a guest that is here may have arrived at an older runner.
 ///
 /// # Errors
 /// [`Unfit::NoSockets`].
@@ -152,16 +152,15 @@ pub fn is_reached(
     Ok(())
 }
 
-/// What a guest that came was built with where it booted, which it keeps; none for one that booted
-/// here.
+/// Manifest of a guest that arrived, whose shape it keeps; `None` for one that booted here.
 #[must_use]
 pub fn origin(config: &RunnerConfig, record: &Record) -> Option<Manifest> {
     let arrival = record.arrival.as_ref()?;
     manifest(config, &arrival.order).ok()
 }
 
-/// Makes the target's disk: the source's own file where that is this machine's and may be had, else
-/// an empty layer that is to be filled. Returns whether it is the source's.
+/// Makes the target's disk: a link to the source's own file if that is on this machine, else an
+/// empty layer. Returns whether it is the source's file.
 ///
 /// # Errors
 /// [`DiskError`].
@@ -178,16 +177,16 @@ pub async fn make_disk(
             .is_ok_and(|found| (found.dev(), found.ino()) == (there.device, there.inode))
     };
     if config.root_overlay.is_some() {
-        // It is the source's own file, by the same name; a copy could only overwrite it.
+        // The source's own file, by the same path; a copy would overwrite it.
         return match there.host_boot_id == process::host_boot_id() && same(&overlay) {
             true => Ok(true),
             false => Err(DiskError::Elsewhere(overlay)),
         };
     }
     if order.disk == DiskTravel::Auto && there.host_boot_id == process::host_boot_id() {
-        // Left over by a runner that died in between.
+        // Leftover of a runner that died in between.
         let _ = std::fs::remove_file(&overlay);
-        // A second name of it: whichever directory goes, the file stays for the other.
+        // A hard link: whichever directory goes, the file stays for the other.
         if same(&there.path) && std::fs::hard_link(&there.path, &overlay).is_ok() {
             return Ok(true);
         }
@@ -196,8 +195,8 @@ pub async fn make_disk(
     Ok(false)
 }
 
-/// Makes the target's drives beside the root disk: the source's own files where the root disk is
-/// the source's, else those of files anew, which must be the same.
+/// Makes the target's drives: links to the source's own files if the root disk is the source's,
+/// else copies of the drives of files, which must be equal.
 ///
 /// # Errors
 /// [`Unfit`].
@@ -225,9 +224,9 @@ pub async fn make_drives(
         .collect())
 }
 
-/// Gives a file of the source a second name here.
+/// Makes a hard link to a file of the source.
 fn share(there: &DriveThere, path: &Path) -> std::io::Result<()> {
-    // Left over by a runner that died in between.
+    // Leftover of a runner that died in between.
     let _ = std::fs::remove_file(path);
     std::fs::hard_link(&there.path, path)?;
     let found = std::fs::metadata(path)?;
@@ -239,7 +238,7 @@ fn share(there: &DriveThere, path: &Path) -> std::io::Result<()> {
     ))
 }
 
-/// Makes a drive of files and compares it with the source's.
+/// Builds a drive of files and compares it with the source's.
 async fn make_same(
     config: &RunnerConfig,
     paths: &Paths,
@@ -266,7 +265,7 @@ async fn make_same(
     }
 }
 
-/// The drives beside the root disk, as they are here.
+/// Drives other than the root disk, as the manifest describes them.
 fn drives_here(paths: &Paths, drives: &[Drive]) -> Result<Vec<DriveThere>, String> {
     let here = |drive: &Drive| {
         let path = paths.drive(drive);
@@ -303,8 +302,8 @@ async fn describe(
     let path = paths.root_disk(&config);
     let file = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let queues = nic::queues(&record.shape, origin.as_ref());
-    // That of its start: the runner that wrote it may have been an older one, which told guests
-    // less.
+    // The command line of its start: the runner that built it may have been an older one, with
+    // fewer words.
     let booted_with = record
         .qemu
         .and_then(|qemu| process::argument_of(qemu, "-append"));
@@ -395,12 +394,12 @@ fn words(result: Result<(), QmpFailure>) -> Result<(), String> {
 }
 
 impl Supervisor {
-    /// Answers a route.
+    /// Takes an order of a route and replies.
     pub(super) fn take_ask(&mut self, now: Timestamp, ask: Ask, answer: Answer) {
         let refusal = self.asked(now, ask).err();
         self.turn();
         let state = self.state.current();
-        // Whoever asked and went away does not need the answer.
+        // The client may have disconnected.
         let _ = answer.send(refusal.map_or(Ok(state), Err));
     }
 
@@ -461,7 +460,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Does what the two cores ask for.
+    /// Executes the actions of the two cores.
     pub(super) fn turn_transfer(&mut self, now: Timestamp) {
         let still = self.sizer.is_still();
         while let Some(action) = self
@@ -536,7 +535,7 @@ impl Supervisor {
             };
             log_step(&format!("{action:?}"), &result);
             let input = Input::Transfer(Transfer::Left(action, words(result)));
-            // The supervisor is gone only when the runner ends.
+            // The driver is gone only when the runner ends.
             let _ = inputs.send(input).await;
         });
     }
@@ -587,7 +586,6 @@ impl Supervisor {
         });
     }
 
-    /// Something came of an action.
     pub(super) fn take_transfer(&mut self, now: Timestamp, what: Transfer) {
         match what {
             Transfer::Described(found) => {

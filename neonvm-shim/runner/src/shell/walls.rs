@@ -1,5 +1,4 @@
-//! The walls that a runner puts around its QEMU, by what the machine allows, and the record of
-//! them.
+//! Chooses the isolation of QEMU that the machine allows, and records it.
 
 use std::path::{Path, PathBuf};
 
@@ -16,8 +15,8 @@ use crate::core::paths::Paths;
 use crate::core::program::{Program, unwrapped};
 use crate::core::walls::{Wall, WallState};
 
-/// A user namespace, which an ordinary user makes to get empty namespaces. Executed in place: QEMU
-/// keeps the process number.
+/// Command that enters a user namespace, by which an ordinary user gets empty namespaces. QEMU
+/// replaces it and keeps the process id.
 const UNSHARE: [&str; 6] = [
     "unshare",
     "--user",
@@ -27,19 +26,19 @@ const UNSHARE: [&str; 6] = [
     "--uts",
 ];
 
-/// How QEMU is started.
+/// Isolation of QEMU's process.
 #[derive(Debug)]
 pub(super) enum Enclosure {
-    /// In a sandbox, as root makes it.
+    /// A sandbox, which only root can make.
     Sandbox(Box<Sandbox>, Program),
-    /// By a program that leaves the machine's network first.
+    /// Namespaces without the machine's network, by [`UNSHARE`].
     Unshared,
-    /// As the runner is.
+    /// The user and namespaces of the runner.
     None,
 }
 
 impl Enclosure {
-    /// What is executed for a program of QEMU's image with these arguments.
+    /// Command that executes a program of QEMU's image with these arguments.
     pub(super) fn command(&self, program: &Path, args: Vec<String>) -> Program {
         let (file, first, env) = match self {
             Self::Sandbox(_, program) => (
@@ -65,7 +64,6 @@ impl Enclosure {
         }
     }
 
-    /// The sandbox, if there is one.
     pub(super) fn sandbox(&self) -> Option<&Sandbox> {
         match self {
             Self::Sandbox(sandbox, _) => Some(sandbox),
@@ -74,7 +72,7 @@ impl Enclosure {
     }
 }
 
-/// QEMU's user, where it has one of its own.
+/// QEMU's user, if it has one of its own.
 pub(super) fn user(config: &RunnerConfig, made: &[WallState]) -> Option<u32> {
     let has = made
         .iter()
@@ -82,10 +80,10 @@ pub(super) fn user(config: &RunnerConfig, made: &[WallState]) -> Option<u32> {
     config.walls.as_ref().filter(|_| has)?.user
 }
 
-/// The user of the QEMU of a runner's directory, where it has one of its own.
+/// User of the QEMU in a runner's directory, if it has one of its own.
 ///
 /// # Errors
-/// When a file of the directory cannot be read.
+/// A file of the directory cannot be read.
 pub fn qemu_user(rundir: &Path) -> Result<Option<u32>, RecordError> {
     let paths = Paths::new(rundir);
     let (config, record) = (
@@ -97,8 +95,8 @@ pub fn qemu_user(rundir: &Path) -> Result<Option<u32>, RecordError> {
         .and_then(|(config, record)| user(&config, &record.walls)))
 }
 
-/// Why QEMU can have no sandbox here, tried in a directory of its own with nothing in it; `None`
-/// when it can.
+/// Tries a sandbox in an empty directory. Returns why QEMU cannot have one here, or `None` if it
+/// can.
 #[must_use]
 pub fn sandbox_refused() -> Option<String> {
     let dir = std::env::temp_dir().join(format!("bellows-sandbox-{}", std::process::id()));
@@ -110,17 +108,17 @@ pub fn sandbox_refused() -> Option<String> {
         sockets: dir.join("sockets"),
         dir: dir.clone(),
     };
-    // Fails where somebody has made it already.
+    // Fails if another process has made it already.
     if let Err(error) = std::fs::create_dir(&dir) {
         return Some(error.to_string());
     }
     let tried = directories(&sandbox).and_then(|()| confined::try_sandbox(&sandbox));
-    // In the directory of temporary files; it is empty.
+    // The directory is empty and among temporary files.
     let _ = std::fs::remove_dir_all(&dir);
     tried.err().map(|error| error.to_string())
 }
 
-/// Finds the strongest enclosure that works here, and what of it stands.
+/// Chooses the strongest enclosure that works here, and its walls.
 pub(super) async fn choose(
     config: &RunnerConfig,
     connection: Connection<'_>,
@@ -128,7 +126,7 @@ pub(super) async fn choose(
     drives: &[Drive],
 ) -> (Enclosure, Vec<WallState>) {
     let Connection::Passt(walls) = connection else {
-        // QEMU serves the guest's ports itself, or its pod is the wall.
+        // QEMU serves the guest's ports itself, or its pod isolates it.
         let why = "the guest is not connected by passt";
         let all = Wall::ALL.into_iter().filter(|wall| *wall != Wall::Memory);
         return (
@@ -191,7 +189,7 @@ async fn as_ordinary_user() -> (Enclosure, Vec<WallState>) {
     (enclosure, walls)
 }
 
-/// Makes a sandbox ready, and tries whether the kernel allows it. `Err` says what is in the way.
+/// Prepares a sandbox, and tries whether the kernel allows it. `Err` is the reason if not.
 fn sandbox(
     config: &RunnerConfig,
     user: u32,
@@ -222,7 +220,7 @@ fn sandbox(
     Ok((sandbox, program))
 }
 
-/// What a script of image `bellows/qemu` executes, and the directory of everything it needs.
+/// Program that a script of image `bellows/qemu` executes, and the directory of its files.
 fn program_of(script: &Path) -> Result<(Program, PathBuf), String> {
     let broken = |error: std::io::Error| format!("{}: {error}", script.display());
     let file = std::fs::canonicalize(script).map_err(broken)?;

@@ -1,5 +1,5 @@
-//! A runner with a real QEMU and a real guest from the image store. Where a part is missing, one
-//! line says so.
+//! A runner with a real QEMU and a real guest from the image store. If a part is missing, the test
+//! is skipped with one line.
 
 #![allow(dead_code, reason = "each test binary uses its own part of the kit")]
 #![allow(
@@ -36,23 +36,22 @@ use test_records::{Missing, skip};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Longest wait for anything a guest does. Hosts without KVM translate every instruction, and share
-/// their CPUs.
+/// Longest wait for the guest. Hosts without KVM translate every instruction, and share their CPUs.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 /// Images to boot, the smallest first.
 const GUESTS: [&str; 2] = ["bellows/minimal", "bellows/postgres:15"];
 
-/// One guest at a time: two would only wait for one another.
+/// One guest at a time: two would only delay each other.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// QEMU and an image.
+/// Programs and an image to boot.
 pub struct Kit {
     pub programs: Programs,
     pub image: BootImage,
     _turn: MutexGuard<'static, ()>,
 }
 
-/// The kit; where a part is missing, the test is recorded as one that does not run.
+/// The kit. If a part is missing, the test is recorded as skipped.
 pub async fn kit(test: &str) -> Option<Kit> {
     let cache = std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty());
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
@@ -75,7 +74,8 @@ pub async fn kit(test: &str) -> Option<Kit> {
     }
 }
 
-/// Addresses of this process's tests: two test binaries never run with the same process id at once.
+/// Address for a test of this process: two test binaries never run with the same process id at
+/// once.
 pub fn address() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let id = std::process::id();
@@ -88,7 +88,7 @@ pub fn address() -> Ipv4Addr {
     )
 }
 
-/// Two networks; without root the test is recorded as one that does not run.
+/// Two networks. Without root the test is recorded as skipped.
 pub fn networks(test: &str) -> Option<[Network; 2]> {
     let made = || Network::new().expect("a network");
     let both = made().zip(made());
@@ -98,7 +98,7 @@ pub fn networks(test: &str) -> Option<[Network; 2]> {
     both.map(|(one, other)| [one, other])
 }
 
-/// Waits until something holds, as soon as the guest is so far.
+/// Waits for a condition about the guest.
 pub async fn until(what: &str, vm: &Vm, holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {
@@ -107,17 +107,15 @@ pub async fn until(what: &str, vm: &Vm, holds: impl Fn() -> bool) {
     }
 }
 
-/// A VM under test.
 pub struct Vm {
     pub dir: tempfile::TempDir,
     pub config: RunnerConfig,
     pub runner: Option<Child>,
-    /// The command that starts its runner, whose words come behind: one that gives it another
-    /// place. None: itself.
+    /// Command in front of the runner's, for example to enter a network. Empty: the runner itself.
     pub under: Vec<String>,
 }
 
-/// What a VM may be: cores and slots of 256 MiB.
+/// Bounds of a VM: cores and slots of 256 MiB.
 pub struct Bounds {
     pub cpus: [u32; 3],
     pub slots: [i32; 3],
@@ -125,7 +123,6 @@ pub struct Bounds {
 
 pub const SLOT: u64 = 256 << 20;
 
-/// What a runner is told to run.
 fn config(programs: Programs, image: BootImage, bounds: &Bounds) -> RunnerConfig {
     let [min, r#use, max] = bounds.cpus.map(MilliCpu);
     let mut spec = VmSpec::default();
@@ -146,7 +143,7 @@ fn config(programs: Programs, image: BootImage, bounds: &Bounds) -> RunnerConfig
         disk_cache: DiskCache::OURS,
         root_overlay: None,
         claims: None,
-        // Shared by all tests, so that one probe serves them.
+        // Shared by all tests, so that one probe suffices.
         knowledge_dir: std::env::temp_dir().join("bellows-test-knowledge"),
         cpu_quota_percent: 100,
         cgroup_parent: Some("bellows-test".into()),
@@ -165,7 +162,7 @@ fn config(programs: Programs, image: BootImage, bounds: &Bounds) -> RunnerConfig
     }
 }
 
-/// The same of a VM that nobody runs.
+/// Configuration of a VM that is never started.
 pub fn config_of_nothing() -> RunnerConfig {
     let programs = Programs {
         qemu_system: PathBuf::new(),
@@ -190,7 +187,7 @@ pub fn config_of_nothing() -> RunnerConfig {
 }
 
 impl Vm {
-    /// A directory with a configuration; nothing runs yet.
+    /// A directory with a configuration, before any start.
     pub fn new(kit: &Kit, bounds: &Bounds, change: impl FnOnce(&mut RunnerConfig)) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let mut config = config(kit.programs.clone(), kit.image.clone(), bounds);
@@ -204,7 +201,7 @@ impl Vm {
         }
     }
 
-    /// Lets it run in this network.
+    /// Runs it in this network.
     pub fn within(&mut self, network: &Network) {
         self.under = vec!["nsenter".to_owned(), format!("--net={}", network.path())];
     }
@@ -213,13 +210,12 @@ impl Vm {
         Paths::new(self.dir.path())
     }
 
-    /// The key of its guest's daemon, as the runner has it.
+    /// Key of the guest's daemon, from the runner's directory.
     pub fn guestd_key(&self) -> String {
         let text = std::fs::read_to_string(self.paths().guestd_key());
         text.expect("the guest has a key").trim().to_owned()
     }
 
-    /// Its guest's daemon.
     pub fn daemon(&self) -> Daemon {
         Daemon {
             address: SocketAddrV4::new(self.config.pod_ip, GUESTD_FORWARD),
@@ -227,7 +223,7 @@ impl Vm {
         }
     }
 
-    /// What its runners' standard output goes to.
+    /// File with the standard output of its runners.
     pub fn said(&self) -> PathBuf {
         self.dir.path().join("said")
     }
@@ -259,7 +255,7 @@ impl Vm {
         self.runner = Some(child);
     }
 
-    /// Kills the runner's process, as nothing else would.
+    /// Kills the runner's process without its QEMU.
     pub async fn kill_runner(&mut self) {
         let mut runner = self.runner.take().expect("a runner runs");
         runner.kill().await.expect("it is killed");
@@ -269,7 +265,7 @@ impl Vm {
         self.say(method, path, body).await.ok()
     }
 
-    /// One request to the runner, with its refusal.
+    /// Sends one request to the runner. Returns its refusal as an error.
     pub async fn say(
         &self,
         method: Method,
@@ -286,7 +282,7 @@ impl Vm {
         self.ask(Method::GET, "/v1/state", Vec::new()).await
     }
 
-    /// Waits until the state is as wanted.
+    /// Waits for a state.
     pub async fn wait(&self, what: &str, wanted: impl Fn(&RunnerState) -> bool) -> RunnerState {
         let wait = async {
             let mut after = 0;
@@ -295,7 +291,7 @@ impl Vm {
                 match self.ask(Method::GET, &path, Vec::new()).await {
                     Some(state) if wanted(&state) => return state,
                     Some(state) => after = state.generation,
-                    // Nothing comes after the end.
+                    // There are no states after the end.
                     None if self.paths().exit().exists() => panic!("{what}: {}", self.logs()),
                     None => tokio::time::sleep(Duration::from_millis(50)).await,
                 }
@@ -316,14 +312,13 @@ impl Vm {
             .await
     }
 
-    /// Orders a size.
     pub async fn order(&self, milli: u32, slots: u64, revision: i64) -> RunnerState {
         let order = size_order(milli, slots, revision);
         let held = self.ask(Method::PUT, "/v1/size", order).await;
         held.unwrap_or_else(|| panic!("the order is not held: {}", self.logs()))
     }
 
-    /// The same, over so many orders.
+    /// Orders a size as a sender that has seen this number of orders.
     pub async fn order_over(
         &self,
         over: u64,
@@ -360,7 +355,7 @@ impl Vm {
         .expect("the stop is taken");
     }
 
-    /// Waits for the runner's process and returns how the VM ended, and its exit status.
+    /// Waits for the runner's end. Returns the VM's report and the exit status.
     pub async fn ended(&mut self) -> (ExitReport, i32) {
         let mut runner = self.runner.take().expect("a runner runs");
         let status = tokio::time::timeout(PATIENCE, runner.wait()).await;
@@ -373,7 +368,7 @@ impl Vm {
         (report, status.code().expect("an exit status"))
     }
 
-    /// The end of all logs, for failures.
+    /// Last lines of all logs, for failure messages.
     pub fn logs(&self) -> String {
         let paths = self.paths();
         let tail = |path: &Path| {
@@ -389,7 +384,7 @@ impl Vm {
 }
 
 impl Drop for Vm {
-    /// Nothing survives a test, however it ends.
+    /// No process outlives a test, however it ends.
     fn drop(&mut self) {
         if std::thread::panicking() {
             blame(known_tcg_bug_in(self.dir.path()));
@@ -406,8 +401,8 @@ impl Drop for Vm {
     }
 }
 
-/// Runs what a guest goes through, again where QEMU without KVM broke the guest
-/// ([`retry_known_tcg_bug`]). Without the kit it does not run, as [`kit`] says.
+/// Runs a test of a guest, again if QEMU without KVM broke the guest ([`retry_known_tcg_bug`]).
+/// Without the kit it is skipped, as [`kit`] does.
 pub async fn with_retries<F, R>(test: &str, run: F)
 where
     F: Fn(Arc<Kit>) -> R,
@@ -418,7 +413,7 @@ where
     }
 }
 
-/// The members of `/proc/PID/status` that say what a process may do.
+/// Members of `/proc/PID/status` about a process's privileges.
 pub fn privileges(pid: u32) -> [u64; 6] {
     let pid = i32::try_from(pid).expect("a process");
     let process = procfs::process::Process::new(pid).expect("it runs");
@@ -433,7 +428,7 @@ pub fn privileges(pid: u32) -> [u64; 6] {
     ]
 }
 
-/// Sysfs scaling, for a `change`.
+/// Selects CPU switching in the guest, for a `change`.
 pub fn sysfs(config: &mut RunnerConfig) {
     config.spec.cpu_scaling_mode = Some(CpuScalingMode::SysfsScaling);
 }

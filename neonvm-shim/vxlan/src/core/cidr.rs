@@ -1,4 +1,4 @@
-//! A range of IPv4 addresses.
+//! IPv4 ranges in CIDR notation.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// A network as `10.100.0.0/16`: no bit is set beyond its prefix, as iptables lists it.
+/// A network such as `10.100.0.0/16`. No bit is set beyond its prefix, as in iptables' listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cidr {
     network: Ipv4Addr,
     prefix: u32,
 }
 
-/// A text is no range.
+/// Error for a text that is not a range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a range of IPv4 addresses: write one as 10.100.0.0/16, with nothing set behind the prefix"
@@ -29,7 +29,7 @@ impl FromStr for Cidr {
         let network: Ipv4Addr = network.parse().map_err(|_| no())?;
         let is_number = prefix.bytes().all(|byte| byte.is_ascii_digit());
         let prefix: u32 = prefix.parse().ok().filter(|_| is_number).ok_or_else(no)?;
-        // All of IPv4 would be no range of an overlay.
+        // A range of all IPv4 addresses cannot be an overlay's.
         let shift = u32::BITS
             .checked_sub(prefix)
             .filter(|_| prefix > 0)

@@ -1,36 +1,35 @@
-//! The rules that keep the overlay's own traffic from being masqueraded, as `iptables -S` spells
-//! them.
+//! Rules that keep the overlay's own traffic from being masqueraded, in the format of `iptables
+//! -S`.
 //!
 //! ```text
 //! POSTROUTING ──destination in the overlay──> NEON-EXTRANET ──source or destination in it──> accepted as it is
 //! ```
 //!
-//! Where bridged frames are shown to iptables, as Kubernetes' network plugins often ask for, a rule
-//! that masquerades whatever leaves a node would change the source of one guest's packets to
-//! another.
+//! Kubernetes' network plugins often pass bridged frames to iptables. A rule that masquerades all
+//! packets leaving a node would then change the source address of packets between guests.
 
 use serde::Serialize;
 
 use super::Cidr;
 
-/// Name of the chain, in iptables' table `nat`, that accepts the overlay's own traffic as it is.
+/// Chain in iptables' table `nat` that accepts the overlay's own traffic unchanged.
 pub const CHAIN: &str = "NEON-EXTRANET";
-/// From where it is reached.
+/// Chain with the jump to it.
 const FROM: &str = "POSTROUTING";
 
-/// What is there of it.
+/// Observed part of the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct NatSeen {
-    /// Whether there is the chain.
+    /// Whether the chain exists.
     pub chain: bool,
-    /// Its rules, each without `-A CHAIN`.
+    /// Rules of the chain, each without `-A CHAIN`.
     pub rules: Vec<String>,
-    /// The rules that lead there, each without `-A POSTROUTING`.
+    /// Jumps to the chain, each without `-A POSTROUTING`.
     pub jumps: Vec<String>,
 }
 
 impl NatSeen {
-    /// Reads what `iptables -t nat -S` says. What is not of the chain is passed over.
+    /// Parses `iptables -t nat -S`. Other chains are skipped.
     #[must_use]
     pub fn read(listing: &str) -> Self {
         let mut seen = Self::default();
@@ -57,7 +56,7 @@ fn leads_there(rule: &str) -> bool {
         .any(|pair| matches!(pair[0], "-j" | "-g") && pair[1] == CHAIN)
 }
 
-/// Arguments of `iptables -t nat`.
+/// Arguments of one call of `iptables -t nat`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NatStep(pub Vec<String>);
 
@@ -73,7 +72,7 @@ fn step(words: &[&str], rule: &str) -> NatStep {
     )
 }
 
-/// The steps that make what is there as it should be for this range; none when it is.
+/// Steps to the rules for this range; empty if they are there.
 #[must_use]
 pub fn steps(seen: &NatSeen, range: Cidr) -> Vec<NatStep> {
     let rules = [
@@ -91,7 +90,7 @@ pub fn steps(seen: &NatSeen, range: Cidr) -> Vec<NatStep> {
         }
         steps.extend(rules.iter().map(|rule| step(&["-A", CHAIN], rule)));
     }
-    // Those of another range, and all but one of this.
+    // Jumps of another range, and duplicates of this one.
     let mut has_one = false;
     for found in &seen.jumps {
         if *found == jump && !has_one {
@@ -106,7 +105,7 @@ pub fn steps(seen: &NatSeen, range: Cidr) -> Vec<NatStep> {
     steps
 }
 
-/// The steps that leave nothing of it.
+/// Steps that remove chain and jumps.
 #[must_use]
 pub fn removal(seen: &NatSeen) -> Vec<NatStep> {
     let jumps = seen.jumps.iter().map(|rule| step(&["-D", FROM], rule));
@@ -124,7 +123,7 @@ pub(crate) mod tests {
 
     pub(crate) const RANGE: &str = "10.100.0.0/16";
 
-    /// Does a step as iptables would.
+    /// Applies a step as iptables does.
     pub(crate) fn apply(seen: &mut NatSeen, NatStep(words): &NatStep) {
         let rule = |from: usize| words[from..].join(" ");
         match (words[0].as_str(), words[1].as_str()) {
@@ -195,8 +194,8 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        /// Whatever is there, and wherever the steps break off: the next ones end at the same
-        /// rules, and removal leaves none.
+        /// From any state, and after any interruption, the next steps lead to the same rules, and
+        /// removal leaves none.
         #[test]
         fn steps_lead_to_the_rules_from_anywhere(start in any_seen(), stop in 0_usize..8) {
             let mut seen = start;

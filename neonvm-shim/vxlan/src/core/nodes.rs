@@ -1,35 +1,34 @@
-//! The cluster's nodes, as their watch tells of them, and which of their addresses frames are to be
-//! sent to.
+//! The cluster's nodes from their watch, and the addresses to which broadcast frames are sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-/// What the watch of nodes says.
+/// An update from the watch of nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
-    /// A list begins: what is not in it is gone.
+    /// A list begins; nodes that it lacks are gone.
     Begin,
-    /// A node of that list.
+    /// A node in the list, with its internal IPv4 addresses.
     Listed(String, BTreeSet<Ipv4Addr>),
-    /// The list is whole.
+    /// The list is complete.
     Whole,
-    /// A node is there, with these addresses.
+    /// A node was added or changed, with its internal IPv4 addresses.
     Is(String, BTreeSet<Ipv4Addr>),
-    /// A node is gone.
+    /// A node was deleted.
     Gone(String),
 }
 
-/// Everything known of the nodes.
+/// Nodes of the cluster with their addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Nodes {
     known: Option<BTreeMap<String, BTreeSet<Ipv4Addr>>>,
-    /// A list under way. Until it is whole the last one holds, so that a watch that begins anew
-    /// takes nobody away.
+    /// The list in progress. Until it is complete the last one counts, so that a restarted watch
+    /// removes no node.
     coming: BTreeMap<String, BTreeSet<Ipv4Addr>>,
 }
 
 impl Nodes {
-    /// Takes note; whether anything is known now that was not.
+    /// Applies an update. Returns whether the nodes have changed.
     pub fn hear(&mut self, told: Told) -> bool {
         let before = self.known.clone();
         match told {
@@ -50,13 +49,13 @@ impl Nodes {
         self.known != before
     }
 
-    /// Where frames for everybody go: the addresses of all nodes but the one that has `own`. `None`
-    /// before the first whole list.
+    /// Destinations of broadcast frames: addresses of all nodes but the one with `own`. `None`
+    /// before the first complete list.
     #[must_use]
     pub fn peers(&self, own: Ipv4Addr) -> Option<BTreeSet<Ipv4Addr>> {
         let others = self.known.as_ref()?.values();
         let others = others.filter(|addresses| !addresses.contains(&own));
-        // The first of several leads to the node as well as any.
+        // Any address leads to the node, so the first is used.
         Some(
             others
                 .filter_map(|addresses| addresses.first().copied())
@@ -64,7 +63,7 @@ impl Nodes {
         )
     }
 
-    /// How many nodes are known, and how many of them have no IPv4 address.
+    /// Number of nodes, and of those without an IPv4 address.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let known = self.known.iter().flat_map(BTreeMap::values);
@@ -115,7 +114,7 @@ mod tests {
         assert!(nodes.hear(Told::Gone("b".into())));
         assert!(!nodes.hear(Told::Gone("b".into())));
         assert_eq!(nodes.peers(at(1)), all(&[]));
-        // One without an address is counted, and nobody is sent there.
+        // A node without an IPv4 address is counted, and has no target.
         nodes.hear(Told::Is("v6".into(), BTreeSet::new()));
         assert_eq!((nodes.peers(at(1)), nodes.counts()), (all(&[]), (2, 1)));
     }

@@ -15,7 +15,7 @@ fn wanted(peers: &[u8]) -> Wanted {
     }
 }
 
-/// Does a step as the kernel would; what it would refuse is a failure.
+/// Applies a step as the kernel does; a step that the kernel would refuse fails the test.
 fn apply(seen: &mut Seen, step: &Step) {
     let fresh = |local| TunnelSeen {
         vni: Some(VNI),

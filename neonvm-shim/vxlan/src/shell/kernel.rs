@@ -1,5 +1,5 @@
-//! The kernel: links and entries by netlink, rules by the program iptables, which alone knows how
-//! other programs' rules are kept.
+//! Access to the kernel: links and entries by netlink, rules by iptables, which stores the rules in
+//! the same way as other programs of the node.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -11,18 +11,18 @@ use tokio::process::Command;
 use crate::core::nat::{NatSeen, NatStep};
 use crate::core::{BRIDGE, LinkSeen, PORT, Seen, Step, TUNNEL, TunnelSeen, VNI};
 
-/// How long iptables waits for another one to let go of the rules, seconds.
+/// How long iptables waits for the lock on the rules, in seconds.
 const LOCK_SECONDS: &str = "5";
-/// How long it may take in all.
+/// Longest run of iptables.
 const IPTABLES_LIMIT: Duration = Duration::from_secs(30);
 
-/// Why the kernel was not looked at, or did not do a step.
+/// Errors of observing the kernel or executing a step.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// Links and entries.
+    /// A request about links or entries failed.
     #[error("links")]
     Links(#[from] LinksError),
-    /// A link that was there a moment ago.
+    /// A link has vanished since it was observed.
     #[error("{0} has gone meanwhile")]
     Gone(&'static str),
     /// The iptables of the node cannot be executed.
@@ -30,12 +30,12 @@ pub enum KernelError {
         "cannot execute {0}: name the iptables of this node with --iptables, or leave rules alone with --exempt=none"
     )]
     Iptables(PathBuf, #[source] std::io::Error),
-    /// What it was asked for.
+    /// iptables refused these arguments, with these messages.
     #[error("iptables {0}: {1}")]
     Refused(String, String),
 }
 
-/// What is looked at and changed.
+/// Netlink and iptables of one network namespace.
 #[derive(Debug)]
 pub struct Kernel {
     links: Links,
@@ -43,17 +43,16 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel's part of the network namespace that this thread is in. Without a program rules
-    /// are left alone.
+    /// Opens the network namespace of this thread. Without a program the rules are left alone.
     ///
     /// # Errors
-    /// When there is no netlink socket to be had.
+    /// The netlink socket cannot be opened.
     pub fn open(iptables: Option<PathBuf>) -> Result<Self, LinksError> {
         let links = Links::open()?;
         Ok(Self { links, iptables })
     }
 
-    /// What is there.
+    /// Observes links, entries and rules.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -107,10 +106,10 @@ impl Kernel {
         }))
     }
 
-    /// Does a step.
+    /// Executes a step.
     ///
     /// # Errors
-    /// [`KernelError`]; looking again tells what came of it.
+    /// [`KernelError`]; another look shows the effect.
     pub async fn act(&self, step: &Step) -> Result<(), KernelError> {
         let links = &self.links;
         match step {
@@ -144,7 +143,7 @@ impl Kernel {
         link.map(|link| link.index).ok_or(KernelError::Gone(name))
     }
 
-    /// Runs iptables on the table of translations; what it says.
+    /// Runs iptables on the table `nat` and returns its output.
     async fn iptables(&self, words: &[String]) -> Result<String, KernelError> {
         let program = self.iptables.clone().unwrap_or_default();
         let failed = |error| KernelError::Iptables(program.clone(), error);

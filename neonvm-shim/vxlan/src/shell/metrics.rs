@@ -1,4 +1,4 @@
-//! The program's metrics.
+//! Metrics of the overlay on this node.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -6,13 +6,13 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// One kind of step.
+/// Labels of the counter of steps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct Of {
     pub(super) step: &'static str,
 }
 
-/// What there is to count.
+/// Counters and gauges of this node's overlay, served on the admin port.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     pub(super) steps: Family<Of, Counter>,
@@ -23,7 +23,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes and registers them.
+    /// Registers all metrics at zero.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {

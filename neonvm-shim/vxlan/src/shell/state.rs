@@ -1,4 +1,4 @@
-//! What the admin server shows.
+//! State for the pages of the admin server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::core::{Seen, Wanted};
 
-/// What came of the last look.
+/// Result of the last look.
 #[derive(Debug, Clone, Default, Serialize)]
 struct Shown {
     wanted: Option<Wanted>,
@@ -17,7 +17,7 @@ struct Shown {
     nodes_without_ipv4: usize,
 }
 
-/// Shared between the work and the admin server.
+/// State shared by the driver and the admin server.
 #[derive(Debug, Clone, Default)]
 pub struct StateHandle(Arc<Mutex<Shown>>);
 
@@ -26,7 +26,7 @@ impl StateHandle {
         take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// All of it, for `/debug/state`.
+    /// Complete state as JSON, for `/debug/state`.
     #[must_use]
     pub fn dump(&self) -> Value {
         self.with(|shown| json!(shown))
@@ -35,7 +35,7 @@ impl StateHandle {
     /// Whether the node is a part of the overlay.
     ///
     /// # Errors
-    /// Says what is missing.
+    /// The reason why it is not.
     pub fn ready(&self) -> Result<(), String> {
         self.with(|shown| match (&shown.problem, &shown.wanted) {
             (Some(problem), _) => Err(problem.clone()),

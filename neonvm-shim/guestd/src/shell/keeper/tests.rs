@@ -4,8 +4,8 @@ use std::path::Path;
 use super::*;
 use crate::core::cpus::CpuPolicy;
 
-/// A machine of files: `present` CPUs, CPU 0 alone online. The kernel's own bookkeeping of `online`
-/// is done by [`settle`], which a test calls where the kernel would act.
+/// A machine of files: `present` CPUs, CPU 0 alone online. A test calls [`settle`] where the kernel
+/// would update `online`.
 fn machine(root: &Path, present: u32) -> Roots {
     let roots = Roots {
         sysfs: root.join("sys"),
@@ -40,14 +40,14 @@ fn set_present(roots: &Roots, present: u32) {
     fs::write(roots.sysfs.join("devices/system/cpu/present"), list).unwrap();
 }
 
-/// Carries the written `cpuN/online` files over into the `online` list, as the kernel does.
+/// Updates the `online` list from the `cpuN/online` files, as the kernel does.
 fn settle(roots: &Roots) {
     let cpu = roots.sysfs.join("devices/system/cpu");
     let on = |n: &u32| {
         *n == 0 || fs::read_to_string(cpu.join(format!("cpu{n}/online"))).is_ok_and(|v| v == "1")
     };
     let list: Vec<String> = (0..8).filter(on).map(|n| n.to_string()).collect();
-    // Renamed into place: a reader never sees half a list.
+    // Renamed, so that a reader never sees half a list.
     fs::write(cpu.join("online.tmp"), list.join(",")).unwrap();
     fs::rename(cpu.join("online.tmp"), cpu.join("online")).unwrap();
 }
@@ -93,7 +93,7 @@ impl Running {
         answer.await.unwrap()
     }
 
-    /// Waits for a number of CPUs online, playing the kernel's part.
+    /// Waits for a number of online CPUs, with the kernel's part played by [`settle`].
     async fn wait_online(&mut self, roots: &Roots, cpus: u32) -> GuestState {
         let wait = async {
             loop {
@@ -167,7 +167,7 @@ async fn managed_switches_nothing_by_itself() {
         "MemTotal: 2000 kB\nMemAvailable: 9 kB\n",
     )
     .unwrap();
-    // A change the sweep sees proves that a sweep went by.
+    // A change that the sweep sees proves that a sweep took place.
     tokio::time::timeout(
         Duration::from_secs(10),
         running.state.wait_for(|s| s.mem_total.0 == 2000 << 10),

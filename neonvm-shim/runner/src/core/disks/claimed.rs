@@ -1,9 +1,9 @@
-//! How QEMU opens disks on claims.
+//! QEMU's options for disks on claims.
 
 use protocol::disk_cache::DiskCache;
 
-/// How QEMU opens a disk on a claim. A flush of the guest reaches the storage: the disk outlives
-/// the node. QEMU was given the file for reading and writing and opens it at once as that.
+/// Options of a disk on a claim. A flush of the guest reaches the storage: the disk outlives the
+/// node. QEMU inherits a descriptor for reading and writing and opens it at once as such.
 #[must_use]
 pub fn claimed_options(cache: DiskCache) -> String {
     let cache = DiskCache {

@@ -1,39 +1,35 @@
-//! A file system of ISO 9660 with the names of Rock Ridge: one directory of plain files, as Linux
-//! mounts it read-only.
+//! An ISO 9660 file system with Rock Ridge names: one directory of plain files, which Linux mounts
+//! read-only.
 //!
-//! Written here because it is small (all of a format's extents in one pass), the same for the same
-//! files whatever is installed (a guest that moves must find the same drive), and needs no program
-//! in a runner's container.
+//! Written here because it is small, needs no program in a runner's container, and yields the same
+//! bytes for the same files on every machine: a migrated guest must find the same drive.
 //!
 //! ```text
-//! sector 16  what the volume is called and where its root directory lies
-//! sector 17  the end of such descriptions
+//! sector 16  the volume's name and the position of its root directory
+//! sector 17  the end of the volume descriptors
 //! sector 18  the path table, little-endian; 19 the same, big-endian
 //! sector 20  the root directory, then names too long for their entries, then the files, each from a sector's begin
 //! ```
 
 use std::collections::BTreeMap;
 
-/// Bytes of a sector.
 const SECTOR: usize = 2048;
-/// First sector of the root directory.
 const ROOT: usize = 20;
-/// Most bytes of a directory's entry.
 const MAX_ENTRY: usize = 254;
-/// Bytes of an entry before its name.
+/// Bytes of a directory entry before its name.
 const ENTRY_HEAD: usize = 33;
-/// Longest name Linux takes, and longest label.
+/// Longest name that Linux supports, and longest label.
 const MAX_NAME: usize = 255;
 const MAX_LABEL: usize = 32;
-/// Bytes of the fields of Rock Ridge: a mode, a place to read on, and what precedes a name.
+/// Lengths of Rock Ridge fields: mode, continuation, and the head of a name.
 const PX_BYTES: usize = 36;
 const CE_BYTES: usize = 28;
 const NM_HEAD: usize = 5;
-/// Time of everything: 2023-11-14 22:13:20 UTC, as in the images.
+/// Timestamp of everything: 2023-11-14 22:13:20 UTC, as in the images.
 const DATE: [u8; 7] = [123, 11, 14, 22, 13, 20, 0];
 const DATE_TEXT: &[u8; 17] = b"2023111422132000\0";
 
-/// Files that cannot be put on a drive.
+/// Errors of a drive's files.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsoError {
     /// A file has this name, cut to 64 characters, and Linux takes no such name.
@@ -47,8 +43,8 @@ pub enum IsoError {
     Size,
 }
 
-/// The bytes of a volume with that label and those files. The files named `private` are readable by
-/// root alone.
+/// Bytes of a volume with this label and these files. The files named in `private` are readable by
+/// root only.
 ///
 /// # Errors
 /// [`IsoError`].
@@ -98,7 +94,7 @@ fn put(image: &mut [u8], sector: usize, bytes: &[u8]) {
     image[sector * SECTOR..][..bytes.len()].copy_from_slice(bytes);
 }
 
-/// A number in both orders of bytes, as most of this format has it.
+/// A number in both byte orders, as most fields of the format have it.
 fn both(number: usize) -> Result<[u8; 8], IsoError> {
     let number = u32::try_from(number).map_err(|_| IsoError::Size)?;
     let mut out = [0; 8];
@@ -107,12 +103,11 @@ fn both(number: usize) -> Result<[u8; 8], IsoError> {
     Ok(out)
 }
 
-/// Where everything lies.
 struct Layout {
-    /// What says that this is Rock Ridge, then names that do not fit into their entries.
+    /// Rock Ridge's marker, then names that do not fit into their entries.
     names: Vec<u8>,
     names_at: usize,
-    /// Where in `names` each of those begins.
+    /// Offset of each of those in `names`.
     away: Vec<usize>,
     files_at: Vec<usize>,
     end: usize,
@@ -146,7 +141,7 @@ impl Layout {
         })
     }
 
-    /// The root directory's sectors. The files named `private` are readable by root alone.
+    /// Sectors of the root directory. The files named in `private` are readable by root only.
     fn directory(
         &self,
         files: &BTreeMap<String, Vec<u8>>,
@@ -160,10 +155,10 @@ impl Layout {
             entry(&[0], place, 2, &extra)?,
             entry(&[1], place, 2, &parent)?,
         ];
-        // The first one is not of a name.
+        // The first offset is that of the marker.
         let mut away = self.away.iter().skip(1);
         for (index, (name, content)) in files.iter().enumerate() {
-            // The kernel takes this mode before the one that a mount's options name.
+            // The kernel prefers this mode to a mount option.
             let is_private = private.contains(&name.as_str());
             let mut fields = px(if is_private { 0o100_400 } else { 0o100_644 }, 1)?;
             if fits(name) {
@@ -198,8 +193,7 @@ fn entry_sizes(files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<usize>, IsoError
     Ok(first.into_iter().chain(files.keys().map(of_file)).collect())
 }
 
-/// Where things of these sizes begin, none across the end of a sector, and how many sectors they
-/// take.
+/// Offsets of entries of these sizes, none across the end of a sector, and the number of sectors.
 fn pack(sizes: &[usize]) -> (Vec<usize>, usize) {
     let mut at = 0;
     let mut places = Vec::with_capacity(sizes.len());
@@ -214,7 +208,7 @@ fn pack(sizes: &[usize]) -> (Vec<usize>, usize) {
 }
 
 fn entry_bytes(name: usize, extra: usize) -> usize {
-    // The name ends, and the entry ends, at an even place.
+    // Name and entry are padded to an even length.
     (ENTRY_HEAD + name).next_multiple_of(2) + extra.next_multiple_of(2)
 }
 
@@ -222,7 +216,7 @@ fn fits(name: &str) -> bool {
     entry_bytes(short_name(0).len(), PX_BYTES + NM_HEAD + name.len()) <= MAX_ENTRY
 }
 
-/// A name of the standard's own kind; nobody reads it where Rock Ridge is known.
+/// Name in the standard's format. Systems with Rock Ridge ignore it.
 fn short_name(index: usize) -> Vec<u8> {
     format!("F{index:07}.;1").into_bytes()
 }
@@ -248,7 +242,7 @@ fn entry(
     Ok(out)
 }
 
-/// Mode, links, and an owner who is root.
+/// Mode, link count, and root as owner.
 fn px(mode: usize, links: usize) -> Result<Vec<u8>, IsoError> {
     let mut field = b"PX\x24\x01".to_vec();
     for number in [mode, links, 0, 0] {
@@ -257,7 +251,7 @@ fn px(mode: usize, links: usize) -> Result<Vec<u8>, IsoError> {
     Ok(field)
 }
 
-/// Where to read on.
+/// Position of a continuation.
 fn ce(sector: usize, offset: usize, bytes: usize) -> Result<Vec<u8>, IsoError> {
     let mut field = b"CE\x1c\x01".to_vec();
     for number in [sector + offset / SECTOR, offset % SECTOR, bytes] {
@@ -266,10 +260,9 @@ fn ce(sector: usize, offset: usize, bytes: usize) -> Result<Vec<u8>, IsoError> {
     Ok(field)
 }
 
-/// The name itself.
 fn name_field(name: &str) -> Vec<u8> {
     let mut out = Vec::new();
-    // A field's length is one byte, so that the longest names take two.
+    // The length of a field is one byte, so the longest names take two fields.
     let mut parts = name.as_bytes().chunks(200).peekable();
     while let Some(part) = parts.next() {
         let bytes = u8::try_from(NM_HEAD + part.len()).unwrap_or(u8::MAX);
@@ -279,7 +272,7 @@ fn name_field(name: &str) -> Vec<u8> {
     out
 }
 
-/// Says that this is Rock Ridge; it belongs to the root directory's own entry.
+/// Marker of Rock Ridge, in the root directory's entry for itself.
 fn rock_ridge() -> Vec<u8> {
     let mut field = b"ER\x12\x01\x0a\0\0\x01".to_vec();
     field.extend(b"RRIP_1991A");
@@ -309,7 +302,7 @@ fn volume(label: &str, sectors: usize, directory: usize) -> Result<Vec<u8>, IsoE
     out[72..80].fill(0);
     out[80..88].copy_from_slice(&both(sectors)?);
     out[88..120].fill(0);
-    // One volume of one, sectors of 2048 bytes, a path table of ten bytes.
+    // Volume 1 of 1, sectors of 2048 bytes, a path table of ten bytes.
     out[120..132].copy_from_slice(&[1, 0, 0, 1, 1, 0, 0, 1, 0, 8, 8, 0]);
     out[132..140].copy_from_slice(&both(10)?);
     out[140..156].copy_from_slice(&[18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 19, 0, 0, 0, 0]);

@@ -1,16 +1,16 @@
-//! The files of the drive labelled `vmruntime`: what a guest made for NeonVM, of ours or another,
-//! does at its start (docs/compatibility/neonvm.md §3.3).
+//! Files of the drive labelled `vmruntime`: instructions for the start of a guest made for NeonVM,
+//! of ours or another (docs/compatibility/neonvm.md §3.3).
 //!
 //! | file | when | what |
 //! |---|---|---|
 //! | `sysctl.conf` | always | kernel settings, one per line |
-//! | `command.sh`, `args.sh` | said | words of the shell that replace the image's |
-//! | `env.sh` | said | `export NAME=VALUE` lines |
+//! | `command.sh`, `args.sh` | in the spec | words of the shell that replace the image's |
+//! | `env.sh` | in the spec | `export NAME=VALUE` lines |
 //! | `mounts.sh` | always | a script that mounts everything else |
-//! | `resize-swap-internal.sh` | swap | a script that makes the swap so many bytes large |
-//! | `guestd.key` | key | what the guest's daemon must be shown; NeonVM's runner has no such file |
+//! | `resize-swap-internal.sh` | swap | a script that resizes the swap to the number of bytes in its argument |
+//! | `guestd.key` | key | key of the guest's daemon; NeonVM's runner has no such file |
 //! | `pushed.txt` | key | the directories that the daemon lets the runner write, one per line |
-//! | `monitor.token` | given | what an agent must show to the guest's monitor ([`super::Plan::with_monitor_token`]) |
+//! | `monitor.token` | given | token of agents at the guest's monitor ([`super::Plan::with_monitor_token`]) |
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,20 +20,20 @@ use protocol::vm::{EnvVar, Guest};
 use super::{DiskProblem, GuestDisk, KEYS, SWAP, What, ext4_label};
 use crate::core::guestd_key::GuestdKey;
 
-/// Settings of every guest: a core file is named after its process, and lies where that ran.
+/// Settings of every guest: a core file gets the name of its process and lies in the process's
+/// working directory.
 const SYSCTL: &str = "kernel.core_pattern=core\nkernel.core_uses_pid=1\n";
-/// Where the guest's sshd looks for keys.
+/// Directory of the guest's sshd with authorized keys.
 const KEYS_PATH: &str = "/mnt/ssh";
-/// The file with the daemon's key, for root of the guest alone.
+/// Name of the file with the daemon's key. Only root of the guest reads it.
 pub const GUESTD_KEY: &str = "guestd.key";
-/// The file with the directories that are pushed into the guest.
 const PUSHED: &str = "pushed.txt";
-/// Where the guest has these files.
+/// Mount point of the drive in the guest.
 const RUNTIME_PATH: &str = "/neonvm/runtime";
 
-/// Tools of the guest come first in images made of containers; others have them in the usual
-/// places. A guest may have no tool that tells labels but busybox's `findfs`, which knows those of
-/// disks and not those of files.
+/// The guest's own tools come first in images made of containers; other images have them in the
+/// usual places. The only tool of a guest that finds labels may be busybox's `findfs`, which finds
+/// those of disks and not those of file systems on partitions.
 const PREAMBLE: &str = r#"#!/bin/sh
 # Mounts what the VM's spec gives. What fails is told, and does not hold up the rest.
 set -u
@@ -63,9 +63,9 @@ memory() {
 }
 "#;
 
-/// Mounts a disk that stays. Its mode is the guest's own from its first file on. The file system
-/// follows a disk that has grown. Only guests with such a disk have this part: the runtime drive of
-/// the others must stay as older runners make it, for they move between the two.
+/// Mounts a persistent disk. The mode of its root is the guest's own once it has a file. The file
+/// system grows with the disk. Only guests with such a disk have this part: the runtime drive of
+/// the others must equal that of older runners, as they migrate between the two.
 const KEPT: &str = r#"kept() {
     disk=$(labelled "$1")
     mkdir -p "$2" && mount -t ext4 -o rw,discard "$disk" "$2" || return
@@ -74,7 +74,7 @@ const KEPT: &str = r#"kept() {
 }
 "#;
 
-/// `mkswap` takes KiB. What was on the swap must fit into memory, or stays where it is.
+/// `mkswap` takes KiB. Swapped memory must fit into RAM, or the swap keeps its size.
 const RESIZE_SWAP: &str = r#"#!/bin/sh
 # resize-swap-internal.sh BYTES: swap of that size on the VM's swap disk, which must be large enough; none with 0.
 set -eu
@@ -86,7 +86,7 @@ mkswap -L swapdisk "$disk" $(($1 / 1024)) > /dev/null
 swapon -d "$disk"
 "#;
 
-/// A word of the shell, whatever is in it.
+/// Quotes a word for the shell.
 #[must_use]
 pub fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
@@ -100,11 +100,11 @@ fn words(words: &[String]) -> String {
         .join(" ")
 }
 
-/// All files by name, for a guest with these disks, so much swap, keys or none, and the key of its
-/// daemon or none.
+/// All files by name, for a guest with these disks, this much swap, keys, and the key of its
+/// daemon.
 ///
 /// # Errors
-/// [`DiskProblem`] for a text that no shell would read back as it is.
+/// [`DiskProblem`] for a text that the shell cannot represent.
 pub fn files(
     guest: &Guest,
     disks: &[GuestDisk],
@@ -129,8 +129,7 @@ pub fn files(
     if swap.is_some() {
         put("resize-swap-internal.sh", RESIZE_SWAP.to_owned());
     }
-    // Without a key the drive is as older runners make it: a guest that moves from one of those
-    // finds the same.
+    // Without a key the drive equals that of older runners, from which a guest may migrate.
     if let Some(key) = daemon {
         put(GUESTD_KEY, format!("{}\n", key.as_str()));
         put(PUSHED, pushed(disks));
@@ -224,7 +223,7 @@ fn mounts(guest: &Guest, disks: &[GuestDisk], swap: Option<u64>, has_keys: bool)
             What::Claimed { .. } => format!("try kept {label} {path}"),
         });
     }
-    // A guest that is to live from swap has programs that put much into shared memory.
+    // A guest sized to use swap has programs that put much into shared memory.
     let boot = guest.smallest().mem.0;
     if let Some(bytes) = swap.filter(|bytes| *bytes > boot / 2) {
         line(format!("try mount -o remount,size={bytes} /dev/shm"));
@@ -326,7 +325,7 @@ mod tests {
             text("pushed.txt"),
             "/mnt/ssh\n/var/sync/example\n/var/tls\n"
         );
-        // Beside them it is the drive of a guest without a key.
+        // The other files equal those of a guest without a key.
         for name in ["guestd.key", "pushed.txt"] {
             without.insert(name.to_owned(), with[name].clone());
         }
@@ -336,7 +335,7 @@ mod tests {
     #[test]
     fn scripts_are_sound_and_a_mount_that_fails_does_not_hold_up_the_next() {
         let temp = tempfile::tempdir().unwrap();
-        // Stands for the guest's tools, which this machine must not run.
+        // Stub of the guest's tools, which this machine must not run.
         let bin = temp.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         for tool in ["blkid", "dd", "findfs", "mount", "mkdir", "chmod", "sh"] {

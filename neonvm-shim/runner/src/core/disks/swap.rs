@@ -1,18 +1,15 @@
-//! The first page of a swap area, as `mkswap` writes it.
+//! First page of a swap area, as `mkswap` writes it.
 
 /// Bytes of a page of swap.
 pub const SWAP_PAGE: u64 = 4096;
-/// The same, for what is in memory.
 const PAGE: usize = 4096;
-/// Where the kernel finds the version, the last page's number and the label, and what ends the
-/// page.
+/// Offsets of the version, the last page's number, the label, and the magic at the end of the page.
 const VERSION_AT: usize = 1024;
 const LABEL_AT: usize = 1052;
 const LABEL_BYTES: usize = 16;
 const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 
-/// The first page of a swap area of `bytes`, a whole number of pages, with a label of at most 16
-/// bytes.
+/// First page of a swap area of `bytes`, a whole number of pages, with a label of at most 16 bytes.
 #[must_use]
 pub fn swap_header(bytes: u64, label: &str) -> [u8; PAGE] {
     let mut page = [0; PAGE];

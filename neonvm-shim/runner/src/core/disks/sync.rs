@@ -1,5 +1,4 @@
-//! Directories of the pod that are kept the same in the guest: what is due when, and what is told
-//! of it.
+//! Synchronises directories of the pod into the guest: the schedule, and the messages about it.
 //!
 //! ```text
 //!            all are in the guest                       a directory changed, here
@@ -7,11 +6,11 @@
 //!  (every second)  ◄─────────────── one fails ─────┘
 //! ```
 //!
-//! A look compares checksums and pushes what differs, so nothing is lost with a notice that did not
-//! come, and a guest whose own copy was changed gets it back. Invariants:
-//! 1. A directory that failed is tried again within a second, however it failed
+//! A look compares checksums and pushes the differing files. So a lost notification does no harm,
+//! and a changed copy in the guest is restored. Invariants:
+//! 1. A directory that failed is retried within a second, whatever the failure
 //!    (`tests::what_fails_is_tried_every_second`).
-//! 2. A change is told once, a failure once per reason
+//! 2. A change is reported once, a failure once per reason
 //!    (`tests::a_failure_is_told_once_per_reason`).
 
 use std::collections::BTreeMap;
@@ -19,33 +18,33 @@ use std::collections::BTreeMap;
 use protocol::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Pause between two looks until all is in the guest.
+/// Pause between two looks until all directories are in sync.
 const HURRY: Span = Span::from_secs(1);
-/// The same from then on.
+/// Pause between two looks while all directories are in sync.
 const KEEP: Span = Span::from_secs(30);
 
-/// Why a directory is not in the guest as it is here.
+/// Errors of synchronising one directory, with a message for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "message", rename_all = "snake_case")]
 pub enum SyncProblem {
-    /// It is not here yet.
+    /// The directory is missing in the pod.
     Missing(String),
-    /// It cannot be read.
+    /// The directory in the pod cannot be read.
     Unreadable(String),
-    /// It is too much for one request.
+    /// The directory exceeds the size of one request.
     TooLarge(String),
     /// The guest's daemon does not answer.
     Unreached(String),
-    /// It does not take it.
+    /// The guest's daemon refuses the directory.
     Refused(String),
 }
 
 impl SyncProblem {
-    /// All kinds there are.
+    /// Every value of [`Self::kind`].
     pub const KINDS: [&'static str; 5] =
         ["missing", "unreadable", "too_large", "unreached", "refused"];
 
-    /// Its kind, without the words.
+    /// Label value of the problem in metrics, without the message.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         let [missing, unreadable, too_large, unreached, refused] = Self::KINDS;
@@ -59,27 +58,27 @@ impl SyncProblem {
     }
 }
 
-/// What a look found.
+/// Result of one directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Look {
-    /// The guest had it.
+    /// The guest's copy was up to date.
     Same,
-    /// The guest has it now.
+    /// The guest's copy was updated.
     Pushed,
-    /// The guest has it not.
+    /// The guest's copy is out of date.
     Failed(SyncProblem),
 }
 
-/// Something to tell people.
+/// A change in the state of one directory, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
-    /// The guest has what is here.
+    /// The directory is in sync.
     Fresh(String),
-    /// It has not.
+    /// The directory is out of sync, for this reason.
     Stale(String, SyncProblem),
 }
 
-/// All directories of one guest.
+/// Synchronisation state of one guest's directories.
 #[derive(Debug, Clone)]
 pub struct Sync {
     problems: BTreeMap<String, Option<SyncProblem>>,
@@ -88,7 +87,7 @@ pub struct Sync {
 }
 
 impl Sync {
-    /// Directories of a guest that has just answered.
+    /// Directories of a guest that has just answered. All are due.
     #[must_use]
     pub fn new(now: Timestamp, paths: impl IntoIterator<Item = String>) -> Self {
         Self {
@@ -104,7 +103,7 @@ impl Sync {
         (now >= self.look_at).then(|| self.problems.keys().cloned().collect())
     }
 
-    /// How many directories were not in the guest as here at the last look.
+    /// Number of directories that were out of sync at the last look.
     #[must_use]
     pub fn stale(&self) -> usize {
         self.problems.values().flatten().count()
@@ -116,12 +115,12 @@ impl Sync {
         self.look_at
     }
 
-    /// Something changed here.
+    /// A directory changed in the pod: a look is due.
     pub fn changed(&mut self, now: Timestamp) {
         self.look_at = self.look_at.min(now);
     }
 
-    /// What a look found; what is worth telling of it.
+    /// Takes the results of a look and returns the changes in state.
     pub fn looked(&mut self, now: Timestamp, found: Vec<(String, Look)>) -> Vec<News> {
         let mut news = Vec::new();
         let first = !std::mem::replace(&mut self.looked, true);

@@ -1,4 +1,4 @@
-//! The pace of one lane: when to look, and when to try again.
+//! Schedule of one lane: its looks and its retries.
 
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
@@ -7,14 +7,15 @@ use super::parts::QmpFailure;
 
 /// First pause between two looks while something is expected.
 const LOOK_FIRST: Span = Span::from_millis(5);
-/// Longest such pause within [`LOOK_BRISK`].
+/// Longest pause within [`LOOK_BRISK`].
 const LOOK_STEP: Span = Span::from_millis(25);
-/// Pause where QEMU tells by an event: a look only keeps a guest waiting that has work to do, and
-/// makes up for a lost event.
+/// Pause while an event of QEMU is expected: a look stalls a busy guest, and only makes up for a
+/// lost event.
 const LOOK_TOLD: Span = Span::from_millis(100);
-/// How long looks come quickly.
+/// How long looks follow quickly.
 const LOOK_BRISK: Span = Span::from_secs(2);
-/// Pause when nothing is expected: the bound on how long a change nobody told of goes unseen.
+/// Pause when no change is expected: the longest time that a change without an event stays
+/// unnoticed.
 const LOOK_IDLE: Span = Span::from_secs(5);
 /// First pause after a refused command; doubles up to [`RETRY_MOST`].
 const RETRY_FIRST: Span = Span::from_millis(250);
@@ -22,7 +23,7 @@ const RETRY_FIRST: Span = Span::from_millis(250);
 const RETRY_MOST: Span = Span::from_secs(5);
 pub(super) const LOOK_SLOW: Span = Span::from_secs(1);
 
-/// A lane: at most one command under way, a time for the next look, a pause that grows.
+/// A lane: at most one command in progress, a time for the next look, a growing pause.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Lane {
     pub(super) busy: bool,
@@ -36,31 +37,30 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Something is expected from now on.
+    /// A change is expected from now on.
     pub(super) fn expect(&mut self, now: Timestamp) {
         (self.pause, self.step) = (LOOK_FIRST, LOOK_STEP);
         self.brisk_until = now + LOOK_BRISK;
         self.look_at = now;
     }
 
-    /// There may be something to see.
+    /// An event says that there may be a change.
     pub(super) fn hint(&mut self, now: Timestamp) {
         self.look_at = self.look_at.min(now);
     }
 
-    /// Whether a look is due soon.
     pub(super) fn looks_soon(&self, now: Timestamp) -> bool {
         self.failure.is_none() && now < self.look_at && self.look_at <= now + LOOK_TOLD
     }
 
-    /// Something is expected that QEMU tells of when it has happened.
+    /// A change is expected, and QEMU sends an event at its end.
     pub(super) fn expect_event(&mut self, now: Timestamp) {
         (self.pause, self.step) = (LOOK_TOLD, LOOK_TOLD);
         self.brisk_until = now + LOOK_BRISK;
         self.look_at = now + LOOK_TOLD;
     }
 
-    /// Nothing new: when to look next.
+    /// Nothing has changed: schedules the next look.
     pub(super) fn wait(&mut self, now: Timestamp) {
         if now >= self.brisk_until {
             self.pause = LOOK_SLOW;

@@ -1,5 +1,5 @@
-//! The memory lane: what is asked of QEMU, and what its answers and the guest's MemTotal say
-//! together.
+//! The memory lane: requests to QEMU, and the meaning of its answers together with the guest's
+//! MemTotal.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
@@ -7,11 +7,10 @@ use protocol::units::Resources;
 use super::Sizer;
 use super::parts::{Action, DeviceView};
 
-/// Memory must have been at rest for this long before the guest's MemTotal is taken as belonging to
-/// it.
+/// Time that memory must be at rest before the guest's MemTotal is attributed to it.
 const MEMORY_AT_REST: Span = Span::from_secs(2);
-/// How far the guest's MemTotal may lie from what it should be: kernel bookkeeping, and a 32nd of
-/// what was plugged.
+/// Tolerance for the guest's MemTotal in bytes: kernel bookkeeping. A 32nd of the plugged memory is
+/// added.
 const TOTAL_SLACK: u64 = 16 << 20;
 
 impl Sizer {
@@ -31,9 +30,9 @@ impl Sizer {
         }
     }
 
-    /// QEMU tells that the device has another size: when that begins, and then once a second. Of
-    /// what has just been asked for that says nothing new, and a look would hold the guest up; it
-    /// tells itself when it is done, and a look is due soon.
+    /// QEMU sends an event when the device begins to change its size, and then once a second. An
+    /// event about a fresh request carries no news, and a look would stall the guest. QEMU sends
+    /// another event at the end, and a look is due soon.
     pub(super) fn hear_of_memory(&mut self, now: Timestamp) {
         let has_just_begun = !self.device_fresh && self.memory.looks_soon(now);
         if !has_just_begun {
@@ -72,7 +71,7 @@ impl Sizer {
         }
     }
 
-    /// Whether the memory that the guest sees is about what is wanted.
+    /// Whether the memory that the guest sees is about the wanted size.
     pub(super) fn guest_comes_near(&self) -> bool {
         let (Some(wanted), Some(reserved)) = (self.wanted(), self.reserved) else {
             return false;
@@ -83,14 +82,14 @@ impl Sizer {
         })
     }
 
-    /// How far the guest's MemTotal may be from what it should be.
+    /// Tolerance in bytes for the guest's MemTotal.
     pub(super) fn total_slack(&self, wanted: Resources) -> u64 {
         TOTAL_SLACK + (wanted.mem.0 - self.shape.base.0) / 32
     }
 
-    /// Takes the guest's MemTotal as belonging to the memory QEMU has plugged, if that is at rest.
-    /// What is learnt before it has `rested` may rest on a report from before the last block moved:
-    /// it holds only until there is better.
+    /// Attributes the guest's MemTotal to the memory that QEMU has plugged, if that is at rest.
+    /// Before memory has `rested`, the report may be older than the last block: the value is then
+    /// provisional.
     pub(super) fn learn_reserved(&mut self, rested: bool) {
         let at_rest = self
             .device
@@ -100,11 +99,11 @@ impl Sizer {
             return;
         };
         let Some(kept) = (self.shape.base.0 + view.size.0).checked_sub(total.0) else {
-            // It is of a larger size.
+            // The report belongs to a larger size.
             return;
         };
-        // With nothing plugged there is nothing that the guest might not have taken in yet: then
-        // the newest is right, even where an older report was late.
+        // With nothing plugged, the guest cannot be behind: the newest value is right, even where
+        // an older report was late.
         let least = self
             .reserved
             .filter(|_| self.reserved_at_rest && view.size.0 > 0);

@@ -1,4 +1,4 @@
-//! What goes into the sizer and what comes out of it.
+//! Types of the sizer's input and output.
 
 use std::collections::BTreeMap;
 
@@ -8,37 +8,37 @@ use serde::Serialize;
 
 use crate::core::budget::PlugBudget;
 
-/// Where QEMU keeps devices that have an id.
+/// QOM path of devices with an id.
 const PERIPHERAL: &str = "/machine/peripheral/";
 
 /// One possible CPU of QEMU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CpuSlot {
-    /// Properties that name it (`socket-id`, `core-id`, …).
+    /// Properties that identify the slot (`socket-id`, `core-id`, …).
     pub props: BTreeMap<String, i64>,
-    /// Device type to plug there.
+    /// Device type to plug into the slot.
     pub driver: String,
-    /// Where it is, if it is plugged.
+    /// QOM path of the CPU in the slot. `None` if the slot is free.
     pub qom_path: Option<String>,
 }
 
 impl CpuSlot {
-    /// Its order among the slots.
+    /// Position among the slots.
     pub(super) fn index(&self) -> [i64; 3] {
         ["socket-id", "core-id", "thread-id"].map(|key| self.props.get(key).copied().unwrap_or(0))
     }
 
-    /// The device id of a CPU that can be unplugged. A boot CPU has none.
+    /// Device id of a CPU that can be unplugged. A boot CPU has none.
     pub(crate) fn removable(&self) -> Option<&str> {
         self.qom_path.as_deref()?.strip_prefix(PERIPHERAL)
     }
 
-    /// Where it is once it is plugged by us.
+    /// QOM path of a CPU that the runner plugs here.
     pub(super) fn new_path(&self) -> String {
         format!("{PERIPHERAL}{}", self.new_id())
     }
 
-    /// The device id to plug it under.
+    /// Device id of a CPU that the runner plugs here.
     #[must_use]
     pub fn new_id(&self) -> String {
         format!(
@@ -51,28 +51,28 @@ impl CpuSlot {
     }
 }
 
-/// The virtio-mem device.
+/// State of the virtio-mem device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct DeviceView {
-    /// What is asked of it.
+    /// Size that was requested of the device, in bytes.
     pub requested: Bytes,
-    /// What it has plugged.
+    /// Size that the device has plugged, in bytes.
     pub size: Bytes,
 }
 
-/// What the guest's daemon says of its size.
+/// Report of the guest's daemon about its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Sight {
     /// Number of CPUs that the guest's kernel has online.
     pub cpus_online: u32,
-    /// CPUs its kernel could ever bring up, if it says so.
+    /// CPUs that the guest's kernel can ever online, if reported.
     pub cpus_possible: Option<u32>,
-    /// MemTotal, if it says so.
+    /// MemTotal of the guest, if reported.
     pub mem_total: Option<Bytes>,
 }
 
 impl Sight {
-    /// Of a daemon that tells of nothing but its CPUs.
+    /// Report of a daemon that reports only CPUs.
     #[must_use]
     pub fn of_cpus(cpus_online: u32) -> Self {
         Self {
@@ -93,27 +93,27 @@ impl From<&GuestState> for Sight {
     }
 }
 
-/// A command QEMU refused or did not answer.
+/// A command that QEMU refused or did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QmpFailure {
     /// Name of the command in QMP, such as `device_add`.
     pub command: String,
-    /// QEMU's own error, or why no reply came.
+    /// QEMU's error message, or why no reply arrived.
     pub message: String,
 }
 
-/// Input of the sizer: an order, a reply to an action, or news from QEMU or the guest.
+/// Input of the sizer: an order, a reply to an action, or an event of QEMU or the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A new order.
+    /// An order for another size.
     Order(SizeOrder),
-    /// CPUs are to be plugged ahead of one.
+    /// A request to plug CPUs ahead of an order.
     Ahead(CpusAhead),
     /// The monitor is connected.
     QmpUp,
-    /// It is lost; replies under way will not come.
+    /// The monitor is disconnected; replies in progress will not arrive.
     QmpDown,
-    /// It could not be connected for a while, for this reason.
+    /// The monitor has not been connected for a while, for this reason.
     QmpUnreached(String),
     /// Reply to [`Action::QueryCpus`].
     Cpus(Result<Vec<CpuSlot>, QmpFailure>),
@@ -123,24 +123,23 @@ pub enum Event {
     CpuCommand(Result<(), QmpFailure>),
     /// Reply to [`Action::Request`].
     Requested(Result<(), QmpFailure>),
-    /// Reply to [`Action::SetGuestCpus`]; the guest's refusal is its own news.
+    /// Reply to [`Action::SetGuestCpus`]. A refusal shows in the guest's next report.
     GuestTold,
-    /// The guest's daemon reported.
+    /// Report of the guest's daemon.
     Guest(GuestState),
-    /// A daemon that tells of nothing else said how many CPUs are online: NeonVM's.
+    /// Number of online CPUs, from a daemon that reports nothing else: NeonVM's.
     GuestCpus(u32),
-    /// QEMU told of something about CPUs.
+    /// QEMU sent an event about CPUs.
     CpuHint,
-    /// QEMU told that the device of this id is gone.
+    /// QEMU sent `DEVICE_DELETED` for the device of this id.
     CpuGone(String),
-    /// QEMU told of memory.
+    /// QEMU sent an event about memory.
     MemoryHint,
-    /// The guest moves by the migration of this name: its size stays as it is. `None`: it does so
-    /// no more.
+    /// The guest migrates by the migration of this id, so its size is fixed. `None` ends that.
     Hold(Option<String>),
 }
 
-/// What to do.
+/// Command of the sizer to QEMU, the guest or the cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -148,22 +147,22 @@ pub enum Action {
     QueryCpus,
     /// Send `query-memory-devices` to QEMU. The reply is [`Event::Memory`].
     QueryMemory,
-    /// `device_add` for each; `budget` must be on disk before the first.
+    /// Send `device_add` for each slot. `budget` must be on disk before the first.
     Plug {
         /// Slots that get one CPU each.
         slots: Vec<CpuSlot>,
-        /// The budget afterwards.
+        /// Budget after these plugs.
         budget: Option<PlugBudget>,
     },
-    /// `device_del` for each.
+    /// Send `device_del` for each id.
     Unplug {
         /// Ids of the CPUs' devices in QEMU.
         ids: Vec<String>,
     },
     /// Set the virtio-mem device's `requested-size` to this by `qom-set`.
     Request(Bytes),
-    /// `PUT /cpu` of neonvmd.
+    /// Send `PUT /cpu` with this number of CPUs to neonvmd.
     SetGuestCpus(u32),
-    /// Write the cgroup's quota.
+    /// Write this limit to the cgroup.
     SetQuota(MilliCpu),
 }

@@ -8,7 +8,7 @@ use protocol::trace::TraceId;
 
 mod coming;
 
-/// A QEMU with a guest, as far as the sizer can tell.
+/// A QEMU with a guest, as the sizer sees it.
 struct World {
     sizer: Sizer,
     now: Timestamp,
@@ -19,15 +19,15 @@ struct World {
     requested: u64,
     size: u64,
     base: u64,
-    /// What the guest gives back per look at the most; zero is a guest that gives nothing.
+    /// Bytes that the guest gives back per look at most; zero is a guest that gives nothing.
     gives: u64,
     /// Whether the guest sees hot-plugged CPUs.
     sighted: bool,
-    /// The guest's own target for CPUs.
+    /// Number of CPUs last requested of the guest.
     told: Option<u32>,
     /// CPUs that refuse to leave.
     clingy: bool,
-    /// Its daemon tells of nothing but its CPUs, as NeonVM's.
+    /// Its daemon reports only CPUs, as NeonVM's does.
     counts_cpus: bool,
     generation: u64,
     log: Vec<String>,
@@ -178,7 +178,7 @@ impl World {
             Action::Request(bytes) => {
                 self.log.push(format!("request {bytes}"));
                 self.requested = bytes.0;
-                // A guest takes what it gets at once, and gives back piece by piece.
+                // A guest takes memory at once, and gives it back piece by piece.
                 self.size = self.size.max(self.requested);
                 Event::Requested(Ok(()))
             }
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// Lets time pass up to a limit or until done.
+    /// Advances time up to a limit or until the order is done.
     fn run(&mut self, limit: Span) {
         let end = self.now + limit;
         self.settle();
@@ -226,8 +226,8 @@ impl World {
             .handle(self.now, Event::Order(order(milli, memory, revision)));
     }
 
-    /// Orders the most CPUs and the fewest by turns, and lets it come to pass; returns the
-    /// thousandths ordered.
+    /// Orders the most CPUs and the fewest in turn and runs each to its end; returns the milli-CPU
+    /// ordered.
     fn swing(&mut self, revision: i64) -> u32 {
         let milli = if revision % 2 == 0 { 4000 } else { 1000 };
         self.order(milli, GIB, revision);
@@ -328,7 +328,7 @@ fn a_guest_that_takes_memory_is_not_looked_at_before_it_sees_it() {
     );
     assert!(world.done());
 
-    // One that tells nothing of its memory is looked at all the same.
+    // A guest that reports no memory is looked at nevertheless.
     world.counts_cpus = true;
     world.order(1000, 3 * GIB, 2);
     world.settle();
@@ -337,8 +337,8 @@ fn a_guest_that_takes_memory_is_not_looked_at_before_it_sees_it() {
     assert_eq!(untold, Some(Action::QueryMemory));
 }
 
-/// What was known from before the request was taken for what there is: the guest kept what it was
-/// not to have.
+/// Before the fix, state from before the request counted as current: the guest kept memory beyond
+/// its order.
 #[test]
 fn a_growth_taken_back_before_it_is_looked_at_is_taken_back() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
@@ -450,7 +450,7 @@ fn a_blind_kernel_is_named() {
     );
 }
 
-/// QEMU tells at once that a device has begun to change its size. The look that this led to held up
+/// QEMU sends an event as soon as a device begins to change its size. The resulting look stalled
 /// the guest that had just begun.
 #[test]
 fn a_guest_that_has_just_begun_to_take_memory_is_not_looked_at() {
@@ -464,7 +464,7 @@ fn a_guest_that_has_just_begun_to_take_memory_is_not_looked_at() {
     world.settle();
     world.sizer.handle(world.now, Event::MemoryHint);
     assert_eq!(world.sizer.poll_action(world.now), None, "it has begun");
-    // A guest that says nothing is looked at all the same.
+    // A guest that reports nothing is looked at nevertheless.
     let soon = world.now + Span::from_millis(100);
     assert!(world.sizer.poll_deadline(world.now) <= soon);
     world.now = soon;
@@ -573,7 +573,7 @@ fn a_monitor_that_is_not_reached_is_what_stands_in_the_way() {
     };
     assert_eq!(world.problem(), Some(expected));
     world.sizer.handle(world.now, Event::QmpUp);
-    // Told late: it is reached since.
+    // A late event: the monitor is connected again.
     world.sizer.handle(world.now, Event::QmpUnreached(why));
     world.settle();
     assert_eq!((world.problem(), world.done()), (None, true));
@@ -642,14 +642,15 @@ fn when_the_plugs_run_out_cpus_are_switched_off_inside() {
             "{} at {revision}",
             world.threads_made
         );
-        // Budget and life agree.
+        // The budget matches the plugs that QEMU has seen.
         let left = world.sizer.budget().expect("TCG").left();
         assert_eq!(left, world.sockets - world.threads_made);
     }
     assert_eq!(world.plugged, 4, "kept plugged at the end");
 }
 
-/// It was told two seconds later, as one whose daemon brings up what is plugged.
+/// Before the fix, the request came two seconds later, as for a daemon that onlines plugged CPUs
+/// itself.
 #[test]
 fn a_guest_that_was_told_of_fewer_is_told_of_more_at_once() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
@@ -741,7 +742,7 @@ fn under_tcg_further_cpus_wait_for_the_guest_but_not_for_ever() {
 }
 
 proptest! {
-    /// From any sequence of orders, taken at any moment, the last one is reached.
+    /// From any sequence of orders at any moment, the sizer reaches the last one.
     #[test]
     fn the_last_order_is_reached(
         orders in proptest::collection::vec((1..17_u32, 1..9_u64, 0..12_usize), 1..25),
@@ -772,7 +773,7 @@ proptest! {
 #[test]
 fn a_report_from_before_the_last_block_left_teaches_nothing_for_good() {
     let mut world = World::new(CpuControl::Plug, Accel::Kvm);
-    // A new runner finds memory on its way out; QEMU tells of the last block before the guest does.
+    // A new runner finds memory being unplugged; QEMU reports the last block before the guest does.
     (world.requested, world.size) = (0, 2 * GIB);
     world.report();
     world
@@ -786,8 +787,8 @@ fn a_report_from_before_the_last_block_left_teaches_nothing_for_good() {
     );
 }
 
-/// A runner that stood still while somebody else plugged memory and took it back reads first what
-/// the guest said then.
+/// A suspended runner, during which memory was plugged and unplugged, first reads the guest's
+/// report from that time.
 #[test]
 fn a_report_that_was_kept_waiting_teaches_nothing_for_good() {
     for late in [128 << 20, GIB] {

@@ -1,4 +1,4 @@
-//! What the sizer says about the order: done, under way, or what stands in its way.
+//! The sizer's report about the order: done, in progress, or its problem.
 
 use protocol::runner::{CpuState, MemoryState, ResizeProblem, ResizeReport, SizeOrder, StageStamp};
 use protocol::time::Timestamp;
@@ -10,7 +10,7 @@ use super::{GUEST_BLIND, LEAVE_AGAIN, MEMORY_STUCK, Sizer};
 use crate::core::budget::PlugBudget;
 
 impl Sizer {
-    /// What stands in the way of the order.
+    /// The problem that keeps the order from being done, if there is one.
     #[must_use]
     pub fn problem(&self, now: Timestamp) -> Option<ResizeProblem> {
         let order = &self.held.order;
@@ -92,32 +92,32 @@ impl Sizer {
         })
     }
 
-    /// Whether CPUs and memory were looked at since this began; before that the figures are
+    /// Whether CPUs and memory have been queried since the start. Before that the figures are
     /// guesses.
     #[must_use]
     pub fn has_looked(&self) -> bool {
         self.looked
     }
 
-    /// The budget as it stands.
+    /// Plugs that QEMU has left. `None` without a bound.
     #[must_use]
     pub fn budget(&self) -> Option<PlugBudget> {
         self.budget
     }
 
-    /// The order, if somebody gave one.
+    /// The order in force. `None` before the first.
     #[must_use]
     pub fn order(&self) -> Option<&SizeOrder> {
         self.held.asked.then_some(&self.held.order)
     }
 
-    /// The size in force or on the way.
+    /// Size in force or in progress.
     #[must_use]
     pub fn target(&self) -> &SizeOrder {
         &self.held.order
     }
 
-    /// CPUs as everyone sees them.
+    /// State of the CPUs for the runner's state.
     #[must_use]
     pub fn cpus(&self) -> CpuState {
         CpuState {
@@ -132,7 +132,7 @@ impl Sizer {
         }
     }
 
-    /// Memory as everyone sees it.
+    /// State of the memory for the runner's state.
     #[must_use]
     pub fn memory(&self) -> MemoryState {
         let view = self.device.or(self.device_before).unwrap_or_default();
@@ -144,7 +144,7 @@ impl Sizer {
         }
     }
 
-    /// What became of the order; `unix_us` turns a timestamp into microseconds since 1970.
+    /// Progress of the order; `unix_us` converts a timestamp into microseconds since 1970.
     pub fn report(
         &self,
         now: Timestamp,
@@ -165,7 +165,7 @@ impl Sizer {
                 stages.push(stamp(Stage::GuestVisible, matched, visible));
             }
         }
-        // Done is what holds now, not what held once: a guest that lost a CPU since is not done.
+        // Done is the current state, not the past: a guest that lost a CPU since is not done.
         let done = self.held.visible.is_some()
             && self.matches() == (true, true)
             && self.seen() == (true, true);

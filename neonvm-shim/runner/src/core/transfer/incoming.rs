@@ -1,5 +1,5 @@
-//! The side that is gone to: a QEMU of the same shape waits, stopped, until its guest is there and
-//! told to run.
+//! The target of a migration: a stopped QEMU of the same shape waits for the guest, and for the
+//! order to run it.
 
 use protocol::migration::{Destination, IncomingReport, IncomingStage};
 use protocol::time::Timestamp;
@@ -7,27 +7,27 @@ use serde::Serialize;
 
 use super::{Arrival, LOOK_EVERY, LOOK_IDLE, Pacer, View};
 
-/// What to do.
+/// Next step of an arrival.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IncomingAction {
-    /// Write the arrival down, before anything else that is done.
+    /// Write the arrival to the record, before anything else.
     Save(Arrival),
-    /// Have QEMU listen.
+    /// Order QEMU to listen.
     Listen,
-    /// See what QEMU says.
+    /// Query QEMU.
     Look,
-    /// Let the guest run.
+    /// Run the guest.
     Begin,
-    /// It cannot come: QEMU ends, and the VM's runner with it.
+    /// The guest cannot arrive: end QEMU, and with it the VM's runner.
     GiveUp,
 }
 
-/// The arrival of one guest.
+/// State of one guest's arrival.
 #[derive(Debug, Clone, Serialize)]
 pub struct Incoming {
     arrival: Arrival,
-    /// Where QEMU is to listen.
+    /// Address or sockets on which QEMU listens.
     destination: Destination,
     view: Option<View>,
     problem: Option<String>,
@@ -40,11 +40,11 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// An arrival, new or found.
+    /// State of a new arrival, or of one in the record.
     #[must_use]
     pub fn new(arrival: Arrival, destination: Destination) -> Self {
         Self {
-            // One that was told to listen does so, or QEMU is gone.
+            // QEMU was ordered to listen and does, or it is gone.
             listens: arrival.listening,
             runs: arrival.ran,
             arrival,
@@ -64,19 +64,19 @@ impl Incoming {
         &self.arrival.order.id
     }
 
-    /// Whether the guest was told to run.
+    /// Whether the order to run the guest was given.
     #[must_use]
     pub fn is_begun(&self) -> bool {
         self.arrival.begun
     }
 
-    /// Whether it has run since: the arrival is over, and nobody waits for it.
+    /// Whether the guest has run since. The arrival is then over.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.arrival.ran
     }
 
-    /// Whether the guest may be told to run: all that it needs is here.
+    /// Whether all state of the guest has arrived, so that it may run.
     #[must_use]
     pub fn is_loaded(&self) -> bool {
         let view = self.view.as_ref();
@@ -86,7 +86,7 @@ impl Incoming {
             })
     }
 
-    /// The guest may run. Returns whether it is there.
+    /// Takes the order to run the guest. Returns whether all its state has arrived.
     pub fn begin(&mut self, now: Timestamp) -> bool {
         if !self.arrival.begun {
             if !self.is_loaded() {
@@ -100,33 +100,33 @@ impl Incoming {
         true
     }
 
-    /// The guest runs.
+    /// QEMU has resumed the guest at this time.
     pub fn resumed(&mut self, unix_us: i64) {
         if self.arrival.begun {
             self.began_unix_us.get_or_insert(unix_us);
         }
     }
 
-    /// Something was told: look at once.
+    /// An event hastens the next query.
     pub fn hint(&mut self, now: Timestamp) {
         self.pacer.look_at = self.pacer.look_at.min(now);
     }
 
-    /// The monitor is lost.
+    /// The monitor is disconnected.
     pub fn disconnected(&mut self) {
         (self.pacer.busy, self.pacer.fresh) = (false, false);
         self.view = None;
     }
 
-    /// It cannot come.
+    /// Fails the arrival with this problem.
     pub fn refuse(&mut self, problem: String) {
         self.problem.get_or_insert(problem);
     }
 
-    /// What QEMU says.
+    /// Takes the result of a query.
     pub fn viewed(&mut self, now: Timestamp, view: Result<View, String>) {
         if self.arrival.ran {
-            // What QEMU says now is about something else.
+            // The answer belongs to an earlier state.
             self.pacer.busy = false;
             return;
         }
@@ -147,7 +147,7 @@ impl Incoming {
         }
     }
 
-    /// What was told to be done was taken, or refused.
+    /// Takes the result of an action.
     pub fn acted(&mut self, now: Timestamp, action: &IncomingAction, result: Result<(), String>) {
         self.pacer.did(now);
         match (action, result) {
@@ -156,7 +156,7 @@ impl Incoming {
                 self.arrival.listening = true;
                 self.unsaved = true;
             }
-            // A stream cannot be waited for twice by one QEMU.
+            // One QEMU cannot listen for a stream twice.
             (IncomingAction::Listen, Err(problem)) => self.refuse(problem),
             (action, Ok(())) => {
                 self.pacer.failed = 0;
@@ -169,7 +169,7 @@ impl Incoming {
         }
     }
 
-    /// Told to run, it runs: this is over.
+    /// The guest has run: the arrival is over.
     fn has_run(&mut self) {
         if self.arrival.begun && self.runs && !self.arrival.ran {
             self.arrival.ran = true;
@@ -177,7 +177,7 @@ impl Incoming {
         }
     }
 
-    /// The next thing to do.
+    /// Returns the next action that is due.
     pub fn poll_action(&mut self, now: Timestamp) -> Option<IncomingAction> {
         if std::mem::take(&mut self.unsaved) {
             return Some(IncomingAction::Save(self.arrival.clone()));
@@ -199,7 +199,7 @@ impl Incoming {
             return Some(IncomingAction::Listen);
         }
         if self.arrival.begun && !self.runs && (self.pacer.fresh || self.is_loaded()) {
-            // The guest stands still: nothing is looked at first.
+            // The guest is stopped meanwhile, so no query comes first.
             return Some(IncomingAction::Begin);
         }
         if !self.pacer.fresh {
@@ -210,17 +210,17 @@ impl Incoming {
         None
     }
 
-    /// When to ask again.
+    /// When [`Self::poll_action`] is due without an event.
     #[must_use]
     pub fn poll_deadline(&self) -> Timestamp {
         if self.arrival.ran && !self.unsaved {
-            // Nothing more comes of it.
+            // The arrival has ended.
             return Timestamp(u64::MAX);
         }
         self.pacer.look_at
     }
 
-    /// What is told.
+    /// Report for the runner's state.
     #[must_use]
     pub fn report(&self) -> IncomingReport {
         let stage = if self.arrival.begun && self.began_or_runs() {

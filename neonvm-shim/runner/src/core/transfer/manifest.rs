@@ -1,4 +1,4 @@
-//! How a QEMU is built, told by the runner that has it to the one that is to build its like.
+//! Description of a QEMU, from the runner that owns it to the runner that builds an equal one.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::core::guestd_key::GuestdKey;
 use crate::core::shape::Shape;
 use crate::core::sizer::CpuSlot;
 
-/// A CPU that was plugged after the start, or on the command line in removable form.
+/// A CPU that can be unplugged: plugged after the start, or on the command line in removable form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PluggedCpu {
@@ -19,30 +19,30 @@ pub struct PluggedCpu {
     pub driver: String,
     /// Id of the device, by which QEMU can unplug it.
     pub id: String,
-    /// Properties that name its place.
+    /// Properties that identify its slot.
     pub props: std::collections::BTreeMap<String, i64>,
 }
 
-/// Where the source's disk is, for a target that may have the same file.
+/// Location of the source's disk, by which a target may recognise the same file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
-    /// The machine's boot: a path means something within one only.
+    /// Boot id of the source's machine. A path identifies a file only within one boot.
     pub host_boot_id: String,
-    /// The writable layer.
+    /// Path of the writable layer.
     pub path: PathBuf,
-    /// Its device number.
+    /// Device number of the file.
     pub device: u64,
     /// Inode number of the file. With the device number it shows a target whether its file is the
     /// same.
     pub inode: u64,
     /// Size in bytes that the guest sees.
     pub bytes: u64,
-    /// The image under it, by the name of its directory in the store, which is its digest.
+    /// Digest of the base image: the name of its directory in the store.
     pub image: String,
 }
 
-/// Everything a target must know.
+/// Description of a QEMU and its guest for the target of a migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// QEMU's version at the source. An older QEMU cannot receive the guest.
@@ -51,106 +51,106 @@ pub struct Manifest {
     pub machine: String,
     /// Accelerator that the guest runs with. A target that uses another refuses the guest.
     pub accel: Accel,
-    /// How it was built at its start.
+    /// Shape of QEMU at its start.
     pub shape: Shape,
-    /// CPUs beyond those that cannot be unplugged.
+    /// CPUs of the guest that can be unplugged.
     pub cpus: Vec<PluggedCpu>,
-    /// Address of the network device.
+    /// Hardware address of the guest's first device.
     pub mac: String,
-    /// It is connected by a bridge, not by QEMU's user network.
+    /// Whether a bridge connects the guest, and not QEMU's user network.
     #[serde(default)]
     pub bridged: bool,
-    /// It is connected by passt, not by QEMU's user network. The user network has a section of its
-    /// own in what is migrated, so the target must have the same.
+    /// Whether passt connects the guest, and not QEMU's user network. The user network has a
+    /// section of its own in the stream, so the target must have the same.
     #[serde(default)]
     pub passt: bool,
-    /// Queues of each device that is an interface of the pod's.
+    /// Queues of each device that ends at an interface of the pod.
     #[serde(default = "one_queue")]
     pub queues: u32,
-    /// Address of the one in the overlay network, if it has one.
+    /// Hardware address of the guest's overlay device, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlay_mac: Option<String>,
-    /// The kernel command line it booted with: a table of the machine has its length.
+    /// Kernel command line that the guest booted with: the length of an ACPI table depends on it.
     pub cmdline: String,
-    /// The order in force.
+    /// Size order in force.
     pub order: Option<SizeOrder>,
     /// Milliseconds the guest took to boot.
     pub boot_ms: Option<u64>,
     /// Location and size of the root disk at the source.
     pub disk: Disk,
-    /// The drives beside it, in order.
+    /// Drives other than the root disk, in QEMU's order.
     #[serde(default)]
     pub drives: Vec<DriveThere>,
-    /// The runner has the key that all of the VM's have, to encrypt what it sends.
+    /// Whether the runner has the key that the VM's runners share, and encrypts the stream.
     #[serde(default)]
     pub encrypts: bool,
-    /// The key of its daemon, which stays that of its boot.
+    /// Key of the guest's daemon, fixed since its boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guestd_key: Option<GuestdKey>,
-    /// The runner connects to the sockets of a target on its machine.
+    /// Whether the runner can connect to the unix sockets of a target on its machine.
     #[serde(default)]
     pub dials_sockets: bool,
 }
 
-/// What a guest has whose runner does not say.
+/// The default for manifests of older runners.
 const fn one_queue() -> u32 {
     1
 }
 
-/// A drive of the source.
+/// A drive of the source other than the root disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriveThere {
-    /// What it is.
+    /// Id and kind of the drive.
     pub drive: Drive,
-    /// Where it is there.
+    /// Path of the file at the source.
     pub path: PathBuf,
-    /// Its device number.
+    /// Device number of the file at the source.
     pub device: u64,
     /// Inode number of the file at the source.
     pub inode: u64,
-    /// SHA-256 of one of files: the target must make the same.
+    /// SHA-256 of a drive of files: the target must build the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
 
-/// A guest that was told to come, as a runner writes it down.
+/// A guest that was ordered to arrive, as in the runner's record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arrival {
     /// Order to receive the guest.
     pub order: protocol::migration::IncomingOrder,
-    /// Whether the disk is the source's own file.
+    /// Whether source and target use the same file as root disk.
     pub shares_disk: bool,
-    /// QEMU was told to listen.
+    /// Whether QEMU was ordered to listen.
     pub listening: bool,
-    /// The guest was told to run.
+    /// Whether the order to run the guest was given.
     pub begun: bool,
-    /// It did. From then on it is a guest like any other, that may be stopped for other reasons.
+    /// Whether the guest has run here. From then on it may be stopped for other reasons.
     #[serde(default)]
     pub ran: bool,
 }
 
-/// Why a guest cannot come here.
+/// Errors that keep a guest from arriving here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// The manifest is not one.
+    /// The manifest cannot be parsed.
     #[error("the source's description is not understood: {0}")]
     Manifest(String),
-    /// A text of the manifest would be more than one value on the command line of QEMU, or leave
-    /// the directory.
+    /// A text of the manifest would be more than one value on QEMU's command line, or would leave
+    /// the runner's directory.
     #[error(
         "the source's description is refused: {value:?} of {member} is not {rule}. The runner it comes from is not one of ours"
     )]
     Text {
-        /// Where it is.
+        /// Member of the manifest that has the text.
         member: &'static str,
-        /// Its first 100 characters.
+        /// First 100 characters of the text.
         value: String,
-        /// What it must be.
+        /// Rule that the text breaks.
         rule: &'static str,
     },
-    /// QEMU here is older.
+    /// The target's QEMU is older than the source's.
     #[error("QEMU {here} here is older than {there} at the source")]
     Older {
         /// Version of the target's QEMU.
@@ -158,7 +158,7 @@ pub enum Unfit {
         /// Version of the source's QEMU.
         there: String,
     },
-    /// The accelerator is not to be had.
+    /// The target cannot use the guest's accelerator.
     #[error("the guest runs with {there}, and here is only {here}")]
     Accel {
         /// Accelerator that the target uses.
@@ -166,43 +166,43 @@ pub enum Unfit {
         /// Accelerator that the guest runs with.
         there: &'static str,
     },
-    /// Drives the guest writes are on another machine.
+    /// The guest writes to drives that are only on the source's machine.
     #[error(
         "the guest writes to {0}, and a disk other than its root disk is not copied to another machine: \
          end the VM there and start it here"
     )]
     Written(String),
-    /// Disks on claims are one pod's at a time.
+    /// The VM has disks on claims, which only one pod may use at a time.
     #[error(
         "the VM has disks on claims, which one pod writes at a time: delete its pod, and it starts on a node where they can be mounted"
     )]
     Claims,
-    /// Files have changed since the guest started.
+    /// The files of a drive have changed since the guest started.
     #[error(
         "the files of {0} are others here than those the guest has: a secret or config map has changed since it started"
     )]
     Files(String),
-    /// It cannot be made.
+    /// The drives cannot be made.
     #[error("{0}")]
     Drives(String),
-    /// The source would have to dial a port that every user of the machine may dial.
+    /// The source would have to connect to a TCP port that every user of the machine can reach.
     #[error(
         "the guest's runner is an older one, which sends a guest only to ports that every user of this machine may dial: \
          restart the guest, and try again"
     )]
     NoSockets,
-    /// There is no overlay network here.
+    /// The target's pod has no interface in the overlay network.
     #[error(
         "the guest has an interface in the overlay network, and the pod here has none: give its VM an address there, by the controller's options, and try again"
     )]
     NoOverlay,
-    /// The pod here has no passt.
+    /// The target's pod has no passt.
     #[error(
         "the guest is connected by passt, and here guests are connected by QEMU's user network: \
          start bellows up with --guest-network=passt"
     )]
     NoPasst,
-    /// The image is another.
+    /// The target has another base image.
     #[error("image {here} here is not the guest's, {there}")]
     Image {
         /// Digest of the target's image, by the name of its directory.
@@ -212,14 +212,13 @@ pub enum Unfit {
     },
 }
 
-/// Major and minor number of `10.0.2`; a text that is none is older than all.
+/// Major and minor number of a version such as `10.0.2`. A text without numbers is older than all.
 #[must_use]
 pub fn version(text: &str) -> (u32, u32) {
     let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-/// Refuses a text that does not follow its rule.
 fn check_text(
     member: &'static str,
     text: &str,
@@ -236,7 +235,7 @@ fn check_text(
     })
 }
 
-/// Names of machines, devices, their properties and files.
+/// Rule for names of machines, devices, their properties and files.
 const WORD: (&str, fn(&str) -> bool) = ("a word of letters, digits, '.', '_' and '-'", |text| {
     let is_of = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     !text.is_empty() && text.bytes().all(is_of)
@@ -248,9 +247,8 @@ const ADDRESS: (&str, fn(&str) -> bool) = ("a hardware address", |text| {
 });
 
 impl Manifest {
-    /// Whether each text that becomes a part of an option of QEMU, or of the name of a file, is one
-    /// value there. The manifest is written by another node's runner, and that node may have been
-    /// taken over.
+    /// Checks that each text which becomes part of a QEMU option or file name is one value there.
+    /// The manifest comes from another node's runner, and that node may be compromised.
     ///
     /// # Errors
     /// [`Unfit::Text`] for the first that is not.
@@ -273,8 +271,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Whether a QEMU of this version may take the guest: it knows the machine type if it is no
-    /// older. Bug-fix releases of one minor version take each other's guests.
+    /// Whether a QEMU of this version can receive the guest: it knows the machine type if it is not
+    /// older. Bug-fix releases of one minor version receive each other's guests.
     ///
     /// # Errors
     /// [`Unfit::Older`].
@@ -288,11 +286,11 @@ impl Manifest {
         Ok(())
     }
 
-    /// Whether its drives can be had where the source's files are not: those of files are made
-    /// anew, what the guest writes is lost.
+    /// Whether all drives can be had where the source's files are not: drives of files are built
+    /// again, and the guest's writes are lost.
     ///
     /// # Errors
-    /// [`Unfit::Written`] with all that cannot.
+    /// [`Unfit::Written`] with all drives that cannot.
     pub fn drives_come(&self) -> Result<(), Unfit> {
         let drives = self.drives.iter().map(|there| &there.drive);
         let written = drives.filter(|drive| drive.kind != DriveKind::Files);
@@ -306,7 +304,7 @@ impl Manifest {
 }
 
 impl PluggedCpu {
-    /// The CPU in a slot, if it is one that can be unplugged.
+    /// The CPU in a slot, if it can be unplugged.
     #[must_use]
     pub fn of(slot: &CpuSlot) -> Option<Self> {
         Some(Self {
@@ -316,7 +314,7 @@ impl PluggedCpu {
         })
     }
 
-    /// The device on a command line.
+    /// Value of QEMU's `-device` for the CPU.
     #[must_use]
     pub fn device(&self) -> String {
         let mut text = format!("{},id={}", self.driver, self.id);

@@ -1,4 +1,4 @@
-//! The side that is left.
+//! The source of a migration.
 //!
 //! ```text
 //! hold ─► describe ─► (copy the disk ─► caught up) ─► send ─► (stopped ─► end the copy ─► go on) ─► handed over ─► done
@@ -12,59 +12,59 @@ use serde::{Deserialize, Serialize};
 use super::{LOOK_EVERY, LOOK_IDLE, Manifest, Pacer, View};
 use crate::core::room;
 
-/// `query-status` of a guest that runs.
+/// `query-status` of a running guest.
 const RUNS: &str = "running";
 
-/// Whether the guest is where no migration has stopped it: it runs, or QEMU has stopped it because
-/// its host's disk is full.
+/// Whether no migration has stopped the guest: it runs, or QEMU has stopped it because a disk of
+/// the host is full.
 fn is_here(view: &View) -> bool {
     view.run == RUNS || view.run == room::STOPPED
 }
 
-/// `query-migrate` of a QEMU that connects and has sent nothing.
+/// `query-migrate` of a QEMU that is connecting and has sent nothing.
 const SETUP: &str = "setup";
-/// How long that may take.
+/// Longest time in that state.
 const SETUP_PATIENCE: Span = Span::from_secs(30);
 
-/// A departure as a runner writes it down.
+/// A departure, as in the runner's record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Leaving {
     /// The newest order.
     pub order: OutgoingOrder,
-    /// The copy of the disk was begun.
+    /// Whether the copy of the disk has begun.
     pub copying: bool,
-    /// QEMU was told to send.
+    /// Whether QEMU was ordered to send.
     pub sent: bool,
-    /// It is to be undone.
+    /// Whether the departure is to be undone.
     pub recalled: bool,
 }
 
-/// What to do.
+/// Next step of a departure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutgoingAction {
-    /// Write the departure down, before anything else that is done.
+    /// Write the departure to the record, before anything else.
     Save(Leaving),
-    /// Find out how QEMU is built.
+    /// Query the manifest of QEMU.
     Describe,
-    /// See what QEMU says.
+    /// Query QEMU.
     Look,
     /// Begin to copy the disk.
     Copy,
-    /// Begin to send.
+    /// Begin to send the guest.
     Send,
-    /// The guest is stopped: end the copy, which has caught up, and go on.
+    /// The guest is stopped: end the copy, which is in sync, and continue.
     Switch,
-    /// Call off what is under way.
+    /// Cancel the copy and the migration in QEMU.
     Cancel,
-    /// Let the guest run on.
+    /// Resume the guest.
     Continue,
-    /// What is left of the guest here can never run again: away with it.
+    /// The rest of the guest here can never run again: end QEMU.
     Abandon,
 }
 
-/// The departure of one guest.
+/// State of one guest's departure.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outgoing {
     leaving: Leaving,
@@ -74,15 +74,15 @@ pub struct Outgoing {
     stopped_unix_us: Option<i64>,
     pacer: Pacer,
     unsaved: bool,
-    /// What QEMU was told to do and has not shown yet.
+    /// Last command to QEMU whose effect has not shown yet.
     told: Option<OutgoingAction>,
-    /// Since when QEMU has been about to begin.
+    /// Since when QEMU has been connecting.
     setup_since: Option<Timestamp>,
     over: bool,
 }
 
 impl Outgoing {
-    /// A departure by its first order.
+    /// State of a departure at its first order.
     #[must_use]
     pub fn new(order: OutgoingOrder) -> Self {
         let leaving = Leaving {
@@ -97,7 +97,7 @@ impl Outgoing {
         }
     }
 
-    /// One that an earlier runner wrote down.
+    /// State of a departure in the record of an earlier runner.
     #[must_use]
     pub fn found(leaving: Leaving) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl Outgoing {
         &self.leaving.order.id
     }
 
-    /// A newer order of the same migration. What was begun is not changed.
+    /// Takes a newer order of the same migration. Steps that have begun do not change.
     pub fn order(&mut self, now: Timestamp, order: OutgoingOrder) {
         if self.leaving.sent || self.leaving.copying || self.leaving.order == order {
             return;
@@ -131,7 +131,7 @@ impl Outgoing {
         self.pacer.fresh = false;
     }
 
-    /// The guest is to stay.
+    /// Recalls the guest: undoes the departure.
     pub fn recall(&mut self, now: Timestamp) {
         if !self.leaving.recalled {
             self.leaving.recalled = true;
@@ -140,35 +140,35 @@ impl Outgoing {
         }
     }
 
-    /// Whether it was recalled and all is as before.
+    /// Whether the departure was recalled and the guest runs as before.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Whether all of the guest is elsewhere.
+    /// Whether all state of the guest was sent.
     #[must_use]
     pub fn is_handed_over(&self) -> bool {
         self.stage() == OutgoingStage::HandedOver
     }
 
-    /// The guest was stopped.
+    /// QEMU has stopped the guest at this time.
     pub fn stopped(&mut self, unix_us: i64) {
         self.stopped_unix_us = Some(unix_us);
     }
 
-    /// Something was told: look at once.
+    /// An event hastens the next query.
     pub fn hint(&mut self, now: Timestamp) {
         self.pacer.look_at = self.pacer.look_at.min(now);
     }
 
-    /// The monitor is lost; what was under way will not be answered.
+    /// The monitor is disconnected; commands in progress will not be answered.
     pub fn disconnected(&mut self) {
         (self.pacer.busy, self.pacer.fresh) = (false, false);
         self.view = None;
     }
 
-    /// How the QEMU is built.
+    /// Takes the manifest of QEMU.
     pub fn described(&mut self, now: Timestamp, manifest: Result<Manifest, String>) {
         self.pacer.did(now);
         match manifest {
@@ -180,19 +180,19 @@ impl Outgoing {
         }
     }
 
-    /// What QEMU says.
+    /// Takes the result of a query.
     pub fn viewed(&mut self, now: Timestamp, view: Result<View, String>) {
         self.pacer.saw(now);
         match view {
             Ok(view) => self.view = Some(view),
-            // Looked at again.
+            // The next query decides.
             Err(_) => {
                 self.pacer.fail(now);
             }
         }
     }
 
-    /// What was told to be done was taken, or refused.
+    /// Takes the result of an action.
     pub fn acted(&mut self, now: Timestamp, action: &OutgoingAction, result: Result<(), String>) {
         self.pacer.did(now);
         match result {
@@ -206,13 +206,13 @@ impl Outgoing {
 
     fn refused(&mut self, now: Timestamp, problem: String) {
         let is_final = self.pacer.fail(now);
-        // A recall is never given up.
+        // A recall is retried without end.
         if is_final && !self.leaving.recalled && !self.is_handed_over() {
             self.problem.get_or_insert(problem);
         }
     }
 
-    /// The next thing to do. `still` says that sizes are at rest.
+    /// Returns the next action that is due. `still` says that sizes are at rest.
     pub fn poll_action(&mut self, now: Timestamp, still: bool) -> Option<OutgoingAction> {
         if std::mem::take(&mut self.unsaved) {
             return Some(OutgoingAction::Save(self.leaving.clone()));
@@ -222,7 +222,8 @@ impl Outgoing {
         }
         let action = self.next(now, still)?;
         if let OutgoingAction::Copy | OutgoingAction::Send = action {
-            // Written down before it is done: who finds it undone sees that QEMU knows of nothing.
+            // The record comes first: a runner that finds a step in the record and not in QEMU
+            // repeats it.
             let (copying, sent) = (self.leaving.copying, self.leaving.sent);
             self.leaving.copying |= action == OutgoingAction::Copy;
             self.leaving.sent |= action == OutgoingAction::Send;
@@ -298,9 +299,10 @@ impl Outgoing {
             }
         }
         match view.migration.as_str() {
-            // It was written down, and not done: a look came between, or the runner was another.
+            // It is in the record and not carried out: a query came between, or another runner
+            // wrote it.
             "none" if self.told != Some(OutgoingAction::Send) => Some(OutgoingAction::Send),
-            // Of an earlier one that was recalled at its very end.
+            // Of an earlier migration that was recalled at its very end.
             "completed" if is_here(&view) => Some(OutgoingAction::Send),
             "failed" | "cancelled"
                 if self.told == Some(OutgoingAction::Send)
@@ -310,7 +312,7 @@ impl Outgoing {
                 self.problem = Some(why);
                 self.look(now)
             }
-            // Of an earlier migration: this one was not begun.
+            // Of an earlier migration: this one has not begun.
             "failed" | "cancelled" => Some(OutgoingAction::Send),
             "pre-switchover" if self.told != Some(OutgoingAction::Switch) => {
                 if view.copy == Some(true) {
@@ -330,21 +332,20 @@ impl Outgoing {
         }
     }
 
-    /// Nothing is to be done but to look again.
+    /// Nothing but the next query is due.
     fn look(&mut self, now: Timestamp) -> Option<OutgoingAction> {
         self.pacer.wait(now, LOOK_EVERY);
         None
     }
 
-    /// When to ask again.
+    /// When [`Self::poll_action`] is due without an event.
     #[must_use]
     pub fn poll_deadline(&self) -> Timestamp {
         self.pacer.look_at
     }
 
     fn stage(&self) -> OutgoingStage {
-        // A guest that is here has not left, whatever QEMU says of the last migration: it may be an
-        // earlier one.
+        // A guest that runs here has not left: QEMU's status may be that of an earlier migration.
         let stopped = self.view.as_ref().filter(|view| !is_here(view));
         let status = stopped.map(|view| view.migration.as_str());
         match (&self.problem, status) {
@@ -359,7 +360,7 @@ impl Outgoing {
         }
     }
 
-    /// What is told.
+    /// Report for the runner's state.
     #[must_use]
     pub fn report(&self) -> OutgoingReport {
         let stage = self.stage();

@@ -13,7 +13,7 @@ use protocol::time::Timestamp;
 use protocol::units::Bytes;
 use protocol::vm::VmSpec;
 
-/// The description of a guest with what its spec gives it.
+/// Manifest of a guest with these settings and disks.
 fn of(settings: &serde_json::Value, disks: &serde_json::Value) -> Manifest {
     let spec: VmSpec = serde_json::from_value(json!({
         "guest": {
@@ -90,7 +90,7 @@ fn a_guest_that_writes_to_other_disks_does_not_leave_its_machine() {
     }
 }
 
-/// A recalled departure that sees this of QEMU: what it does.
+/// A recalled departure after this answer of QEMU.
 fn recalled(run: &str, migration: &str) -> Outgoing {
     let how = StreamOptions {
         post_copy: false,
@@ -118,8 +118,8 @@ fn recalled(run: &str, migration: &str) -> Outgoing {
 fn a_guest_that_its_disk_has_stopped_stays_as_one_that_runs() {
     for (run, action, over) in [
         ("running", None, true),
-        // It is let go on by whoever waits for room, not again and again by the migration that is
-        // over.
+        // The recovery from a full disk resumes the guest; the migration that is over does not
+        // repeat it.
         ("io-error", None, true),
         ("postmigrate", Some(OutgoingAction::Continue), false),
         ("paused", Some(OutgoingAction::Continue), false),
@@ -154,7 +154,7 @@ fn key_of_the_guest_comes_under_the_name_that_is_never_shown() {
     let mut said = serde_json::to_value(&from).unwrap();
     assert_eq!(said[SECRET_OF_SHAPE], "01".repeat(32));
     assert!(!format!("{from:?}").contains("0101"));
-    // An older runner has no key, and dials ports.
+    // An older runner has no key, and connects to ports.
     for member in [SECRET_OF_SHAPE, "dials_sockets"] {
         said.as_object_mut().unwrap().remove(member);
     }
@@ -186,7 +186,7 @@ fn n18_a_guest_that_comes_is_connected_as_where_it_booted() {
         connection(&config, Some(&from)),
         Connection::Passt(_)
     ));
-    // A runner of before bridges says nothing of it.
+    // Runners older than bridges do not have the member.
     let mut said = serde_json::to_value(&from).unwrap();
     said.as_object_mut().unwrap().remove("bridged");
     said.as_object_mut().unwrap().remove("queues");
@@ -194,7 +194,7 @@ fn n18_a_guest_that_comes_is_connected_as_where_it_booted() {
     let mut from: Manifest = serde_json::from_value(said).unwrap();
     assert!(!from.bridged && !from.passt);
     assert_eq!(nic::queues(&from.shape, Some(&from)), 1);
-    // Here it would have as many as it may have CPUs, up to four.
+    // A guest that boots here has a queue per CPU, up to four.
     for (cpus, queues) in [(1, 1), (3, 3), (16, 4)] {
         from.shape.max_cpus = cpus;
         assert_eq!(nic::queues(&from.shape, None), queues);

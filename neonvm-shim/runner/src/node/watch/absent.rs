@@ -1,5 +1,4 @@
-//! Guests whose pods the API does not list: which are ended, and which are left alone as
-//! [`Orphan`]s.
+//! Guests whose pods the API does not list: some are ended, others are left alone as [`Orphan`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +14,7 @@ use crate::node::prepare::StorePosition;
 use crate::node::saved;
 
 impl Driver {
-    /// Sorts what runs here without a pod in the list. Only a store that has shown a pod can have
+    /// Sorts guests without a pod in the list. Only a store that has returned a pod can have
     /// deleted it.
     pub(super) fn miss(&mut self, listed: &BTreeSet<String>) {
         let workers = self.workers.keys();
@@ -34,8 +33,8 @@ impl Driver {
         }
     }
 
-    /// Ends those of the doubtful whose pods the API says are gone. A list can lack a pod that is
-    /// there, for example one that is bound to this node under another name.
+    /// Ends the doubtful guests whose pods are gone by the API's answer. A list can lack an
+    /// existing pod, for example one that was bound to this node under another name.
     pub(super) async fn end_deleted(&mut self) {
         let records: BTreeMap<String, PodRecord> = self
             .directories()
@@ -86,19 +85,20 @@ impl Driver {
         self.doubtful.insert(pod);
     }
 
-    /// Whether a directory is that of a pod that this store has never shown.
+    /// Whether a directory belongs to a pod that this store has never returned.
     pub(super) fn is_orphan(&self, record: &PodRecord) -> bool {
         !record.is_of_store(&self.params.store_id)
     }
 
-    /// Whether a pod takes over the guest of a directory whose own pod the store does not have.
+    /// Whether a pod adopts the guest of a directory whose own pod the store does not have.
     pub(super) fn is_adopted(&self, record: &PodRecord, wish: &Wish) -> bool {
         let adopts = wish.pod.metadata.annotations.get(ANNOTATION_ADOPTS);
         let [pod, uid] = [&record.name, &record.uid];
         self.is_orphan(record) && adopts.is_some_and(|adopts| *adopts == format!("{pod}/{uid}"))
     }
 
-    /// Writes down that a directory is a pod's of this store, before anything is done for the pod.
+    /// Records that a directory belongs to a pod of this store, before anything is done for the
+    /// pod.
     pub(super) fn belongs_to(&mut self, mut record: PodRecord, id: &PodId, wish: &Wish) {
         let is_known = record.uid == id.uid && !self.is_orphan(&record);
         if is_known {
@@ -109,7 +109,7 @@ impl Driver {
         record.store = Some(StorePosition::of(&self.params.store_id, &wish.pod));
         match record.write(&self.params.vms_dir().join(id.dir_name())) {
             Ok(()) => info!(pod = key, "guest taken over from another store"),
-            // It is then an orphan again at the next start, and nothing is lost.
+            // The guest is then an orphan again at the next start, and nothing is lost.
             Err(error) => warn!(
                 pod = key,
                 error = daemon_kit::chain(&error),
@@ -119,7 +119,7 @@ impl Driver {
         self.params.orphans.remove(&key);
     }
 
-    /// Queues a pod whose place an orphan of the same name has.
+    /// Queues a pod whose directory belongs to an orphan with the same name.
     pub(super) fn hold_up(&mut self, id: PodId, wish: Wish, record: &PodRecord) {
         self.leave_alone(record);
         let key = id.key();
@@ -131,7 +131,7 @@ impl Driver {
         }
     }
 
-    /// Ends a guest that somebody let go. Its directory is moved aside.
+    /// Ends a released guest. Its directory is moved aside.
     pub(super) fn let_go(&mut self, orphan: &Orphan) {
         let records = self.directories();
         let of_orphan = |record: &&PodRecord| record.id().key() == orphan.key();
@@ -155,7 +155,7 @@ impl Driver {
         }
     }
 
-    /// Saves the objects by which guests can be adopted, in a task of its own.
+    /// Saves the objects for adoption, in a task of its own.
     pub(super) fn save_objects(&mut self) {
         self.save_at = Instant::now() + SAVE_EVERY;
         let pods = self.workers.values().map(|known| {

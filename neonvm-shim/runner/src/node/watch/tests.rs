@@ -1,5 +1,5 @@
-//! The node driver between an API of one pod, which filters as a real one does, and a runner that
-//! is there already.
+//! The node driver between an API with one pod, whose watches filter by selector, and a running
+//! runner.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -26,21 +26,21 @@ use crate::node::prepare::StorePosition;
 use crate::node::{Allocatable, Orphans};
 use crate::shell::first_words::waiting_state;
 
-/// Nothing that is waited for takes longer.
+/// Longer than any wait.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// More writes and orders than a test here brings about.
+/// More writes and orders than any test causes.
 const HEARD: usize = 64;
 
-/// The store of the API.
+/// Identity of the API's store.
 const STORE: &str = "00000000000000aa";
 
-/// The pod, and who is told of what.
+/// The pod, and the channels of its observers.
 struct Rig {
     orphans: Orphans,
     pod: watch::Sender<Value>,
     /// Statuses that the driver writes.
     written: mpsc::Receiver<Value>,
-    /// Orders to stop that the runner gets.
+    /// Stop orders to the runner.
     stops: mpsc::Receiver<()>,
     dir: tempfile::TempDir,
     tasks: Vec<AbortOnDropHandle<()>>,
@@ -73,7 +73,6 @@ impl Rig {
         }
     }
 
-    /// Starts the driver.
     async fn drive(&mut self) {
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -98,7 +97,7 @@ impl Rig {
         self.tasks.push(AbortOnDropHandle::new(tokio::spawn(task)));
     }
 
-    /// Somebody changes the pod.
+    /// Changes the pod as another client does.
     fn edit(&self, edit: impl FnOnce(&mut Value)) {
         self.pod.send_modify(|pod| {
             edit(pod);
@@ -106,7 +105,7 @@ impl Rig {
         });
     }
 
-    /// The store does not have the pod.
+    /// Removes the pod from the store without a deletion.
     fn empty_store(&self) {
         self.pod.send_replace(Value::Null);
     }
@@ -129,7 +128,7 @@ impl Rig {
         self.edit(|pod| pod["metadata"]["labels"] = json!({}));
     }
 
-    /// What changes of the pod still reaches its status.
+    /// A change of the pod still reaches its status.
     async fn is_kept(&mut self) {
         self.edit(|pod| pod["spec"]["containers"][0]["image"] = json!("y"));
         let has_it = |status: &Value| status["containerStatuses"][0]["image"] == "y";
@@ -153,7 +152,7 @@ impl Rig {
     }
 }
 
-/// Of a pod that the store `id` has shown.
+/// Record of a pod that the store `id` has returned.
 fn record(id: &str) -> PodRecord {
     PodRecord {
         namespace: "default".into(),
@@ -200,7 +199,7 @@ fn params(client: kube::Client, state_dir: PathBuf) -> NodeParams {
     }
 }
 
-/// A runner whose guest runs, at its socket.
+/// Serves a runner with a running guest on its socket.
 fn serve_runner(socket: PathBuf, stopped: mpsc::Sender<()>) -> AbortOnDropHandle<()> {
     let state = RunnerState {
         phase: RunnerPhase::Running,
@@ -213,7 +212,7 @@ fn serve_runner(socket: PathBuf, stopped: mpsc::Sender<()>) -> AbortOnDropHandle
         let waits = uri.query().is_some();
         async move {
             if waits {
-                // Nothing changes any more.
+                // The state never changes.
                 std::future::pending::<()>().await;
             }
             state
@@ -283,7 +282,7 @@ fn is_marked(pod: &Value) -> bool {
     pod["metadata"]["labels"].get(LABEL_VM_NAME).is_some()
 }
 
-/// Tells of each change; an object that no longer matches a selector is gone for its watcher.
+/// Streams the changes; an object that no longer matches a selector is deleted for its watcher.
 fn watch_stream(mut pod: watch::Receiver<Value>, query: &str, by_label: bool) -> Response {
     let version = pod.borrow()["metadata"]["resourceVersion"]
         .as_str()
@@ -294,7 +293,7 @@ fn watch_stream(mut pod: watch::Receiver<Value>, query: &str, by_label: bool) ->
             .split('&')
             .any(|pair| Some(pair) == version.as_deref());
     if is_news {
-        // It has changed since it was listed.
+        // The pod has changed since it was listed.
         pod.mark_changed();
     }
     let shown = !by_label || is_news || is_marked(&pod.borrow());
@@ -345,7 +344,7 @@ async fn a_driver_that_begins_anew_leaves_the_guest_of_a_pod_that_has_lost_its_l
 #[tokio::test]
 async fn a_pod_without_the_label_is_nobodys_guest() {
     let mut rig = Rig::new().await;
-    // Another one of the name of what runs here.
+    // Another pod with the name of the running one.
     rig.take_label();
     rig.edit(|pod| pod["metadata"]["uid"] = json!("uid-other"));
     rig.drive().await;
@@ -353,8 +352,7 @@ async fn a_pod_without_the_label_is_nobodys_guest() {
     assert!(rig.written.try_recv().is_err());
 }
 
-/// Requirement: D5. The store was emptied, moved away, or is an older copy: its identity is another
-/// one.
+/// Requirement: D5. The store was emptied, moved away, or is an older copy: its identity differs.
 #[tokio::test]
 async fn guest_that_another_store_has_shown_is_left_alone() {
     for id in ["00000000000000bb", ""] {
@@ -363,7 +361,7 @@ async fn guest_that_another_store_has_shown_is_left_alone() {
         rig.empty_store();
         rig.drive().await;
         rig.is_orphan().await;
-        // Longer than the driver needs for a guest that it ends.
+        // Longer than the driver needs to end a guest.
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert!(!rig.was_stopped(), "{id:?}");
         assert!(Paths::new(rig.vm_dir()).config().exists());

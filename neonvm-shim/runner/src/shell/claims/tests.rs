@@ -1,4 +1,4 @@
-//! Requirement: D1. Files are real here, and a script plays `qemu-img`.
+//! Tests of disks on claims with real files. A script replaces `qemu-img`. Requirement: D1.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
@@ -22,7 +22,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// A VM with a root disk of 2 MiB and a disk of 16 MiB, each on a claim that is empty.
+    /// A VM with a root disk of 2 MiB and a disk of 16 MiB, each on an empty claim.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         for drive in ["root", "disk-data"] {
@@ -64,8 +64,7 @@ impl Rig {
         loop {
             let opened = open(&self.config, &plan, WallTime(1)).await;
             let opened = opened.map_err(|error| daemon_kit::chain(&error));
-            // A child of another test still has the script open for writing: it was forked while we
-            // wrote it.
+            // A child of another test, forked during the write, still has the script open.
             let is_busy = |why: &String| why.contains("Text file busy");
             if !opened.as_ref().is_err_and(is_busy) {
                 return opened;

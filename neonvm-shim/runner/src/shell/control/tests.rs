@@ -6,7 +6,7 @@ use super::*;
 use crate::shell::metrics::Metrics;
 use daemon_kit::admin::metrics_route;
 
-/// Longer than anything here takes.
+/// Longer than any wait of a passing test.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
 #[test]
@@ -38,7 +38,7 @@ fn a_guest_that_counts_is_believed() {
     assert_eq!(reported(fewer, false), MilliCpu(1500));
 }
 
-/// The status a request is answered with.
+/// Status of the response to a request.
 async fn status(at: std::net::SocketAddr, request: &str, token: Option<&str>) -> u16 {
     let shown = token.map_or(String::new(), |token| format!("Authorization: {token}\r\n"));
     let text = format!("{request} HTTP/1.0\r\nContent-Length: 0\r\n{shown}\r\n");
@@ -49,7 +49,7 @@ async fn status(at: std::net::SocketAddr, request: &str, token: Option<&str>) ->
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// A pod's server with or without a token, and the supervisor's end of it.
+/// A pod's server with or without a token, and the driver's end of its channel.
 async fn server(
     token: Option<Token>,
     bounds: Bounds,
@@ -57,7 +57,7 @@ async fn server(
     server_at(token, false, bounds).await
 }
 
-/// The same, at an address that counts as loopback or not.
+/// A pod's server at an address that counts as loopback or not.
 async fn server_at(
     token: Option<Token>,
     is_loopback: bool,
@@ -110,7 +110,7 @@ async fn nobody_gives_orders_at_a_pod_without_its_token() {
     }
     let shown = Some("Bearer right");
     assert_eq!(status(at, "GET /v1/state", shown).await, 200);
-    // Let in, and then found to have no body.
+    // Authorized, and then found to have no body.
     assert_eq!(status(at, "POST /cpu_change", shown).await, 400);
 }
 
@@ -124,7 +124,7 @@ async fn without_a_token_a_pod_has_the_routes_of_neonvms_runner_alone() {
     assert_eq!(status(at, "POST /cpu_change", None).await, 400);
 }
 
-/// Requirement: W4. Every user of the machine dials a loopback address.
+/// Requirement: W4. Every user of the machine can connect to a loopback address.
 #[tokio::test]
 async fn loopback_address_takes_no_order_with_or_without_a_token() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -167,7 +167,7 @@ fn an_empty_token_is_none_and_a_new_one_is_taken_up() {
     assert!(!shown("Bearer ") && !shown("Bearer new"));
 }
 
-/// An order with the token, to be followed by others or not.
+/// An order with the token, on a connection that is kept or closed.
 fn order(connection: &str) -> String {
     let body = r#"{"VCPUs":1}"#;
     let length = body.len();
@@ -177,7 +177,7 @@ fn order(connection: &str) -> String {
     )
 }
 
-/// Gives an order and has it taken; fails if that comes to nothing.
+/// Sends an order and accepts it; fails if the connection breaks.
 async fn is_taken(stream: &mut TcpStream, connection: &str, taken: &mut mpsc::Receiver<Input>) {
     let text = order(connection);
     stream.write_all(text.as_bytes()).await.unwrap();
@@ -193,7 +193,7 @@ async fn is_taken(stream: &mut TcpStream, connection: &str, taken: &mut mpsc::Re
     while !is_head_over(stream).await {}
 }
 
-/// Reads a line; whether it is the empty one.
+/// Reads a line; returns whether it is the empty one.
 async fn is_head_over(stream: &mut TcpStream) -> bool {
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') {
@@ -223,11 +223,11 @@ async fn half_open_connections_do_not_keep_an_order_from_being_taken() {
         }
         let mut anew = TcpStream::connect(at).await.unwrap();
         is_taken(&mut anew, "close", &mut taken).await;
-        // One that is known keeps its place, whoever comes.
+        // An authenticated connection stays, whatever arrives.
         is_taken(&mut before, "keep-alive", &mut taken).await;
         assert_eq!(status(at, "GET /ready", None).await, 503, "turn {turn}");
     }
-    // There are no more connections than there may be.
+    // The number of connections stays within its limit.
     let mut gone = 0;
     for mut stream in half_open.drain(..).take(30) {
         let ended = timeout(FOR_EVER, stream.read(&mut [0])).await.unwrap();

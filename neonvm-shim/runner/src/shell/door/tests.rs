@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::shell::hall::{self, Bounds};
 
-/// A server of one page behind a door whose certificate is in `dir`.
+/// A server with one page and a certificate in `dir`.
 async fn serve(dir: &Path) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -33,7 +33,7 @@ async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<Stri
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer).await {
-        // The other side hangs up without a word of TLS when it has said all.
+        // The peer closes the connection without a TLS alert after its last byte.
         Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
         _ => {}
     }
@@ -78,15 +78,15 @@ async fn who_says_nothing_holds_up_nobody() {
     half.write_all(&[HANDSHAKE]).await.unwrap();
     assert!(is_page(&in_the_clear(at).await));
     assert!(is_page(&by_tls(at, &ours.pem).await.unwrap()));
-    // Those two are still waited for.
+    // Those two are still open.
     for waits in [silent, half] {
         let read = waits.try_read(&mut [0]);
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 }
 
-/// As a kubelet puts a secret's files in place: behind a name that it moves, and open to a group
-/// where the pod has one.
+/// A kubelet puts a secret's files behind a link that it moves, readable by the pod's group if it
+/// has one.
 #[tokio::test]
 async fn a_kubelets_files_are_read_and_replaced() {
     use std::os::unix::fs::{PermissionsExt as _, symlink};

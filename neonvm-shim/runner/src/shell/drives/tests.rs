@@ -101,7 +101,7 @@ async fn a_full_disk_names_the_drive_and_leaves_no_half() {
         swap: Some(protocol::quantity::Quantity::from_bytes(64 << 20)),
     });
     let plan = plan(&config.spec, None, None).unwrap();
-    // Takes no bytes whatever is written, as a full file system.
+    // `/dev/full` accepts no bytes, as a full file system.
     let full = tempfile::tempdir().unwrap();
     let paths = Paths::new(full.path());
     let swap = &plan.drives[1];
@@ -168,7 +168,7 @@ fn swap_is_what_mkswap_makes() {
     assert!(made.status.success(), "{made:?}");
     let read = |path| fs::read(path).unwrap();
     let (ours, mut theirs) = (read(&ours), read(&theirs));
-    // Its number, which nobody asks for, is random.
+    // Its UUID is random.
     theirs[1036..1052].fill(0);
     assert!(ours[..4096] == theirs[..4096], "the first page differs");
 }

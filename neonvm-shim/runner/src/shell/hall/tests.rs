@@ -8,13 +8,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 
-/// Longer than anything here takes.
+/// Longer than any wait of a passing test.
 const FOR_EVER: Duration = Duration::from_secs(600);
-/// What is asked for again on the same connection.
+/// A request on a connection that stays open.
 const KEPT: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// A server of these routes that is not patient, which may be spoken to by TLS with the certificate
-/// beside a token.
+/// A server of these routes with short timeouts, with TLS by the certificate beside a token.
 async fn serves(routes: Router, token: Option<&Path>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -32,13 +31,14 @@ fn page() -> Router {
     Router::new().route("/", get(async || "here"))
 }
 
-/// All that is said to one who says `words` and no more, until it is hung up on.
+/// Sends `bytes` and nothing else, and returns the whole response until the server closes the
+/// connection.
 async fn until_hung_up_on(at: SocketAddr, words: &[u8]) -> String {
     let mut stream = TcpStream::connect(at).await.unwrap();
     stream.write_all(words).await.unwrap();
     let mut said = String::new();
     let ended = timeout(FOR_EVER, stream.read_to_string(&mut said)).await;
-    // A connection with something unread is not closed but broken off.
+    // With unread bytes the connection is reset instead of closed.
     let _ = ended.expect("hung up on");
     said
 }
@@ -64,7 +64,7 @@ async fn who_does_not_finish_what_it_began_is_hung_up_on() {
             assert_eq!(said.matches("here").count(), 2, "{said}");
         }
     }
-    // A record of a handshake that does not come.
+    // A handshake record without its content.
     let at = serves(page(), Some(&token)).await;
     let begun = [0x16, 3, 1, 2, 0];
     assert_eq!(until_hung_up_on(at, &begun).await, "");
@@ -81,7 +81,7 @@ async fn who_waits_for_an_answer_is_not_hurried() {
     let mut waits = TcpStream::connect(at).await.unwrap();
     let question = b"GET /late HTTP/1.0\r\n\r\n";
     waits.write_all(question).await.unwrap();
-    // One after the other, each for as long as anybody is waited for.
+    // One after the other, each for the idle timeout.
     for _ in 0..3 {
         until_hung_up_on(at, b"G").await;
     }

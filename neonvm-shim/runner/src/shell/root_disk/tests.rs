@@ -1,5 +1,5 @@
-//! The decisions around `qemu-img`, which a script plays here; `tests/root_disk.rs` has the real
-//! one.
+//! Tests of decisions around `qemu-img`, which a script replaces. `tests/root_disk.rs` runs the
+//! real one.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -17,8 +17,8 @@ struct Rig {
 }
 
 impl Rig {
-    /// A disk directory whose record says whether the disk was made, and a `qemu-img` that says
-    /// `info` and ends its check with a status.
+    /// A disk directory whose record says `made`, and a `qemu-img` that prints `info` and ends its
+    /// check with status `check`.
     fn new(made: bool, info: &str, check: i32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let record = DiskRecord {
@@ -63,8 +63,7 @@ impl Rig {
         loop {
             let opened = open(&self.config, &self.disk()).await;
             let opened = opened.map_err(|error| daemon_kit::chain(&error));
-            // A child of another test still has the script open for writing: it was forked while we
-            // wrote it.
+            // A child of another test, forked during the write, still has the script open.
             if !opened
                 .as_ref()
                 .is_err_and(|why| why.contains("Text file busy"))

@@ -1,4 +1,4 @@
-//! What an earlier runner of the directory left.
+//! Finds the QEMU or the report of an earlier runner of the directory.
 
 use protocol::runner::ExitReport;
 use tracing::{info, warn};
@@ -9,7 +9,7 @@ use crate::shell::process::{self, ProcessId};
 use crate::shell::record::{Record, read_json, write_json};
 use crate::shell::run_error::RunError;
 
-/// What an earlier runner left.
+/// State that an earlier runner left.
 pub(super) enum Found {
     Running(Box<Record>),
     Ended(ExitReport),
@@ -32,7 +32,7 @@ impl Runner {
             if record.qemu.replace(process).is_none()
                 && let Err(error) = write_json(&self.paths.record(), &record)
             {
-                // As on a full disk. The next runner finds it in the same way.
+                // The disk may be full. The next runner finds it in the same way.
                 warn!(
                     error = daemon_kit::chain(&error),
                     "QEMU's process is not written down"
@@ -40,11 +40,11 @@ impl Runner {
             }
             return Ok(Found::Running(Box::new(record)));
         }
-        // Without QEMU it serves nobody, and holds the guest's ports.
+        // Without QEMU it is useless, and holds the guest's ports.
         let passt = record.passt.filter(|_| this_boot);
         passt.iter().for_each(|process| process.kill());
         if record.qemu.is_none() {
-            // The earlier runner died before QEMU was up: nothing has happened yet.
+            // The earlier runner died before QEMU's start, so nothing has happened.
             return Ok(Found::Nothing);
         }
         let report = classify(&Evidence {
@@ -60,8 +60,8 @@ impl Runner {
         Ok(Found::Ended(report))
     }
 
-    /// The QEMU of this directory. A runner that died right after it had started one has not
-    /// written down which it is.
+    /// Finds the QEMU of this directory by its command line. A runner that died right after QEMU's
+    /// start has not recorded the process id.
     fn by_command_line(&self) -> Option<ProcessId> {
         let log = self.paths.console_log();
         let own = rustix::process::geteuid().as_raw();

@@ -1,9 +1,9 @@
-//! System calls that a program in a sandbox does not have: to it they are not in the kernel.
+//! Seccomp filter of a sandbox: forbidden system calls fail as if the kernel lacked them.
 //!
-//! QEMU forbids itself more once it runs (`-sandbox`), to start a program among it. Its filter
-//! leaves calls alone that need no privilege where the kernel's settings allow them: userfaultfd,
-//! performance events, keys, io_uring and other families of sockets. Faults of the kernel are often
-//! reached by these.
+//! QEMU's own filter (`-sandbox`) forbids more once it runs, such as starting a program. But it
+//! allows calls that need no privilege under common kernel settings: userfaultfd, performance
+//! events, keys, io_uring and other socket families. Many faults of the kernel are reached by
+//! these.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use seccompiler::{
     SeccompCondition, SeccompFilter, SeccompRule, apply_filter,
 };
 
-/// Calls that are forbidden whatever their arguments are.
+/// Calls that are forbidden with any arguments.
 const FORBIDDEN: [i64; 46] = [
     // Programs and settings of the kernel.
     libc::SYS_bpf,
@@ -34,28 +34,28 @@ const FORBIDDEN: [i64; 46] = [
     libc::SYS_settimeofday,
     libc::SYS_sethostname,
     libc::SYS_setdomainname,
-    // Other ways into the kernel.
+    // Asynchronous interfaces of the kernel.
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,
     libc::SYS_userfaultfd,
     libc::SYS_fanotify_init,
-    // Keys, which no namespace keeps apart.
+    // Keys, which no namespace separates.
     libc::SYS_add_key,
     libc::SYS_keyctl,
     libc::SYS_request_key,
-    // Other processes.
+    // Access to other processes.
     libc::SYS_kcmp,
     libc::SYS_pidfd_getfd,
     libc::SYS_process_madvise,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     libc::SYS_ptrace,
-    // Namespaces. The flags of `clone3` cannot be read by a filter; a C library uses `clone` then.
+    // Namespaces. A filter cannot read the flags of `clone3`; a C library then uses `clone`.
     libc::SYS_clone3,
     libc::SYS_setns,
     libc::SYS_unshare,
-    // Mounts, and files by other than their names.
+    // Mounts, and opening files by handles.
     libc::SYS_chroot,
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
@@ -70,10 +70,9 @@ const FORBIDDEN: [i64; 46] = [
     libc::SYS_umount2,
 ];
 
-/// The families of sockets that there are.
+/// Allowed socket families.
 const FAMILIES: [libc::c_int; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
 
-/// Flags with which `clone` makes namespaces.
 const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWCGROUP,
     libc::CLONE_NEWIPC,
@@ -84,10 +83,10 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWUTS,
 ];
 
-/// Forbids the calls to this thread, and to what it starts.
+/// Installs the filter for this thread and its future children.
 ///
 /// # Errors
-/// When the kernel takes no filter, or this is a processor that the filter is not written for.
+/// The kernel accepts no filter, or the filter does not support this processor.
 pub(super) fn forbid() -> io::Result<()> {
     let program = filter().map_err(io::Error::other)?;
     apply_filter(&program).map_err(|error| match error {
@@ -115,7 +114,7 @@ fn filter() -> Result<BpfProgram, BackendError> {
     SeccompFilter::new(rules, SeccompAction::Allow, absent, machine)?.try_into()
 }
 
-/// On the first argument of a call.
+/// Condition on the first argument of a call.
 fn condition(operator: SeccompCmpOp, value: libc::c_int) -> Result<SeccompCondition, BackendError> {
     let value = u64::from(value.unsigned_abs());
     SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, value)
@@ -129,7 +128,7 @@ mod tests {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     use nix::unistd::chroot;
 
-    /// What a thread without the calls gets.
+    /// Runs a closure in a thread with the filter.
     fn without_calls<T: Send>(attempt: impl FnOnce() -> T + Send) -> T {
         let work = || {
             rustix::thread::set_no_new_privs(true).unwrap();

@@ -11,7 +11,7 @@ fn number(bytes: &[u8]) -> usize {
     usize::try_from(u32::from_le_bytes(four)).unwrap()
 }
 
-/// The fields of Rock Ridge in these bytes: mark and body.
+/// Rock Ridge fields in these bytes: signature and body.
 fn fields(mut bytes: &[u8]) -> Vec<(&[u8], &[u8])> {
     let mut all = Vec::new();
     while bytes.len() >= 4 && bytes[2] >= 4 {
@@ -22,8 +22,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(&[u8], &[u8])> {
     all
 }
 
-/// Another reading of the format: label and files of a volume, as a reader that knows Rock Ridge
-/// sees them.
+/// An independent reader of the format: label and files, as a system with Rock Ridge sees them.
 fn read(image: &[u8]) -> (String, BTreeMap<String, Vec<u8>>) {
     let volume = &image[16 * SECTOR..17 * SECTOR];
     assert_eq!(&volume[..7], b"\x01CD001\x01");

@@ -1,4 +1,4 @@
-//! CPUs that come and go: by whose word, and ahead of what.
+//! Tests of CPUs that are plugged and unplugged: by events, and ahead of orders.
 
 use super::*;
 use protocol::runner::CpusAhead;
@@ -35,7 +35,7 @@ fn qemu_is_looked_at_where_its_word_may_be_older_than_what_is_known() {
     world.sizer.handle(world.now, gone("disk7"));
     let looked = world.sizer.poll_action(world.now);
     assert_eq!(looked, Some(Action::QueryCpus), "whatever that was");
-    // Told while the look is under way, whose answer may be from before or after it.
+    // The event arrives during a look, whose answer may be older or newer.
     world.sizer.handle(world.now, gone("cpu1"));
     assert_eq!(world.sizer.cpus().plugged, 2);
     world
@@ -62,7 +62,7 @@ fn of_a_guest_that_tells_of_nothing_but_its_cpus_qemu_is_believed_for_the_rest()
     world.run(Span::from_secs(1));
     assert!(world.done(), "{:?}", world.problem());
     assert_eq!(world.sizer.cpus().guest_online, Some(3));
-    // One that does not online new CPUs by itself is told to, by the same route as ours.
+    // A guest that does not online CPUs by itself gets the request in the same way.
     world.sighted = false;
     world.order(4000, 4 * GIB, 2);
     world.settle();
