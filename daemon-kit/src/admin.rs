@@ -47,12 +47,10 @@ const ON_SOCKET_ONLY: &str =
 type StateFn = Arc<dyn Fn() -> Value + Send + Sync>;
 type ReadyFn = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// Origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// The network namespace of this process.
     Here,
-    /// Any other network namespace.
     Elsewhere,
 }
 
@@ -372,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metrics_behind_a_token_are_for_its_holder_and_state_is_for_nobody() {
+    async fn metrics_behind_a_token_need_it_and_state_is_not_served() {
         let token = crate::bearer::random();
         let routes = Admin::new(Arc::default(), ServerCounters::unregistered())
             .state(|| serde_json::json!({"vms": 3}))
@@ -408,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn who_dials_an_address_of_his_own_is_here() {
+    fn peer_with_the_dialled_address_is_local() {
         for (peer, dialled, wanted) in [
             ("127.0.0.1", "127.0.0.1", Origin::Here),
             ("127.0.0.1", "127.3.0.1", Origin::Here),

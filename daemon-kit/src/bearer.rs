@@ -28,7 +28,7 @@ const FILE_LIMIT_BYTES: u64 = 1024;
 pub struct Expected([u8; 32]);
 
 impl Expected {
-    /// Expects exactly `token`.
+    /// Expects exactly the text `token`, without a scheme in front.
     #[must_use]
     pub fn new(token: &str) -> Self {
         Self(Sha256::digest(token).into())
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_token_is_made_once_and_is_its_owners_alone() {
+    fn kept_token_is_made_once_and_is_private() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
         let token = kept(&path).expect("made");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_loaded_from_a_closed_file_and_is_never_made() {
+    fn key_is_loaded_from_a_private_file_and_never_made() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("key");
         assert!(VmKey::load(&path).expect_err("missing").is_missing());
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vms_token_depends_on_key_namespace_name_and_uid() {
+    fn token_of_a_vm_depends_on_key_namespace_name_and_uid() {
         let key = VmKey("k".repeat(64));
         let token = key.token("default", "pg", "1-2");
         // printf default/pg/1-2 | openssl dgst -sha256 -hmac kkk…

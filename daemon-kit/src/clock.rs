@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stepped_calendar_leaves_monotonic_time_alone() {
+    fn wall_clock_step_leaves_monotonic_time_alone() {
         static OFFSET: AtomicI64 = AtomicI64::new(0);
         let (clock, right) = (Clock::with_wall_offset(&OFFSET), Clock::new());
         let before = clock.now();

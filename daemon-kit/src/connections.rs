@@ -219,7 +219,10 @@ pub async fn accept<F, Fut>(
     drop(listener);
     tasks.close();
     if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {
-        tracing::warn!(open = tasks.len(), "connections are cut off at the stop");
+        tracing::warn!(
+            open = tasks.len(),
+            "open connections are closed at the stop"
+        );
         open.close_all();
         tasks.wait().await;
     }

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_takes_at_most_its_part_of_the_limit() {
+    fn server_uses_at_most_its_part_of_the_limit() {
         assert_eq!(part_of(Some(1024), 2048, 4), 256);
         assert_eq!(part_of(Some(1 << 20), 2048, 4), 2048);
         assert_eq!(part_of(None, 64, 16), 64);

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_and_is_its_owners_alone() {
+    fn file_is_replaced_atomically_and_private() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state.json");
         let ways = [replace, replace_lazily, replace];
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leftover_of_a_killed_writer_is_no_hindrance() {
+    fn leftover_of_a_killed_writer_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state.json");
         fs::write(draft(&path), "half").expect("written");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_what_was_there() {
+    fn failed_write_leaves_the_old_content() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state.json");
         replace(&path, b"old").expect("written");

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_of_the_text_format_gets_counters_by_the_names_of_their_samples() {
+    fn text_format_names_counters_as_their_samples() {
         assert_eq!(
             Format::Text.render(&written()),
             "# HELP daemon_requests_total Requests.\n\
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_of_openmetrics_gets_what_the_registry_writes_but_plain_counters() {
+    fn openmetrics_equals_the_registry_except_for_plain_counters() {
         let written = written();
         let typed = "# TYPE daemon_starts counter";
         assert_eq!(written.matches(typed).count(), 1, "{written}");
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn format_is_openmetrics_only_for_who_accepts_it() {
+    fn format_is_openmetrics_only_if_it_is_accepted() {
         let of = |accepted: &[&str]| {
             let values = accepted.iter().map(|value| value.parse().expect("a value"));
             Format::of(&values.map(|value| (ACCEPT, value)).collect())

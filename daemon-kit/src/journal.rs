@@ -46,7 +46,6 @@ use writer::{KEEPER_BOUND, Keeper, Order, Writer};
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(20);
 /// Longest time that a response to a person waits for its record to reach the disk.
 const DURABLE_LIMIT: Duration = Duration::from_secs(5);
-/// Longest time for closing.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Origin of a journal; the first line of each segment.
@@ -54,7 +53,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 pub struct Identity {
     /// Component that writes: the folder's name.
     pub part: String,
-    /// Name of the node.
+    /// Name of the Kubernetes node.
     pub node: String,
     /// Version of the program that writes.
     pub build: String,
@@ -64,7 +63,7 @@ pub struct Identity {
     pub run: u64,
 }
 
-/// Limits of a journal.
+/// Limits of segments, syncs, queue and retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Length in bytes at which a segment is ended.
@@ -75,9 +74,9 @@ pub struct Limits {
     pub sync_bytes: u64,
     /// Longest time between two syncs.
     pub sync_every: Span,
-    /// Limits of unwritten lines.
+    /// Limits of lines that are not written.
     pub queue: QueueLimits,
-    /// Limits of stored segments.
+    /// Limits of segments that are stored.
     pub retention: Retention,
 }
 
@@ -101,16 +100,16 @@ pub enum OpenError {
     #[error("{} is being written by another process", .0.display())]
     Locked(PathBuf),
     /// The folder cannot be made, locked or read.
-    #[error("the journal in {} cannot be opened", folder.display())]
+    #[error("failed to open the journal in {}", folder.display())]
     Io {
-        /// Path of the folder.
+        /// Path of the journal's folder.
         folder: PathBuf,
         /// Error of the file operation.
         #[source]
         source: io::Error,
     },
     /// A thread cannot be started.
-    #[error("a thread of the journal does not start")]
+    #[error("failed to start a thread of the journal")]
     Thread(#[source] io::Error),
 }
 
@@ -183,10 +182,7 @@ impl Journal {
         let segment = Segment::begin(folder, &identity, times, left.seq + 1, left.prev, &records)
             .map_err(broken)?;
         if left.torn > 0 {
-            tracing::warn!(
-                bytes = left.torn,
-                "the journal ended in the middle of a line; it was cut there"
-            );
+            tracing::warn!(bytes = left.torn, "torn last line of the journal was cut");
         }
         Self::start((folder, lock), identity, limits, clock, (segment, preamble))
     }
@@ -261,7 +257,7 @@ impl Journal {
             // Every stream now has a gap.
             self.shared.epoch.fetch_add(1, Ordering::AcqRel);
             if is_losing {
-                tracing::error!("the journal loses records: its disk does not take them");
+                tracing::error!("journal loses records: its disk does not accept them");
             }
         }
         position.map(|position| Ticket {
@@ -304,7 +300,7 @@ impl Journal {
             .await
             .is_err()
         {
-            tracing::warn!("the journal was not closed in time");
+            tracing::warn!("journal was not closed in time");
         }
     }
 }

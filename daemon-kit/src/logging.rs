@@ -26,16 +26,16 @@ pub enum LogError {
     /// The filter does not parse.
     #[error("log filter {filter:?} is not of the form level,target=level")]
     Filter {
-        /// Text of the filter.
+        /// Text that does not parse.
         filter: String,
-        /// Error of the parser.
+        /// Error of the filter's parser.
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
     /// Logging was set up twice.
     #[error("logging is already set up")]
     AlreadySet,
-    /// The subscriber is gone.
+    /// The subscriber with the filter is gone.
     #[error("the log filter can no longer be changed")]
     Gone,
 }
@@ -103,7 +103,7 @@ mod tests {
     const INSIDE: &str = "BELLOWS_TEST_LOG_IS_ON_A_FULL_DISK";
 
     #[test]
-    fn a_program_whose_log_is_on_a_full_disk_goes_on() {
+    fn program_with_its_log_on_a_full_disk_goes_on() {
         if std::env::var_os(INSIDE).is_some() {
             let _handle = init("test").expect("set up once in this process");
             tracing::error!("nowhere");
@@ -112,7 +112,7 @@ mod tests {
         let full = std::fs::File::options().write(true).open("/dev/full");
         let status = std::process::Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "--nocapture"])
-            .arg("logging::tests::a_program_whose_log_is_on_a_full_disk_goes_on")
+            .arg("logging::tests::program_with_its_log_on_a_full_disk_goes_on")
             .env(INSIDE, "1")
             .stdout(std::process::Stdio::null())
             .stderr(full.expect("a device of every Linux"))

@@ -20,16 +20,16 @@ pub enum SecretError {
     /// The file cannot be read.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// Path of the file.
+        /// Path of the unreadable file.
         path: PathBuf,
-        /// Error of the read.
+        /// Error of opening or reading it.
         #[source]
         source: io::Error,
     },
     /// Other users may read or write the file.
     #[error("{} can be read by others than its owner (mode {mode:04o}): make it 0600 or 0400, or 0640 or 0440 with a group of this process", .path.display())]
     Open {
-        /// Path of the file.
+        /// Path of the file with that mode.
         path: PathBuf,
         /// Mode of the file, permission bits only.
         mode: u32,
@@ -37,9 +37,9 @@ pub enum SecretError {
     /// The file is longer than its limit.
     #[error("{} has more than {limit} bytes", .path.display())]
     TooLong {
-        /// Path of the file.
+        /// Path of the file that is too long.
         path: PathBuf,
-        /// Longest content in bytes.
+        /// Longest content that the caller accepts, in bytes.
         limit: u64,
     },
 }
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_its_owner_or_a_group_of_ours_may_read_is_read_and_only_whole() {
+    fn only_private_files_are_read_and_only_within_the_limit() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("secret");
         assert!(matches!(read(&path, 4), Err(SecretError::Read { .. })));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_may_read_that_is_none_of_ours_is_open() {
+    fn file_readable_by_a_foreign_group_is_refused() {
         for mode in [0o640, 0o440] {
             assert!(is_closed(mode, || true) && !is_closed(mode, || false));
         }

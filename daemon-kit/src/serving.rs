@@ -22,12 +22,12 @@ pub struct Patience {
     pub write: Duration,
 }
 
-/// Ends of a connection.
+/// Reasons for which [`converse`] ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// The peer closed it, or the server stops.
     Done,
-    /// The peer exceeded [`Patience`].
+    /// The peer took longer than [`Patience`] allows.
     TimedOut,
     /// The connection failed, or the peer does not speak HTTP.
     Broken,
@@ -203,28 +203,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_finish_a_request_is_hung_up_on() {
+    async fn unfinished_request_times_out() {
         for begun in ["", "G", "GET / HTTP/1.1\r\nhost: x\r\n"] {
             let (mut ours, ended) = conversation();
             ours.write_all(begun.as_bytes()).await.expect("taken");
-            let ended = timeout(FOR_EVER, ended).await;
-            let ended = ended.expect("hung up on").expect("no panic");
+            let ended = timeout(FOR_EVER, ended)
+                .await
+                .expect("hung up on")
+                .expect("no panic");
             assert_eq!(ended, Ending::TimedOut, "{begun:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_take_its_answer_is_hung_up_on() {
+    async fn response_that_is_not_taken_times_out() {
         let (mut ours, ended) = conversation();
         let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
         ours.write_all(request).await.expect("taken");
-        let ended = timeout(FOR_EVER, ended).await;
-        let ended = ended.expect("hung up on").expect("no panic");
+        let ended = timeout(FOR_EVER, ended)
+            .await
+            .expect("hung up on")
+            .expect("no panic");
         assert_eq!(ended, Ending::TimedOut);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_an_answer_or_takes_it_slowly_is_answered() {
+    async fn slow_response_and_slow_reader_are_served() {
         let (mut ours, _ended) = conversation();
         let request = b"GET /late HTTP/1.1\r\nhost: x\r\n\r\n";
         ours.write_all(request).await.expect("taken");

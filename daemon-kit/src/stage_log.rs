@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_record_falls_out() {
+    fn full_ring_drops_its_oldest_record() {
         let log = StageLog::new(2);
         for revision in 1..=3 {
             log.clone().record(StageRecord {

@@ -29,7 +29,7 @@ pub enum TlsError {
     /// A file lacks its PEM content.
     #[error("{} holds no {what} in PEM form", .path.display())]
     Pem {
-        /// Path of the file.
+        /// Path of the file without that content.
         path: PathBuf,
         /// Kind of the missing content.
         what: &'static str,
@@ -202,7 +202,7 @@ impl Server {
         self.stamp = stamp;
         match self.files.read() {
             Ok(config) => {
-                tracing::info!("certificates have changed and are in use");
+                tracing::info!("changed certificates are in use");
                 self.config = config;
                 true
             }
@@ -210,7 +210,7 @@ impl Server {
                 let error = crate::chain(&error);
                 tracing::warn!(
                     error,
-                    "certificates have changed and cannot be used: the ones before stay"
+                    "changed certificates are not valid: the earlier ones stay in use"
                 );
                 false
             }
@@ -247,7 +247,7 @@ pub enum PemUnusable {
     #[error("not in PEM form")]
     Pem(#[from] PemError),
     /// The certificate is not valid, or does not belong to its key.
-    #[error("no certificate, or not that of its key")]
+    #[error("the certificate is not valid or does not belong to its key")]
     Certificate(#[from] rustls::Error),
 }
 

@@ -453,7 +453,7 @@ impl World {
                 machine.told = Some(count);
                 let delay = self.rng.millis(5, 60);
                 self.after(delay, Event::CpusSettle { vm, machine: id });
-                Some(SizerEvent::GuestTold)
+                Some(SizerEvent::GuestCpusSet)
             }
             Action::SetQuota(milli) => {
                 machine.state.quota = QuotaState::Enforced { milli: milli.0 };

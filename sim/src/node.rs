@@ -5,8 +5,8 @@
 use std::collections::VecDeque;
 
 use neonvm_runner::config::Accel;
-use neonvm_runner::core::packed::vm_spec;
 use neonvm_runner::core::shape::{CpuControl, shape};
+use neonvm_runner::core::vm_args::vm_spec;
 use protocol::runner::{ExitReason, ExitReport};
 use protocol::time::Span;
 use protocol::vm::Guest;

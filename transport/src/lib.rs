@@ -50,8 +50,8 @@ pub async fn dial_tcp(to: impl ToSocketAddrs) -> io::Result<TcpStream> {
 pub async fn dial_vsock(cid: u32, port: u32) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let none: Option<SockProtocol> = None;
-    let socket = socket::socket(AddressFamily::Vsock, SockType::Stream, flags, none);
-    let socket = socket.map_err(explained)?;
+    let socket =
+        socket::socket(AddressFamily::Vsock, SockType::Stream, flags, none).map_err(explained)?;
     match socket::connect(socket.as_raw_fd(), &VsockAddr::new(cid, port)) {
         Ok(()) => {}
         Err(Errno::EINPROGRESS) => {
@@ -136,22 +136,22 @@ impl fmt::Display for Address {
 
 /// A listener of either transport.
 #[derive(Debug)]
-pub enum Door {
-    /// A TCP socket.
+pub enum Listener {
+    /// A listening TCP socket, without Nagle's algorithm on its connections.
     Tcp(TcpListener),
-    /// An AF_VSOCK socket.
-    Vsock(Vsock),
+    /// A listening socket of AF_VSOCK.
+    Vsock(VsockListener),
 }
 
-impl Door {
+impl Listener {
     /// Binds and listens on an address.
     ///
     /// # Errors
     /// The kernel's error.
-    pub async fn open(address: Address) -> io::Result<Self> {
+    pub async fn bind(address: Address) -> io::Result<Self> {
         match address {
             Address::Tcp(addr) => TcpListener::bind(addr).await.map(Self::Tcp),
-            Address::Vsock { cid, port } => Vsock::listen(cid, port).map(Self::Vsock),
+            Address::Vsock { cid, port } => VsockListener::listen(cid, port).map(Self::Vsock),
         }
     }
 
@@ -183,16 +183,16 @@ impl Door {
     }
 }
 
-/// A listening AF_VSOCK socket.
+/// A listening AF_VSOCK socket, registered with tokio's reactor.
 #[derive(Debug)]
-pub struct Vsock(AsyncFd<Registered<OwnedFd>>);
+pub struct VsockListener(AsyncFd<Registered<OwnedFd>>);
 
-impl Vsock {
+impl VsockListener {
     fn listen(cid: u32, port: u32) -> io::Result<Self> {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let none: Option<SockProtocol> = None;
-        let socket = socket::socket(AddressFamily::Vsock, SockType::Stream, flags, none);
-        let socket = socket.map_err(explained)?;
+        let socket = socket::socket(AddressFamily::Vsock, SockType::Stream, flags, none)
+            .map_err(explained)?;
         socket::bind(socket.as_raw_fd(), &VsockAddr::new(cid, port)).map_err(explained)?;
         socket::listen(&socket, Backlog::new(BACKLOG)?)?;
         sys::register(socket, Interest::READABLE).map(Self)
@@ -253,8 +253,9 @@ mod tests {
     /// Context id of the machine itself, with a loopback transport.
     const LOCAL: u32 = 1;
 
+    /// Requirement: N31
     #[test]
-    fn n31_addresses_of_both_carriers_are_read_and_written_alike() {
+    fn addresses_of_both_transports_read_back() {
         for text in ["0.0.0.0:10369", "[::1]:1", "vsock:10369", "vsock:3:10301"] {
             let address = Address::parse(text).expect(text);
             assert_eq!(address.to_string(), text);
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_it_is_told_what_to_load() {
+    fn error_without_vsock_names_the_modules_to_load() {
         let error = explained(Errno::EAFNOSUPPORT).to_string();
         assert!(error.contains("vmw_vsock_virtio_transport"), "{error}");
         assert!(
@@ -295,11 +296,12 @@ mod tests {
         );
     }
 
+    /// Requirement: N31
     #[tokio::test]
-    async fn n31_a_vsock_door_has_a_port_and_carries_bytes_both_ways() {
-        const TEST: &str = "n31_a_vsock_door_has_a_port_and_carries_bytes_both_ways";
+    async fn vsock_listener_has_a_port_and_carries_bytes_both_ways() {
+        const TEST: &str = "vsock_listener_has_a_port_and_carries_bytes_both_ways";
         let address = Address::parse("vsock:0").expect("an address");
-        let door = match Door::open(address).await {
+        let door = match Listener::bind(address).await {
             Ok(door) => door,
             Err(error) => return skip(TEST, Missing::Vsock, &format!("AF_VSOCK: {error}")),
         };
@@ -307,7 +309,7 @@ mod tests {
             panic!("{:?}", door.address());
         };
         assert_ne!(port, Address::ANY, "a port of its own");
-        let taken = Door::open(Address::Vsock {
+        let taken = Listener::bind(Address::Vsock {
             cid: Address::ANY,
             port,
         })

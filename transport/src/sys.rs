@@ -26,7 +26,7 @@ impl OwnsOne for OwnedFd {}
 pub struct Registered<T>(T);
 
 impl<T> Registered<T> {
-    /// Borrows the registered owner.
+    /// Borrows the owner of the registered descriptor.
     #[must_use]
     pub const fn get(&self) -> &T {
         &self.0

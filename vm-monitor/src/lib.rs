@@ -20,7 +20,7 @@ pub use shell::config::Config;
 use crate::core::cache::CacheFailure;
 use crate::shell::link::AgentPort;
 use crate::shell::token::{AgentToken, TokenError};
-use transport::{Address, Door};
+use transport::{Address, Listener};
 
 /// The monitor's two listeners, bound but not served yet.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Bound {
         let token = config.agent_token.as_deref().map(AgentToken::load);
         let token = token.transpose()?;
         let failed = |addr| move |source| BindError::Address { addr, source };
-        let door = Door::open(config.addr).await;
+        let door = Listener::bind(config.addr).await;
         let metrics = TcpListener::bind(config.metrics_addr).await;
         let monitor = AgentPort {
             door: door.map_err(failed(config.addr))?,

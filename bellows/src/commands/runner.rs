@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use neonvm_runner::cli::run_detached;
-use neonvm_runner::shell::supervisor::OnCancel;
+use neonvm_runner::shell::input::OnCancel;
 
 use crate::fail::{Fail, Outcome};
 

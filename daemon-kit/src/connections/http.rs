@@ -27,7 +27,7 @@ pub struct Limits {
     pub patience: Patience,
     /// Time limit of a request's body.
     pub body: Duration,
-    /// Longest body in bytes.
+    /// Longest body of a request in bytes.
     pub body_bytes: usize,
 }
 
@@ -47,7 +47,7 @@ impl Limits {
 /// Addresses of a request's connection, in the request's extensions.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
-    /// Address of the peer.
+    /// IP address of the peer.
     pub peer: IpAddr,
     /// Local address that the peer has connected to.
     pub local: IpAddr,

@@ -35,7 +35,7 @@ struct Labels {
     reason: &'static str,
 }
 
-/// `http_connections_closed_total{server,reason}` of one registry.
+/// The metric `http_connections_closed_total{server,reason}` of one registry.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionCounters(Family<Labels, Counter>);
 
@@ -70,7 +70,7 @@ impl ConnectionCounters {
     }
 }
 
-/// Counters of one server.
+/// Counters of one server's closed connections, by reason.
 #[derive(Debug, Clone)]
 pub struct ServerCounters {
     family: Family<Labels, Counter>,
@@ -78,7 +78,7 @@ pub struct ServerCounters {
 }
 
 impl ServerCounters {
-    /// Counters without a page.
+    /// Counters that no page shows, for a server without a registry.
     #[must_use]
     pub fn unregistered() -> Self {
         ConnectionCounters::default().server("none")

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn trusted_connection_outlives_strangers_that_came_later() {
+    fn trusted_connection_outlives_later_unauthenticated_ones() {
         let mut table = table(2, 2);
         let (trusted, _) = admitted(&mut table, FRIEND);
         table.trust(trusted);

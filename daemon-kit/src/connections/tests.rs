@@ -99,7 +99,7 @@ async fn answer(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn idle_and_half_open_connections_keep_nobody_out() {
+async fn idle_and_half_open_connections_exclude_no_peer() {
     let fixture = fixture(4).await;
     let mut idle = Vec::new();
     for n in 0..12 {
@@ -119,7 +119,7 @@ async fn idle_and_half_open_connections_keep_nobody_out() {
 }
 
 #[tokio::test]
-async fn request_that_is_being_answered_is_never_cut_off() {
+async fn request_in_progress_is_never_cut_off() {
     let fixture = fixture(2).await;
     let late = "GET /late HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut first = fixture.connection(late).await;

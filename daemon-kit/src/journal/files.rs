@@ -14,15 +14,14 @@ const PLAIN: &str = "bj";
 const PACKED: &str = "bj.zst";
 /// Longest segment in bytes after unpacking: a hundred times what the writer produces.
 const READ_LIMIT: u64 = 1 << 31;
-/// Compression level of zstd.
 const LEVEL: i32 = 6;
 
-/// File of one segment.
+/// A segment of a journal as a file, plain or packed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentFile {
     /// Number of the segment in its folder.
     pub seq: u64,
-    /// Path of the file.
+    /// Path of the segment's file.
     pub path: PathBuf,
     /// Whether the file is compressed.
     pub is_packed: bool,

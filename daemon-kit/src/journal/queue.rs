@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use protocol::journal::{Gap, Record, Why, encode};
 use protocol::time::{Span, Timestamp};
 
-/// Limits of the queue.
+/// Limits of the queue of unwritten lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Bytes stored while the disk does not accept them.
@@ -33,7 +33,6 @@ impl Default for QueueLimits {
     }
 }
 
-/// Consecutive dropped lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lost {
     lines: u64,
@@ -81,7 +80,6 @@ impl Share {
     }
 }
 
-/// Lines in memory.
 #[derive(Debug)]
 pub(super) struct Queue {
     limits: QueueLimits,
@@ -176,7 +174,6 @@ impl Queue {
         Some(gap)
     }
 
-    /// Takes all lines.
     pub(super) fn take(&mut self) -> Vec<u8> {
         self.is_urgent = false;
         self.in_flight = self.bytes.len();
@@ -241,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted_and_told_once_there_is_room() {
+    fn dropped_lines_are_counted_and_reported_once_the_queue_has_space() {
         let mut queue = Queue::new(LIMITS);
         let line = "x".repeat(199) + "\n";
         for second in 0..8 {
@@ -269,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_noisy_vm_is_cut_and_the_others_are_not() {
+    fn noisy_vm_loses_lines_and_others_do_not() {
         let mut queue = Queue::new(QueueLimits {
             ring_bytes: 10_000,
             ..LIMITS
@@ -298,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_count_every_byte_taken() {
+    fn positions_count_every_accepted_byte() {
         let mut queue = Queue::new(LIMITS);
         assert_eq!(queue.push(at(0), None, "abc\n", false), Some(4));
         assert!(!queue.is_urgent());

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::files::SegmentFile;
 
-/// Limits of stored segments.
+/// Limits of a journal's stored segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     /// Longest age of a segment.
@@ -86,24 +86,24 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_first_until_the_rest_fits() {
+    fn oldest_segments_are_deleted_until_the_rest_fits() {
         assert_eq!(gone(&[(4, 30), (4, 20), (4, 10), (1, 0)], 1), [1, 2]);
         assert_eq!(gone(&[(4, 30), (4, 20), (4, 10), (1, 0)], 3), [0_u64; 0]);
     }
 
     #[test]
-    fn what_is_older_than_a_week_goes() {
+    fn segments_older_than_a_week_are_deleted() {
         assert_eq!(gone(&[(1, 169), (1, 169), (1, 167), (1, 0)], 100), [1, 2]);
     }
 
     #[test]
-    fn the_newest_two_hours_and_the_one_being_written_stay() {
+    fn newest_two_hours_and_the_open_segment_stay() {
         assert_eq!(gone(&[(9_000, 1), (9_000, 1), (9_000, 0)], 1), [0_u64; 0]);
         assert_eq!(gone(&[(9_000, 900)], 1), [0_u64; 0]);
     }
 
     #[test]
-    fn a_node_keeps_four_gib_however_many_vms_it_has() {
+    fn node_keeps_four_gib_for_any_number_of_vms() {
         assert_eq!(gone(&[(3_000, 30), (3_000, 20), (16, 0)], 5_000), [1]);
     }
 }

@@ -62,7 +62,6 @@ pub(super) fn recover(files: &[SegmentFile]) -> io::Result<Left> {
     })
 }
 
-/// The segment being written.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub file: File,

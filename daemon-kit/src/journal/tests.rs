@@ -61,7 +61,7 @@ fn segments(folder: &Path) -> Vec<(SegmentFile, Head, Vec<Record>)> {
 }
 
 #[tokio::test]
-async fn lines_are_handed_over_made_durable_and_go_on_after_a_restart() {
+async fn lines_are_handed_over_synced_and_continued_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     for run in 1..=3_u32 {
         let journal = open(folder.path(), Limits::default());
@@ -100,7 +100,7 @@ async fn lines_are_handed_over_made_durable_and_go_on_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_torn_tail_is_cut_and_told() {
+async fn torn_tail_is_cut_and_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open(folder.path(), Limits::default());
     let _ = journal.append(&tick(1), true);
@@ -129,7 +129,7 @@ async fn a_torn_tail_is_cut_and_told() {
 }
 
 #[tokio::test]
-async fn a_segment_without_a_first_line_is_as_if_it_had_never_been() {
+async fn segment_without_a_first_line_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     open(folder.path(), Limits::default()).close().await;
     fs::write(files::path_of(folder.path(), 2), b"half a he").unwrap();
@@ -142,7 +142,7 @@ async fn a_segment_without_a_first_line_is_as_if_it_had_never_been() {
 }
 
 #[tokio::test]
-async fn a_newer_format_is_left_alone() {
+async fn segment_of_a_newer_format_is_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let json = r#"{"k":"H","v":9}"#;
     let text = format!(
@@ -212,7 +212,7 @@ async fn full_segments_are_ended_linked_and_packed() {
 }
 
 #[tokio::test]
-async fn a_disk_that_hangs_holds_up_nobody_and_its_gap_is_told() {
+async fn hanging_disk_delays_no_appender_and_its_gap_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     // A pipe without a reader is a disk that hangs; reading it repairs the disk.
     let (mut reader, writer) = std::io::pipe().unwrap();

@@ -27,7 +27,6 @@ const ENOUGH_BYTES: usize = 16 * 1024;
 /// Capacity of the keeper's channel; an order that does not fit is sent again later.
 pub(super) const KEEPER_BOUND: usize = 4;
 
-/// Orders to the keeper.
 pub(super) enum Order {
     /// Sync everything up to a position.
     Sync(File, u64),
@@ -77,7 +76,7 @@ impl Writer {
         } = self;
         if let Err(error) = segment.file.sync_data() {
             let error = crate::chain(&error);
-            tracing::warn!(error, "the journal's end may be lost");
+            tracing::warn!(error, "failed to sync the journal at its end");
         }
         // The keeper releases the folder before the next writer.
         drop(keeper);
@@ -140,13 +139,13 @@ impl Writer {
             Err(error) if !self.is_failing => {
                 self.is_failing = true;
                 self.shared.is_failing.store(true, Ordering::Relaxed);
-                tracing::error!(error = crate::chain(&error), path = %self.segment.path.display(), "the journal cannot be written; sizing goes on");
+                tracing::error!(error = crate::chain(&error), path = %self.segment.path.display(), "failed to write the journal; sizing goes on");
             }
             Ok(()) => {
                 // A waiter with a timeout may have set it too.
                 self.shared.is_failing.store(false, Ordering::Relaxed);
                 if std::mem::take(&mut self.is_failing) {
-                    tracing::warn!("the journal is written again");
+                    tracing::warn!("journal is written again");
                 }
             }
             Err(_) => {}
@@ -212,7 +211,7 @@ impl Writer {
             Err(error) => {
                 self.rotate_after = now + RETRY;
                 let error = crate::chain(&error);
-                tracing::warn!(error, "the journal's next segment cannot be begun");
+                tracing::warn!(error, "failed to begin the journal's next segment");
             }
         }
     }
@@ -237,10 +236,7 @@ impl Keeper {
                         self.shared.synced.send_replace(position);
                     }
                     Err(error) => {
-                        tracing::error!(
-                            error = crate::chain(&error),
-                            "the journal cannot be synced"
-                        );
+                        tracing::error!(error = crate::chain(&error), "failed to sync the journal");
                     }
                 },
             }
@@ -253,7 +249,7 @@ impl Keeper {
         if let Err(error) = self.try_tidy() {
             tracing::warn!(
                 error = crate::chain(&error),
-                "the journal's old segments cannot be tidied"
+                "failed to pack or delete old segments of the journal"
             );
         }
     }
@@ -274,7 +270,7 @@ impl Keeper {
         {
             if !files::is_newer(file)? {
                 std::fs::remove_file(&file.path)?;
-                tracing::debug!(seq = file.seq, "an old segment of the journal is deleted");
+                tracing::debug!(seq = file.seq, "old segment of the journal deleted");
             }
         }
         Ok(())

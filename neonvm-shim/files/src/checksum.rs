@@ -51,7 +51,7 @@ mod tests {
     const A_B: &str = "VXYZJJhAMfi3jany7z4ngfhXcknH/8rGcU8hq9R+l3I";
 
     #[test]
-    fn a_byte_cannot_move_from_a_name_to_a_content_unnoticed() {
+    fn byte_moved_from_name_to_content_changes_the_checksum() {
         assert_ne!(of(&[("ab", b"c")]), of(&[("a", b"bc")]));
         assert_ne!(
             of(&[("a", b"b"), ("c", b"")]),

@@ -27,7 +27,7 @@ pub enum FilesError {
     /// A file name holds a slash, starts with two dots, or is empty or too long.
     #[error("{0:?} is not a plain file name")]
     Name(String),
-    /// A file operation failed.
+    /// An operation of the file system failed.
     #[error("cannot {what} {path}")]
     Io {
         /// Verb for the message: `make`, `read`, `write`, `remove`, `link` or `replace`.

@@ -16,9 +16,9 @@ pub enum PushError {
     /// The content of a file is not base64.
     #[error("{name}: {source}")]
     Content {
-        /// Name of the file.
+        /// Name of the file in the directory.
         name: String,
-        /// Error of the decoder.
+        /// Error of the base64 decoder.
         source: base64::DecodeError,
     },
 }

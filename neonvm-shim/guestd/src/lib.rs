@@ -7,13 +7,13 @@
 //!  PUT /cpu ───────┘        │              └─> watch<GuestState> ─> GET /v1/state (long-poll)
 //! ```
 //!
-//! [`core`] decides (pure), [`shell`] reads and writes. Wire: docs/compatibility/neonvm.md §3.7 plus
-//! `GET /v1/state` ([`protocol::runner::GuestState`]).
+//! [`core`] decides (pure), [`shell`] reads and writes. Wire: docs/compatibility/neonvm.md §3.7
+//! plus `GET /v1/state` ([`protocol::runner::GuestState`]).
 //!
 //! Invariants:
 //! 1. CPU 0 is never touched (`core::cpus::tests::cpu_zero_is_never_switched`).
 //! 2. A CPU that appears, with or without an event, is online after the next sweep unless a target
-//!    says less (`shell::keeper::tests::a_cpu_that_appeared_unannounced_is_onlined_by_the_sweep`).
+//!    says less (`shell::keeper::tests::sweep_onlines_a_cpu_without_an_event`).
 //! 3. A reader of `/files` sees either all old or all new content
 //!    (`neonvm_files::projected::tests`).
 //! 4. No program of the guest is served, whichever of the guest's addresses it uses

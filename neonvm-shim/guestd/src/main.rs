@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use neonvm_guestd::core::cpus::CpuOrder;
-use neonvm_guestd::core::flags::{self, Asked, Flags};
+use neonvm_guestd::core::flags::{self, Flags, Invocation};
 use neonvm_guestd::core::overlay::Overlay;
 use neonvm_guestd::shell::http::{Served, serve};
 use neonvm_guestd::shell::keeper;
@@ -31,9 +31,11 @@ const USAGE_ERROR: u8 = 64;
 fn main() -> anyhow::Result<ExitCode> {
     let asked = flags::parse(std::env::args().skip(1));
     let flags = match asked {
-        Ok(Asked::Run(flags)) => flags,
-        Ok(Asked::Help) => return say(flags::USAGE),
-        Ok(Asked::Version) => return say(concat!("neonvmd ", env!("CARGO_PKG_VERSION"), "\n")),
+        Ok(Invocation::Run(flags)) => flags,
+        Ok(Invocation::Help) => return say(flags::USAGE),
+        Ok(Invocation::Version) => {
+            return say(concat!("neonvmd ", env!("CARGO_PKG_VERSION"), "\n"));
+        }
         Err(error) => {
             writeln!(std::io::stderr(), "neonvmd: {error}")?;
             return Ok(ExitCode::from(USAGE_ERROR));
@@ -60,7 +62,8 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         sysfs: flags.sysfs,
         procfs: flags.procfs,
     };
-    let (identity, first) = keeper::first_look(&roots).context("cannot look at the machine")?;
+    let (identity, first) =
+        keeper::first_look(&roots).context("failed to read the machine's state")?;
     let order = CpuOrder::at_start(flags.cpu_policy, &roots.cmdline());
     let overlay = Overlay::of(&roots.cmdline());
     let uevents = Uevents::open()

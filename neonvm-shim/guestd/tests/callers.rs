@@ -51,10 +51,10 @@ fn asked(network: &Network, at: &str) -> String {
 }
 
 #[test]
-fn the_host_is_listened_to_and_no_program_of_the_guest() {
+fn only_the_host_is_served_and_no_program_of_the_guest() {
     let made = || Network::new().expect("a network");
     let Some((guest, host)) = made().zip(made()) else {
-        let test = "the_host_is_listened_to_and_no_program_of_the_guest";
+        let test = "only_the_host_is_served_and_no_program_of_the_guest";
         return skip(test, Missing::Root, "networks of its own");
     };
     guest.cable("eth0", &host, "guest");

@@ -31,7 +31,7 @@ const EVERYBODY: [u8; 6] = [0; 6];
 #[derive(Debug, thiserror::Error)]
 pub enum LinksError {
     /// The netlink socket could not be opened.
-    #[error("no netlink socket")]
+    #[error("cannot open a netlink socket")]
     Socket(#[source] std::io::Error),
     /// The kernel refused this request; changes need CAP_NET_ADMIN.
     #[error("could not {0}")]
@@ -51,7 +51,7 @@ pub struct Link {
     pub kind: Kind,
 }
 
-/// Kinds of links.
+/// Kinds of links that the callers distinguish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A bridge that other links are ports of.

@@ -83,8 +83,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_that_takes_more_memory_than_its_bound_is_ended() {
-        let test = "process_that_takes_more_memory_than_its_bound_is_ended";
+    fn process_above_its_memory_limit_is_killed() {
+        let test = "process_above_its_memory_limit_is_killed";
         let group = match BoundGroup::make(&format!("bellows-test/bound-{}", std::process::id())) {
             Ok(group) => group,
             Err(error) => return skip(test, Missing::Cgroup, &error.to_string()),

@@ -24,7 +24,7 @@ const PERIOD_US: u64 = 100_000;
 /// Smallest quota of the kernel in microseconds.
 const MIN_QUOTA_US: u64 = 1_000;
 
-/// Errors of a cgroup.
+/// Errors of making, joining or limiting a cgroup.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
     /// The group could not be made.
@@ -171,8 +171,9 @@ mod tests {
     use super::*;
     use test_records::{Missing, skip};
 
+    /// Requirement: N20
     #[test]
-    fn n20_the_quota_is_the_limit_times_the_factor() {
+    fn quota_is_the_limit_times_the_factor() {
         assert_eq!(quota_us(MilliCpu(250), 100), 25_000);
         assert_eq!(quota_us(MilliCpu(2000), 100), 200_000);
         assert_eq!(quota_us(MilliCpu(250), 400), 100_000);
@@ -196,11 +197,12 @@ mod tests {
         }
     }
 
+    /// Requirement: N20
     /// The kernel of version 1 refuses more than the parent has. Before the fix a guest kept its
     /// former quota.
     #[test]
-    fn n20_a_lower_quota_above_holds_as_well() {
-        let test = "n20_a_lower_quota_above_holds_as_well";
+    fn lower_quota_of_the_parent_also_holds() {
+        let test = "lower_quota_of_the_parent_also_holds";
         let Some(above) = group(test, "above") else {
             return;
         };

@@ -16,14 +16,14 @@ const CPU: &str = "cpu";
 /// Errors of finding or preparing the group.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnGroupError {
-    /// `/proc` cannot be read.
-    #[error("cannot read what is mounted")]
+    /// A file below `/proc` cannot be read.
+    #[error("cannot read the list of mounts")]
     Read(#[from] ProcError),
     /// No cgroup file system with the CPU controller is mounted.
     #[error("no cgroup with a cpu controller is mounted")]
     NotMounted,
     /// The mount at this path does not contain the group.
-    #[error("what is mounted at {0} does not show this process's own cgroup {1}")]
+    #[error("the mount at {0} does not contain this process's cgroup {1}")]
     NotShown(PathBuf, String),
     /// The mount is read-only and cannot be made writable.
     #[error(
@@ -32,7 +32,6 @@ pub enum OwnGroupError {
     ReadOnly(PathBuf, #[source] nix::Error),
 }
 
-/// Location of the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
     /// Mount point of its hierarchy.
@@ -121,16 +120,18 @@ mod tests {
 43 40 0:31 /x /sys/fs/cgroup/unified ro,nosuid - cgroup2 cgroup2 rw";
     const V1_GROUPS: &str = "5:memory:/kubepods/pod1/c1\n2:cpu,cpuacct:/kubepods/pod1/c1\n0::/x\n";
 
+    /// Requirement: N20
     #[test]
-    fn n20_a_container_that_is_shown_its_own_group_finds_it() {
+    fn container_with_its_own_group_mounted_finds_it() {
         let own = place("/sys/fs/cgroup", "", true);
         assert_eq!(found(V2, "0::/\n").unwrap(), own);
         let own = place("/sys/fs/cgroup/cpu,cpuacct", "", true);
         assert_eq!(found(V1, V1_GROUPS).unwrap(), own);
     }
 
+    /// Requirement: N20
     #[test]
-    fn n20_where_the_whole_hierarchy_is_mounted_the_group_is_below() {
+    fn group_is_below_a_mount_of_the_whole_hierarchy() {
         let whole = "42 40 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu";
         let below = place("/sys/fs/cgroup/cpu", "kubepods/pod1/c1", false);
         assert_eq!(found(whole, V1_GROUPS).unwrap(), below);
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_cannot_be_told_is_not_guessed() {
+    fn ambiguous_group_is_not_guessed() {
         let whole = "40 30 0:26 /../../.. /sys/fs/cgroup rw - cgroup2 cgroup rw";
         let error = found(whole, "0::/\n").unwrap_err();
         assert!(matches!(error, OwnGroupError::NotShown(..)), "{error}");

@@ -49,9 +49,10 @@ fn is_doubled(single: Share, double: Share) -> bool {
     4 * double.0 * single.1 >= 3 * single.0 * double.1
 }
 
+/// Requirement: N20
 #[test]
-fn n20_a_busy_process_cannot_burn_more_than_its_quota() {
-    let test = "n20_a_busy_process_cannot_burn_more_than_its_quota";
+fn busy_process_cannot_burn_more_than_its_quota() {
+    let test = "busy_process_cannot_burn_more_than_its_quota";
     let group = match QuotaGroup::make(&format!("bellows-test/n20-{}", std::process::id())) {
         Ok(group) => group,
         Err(error) => return skip(test, Missing::Cgroup, &error.to_string()),

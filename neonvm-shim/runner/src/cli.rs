@@ -18,10 +18,10 @@ use crate::node::{
     self, Allocatable, GuestWalls, NodeError, NodeParams, Orphans, UserRange, machine,
 };
 use crate::shell::inherit;
+use crate::shell::input::OnCancel;
 use crate::shell::record::write_json;
 use crate::shell::run::{End, run};
 use crate::shell::run_error::RunError;
-use crate::shell::supervisor::OnCancel;
 
 const VM_FAILED: u8 = 1;
 
@@ -33,7 +33,7 @@ const VM_FAILED: u8 = 1;
 /// cannot be started, an exit report in the directory stops further attempts.
 pub async fn run_detached(dir: &Path, on_cancel: OnCancel, cancel: CancellationToken) -> ExitCode {
     if let Err(error) = inherit::no_files() {
-        error!(%error, "open files of the caller may go on to QEMU");
+        error!(%error, "failed to keep the caller's open files from QEMU");
     }
     // Fails only if this process already leads a session.
     let _ = setsid();
@@ -53,7 +53,7 @@ pub async fn run_detached(dir: &Path, on_cancel: OnCancel, cancel: CancellationT
                 if let Err(problem) = write_json(&Paths::new(dir).exit(), &report) {
                     error!(
                         error = daemon_kit::chain(&problem),
-                        "the failure is not written down"
+                        "failed to write the report of the failure"
                     );
                 }
             }
@@ -77,6 +77,7 @@ fn exit_code(problem: &RunError) -> Exit {
     }
 }
 
+/// Options of `neonvm-runner node`.
 #[derive(Debug, clap::Args)]
 pub struct NodeArgs {
     /// Name of the Node object; the host's name by default.
@@ -172,7 +173,7 @@ pub enum CliError {
     #[error("no Kubernetes API is configured (KUBECONFIG)")]
     Api(#[source] Box<kube::Error>),
     /// The path of this program, which is also the runner, could not be read.
-    #[error("cannot find this program")]
+    #[error("cannot read the path of this program")]
     Program(#[source] std::io::Error),
     /// The node driver failed at its start.
     #[error("the node driver cannot begin")]

@@ -21,7 +21,7 @@ pub const CONFIG_FORMAT: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunnerConfig {
-    /// Version of the file's format. The runner refuses any value but [`CONFIG_FORMAT`].
+    /// Version of the file's format, [`CONFIG_FORMAT`].
     pub format: u32,
     /// Namespace of both the VM and its pod.
     pub namespace: String,
@@ -174,7 +174,7 @@ pub struct BootImage {
     pub initrd: Option<PathBuf>,
     /// Path of the root disk. It is never written: the guest writes to a layer over it.
     pub root_disk: PathBuf,
-    /// `raw` or `qcow2`.
+    /// Format of the root disk's file: `raw` or `qcow2`.
     pub root_disk_format: String,
     /// Size of the root disk in bytes.
     pub root_disk_bytes: u64,
@@ -193,13 +193,13 @@ pub enum AccelChoice {
     /// KVM if a probe guest boots with it, else TCG.
     #[default]
     Auto,
-    /// KVM, without a probe.
+    /// KVM. No probe runs.
     Kvm,
-    /// TCG, without a probe.
+    /// TCG. No probe runs.
     Tcg,
 }
 
-/// Accelerator in use.
+/// Accelerator that a QEMU runs with, once [`AccelChoice`] is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accel {

@@ -42,18 +42,17 @@ use crate::config::{
     RunnerConfig,
 };
 use crate::core::overlay::{self, OverlayProblem};
-use crate::core::packed::{
-    DISK_CACHE, PackedError, argument, disk_cache, is_set, vm_spec, vm_status,
-};
 use crate::core::paths::Paths;
+use crate::core::vm_args::{
+    DISK_CACHE, VmArgsError, argument, disk_cache, is_set, vm_spec, vm_status,
+};
 use crate::node::images;
+use crate::shell::input::OnCancel;
 use crate::shell::record::{RecordError, private_dir, read_json, write_json};
-use crate::shell::supervisor::OnCancel;
 
 /// Directory of the kernel unless an argument names another.
 const KERNEL: &str = "vm/kernel";
 const MOUNTS: &str = "vm/mounts";
-/// The kubelet's default `terminationMessagePath`.
 const TERMINATION: &str = "dev/termination-log";
 /// Token that authenticates the controller.
 const TOKEN: &str = "vm/control/token";
@@ -77,7 +76,7 @@ const OWN_END_MS: u64 = 500;
 pub enum ContainerError {
     /// The argument `-vmspec` is missing or malformed.
     #[error(transparent)]
-    Spec(#[from] PackedError),
+    Spec(#[from] VmArgsError),
     /// The overlay network of spec and status is not valid.
     #[error(transparent)]
     Overlay(#[from] OverlayProblem),
@@ -107,7 +106,7 @@ pub enum ContainerError {
     NotPersistent,
     /// The pod does not name the VM's uid, which disks on claims need.
     #[error(
-        "the pod has no {VM_UID}, by which disks on claims are told from those of other VMs: use a controller of this version"
+        "the pod has no {VM_UID}, which identifies the owner of disks on claims: use a controller of this version"
     )]
     NoUid,
     /// A file of the image or of an init container cannot be read.
@@ -267,7 +266,7 @@ fn let_read(image: &BootImage) {
         let mode = Permissions::from_mode(mode | EVERYBODY_READS);
         if let Err(error) = std::fs::set_permissions(file, mode) {
             // If another user owns the file, QEMU reports that it cannot read it.
-            tracing::warn!(file = %file.display(), %error, "not made readable");
+            tracing::warn!(file = %file.display(), %error, "failed to make a file readable");
         }
     }
 }
@@ -281,9 +280,9 @@ fn say_why(dir: &Path, termination: &Path) {
     };
     // Only the kubelet's runtime creates the file. Without it nobody reads the message.
     let file = File::options().write(true).truncate(true).open(termination);
-    let told = file.and_then(|mut file| file.write_all(report.message.as_bytes()));
-    if let Err(error) = told {
-        tracing::debug!(%error, "the kubelet is not told why");
+    let written = file.and_then(|mut file| file.write_all(report.message.as_bytes()));
+    if let Err(error) = written {
+        tracing::debug!(%error, "failed to write the termination message");
     }
 }
 

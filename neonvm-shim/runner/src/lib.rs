@@ -23,7 +23,7 @@
 //! 3. An order is carried out from the observed state, never from what an earlier order left in
 //!    memory (`core::sizer::tests`).
 //! 4. CPU and memory never wait for one another
-//!    (`core::sizer::tests::memory_that_is_stuck_does_not_hold_cpus`).
+//!    (`core::sizer::tests::stuck_memory_does_not_delay_cpus`).
 
 pub mod accel;
 pub mod cli;

@@ -8,7 +8,7 @@ use daemon_kit::exit::Exit;
 use neonvm_runner::accel;
 use neonvm_runner::cli::{NodeArgs, run_detached, run_node};
 use neonvm_runner::container;
-use neonvm_runner::shell::supervisor::OnCancel;
+use neonvm_runner::shell::input::OnCancel;
 
 /// Runs one virtual machine.
 #[derive(Debug, Parser)]
@@ -41,11 +41,11 @@ enum Command {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<ExitCode> {
-    let words: Vec<String> = std::env::args().collect();
-    if container::is_container(&words) {
+    let argv: Vec<String> = std::env::args().collect();
+    if container::is_container(&argv) {
         let _logs = daemon_kit::logging::init("runner")?;
         let cancel = daemon_kit::shutdown::on_signal()?;
-        return Ok(container::run(&words, cancel).await);
+        return Ok(container::run(&argv, cancel).await);
     }
     let args = Args::parse();
     let _logs = daemon_kit::logging::init("runner")?;

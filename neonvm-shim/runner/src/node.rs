@@ -14,23 +14,25 @@
 
 mod adopt;
 mod api;
-pub mod aside;
 mod deletions;
 mod host_wall;
 pub(crate) mod images;
+mod kept_logs;
 mod link;
 mod object;
 mod orphans;
 mod params;
+mod pod_driver;
+mod pod_record;
 mod prepare;
 mod root_disks;
 mod saved;
 mod stop;
+pub mod trash;
 mod users;
 mod volumes;
 mod walls;
 mod watch;
-mod worker;
 
 pub use crate::core::users::UserRange;
 pub use crate::shell::walls::sandbox_refused;
@@ -40,7 +42,7 @@ pub use images::{ImageError, Store};
 pub use object::{Machine, machine};
 pub use orphans::{Orphan, Orphans};
 pub use params::{Allocatable, GuestWalls, NodeParams};
-pub use prepare::{StorePosition, seen_stores};
+pub use pod_record::{StorePosition, seen_stores};
 pub use stop::{Stopped, stop_all};
 pub use walls::{Standing, standing};
 pub use watch::{NodeError, run};

@@ -10,8 +10,8 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::UnixStream;
 
 #[tokio::test]
-async fn a_killed_runner_leaves_the_guest_and_the_next_one_goes_on() {
-    let Some(kit) = kit("a_killed_runner_leaves_the_guest_and_the_next_one_goes_on").await else {
+async fn killed_runner_leaves_its_guest_to_the_next_one() {
+    let Some(kit) = kit("killed_runner_leaves_its_guest_to_the_next_one").await else {
         return;
     };
     let bounds = Bounds {
@@ -79,8 +79,8 @@ async fn late_orders_are_refused(vm: &Vm, has: RunnerState) {
 /// A process that is connected to the monitor keeps the runner out, as QEMU serves one client at a
 /// time.
 #[tokio::test]
-async fn a_monitor_held_by_somebody_is_told_and_the_order_waits() {
-    let test = "a_monitor_held_by_somebody_is_told_and_the_order_waits";
+async fn monitor_in_use_is_reported_and_the_order_waits() {
+    let test = "monitor_in_use_is_reported_and_the_order_waits";
     let Some(kit) = kit(test).await else { return };
     let bounds = Bounds {
         cpus: [1000, 1000, 2000],
@@ -115,8 +115,8 @@ async fn a_monitor_held_by_somebody_is_told_and_the_order_waits() {
 }
 
 #[tokio::test]
-async fn a_runner_killed_while_the_guest_boots_is_replaced_too() {
-    let Some(kit) = kit("a_runner_killed_while_the_guest_boots_is_replaced_too").await else {
+async fn runner_killed_during_boot_is_replaced() {
+    let Some(kit) = kit("runner_killed_during_boot_is_replaced").await else {
         return;
     };
     let bounds = Bounds {

@@ -59,8 +59,8 @@ fn lease(pod: &Network, script: &str) -> String {
     let asked = asker
         .command("busybox")
         .args(["udhcpc", "-f", "-n", "-q", "-i", "eth0", "-s", script])
-        .output();
-    let asked = asked.expect("udhcpc runs");
+        .output()
+        .expect("udhcpc runs");
     pod.ip("link delete asking");
     String::from_utf8_lossy(&asked.stdout).into_owned()
 }
@@ -95,9 +95,10 @@ fn in_guest(from: &Network, key: &Path, command: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Requirement: N18
 #[tokio::test]
-async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
-    let test = "n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address";
+async fn guest_behind_a_bridge_is_reached_at_its_pods_address() {
+    let test = "guest_behind_a_bridge_is_reached_at_its_pods_address";
     let Some([pod, wire]) = support::networks(test) else {
         return;
     };
@@ -220,9 +221,10 @@ async fn owner(pod: &Network) -> Child {
     panic!("the table is not made");
 }
 
+/// Requirement: N18
 #[tokio::test]
-async fn n18_a_pod_that_cannot_have_the_bridge_fails_and_says_what_to_do() {
-    let test = "n18_a_pod_that_cannot_have_the_bridge_fails_and_says_what_to_do";
+async fn pod_that_cannot_have_the_bridge_fails_with_the_fix() {
+    let test = "pod_that_cannot_have_the_bridge_fails_with_the_fix";
     let Some([pod, _]) = support::networks(test) else {
         return;
     };
@@ -243,7 +245,7 @@ async fn n18_a_pod_that_cannot_have_the_bridge_fails_and_says_what_to_do() {
     let owner = owner(&pod).await;
     let why = failure(&kit, &pod, &[]).await;
     assert!(
-        why.contains("the kernel does not take the guest's rules"),
+        why.contains("the kernel rejects the guest's rules"),
         "{why}"
     );
     drop(owner);

@@ -37,8 +37,8 @@ async fn qmp_manual(vm: &Vm, command: &str) {
 }
 
 #[tokio::test]
-async fn a_guest_that_stands_still_is_told_of_until_it_answers_again() {
-    let Some(kit) = kit("a_guest_that_stands_still_is_told_of_until_it_answers_again").await else {
+async fn silent_guest_is_reported_until_it_answers_again() {
+    let Some(kit) = kit("silent_guest_is_reported_until_it_answers_again").await else {
         return;
     };
     let mut vm = Vm::new(&kit, &SMALL, |_| {});
@@ -59,8 +59,8 @@ async fn a_guest_that_stands_still_is_told_of_until_it_answers_again() {
 }
 
 #[tokio::test]
-async fn the_power_button_ends_a_guest_well() {
-    let Some(kit) = kit("the_power_button_ends_a_guest_well").await else {
+async fn power_button_ends_a_guest_with_success() {
+    let Some(kit) = kit("power_button_ends_a_guest_with_success").await else {
         return;
     };
     let mut vm = Vm::new(&kit, &SMALL, |config| {
@@ -88,8 +88,8 @@ async fn the_power_button_ends_a_guest_well() {
 }
 
 #[tokio::test]
-async fn a_panic_is_a_failure_that_names_itself() {
-    let Some(kit) = kit("a_panic_is_a_failure_that_names_itself").await else {
+async fn panic_is_reported_as_a_failure_with_its_message() {
+    let Some(kit) = kit("panic_is_reported_as_a_failure_with_its_message").await else {
         return;
     };
     let mut vm = Vm::new(&kit, &SMALL, |config| {
@@ -110,8 +110,8 @@ async fn a_panic_is_a_failure_that_names_itself() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
-    let Some(kit) = kit("what_cannot_start_says_why").await else {
+async fn failed_start_is_reported_with_its_reason() {
+    let Some(kit) = kit("failed_start_is_reported_with_its_reason").await else {
         return;
     };
     let mut no_kernel = Vm::new(&kit, &SMALL, |config| {
@@ -144,8 +144,8 @@ async fn what_cannot_start_says_why() {
 }
 
 #[tokio::test]
-async fn a_qemu_that_dies_is_a_failure() {
-    let Some(kit) = kit("a_qemu_that_dies_is_a_failure").await else {
+async fn killed_qemu_is_a_failure() {
+    let Some(kit) = kit("killed_qemu_is_a_failure").await else {
         return;
     };
     let mut vm = Vm::new(&kit, &SMALL, |_| ());
@@ -162,9 +162,9 @@ async fn a_qemu_that_dies_is_a_failure() {
 }
 
 #[tokio::test]
-async fn qemu_has_none_of_its_runners_privileges_but_to_serve_on_low_ports() {
+async fn qemu_has_at_most_the_privilege_for_low_ports() {
     const LOW_PORTS: u64 = 1 << 10;
-    let test = "qemu_has_none_of_its_runners_privileges_but_to_serve_on_low_ports";
+    let test = "qemu_has_at_most_the_privilege_for_low_ports";
     let Some(kit) = kit(test).await else {
         return;
     };

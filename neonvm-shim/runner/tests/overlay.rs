@@ -34,9 +34,10 @@ async fn until_reached(from: &Network, vm: &Vm) {
     support::until(&what, vm, || from.reaches(GUEST)).await;
 }
 
+/// Requirement: N18
 #[tokio::test]
-async fn n18_a_guest_answers_at_its_address_in_the_overlay() {
-    let test = "n18_a_guest_answers_at_its_address_in_the_overlay";
+async fn guest_answers_at_its_overlay_address() {
+    let test = "guest_answers_at_its_overlay_address";
     let Some([pod, wire]) = networks(test) else {
         return;
     };
@@ -79,9 +80,10 @@ async fn n18_a_guest_answers_at_its_address_in_the_overlay() {
     );
 }
 
+/// Requirement: N18
 #[tokio::test]
-async fn n18_a_pod_without_the_interface_fails_and_says_what_gives_it_one() {
-    let test = "n18_a_pod_without_the_interface_fails_and_says_what_gives_it_one";
+async fn pod_without_the_overlay_interface_fails_with_the_fix() {
+    let test = "pod_without_the_overlay_interface_fails_with_the_fix";
     let Some([pod, _]) = networks(test) else {
         return;
     };

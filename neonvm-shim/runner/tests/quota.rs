@@ -79,9 +79,10 @@ async fn share(group: &QuotaGroup, pid: u32, milli: u32, percent: u32) -> Share 
     (used, allowed)
 }
 
+/// Requirement: N20
 #[tokio::test]
-async fn n20_a_busy_qemu_cannot_burn_more_than_its_quota_times_the_factor() {
-    let test = "n20_a_busy_qemu_cannot_burn_more_than_its_quota_times_the_factor";
+async fn busy_qemu_cannot_burn_more_than_its_quota_times_the_factor() {
+    let test = "busy_qemu_cannot_burn_more_than_its_quota_times_the_factor";
     let Some(kit) = kit(test).await else { return };
     let group = match QuotaGroup::make(&format!("bellows-test/quota-{}", std::process::id())) {
         Ok(group) => group,

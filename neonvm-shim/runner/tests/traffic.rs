@@ -86,8 +86,8 @@ async fn greeted(from: &Network, at: Ipv4Addr) {
 }
 
 #[tokio::test]
-async fn what_a_guest_says_to_the_world_is_counted_and_what_stays_in_the_cluster_is_not() {
-    let test = "what_a_guest_says_to_the_world_is_counted_and_what_stays_in_the_cluster_is_not";
+async fn only_traffic_with_public_addresses_is_counted() {
+    let test = "only_traffic_with_public_addresses_is_counted";
     let Some([pod, wire, guest]) = pod() else {
         return skip(test, Missing::Root, "networks of its own");
     };

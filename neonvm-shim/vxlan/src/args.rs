@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read_and_what_is_wrong_is_named() {
+    fn options_are_read_and_invalid_ones_are_named() {
         let read = args(&["--node-ip=10.0.0.1"]).expect("reads");
         assert_eq!(
             read.exempt.0.map(|range| range.to_string()).as_deref(),

@@ -17,11 +17,11 @@
 //!
 //! Invariants:
 //! 1. Steps lead to the wanted state from any other, wherever they break off
-//!    (`tests::steps_lead_to_what_is_wanted_from_anywhere`).
+//!    (`tests::steps_lead_to_the_wanted_state_from_any_state`).
 //! 2. In the wanted state there are no steps (the same test).
 //! 3. An entry goes with its node, and only then (`tests::entries_follow_the_nodes`).
 //! 4. Removal leaves nothing of ours and removes nothing else
-//!    (`tests::steps_lead_to_what_is_wanted_from_anywhere`).
+//!    (`tests::steps_lead_to_the_wanted_state_from_any_state`).
 
 pub mod cidr;
 pub mod nat;
@@ -47,7 +47,7 @@ pub const PORT: u16 = 4789;
 /// The wanted state of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Wanted {
-    /// Address of this node.
+    /// IPv4 address of this node, the tunnel's source.
     pub local: Ipv4Addr,
     /// Addresses of the other nodes; `None` until they are known.
     pub peers: Option<BTreeSet<Ipv4Addr>>,
@@ -77,7 +77,7 @@ pub struct TunnelSeen {
     pub learning: bool,
     /// Whether it is a port of our bridge.
     pub in_bridge: bool,
-    /// Destinations of broadcast frames.
+    /// Nodes to which broadcast frames are sent.
     pub targets: BTreeSet<Ipv4Addr>,
 }
 
@@ -108,15 +108,15 @@ pub struct Seen {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// Make the bridge, down.
+    /// Make the bridge; it is down at first.
     AddBridge,
-    /// Set the bridge up.
+    /// Set the bridge's link up.
     RaiseBridge,
     /// Make the tunnel, down, with this source address.
     AddTunnel(Ipv4Addr),
     /// Make the tunnel a port of the bridge.
     JoinBridge,
-    /// Set the tunnel up.
+    /// Set the tunnel's link up.
     RaiseTunnel,
     /// Add a destination of broadcast frames.
     AddTarget(Ipv4Addr),
@@ -133,7 +133,7 @@ pub enum Step {
 impl Step {
     /// Label of the step in metrics and messages.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn label(&self) -> &'static str {
         match self {
             Self::AddBridge => "add_bridge",
             Self::RaiseBridge => "raise_bridge",
@@ -161,7 +161,7 @@ pub struct Foreign {
     pub kind: &'static str,
 }
 
-fn strangers(seen: &Seen) -> Result<(), Foreign> {
+fn refuse_foreign(seen: &Seen) -> Result<(), Foreign> {
     if seen.bridge.as_ref().is_some_and(|link| link.is.is_none()) {
         return Err(Foreign {
             name: BRIDGE,
@@ -182,7 +182,7 @@ fn strangers(seen: &Seen) -> Result<(), Foreign> {
 /// # Errors
 /// [`Foreign`]: no step is possible until an administrator removes the link.
 pub fn steps(seen: &Seen, wanted: &Wanted) -> Result<Vec<Step>, Foreign> {
-    strangers(seen)?;
+    refuse_foreign(seen)?;
     let mut steps = Vec::new();
     let mut needs = |is_missing: bool, step: Step| steps.extend(is_missing.then_some(step));
     needs(seen.bridge.is_none(), Step::AddBridge);

@@ -4,14 +4,14 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::Context as _;
 use clap::Parser;
 use daemon_kit::admin::{Admin, serve};
 use daemon_kit::connections::ConnectionCounters;
 use daemon_kit::exit::Exit;
 use daemon_kit::{logging, shutdown};
 use neonvm_vxlan::args::Args;
-use neonvm_vxlan::shell::{Kernel, Metrics, Params, StateHandle, remove, run};
+use neonvm_vxlan::shell::{Context, Kernel, Metrics, StateHandle, remove, run};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 
@@ -43,28 +43,30 @@ async fn start(args: Args) -> anyhow::Result<()> {
     let log = logging::init("neonvm-vxlan-controller").context("logging")?;
     let cancel = shutdown::on_signal().context("signals")?;
     let kernel = Kernel::open(args.exempt.0.map(|_| args.iptables.clone()));
-    let kernel = kernel.context("cannot speak to the kernel about links")?;
+    let kernel = kernel.context("cannot open the kernel's netlink")?;
     if args.delete {
         return Ok(remove(&kernel).await?);
     }
     let local = args.node_ip.context("--node-ip is required")?;
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = api_client::infer().await;
-    let client = client.context("no API server is configured")?;
+    let client = api_client::infer()
+        .await
+        .context("no API server is configured")?;
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let connections = ConnectionCounters::register(&mut registry).server("metrics");
     let state = StateHandle::default();
     let (shown, asked) = (state.clone(), state.clone());
-    let admin = Admin::new(Arc::new(registry), connections).log(log);
-    let admin = admin
+    let admin = Admin::new(Arc::new(registry), connections)
+        .log(log)
         .state(move || shown.dump())
         .ready(move || asked.ready());
-    let listener = TcpListener::bind(args.listen).await;
-    let listener = listener.with_context(|| format!("could not listen on {}", args.listen))?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("could not listen on {}", args.listen))?;
     tracing::info!(address = %listener.local_addr()?, "admin server listens");
     let server = tokio::spawn(serve(listener, admin, cancel.clone()));
-    let params = Params {
+    let params = Context {
         client,
         kernel,
         local,

@@ -23,7 +23,7 @@ pub use kernel::{Kernel, KernelError};
 pub use metrics::Metrics;
 pub use state::StateHandle;
 
-use crate::core::nodes::{Nodes, Told};
+use crate::core::nodes::{NodeUpdate, Nodes};
 use crate::core::{Cidr, Foreign, Seen, Wanted, removal, steps};
 
 /// Longest time between two looks at the kernel: another program may have removed something.
@@ -33,13 +33,13 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Type of the address by which nodes reach each other.
 const INTERNAL: &str = "InternalIP";
 
-/// Dependencies of the driver.
-pub struct Params {
+/// Dependencies of the driver: API client, kernel, metrics and state.
+pub struct Context {
     /// Client of the API whose nodes are watched.
     pub client: kube::Client,
     /// Access to the links and iptables rules of this network namespace.
     pub kernel: Kernel,
-    /// Address of this node.
+    /// IPv4 address of this node, the tunnel's source.
     pub local: Ipv4Addr,
     /// Addresses of the overlay, if rules are to be managed for them.
     pub exempt: Option<Cidr>,
@@ -49,14 +49,14 @@ pub struct Params {
     pub state: StateHandle,
 }
 
-/// Errors of the driver.
+/// Errors of setting up or removing the overlay.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
     /// A link of our name belongs to another program.
     #[error(transparent)]
     Foreign(#[from] Foreign),
     /// The state of links or rules could not be read.
-    #[error("cannot look at the kernel")]
+    #[error("cannot read the kernel's links and rules")]
     Look(#[source] KernelError),
     /// The kernel or iptables refused the step of this name.
     #[error("could not {0}")]
@@ -75,8 +75,8 @@ pub async fn remove(kernel: &Kernel) -> Result<(), WorkError> {
     let seen = kernel.look().await.map_err(WorkError::Look)?;
     for step in removal(&seen) {
         let done = kernel.act(&step).await;
-        done.map_err(|error| WorkError::Step(step.word(), error))?;
-        info!(step = step.word(), "removed");
+        done.map_err(|error| WorkError::Step(step.label(), error))?;
+        info!(step = step.label(), "removed");
     }
     Ok(())
 }
@@ -86,8 +86,8 @@ pub async fn remove(kernel: &Kernel) -> Result<(), WorkError> {
 ///
 /// # Errors
 /// [`WorkError::Watch`].
-pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), WorkError> {
-    let nodes: Api<Node> = Api::all(params.client.clone());
+pub async fn run(context: Context, cancel: CancellationToken) -> Result<(), WorkError> {
+    let nodes: Api<Node> = Api::all(context.client.clone());
     let watch = watcher(nodes, watcher::Config::default()).default_backoff();
     let mut watch = pin!(watch);
     let mut nodes = Nodes::default();
@@ -100,27 +100,27 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), WorkEr
             () = tokio::time::sleep_until(next) => None,
         };
         let mut is_due = event.is_none();
-        let mut heard = event;
+        let mut received = event;
         // Events that arrive together cause one look.
-        while let Some(event) = heard {
-            is_due |= hear(&mut nodes, event, &params.metrics);
-            heard = watch.next().now_or_never().flatten();
+        while let Some(event) = received {
+            is_due |= apply_event(&mut nodes, event, &context.metrics);
+            received = watch.next().now_or_never().flatten();
         }
         if !is_due {
             continue;
         }
-        let worked = params.work(&nodes).await;
+        let worked = context.work(&nodes).await;
         next = Instant::now() + if worked.is_ok() { LOOK_EVERY } else { pause };
         match worked {
             Ok(()) => pause = FIRST_PAUSE,
             Err(problem) => {
-                params.metrics.failures.inc();
+                context.metrics.failures.inc();
                 error!(
                     error = chain(&problem),
                     pause_s = pause.as_secs(),
-                    "the overlay is not as it should be"
+                    "failed to set the overlay up"
                 );
-                params.state.failed(chain(&problem));
+                context.state.failed(chain(&problem));
                 pause = LOOK_EVERY.min(pause * 2);
             }
         }
@@ -128,23 +128,27 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), WorkEr
 }
 
 /// Applies a watch event. Returns whether the nodes changed.
-fn hear(nodes: &mut Nodes, event: Result<Event<Node>, watcher::Error>, metrics: &Metrics) -> bool {
-    let told = match event {
-        Ok(Event::Init) => Told::Begin,
-        Ok(Event::InitApply(node)) => Told::Listed(node.name_any(), addresses(&node)),
-        Ok(Event::InitDone) => Told::Whole,
-        Ok(Event::Apply(node)) => Told::Is(node.name_any(), addresses(&node)),
-        Ok(Event::Delete(node)) => Told::Gone(node.name_any()),
+fn apply_event(
+    nodes: &mut Nodes,
+    event: Result<Event<Node>, watcher::Error>,
+    metrics: &Metrics,
+) -> bool {
+    let update = match event {
+        Ok(Event::Init) => NodeUpdate::ListBegins,
+        Ok(Event::InitApply(node)) => NodeUpdate::Listed(node.name_any(), addresses(&node)),
+        Ok(Event::InitDone) => NodeUpdate::ListComplete,
+        Ok(Event::Apply(node)) => NodeUpdate::Applied(node.name_any(), addresses(&node)),
+        Ok(Event::Delete(node)) => NodeUpdate::Deleted(node.name_any()),
         Err(problem) => {
             metrics.watch_failures.inc();
             warn!(
                 error = chain(&problem),
-                "the watch of nodes broke off; the nodes of before hold"
+                "watch of nodes failed; the last known nodes stay"
             );
             return false;
         }
     };
-    let is_news = nodes.hear(told);
+    let is_news = nodes.apply(update);
     metrics
         .nodes
         .set(nodes.counts().0.try_into().unwrap_or(i64::MAX));
@@ -163,7 +167,7 @@ fn addresses(node: &Node) -> BTreeSet<Ipv4Addr> {
         .collect()
 }
 
-impl Params {
+impl Context {
     /// Looks at the kernel and executes all steps, once.
     async fn work(&self, nodes: &Nodes) -> Result<(), WorkError> {
         let wanted = Wanted {
@@ -175,8 +179,8 @@ impl Params {
         let steps = steps(&seen, &wanted)?;
         for step in &steps {
             let done = self.kernel.act(step).await;
-            done.map_err(|error| WorkError::Step(step.word(), error))?;
-            let of = metrics::Of { step: step.word() };
+            done.map_err(|error| WorkError::Step(step.label(), error))?;
+            let of = metrics::StepLabel { step: step.label() };
             self.metrics.steps.get_or_create(&of).inc();
             info!(step = ?step, "done");
         }

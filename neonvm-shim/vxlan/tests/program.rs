@@ -37,7 +37,7 @@ fn help_names_every_option() {
 }
 
 #[test]
-fn wrong_options_are_64_and_named() {
+fn invalid_options_exit_with_64_and_are_named() {
     for (options, named) in [
         (&[][..], "--node-ip"),
         (&["--node-ip=node-1"], "node-1"),
@@ -54,7 +54,7 @@ fn wrong_options_are_64_and_named() {
 }
 
 #[test]
-fn without_an_api_server_it_is_69_and_nothing_is_done() {
+fn missing_api_server_exits_with_69_without_changes() {
     let output = says(&[
         "--node-ip=10.0.0.1",
         "--exempt=none",

@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
-use transport::{Door, Stream};
+use transport::{Listener, Stream};
 
 use super::clock::Clock;
 use super::owner::{INBOX_LIMIT, Inbox};
@@ -82,7 +82,7 @@ impl Goodbye {
 #[derive(Debug)]
 pub struct AgentPort {
     /// Listener at `--addr`, TCP or vsock.
-    pub door: Door,
+    pub door: Listener,
     /// The token that agents must show, where one is asked for.
     pub token: Option<AgentToken>,
     /// Our certificate and the agents' authority; none on a port without TLS.

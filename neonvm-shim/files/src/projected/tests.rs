@@ -15,7 +15,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_layout_is_the_kubelets() {
+fn layout_is_that_of_the_kubelet() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("var/sync");
     write(
@@ -35,7 +35,7 @@ fn the_layout_is_the_kubelets() {
 }
 
 #[test]
-fn a_new_version_replaces_the_old_whole() {
+fn new_version_replaces_the_old_as_a_whole() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path();
     write(dir, &files(&[("a", "1"), ("b", "2")]), WallTime(1)).unwrap();
@@ -53,7 +53,7 @@ fn a_new_version_replaces_the_old_whole() {
 }
 
 #[test]
-fn equal_content_is_left_alone_and_a_lost_link_comes_back() {
+fn equal_content_is_not_written_and_a_lost_link_is_restored() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path();
     write(dir, &files(&[("a", "1")]), WallTime(1)).unwrap();
@@ -71,7 +71,7 @@ fn versions(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_cannot_be_shown_leaves_the_old_content_in_place() {
+fn failed_publication_leaves_the_old_content() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path();
     let (old, new) = (
@@ -97,7 +97,7 @@ fn what_cannot_be_shown_leaves_the_old_content_in_place() {
 }
 
 #[test]
-fn a_first_content_that_cannot_be_shown_leaves_nothing() {
+fn failed_first_publication_leaves_nothing() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path();
     fs::create_dir(dir.join("foo")).unwrap();
@@ -144,7 +144,7 @@ fn content_that_is_equal_but_elsewhere_is_written() {
 }
 
 #[test]
-fn what_failed_and_killed_writers_left_over_goes_with_the_next_write() {
+fn leftovers_of_failed_and_killed_writers_are_removed_by_the_next_write() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path();
     let (first, second) = (files(&[("a", "1")]), files(&[("a", "2")]));

@@ -12,7 +12,7 @@ use super::overlay::Overlay;
 
 /// Reasons to refuse a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stranger {
+pub enum Refusal {
     /// The caller is a program of this guest.
     Inside,
     /// The caller is in the overlay network.
@@ -22,35 +22,35 @@ pub enum Stranger {
 /// Reason to refuse a caller at `peer` that connected to `local`, in a guest with the addresses
 /// `own`. `None` if it is the host.
 #[must_use]
-pub fn stranger(
+pub fn refusal(
     peer: IpAddr,
     local: IpAddr,
     own: &[IpAddr],
     overlay: Option<Overlay>,
-) -> Option<Stranger> {
+) -> Option<Refusal> {
     let (peer, local) = (peer.to_canonical(), local.to_canonical());
     let is_own = |address: &IpAddr| address.to_canonical() == peer;
     if peer.is_loopback() || local.is_loopback() || peer == local || own.iter().any(is_own) {
-        return Some(Stranger::Inside);
+        return Some(Refusal::Inside);
     }
     overlay
         .is_some_and(|overlay| overlay.has(peer))
-        .then_some(Stranger::Overlay)
+        .then_some(Refusal::Overlay)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(peer: &str, local: &str) -> Option<Stranger> {
+    fn at(peer: &str, local: &str) -> Option<Refusal> {
         let address = |text: &str| -> IpAddr { text.parse().expect("an address") };
         let own = ["127.0.0.1", "169.254.254.254", "10.100.0.7", "fd00::2"];
         let overlay = Overlay::of("ip=10.100.0.7:::255.255.0.0:pg:eth1:off");
-        stranger(address(peer), address(local), &own.map(address), overlay)
+        refusal(address(peer), address(local), &own.map(address), overlay)
     }
 
     #[test]
-    fn the_host_is_listened_to_and_nobody_else() {
+    fn only_the_host_is_served() {
         for (peer, local) in [
             ("169.254.254.253", "169.254.254.254"),
             ("10.0.2.2", "10.0.2.15"),
@@ -66,16 +66,12 @@ mod tests {
             ("::ffff:10.100.0.8", "::ffff:10.100.0.7"),
             ("fe80::1", "fe80::2"),
         ] {
-            assert_eq!(
-                at(peer, local),
-                Some(Stranger::Overlay),
-                "{peer} at {local}"
-            );
+            assert_eq!(at(peer, local), Some(Refusal::Overlay), "{peer} at {local}");
         }
     }
 
     #[test]
-    fn a_program_of_the_guest_is_known_by_whatever_address_it_takes() {
+    fn program_of_the_guest_is_refused_from_any_of_its_addresses() {
         for (peer, local) in [
             ("127.0.0.1", "127.0.0.1"),
             ("127.8.9.1", "127.0.0.1"),
@@ -90,7 +86,7 @@ mod tests {
             ("fd00::2", "::1"),
             ("fd00::2", "fd00::3"),
         ] {
-            assert_eq!(at(peer, local), Some(Stranger::Inside), "{peer} at {local}");
+            assert_eq!(at(peer, local), Some(Refusal::Inside), "{peer} at {local}");
         }
     }
 }

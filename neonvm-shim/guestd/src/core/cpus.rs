@@ -102,7 +102,7 @@ impl fmt::Display for CpuSet {
     }
 }
 
-/// One write to `cpuN/online`.
+/// One write to `cpuN/online` in sysfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
     /// Number of the CPU, the N of `cpuN`; never 0.
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn up_from_the_lowest_down_from_the_highest() {
+    fn cpus_go_up_from_the_lowest_and_down_from_the_highest() {
         let on = |cpu| Switch { cpu, on: true };
         let off = |cpu| Switch { cpu, on: false };
         let present = set("0-3");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_maxcpus_is_the_first_target() {
+    fn maxcpus_of_the_kernel_is_the_first_target() {
         let order = CpuOrder::at_start(CpuPolicy::OnlineAll, "root=/dev/vda maxcpus=2 quiet");
         assert_eq!(order.sweep_target(&set("0-3")), Some(2));
         let none = CpuOrder::at_start(CpuPolicy::OnlineAll, "root=/dev/vda quiet");
@@ -259,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(cpus in proptest::collection::btree_set(0..=MAX_CPU, 0..40)) {
+        fn printed_set_reads_back(cpus in proptest::collection::btree_set(0..=MAX_CPU, 0..40)) {
             let set = CpuSet(cpus);
             prop_assert_eq!(set.to_string().parse::<CpuSet>().expect("own output"), set);
         }
@@ -270,7 +270,7 @@ mod tests {
         }
 
         #[test]
-        fn a_carried_out_plan_is_the_target_or_says_what_is_missing(
+        fn executed_plan_reaches_the_target_or_reports_the_missing_cpus(
             online in proptest::collection::btree_set(0..32_u32, 0..32),
             more in proptest::collection::btree_set(0..32_u32, 0..32),
             target in 0..40_u32,

@@ -5,7 +5,7 @@ use protocol::units::Bytes;
 
 use super::cpus::CpuSet;
 
-/// Two numbers of `/proc/meminfo`.
+/// The two values of `/proc/meminfo` that the runner needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemInfo {
     /// `MemTotal` of `/proc/meminfo`. It changes when memory is plugged or unplugged.
@@ -30,7 +30,7 @@ pub fn parse_meminfo(text: &str) -> Option<MemInfo> {
     })
 }
 
-/// Whole seconds of `/proc/uptime`.
+/// Parses `/proc/uptime` into whole seconds.
 #[must_use]
 pub fn parse_uptime(text: &str) -> Option<u64> {
     text.split(['.', ' ']).next()?.trim().parse().ok()
@@ -41,7 +41,7 @@ pub fn parse_uptime(text: &str) -> Option<u64> {
 pub struct Identity {
     /// Content of `/proc/sys/kernel/random/boot_id`, which changes at a reboot.
     pub boot_id: String,
-    /// Kernel release, from `/proc/sys/kernel/osrelease`.
+    /// Kernel release, such as `6.1.0`, from `/proc/sys/kernel/osrelease`.
     pub kernel: String,
 }
 
@@ -56,7 +56,7 @@ pub struct Facts {
     pub possible: CpuSet,
     /// Total and available memory, from `/proc/meminfo`.
     pub memory: MemInfo,
-    /// Whole seconds since boot.
+    /// Whole seconds since the guest's boot.
     pub uptime_s: u64,
 }
 
@@ -75,8 +75,8 @@ pub fn next_state(before: Option<&GuestState>, identity: &Identity, facts: &Fact
         kernel: identity.kernel.clone(),
         uptime_s: facts.uptime_s,
     };
-    let news = |s: &GuestState| (s.cpus_online, s.cpus_present, s.cpus_possible, s.mem_total);
-    if before.is_some_and(|before| news(before) != news(&state)) {
+    let size_of = |s: &GuestState| (s.cpus_online, s.cpus_present, s.cpus_possible, s.mem_total);
+    if before.is_some_and(|before| size_of(before) != size_of(&state)) {
         state.generation += 1;
     }
     state
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_news_raises_the_generation() {
+    fn only_changed_cpus_or_memory_raise_the_generation() {
         let identity = Identity::default();
         let first = next_state(None, &identity, &facts("0", 100, 50));
         assert_eq!(first.generation, 1);

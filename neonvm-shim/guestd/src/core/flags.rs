@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::cpus::CpuPolicy;
 
-/// Output of `--help`.
+/// Text that `--help` prints to stdout.
 pub const USAGE: &str = "\
 neonvmd: the guest daemon: CPUs on and off, state of the guest, files into the guest
 
@@ -53,10 +53,10 @@ impl Default for Flags {
 
 /// Action that the command line selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum Invocation {
     /// Run the daemon with these flags.
     Run(Flags),
-    /// Print [`USAGE`] and exit.
+    /// Print [`USAGE`] and exit with 0.
     Help,
     /// Print the version and exit.
     Version,
@@ -65,7 +65,7 @@ pub enum Asked {
 /// Errors of the command line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlagError {
-    /// The flag is unknown.
+    /// The daemon has no such flag.
     #[error("unknown argument {0:?}; see --help")]
     Unknown(String),
     /// The flag lacks its value.
@@ -85,7 +85,7 @@ pub enum FlagError {
 ///
 /// # Errors
 /// [`FlagError`].
-pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Asked, FlagError> {
+pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Invocation, FlagError> {
     let mut flags = Flags::default();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
@@ -94,8 +94,8 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Asked, FlagError
             None => (word, None),
         };
         match flag.as_str() {
-            "--help" | "-h" => return Ok(Asked::Help),
-            "--version" | "-V" => return Ok(Asked::Version),
+            "--help" | "-h" => return Ok(Invocation::Help),
+            "--version" | "-V" => return Ok(Invocation::Version),
             "--addr" | "--cpu-policy" | "--sysfs" | "--procfs" | "--files-root" | "--runtime" => {}
             _ => return Err(FlagError::Unknown(flag)),
         }
@@ -121,20 +121,20 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Asked, FlagError
             }
         }
     }
-    Ok(Asked::Run(flags))
+    Ok(Invocation::Run(flags))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(words: &[&str]) -> Result<Asked, FlagError> {
+    fn of(words: &[&str]) -> Result<Invocation, FlagError> {
         parse(words.iter().map(|word| (*word).to_owned()))
     }
 
     #[test]
-    fn both_spellings_and_the_defaults() {
-        assert_eq!(of(&[]), Ok(Asked::Run(Flags::default())));
+    fn both_spellings_of_flags_and_the_defaults_are_read() {
+        assert_eq!(of(&[]), Ok(Invocation::Run(Flags::default())));
         let flags = Flags {
             addr: SocketAddr::from(([127, 0, 0, 1], 1)),
             cpu_policy: CpuPolicy::Managed,
@@ -147,13 +147,13 @@ mod tests {
             "managed",
             "--sysfs=/s",
         ];
-        assert_eq!(of(&words), Ok(Asked::Run(flags)));
-        assert_eq!(of(&["--help"]), Ok(Asked::Help));
-        assert_eq!(of(&["--version"]), Ok(Asked::Version));
+        assert_eq!(of(&words), Ok(Invocation::Run(flags)));
+        assert_eq!(of(&["--help"]), Ok(Invocation::Help));
+        assert_eq!(of(&["--version"]), Ok(Invocation::Version));
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn invalid_flags_are_named() {
         assert_eq!(of(&["--what"]), Err(FlagError::Unknown("--what".into())));
         assert_eq!(of(&["x"]), Err(FlagError::Unknown("x".into())));
         assert_eq!(of(&["--addr"]), Err(FlagError::NoValue("--addr".into())));

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_in_the_overlay_is_known_by_the_kernels_words() {
+    fn overlay_is_read_from_the_kernels_command_line() {
         let line = "console=ttyS0 ip=10.100.128.1:::255.255.0.0:pg-x7k2p:eth1:off panic=-1";
         let overlay = Overlay::of(line).expect("one");
         for (address, is_in) in [

@@ -1,7 +1,7 @@
 //! Kernel uevents: `ACTION@DEVPATH`, then `KEY=VALUE` parts, each ended by a zero byte. Source:
 //! Linux `lib/kobject_uevent.c`, restated.
 
-/// Relevant subjects of events.
+/// Subjects of kernel events that the keeper reacts to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic {
     /// A CPU appeared, left, or was switched.
@@ -32,7 +32,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn cpu_and_memory_are_told_from_the_rest() {
+    fn only_cpu_and_memory_events_have_a_topic() {
         let cpu = b"add@/devices/system/cpu/cpu1\0ACTION=add\0DEVPATH=/devices/system/cpu/cpu1\0SUBSYSTEM=cpu\0SEQNUM=9\0";
         let memory = b"online@/devices/system/memory/memory40\0ACTION=online\0SUBSYSTEM=memory\0";
         let other = b"add@/devices/pci0000:00\0ACTION=add\0SUBSYSTEM=pci\0";
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_user_space_daemons_are_not_taken() {
+    fn messages_of_user_space_daemons_are_ignored() {
         assert_eq!(topic(b"libudev\0\xfe\xed\xca\xfe\0SUBSYSTEM=cpu\0"), None);
         assert_eq!(topic(b""), None);
     }

@@ -27,7 +27,7 @@ use tracing::{debug, info, warn};
 
 use super::keeper::Request as KeeperRequest;
 use super::runtime::Runtime;
-use crate::core::callers::{self, Stranger};
+use crate::core::callers::{self, Refusal};
 use crate::core::overlay::Overlay;
 
 /// Longest request body in bytes: a Kubernetes secret (1 MiB) in base64, with room for names.
@@ -41,10 +41,10 @@ const MAX_SETTLE: Duration = Duration::from_millis(250);
 /// A connection without a new request for this long is closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// State of the routes.
+/// State that the routes share.
 #[derive(Debug)]
 pub struct Served {
-    /// The newest state.
+    /// The keeper's published state, for reads and long-polls.
     pub state: watch::Receiver<GuestState>,
     /// Inbox of the keeper, the one task that switches CPUs and reads the machine.
     pub keeper: mpsc::Sender<KeeperRequest>,
@@ -54,7 +54,7 @@ pub struct Served {
     pub overlay: Option<Overlay>,
     /// Key and directories of the runtime drive, which authenticate the runner.
     pub runtime: Runtime,
-    /// Reads the wall clock.
+    /// Reads the wall clock. Tests pass a fixed time.
     pub now: fn() -> WallTime,
 }
 
@@ -76,14 +76,14 @@ pub async fn serve(listener: TcpListener, served: Arc<Served>, cancel: Cancellat
         let stream = tokio::select! {
             () = cancel.cancelled() => return,
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => match stranger(&stream, peer.ip(), served.overlay) {
+                Ok((stream, peer)) => match refusal(&stream, peer.ip(), served.overlay) {
                     Ok(None) => stream,
                     Ok(Some(why)) => {
                         debug!(%peer, ?why, "not listened to");
                         continue;
                     }
                     Err(error) => {
-                        warn!(%peer, %error, "not listened to: it cannot be told who it is");
+                        warn!(%peer, %error, "caller refused: its addresses cannot be read");
                         continue;
                     }
                 },
@@ -118,16 +118,16 @@ pub async fn serve(listener: TcpListener, served: Arc<Served>, cancel: Cancellat
 }
 
 /// Reason to refuse a caller, by the guest's present addresses.
-fn stranger(
+fn refusal(
     stream: &TcpStream,
     peer: IpAddr,
     overlay: Option<Overlay>,
-) -> io::Result<Option<Stranger>> {
+) -> io::Result<Option<Refusal>> {
     let own: Vec<IpAddr> = getifaddrs()?
         .filter_map(|device| address_of(&device.address?))
         .collect();
     let local = stream.local_addr()?.ip();
-    Ok(callers::stranger(peer, local, &own, overlay))
+    Ok(callers::refusal(peer, local, &own, overlay))
 }
 
 fn address_of(address: &SockaddrStorage) -> Option<IpAddr> {
@@ -246,9 +246,9 @@ async fn get_state(served: &Served, query: &str) -> Answer {
         Some(after) => {
             let wait = Duration::from_millis(number("wait_ms").unwrap_or(0)).min(MAX_WAIT);
             let quiet = Duration::from_millis(number("settle_ms").unwrap_or(0));
-            let news = news(served.state.clone(), after, quiet);
+            let change = wait_for_change(served.state.clone(), after, quiet);
             // At a change or at the timeout: the newest state is the response.
-            let _ = tokio::time::timeout(wait, news).await;
+            let _ = tokio::time::timeout(wait, change).await;
             served.state.borrow().clone()
         }
     };
@@ -268,7 +268,7 @@ async fn get_state(served: &Served, query: &str) -> Answer {
 /// Waits for a generation above `after`. Memory changes in many blocks, and reporting each would
 /// keep the guest busy. So all changes but those of online CPUs wait until the state is stable for
 /// `quiet`.
-async fn news(mut states: watch::Receiver<GuestState>, after: u64, quiet: Duration) {
+async fn wait_for_change(mut states: watch::Receiver<GuestState>, after: u64, quiet: Duration) {
     let (known, online) = {
         let state = states.borrow();
         (state.generation, state.cpus_online)
@@ -328,129 +328,4 @@ async fn put_files(served: &Served, dir: &str, request: Request<Incoming>) -> An
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::SocketAddr;
-
-    use protocol::units::Bytes;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpSocket;
-    use tokio::time::{Instant, sleep};
-
-    use super::*;
-
-    const QUIET: Duration = Duration::from_millis(25);
-    const BLOCK: Duration = Duration::from_millis(10);
-
-    fn machine(cpus_online: u32, generation: u64) -> GuestState {
-        GuestState {
-            generation,
-            cpus_online,
-            cpus_present: 4,
-            cpus_possible: 4,
-            mem_total: Bytes(generation << 27),
-            mem_available: Bytes(0),
-            boot_id: String::new(),
-            kernel: String::new(),
-            uptime_s: 0,
-        }
-    }
-
-    /// Delay in ms and generation of the response to a long-poll after generation 1. A block of
-    /// memory arrives every 10 ms until there are `blocks`; a second CPU arrives with block
-    /// `cpu_at`.
-    async fn answered(blocks: u64, cpu_at: Option<u64>, quiet: Duration) -> (u128, u64) {
-        let (tx, rx) = watch::channel(machine(1, 1));
-        let began = Instant::now();
-        let question = tokio::spawn(async move {
-            news(rx.clone(), 1, quiet).await;
-            let generation = rx.borrow().generation;
-            (began.elapsed().as_millis(), generation)
-        });
-        for block in 1..=blocks {
-            sleep(BLOCK).await;
-            let cpus = 1 + u32::from(cpu_at.is_some_and(|at| block >= at));
-            tx.send_replace(machine(cpus, 1 + block));
-            if question.is_finished() {
-                break;
-            }
-        }
-        question.await.expect("no panic")
-    }
-
-    /// Status for a program of this machine that connects to `host` from `from`.
-    async fn told(at: SocketAddr, host: &str, from: &str) -> String {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        let from = SocketAddr::new(from.parse().expect("an address"), 0);
-        socket.bind(from).expect("an address of this machine");
-        let there = SocketAddr::new(host.parse().expect("an address"), at.port());
-        let mut stream = socket.connect(there).await.expect("somebody listens");
-        let body = r#"{"authorized_keys":{"data":"bWluZQ=="}}"#;
-        let length = body.len();
-        let request =
-            format!("PUT /files/mnt/ssh HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}");
-        // The server may close the connection before the request.
-        let _ = stream.write_all(request.as_bytes()).await;
-        let mut answer = String::new();
-        let _ = stream.read_to_string(&mut answer).await;
-        answer
-    }
-
-    #[tokio::test]
-    async fn no_program_of_the_guest_is_listened_to() {
-        let root = tempfile::tempdir().expect("a directory");
-        let listener = TcpListener::bind("0.0.0.0:0").await.expect("a port");
-        let at = listener.local_addr().expect("bound");
-        let (_tx, state) = watch::channel(machine(1, 1));
-        let served = Served {
-            state,
-            keeper: mpsc::channel(1).0,
-            files_root: root.path().to_owned(),
-            overlay: None,
-            runtime: Runtime::new(root.path().join("no-drive")),
-            now: || WallTime(0),
-        };
-        let cancel = CancellationToken::new();
-        let serving = tokio::spawn(serve(listener, Arc::new(served), cancel.clone()));
-        for (host, from) in [
-            ("127.0.0.1", "127.0.0.1"),
-            ("127.0.0.1", "127.0.0.2"),
-            ("127.1.2.3", "127.1.2.3"),
-        ] {
-            assert_eq!(told(at, host, from).await, "", "{host} from {from}");
-        }
-        let left = std::fs::read_dir(root.path()).expect("readable").count();
-        assert_eq!(left, 0, "nothing is written");
-        cancel.cancel();
-        serving.await.expect("no panic");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn memory_that_comes_in_blocks_is_told_of_once() {
-        assert_eq!(answered(8, None, QUIET).await, (80 + 25, 9));
-        assert_eq!(
-            answered(1, None, Duration::ZERO).await,
-            (10, 2),
-            "who does not ask for quiet gets the first"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_cpu_is_told_of_at_once() {
-        assert_eq!(answered(1, Some(1), QUIET).await, (10, 2));
-        assert_eq!(answered(3, Some(3), QUIET).await, (30, 4));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn memory_that_never_rests_is_told_of_all_the_same() {
-        let (after_ms, _) = answered(100, None, QUIET).await;
-        assert_eq!(after_ms, 10 + 250);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_was_missed_is_told_of_at_once() {
-        let (_tx, rx) = watch::channel(machine(1, 5));
-        let began = Instant::now();
-        news(rx, 4, QUIET).await;
-        assert_eq!(began.elapsed(), Duration::ZERO);
-    }
-}
+mod tests;

@@ -32,7 +32,7 @@ pub const MAX_WAITING: usize = 16;
 pub struct Request {
     /// Number of CPUs to have online.
     pub target: Option<u32>,
-    /// Sender of the response.
+    /// Receives the state after the request, or its failure.
     pub reply: oneshot::Sender<Result<GuestState, SystemError>>,
 }
 
@@ -110,7 +110,7 @@ async fn next_event(uevents: Option<&Uevents>) {
     match uevents {
         Some(uevents) => {
             if let Err(error) = uevents.next().await {
-                warn!(%error, "kernel events failed, the sweep goes on");
+                warn!(%error, "kernel event socket failed, the sweep goes on");
                 std::future::pending::<()>().await;
             }
         }
@@ -134,15 +134,15 @@ impl Keeper {
         let facts = match self.roots.facts() {
             Ok(facts) => facts,
             Err(error) => {
-                warn!(%error, "cannot look at the machine");
+                warn!(%error, "failed to read the machine's state");
                 return;
             }
         };
         let next = next_state(Some(&self.state.borrow()), &self.identity, &facts);
         self.state.send_if_modified(|state| {
-            let news = next.generation != state.generation;
+            let has_changed = next.generation != state.generation;
             *state = next;
-            news
+            has_changed
         });
         let target = self.order.sweep_target(&facts.present);
         if let (None, Some(target)) = (&self.switching, target) {
@@ -194,7 +194,7 @@ impl Keeper {
             // No look before the next tick: a CPU that cannot be switched would cause a busy loop.
             (None, Err(error)) => {
                 if !std::mem::replace(&mut self.sweep_failed, true) {
-                    warn!(%error, "a CPU could not be switched, trying every second");
+                    warn!(%error, "failed to switch a CPU, retrying every second");
                 }
             }
         }

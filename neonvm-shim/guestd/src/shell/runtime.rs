@@ -49,8 +49,9 @@ impl Runtime {
     /// admits no request.
     #[must_use]
     pub fn admits(&self, headers: &HeaderMap) -> bool {
-        let shown = headers.get(AUTHORIZATION);
-        let shown = shown.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        let shown = headers
+            .get(AUTHORIZATION)
+            .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         match self.digest() {
             Ok(None) => true,
             // Comparing digests takes a time that reveals nothing about the key.

@@ -28,11 +28,11 @@ pub enum SystemError {
         source: io::Error,
     },
     /// A file does not hold what it should.
-    #[error("{path} holds something unexpected: {content:?}")]
+    #[error("{path} has unexpected content: {content:?}")]
     Content {
         /// First 80 characters of the file.
         path: PathBuf,
-        /// Its first 80 characters.
+        /// First 80 characters of the file.
         content: String,
     },
     /// A CPU could not be switched.
@@ -46,7 +46,7 @@ pub enum SystemError {
         source: io::Error,
     },
     /// The target needs more switches than there are CPUs.
-    #[error("{missing} more CPUs would have to be switched than can be")]
+    #[error("the target needs {missing} more CPUs than can be switched")]
     OutOfCpus {
         /// CPUs by which the target is missed after every possible switch.
         missing: u32,

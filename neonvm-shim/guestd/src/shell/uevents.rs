@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_kernel_gives_the_socket() {
+    async fn kernel_grants_the_uevent_socket() {
         // No CPU can be plugged into the machine of the tests. The test shows that the socket
         // opens, binds, and does not block. Tests with a real guest show the events.
         let uevents = Uevents::open().expect("netlink is there");

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_is_about_one_boot_and_one_qemu() {
+    fn verdict_is_valid_for_one_boot_and_one_qemu() {
         let temp = tempfile::tempdir().unwrap();
         let record = AccelRecord {
             host_boot_id: "b".into(),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn blindness_is_of_a_kernel_under_an_accelerator() {
+    fn blindness_is_recorded_per_kernel_and_accelerator() {
         let temp = tempfile::tempdir().unwrap();
         assert!(!is_blind(temp.path(), "6.12", Accel::Tcg));
         remember_blind(temp.path(), "6.12", Accel::Tcg).unwrap();

@@ -244,7 +244,7 @@ mod tests {
 
     /// The CPU time limit alone ends this probe.
     #[tokio::test]
-    async fn a_hanging_probe_ends_without_its_parent() {
+    async fn hanging_probe_ends_without_its_parent() {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "while :; do :; done"]);
         command.kill_on_drop(true);

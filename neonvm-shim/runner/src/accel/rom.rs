@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_lie_apart_and_the_machine_starts_in_them() {
+    fn pieces_do_not_overlap_and_contain_the_reset_vector() {
         let pieces = [
             real_mode(),
             long_mode(),

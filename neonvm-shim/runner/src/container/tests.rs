@@ -84,7 +84,7 @@ fn files() -> tempfile::TempDir {
 
 /// Requirement: N18
 #[test]
-fn n18_arguments_and_files_become_a_configuration() {
+fn configuration_is_built_from_arguments_and_files() {
     let root = files();
     fs::write(
         root.path().join("vm/ssh/authorized_keys"),
@@ -120,7 +120,7 @@ fn n18_arguments_and_files_become_a_configuration() {
 }
 
 #[test]
-fn the_kubelet_is_told_why_a_vm_failed() {
+fn failure_is_written_to_the_termination_message() {
     let (dir, end) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = end.path().join("termination-log");
     let ends = |success, message: &str| {
@@ -141,8 +141,9 @@ fn the_kubelet_is_told_why_a_vm_failed() {
     assert_eq!(ends(false, why).as_deref(), Some(why));
 }
 
+/// Requirement: N20
 #[test]
-fn n20_the_quota_is_the_environments_or_what_neonvms_controller_means() {
+fn quota_comes_from_the_environment_or_from_neonvms_arguments() {
     let root = files();
     let quota = |said: Option<&str>, args: &[String]| {
         let pod = PodFacts {
@@ -165,8 +166,9 @@ fn n20_the_quota_is_the_environments_or_what_neonvms_controller_means() {
     );
 }
 
+/// Requirement: N18
 #[test]
-fn n18_a_guest_is_connected_as_the_environment_says_or_as_neonvms_runner_does_it() {
+fn network_comes_from_the_environment_or_is_neonvms() {
     let root = files();
     fs::create_dir_all(root.path().join("etc")).unwrap();
     let network = |said: Option<&str>| {
@@ -196,7 +198,7 @@ fn n18_a_guest_is_connected_as_the_environment_says_or_as_neonvms_runner_does_it
 }
 
 #[test]
-fn a_token_that_the_pod_has_is_asked_for() {
+fn token_of_the_pod_is_required() {
     let root = files();
     let token = root.path().join("vm/control/token");
     fs::create_dir_all(token.parent().unwrap()).unwrap();
@@ -224,7 +226,7 @@ fn guest_of_a_pod_gets_the_token_of_its_secret_unless_its_monitor_is_open() {
 }
 
 #[test]
-fn a_vm_with_an_address_in_the_overlay_has_its_guest_connected() {
+fn guest_with_an_overlay_address_is_connected() {
     let root = files();
     let mut spec = spec();
     spec["extraNetwork"] = json!({"enable": true, "interface": "net2"});
@@ -249,7 +251,7 @@ fn a_vm_with_an_address_in_the_overlay_has_its_guest_connected() {
 
 /// Requirement: N18
 #[test]
-fn n18_a_kernel_that_is_named_replaces_that_of_the_image() {
+fn named_kernel_replaces_that_of_the_image() {
     let root = files();
     let args = args(&["-kernelpath=/vm/images/vmlinuz"]);
     let config = config(root.path(), &args, &pod()).unwrap();
@@ -259,8 +261,9 @@ fn n18_a_kernel_that_is_named_replaces_that_of_the_image() {
     assert!(cmdline.contains("init=/neonvm/bin/init"), "{cmdline}");
 }
 
+/// Requirement: N18
 #[test]
-fn n18_what_is_missing_or_wrong_is_named() {
+fn missing_or_invalid_arguments_are_named() {
     let root = files();
     let disk = root.path().join("vm/images/rootdisk.qcow2");
     let why = |args: &[String]| daemon_kit::chain(&config(root.path(), args, &pod()).unwrap_err());
@@ -287,8 +290,9 @@ fn persistent_disk_without_a_volume_is_refused() {
     let root = files();
     let mut spec = spec();
     spec["guest"]["rootDisk"]["persistent"] = json!(true);
-    let refused = config(root.path(), &args_of(&spec, "x", &[]), &pod());
-    let refused = refused.unwrap_err().to_string();
+    let refused = config(root.path(), &args_of(&spec, "x", &[]), &pod())
+        .unwrap_err()
+        .to_string();
     assert!(
         refused.contains("has no volume for the root disk"),
         "{refused}"
@@ -327,7 +331,7 @@ fn disk_on_a_claim_takes_persistent_and_the_uid_of_the_vm() {
 }
 
 #[test]
-fn a_disk_that_belongs_to_somebody_else_can_be_read_by_a_qemu_without_privileges() {
+fn disk_of_another_user_is_readable_for_an_unprivileged_qemu() {
     let root = files();
     let disk = root.path().join("vm/images/rootdisk.qcow2");
     fs::set_permissions(&disk, Permissions::from_mode(0o600)).unwrap();

@@ -15,7 +15,7 @@ const LAST_X: u8 = 254;
 pub struct Addresses {
     /// The block's first two bytes, `[127, N]`.
     pub block: [u8; 2],
-    /// Pods by `namespace/name`.
+    /// Addresses by pod, with keys of the form `namespace/name`.
     pub held: BTreeMap<String, Ipv4Addr>,
     /// Address of the last allocation. The search begins behind it, so that a freed address is not
     /// reused while peers may still talk to its old VM.
@@ -67,7 +67,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_address_is_stable_and_not_reused_at_once() {
+    fn address_is_stable_and_not_reused_at_once() {
         let mut addresses = Addresses::new([127, 77]);
         let first = addresses.acquire("default/a").unwrap();
         assert_eq!(first, Ipv4Addr::new(127, 77, 1, 1));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_of_the_block_it_begins_again() {
+    fn allocation_wraps_at_the_end_of_the_block() {
         let mut addresses = Addresses::new([127, 77]);
         addresses.last = Some(Ipv4Addr::new(127, 77, 254, 254));
         assert_eq!(addresses.acquire("x"), Some(Ipv4Addr::new(127, 77, 1, 1)));

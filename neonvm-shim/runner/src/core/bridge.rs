@@ -20,7 +20,6 @@ use protocol::runner::{GUESTD_FORWARD, GUESTD_PORT};
 
 use super::forwards;
 use super::traffic;
-use super::transfer::Manifest;
 use crate::config::{Resolver, RunnerConfig};
 
 /// Name of the bridge in the pod that the guest's first device is connected to.
@@ -42,13 +41,6 @@ pub const BRIDGE_MAC: [u8; 6] = [0x52, 0x55, 169, 254, 254, 253];
 /// Longest list of servers and of domains that `resolv.conf` supports.
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCH: usize = 6;
-
-/// Whether a bridge connects a guest. A guest that boots follows the configuration, a migrated one
-/// the connection it booted with.
-#[must_use]
-pub fn connects(config: &RunnerConfig, arrival: Option<&Manifest>) -> bool {
-    arrival.map_or(config.network.bridged, |from| from.bridged)
-}
 
 /// Kernel command line words about the first device: address, gateway, name servers and domains.
 #[must_use]
@@ -77,8 +69,10 @@ impl Resolver {
                 }
                 // The last such line counts.
                 Some("search" | "domain") => {
-                    let names = words.map(|name| name.trim_end_matches('.'));
-                    let names = names.filter(|name| is_name(name)).take(MAX_SEARCH);
+                    let names = words
+                        .map(|name| name.trim_end_matches('.'))
+                        .filter(|name| is_name(name))
+                        .take(MAX_SEARCH);
                     found.search = names.map(str::to_owned).collect();
                 }
                 _ => {}
@@ -110,7 +104,7 @@ pub fn rules(config: &RunnerConfig) -> String {
         ));
     }
     let counted = if config.spec.enable_network_monitoring {
-        traffic::rules()
+        traffic::rules(BRIDGE)
     } else {
         String::new()
     };
@@ -177,7 +171,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_guests_ports_and_no_others_are_translated() {
+    fn only_the_guests_ports_are_translated() {
         let rules = rules(&config());
         let translated: Vec<&str> = rules
             .lines()
@@ -199,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resolver_is_read_as_far_as_it_means_something() {
+    fn resolver_is_read_up_to_its_limits() {
         let text = "# cluster\nsearch default.svc.cluster.local svc.cluster.local. a;b\n\
                     nameserver 10.96.0.10\nnameserver fd00::1\nnameserver x\noptions ndots:5\n";
         let resolver = Resolver::of(text);
@@ -218,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_named_once() {
+    fn guest_is_named_once_in_the_hosts_file() {
         let line = missing_host("127.0.0.1 localhost\n").expect("it is missing");
         assert_eq!(line, "169.254.254.254\tguest-vm\n");
         assert_eq!(missing_host(&format!("127.0.0.1 localhost\n{line}")), None);
@@ -226,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_of_a_resolver_reaches_a_command_line_but_names(text in "(search|nameserver|domain)?[ -~\n]{0,200}") {
+        fn only_names_of_a_resolver_reach_the_command_line(text in "(search|nameserver|domain)?[ -~\n]{0,200}") {
             let words = kernel_words(&Resolver::of(&text));
             let is_sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./,= ".contains(&byte);
             prop_assert!(words.bytes().all(is_sound), "{words}");

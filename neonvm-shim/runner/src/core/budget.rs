@@ -51,7 +51,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_last_plugs_are_kept_for_the_way_up() {
+    fn last_plugs_are_reserved_for_the_largest_size() {
         let budget = PlugBudget::new(4, 2);
         // Two of at most three are plugged: reaching three takes one plug, and two are left.
         assert!(budget.allows_unplug(1, 2, 3));
@@ -66,23 +66,23 @@ mod tests {
     proptest! {
         /// Whatever the orders, the largest size stays within reach of the budget.
         #[test]
-        fn qemu_is_never_asked_for_more_than_its_life_holds(
+        fn plugs_never_exceed_the_budget(
             most in 1..8_u32,
             spare in 0..12_u32,
-            wishes in proptest::collection::vec(1..8_u32, 0..60),
+            orders in proptest::collection::vec(1..8_u32, 0..60),
         ) {
             let total = most + spare;
             let mut plugged = 1;
             let mut budget = PlugBudget::new(total, plugged);
             let mut made = plugged;
-            for wish in wishes {
-                let wish = wish.min(most);
-                if wish > plugged {
-                    made += wish - plugged;
-                    budget = budget.after(wish - plugged);
-                    plugged = wish;
-                } else if budget.allows_unplug(plugged - wish, plugged, most) {
-                    plugged = wish;
+            for order in orders {
+                let order = order.min(most);
+                if order > plugged {
+                    made += order - plugged;
+                    budget = budget.after(order - plugged);
+                    plugged = order;
+                } else if budget.allows_unplug(plugged - order, plugged, most) {
+                    plugged = order;
                 }
                 prop_assert!(made <= total, "{made} of {total}");
                 prop_assert!(budget.left() >= most - plugged);

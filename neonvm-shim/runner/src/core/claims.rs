@@ -130,8 +130,10 @@ pub enum Refusal {
 pub fn decide(claims: &Claims, drive: &str, found: Found<'_>) -> Result<Claim, Refusal> {
     let files = Files::of(claims, drive);
     let is_empty = found.record.is_none() && !found.has_disk;
-    let asks = claims.use_disk.as_deref();
-    let asks = asks.filter(|_| drive == ROOT_DRIVE || !is_empty);
+    let asks = claims
+        .use_disk
+        .as_deref()
+        .filter(|_| drive == ROOT_DRIVE || !is_empty);
     let (disk, record) = (name_of(&files.disk), name_of(&files.record));
     let other = || Refusal::OtherVm {
         owner: found
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_each_disk_have_names_of_their_own() {
+    fn each_disk_has_files_of_its_own() {
         let root = Files::of(&claims(None), ROOT_DRIVE);
         assert_eq!(root.record, Path::new("/vm/claims/root/disk.json"));
         assert_eq!(root.disk, Path::new("/vm/claims/root/root.raw"));
@@ -211,9 +213,15 @@ mod tests {
     fn disk_of_another_vm_is_refused_unless_the_vm_asks_for_it() {
         let old = record("old");
         let refused = decided(ROOT_DRIVE, Some(&old), true, None).unwrap_err();
-        let told = refused.to_string();
-        assert!(told.contains("disk of VM default/pg (uid old)"), "{told}");
-        assert!(told.contains("bellows.dev/use-disk: \"old\""), "{told}");
+        let message = refused.to_string();
+        assert!(
+            message.contains("disk of VM default/pg (uid old)"),
+            "{message}"
+        );
+        assert!(
+            message.contains("bellows.dev/use-disk: \"old\""),
+            "{message}"
+        );
         for asked in ["old", "true"] {
             let decided = decided(ROOT_DRIVE, Some(&old), true, Some(asked));
             assert_eq!(decided, Ok(Claim::TakeOver));
@@ -223,11 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn disk_or_record_that_is_missing_is_never_made_fresh() {
+    fn missing_disk_or_record_is_never_made_again() {
         let own = record("new");
         let missing = decided("disk-data", Some(&own), false, None).unwrap_err();
-        let told = missing.to_string();
-        assert!(told.starts_with("disk-data.raw is missing"), "{told}");
+        let message = missing.to_string();
+        assert!(message.starts_with("disk-data.raw is missing"), "{message}");
         let bare = decided(ROOT_DRIVE, None, true, None)
             .unwrap_err()
             .to_string();
@@ -235,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn vm_that_asks_for_an_earlier_root_disk_may_have_other_disks_that_are_new() {
+    fn vm_with_an_earlier_root_disk_may_have_new_disks() {
         let root = decided(ROOT_DRIVE, None, false, Some("true"));
         assert_eq!(root, Err(Refusal::NothingToUse));
         let data = decided("disk-data", None, false, Some("true"));

@@ -43,11 +43,11 @@ impl Lease {
         if !is_ours || !is_for_us || !question.relay_agent_ip.is_unspecified() {
             return None;
         }
-        let wish = question.requested_ip.unwrap_or(question.client_ip);
+        let requested = question.requested_ip.unwrap_or(question.client_ip);
         let kind = match question.message_type {
             DhcpMessageType::Discover => DhcpMessageType::Offer,
             DhcpMessageType::Inform => DhcpMessageType::Ack,
-            DhcpMessageType::Request if wish == GUEST => DhcpMessageType::Ack,
+            DhcpMessageType::Request if requested == GUEST => DhcpMessageType::Ack,
             DhcpMessageType::Request => DhcpMessageType::Nak,
             _ => return None,
         };
@@ -56,25 +56,25 @@ impl Lease {
 
     fn packet(&self, question: &DhcpRepr<'_>, kind: DhcpMessageType) -> Option<Vec<u8>> {
         // A refusal carries nothing else, and a client that has an address gets none.
-        let tells = kind != DhcpMessageType::Nak;
-        let gives = tells && question.message_type != DhcpMessageType::Inform;
+        let is_granted = kind != DhcpMessageType::Nak;
+        let assigns = is_granted && question.message_type != DhcpMessageType::Inform;
         let nothing = Ipv4Address::UNSPECIFIED;
-        let more = if tells { self.more() } else { Vec::new() };
+        let more = if is_granted { self.more() } else { Vec::new() };
         let options: Vec<DhcpOption<'_>> = more
             .iter()
             .map(|(kind, data)| DhcpOption { kind: *kind, data })
             .collect();
         let answer = DhcpRepr {
             message_type: kind,
-            client_ip: if gives || !tells {
+            client_ip: if assigns || !is_granted {
                 nothing
             } else {
                 question.client_ip
             },
-            your_ip: if gives { GUEST } else { nothing },
+            your_ip: if assigns { GUEST } else { nothing },
             server_ip: nothing,
-            router: tells.then_some(POD),
-            subnet_mask: tells.then_some(MASK),
+            router: is_granted.then_some(POD),
+            subnet_mask: is_granted.then_some(MASK),
             broadcast: true,
             requested_ip: None,
             client_identifier: None,
@@ -82,7 +82,7 @@ impl Lease {
             parameter_request_list: None,
             dns_servers: None,
             max_size: None,
-            lease_duration: gives.then_some(FOREVER),
+            lease_duration: assigns.then_some(FOREVER),
             renew_duration: None,
             rebind_duration: None,
             additional_options: &options,
@@ -176,9 +176,10 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_gets_its_address_gateway_and_resolver() {
-        let answer = lease().answer(&bytes(&asks(DhcpMessageType::Discover)));
-        let answer = answer.expect("an offer");
+    fn guest_gets_its_address_gateway_and_resolver() {
+        let answer = lease()
+            .answer(&bytes(&asks(DhcpMessageType::Discover)))
+            .expect("an offer");
         let packet = DhcpPacket::new_checked(answer.as_slice()).expect("it is one");
         let offer = DhcpRepr::parse(&packet).expect("it decodes");
         assert_eq!(offer.message_type, DhcpMessageType::Offer);
@@ -188,28 +189,30 @@ mod tests {
         assert_eq!(offer.lease_duration, Some(FOREVER));
         let servers = offer.dns_servers.expect("servers");
         assert_eq!(servers.as_slice(), [Ipv4Addr::new(10, 96, 0, 10)]);
-        let search = packet.options().find(|option| option.kind == SEARCH);
-        let search = search.map(|option| option.data.to_vec());
+        let search = packet
+            .options()
+            .find(|option| option.kind == SEARCH)
+            .map(|option| option.data.to_vec());
         assert_eq!(search.as_deref(), Some(b"\x01b\x01c\0\x01a\0".as_slice()));
     }
 
     #[test]
     fn another_address_is_refused_and_another_server_left_alone() {
-        let mut wish = asks(DhcpMessageType::Request);
-        wish.requested_ip = Some(GUEST);
-        assert_eq!(kind(&wish), Some(DhcpMessageType::Ack));
-        wish.requested_ip = Some(POD);
-        assert_eq!(kind(&wish), Some(DhcpMessageType::Nak));
+        let mut request = asks(DhcpMessageType::Request);
+        request.requested_ip = Some(GUEST);
+        assert_eq!(kind(&request), Some(DhcpMessageType::Ack));
+        request.requested_ip = Some(POD);
+        assert_eq!(kind(&request), Some(DhcpMessageType::Nak));
         // A renewing client names its address in the header.
-        wish.requested_ip = None;
-        wish.client_ip = GUEST;
-        assert_eq!(kind(&wish), Some(DhcpMessageType::Ack));
-        wish.server_identifier = Some(Ipv4Addr::new(10, 0, 0, 1));
-        assert_eq!(kind(&wish), None);
+        request.requested_ip = None;
+        request.client_ip = GUEST;
+        assert_eq!(kind(&request), Some(DhcpMessageType::Ack));
+        request.server_identifier = Some(Ipv4Addr::new(10, 0, 0, 1));
+        assert_eq!(kind(&request), None);
     }
 
     #[test]
-    fn nobody_else_is_answered() {
+    fn requests_of_other_clients_are_ignored() {
         let mut other = asks(DhcpMessageType::Discover);
         other.client_hardware_address = EthernetAddress([1; 6]);
         assert_eq!(kind(&other), None);
@@ -226,12 +229,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_answered_or_not(packet in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn any_packet_is_handled(packet in proptest::collection::vec(any::<u8>(), 0..600)) {
             let _ = lease().answer(&packet);
         }
 
         #[test]
-        fn whatever_options_come_are_answered_to_our_guest_alone(
+        fn any_options_are_answered_to_the_guest_only(
             options in proptest::collection::vec(any::<u8>(), 0..300), ours in any::<bool>(),
         ) {
             let mut question = asks(DhcpMessageType::Discover);

@@ -237,7 +237,7 @@ pub enum DiskProblem {
     Disk {
         /// Name of the disk, cut to a length that a message can hold.
         name: String,
-        /// The broken rule.
+        /// Rule that the disk breaks.
         problem: Problem,
     },
     /// The spec has this number of disks, which is more than `MAX_DISKS`.

@@ -12,7 +12,7 @@ const POWER_DOWN_MARK: &str = "reboot: Power down";
 /// Reason in QEMU's `SHUTDOWN` event, as far as it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownReason {
-    /// The guest powered off.
+    /// The guest powered the machine off.
     GuestShutdown,
     /// The guest reset the machine.
     GuestReset,
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_is_the_cause_and_has_a_bound() {
+    fn message_names_the_cause_and_is_bounded() {
         let long = "y".repeat(5000);
         let died = classify(&Evidence {
             qemu_tail: format!("{long}é"),

@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 
 use protocol::runner::{GUESTD_FORWARD, GUESTD_PORT, pods_own_ports};
 
-use super::args::ALWAYS_PORTS;
-use super::bridge;
+use super::connection::is_bridged;
 use super::transfer::Manifest;
 use crate::config::RunnerConfig;
+
+/// Guest ports that are always reachable at the pod's address: ssh, host metrics, the monitor.
+pub const ALWAYS_PORTS: [u16; 3] = [22, 9100, 10301];
 
 /// Transport protocol of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
-    /// Also the protocol of a port whose spec names none.
+    /// Also the protocol of a port whose spec names no known one.
     Tcp,
     /// Served by QEMU's user network, passt and the bridge.
     Udp,
@@ -34,9 +36,6 @@ impl Protocol {
 
 /// Ports that any host may reach, with the same number in the guest: those of spec and image, and
 /// those of every guest. The pod's own ports are excluded.
-///
-/// # Errors
-/// [`UnknownProtocol`] for the first port of the spec whose protocol is not supported.
 #[must_use]
 pub fn public(config: &RunnerConfig) -> BTreeSet<(Protocol, u16)> {
     let guest = config.spec.guest.ports.iter().filter_map(|port| {
@@ -61,16 +60,13 @@ pub fn public(config: &RunnerConfig) -> BTreeSet<(Protocol, u16)> {
 
 /// Whether the program that serves the guest's ports needs a privilege for one of them. That
 /// program is QEMU with its user network, or passt; a bridge needs none.
-///
-/// # Errors
-/// [`UnknownProtocol`].
 #[must_use]
 pub fn needs_privilege(
     config: &RunnerConfig,
     arrival: Option<&Manifest>,
     first_free_port: u16,
 ) -> bool {
-    let serves = !bridge::connects(config, arrival);
+    let serves = !is_bridged(config, arrival);
     serves
         && public(config)
             .iter()

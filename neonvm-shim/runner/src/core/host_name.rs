@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_is_named_after_its_pod() {
+    fn guest_is_named_after_its_pod() {
         let words = "hostname=vm-pg-x7k2p bellows.hostname=vm-pg-x7k2p";
         assert_eq!(kernel_words("pg-x7k2p"), words);
         // The kubelet cuts names of pods in the same way: no name ends with a dash or a dot.

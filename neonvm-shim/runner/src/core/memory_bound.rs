@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn bound_is_raised_with_the_order_and_lowered_when_memory_has_left() {
+    fn limit_grows_with_the_order_and_shrinks_with_the_memory() {
         let at = |ordered, plugged| bound(Bytes(ordered), has(plugged), Accel::Kvm).0;
         let beside = |guest: u64| guest + guest / 32 + BESIDE;
         assert_eq!(at(GIB, 0), beside(GIB));
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn translation_has_room_of_its_own() {
+    fn tcg_gets_memory_for_translated_code() {
         let by = |accel| bound(Bytes(GIB), has(0), accel).0;
         assert_eq!(by(Accel::Tcg) - by(Accel::Kvm), TRANSLATED);
     }

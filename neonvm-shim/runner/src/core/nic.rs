@@ -8,7 +8,6 @@
 use super::shape::Shape;
 use super::transfer::Manifest;
 
-/// Most queues per direction.
 const QUEUES: u32 = 4;
 
 /// Queues of a device per direction: at most the largest number of CPUs. A migrated guest keeps the

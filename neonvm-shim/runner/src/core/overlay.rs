@@ -129,10 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_has_the_address_that_its_status_says_on_the_interface_of_its_spec() {
+    fn guest_has_the_address_of_its_status_on_the_interface_of_its_spec() {
         let on = json!({"enable": true});
-        let nic = of(on.clone(), "10.100.128.1", "255.255.0.0");
-        let nic = nic.expect("sound").expect("one");
+        let nic = of(on.clone(), "10.100.128.1", "255.255.0.0")
+            .expect("sound")
+            .expect("one");
         assert_eq!(nic.interface, "net1");
         assert_eq!(mac(&nic), "52:54:0a:64:80:01");
         assert_eq!(
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_interface_or_no_address_is_named() {
+    fn invalid_interface_or_address_is_named() {
         for name in [
             "eth0",
             "lo",
@@ -180,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_of_spec_and_status_reaches_a_command_line_but_addresses(
+        fn only_addresses_of_spec_and_status_reach_the_command_line(
             name in ".{0,20}", address in "[0-9.:, ]{0,20}", mask in "[0-9.:, ]{0,20}",
         ) {
             if let Ok(Some(nic)) = of(json!({"enable": true, "interface": name}), &address, &mask) {

@@ -12,9 +12,7 @@
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use super::bridge;
 use super::forwards::{self, Protocol};
-use super::transfer::Manifest;
 use crate::config::{RunnerConfig, Walls};
 
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
@@ -42,30 +40,6 @@ pub(super) const LARGEST_FRAME: u16 = 65_520;
 /// 5682) a guest answers its first timeout with new data, which passt drops too. The guest then
 /// waits for a second timeout of twice the length: 600 ms of a transfer instead of 200 ms.
 pub(super) const KERNEL_WORD: &str = "sysctl.net.ipv4.tcp_frto=0";
-
-/// Connection of the guest's first device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Connection<'a> {
-    /// A bridge in the pod's network namespace.
-    Bridge,
-    /// A process of passt, inside these walls.
-    Passt(&'a Walls),
-    /// QEMU's own user network.
-    UserNetwork,
-}
-
-/// Connection of a guest: by the configuration if it boots here, else the one it booted with.
-#[must_use]
-pub fn connection<'a>(config: &'a RunnerConfig, arrival: Option<&Manifest>) -> Connection<'a> {
-    if bridge::connects(config, arrival) {
-        return Connection::Bridge;
-    }
-    let walls = config.walls.as_ref();
-    match walls.filter(|_| arrival.is_none_or(|from| from.passt)) {
-        Some(walls) => Connection::Passt(walls),
-        None => Connection::UserNetwork,
-    }
-}
 
 /// Command line of passt without the program's name. Its standard input is connected to QEMU's
 /// socket.
@@ -106,8 +80,7 @@ pub fn passt_args(config: &RunnerConfig, walls: &Walls, pid_file: &Path) -> Vec<
         (Protocol::Tcp, "--tcp-ports"),
         (Protocol::Udp, "--udp-ports"),
     ] {
-        let ports = forwards::forwarded(config, protocol);
-        let ports: Vec<String> = ports
+        let ports: Vec<String> = forwards::forwarded(config, protocol)
             .map(|(host, guest)| format!("{host}:{guest}"))
             .collect();
         if !ports.is_empty() {
@@ -121,6 +94,7 @@ pub fn passt_args(config: &RunnerConfig, walls: &Walls, pid_file: &Path) -> Vec<
 pub(crate) mod tests {
     use super::*;
     use crate::core::args::tests::config;
+    use crate::core::connection::{Connection, connection};
 
     pub(crate) fn walls() -> Walls {
         Walls {
@@ -146,7 +120,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn guest_without_an_outside_gets_no_names_and_no_device() {
+    fn guest_without_outside_connections_has_no_name_server() {
         let config = config();
         let walls = Walls {
             user: None,
@@ -163,7 +137,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn walls_decide_how_a_guest_that_boots_here_is_connected() {
+    fn walls_select_passt_for_a_guest_that_boots_here() {
         let mut config = config();
         assert_eq!(connection(&config, None), Connection::UserNetwork);
         config.walls = Some(walls());

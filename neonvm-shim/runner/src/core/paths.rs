@@ -1,3 +1,4 @@
+//! Paths of the files and sockets in a runner's directory.
 
 use std::path::PathBuf;
 
@@ -23,7 +24,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Paths below `dir`.
+    /// Paths of a runner whose directory is `dir`. Nothing is created.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
@@ -153,7 +154,7 @@ impl Paths {
         self.dir.join("control.sock")
     }
 
-    /// File with the [`RunnerConfig`].
+    /// File with the [`RunnerConfig`], as JSON.
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.dir.join("config.json")

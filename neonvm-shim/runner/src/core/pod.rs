@@ -50,7 +50,7 @@ pub enum Local {
     Ended,
 }
 
-/// The driver's next action.
+/// Next action of the node driver for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Resolve the image, allot an address, write the directory.
@@ -119,7 +119,7 @@ pub struct StatusInput<'a> {
     pub image: &'a str,
     /// Address of the pod. `None` until it is allocated.
     pub pod_ip: Option<String>,
-    /// Address of the node.
+    /// IPv4 address of the node.
     pub host_ip: &'a str,
     /// Time of changed conditions. Unchanged conditions keep their time.
     pub now: WallTime,
@@ -189,7 +189,7 @@ pub fn status(view: &View, input: &StatusInput<'_>) -> Value {
     }
     if let View::Ended(report) = view {
         status["message"] = json!(summary(report));
-        status["reason"] = json!(word(report.reason));
+        status["reason"] = json!(label(report.reason));
     }
     status
 }
@@ -203,7 +203,7 @@ fn terminated(report: &ExitReport, began: &str, ended: &str) -> Value {
     };
     json!({
         "exitCode": code,
-        "reason": if report.success { "Completed" } else { word(report.reason) },
+        "reason": if report.success { "Completed" } else { label(report.reason) },
         "message": cut(&report.message),
         "startedAt": began,
         "finishedAt": ended,
@@ -240,7 +240,7 @@ fn conditions(old: &Value, view: &View, ready: bool, now: &str) -> Vec<Value> {
 
 /// Reason of an end for a pod's status, in CamelCase.
 #[must_use]
-pub fn word(reason: ExitReason) -> &'static str {
+pub fn label(reason: ExitReason) -> &'static str {
     match reason {
         ExitReason::GuestShutdown => "GuestShutdown",
         ExitReason::Requested => "Requested",

@@ -28,8 +28,9 @@ pub fn unwrapped(script: &str, tree: &Path) -> Option<Program> {
         (!name.is_empty() && name.bytes().all(is_name)).then(|| (name.to_owned(), expanded(value)))
     });
     let (_, command) = script.split_once("\nexec ")?;
-    let words = command.split_whitespace();
-    let mut words = words.filter(|word| !matches!(*word, "\\" | "\"$@\""));
+    let mut words = command
+        .split_whitespace()
+        .filter(|word| !matches!(*word, "\\" | "\"$@\""));
     let file = PathBuf::from(expanded(words.next()?));
     let args: Vec<String> = words.map(expanded).collect();
     let is_whole = |text: &str| !text.contains(['$', '"', '`']);
@@ -50,7 +51,7 @@ mod tests {
         \"$root/usr/bin/x\" -L \"$root/usr/share/qemu\" \"$@\"\n";
 
     #[test]
-    fn script_of_an_image_is_taken_apart() {
+    fn wrapper_script_is_parsed() {
         let program = unwrapped(SCRIPT, Path::new("/s/1/root")).expect("a program");
         assert_eq!(program.file, Path::new("/s/1/root/usr/lib64/ld.so"));
         assert_eq!(
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn other_script_is_left_alone() {
+    fn other_script_is_not_parsed() {
         let tree = Path::new("/s/1/root");
         for other in [
             "\x7fELF",

@@ -18,7 +18,7 @@ pub const SHRINK_ALLOWANCE: Span = Span::from_secs(1);
 /// Longest time that the quota stays up while memory leaves.
 pub const MEMORY_ALLOWANCE: Span = Span::from_secs(30);
 
-/// Inputs of the quota.
+/// State from which [`quota`] computes the CPU quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaInput {
     /// CPU limit of the current order.
@@ -78,13 +78,15 @@ mod tests {
         booting_since: None,
     };
 
+    /// Requirement: N20
     #[test]
-    fn n20_the_quota_is_the_limit() {
+    fn quota_is_the_ordered_limit() {
         assert_eq!(quota(&INPUT, Timestamp(10_000_000)), (MilliCpu(250), None));
     }
 
+    /// Requirement: N20
     #[test]
-    fn n20_a_boot_is_not_starved_and_not_for_ever() {
+    fn boot_gets_the_largest_quota_for_a_bounded_time() {
         let booting = QuotaInput {
             booting_since: Some(Timestamp(9_000_000)),
             ..INPUT
@@ -97,8 +99,9 @@ mod tests {
         assert_eq!(quota(&booting, end), (MilliCpu(250), None));
     }
 
+    /// Requirement: N20
     #[test]
-    fn n20_leaving_cpus_hold_the_quota_for_a_moment_only() {
+    fn leaving_cpus_keep_the_quota_for_a_moment_only() {
         let leaving = QuotaInput {
             cpus_to_leave: true,
             ..INPUT
@@ -119,8 +122,9 @@ mod tests {
         );
     }
 
+    /// Requirement: N20
     #[test]
-    fn n20_leaving_memory_holds_the_quota_until_it_is_gone_and_not_for_ever() {
+    fn leaving_memory_keeps_the_quota_for_a_bounded_time() {
         let leaving = QuotaInput {
             memory_to_leave: true,
             ..INPUT

@@ -171,7 +171,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn disk_is_created_once_and_then_the_vms_own() {
+    fn disk_is_created_once_and_then_owned() {
         assert_eq!(claimed(None, false, None), Ok(Claim::Create));
         assert_eq!(claimed(Some(&record("new")), true, None), Ok(Claim::Own));
         let begun = DiskRecord {
@@ -182,7 +182,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn missing_disk_or_record_is_refused_and_never_made_fresh() {
+    fn missing_disk_or_record_is_refused() {
         assert_eq!(
             claimed(Some(&record("new")), false, None),
             Err(ClaimProblem::Missing)

@@ -27,7 +27,7 @@ pub const MIN_BASE: Bytes = Bytes::mib(128);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CpuControl {
-    /// CPU hot-plug by QEMU.
+    /// QEMU plugs and unplugs CPU devices.
     Plug,
     /// The guest switches CPUs, which are all plugged from the start.
     Guest,
@@ -214,7 +214,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_vm_boots_at_the_size_in_use_with_the_smallest_size_fixed() {
+    fn vm_boots_at_the_size_in_use_with_the_smallest_size_fixed() {
         let guest = guest([1250, 2500, 4000], [1, 3, 5], 1 << 30);
         let kvm = shape(&guest, CpuControl::Plug, Accel::Kvm).expect("sound");
         assert_eq!(
@@ -228,7 +228,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn under_tcg_one_cpu_boots_and_the_lifetime_is_counted() {
+    fn tcg_boots_one_cpu_and_has_a_budget() {
         let guest = guest([1250, 2500, 4000], [1, 3, 5], 1 << 30);
         let tcg = shape(&guest, CpuControl::Plug, Accel::Tcg).expect("sound");
         assert_eq!(
@@ -243,7 +243,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn guest_control_has_all_cpus_from_the_start_and_needs_no_budget() {
+    fn guest_control_plugs_all_cpus_at_the_start_without_a_budget() {
         let guest = guest([250, 250, 4000], [1, 1, 1], 1 << 30);
         let sysfs = shape(&guest, CpuControl::Guest, Accel::Tcg).expect("sound");
         assert_eq!(
@@ -256,7 +256,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn unsound_specs_are_named() {
+    fn invalid_specs_are_named() {
         let of = |guest: &Guest| shape(guest, CpuControl::Plug, Accel::Tcg).unwrap_err();
         assert_eq!(
             of(&guest([1, 1, 1], [1, 1, 1], 1 << 20)),
@@ -281,7 +281,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn orders_outside_the_machine_are_refused_by_rule() {
+    fn orders_outside_the_shape_are_refused() {
         let shape = shape(
             &guest([1000, 1000, 2000], [1, 1, 2], 1 << 30),
             CpuControl::Plug,
@@ -304,7 +304,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_kernel_known_to_be_blind_is_scaled_from_inside() {
+    fn blind_kernel_switches_cpus_in_the_guest() {
         assert_eq!(control(None, false), CpuControl::Plug);
         assert_eq!(
             control(Some(CpuScalingMode::QmpScaling), true),

@@ -32,13 +32,15 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 use serde::Serialize;
 
 use super::budget::PlugBudget;
-use super::quota::{BOOT_ALLOWANCE, QuotaInput, quota};
-use super::shape::{CpuControl, Shape};
+use super::quota::{QuotaInput, quota};
+use super::shape::Shape;
 
+mod cpus;
 mod lane;
 mod memory;
 mod parts;
-mod verdict;
+mod progress;
+mod report;
 
 use lane::{LOOK_SLOW, Lane};
 pub use parts::{Action, CpuSlot, DeviceView, Event, QmpFailure, Sight};
@@ -54,7 +56,7 @@ const ONLINE_GRACE: Span = Span::from_secs(2);
 /// Longest time that CPUs stay plugged ahead of an order.
 const AHEAD: Span = Span::from_secs(30);
 /// Pause between two requests to the guest's daemon.
-const TELL_AGAIN: Span = Span::from_secs(1);
+const REQUEST_AGAIN: Span = Span::from_secs(1);
 
 #[derive(Debug, Clone, Serialize)]
 struct Held {
@@ -105,11 +107,11 @@ pub struct Sizer {
     reserved: Option<u64>,
     /// Whether `reserved` was learnt from memory at rest.
     reserved_at_rest: bool,
-    telling: bool,
+    is_requesting: bool,
     /// Number of CPUs that the guest's daemon was last asked to have online. It onlines no more
     /// than that by itself.
-    told: Option<u32>,
-    told_at: Option<Timestamp>,
+    guest_target: Option<u32>,
+    requested_at: Option<Timestamp>,
     booting_since: Option<Timestamp>,
     quota: Option<MilliCpu>,
     /// The migration during which the size is fixed.
@@ -161,9 +163,9 @@ impl Sizer {
             guest: None,
             reserved: None,
             reserved_at_rest: false,
-            telling: false,
-            told: None,
-            told_at: None,
+            is_requesting: false,
+            guest_target: None,
+            requested_at: None,
             booting_since,
             quota: None,
             held_for: None,
@@ -176,7 +178,7 @@ impl Sizer {
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
             Event::Order(order) => self.take(now, order),
-            Event::Ahead(wish) => self.plug_ahead(now, wish.cpu),
+            Event::Ahead(request) => self.plug_ahead(now, request.cpu),
             Event::QmpUp => self.connected(now),
             Event::QmpDown => {
                 self.qmp = false;
@@ -185,7 +187,7 @@ impl Sizer {
             }
             Event::QmpUnreached(why) => self.unreached = (!self.qmp).then_some(why),
             Event::CpuHint => self.cpu.hint(now),
-            Event::CpuGone(id) => self.gone(now, &id),
+            Event::CpuGone(id) => self.cpu_deleted(now, &id),
             Event::MemoryHint => self.hear_of_memory(now),
             Event::Cpus(reply) => {
                 self.cpu.busy = false;
@@ -203,7 +205,7 @@ impl Sizer {
                 self.cpu.busy = false;
                 let plugged = std::mem::take(&mut self.plugging);
                 match reply {
-                    Ok(()) if !plugged.is_empty() => self.come(now, &plugged),
+                    Ok(()) if !plugged.is_empty() => self.cpus_plugged(now, &plugged),
                     Ok(()) if self.leaving.is_empty() => self.cpu.expect(now),
                     Ok(()) => self.cpu.expect_event(now),
                     Err(failure) => {
@@ -230,13 +232,13 @@ impl Sizer {
                     Err(failure) => self.memory.fail(now, failure),
                 }
             }
-            Event::GuestTold => self.telling = false,
+            Event::GuestCpusSet => self.is_requesting = false,
             Event::Guest(state) => self.see_guest(now, Sight::from(&state)),
             Event::GuestCpus(online) => self.see_guest(now, Sight::of_cpus(online)),
             Event::Hold(migration) => self.hold(now, migration),
         }
         self.looked |= self.slots.is_some() && self.device.is_some();
-        self.judge(now);
+        self.stamp_stages(now);
     }
 
     /// Returns the next action that is due. `None` when all lanes wait.
@@ -248,20 +250,20 @@ impl Sizer {
         if let Some(action) = self.pending.pop() {
             return Some(action);
         }
-        self.judge(now);
+        self.stamp_stages(now);
         let wanted = self.wanted_quota(now).0;
         if self.quota != Some(wanted) {
             self.quota = Some(wanted);
             return Some(Action::SetQuota(wanted));
         }
         if let Some(cpus) = self
-            .guest_to_be_told(now)
+            .cpus_to_request(now)
             .filter(|(_, at)| now >= *at)
             .map(|(n, _)| n)
         {
-            self.telling = true;
-            self.told = Some(cpus);
-            self.told_at = Some(now);
+            self.is_requesting = true;
+            self.guest_target = Some(cpus);
+            self.requested_at = Some(now);
             return Some(Action::SetGuestCpus(cpus));
         }
         if !self.qmp {
@@ -289,7 +291,7 @@ impl Sizer {
         if self.qmp && !self.memory.busy && self.shape.device.0 > 0 {
             at = at.min(self.memory.look_at);
         }
-        if let Some((_, tell_at)) = self.guest_to_be_told(now) {
+        if let Some((_, tell_at)) = self.cpus_to_request(now) {
             at = at.min(tell_at);
         }
         if let Some(quota_at) = self.wanted_quota(now).1 {
@@ -318,7 +320,7 @@ impl Sizer {
         self.held_for.is_some()
             && !self.cpu.busy
             && !self.memory.busy
-            && !self.telling
+            && !self.is_requesting
             && self.pending.is_empty()
             && self.leaving.is_empty()
     }
@@ -338,7 +340,7 @@ impl Sizer {
         };
         self.memory_moved = now;
         self.leaving_since = None;
-        self.told_at = None;
+        self.requested_at = None;
         self.ahead = None;
         if !self.device_fresh {
             self.memory.hint(now);
@@ -346,19 +348,6 @@ impl Sizer {
         // The known state suffices to act at once; the next look corrects it.
         self.decide_cpus(now);
         self.decide_memory(now);
-    }
-
-    fn plug_ahead(&mut self, now: Timestamp, cpu: MilliCpu) {
-        if !self.can_plug_ahead() {
-            return;
-        }
-        self.ahead = (cpu > self.held.order.cpu).then(|| (cpu, now + AHEAD));
-        self.decide_cpus(now);
-    }
-
-    /// CPUs switched in the guest come at once, and a refused size gets none.
-    fn can_plug_ahead(&self) -> bool {
-        self.shape.control == CpuControl::Plug && self.wanted().is_some()
     }
 
     fn connected(&mut self, now: Timestamp) {
@@ -392,153 +381,6 @@ impl Sizer {
             .map(|size| Bytes(size.mem.0 - self.shape.base.0))
     }
 
-    fn plugged(&self) -> Option<u32> {
-        let slots = self.slots.as_ref()?;
-        u32::try_from(slots.iter().filter(|slot| slot.qom_path.is_some()).count()).ok()
-    }
-
-    /// Whether the CPUs above `wanted` stay plugged, because the budget does not allow plugging
-    /// them again.
-    fn keeps_plugged(&self, plugged: u32, wanted: u32) -> bool {
-        match (self.shape.control, self.budget) {
-            (CpuControl::Guest, _) => plugged >= wanted,
-            (CpuControl::Plug, Some(budget)) => {
-                plugged > wanted
-                    && !budget.allows_unplug(plugged - wanted, plugged, self.shape.max_cpus)
-            }
-            (CpuControl::Plug, None) => false,
-        }
-    }
-
-    fn decide_cpus(&mut self, now: Timestamp) {
-        if self.cpu.busy || !self.qmp || !self.slots_fresh || self.cpu.failure.is_some() {
-            return;
-        }
-        if self.held_for.is_some() {
-            let gone: Vec<String> = self
-                .leaving
-                .keys()
-                .filter(|id| !self.has_device(id))
-                .cloned()
-                .collect();
-            self.leaving.retain(|id, _| !gone.contains(id));
-            return self.cpu.rest(now);
-        }
-        let ahead = self.ahead.map_or(0, |(cpu, _)| {
-            self.shape.cpus_for(cpu.min(self.shape.max_cpu))
-        });
-        let wanted = self.wanted_cpus().map(|wanted| wanted.max(ahead));
-        let (Some(wanted), Some(plugged)) = (wanted, self.plugged()) else {
-            return;
-        };
-        if plugged == wanted || self.keeps_plugged(plugged, wanted) {
-            self.leaving.clear();
-            self.leaving_since = None;
-            self.cpu.rest(now);
-        } else if plugged < wanted && self.boots_alone(now) {
-            self.cpu.rest(now);
-        } else if plugged < wanted {
-            self.plug(wanted - plugged);
-        } else {
-            self.unplug(now, plugged - wanted);
-        }
-    }
-
-    fn has_device(&self, id: &str) -> bool {
-        let mut slots = self.slots.iter().flatten();
-        slots.any(|slot| slot.removable() == Some(id))
-    }
-
-    /// Whether the guest still boots with one CPU (see [`super::shape`]).
-    fn boots_alone(&self, now: Timestamp) -> bool {
-        let boots = self
-            .booting_since
-            .is_some_and(|since| now < since + BOOT_ALLOWANCE);
-        boots && self.budget.is_some()
-    }
-
-    fn plug(&mut self, count: u32) {
-        self.leaving.clear();
-        self.leaving_since = None;
-        let affordable = self.budget.map_or(count, |budget| budget.left().min(count));
-        let mut free: Vec<CpuSlot> = self
-            .slots
-            .iter()
-            .flatten()
-            .filter(|slot| slot.qom_path.is_none())
-            .cloned()
-            .collect();
-        free.sort_by_key(CpuSlot::index);
-        free.truncate(usize::try_from(affordable).unwrap_or(usize::MAX));
-        if free.is_empty() {
-            return;
-        }
-        self.budget = self.budget.map(|budget| budget.after(affordable));
-        (self.cpu.busy, self.slots_fresh) = (true, false);
-        self.plugging.clone_from(&free);
-        self.pending.push(Action::Plug {
-            slots: free,
-            budget: self.budget,
-        });
-    }
-
-    /// QEMU has carried out these `device_add`s.
-    fn come(&mut self, now: Timestamp, plugged: &[CpuSlot]) {
-        for slot in self.slots.iter_mut().flatten() {
-            if plugged.iter().any(|new| new.props == slot.props) {
-                slot.qom_path = Some(slot.new_path());
-            }
-        }
-        self.slots_fresh = true;
-        self.cpu.succeed();
-        self.decide_cpus(now);
-    }
-
-    /// QEMU has deleted a device. A look follows if a reply in progress may be older than this
-    /// event, or if the slots are not known.
-    fn gone(&mut self, now: Timestamp, id: &str) {
-        let is_known = !self.cpu.busy && self.cpu.failure.is_none();
-        let mut slots = self.slots.iter_mut().flatten();
-        let slot = slots.find(|slot| slot.removable() == Some(id));
-        let Some(slot) = slot.filter(|_| is_known) else {
-            return self.cpu.hint(now);
-        };
-        slot.qom_path = None;
-        self.slots_fresh = true;
-        self.leaving.remove(id);
-        self.decide_cpus(now);
-    }
-
-    fn unplug(&mut self, now: Timestamp, count: u32) {
-        let mut there: Vec<&CpuSlot> = self
-            .slots
-            .iter()
-            .flatten()
-            .filter(|slot| slot.removable().is_some())
-            .collect();
-        there.sort_by_key(|slot| std::cmp::Reverse(slot.index()));
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let ids: Vec<String> = there
-            .iter()
-            .take(count)
-            .filter_map(|slot| slot.removable())
-            .filter(|id| {
-                self.leaving
-                    .get(*id)
-                    .is_none_or(|at| now >= *at + LEAVE_AGAIN)
-            })
-            .map(str::to_owned)
-            .collect();
-        self.leaving_since.get_or_insert(now);
-        if ids.is_empty() {
-            self.cpu.wait(now);
-            return;
-        }
-        self.leaving.extend(ids.iter().map(|id| (id.clone(), now)));
-        (self.cpu.busy, self.slots_fresh) = (true, false);
-        self.pending.push(Action::Unplug { ids });
-    }
-
     fn see_guest(&mut self, now: Timestamp, sight: Sight) {
         let booted = self.booting_since.take().is_some();
         self.guest = Some(sight);
@@ -552,70 +394,6 @@ impl Sizer {
         let wanted = self.wanted_device();
         if self.guest_comes_near() && self.device.map(|view| view.size) != wanted {
             self.memory.hint(now);
-        }
-    }
-
-    /// Whether QEMU has the ordered CPUs, and the ordered memory.
-    fn matches(&self) -> (bool, bool) {
-        let cpus = match (self.wanted_cpus(), self.plugged()) {
-            (Some(wanted), Some(plugged)) => {
-                self.slots_fresh && (plugged == wanted || self.keeps_plugged(plugged, wanted))
-            }
-            _ => false,
-        };
-        let memory = match (self.wanted_device(), self.device) {
-            (Some(wanted), Some(view)) => {
-                let matching = DeviceView {
-                    requested: wanted,
-                    size: wanted,
-                };
-                self.device_fresh && view == matching
-            }
-            _ => false,
-        };
-        (cpus, memory)
-    }
-
-    /// Whether the guest sees the ordered CPUs, and the ordered memory.
-    fn seen(&self) -> (bool, bool) {
-        let (Some(guest), Some(wanted)) = (&self.guest, self.wanted()) else {
-            return (false, false);
-        };
-        let sum = self.reserved.zip(guest.mem_total);
-        let memory = sum.is_none_or(|(reserved, total)| {
-            total.0 + reserved + self.total_slack(wanted) >= wanted.mem.0
-        });
-        (guest.cpus_online == self.shape.cpus_for(wanted.cpu), memory)
-    }
-
-    /// Stamps the stages that are reached.
-    fn judge(&mut self, now: Timestamp) {
-        if self.held.matched.is_none() && self.matches() == (true, true) {
-            self.held.matched = Some(now);
-        }
-        if self.held.visible.is_none() && self.held.matched.is_some() && self.seen() == (true, true)
-        {
-            self.held.visible = Some(now);
-        }
-    }
-
-    /// Number of CPUs to request from the guest's daemon, and when.
-    fn guest_to_be_told(&self, now: Timestamp) -> Option<(u32, Timestamp)> {
-        let (guest, wanted) = (self.guest.as_ref()?, self.wanted_cpus()?);
-        let (matched, _) = self.matches();
-        if self.held_for.is_some() || self.telling || !matched || guest.cpus_online == wanted {
-            return None;
-        }
-        let inside = self.told.is_some_and(|told| told < wanted)
-            || self
-                .plugged()
-                .is_some_and(|plugged| self.keeps_plugged(plugged, wanted));
-        let since = self.held.matched.unwrap_or(now).max(self.held.at);
-        match self.told_at {
-            Some(told) => Some((wanted, told + TELL_AGAIN)),
-            None if inside => Some((wanted, self.held.at)),
-            // More are online than wanted and none is kept: the unplugged one is about to go.
-            None => Some((wanted, since + ONLINE_GRACE)),
         }
     }
 

@@ -55,11 +55,11 @@ impl Stopping {
     }
 
     /// The guest shuts down: the button is not pressed again.
-    pub fn heard(&mut self) {
+    pub fn shuts_down(&mut self) {
         self.going = true;
     }
 
-    /// Whether QEMU was killed.
+    /// Whether QEMU had to be killed.
     #[must_use]
     pub fn forced(&self) -> bool {
         self.quit
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_button_is_pressed_each_second_then_force_is_used() {
+    fn button_is_pressed_each_second_and_then_qemu_is_killed() {
         let mut stop = Stopping::new(T0, Span::from_millis(2500));
         let mut seen = Vec::new();
         let mut now = T0;
@@ -130,17 +130,17 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_goes_is_not_pressed_again() {
+    fn guest_that_shuts_down_gets_no_more_presses() {
         let mut stop = Stopping::new(T0, Span::from_secs(10));
         assert_eq!(stop.poll_action(T0), Some(StopAction::Press));
-        stop.heard();
+        stop.shuts_down();
         assert_eq!(stop.poll_action(at(1000)), None);
         assert_eq!(stop.poll_deadline(), at(10_000));
         assert!(!stop.forced());
     }
 
     #[test]
-    fn no_grace_is_no_button_and_a_second_order_only_hurries() {
+    fn zero_grace_skips_the_button_and_a_second_order_only_shortens() {
         let mut stop = Stopping::new(T0, Span(0));
         assert_eq!(stop.poll_action(T0), Some(StopAction::Quit));
         let mut slow = Stopping::new(T0, Span::from_secs(10));

@@ -7,8 +7,6 @@
 
 use serde::Deserialize;
 
-use super::bridge::BRIDGE;
-
 /// Peers whose traffic is not counted: private networks, loopback, and link-local addresses, which
 /// guest and pod use between them.
 const UNCOUNTED: &str =
@@ -19,23 +17,23 @@ pub const READ: [&str; 6] = ["-j", "list", "counters", "table", "inet", "bellows
 /// Bytes of counted packets since the pod's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// Bytes to the guest.
+    /// Bytes of packets to the guest.
     pub ingress: u64,
-    /// Bytes from the guest.
+    /// Bytes of packets from the guest.
     pub egress: u64,
 }
 
 /// The counting chain of the table `inet bellows`. It runs behind the chain that drops, so that
-/// dropped packets are not counted.
+/// dropped packets are not counted. `bridge` is the guest's.
 #[must_use]
-pub fn rules() -> String {
+pub fn rules(bridge: &str) -> String {
     format!(
         "  counter ingress {{ packets 0 bytes 0 }}
   counter egress {{ packets 0 bytes 0 }}
   chain counted {{
     type filter hook forward priority 10; policy accept;
-    oifname \"{BRIDGE}\" meta l4proto tcp ip saddr != {UNCOUNTED} counter name ingress
-    iifname \"{BRIDGE}\" meta l4proto tcp ip daddr != {UNCOUNTED} counter name egress
+    oifname \"{bridge}\" meta l4proto tcp ip saddr != {UNCOUNTED} counter name ingress
+    iifname \"{bridge}\" meta l4proto tcp ip daddr != {UNCOUNTED} counter name egress
   }}
 "
     )
@@ -45,7 +43,7 @@ pub fn rules() -> String {
 #[derive(Debug, thiserror::Error)]
 pub enum TrafficError {
     /// The output of `nft` is not its JSON.
-    #[error("what nft says of the guest's counters is not understood")]
+    #[error("nft's list of the guest's counters is malformed")]
     Malformed(#[from] serde_json::Error),
     /// The rules do not have the counter of this name.
     #[error("the guest's rules have no counter {0}")]
@@ -53,7 +51,7 @@ pub enum TrafficError {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct NftOutput {
     nftables: Vec<Entry>,
 }
 
@@ -73,7 +71,7 @@ struct Counter {
 /// # Errors
 /// [`TrafficError`].
 pub fn parse(answer: &[u8]) -> Result<Traffic, TrafficError> {
-    let answer: Answer = serde_json::from_slice(answer)?;
+    let answer: NftOutput = serde_json::from_slice(answer)?;
     let counted = |name| {
         let mut counters = answer
             .nftables
@@ -95,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_is_read_by_its_name() {
+    fn counters_are_read_by_name() {
         let answer = br#"{"nftables": [{"metainfo": {"version": "1.0.6", "json_schema_version": 1}},
             {"counter": {"family": "inet", "name": "egress", "table": "bellows", "handle": 3, "packets": 2, "bytes": 120}},
             {"counter": {"family": "inet", "name": "ingress", "table": "bellows", "handle": 2, "packets": 1, "bytes": 60}}]}"#;
@@ -106,7 +104,7 @@ mod tests {
         };
         assert_eq!(traffic, expected);
         for (answer, why) in [
-            (&b"Error: No such file"[..], "not understood"),
+            (&b"Error: No such file"[..], "malformed"),
             (br#"{"nftables": []}"#, "no counter ingress"),
         ] {
             let error = parse(answer).expect_err("nothing").to_string();

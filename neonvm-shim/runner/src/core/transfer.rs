@@ -32,9 +32,9 @@ pub(super) const TRIES: u32 = 5;
 pub struct View {
     /// Status from `query-migrate`; `none` before the first migration.
     pub migration: String,
-    /// `error-desc` from `query-migrate`.
+    /// `error-desc` from `query-migrate`, if the migration failed.
     pub error: Option<String>,
-    /// Status from QEMU's `query-status`.
+    /// Status from `query-status`, such as `running` or `postmigrate`.
     pub run: String,
     /// Whether the copy of the disk is in sync with it. `None` without a copy.
     pub copy: Option<bool>,

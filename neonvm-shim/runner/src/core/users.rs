@@ -6,7 +6,6 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-/// Users per instance.
 const COUNT: u32 = 0x1_0000;
 /// First user of instance 0. Distributions, container engines and systemd assign smaller numbers.
 const FIRST: u32 = 0x7000_0000;
@@ -71,7 +70,7 @@ pub struct Held {
 pub struct Users {
     /// User ids of the instance.
     pub range: UserRange,
-    /// Users by VM, `namespace/name`.
+    /// Users by VM, with keys of the form `namespace/name`.
     pub held: BTreeMap<String, Held>,
     /// User of the last allocation. The search begins behind it, so that leftover files and
     /// processes of an earlier pod do not soon belong to another VM.
@@ -79,7 +78,7 @@ pub struct Users {
 }
 
 impl Users {
-    /// No user is allocated.
+    /// Content without an allocated user of `range`.
     #[must_use]
     pub fn new(range: UserRange) -> Self {
         Self {
@@ -133,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_is_the_vms_and_not_reused_at_once() {
+    fn user_belongs_to_the_vm_and_is_not_reused_at_once() {
         let mut users = Users::new(UserRange::of_block(77));
         let first = users
             .acquire("default/a", "default/a-1", true)
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn guest_without_an_outside_has_a_user_of_the_other_half() {
+    fn guest_without_outside_connections_has_a_user_of_the_other_half() {
         let range = UserRange::of_block(3);
         let mut users = Users::new(range);
         let closed = users

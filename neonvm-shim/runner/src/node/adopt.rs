@@ -23,7 +23,7 @@ const ANSWER_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 /// Objects of one guest. The first pod of the VM adopts the guest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adoption {
-    /// Name of the VM.
+    /// Name of the VM, without its namespace.
     pub name: String,
     /// Object of the VM, with the size that the guest has now.
     pub vm: Value,
@@ -101,8 +101,9 @@ fn complete(mut vm: Value, spec: &VmSpec, orphan: &Orphan, cpu: MilliCpu, memory
     let guest = &spec.guest;
     let cpu = cpu.clamp(guest.cpus.min, guest.cpus.max);
     let slots = memory.0.div_ceil(guest.slot_bytes().max(1));
-    let slots = i32::try_from(slots).unwrap_or(i32::MAX);
-    let slots = slots.clamp(guest.memory_slots.min, guest.memory_slots.max);
+    let slots = i32::try_from(slots)
+        .unwrap_or(i32::MAX)
+        .clamp(guest.memory_slots.min, guest.memory_slots.max);
     vm["spec"]["guest"]["cpus"]["use"] = json!(Quantity::from_milli(u64::from(cpu.0)));
     vm["spec"]["guest"]["memorySlots"]["use"] = json!(slots);
     if let Some(spec) = vm["spec"].as_object_mut() {

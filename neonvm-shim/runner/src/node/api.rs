@@ -6,7 +6,6 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use protocol::time::WallTime;
 use serde_json::{Value, json};
 
-/// Component name in events.
 const COMPONENT: &str = "bellows-node";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,9 +70,13 @@ pub(super) async fn delete(client: &kube::Client, pod: &PodId) -> Result<(), kub
         ..DeleteParams::default()
     };
     match pods.delete(&pod.name, &params).await {
-        Err(error) if super::object::is_conflict(&error) => Ok(()),
+        Err(error) if is_conflict(&error) => Ok(()),
         other => absent_is_fine(other),
     }
+}
+
+pub(super) fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
 fn absent_is_fine<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
@@ -83,10 +86,26 @@ fn absent_is_fine<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> 
     }
 }
 
+/// Type of a Kubernetes event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EventType {
+    Normal,
+    Warning,
+}
+
+impl EventType {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
 pub(super) async fn event(
     client: &kube::Client,
     pod: &PodId,
-    warning: bool,
+    kind: EventType,
     reason: &str,
     message: &str,
     now: WallTime,
@@ -99,7 +118,7 @@ pub(super) async fn event(
         "involvedObject": {
             "apiVersion": "v1", "kind": "Pod", "name": pod.name, "namespace": pod.namespace, "uid": pod.uid,
         },
-        "type": if warning { "Warning" } else { "Normal" },
+        "type": kind.as_str(),
         "reason": reason,
         "message": message,
         "source": { "component": COMPONENT },

@@ -35,7 +35,7 @@ pub(super) async fn follow(params: NodeParams, cancel: CancellationToken) {
             event = events.next() => match event {
                 Some(Ok(event)) => take(event, &mut leaving),
                 Some(Err(error)) => {
-                    debug!(error = daemon_kit::chain(&error), "VMs are not watched, trying on");
+                    debug!(error = daemon_kit::chain(&error), "watch of VMs failed, retrying");
                     continue;
                 }
                 None => return,
@@ -92,7 +92,7 @@ async fn settle(params: &NodeParams, key: &str, vm: &DynamicObject) -> bool {
             warn!(
                 vm = key,
                 error = daemon_kit::chain(&error),
-                "root disk not put away"
+                "failed to release the root disk"
             );
             return false;
         }

@@ -66,14 +66,14 @@ pub(super) async fn make(params: &NodeParams) {
         ),
         Some(why) => warn!(
             why,
-            "the kernel keeps guests' processes from nothing of this machine"
+            "the kernel rejects the host wall: guests' processes reach this machine's addresses"
         ),
     }
     let path = path(&params.state_dir);
     if let Err(error) = write_json(&path, &HostWall { missing }) {
         warn!(
             error = daemon_kit::chain(&error),
-            "host wall not written down"
+            "failed to record the state of the host wall"
         );
     }
 }
@@ -109,7 +109,7 @@ pub async fn remove(block: u8) {
     if let Err(error) = nft::give(&removal(block)).await {
         warn!(
             error = daemon_kit::chain(&error),
-            "rules of the host wall not removed"
+            "failed to remove the rules of the host wall"
         );
     }
 }

@@ -12,7 +12,6 @@ use protocol::image::{
 use crate::config::{BootImage, Programs};
 
 const QEMU_IMAGE: &str = "bellows/qemu";
-/// Longest manifest in bytes.
 const MAX_MANIFEST_BYTES: u64 = 8 << 20;
 
 /// Errors of an image in the store.
@@ -31,7 +30,7 @@ pub enum ImageError {
         name: String,
         /// Path of the file that cannot be read.
         path: PathBuf,
-        /// Error of the read.
+        /// Error of the file operation on `path`.
         source: io::Error,
     },
     /// A file of the store is malformed.
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_resolved_to_files() {
+    fn guest_image_is_resolved_to_files() {
         let temp = tempfile::tempdir().unwrap();
         let content = json!({
             "kind": "guest", "kernel": "vmlinuz", "kernel_version": "6.1", "initrd": "initrd", "root_disk": "root.ext4",
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_names_the_image_and_the_fix() {
+    fn error_names_the_image_and_the_fix() {
         let temp = tempfile::tempdir().unwrap();
         let store = Store::new(temp.path());
         let missing = store.guest("bellows/nope").unwrap_err().to_string();

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::api::is_conflict;
 use super::orphans::Orphan;
 use super::params::NodeParams;
 
@@ -28,7 +29,7 @@ const RETRY: Duration = Duration::from_millis(500);
 /// Namespace of the kubelets' Leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// Capacity of a machine.
+/// Capacity of the machine that this process runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
     /// CPUs that this process may use.
@@ -76,7 +77,7 @@ pub(super) async fn keep(params: NodeParams, cancel: CancellationToken) {
                 if !std::mem::replace(&mut failing, true) {
                     warn!(
                         error = daemon_kit::chain(&error),
-                        "node not registered, trying on"
+                        "failed to register the node, retrying"
                     );
                 }
                 RETRY
@@ -144,10 +145,6 @@ async fn renew(params: &NodeParams) -> Result<(), kube::Error> {
         }
         other => other.map(drop),
     }
-}
-
-pub(super) fn is_conflict(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
 fn object(params: &NodeParams) -> Value {

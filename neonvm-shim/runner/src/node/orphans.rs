@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::prepare::PodRecord;
+use super::pod_record::PodRecord;
 use crate::config::RunnerConfig;
 use crate::core::paths::Paths;
 use crate::shell::record::read_json;
@@ -26,7 +26,7 @@ pub struct Orphan {
     pub vm: String,
     /// Name of its pod, which the API's store does not have.
     pub pod: String,
-    /// Uid of that pod.
+    /// Uid of the pod, from the directory's record.
     pub uid: String,
     /// The runner's directory of the guest.
     pub dir: PathBuf,

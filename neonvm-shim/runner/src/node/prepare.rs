@@ -14,22 +14,22 @@ use protocol::disk_cache::DiskCacheError;
 use protocol::migration::RECEIVE_MIGRATION;
 use protocol::object::Pod;
 use protocol::vm::VmSpec;
-use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use super::api::{PodId, ssh_key};
 use super::host_wall;
 use super::images::{ImageError, Store};
 use super::params::{GuestWalls, NodeParams};
+use super::pod_record::{PodRecord, StorePosition};
 use super::root_disks::{self, DiskClaimError};
-use super::users::UserBook;
+use super::users::UserAllocator;
 use super::volumes::{self, VolumeError};
 use crate::config::{CONFIG_FORMAT, GuestNetwork, RunnerConfig, Walls};
 use crate::core::addresses::Addresses;
 use crate::core::disks::{self, DiskProblem};
-use crate::core::packed::{DISK_CACHE, PackedError, disk_cache, vm_spec};
 use crate::core::paths::Paths;
 use crate::core::pod::CONTAINER;
+use crate::core::vm_args::{DISK_CACHE, VmArgsError, disk_cache, vm_spec};
 use crate::shell::record::{RecordError, private_dir, read_json, write_json};
 
 const VM_KIND: &str = "VirtualMachine";
@@ -45,7 +45,7 @@ pub(super) enum PrepareError {
     #[error("the pod has no label vm.neon.tech/name")]
     NoVm,
     #[error(transparent)]
-    Spec(#[from] PackedError),
+    Spec(#[from] VmArgsError),
     /// The spec has a script, which no container would confine here.
     #[error(
         "spec.initScript is run in a pod's container, and on one machine there is none around it: it would be run as who runs this node. \
@@ -120,89 +120,19 @@ impl PrepareError {
     }
 }
 
-/// `pod.json`: the pod of a directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PodRecord {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) uid: String,
-    pub(super) ip: Ipv4Addr,
-    /// Milliseconds that the guest gets when the pod is gone from the API.
-    pub(super) grace_ms: u64,
-    /// Store of the pod, and the pod's last known revision. Directories of earlier versions have
-    /// none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) store: Option<StorePosition>,
-}
-
-/// A store of the API server, and a revision that it has reached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StorePosition {
-    /// Identity of the store.
-    pub id: String,
-    /// Resource version as a number; 0 if the API's is not a number.
-    pub revision: u64,
-}
-
-impl StorePosition {
-    /// Position of the store `id` when it returned this pod.
-    pub(super) fn of(id: &str, pod: &Pod) -> Self {
-        Self {
-            id: id.to_owned(),
-            revision: pod.metadata.resource_version.parse().unwrap_or(0),
-        }
-    }
-}
-
-/// Store positions in the directories of `state_dir`.
-#[must_use]
-pub fn seen_stores(state_dir: &Path) -> Vec<StorePosition> {
-    let entries = std::fs::read_dir(state_dir.join("vms"));
-    let entries = entries.into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| PodRecord::read(&entry.path())?.store)
-        .collect()
-}
-
-impl PodRecord {
-    pub(super) fn id(&self) -> PodId {
-        PodId {
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-            uid: self.uid.clone(),
-        }
-    }
-
-    pub(super) fn read(dir: &Path) -> Option<Self> {
-        // A directory with an unreadable record has no pod.
-        read_json(&dir.join("pod.json")).ok().flatten()
-    }
-
-    pub(super) fn write(&self, dir: &Path) -> Result<(), RecordError> {
-        write_json(&dir.join("pod.json"), self)
-    }
-
-    /// Whether the store `id` has returned this pod. Only then does its absence mean that it was
-    /// deleted.
-    pub(super) fn is_of_store(&self, id: &str) -> bool {
-        self.store.as_ref().is_some_and(|store| store.id == id)
-    }
-}
-
 /// Addresses of pods, shared by the workers and written at every change.
 #[derive(Debug, Clone)]
-pub(super) struct AddressBook {
+pub(super) struct AddressAllocator {
     book: Arc<Mutex<Addresses>>,
     path: std::path::PathBuf,
 }
 
-impl AddressBook {
+impl AddressAllocator {
     /// Opens `addresses.json`. A file of another block is replaced by an empty one.
     pub(super) fn open(path: std::path::PathBuf, block: [u8; 2]) -> Result<Self, RecordError> {
-        let book = read_json::<Addresses>(&path)?.filter(|book| book.block == block);
-        let book = book.unwrap_or_else(|| Addresses::new(block));
+        let book = read_json::<Addresses>(&path)?
+            .filter(|book| book.block == block)
+            .unwrap_or_else(|| Addresses::new(block));
         Ok(Self {
             book: Arc::new(Mutex::new(book)),
             path,
@@ -227,7 +157,7 @@ impl AddressBook {
 /// a directory with it is complete.
 pub(super) async fn prepare(
     params: &NodeParams,
-    (addresses, users): (&AddressBook, Option<&UserBook>),
+    (addresses, users): (&AddressAllocator, Option<&UserAllocator>),
     pod: &Pod,
     id: &PodId,
     dir: &Path,
@@ -236,8 +166,8 @@ pub(super) async fn prepare(
         .spec
         .containers
         .iter()
-        .find(|container| container.name == CONTAINER);
-    let container = container.ok_or(PrepareError::NoContainer)?;
+        .find(|container| container.name == CONTAINER)
+        .ok_or(PrepareError::NoContainer)?;
     let label = pod
         .metadata
         .labels
@@ -326,7 +256,7 @@ pub(super) async fn prepare(
 /// Isolation of a pod's QEMU.
 async fn walls(
     params: &NodeParams,
-    users: Option<&UserBook>,
+    users: Option<&UserAllocator>,
     vm: &str,
     id: &PodId,
     outside: bool,
@@ -452,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_on_a_claim_is_refused_on_one_machine_with_what_serves_there() {
+    fn disk_on_a_claim_is_refused_on_one_machine_with_the_alternative() {
         let mut spec = VmSpec::default();
         spec.guest.root_disk.persistent = true;
         spec.guest.root_disk.persistent_volume_claim = Some(protocol::vm::ClaimRef::default());
@@ -466,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_of_the_spec_is_not_run_as_who_runs_the_machine() {
+    fn script_of_the_spec_is_refused_on_one_machine() {
         let mut spec = VmSpec::default();
         assert!(check(&spec).is_ok());
         spec.init_script = "true".into();

@@ -17,10 +17,10 @@ use protocol::vm::{GROUP, VERSION, VmSpec};
 use serde_json::json;
 use tracing::info;
 
-use super::api::{self, PodId};
-use super::aside::{move_aside, trash};
+use super::api::{self, EventType, PodId};
 use super::images::{ImageError, Store};
 use super::params::NodeParams;
+use super::trash::{move_aside, trash};
 use crate::config::BootImage;
 use crate::core::paths::Paths;
 use crate::core::root_disk::{
@@ -40,7 +40,7 @@ pub(super) enum DiskClaimError {
     #[error("there is no VM {0}: its disk is left as it is")]
     NoVm(String),
     /// The pod belongs to an earlier VM of this name.
-    #[error("the pod is not of the VM {0} that there is now")]
+    #[error("the pod belongs to an earlier VM {0}")]
     OtherVm(String),
     /// The VM is being deleted.
     #[error("the VM {0} is being deleted")]
@@ -50,18 +50,16 @@ pub(super) enum DiskClaimError {
     Problem {
         /// Path of the disk's directory.
         dir: String,
-        /// The broken rule.
         problem: ClaimProblem,
     },
     /// The pod is the target of a migration, and the disk is not here.
-    #[error("{0}: there is no disk of the guest that is to come")]
+    #[error("{0}: the disk of the migrating guest is not here")]
     NothingToShare(String),
     /// The base image of the disk is gone.
     #[error(
         "the disk was made over image {image} with digest {digest}, which is not usable any more: put it back into the store"
     )]
     Image {
-        /// Name of the image.
         image: String,
         digest: String,
         source: ImageError,
@@ -115,11 +113,11 @@ pub(super) async fn claim_for(
     let uid = object.metadata.uid.clone().unwrap_or_default();
     let adopts = annotation(&object, ANNOTATION_ADOPTS).map(|_| "true".to_owned());
     let use_disk = annotation(&object, ANNOTATION_USE_DISK).or(adopts);
-    let claim = claim(found, &uid, use_disk.as_deref());
-    let claim = claim.map_err(|problem| DiskClaimError::Problem {
-        dir: shown.clone(),
-        problem,
-    })?;
+    let claim =
+        claim(found, &uid, use_disk.as_deref()).map_err(|problem| DiskClaimError::Problem {
+            dir: shown.clone(),
+            problem,
+        })?;
     let record = match (claim, left) {
         (Claim::Own, Some(record)) => record,
         _ if receives => return Err(DiskClaimError::NothingToShare(shown)),
@@ -162,7 +160,7 @@ async fn take_over(
     };
     write_json_durably(&dir.join(RECORD_FILE), &record)?;
     let message = format!("the VM goes on with the disk in {}", dir.display());
-    tell(params, id, "RootDiskTakenOver", &message).await;
+    write_event(params, id, "RootDiskTakenOver", &message).await;
     Ok(record)
 }
 
@@ -205,15 +203,15 @@ async fn replace(
     left: &DiskRecord,
 ) -> Result<(), DiskClaimError> {
     let to = move_aside(&params.state_dir, dir, params.clock.wall())
-        .map_err(|error| DiskClaimError::Place(dir.display().to_string(), error))?;
-    let to = to.unwrap_or_else(|| trash(&params.state_dir));
+        .map_err(|error| DiskClaimError::Place(dir.display().to_string(), error))?
+        .unwrap_or_else(|| trash(&params.state_dir));
     let message = format!(
         "an earlier VM of this name (uid {}) had left its disk; it was moved to {} and this VM begins with a fresh one",
         left.vm_uid,
         to.display()
     );
     info!(pod = id.key(), message, "root disk moved aside");
-    tell(params, id, "RootDiskReplaced", &message).await;
+    write_event(params, id, "RootDiskReplaced", &message).await;
     Ok(())
 }
 
@@ -251,9 +249,11 @@ fn begin(
     Ok(record)
 }
 
-async fn tell(params: &NodeParams, id: &PodId, reason: &str, message: &str) {
+async fn write_event(params: &NodeParams, id: &PodId, reason: &str, message: &str) {
     let wall = params.clock.wall();
-    if let Err(error) = api::event(&params.client, id, false, reason, message, wall).await {
+    if let Err(error) =
+        api::event(&params.client, id, EventType::Normal, reason, message, wall).await
+    {
         tracing::warn!(error = daemon_kit::chain(&error), "event not written");
     }
 }
@@ -301,8 +301,8 @@ pub(super) fn let_go(
         write_json_durably(&dir.join(RECORD_FILE), &record)?;
         return Ok(LetGo::Kept(dir));
     }
-    let to = move_aside(state_dir, &dir, now);
-    let to = to.map_err(|error| DiskClaimError::Place(dir.display().to_string(), error))?;
+    let to = move_aside(state_dir, &dir, now)
+        .map_err(|error| DiskClaimError::Place(dir.display().to_string(), error))?;
     Ok(to.map_or(LetGo::Nothing, LetGo::Aside))
 }
 

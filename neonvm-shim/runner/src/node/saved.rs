@@ -60,7 +60,7 @@ pub(super) async fn save(params: NodeParams, pods: Vec<Pod>) {
         Err(error) => {
             warn!(
                 error = daemon_kit::chain(&error),
-                "objects of guests not saved, trying on"
+                "failed to save objects of guests, retrying"
             );
             return;
         }
@@ -79,11 +79,14 @@ pub(super) async fn save(params: NodeParams, pods: Vec<Pod>) {
         if is_new && dir.exists() {
             let path = path(&params.state_dir, &dir);
             let made = path.parent().map_or(Ok(()), private_dir);
-            let written = made.map_err(|error| error.to_string());
-            let written =
-                written.and_then(|()| write_json(&path, &now).map_err(|e| daemon_kit::chain(&e)));
+            let written = made
+                .map_err(|error| error.to_string())
+                .and_then(|()| write_json(&path, &now).map_err(|e| daemon_kit::chain(&e)));
             if let Err(error) = written {
-                warn!(pod = id.key(), error, "objects of a guest not saved");
+                warn!(
+                    pod = id.key(),
+                    error, "failed to save the objects of a guest"
+                );
             }
         }
     }
@@ -129,8 +132,10 @@ fn of_pod(api: &Objects, pod: &Pod) -> Option<Saved> {
         .filter_map(|volume| Some(volume.config_map.as_ref()?.name.as_str()))
         .collect();
     let is_owned = |object: &Value| {
-        let owners = object["metadata"]["ownerReferences"].as_array();
-        let mut owners = owners.into_iter().flatten();
+        let mut owners = object["metadata"]["ownerReferences"]
+            .as_array()
+            .into_iter()
+            .flatten();
         owners.any(|owner| owner["uid"] == *uid)
     };
     let chosen = |all: &[Value], names: &BTreeSet<&str>, kind: &str| {
@@ -141,8 +146,11 @@ fn of_pod(api: &Objects, pod: &Pod) -> Option<Saved> {
         let chosen = all.iter().filter(is_chosen);
         chosen.map(|object| plain(object, "v1", kind)).collect()
     };
-    let owned = api.secrets.iter().filter(|secret| is_owned(secret));
-    let owned = owned.filter_map(|secret| secret["metadata"]["name"].as_str());
+    let owned = api
+        .secrets
+        .iter()
+        .filter(|secret| is_owned(secret))
+        .filter_map(|secret| secret["metadata"]["name"].as_str());
     Some(Saved {
         owned_secrets: owned.map(str::to_owned).collect(),
         vm: plain_vm(vm),

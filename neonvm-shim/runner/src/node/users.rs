@@ -10,17 +10,18 @@ use crate::core::users::{UserRange, Users};
 use crate::shell::record::{RecordError, read_json, write_json};
 
 #[derive(Debug, Clone)]
-pub(super) struct UserBook {
+pub(super) struct UserAllocator {
     book: Arc<Mutex<Users>>,
     path: PathBuf,
 }
 
-impl UserBook {
+impl UserAllocator {
     /// Opens `users.json`. One of another range is replaced: each VM gets a user of the new range
     /// at its next start.
     pub(super) fn open(path: PathBuf, range: UserRange) -> Result<Self, RecordError> {
-        let book = read_json::<Users>(&path)?.filter(|book| book.range == range);
-        let book = book.unwrap_or_else(|| Users::new(range));
+        let book = read_json::<Users>(&path)?
+            .filter(|book| book.range == range)
+            .unwrap_or_else(|| Users::new(range));
         write_json(&path, &book)?;
         Ok(Self {
             book: Arc::new(Mutex::new(book)),

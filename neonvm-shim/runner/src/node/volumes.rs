@@ -26,14 +26,11 @@ const MOUNTS: &str = "/vm/mounts/";
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// Errors of a volume.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum VolumeError {
-    /// The object is missing.
-    #[error("volume {volume:?}: {kind} {object:?} is not there, create it")]
+    #[error("volume {volume:?}: {kind} {object:?} does not exist, create it")]
     Missing {
         volume: String,
-        /// Kind of the object.
         kind: Kind,
         object: String,
     },
@@ -43,7 +40,6 @@ pub(super) enum VolumeError {
     )]
     Key {
         volume: String,
-        /// Kind of the object.
         kind: Kind,
         object: String,
         key: String,
@@ -162,8 +158,11 @@ fn of_secret(secret: Secret) -> Files {
 }
 
 fn of_map(map: ConfigMap) -> Files {
-    let texts = map.data.into_iter().flatten();
-    let texts = texts.map(|(key, value)| (key, value.into_bytes()));
+    let texts = map
+        .data
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (key, value.into_bytes()));
     let binary = map.binary_data.into_iter().flatten();
     texts
         .chain(binary.map(|(key, value)| (key, value.0)))
@@ -179,16 +178,16 @@ pub(super) async fn write_all(
 ) -> Result<(), VolumeError> {
     let mounts = Paths::new(dir).mounts();
     for projection in projections(pod)? {
-        let told = |error| VolumeError::Api(projection.volume.clone(), error);
+        let api_error = |error| VolumeError::Api(projection.volume.clone(), error);
         let (client, name) = (params.client.clone(), &projection.object);
         let data = match projection.kind {
             Kind::Secret => {
                 let api: Api<Secret> = Api::namespaced(client, namespace);
-                api.get_opt(name).await.map_err(told)?.map(of_secret)
+                api.get_opt(name).await.map_err(api_error)?.map(of_secret)
             }
             Kind::ConfigMap => {
                 let api: Api<ConfigMap> = Api::namespaced(client, namespace);
-                api.get_opt(name).await.map_err(told)?.map(of_map)
+                api.get_opt(name).await.map_err(api_error)?.map(of_map)
             }
         };
         projection.write(&mounts, data, &params.clock)?;
@@ -245,7 +244,7 @@ impl Keeper {
                 Ok(state) => self.take(state.map(data)),
                 Err(error) => tracing::debug!(
                     error = daemon_kit::chain(&error),
-                    "a volume is not watched, trying on"
+                    "watch of a volume failed, retrying"
                 ),
             }
         }
@@ -261,7 +260,7 @@ impl Keeper {
         let (pod, volume) = (&self.pod, &self.projection.volume);
         match &problem {
             Some(problem) => warn!(pod, volume, problem, "the volume stays as it was"),
-            None => info!(pod, volume, "the volume is as the API has it again"),
+            None => info!(pod, volume, "volume is in sync with the API again"),
         }
         self.problem = problem;
     }
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named_and_what_was_there_stays() {
+    fn missing_object_is_named_and_old_files_stay() {
         let temp = tempfile::tempdir().unwrap();
         let clock = Clock::new();
         let one = &projections(&pod()).unwrap()[0];

@@ -19,14 +19,15 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
 use super::api::PodId;
-use super::aside::keep_clean;
 use super::deletions;
 use super::host_wall;
 use super::object::keep;
 use super::params::{GuestWalls, NodeParams};
-use super::prepare::{AddressBook, PodRecord, grace_ms};
-use super::users::{self, UserBook};
-use super::worker::{Wish, Worker};
+use super::pod_driver::{DesiredPod, PodDriver};
+use super::pod_record::PodRecord;
+use super::prepare::{AddressAllocator, grace_ms};
+use super::trash::keep_clean;
+use super::users::{self, UserAllocator};
 use crate::core::pod::Desired;
 use crate::shell::record::{RecordError, private_dir};
 
@@ -65,15 +66,15 @@ pub async fn run(mut params: NodeParams, cancel: CancellationToken) -> Result<()
         private_dir(dir).map_err(|error| NodeError::Directory(dir.display().to_string(), error))?;
     }
     let path = params.state_dir.join("addresses.json");
-    let addresses = AddressBook::open(path, params.loopback)?;
+    let addresses = AddressAllocator::open(path, params.loopback)?;
     let users = match params.walls {
         GuestWalls::Walled(Some(range)) => {
-            Some(UserBook::open(users::path(&params.state_dir), range)?)
+            Some(UserAllocator::open(users::path(&params.state_dir), range)?)
         }
         _ => None,
     };
     host_wall::make(&params).await;
-    let mut driver = Driver {
+    let mut driver = NodeDriver {
         params,
         addresses,
         users,
@@ -101,19 +102,28 @@ pub async fn run(mut params: NodeParams, cancel: CancellationToken) -> Result<()
     Ok(())
 }
 
-struct Known {
+struct PodTask {
     uid: String,
-    wish: watch::Sender<Arc<Wish>>,
+    desired_pod: watch::Sender<Arc<DesiredPod>>,
 }
 
-struct Driver {
+/// Why a pod counts as gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Evidence {
+    /// The watch has reported its deletion.
+    Deleted,
+    /// The API does not have it.
+    Unlisted,
+}
+
+struct NodeDriver {
     params: NodeParams,
-    addresses: AddressBook,
-    users: Option<UserBook>,
-    workers: BTreeMap<String, Known>,
+    addresses: AddressAllocator,
+    users: Option<UserAllocator>,
+    workers: BTreeMap<String, PodTask>,
     tasks: JoinSet<(String, String)>,
     /// Pods that wait for the end of a predecessor with the same name.
-    queued: BTreeMap<String, (PodId, Wish)>,
+    queued: BTreeMap<String, (PodId, DesiredPod)>,
     /// Keys in the list in progress.
     listed: Option<BTreeSet<String>>,
     /// Pods that were missing in a list, until the API confirms that they are gone.
@@ -125,7 +135,7 @@ struct Driver {
     save_at: Instant,
 }
 
-impl Driver {
+impl NodeDriver {
     async fn follow(&mut self, cancel: &CancellationToken) {
         let pods: Api<ApiPod> = Api::all(self.params.client.clone());
         // Without the label: a label-selected watch sends `DELETED` for a pod that loses the label,
@@ -144,7 +154,7 @@ impl Driver {
                 }
                 event = events.next() => match event {
                     Some(Ok(event)) => self.take(event).await,
-                    Some(Err(error)) => debug!(error = daemon_kit::chain(&error), "pods are not watched, trying on"),
+                    Some(Err(error)) => debug!(error = daemon_kit::chain(&error), "watch of pods failed, retrying"),
                     None => return,
                 },
                 released = orphans.released() => {
@@ -186,7 +196,7 @@ impl Driver {
             watcher::Event::Delete(pod) => {
                 if let Some(key) = key_of(&pod) {
                     self.queued.remove(&key);
-                    self.gone(&key, true);
+                    self.gone(&key, Evidence::Deleted);
                 }
             }
         }
@@ -211,9 +221,9 @@ impl Driver {
     }
 
     fn apply(&mut self, pod: &ApiPod) {
-        let Some((id, wish)) = wish(pod) else {
+        let Some((id, desired_pod)) = desired_pod(pod) else {
             // A malformed pod affects only itself.
-            warn!(pod = ?pod.metadata.name, "pod is not understood and left alone");
+            warn!(pod = ?pod.metadata.name, "malformed pod ignored");
             return;
         };
         let key = id.key();
@@ -223,46 +233,46 @@ impl Driver {
             .is_some_and(|known| known.uid == id.uid)
         {
             if let Some(known) = self.workers.get(&key) {
-                known.wish.send_replace(Arc::new(wish));
+                known.desired_pod.send_replace(Arc::new(desired_pod));
             }
             return;
         }
         if self.workers.contains_key(&key) {
-            self.queued.insert(key.clone(), (id, wish));
-            self.gone(&key, false);
+            self.queued.insert(key.clone(), (id, desired_pod));
+            self.gone(&key, Evidence::Unlisted);
             return;
         }
         match self.record(&id) {
-            Some(record) if record.uid == id.uid || self.is_adopted(&record, &wish) => {
-                self.belongs_to(record, &id, &wish);
-                self.start(id, wish);
+            Some(record) if record.uid == id.uid || self.is_adopted(&record, &desired_pod) => {
+                self.belongs_to(record, &id, &desired_pod);
+                self.start(id, desired_pod);
             }
-            Some(record) if self.is_orphan(&record) => self.hold_up(id, wish, &record),
+            Some(record) if self.is_orphan(&record) => self.hold_up(id, desired_pod, &record),
             Some(record) => {
-                self.queued.insert(key, (id, wish));
+                self.queued.insert(key, (id, desired_pod));
                 self.start_gone(&record);
             }
-            None => self.start(id, wish),
+            None => self.start(id, desired_pod),
         }
     }
 
-    fn start(&mut self, id: PodId, wish: Wish) {
+    fn start(&mut self, id: PodId, desired_pod: DesiredPod) {
         self.save_at = self.save_at.min(Instant::now() + SAVE_AFTER_START);
         let (key, uid) = (id.key(), id.uid.clone());
-        let (tx, rx) = watch::channel(Arc::new(wish));
-        let worker = Worker {
+        let (tx, rx) = watch::channel(Arc::new(desired_pod));
+        let worker = PodDriver {
             params: self.params.clone(),
             addresses: self.addresses.clone(),
             users: self.users.clone(),
             dir: self.params.vms_dir().join(id.dir_name()),
             id,
-            wish: rx,
+            desired_pod: rx,
         };
         self.workers.insert(
             key.clone(),
-            Known {
+            PodTask {
                 uid: uid.clone(),
-                wish: tx,
+                desired_pod: tx,
             },
         );
         self.tasks.spawn(async move {
@@ -271,19 +281,20 @@ impl Driver {
         });
     }
 
-    /// `seen_deleted` says that the watch reported the deletion.
-    fn gone(&mut self, key: &str, seen_deleted: bool) {
+    fn gone(&mut self, key: &str, evidence: Evidence) {
         if let Some(known) = self.workers.get(key) {
-            known.wish.send_modify(|wish| {
-                let grace_ms = match wish.desired {
+            known.desired_pod.send_modify(|desired_pod| {
+                let grace_ms = match desired_pod.desired {
                     Desired::Stop { grace_ms } | Desired::Gone { grace_ms } => grace_ms,
-                    Desired::Run => grace_ms(&wish.pod),
+                    Desired::Run => grace_ms(&desired_pod.pod),
                 };
-                let was_deleted = matches!(wish.desired, Desired::Stop { .. });
-                *wish = Arc::new(Wish {
+                let was_deleted = matches!(desired_pod.desired, Desired::Stop { .. });
+                *desired_pod = Arc::new(DesiredPod {
                     desired: Desired::Gone { grace_ms },
-                    seen_deleted: seen_deleted || was_deleted || wish.seen_deleted,
-                    ..Wish::clone(wish)
+                    seen_deleted: evidence == Evidence::Deleted
+                        || was_deleted
+                        || desired_pod.seen_deleted,
+                    ..DesiredPod::clone(desired_pod)
                 });
             });
         }
@@ -295,7 +306,7 @@ impl Driver {
         };
         self.start(
             record.id(),
-            Wish {
+            DesiredPod {
                 desired,
                 pod: Pod::default(),
                 status: Value::Null,
@@ -308,8 +319,8 @@ impl Driver {
         if self.workers.get(key).is_some_and(|known| known.uid == uid) {
             self.workers.remove(key);
         }
-        if let Some((id, wish)) = self.queued.remove(key) {
-            self.start(id, wish);
+        if let Some((id, desired_pod)) = self.queued.remove(key) {
+            self.start(id, desired_pod);
         }
     }
 }
@@ -328,7 +339,7 @@ fn id_of(pod: &ApiPod) -> Option<PodId> {
     })
 }
 
-fn wish(pod: &ApiPod) -> Option<(PodId, Wish)> {
+fn desired_pod(pod: &ApiPod) -> Option<(PodId, DesiredPod)> {
     let value = without_nulls(serde_json::to_value(pod).ok()?);
     let status = value.get("status").cloned().unwrap_or_default();
     let period = value["metadata"]["deletionGracePeriodSeconds"].as_i64();
@@ -350,7 +361,7 @@ fn wish(pod: &ApiPod) -> Option<(PodId, Wish)> {
     };
     Some((
         id,
-        Wish {
+        DesiredPod {
             desired,
             pod,
             status,

@@ -6,9 +6,7 @@ use tracing::warn;
 
 use super::process::ProcessId;
 use super::record::Record;
-use super::supervisor::Supervisor;
 use crate::config::RunnerConfig;
-use crate::core::memory_bound::bound;
 use crate::core::walls::{Wall, WallState};
 
 /// The cgroup, and the memory limit in force.
@@ -51,7 +49,7 @@ impl Bounds {
         }
     }
 
-    fn add(&self, process: ProcessId) {
+    pub(super) fn add(&self, process: ProcessId) {
         let Some(group) = &self.group else { return };
         if let Err(error) = group.join(process.pid) {
             let (pid, error) = (process.pid, daemon_kit::chain(&error));
@@ -62,37 +60,22 @@ impl Bounds {
         }
     }
 
-    pub(super) fn remove(&mut self) {
-        if let Some(group) = self.group.take() {
-            group.remove();
-        }
-    }
-}
-
-impl Supervisor {
-    /// The guest has another network process.
-    pub(super) fn take_network(&mut self, process: ProcessId) {
-        self.bounds.add(process);
-        self.metrics.network_restarted();
-        self.record.passt = Some(process);
-        self.save();
-    }
-
-    /// Sets the limit for the guest's present size: before a growth begins, after a shrink has
-    /// ended.
-    pub(super) fn bound_memory(&mut self) {
-        let Some(group) = &self.bounds.group else {
-            return;
-        };
-        let ordered = self.sizer.target().memory;
-        let wanted = bound(ordered, self.sizer.memory(), self.record.accel);
-        if self.bounds.memory == Some(wanted) {
+    /// Sets the memory limit in bytes, if there is a cgroup and the limit has changed.
+    pub(super) fn set_memory(&mut self, wanted: Bytes) {
+        let Some(group) = &self.group else { return };
+        if self.memory == Some(wanted) {
             return;
         }
         if let Err(error) = group.set(wanted.0) {
             let error = daemon_kit::chain(&error);
-            warn!(error, bytes = wanted.0, "bound of memory not written");
+            warn!(error, bytes = wanted.0, "memory limit not written");
         }
-        self.bounds.memory = Some(wanted);
+        self.memory = Some(wanted);
+    }
+
+    pub(super) fn remove(&mut self) {
+        if let Some(group) = self.group.take() {
+            group.remove();
+        }
     }
 }

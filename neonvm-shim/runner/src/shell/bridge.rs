@@ -14,12 +14,13 @@ use neonvm_links::{Links, LinksError};
 use tokio::net::UdpSocket;
 use tracing::{info, warn};
 
-use super::cable::{self, TunError};
 use super::nft::{self, NFT, NftError};
 use super::process::ProcessId;
+use super::tap::{self, TunError};
 use crate::config::RunnerConfig;
 use crate::core::args::device_mac;
 use crate::core::bridge::{self, BITS, BRIDGE, BRIDGE_MAC, POD, TAP};
+use crate::core::connection::is_bridged;
 use crate::core::dhcp::{CLIENT_PORT, Lease, SERVER_PORT};
 use crate::core::transfer::Manifest;
 
@@ -44,14 +45,14 @@ pub enum BridgeError {
     #[error("the pod's container needs the capability NET_ADMIN for it, {OR_USER}")]
     Links(#[from] LinksError),
     /// Another process removed the bridge.
-    #[error("somebody has removed the bridge {BRIDGE}")]
+    #[error("another process has removed the bridge {BRIDGE}")]
     Gone,
     /// The tap device for QEMU cannot be made.
     #[error(transparent)]
     Tun(#[from] TunError),
     /// The pod does not forward packets, and the setting cannot be changed.
     #[error(
-        "the pod does not pass packets on, and cannot be told to: let its init container run `sysctl -w net.ipv4.ip_forward=1`, {OR_USER}"
+        "the pod does not forward packets, and the setting cannot be changed: let its init container run `sysctl -w net.ipv4.ip_forward=1`, {OR_USER}"
     )]
     Forward(#[source] io::Error),
     /// The program `nft`, which sets the guest's rules, cannot be executed.
@@ -59,7 +60,7 @@ pub enum BridgeError {
     NoNft(#[source] io::Error),
     /// The kernel rejects the guest's rules.
     #[error(
-        "the kernel does not take the guest's rules, which need nf_tables with NAT ({0}): load them, {OR_USER}"
+        "the kernel rejects the guest's rules, which need nf_tables with NAT ({0}): load them, {OR_USER}"
     )]
     Rules(String),
     /// The pod's hosts file cannot be read or written.
@@ -86,15 +87,16 @@ pub async fn prepare(
     arrival: Option<&Manifest>,
     queues: u32,
 ) -> Result<(), BridgeError> {
-    if !bridge::connects(config, arrival) {
+    if !is_bridged(config, arrival) {
         return Ok(());
     }
     let links = Links::open()?;
-    let made = cable::bridge(&links, BRIDGE, Some(BRIDGE_MAC)).await?;
-    let made = made.ok_or(BridgeError::Gone)?;
+    let made = tap::bridge(&links, BRIDGE, Some(BRIDGE_MAC))
+        .await?
+        .ok_or(BridgeError::Gone)?;
     links.add_address(made, POD, BITS).await?;
     links.raise(made).await?;
-    cable::make_tap(&links, TAP, queues).await?;
+    tap::make_tap(&links, TAP, queues).await?;
     set(FORWARD, "1").map_err(BridgeError::Forward)?;
     if let Err(error) = set(ROUTE_LOCALNET, "1") {
         // Only connections to the pod's own loopback address need it, as kubectl port-forward makes
@@ -117,8 +119,8 @@ pub async fn prepare(
 
 /// Removes the tap device after QEMU's end.
 pub async fn clear(config: &RunnerConfig, from: Option<&Manifest>) {
-    if bridge::connects(config, from) {
-        cable::clear(TAP).await;
+    if is_bridged(config, from) {
+        tap::clear(TAP).await;
     }
 }
 
@@ -147,14 +149,14 @@ fn name_guest(hosts: &Path) -> io::Result<()> {
 /// Connects the tap of a guest behind the bridge, migrated or booted here, and answers its DHCP
 /// requests.
 pub fn keep_connected(config: &RunnerConfig, qemu: ProcessId, from: Option<&Manifest>) {
-    if !bridge::connects(config, from) {
+    if !is_bridged(config, from) {
         return;
     }
     let lease = Lease {
         mac: device_mac(config, from),
         resolver: config.network.resolver.clone(),
     };
-    tokio::spawn(cable::keep(qemu, BRIDGE, TAP, "its pod"));
+    tokio::spawn(tap::keep(qemu, BRIDGE, TAP, "its pod"));
     tokio::spawn(keep_answering(qemu, lease));
 }
 
@@ -164,7 +166,7 @@ async fn keep_answering(qemu: ProcessId, lease: Lease) {
         if let Err(error) = answer(&lease).await
             && !std::mem::replace(&mut is_told, true)
         {
-            warn!(%error, "no answer for a guest that asks for its address");
+            warn!(%error, "failed to serve DHCP to the guest");
         }
         tokio::time::sleep(TRY_AGAIN).await;
     }

@@ -44,7 +44,7 @@ pub enum ClaimError {
     /// The record is missing or belongs to another VM.
     #[error("{dir}: {refusal}")]
     Refused {
-        /// Directory of the claim.
+        /// Directory of the claim in the runner's container.
         dir: PathBuf,
         refusal: Refusal,
     },
@@ -67,7 +67,7 @@ pub enum ClaimError {
     Short {
         path: PathBuf,
         found: u64,
-        /// Size in the record.
+        /// Size of the disk by its record, in bytes.
         bytes: u64,
     },
     /// The disk cannot be made.
@@ -138,7 +138,6 @@ pub(super) async fn open(
 struct Wanted<'a> {
     /// QEMU id of its drive.
     drive: &'a str,
-    /// Least size in bytes.
     bytes: u64,
     /// Label of an empty file system. `None` makes the disk from the image.
     label: Option<&'a str>,
@@ -166,7 +165,7 @@ impl Wanted<'_> {
             write_json_durably(&files.record, &record)?;
         }
         if decided == Claim::TakeOver {
-            info!(disk = %files.disk.display(), "the VM goes on with the disk of an earlier one");
+            info!(disk = %files.disk.display(), "disk of an earlier VM taken over");
         }
         if !record.made && !is_there(&files.disk) {
             self.make(config, &files.disk).await?;
@@ -251,8 +250,9 @@ impl Wanted<'_> {
         let input = file.try_clone().map_err(DiskError::Write)?;
         let Some(label) = self.label else {
             let image = &config.image;
-            let words = ["convert", "-q", "-n", "--target-is-zero", "-O", "raw", "-f"];
-            let mut words = words.map(str::to_owned).to_vec();
+            let mut words = ["convert", "-q", "-n", "--target-is-zero", "-O", "raw", "-f"]
+                .map(str::to_owned)
+                .to_vec();
             words.push(image.root_disk_format.clone());
             words.push(image.root_disk.display().to_string());
             words.push(STANDARD_INPUT.to_owned());

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_is_started_without_privileges_and_its_starter_keeps_them() {
+    async fn program_is_started_without_privileges_and_its_parent_keeps_them() {
         let before = capabilities(None).unwrap();
         let status = status_of(CapabilitySet::empty()).await;
         assert_eq!(
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn low_ports_are_all_that_a_program_may_keep() {
+    async fn program_keeps_at_most_the_privilege_for_low_ports() {
         let low_ports = CapabilitySet::NET_BIND_SERVICE;
         let has = capabilities(None).unwrap().permitted & low_ports;
         let status = status_of(low_ports).await;

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_appender_goes_on_after_the_cut_and_two_parts_are_the_bound() {
+    fn appender_goes_on_after_a_rotation_within_twice_the_bound() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("console.log");
         assert_eq!(rotate(&path, 10).unwrap(), 0, "no file is no failure");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_goes_on_behind_a_cut_and_learns_what_it_missed() {
+    fn reader_goes_on_after_a_rotation_and_learns_the_loss() {
         let temp = tempfile::tempdir().unwrap();
         let log = KeptLog::new(temp.path().join("guest.log"), 10);
         assert_eq!(read(&log), (String::new(), 0), "no file is no failure");

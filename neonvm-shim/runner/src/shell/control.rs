@@ -20,22 +20,21 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::door::Door;
-use super::hall::{self, Bounds, Visit};
-use super::supervisor::Input;
-use super::transfer::{Answer, Ask};
+use super::bounded_server::{self, Accepted, Bounds};
+use super::input::{Input, MigrationOrder, ReplySender};
+use super::tls_acceptor::TlsAcceptor;
 
 /// Longest wait of a long-poll, whatever the request says.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Longest body of an order in bytes.
 const MAX_BODY_BYTES: usize = 2 << 20;
 
-/// State of the routes.
+/// State that the routes of both servers share.
 #[derive(Debug, Clone)]
 pub struct Handle {
     /// Channel to the VM's driver.
     pub inputs: mpsc::Sender<Input>,
-    /// The newest state.
+    /// The driver's published state, for reads and long-polls.
     pub state: watch::Receiver<RunnerState>,
     /// Whether the guest switches its own CPUs: then its count is reported, not the order.
     pub guest_counts: bool,
@@ -68,7 +67,6 @@ pub async fn serve_private(listener: UnixListener, handle: Handle, cancel: Cance
     }
 }
 
-/// Routes of a controller.
 fn control() -> Router<Handle> {
     Router::new()
         .route("/v1/state", get(state))
@@ -107,9 +105,10 @@ impl Token {
 
     /// Compares digests, so that the time reveals nothing about the token.
     fn is_shown(&self, headers: &HeaderMap) -> bool {
-        let shown = headers.get(header::AUTHORIZATION);
-        let shown = shown.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-        let shown = shown.map(|token| <[u8; 32]>::from(Sha256::digest(token)));
+        let shown = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
+            .map(|token| <[u8; 32]>::from(Sha256::digest(token)));
         shown.is_some() && self.digest().ok() == shown
     }
 }
@@ -132,11 +131,12 @@ pub async fn serve_pod(
     let is_loopback = listener
         .local_addr()
         .is_ok_and(|address| address.ip().is_loopback());
-    let door = Door::new(token.as_ref().map(|token| token.0.as_path()));
+    let acceptor = TlsAcceptor::new(token.as_ref().map(|token| token.0.as_path()));
     let bounds = Bounds::DEPLOYED;
-    let routes = pod(token, is_loopback, bounds).with_state(handle);
-    let routes = routes.merge(metrics);
-    hall::serve(listener, door, routes, bounds, cancel).await;
+    let routes = pod(token, is_loopback, bounds)
+        .with_state(handle)
+        .merge(metrics);
+    bounded_server::serve(listener, acceptor, routes, bounds, cancel).await;
 }
 
 fn pod(token: Option<Token>, is_loopback: bool, bounds: Bounds) -> Router<Handle> {
@@ -171,8 +171,8 @@ async fn read(State(patience): State<Duration>, request: Request, next: Next) ->
 
 async fn admit(State(token): State<Token>, request: Request, next: Next) -> Response {
     if token.is_shown(request.headers()) {
-        if let Some(visit) = request.extensions().get::<Visit>() {
-            visit.is_known();
+        if let Some(accepted) = request.extensions().get::<Accepted>() {
+            accepted.authenticate();
         }
         return next.run(request).await;
     }
@@ -209,18 +209,18 @@ async fn size(
     Query(Over { over }): Query<Over>,
     Json(order): Json<SizeOrder>,
 ) -> Response {
-    let answer = ask(&handle, |reply| Input::Order(order, over, reply)).await;
-    answered(answer, StatusCode::PRECONDITION_FAILED)
+    let accepted = order_and_wait(&handle, |reply| Input::Order { order, over, reply }).await;
+    response(accepted, StatusCode::PRECONDITION_FAILED)
 }
 
-async fn ahead(State(handle): State<Handle>, Json(wish): Json<CpusAhead>) -> Response {
-    let answer = ask(&handle, |reply| Input::Ahead(wish, reply)).await;
-    answered(answer, StatusCode::CONFLICT)
+async fn ahead(State(handle): State<Handle>, Json(request): Json<CpusAhead>) -> Response {
+    let accepted = order_and_wait(&handle, |reply| Input::Ahead(request, reply)).await;
+    response(accepted, StatusCode::CONFLICT)
 }
 
 /// The state after an accepted order, or a refusal with this status.
-fn answered(answer: Option<Result<RunnerState, String>>, refused: StatusCode) -> Response {
-    match answer {
+fn response(accepted: Option<Result<RunnerState, String>>, refused: StatusCode) -> Response {
+    match accepted {
         Some(Ok(state)) => Json(state).into_response(),
         Some(Err(why)) => (refused, format!("{why}\n")).into_response(),
         None => gone(),
@@ -235,28 +235,28 @@ async fn stop(State(handle): State<Handle>, Json(order): Json<StopOrder>) -> Res
 }
 
 async fn send(State(handle): State<Handle>, Json(order): Json<OutgoingOrder>) -> Response {
-    transfer(&handle, Ask::Send(order)).await
+    transfer(&handle, MigrationOrder::Send(order)).await
 }
 
 async fn recall(State(handle): State<Handle>, UrlPath(id): UrlPath<String>) -> Response {
-    transfer(&handle, Ask::Recall(id)).await
+    transfer(&handle, MigrationOrder::Recall(id)).await
 }
 
 async fn quit(State(handle): State<Handle>, UrlPath(id): UrlPath<String>) -> Response {
-    transfer(&handle, Ask::Quit(id)).await
+    transfer(&handle, MigrationOrder::Quit(id)).await
 }
 
 async fn receive(State(handle): State<Handle>, Json(order): Json<IncomingOrder>) -> Response {
-    transfer(&handle, Ask::Receive(Box::new(order))).await
+    transfer(&handle, MigrationOrder::Receive(Box::new(order))).await
 }
 
 async fn begin(State(handle): State<Handle>, UrlPath(id): UrlPath<String>) -> Response {
-    transfer(&handle, Ask::Begin(id)).await
+    transfer(&handle, MigrationOrder::Begin(id)).await
 }
 
-async fn transfer(handle: &Handle, asked: Ask) -> Response {
-    let answer = ask(handle, |reply| Input::Ask(asked, reply)).await;
-    answered(answer, StatusCode::CONFLICT)
+async fn transfer(handle: &Handle, order: MigrationOrder) -> Response {
+    let accepted = order_and_wait(handle, |reply| Input::Migration(order, reply)).await;
+    response(accepted, StatusCode::CONFLICT)
 }
 
 /// Response after the driver's end, and so the VM's.
@@ -264,13 +264,14 @@ fn gone() -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, "the runner is ending\n").into_response()
 }
 
-async fn ask(
+/// Sends an order to the driver and waits for its reply. `None` after the driver's end.
+async fn order_and_wait(
     handle: &Handle,
-    input: impl FnOnce(Answer) -> Input,
+    input: impl FnOnce(ReplySender) -> Input,
 ) -> Option<Result<RunnerState, String>> {
-    let (reply, answer) = oneshot::channel();
+    let (reply, accepted) = oneshot::channel();
     handle.inputs.send(input(reply)).await.ok()?;
-    answer.await.ok()
+    accepted.await.ok()
 }
 
 /// `{"VCPUs": …}`, with exactly this member name.
@@ -297,9 +298,9 @@ async fn cpu_change(State(handle): State<Handle>, body: axum::body::Bytes) -> Re
         Ok(Vcpus { vcpus }) => vcpus,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
-    match ask(&handle, |reply| Input::CpuChange(vcpus, reply)).await {
+    match order_and_wait(&handle, |reply| Input::CpuChange(vcpus, reply)).await {
         Some(Ok(_)) => StatusCode::OK.into_response(),
-        refused => answered(refused, StatusCode::CONFLICT),
+        refused => response(refused, StatusCode::CONFLICT),
     }
 }
 

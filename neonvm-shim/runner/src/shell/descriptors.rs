@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn descriptor_goes_along_with_the_next_bytes_and_only_with_them() {
+    async fn descriptor_is_sent_with_the_next_bytes_only() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let theirs = theirs.into_std().unwrap();
         theirs.set_nonblocking(false).unwrap();

@@ -65,8 +65,9 @@ pub async fn make_overlay_of(
     bytes: u64,
 ) -> Result<(), DiskError> {
     let format = &config.image.root_disk_format;
-    let words = ["create", "-q", "-f", "qcow2", "-F", format, "-b"];
-    let mut words = words.map(str::to_owned).to_vec();
+    let mut words = ["create", "-q", "-f", "qcow2", "-F", format, "-b"]
+        .map(str::to_owned)
+        .to_vec();
     let place = |path: &Path| path.display().to_string();
     words.extend([
         place(&config.image.root_disk),
@@ -155,7 +156,7 @@ mod tests {
     use protocol::quantity::Quantity;
 
     #[test]
-    fn a_disk_grows_and_never_shrinks() {
+    fn overlay_is_at_least_as_large_as_the_image() {
         let mut config = config();
         assert_eq!(overlay_bytes(&config), 1 << 30);
         config.spec.guest.root_disk.size = Some(Quantity::from_bytes(8 << 30));
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_program_is_named() {
+    async fn missing_program_is_named() {
         let temp = tempfile::tempdir().unwrap();
         let error = make_overlay(&config(), &temp.path().join("o"))
             .await

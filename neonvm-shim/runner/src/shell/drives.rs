@@ -31,7 +31,7 @@ pub enum DriveError {
     MonitorToken {
         /// File of the token in the runner's directory.
         path: PathBuf,
-        /// Error of the read.
+        /// Error of reading that file.
         source: io::Error,
     },
     /// The files of a volume cannot be read.
@@ -41,9 +41,9 @@ pub enum DriveError {
     Volume {
         /// Name of the disk in the spec.
         name: String,
-        /// Directory of the files.
+        /// Directory of the files below the pod's mounts.
         path: PathBuf,
-        /// Error of the read.
+        /// Error of reading that directory.
         source: io::Error,
     },
     /// The files do not fit the format of the drive.
@@ -61,7 +61,7 @@ pub enum DriveError {
         name: String,
         /// File that cannot be written.
         path: PathBuf,
-        /// Error of the write.
+        /// Error of writing that file.
         source: io::Error,
     },
     /// A program that makes the disk failed, for example `mke2fs`.
@@ -69,7 +69,7 @@ pub enum DriveError {
     Tool {
         /// Name of the disk in the spec.
         name: String,
-        /// Failure of the program.
+        /// Failure of the program, with its messages.
         source: DiskError,
     },
 }
@@ -262,8 +262,9 @@ impl Raw {
         path: &Path,
     ) -> Result<(), DriveError> {
         let place = |path: &Path| path.display().to_string();
-        let words = ["convert", "-q", "-f", "raw", "-O", "qcow2", "-o", QCOW2];
-        let mut words = words.map(str::to_owned).to_vec();
+        let mut words = ["convert", "-q", "-f", "raw", "-O", "qcow2", "-o", QCOW2]
+            .map(str::to_owned)
+            .to_vec();
         words.extend([place(&self.0), place(path)]);
         let converted = disk::run(&config.programs.qemu_img, &words).await;
         converted.map_err(|source| tool(planned, source))

@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::console::KeptLog;
 use super::sync::Notices;
-use crate::core::lines::Lines;
+use crate::core::log_framing::LineFramer;
 
 /// Most bytes of a log that one read takes.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -70,7 +70,7 @@ impl Forwarder {
             let _ = self.written.await;
         };
         if tokio::time::timeout(LAST_LINES, rest).await.is_err() {
-            warn!("the last lines of the guest are not forwarded: nobody reads them");
+            warn!("last lines of the guest not forwarded: the reader is too slow");
         }
     }
 }
@@ -84,7 +84,7 @@ fn write(mut lines: mpsc::Receiver<Vec<u8>>, mut out: impl Write) {
 
 struct Stream {
     log: Arc<KeptLog>,
-    lines: Lines,
+    lines: LineFramer,
     is_told: bool,
 }
 
@@ -96,14 +96,14 @@ async fn forward(
 ) {
     let notices = Notices::of_files(logs.iter().map(|log| log.path()))
         .inspect_err(
-            |error| warn!(%error, "no notice of the guest's lines: they are seen within 1 s"),
+            |error| warn!(%error, "failed to watch the guest's logs: lines are forwarded within 1 s"),
         )
         .ok();
     let mut streams: Vec<Stream> = logs
         .into_iter()
         .map(|log| Stream {
             log,
-            lines: Lines::default(),
+            lines: LineFramer::default(),
             is_told: false,
         })
         .collect();
@@ -144,7 +144,7 @@ impl Stream {
             Ok(piece) => piece,
             Err(error) => {
                 if !std::mem::replace(&mut self.is_told, true) {
-                    warn!(log = %name, %error, "a log of the guest cannot be read");
+                    warn!(log = %name, %error, "failed to read a log of the guest");
                 }
                 return false;
             }
@@ -152,7 +152,7 @@ impl Stream {
         self.is_told = false;
         if piece.lost > 0 {
             self.lines.finish(out);
-            warn!(log = %name, bytes = piece.lost, "lines of the guest came faster than they were read: these are lost");
+            warn!(log = %name, bytes = piece.lost, "guest wrote faster than its log was read: bytes lost");
         }
         let read = buffer.get(..piece.bytes).unwrap_or_default();
         if read.is_empty() {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn console_and_log_reach_the_reader_and_the_last_words_too() {
+    async fn console_and_log_reach_the_reader_to_the_last_line() {
         let temp = tempfile::tempdir().unwrap();
         let (console, mut kernel) = log(&temp, "console.log", 1 << 20);
         let (guest, mut program) = log(&temp, "guest.log", 1 << 20);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_stands_still_holds_up_nobody_and_costs_no_disk() {
+    async fn blocked_reader_delays_no_guest_and_takes_no_disk() {
         const BOUND: u64 = 256 << 10;
         let temp = tempfile::tempdir().unwrap();
         let (guest, mut program) = log(&temp, "guest.log", BOUND);

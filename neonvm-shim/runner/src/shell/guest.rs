@@ -78,7 +78,7 @@ async fn connect(daemon: &Daemon, limit: Duration) -> Result<Link, HttpError> {
 
 /// A report of the guest's daemon.
 #[derive(Debug)]
-pub enum News {
+pub enum GuestReport {
     /// Complete state of the guest, from neonvmd.
     State(GuestState),
     /// Number of online CPUs, from a daemon that reports nothing else: NeonVM's
@@ -87,10 +87,10 @@ pub enum News {
 }
 
 /// Sends every report of the guest until cancelled or the receiver is closed.
-pub async fn watch(daemon: Daemon, news: mpsc::Sender<News>, cancel: CancellationToken) {
+pub async fn watch(daemon: Daemon, reports: mpsc::Sender<GuestReport>, cancel: CancellationToken) {
     let mut is_refused = false;
     loop {
-        let round = follow(&daemon, &news);
+        let round = follow(&daemon, &reports);
         tokio::select! {
             () = cancel.cancelled() => return,
             ended = round => match ended {
@@ -140,16 +140,18 @@ async fn first_look(daemon: &Daemon) -> (Link, Result<Bytes, HttpError>) {
 }
 
 /// Sends reports until the connection fails. Returns `Ok` when the receiver has closed the channel.
-async fn follow(daemon: &Daemon, news: &mpsc::Sender<News>) -> Result<(), HttpError> {
+async fn follow(daemon: &Daemon, reports: &mpsc::Sender<GuestReport>) -> Result<(), HttpError> {
     let (mut link, first) = first_look(daemon).await;
     let mut answer = match first {
-        Err(HttpError::Status(StatusCode::NOT_FOUND, _)) => return follow_cpus(link, news).await,
+        Err(HttpError::Status(StatusCode::NOT_FOUND, _)) => {
+            return follow_cpus(link, reports).await;
+        }
         first => first?,
     };
     loop {
         let state: GuestState = serde_json::from_slice(&answer).map_err(HttpError::Malformed)?;
         let after = state.generation;
-        if news.send(News::State(state)).await.is_err() {
+        if reports.send(GuestReport::State(state)).await.is_err() {
             return Ok(());
         }
         let path = format!("/v1/state?after={after}&wait_ms={LONG_POLL_MS}&settle_ms={SETTLE_MS}");
@@ -158,11 +160,15 @@ async fn follow(daemon: &Daemon, news: &mpsc::Sender<News>) -> Result<(), HttpEr
 }
 
 /// Polls the CPUs of a daemon without the state's route.
-async fn follow_cpus(mut link: Link, news: &mpsc::Sender<News>) -> Result<(), HttpError> {
+async fn follow_cpus(mut link: Link, reports: &mpsc::Sender<GuestReport>) -> Result<(), HttpError> {
     loop {
         let answer = link.send(Method::GET, "/cpu", "", PATIENT_ANSWER).await?;
         let milli: u32 = serde_json::from_slice(&answer).map_err(HttpError::Malformed)?;
-        if news.send(News::Cpus(milli.div_ceil(1000))).await.is_err() {
+        if reports
+            .send(GuestReport::Cpus(milli.div_ceil(1000)))
+            .await
+            .is_err()
+        {
             return Ok(());
         }
         tokio::time::sleep(ASK_CPUS).await;
@@ -221,7 +227,7 @@ pub async fn push_key(daemon: Daemon, key: String, has_drive: bool) {
             Err(error) if attempt == KEY_TRIES => {
                 warn!(
                     error = daemon_kit::chain(&error),
-                    "ssh key not taken by the guest"
+                    "failed to push the ssh key into the guest"
                 );
             }
             Err(_) => tokio::time::sleep(KEY_AGAIN).await,
@@ -257,15 +263,15 @@ mod tests {
     /// passt accepts a connection before its guest has a network, and never retries it at the
     /// guest.
     #[tokio::test]
-    async fn look_without_an_answer_does_not_hold_up_the_next_one() {
+    async fn request_without_a_response_does_not_delay_the_next() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let SocketAddr::V4(address) = listener.local_addr().expect("an address") else {
             unreachable!("bound to an IPv4 address")
         };
         let daemon = Daemon { address, key: None };
-        let (news, _heard) = mpsc::channel(1);
+        let (reports, _received) = mpsc::channel(1);
         let cancel = CancellationToken::new();
-        tokio::spawn(watch(daemon, news, cancel.clone()));
+        tokio::spawn(watch(daemon, reports, cancel.clone()));
         let (first, _) = listener.accept().await.expect("a first look");
         let (_second, _) = listener.accept().await.expect("a second look");
         let mut asked = [0; 4096];
@@ -277,13 +283,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_daemon_without_our_route_is_asked_for_its_cpus() {
-        let (news, mut heard) = mpsc::channel(1);
+    async fn daemon_without_the_state_route_is_polled_for_cpus() {
+        let (reports, mut received) = mpsc::channel(1);
         let cancel = CancellationToken::new();
-        tokio::spawn(watch(neonvms().await, news, cancel.clone()));
+        tokio::spawn(watch(neonvms().await, reports, cancel.clone()));
         for _ in 0..2 {
-            let news = heard.recv().await;
-            assert!(matches!(news, Some(News::Cpus(2))), "{news:?}");
+            let report = received.recv().await;
+            assert!(matches!(report, Some(GuestReport::Cpus(2))), "{report:?}");
         }
         cancel.cancel();
     }

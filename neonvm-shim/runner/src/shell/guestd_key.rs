@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_is_kept_for_the_next_runner_and_for_its_user_alone() {
+    fn key_is_private_and_read_by_the_next_runner() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("guestd.key");
         assert_eq!(read(&path).unwrap(), None);

@@ -14,26 +14,26 @@ use tokio::net::UnixStream;
 /// Longest response in bytes: a state is a few kilobytes.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
-/// Errors of a request.
+/// Errors of a request to neonvmd or a runner.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The connection could not be made.
     #[error("cannot connect")]
     Connect(#[source] std::io::Error),
     /// The connection failed, or the peer does not speak HTTP.
-    #[error("the connection broke")]
+    #[error("the connection failed")]
     Broken(#[source] hyper::Error),
     /// The response is too large or incomplete.
-    #[error("the answer cannot be read: {0}")]
+    #[error("the response cannot be read: {0}")]
     Answer(String),
     /// No response arrived within this time.
-    #[error("no answer within {} ms", .0.as_millis())]
+    #[error("no response within {} ms", .0.as_millis())]
     Late(Duration),
     /// The response has this status, which is not a success.
     #[error("{0}: {1}")]
     Status(StatusCode, String),
     /// The response is not the expected JSON.
-    #[error("the answer is malformed")]
+    #[error("the response is malformed")]
     Malformed(#[source] serde_json::Error),
 }
 
@@ -42,7 +42,6 @@ pub enum HttpError {
 pub struct Link {
     sender: SendRequest<Full<Bytes>>,
     host: String,
-    /// Header of each request.
     authorization: Option<header::HeaderValue>,
 }
 

@@ -63,13 +63,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_taken_whole_or_by_their_begin() {
+    fn variables_match_by_name_or_prefix() {
         assert!(matches("PATH", "PATH") && matches("LC_*", "LC_ALL"));
         assert!(!matches("PATH", "PATHS") && !matches("LC_*", "LANG"));
     }
 
     #[tokio::test]
-    async fn file_that_was_inherited_goes_no_further() {
+    async fn inherited_file_is_not_passed_on() {
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let number = ours.as_raw_fd();
         let flags = rustix::io::fcntl_getfd(&ours).unwrap();

@@ -67,7 +67,7 @@ async fn to_end(script: &str, dir: &Path) -> Result<(), InitError> {
     let path = dir.join(FILE);
     // From a file: its standard input is not the script, and its length is not limited.
     write(&path, script).map_err(|error| InitError::Write(path.clone(), error))?;
-    info!("spec.initScript begins");
+    info!("spec.initScript started");
     let mut child = Command::new(SHELL)
         .arg(&path)
         .stdin(Stdio::null())
@@ -81,7 +81,7 @@ async fn to_end(script: &str, dir: &Path) -> Result<(), InitError> {
     let status = child.wait().await.map_err(InitError::Execute)?;
     let (out, err) = tokio::join!(last_words(out), last_words(err));
     if status.success() {
-        info!("spec.initScript is done");
+        info!("spec.initScript finished");
         return Ok(());
     }
     // Errors usually go to stderr.
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_script_runs_to_its_end_and_fails_with_its_status_and_its_last_words() {
+    async fn failed_script_is_reported_with_status_and_last_line() {
         let dir = tempfile::tempdir().unwrap();
         let mark = dir.path().join("mark");
         let script = format!(
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_script_is_run_in_a_container_alone() {
+    async fn script_is_run_only_in_a_container() {
         let dir = tempfile::tempdir().unwrap();
         let mut config = config();
         config.spec.init_script = "exit 7".into();
@@ -177,19 +177,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_a_script_leaves_behind_is_not_waited_for() {
+    async fn background_processes_of_a_script_are_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let pid = dir.path().join("pid");
         let script = format!("sleep 1000 & echo $! > {}", pid.display());
         assert_eq!(said(&script).await, Ok(()));
         let pid = std::fs::read_to_string(pid).unwrap();
-        let left = crate::shell::process::ProcessId::of(pid.trim().parse().unwrap());
-        let left = left.expect("it is still there");
+        let left = crate::shell::process::ProcessId::of(pid.trim().parse().unwrap())
+            .expect("it is still there");
         left.kill();
     }
 
     #[tokio::test]
-    async fn a_line_without_end_is_logged_in_parts() {
+    async fn long_line_is_logged_in_parts() {
         let long = format!(
             "head -c {} /dev/zero | tr '\\0' x; exit 4",
             MAX_LINE_BYTES * 3 + 5

@@ -138,7 +138,7 @@ impl Metrics {
         self.traffic.is_some()
     }
 
-    /// Stores the kernel's counters.
+    /// Stores the kernel's counters of the guest's traffic.
     pub fn traffic(&self, counted: Traffic) {
         if let Some(traffic) = &self.traffic {
             // The kernel's counters are authoritative and only grow.
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_is_shown_by_the_names_of_neonvms_runner_where_it_is_counted() {
+    fn counted_traffic_has_the_names_of_neonvms_runner() {
         let (metrics, registry) = Metrics::new(true);
         metrics.traffic(Traffic {
             ingress: 60,

@@ -9,7 +9,6 @@ use tokio::process::Command;
 /// Name of the program, which must be in `PATH`.
 pub(crate) const NFT: &str = "nft";
 
-/// Errors of loading rules.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NftError {
     /// The program is missing, or could not be run.

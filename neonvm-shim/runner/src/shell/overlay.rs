@@ -7,8 +7,8 @@
 
 use neonvm_links::{Links, LinksError};
 
-use super::cable::{self, TunError};
 use super::process::ProcessId;
+use super::tap::{self, TunError};
 use crate::config::{OverlayNic, RunnerConfig};
 use crate::core::args::overlay_mac;
 use crate::core::overlay::{BRIDGE, TAP};
@@ -46,19 +46,18 @@ pub async fn prepare(nic: Option<&OverlayNic>, queues: u32) -> Result<(), Overla
     let links = Links::open()?;
     let interface = links.find(&nic.interface).await?;
     let interface = interface.ok_or_else(|| OverlayError::NoInterface(nic.interface.clone()))?;
-    cable::make_tap(&links, TAP, queues).await?;
+    tap::make_tap(&links, TAP, queues).await?;
     let gone = || OverlayError::NoInterface(BRIDGE.to_owned());
-    let bridge = cable::bridge(&links, BRIDGE, None).await?;
-    let bridge = bridge.ok_or_else(gone)?;
+    let bridge = tap::bridge(&links, BRIDGE, None).await?.ok_or_else(gone)?;
     links.strip(interface.index).await?;
-    cable::plug(&links, interface.index, bridge).await?;
+    tap::plug(&links, interface.index, bridge).await?;
     Ok(links.raise(bridge).await?)
 }
 
 /// Removes the tap device after QEMU's end.
 pub async fn clear(nic: Option<&OverlayNic>) {
     if nic.is_some() {
-        cable::clear(TAP).await;
+        tap::clear(TAP).await;
     }
 }
 
@@ -66,6 +65,6 @@ pub async fn clear(nic: Option<&OverlayNic>) {
 /// QEMU.
 pub fn keep_connected(config: &RunnerConfig, qemu: ProcessId, from: Option<&Manifest>) {
     if overlay_mac(config, from).is_some() {
-        tokio::spawn(cable::keep(qemu, BRIDGE, TAP, "the overlay network"));
+        tokio::spawn(tap::keep(qemu, BRIDGE, TAP, "the overlay network"));
     }
 }

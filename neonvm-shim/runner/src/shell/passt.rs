@@ -23,8 +23,8 @@ use tracing::warn;
 use super::confined;
 use super::control::bind_private;
 use super::inherit;
+use super::input::Input;
 use super::process::{self, ProcessId};
-use super::supervisor::Input;
 use crate::config::{RunnerConfig, Walls};
 use crate::core::passt::passt_args;
 use crate::core::paths::Paths;
@@ -39,7 +39,6 @@ const LOOK: Duration = Duration::from_millis(3);
 const WAITING_BYTES: usize = 4 << 20;
 /// Pause before a restart, doubled up to [`PAUSE_MOST`] while passt keeps failing.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longest such pause.
 const PAUSE_MOST: Duration = Duration::from_secs(5);
 /// A passt that has served for this long did not fail at its start.
 const SERVED: Duration = Duration::from_secs(30);
@@ -84,8 +83,9 @@ pub(super) async fn start(
     paths: &Paths,
 ) -> Result<Started, PasstError> {
     let path = paths.network();
-    let listener = bind_private(&path).and_then(tokio::net::UnixListener::into_std);
-    let listener = listener.map_err(|error| PasstError::Socket(path, error))?;
+    let listener = bind_private(&path)
+        .and_then(tokio::net::UnixListener::into_std)
+        .map_err(|error| PasstError::Socket(path, error))?;
     Ok(Started {
         process: serve(config, walls, paths).await?,
         listener: listener.into(),
@@ -154,7 +154,7 @@ pub(super) async fn keep(
                 let pid = next.map(|process| process.pid);
                 warn!(
                     pid,
-                    "the guest's network process ended and was started again: its connections are cut"
+                    "the guest's network process was restarted: the guest's connections are lost"
                 );
                 process = next;
                 if let Some(next) = next {

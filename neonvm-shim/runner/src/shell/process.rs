@@ -51,8 +51,8 @@ impl ProcessId {
     pub async fn ended(self) {
         let opened = i32::try_from(self.pid)
             .ok()
-            .and_then(rustix::process::Pid::from_raw);
-        let opened = opened.and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
+            .and_then(rustix::process::Pid::from_raw)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
         let watched = opened.map(|descriptor| register(descriptor, Interest::READABLE));
         // Checked after the open: the descriptor may belong to a successor.
         if !self.is_alive() {
@@ -110,8 +110,10 @@ pub fn with_argument(text: &str, users: &[u32]) -> Option<ProcessId> {
 pub fn argument_of(process: ProcessId, flag: &str) -> Option<String> {
     let words = std::fs::read(format!("/proc/{}/cmdline", process.pid)).ok()?;
     // Checked after the read: the id may belong to another process by now.
-    let words = words.strip_suffix(&[0]).filter(|_| process.is_alive())?;
-    let mut words = words.split(|byte| *byte == 0);
+    let mut words = words
+        .strip_suffix(&[0])
+        .filter(|_| process.is_alive())?
+        .split(|byte| *byte == 0);
     words.find(|word| *word == flag.as_bytes())?;
     String::from_utf8(words.next()?.to_vec()).ok()
 }
@@ -144,7 +146,7 @@ pub fn first_free_port() -> u16 {
         .unwrap_or(1024)
 }
 
-/// Parameters of QEMU's start.
+/// Parameters of [`start`]: program, environment, and descriptors of QEMU.
 #[derive(Debug)]
 pub struct Start<'a> {
     /// Path of the executable file.
@@ -155,7 +157,7 @@ pub struct Start<'a> {
     pub env: &'a [(String, String)],
     /// Sandbox to start in, if there is one.
     pub sandbox: Option<&'a Sandbox>,
-    /// Working directory.
+    /// Working directory of the program.
     pub dir: &'a Path,
     /// File for standard output and error.
     pub log: &'a Path,
@@ -185,11 +187,13 @@ pub fn start(how: Start<'_>) -> io::Result<Child> {
         .stderr(Stdio::from(err))
         .process_group(0)
         .kill_on_drop(false);
-    let files = how.files.into_iter();
-    let files = files.map(|(parent_fd, child_fd)| FdMapping {
-        parent_fd,
-        child_fd,
-    });
+    let files = how
+        .files
+        .into_iter()
+        .map(|(parent_fd, child_fd)| FdMapping {
+            parent_fd,
+            child_fd,
+        });
     let files: Vec<FdMapping> = files.collect();
     if !files.is_empty() {
         command.fd_mappings(files).map_err(io::Error::other)?;
@@ -220,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_is_read_past_any_name() {
+    fn start_time_is_read_behind_any_process_name() {
         let fields = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
         assert_eq!(start_ticks(&format!("12 (a b) c) {fields}")), Some(4711));
         assert_eq!(
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_is_read_off_a_process() {
+    fn argument_of_a_process_is_read() {
         let us = ProcessId::of(std::process::id()).expect("it runs");
         let program = std::env::args().next().expect("a program");
         let mut words = std::env::args().skip(1);
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn process_has_the_open_files_that_it_is_given_by_their_numbers() {
+    async fn process_inherits_open_files_with_their_numbers() {
         use std::io::Read as _;
 
         let temp = tempfile::tempdir().unwrap();
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_is_told_from_its_successor() {
+    async fn process_is_distinguished_from_its_successor() {
         let temp = tempfile::tempdir().unwrap();
         let log = temp.path().join("log");
         let args = ["60".to_owned()];

@@ -29,7 +29,7 @@ const EVENT_BACKLOG: usize = 64;
 /// (ACPI 6.5, `_OST`). Only QEMU's own events are conclusive.
 const OST_FINE: [i64; 2] = [0, 0x84];
 
-/// Events of QEMU.
+/// Events of QEMU that the driver acts on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QmpEvent {
     /// The guest failed a request to add or remove a CPU.
@@ -42,7 +42,7 @@ pub enum QmpEvent {
     UnplugRefused,
     /// The virtual machine shuts down for this reason.
     Shutdown(ShutdownReason),
-    /// The guest's kernel panicked.
+    /// QEMU's panic device reports a panic of the guest's kernel.
     Panicked,
     /// The guest was stopped at this time, in microseconds since 1970.
     Stopped(i64),
@@ -65,16 +65,16 @@ pub enum ConnectError {
     Connect(#[source] std::io::Error),
     /// A process of this user listens on the socket, not QEMU.
     #[error("the socket of QEMU's monitor belongs to user {0}, not to QEMU")]
-    Stranger(u32),
-    /// The QMP handshake failed.
-    #[error("QEMU's monitor does not greet")]
+    WrongUser(u32),
+    /// The exchange of QMP's greeting and capabilities failed.
+    #[error("the QMP handshake with QEMU failed")]
     Greeting(#[source] std::io::Error),
     /// No greeting arrived in time.
     #[error("QEMU's monitor is silent; is another client connected?")]
     Silent,
 }
 
-/// A connected monitor.
+/// A connected monitor, which executes one command at a time.
 pub struct Qmp {
     service: QapiService<QmpStreamTokio<DescriptorWriter>>,
     attached: Attached,
@@ -104,7 +104,7 @@ pub async fn connect(
         .map_err(ConnectError::Connect)?;
     let peer = stream.peer_cred().map_err(ConnectError::Connect)?.uid();
     if user.is_some_and(|user| user != peer) {
-        return Err(ConnectError::Stranger(peer));
+        return Err(ConnectError::WrongUser(peer));
     }
     let (read, write) = stream.into_split();
     let (write, attached) = DescriptorWriter::new(write);
@@ -127,7 +127,7 @@ pub async fn connect(
                 Ok(event) => translate(&event),
                 Err(error) => {
                     // A late reply to a timed out command, or an event newer than the schema.
-                    debug!(%error, "monitor line not understood");
+                    debug!(%error, "malformed line from QEMU's monitor");
                     Some(QmpEvent::Unclear)
                 }
             };

@@ -38,17 +38,17 @@ command!(Jobs, "query-jobs");
 command!(Cancel, "job-cancel");
 command!(Dismiss, "job-dismiss");
 
-/// Progress of a backup.
+/// Progress of the backup's job in QEMU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackupStage {
     /// The copy is in progress.
     Copying {
-        /// Bytes copied so far.
+        /// Bytes that were copied so far.
         done: u64,
         /// Bytes in total; grows while the guest writes.
         total: u64,
     },
-    /// The copy is complete.
+    /// The copy is complete and can be read.
     Whole,
     /// The copy has failed for this reason.
     Failed(String),

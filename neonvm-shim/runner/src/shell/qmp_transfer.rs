@@ -41,7 +41,6 @@ enum Side {
 }
 
 impl Side {
-    /// Value of QEMU's `endpoint`.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Server => "server",
@@ -156,8 +155,8 @@ impl Qmp {
         let migration = self.execute(QueryMigrate(json!({}))).await?;
         let status = self.execute(QueryStatus(json!({}))).await?;
         let jobs = self.execute(QueryJobs(json!({}))).await?;
-        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let mut state = word(&migration["status"]);
+        let text_of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut state = text_of(&migration["status"]);
         if state.is_empty() {
             state = "none".to_owned();
         }
@@ -165,7 +164,7 @@ impl Qmp {
         let copy = jobs.find(|job| job["device"] == COPY);
         Ok(View {
             error: migration["error-desc"].as_str().map(str::to_owned),
-            run: word(&status["status"]),
+            run: text_of(&status["status"]),
             copy: copy.map(|job| job["ready"] == true),
             progress: progress(&migration, &state),
             migration: state,

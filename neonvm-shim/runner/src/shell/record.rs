@@ -45,7 +45,7 @@ pub struct Record {
     /// Drives other than the root disk, in QEMU's order.
     #[serde(default)]
     pub drives: Vec<Drive>,
-    /// Last accepted size order.
+    /// Size order that was accepted last. `None` before the first.
     pub order: Option<SizeOrder>,
     /// Number of accepted size orders.
     #[serde(default)]
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_private_and_whole() {
+    fn files_are_private_and_atomic() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("a/b");
         private_dir(&dir).unwrap();

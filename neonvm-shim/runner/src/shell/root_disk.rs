@@ -36,7 +36,9 @@ pub enum RootDiskError {
     )]
     Missing(PathBuf),
     /// The base image of the disk is not the VM's image.
-    #[error("{path} lies over {found:?} instead of {wanted:?}: put back the VM's own disk")]
+    #[error(
+        "{path} has the base image {found:?} instead of {wanted:?}: put back the VM's own disk"
+    )]
     OtherImage {
         path: PathBuf,
         /// Path in the disk's header.
@@ -47,11 +49,9 @@ pub enum RootDiskError {
     /// Another QEMU has the disk open.
     #[error("{0} is in use by another QEMU: the VM starts once that has ended")]
     InUse(PathBuf),
-    /// The disk is damaged.
     #[error("{path} is damaged: {report}; nothing was changed, restore it from a backup")]
     Damaged {
         path: PathBuf,
-        /// Messages of `qemu-img`.
         report: String,
     },
     /// The disk cannot be made or grown.
@@ -65,7 +65,6 @@ pub enum RootDiskError {
     Place(PathBuf, #[source] io::Error),
 }
 
-/// Output of `qemu-img info`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Info {

@@ -57,19 +57,19 @@ pub enum RunError {
     #[error("cannot use the VM's disks on claims")]
     Claim(#[from] ClaimError),
     /// Disks, swap or settings of the spec are not valid.
-    #[error("the VM's spec cannot be carried out")]
+    #[error("the VM's disks or settings are not valid")]
     Plan(#[from] DiskProblem),
     /// A drive cannot be made.
     #[error("cannot make the VM's drives")]
     Drives(#[from] DriveError),
-    /// `spec.initScript` has failed.
+    /// The shell of `spec.initScript` has failed or could not be run.
     #[error(transparent)]
     InitScript(#[from] InitError),
     /// The guest cannot be connected to the pod's network.
     #[error("the guest cannot be connected to its pod")]
     Bridge(#[from] BridgeError),
     /// The guest cannot be connected to the overlay network.
-    #[error("the guest cannot have its place in the overlay network")]
+    #[error("the guest cannot be connected to the overlay network")]
     Overlay(#[from] OverlayError),
     /// The guest's network process cannot be started.
     #[error("the guest has no network")]

@@ -19,7 +19,7 @@ use transport::sys::{Registered, register};
 use super::guest::{self, Daemon};
 use super::http::HttpError;
 use super::metrics::Metrics;
-use crate::core::disks::sync::{Look, News, Sync, SyncProblem};
+use crate::core::disks::sync::{Look, Sync, SyncChange, SyncProblem};
 
 /// Most bytes of a directory: the largest request of the guest's daemon, less the overhead of
 /// base64 and names.
@@ -35,7 +35,7 @@ pub async fn keep(
     stop: CancellationToken,
 ) {
     let mut notices = Notices::open()
-        .inspect_err(|error| warn!(%error, "no notice of changed files: they are seen within 30 s"))
+        .inspect_err(|error| warn!(%error, "failed to watch files: changes are seen within 30 s"))
         .ok();
     let mut sync = Sync::new(clock.now(), paths);
     loop {
@@ -52,7 +52,7 @@ pub async fn keep(
                 }
                 found.push((path, look));
             }
-            sync.looked(clock.now(), found).into_iter().for_each(tell);
+            sync.looked(clock.now(), found).into_iter().for_each(log);
             metrics.stale(sync.stale());
         }
         let wake = tokio::time::Instant::from_std(clock.instant_of(sync.deadline()));
@@ -64,15 +64,12 @@ pub async fn keep(
     }
 }
 
-fn tell(news: News) {
-    match news {
-        News::Fresh(path) => info!(path, "files are in the guest"),
-        News::Stale(path, problem) => {
+fn log(change: SyncChange) {
+    match change {
+        SyncChange::Fresh(path) => info!(path, "files are in the guest"),
+        SyncChange::Stale(path, problem) => {
             let reason = serde_json::to_string(&problem).unwrap_or_default();
-            warn!(
-                path,
-                reason, "files are not in the guest as they are here, tried again"
-            );
+            warn!(path, reason, "files are out of sync in the guest, retrying");
         }
     }
 }
@@ -137,7 +134,6 @@ impl Notices {
         })
     }
 
-    /// Notices about existing files.
     pub(super) fn of_files<'a>(files: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
         let notices = Self::open()?;
         for file in files {
@@ -154,7 +150,7 @@ impl Notices {
             // The next look tries again.
             Err(rustix::io::Errno::NOENT) => {}
             Err(error) if self.warned.insert(dir.to_owned()) => {
-                warn!(dir = %dir.display(), %error, "not watched: changes are seen within 30 s");
+                warn!(dir = %dir.display(), %error, "failed to watch a directory: changes are seen within 30 s");
             }
             Err(_) => {}
         }
@@ -173,7 +169,7 @@ impl Notices {
             match taken {
                 Ok(Ok(_)) => return,
                 Ok(Err(error)) => {
-                    warn!(%error, "notices cannot be read");
+                    warn!(%error, "failed to read file notices");
                     return std::future::pending().await;
                 }
                 Err(_would_block) => {}
@@ -187,7 +183,7 @@ mod tests {
     use super::*;
     use protocol::time::WallTime;
 
-    fn nobody() -> Daemon {
+    fn unreachable_daemon() -> Daemon {
         Daemon {
             address: std::net::SocketAddrV4::new([127, 0, 0, 1].into(), 1),
             key: None,
@@ -195,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_replaced_directory_is_noticed() {
+    async fn replaced_directory_is_noticed() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("secret");
         let write = |text: &str, at| {
@@ -209,13 +205,13 @@ mod tests {
         notices.watch(&dir);
         write("new", 2);
         let noticed = tokio::time::timeout(std::time::Duration::from_secs(30), notices.next());
-        noticed.await.expect("the rename is told");
+        noticed.await.expect("the rename is noticed");
     }
 
     #[tokio::test]
-    async fn what_is_not_in_the_guest_is_counted_by_its_reason() {
+    async fn directories_out_of_sync_are_counted_by_reason() {
         let temp = tempfile::tempdir().unwrap();
-        let nobody = nobody();
+        let unreachable_daemon = unreachable_daemon();
         let (metrics, registry) = Metrics::new(false);
         let page = || {
             let mut text = String::new();
@@ -228,7 +224,14 @@ mod tests {
         }
         let stop = CancellationToken::new();
         let (mounts, paths) = (temp.path().to_owned(), vec!["/var/sync".to_owned()]);
-        let kept = keep(Clock::new(), nobody, mounts, paths, metrics, stop.clone());
+        let kept = keep(
+            Clock::new(),
+            unreachable_daemon,
+            mounts,
+            paths,
+            metrics,
+            stop.clone(),
+        );
         let kept = tokio::spawn(kept);
         let counts = async |reason: &str| {
             let none = format!("{{reason=\"{reason}\"}} 0\n");
@@ -252,23 +255,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_wrong_here_is_told_with_its_reason() {
+    async fn local_problem_is_reported_with_its_reason() {
         let temp = tempfile::tempdir().unwrap();
-        let nobody = nobody();
-        let missing = look(&nobody, temp.path(), "/var/sync").await;
+        let unreachable_daemon = unreachable_daemon();
+        let missing = look(&unreachable_daemon, temp.path(), "/var/sync").await;
         assert!(
             matches!(missing, Look::Failed(SyncProblem::Missing(_))),
             "{missing:?}"
         );
         let files = BTreeMap::from([("large".to_owned(), vec![0; MAX_BYTES + 1])]);
         projected::write(&temp.path().join("var/sync"), &files, WallTime(1)).unwrap();
-        let large = look(&nobody, temp.path(), "/var/sync").await;
+        let large = look(&unreachable_daemon, temp.path(), "/var/sync").await;
         assert!(
             matches!(large, Look::Failed(SyncProblem::TooLarge(_))),
             "{large:?}"
         );
         projected::write(&temp.path().join("var/sync"), &BTreeMap::new(), WallTime(2)).unwrap();
-        let unreached = look(&nobody, temp.path(), "/var/sync").await;
+        let unreached = look(&unreachable_daemon, temp.path(), "/var/sync").await;
         assert!(
             matches!(unreached, Look::Failed(SyncProblem::Unreached(_))),
             "{unreached:?}"

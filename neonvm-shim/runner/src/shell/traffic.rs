@@ -93,7 +93,7 @@ impl Reader {
             Err(error) => {
                 debug!(
                     error = daemon_kit::chain(&error),
-                    "the guest's traffic is not read"
+                    "failed to read the guest's traffic counters"
                 );
                 self.metrics.traffic_unread();
             }

@@ -1,5 +1,5 @@
-//! The VM driver's part of a migration: executes the actions of the two cores of
-//! [`crate::core::transfer`] concurrently with everything else, and answers the routes.
+//! Both ends of a migration, as far as files and sockets go: the manifest of a source, and the
+//! disk, drives and addresses of a target.
 
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
@@ -8,14 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use protocol::migration::{
-    DISK_PORT, Destination, DiskDestination, DiskTravel, IncomingOrder, OutgoingOrder, STREAM_PORT,
-    StreamOptions,
+    DISK_PORT, Destination, DiskDestination, DiskTravel, IncomingOrder, STREAM_PORT, StreamOptions,
 };
-use protocol::runner::{BeforeSilence, RunnerState};
-use protocol::time::Timestamp;
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
-use tracing::{info, warn};
 
 use super::disk::{self, DiskError};
 use super::drives;
@@ -23,54 +18,17 @@ use super::process;
 use super::qmp::Qmp;
 use super::qmp_transfer::Via;
 use super::record::Record;
-use super::supervisor::{Input, Supervisor};
 use crate::config::RunnerConfig;
 use crate::core::args::{cmdline, device_mac, overlay_mac};
-use crate::core::bridge;
+use crate::core::connection::{Connection, connection, is_bridged};
 use crate::core::disks::{self, Drive, DriveKind};
 use crate::core::guestd_key::GuestdKey;
 use crate::core::nic;
-use crate::core::passt::{Connection, connection};
 use crate::core::paths::Paths;
-use crate::core::silence::Silence;
-use crate::core::sizer::{Event, QmpFailure};
+use crate::core::sizer::QmpFailure;
 use crate::core::transfer::{
-    Arrival, Disk, DriveThere, Incoming, IncomingAction, Manifest, Outgoing, OutgoingAction,
-    PluggedCpu, Unfit, View,
+    Arrival, Disk, DriveThere, Manifest, OutgoingAction, PluggedCpu, Unfit,
 };
-
-/// Reply to a route: the state, or the reason of a refusal.
-pub type Answer = oneshot::Sender<Result<RunnerState, String>>;
-
-/// Orders of a migration.
-#[derive(Debug)]
-pub enum Ask {
-    /// Hold the size, or send the guest.
-    Send(OutgoingOrder),
-    /// Undo the departure with this id.
-    Recall(String),
-    /// End QEMU, as the guest of this migration runs elsewhere.
-    Quit(String),
-    /// Receive a guest.
-    Receive(Box<IncomingOrder>),
-    /// Run the guest of this migration.
-    Begin(String),
-}
-
-/// Result of an action.
-#[derive(Debug)]
-pub enum Transfer {
-    /// Result of [`OutgoingAction::Describe`].
-    Described(Result<Box<Manifest>, String>),
-    /// Result of [`OutgoingAction::Look`].
-    Outgoing(Result<View, String>),
-    /// Result of any other outgoing action.
-    Left(OutgoingAction, Result<(), String>),
-    /// Result of [`IncomingAction::Look`].
-    Incoming(Result<View, String>),
-    /// Result of any other incoming action.
-    Came(IncomingAction, Result<(), String>),
-}
 
 /// Where a target listens: at ports of its pod, or at sockets of its directory if other users can
 /// reach the ports.
@@ -252,12 +210,15 @@ async fn make_same(
     let token =
         drives::monitor_token(paths).map_err(|error| Unfit::Drives(daemon_kit::chain(&error)))?;
     let plan = plan.with_monitor_token(token.as_deref());
-    let planned = plan.drives.iter().find(|one| one.drive == there.drive);
-    let planned = planned.ok_or_else(changed)?;
+    let planned = plan
+        .drives
+        .iter()
+        .find(|one| one.drive == there.drive)
+        .ok_or_else(changed)?;
     let made = drives::make(config, paths, planned).await;
     made.map_err(|error| Unfit::Drives(daemon_kit::chain(&error)))?;
-    let sum = drives::sha256(&paths.drive(&there.drive));
-    let sum = sum.map_err(|error| Unfit::Drives(error.to_string()))?;
+    let sum = drives::sha256(&paths.drive(&there.drive))
+        .map_err(|error| Unfit::Drives(error.to_string()))?;
     if there.sha256.as_ref() == Some(&sum) {
         Ok(())
     } else {
@@ -269,10 +230,10 @@ async fn make_same(
 fn drives_here(paths: &Paths, drives: &[Drive]) -> Result<Vec<DriveThere>, String> {
     let here = |drive: &Drive| {
         let path = paths.drive(drive);
-        let told = |error: std::io::Error| format!("{}: {error}", path.display());
-        let file = std::fs::metadata(&path).map_err(told)?;
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        let file = std::fs::metadata(&path).map_err(failed)?;
         let sha256 = match drive.kind {
-            DriveKind::Files => Some(drives::sha256(&path).map_err(told)?),
+            DriveKind::Files => Some(drives::sha256(&path).map_err(failed)?),
             DriveKind::Blocks | DriveKind::FreedBlocks | DriveKind::Claimed => None,
         };
         Ok(DriveThere {
@@ -286,7 +247,7 @@ fn drives_here(paths: &Paths, drives: &[Drive]) -> Result<Vec<DriveThere>, Strin
     drives.iter().map(here).collect()
 }
 
-async fn describe(
+pub(super) async fn describe(
     qmp: Arc<Qmp>,
     config: Arc<RunnerConfig>,
     paths: Paths,
@@ -296,8 +257,8 @@ async fn describe(
     if config.claims.is_some() {
         return Err(Unfit::Claims.to_string());
     }
-    let told = |failure: QmpFailure| format!("{}: {}", failure.command, failure.message);
-    let slots = qmp.cpus().await.map_err(told)?;
+    let failed = |failure: QmpFailure| format!("{}: {}", failure.command, failure.message);
+    let slots = qmp.cpus().await.map_err(failed)?;
     let origin = origin(&config, &record);
     let path = paths.root_disk(&config);
     let file = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -310,13 +271,13 @@ async fn describe(
     let own_cmdline = booted_with.unwrap_or_else(|| cmdline(&config, &record.shape, record.accel));
     Ok(Box::new(Manifest {
         qemu: qmp.version.clone(),
-        machine: qmp.machine_type().await.map_err(told)?,
+        machine: qmp.machine_type().await.map_err(failed)?,
         accel: record.accel,
         shape: record.shape,
         cpus: slots.iter().filter_map(PluggedCpu::of).collect(),
         overlay_mac: overlay_mac(&config, origin.as_ref()),
         mac: device_mac(&config, origin.as_ref()),
-        bridged: bridge::connects(&config, origin.as_ref()),
+        bridged: is_bridged(&config, origin.as_ref()),
         passt: matches!(connection(&config, origin.as_ref()), Connection::Passt(_)),
         queues,
         cmdline: origin.map_or(own_cmdline, |from| from.cmdline),
@@ -327,7 +288,7 @@ async fn describe(
             device: file.dev(),
             inode: file.ino(),
             path,
-            bytes: qmp.disk_bytes().await.map_err(told)?,
+            bytes: qmp.disk_bytes().await.map_err(failed)?,
             image: image_of(&config.image.root_disk),
         },
         drives: drives_here(&paths, &record.drives)?,
@@ -338,7 +299,7 @@ async fn describe(
 }
 
 /// Copies the disk, or sends the rest.
-async fn depart(
+pub(super) async fn depart(
     qmp: &Qmp,
     config: &RunnerConfig,
     action: &OutgoingAction,
@@ -387,252 +348,4 @@ async fn dialled(socket: &Path) -> Result<OwnedFd, QmpFailure> {
         command: "getfd".to_owned(),
         message: format!("cannot connect to {}: {error}", socket.display()),
     })
-}
-
-fn words(result: Result<(), QmpFailure>) -> Result<(), String> {
-    result.map_err(|failure| format!("{}: {}", failure.command, failure.message))
-}
-
-impl Supervisor {
-    /// Takes an order of a route and replies.
-    pub(super) fn take_ask(&mut self, now: Timestamp, ask: Ask, answer: Answer) {
-        let refusal = self.asked(now, ask).err();
-        self.turn();
-        let state = self.state.current();
-        // The client may have disconnected.
-        let _ = answer.send(refusal.map_or(Ok(state), Err));
-    }
-
-    fn asked(&mut self, now: Timestamp, ask: Ask) -> Result<(), String> {
-        match ask {
-            Ask::Send(order) => {
-                if self.incoming.as_ref().is_some_and(|at| !at.is_begun()) {
-                    return Err("the guest is not here yet".to_owned());
-                }
-                if self.seen_stopping() {
-                    return Err("the guest is being stopped".to_owned());
-                }
-                match &mut self.outgoing {
-                    Some(outgoing) if outgoing.id() == order.id => outgoing.order(now, order),
-                    Some(outgoing) => {
-                        return Err(format!("migration {} is not over", outgoing.id()));
-                    }
-                    None => {
-                        info!(
-                            migration = order.id,
-                            "sizes stand still, the guest may move"
-                        );
-                        let id = Some(order.id.clone());
-                        self.outgoing = Some(Outgoing::new(order));
-                        self.sizer.handle(now, Event::Hold(id));
-                    }
-                }
-            }
-            Ask::Recall(id) => {
-                if let Some(outgoing) = self.outgoing.as_mut().filter(|at| at.id() == id) {
-                    info!(migration = id, "the guest stays");
-                    outgoing.recall(now);
-                }
-            }
-            Ask::Quit(id) => {
-                let outgoing = self.outgoing.as_ref().filter(|at| at.id() == id);
-                if !outgoing.is_some_and(Outgoing::is_handed_over) {
-                    return Err("the guest has not left".to_owned());
-                }
-                info!(migration = id, "the guest runs elsewhere, QEMU ends");
-                self.record.moved = true;
-                self.save();
-                self.quit();
-            }
-            Ask::Receive(order) => {
-                let known = self.incoming.as_ref().map(Incoming::id);
-                if known != Some(order.id.as_str()) {
-                    return Err("there is a guest here".to_owned());
-                }
-            }
-            Ask::Begin(id) => {
-                let incoming = self.incoming.as_mut().filter(|at| at.id() == id);
-                if !incoming.is_some_and(|incoming| incoming.begin(now)) {
-                    return Err("the guest is not here yet".to_owned());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Executes the actions of the two cores.
-    pub(super) fn turn_transfer(&mut self, now: Timestamp) {
-        let still = self.sizer.is_still();
-        while let Some(action) = self
-            .outgoing
-            .as_mut()
-            .and_then(|at| at.poll_action(now, still))
-        {
-            self.act_outgoing(action);
-        }
-        if self.outgoing.as_ref().is_some_and(Outgoing::is_over) {
-            info!("the guest stays, and may be resized again");
-            self.outgoing = None;
-            self.record.leaving = None;
-            self.save();
-            self.sizer.handle(now, Event::Hold(None));
-        }
-        while let Some(action) = self.incoming.as_mut().and_then(|at| at.poll_action(now)) {
-            self.act_incoming(action);
-        }
-    }
-
-    fn act_outgoing(&mut self, action: OutgoingAction) {
-        let qmp = match action {
-            OutgoingAction::Save(leaving) => {
-                self.record.leaving = Some(leaving);
-                return self.save();
-            }
-            OutgoingAction::Abandon => {
-                warn!("memory is on both sides and cannot be joined again: the guest ends");
-                return self.quit();
-            }
-            _ => self.qmp(),
-        };
-        let (config, paths, record) =
-            (self.config.clone(), self.paths.clone(), self.record.clone());
-        let (inputs, key) = (self.inputs.clone(), self.guestd_key.clone());
-        tokio::spawn(async move {
-            let Some(qmp) = qmp else {
-                let lost = || "QEMU's monitor is not connected".to_owned();
-                let input = match action {
-                    OutgoingAction::Look => Transfer::Outgoing(Err(lost())),
-                    OutgoingAction::Describe => Transfer::Described(Err(lost())),
-                    other => Transfer::Left(other, Err(lost())),
-                };
-                return drop(inputs.send(Input::Transfer(input)).await);
-            };
-            let order = record.leaving.as_ref().map(|leaving| &leaving.order);
-            let to = order.and_then(|order| order.to.clone().map(|to| (to, order.how)));
-            let result = match &action {
-                OutgoingAction::Look => {
-                    let mut view = qmp.view().await.map_err(|failure| failure.message);
-                    if let Ok(view) = &mut view {
-                        view.progress.encrypted = to.is_some_and(|(to, _)| to.encrypted);
-                    }
-                    return drop(inputs.send(Input::Transfer(Transfer::Outgoing(view))).await);
-                }
-                OutgoingAction::Describe => {
-                    let found = describe(qmp, config, paths, record, key).await;
-                    return drop(
-                        inputs
-                            .send(Input::Transfer(Transfer::Described(found)))
-                            .await,
-                    );
-                }
-                OutgoingAction::Copy | OutgoingAction::Send => {
-                    depart(&qmp, &config, &action, to).await
-                }
-                OutgoingAction::Switch => qmp.switch().await,
-                OutgoingAction::Cancel => qmp.call_off().await,
-                OutgoingAction::Continue => qmp.go_on().await,
-                OutgoingAction::Save(_) | OutgoingAction::Abandon => Ok(()),
-            };
-            log_step(&format!("{action:?}"), &result);
-            let input = Input::Transfer(Transfer::Left(action, words(result)));
-            // The driver is gone only when the runner ends.
-            let _ = inputs.send(input).await;
-        });
-    }
-
-    fn act_incoming(&mut self, action: IncomingAction) {
-        let qmp = match action {
-            IncomingAction::Save(arrival) => {
-                self.record.arrival = Some(arrival);
-                return self.save();
-            }
-            IncomingAction::GiveUp => {
-                warn!("the guest cannot come here");
-                return self.quit();
-            }
-            _ => self.qmp(),
-        };
-        let Some(arrival) = self.record.arrival.clone() else {
-            return;
-        };
-        let at = destination(&self.config, &self.paths, &arrival);
-        let fits = manifest(&self.config, &arrival.order);
-        let keys = self.config.migration_keys.clone().filter(|_| at.encrypted);
-        let inputs = self.inputs.clone();
-        tokio::spawn(async move {
-            let result = match (&action, qmp) {
-                (IncomingAction::Look, Some(qmp)) => {
-                    let view = qmp.view().await.map_err(|failure| failure.message);
-                    return drop(inputs.send(Input::Transfer(Transfer::Incoming(view))).await);
-                }
-                (IncomingAction::Look, None) => {
-                    let lost = Transfer::Incoming(Err("no monitor".to_owned()));
-                    return drop(inputs.send(Input::Transfer(lost)).await);
-                }
-                (_, None) => Err("QEMU's monitor is not connected".to_owned()),
-                (IncomingAction::Listen, Some(qmp)) => {
-                    match fits.and_then(|manifest| manifest.fits(&qmp.version)) {
-                        Ok(()) => words(qmp.listen(&at, arrival.order.how, keys.as_deref()).await),
-                        Err(unfit) => Err(unfit.to_string()),
-                    }
-                }
-                (_, Some(qmp)) => words(qmp.begin(at.disk.is_some()).await),
-            };
-            if let Err(problem) = &result {
-                warn!(?action, problem, "a step of the guest's arrival failed");
-            }
-            let input = Input::Transfer(Transfer::Came(action, result));
-            let _ = inputs.send(input).await;
-        });
-    }
-
-    pub(super) fn take_transfer(&mut self, now: Timestamp, what: Transfer) {
-        match what {
-            Transfer::Described(found) => {
-                if let Some(at) = &mut self.outgoing {
-                    at.described(now, found.map(|manifest| *manifest));
-                }
-            }
-            Transfer::Outgoing(view) => {
-                if let Some(at) = &mut self.outgoing {
-                    at.viewed(now, view);
-                }
-            }
-            Transfer::Left(action, result) => {
-                if let Some(at) = &mut self.outgoing {
-                    at.acted(now, &action, result);
-                }
-            }
-            Transfer::Incoming(view) => {
-                if let Some(at) = &mut self.incoming {
-                    at.viewed(now, view);
-                }
-            }
-            Transfer::Came(action, result) => {
-                let begun = action == IncomingAction::Begin && result.is_ok();
-                if let Some(at) = &mut self.incoming {
-                    at.acted(now, &action, result);
-                }
-                if begun {
-                    info!("the guest runs here");
-                    self.sizer.handle(now, Event::Hold(None));
-                    let wall = self.clock.wall();
-                    self.silence = Silence::new(now, wall, BeforeSilence::Move);
-                    self.follow_guest();
-                }
-            }
-        }
-    }
-}
-
-fn log_step(action: &str, result: &Result<(), QmpFailure>) {
-    match result {
-        Ok(()) => info!(action, "a step of the guest's departure is done"),
-        Err(failure) => warn!(
-            action,
-            command = failure.command,
-            problem = failure.message,
-            "a step of the guest's departure failed"
-        ),
-    }
 }

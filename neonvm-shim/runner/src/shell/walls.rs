@@ -9,8 +9,8 @@ use super::confined;
 use super::record::{Record, RecordError, read_json};
 use super::sandbox::{Sandbox, directories};
 use crate::config::RunnerConfig;
+use crate::core::connection::Connection;
 use crate::core::disks::Drive;
-use crate::core::passt::Connection;
 use crate::core::paths::Paths;
 use crate::core::program::{Program, unwrapped};
 use crate::core::walls::{Wall, WallState};
@@ -26,7 +26,6 @@ const UNSHARE: [&str; 6] = [
     "--uts",
 ];
 
-/// Isolation of QEMU's process.
 #[derive(Debug)]
 pub(super) enum Enclosure {
     /// A sandbox, which only root can make.
@@ -150,8 +149,8 @@ pub(super) async fn choose(
                 why,
                 "QEMU has no sandbox: it runs as root in the machine's namespaces"
             );
-            let rest = [Wall::User, Wall::Namespaces, Wall::Files];
-            let rest = rest.map(|wall| WallState::missing(wall, why.clone()));
+            let rest = [Wall::User, Wall::Namespaces, Wall::Files]
+                .map(|wall| WallState::missing(wall, why.clone()));
             (Enclosure::None, [vec![passt], rest.to_vec()].concat())
         }
     }

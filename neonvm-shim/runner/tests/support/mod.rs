@@ -282,7 +282,7 @@ impl Vm {
         self.ask(Method::GET, "/v1/state", Vec::new()).await
     }
 
-    /// Waits for a state.
+    /// Polls the runner until `wanted` holds, and returns that state.
     pub async fn wait(&self, what: &str, wanted: impl Fn(&RunnerState) -> bool) -> RunnerState {
         let wait = async {
             let mut after = 0;
@@ -358,8 +358,8 @@ impl Vm {
     /// Waits for the runner's end. Returns the VM's report and the exit status.
     pub async fn ended(&mut self) -> (ExitReport, i32) {
         let mut runner = self.runner.take().expect("a runner runs");
-        let status = tokio::time::timeout(PATIENCE, runner.wait()).await;
-        let status = status
+        let status = tokio::time::timeout(PATIENCE, runner.wait())
+            .await
             .unwrap_or_else(|_| panic!("no end: {}", self.logs()))
             .expect("it ends");
         let bytes = std::fs::read(self.paths().exit())

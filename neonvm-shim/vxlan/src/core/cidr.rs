@@ -60,7 +60,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_no_range_is_refused_with_an_example() {
+    fn invalid_range_is_refused_with_an_example() {
         for text in [
             "",
             "10.100.0.0",
@@ -78,14 +78,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_range_reads_back(bits: u32, prefix in 1_u32..=32) {
+        fn range_reads_back(bits: u32, prefix in 1_u32..=32) {
             let network = Ipv4Addr::from_bits(bits >> (32 - prefix) << (32 - prefix));
             let text = format!("{network}/{prefix}");
             prop_assert_eq!(text.parse::<Cidr>().expect("a range").to_string(), text);
         }
 
         #[test]
-        fn no_text_is_too_strange(text in ".{0,24}") {
+        fn any_text_is_parsed_or_refused(text in ".{0,24}") {
             let _ = text.parse::<Cidr>();
         }
     }

@@ -5,17 +5,17 @@ use std::net::Ipv4Addr;
 
 /// An update from the watch of nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum NodeUpdate {
     /// A list begins; nodes that it lacks are gone.
-    Begin,
+    ListBegins,
     /// A node in the list, with its internal IPv4 addresses.
     Listed(String, BTreeSet<Ipv4Addr>),
-    /// The list is complete.
-    Whole,
+    /// The list is complete and replaces the last one.
+    ListComplete,
     /// A node was added or changed, with its internal IPv4 addresses.
-    Is(String, BTreeSet<Ipv4Addr>),
-    /// A node was deleted.
-    Gone(String),
+    Applied(String, BTreeSet<Ipv4Addr>),
+    /// A node was deleted from the API.
+    Deleted(String),
 }
 
 /// Nodes of the cluster with their addresses.
@@ -24,23 +24,23 @@ pub struct Nodes {
     known: Option<BTreeMap<String, BTreeSet<Ipv4Addr>>>,
     /// The list in progress. Until it is complete the last one counts, so that a restarted watch
     /// removes no node.
-    coming: BTreeMap<String, BTreeSet<Ipv4Addr>>,
+    listing: BTreeMap<String, BTreeSet<Ipv4Addr>>,
 }
 
 impl Nodes {
     /// Applies an update. Returns whether the nodes have changed.
-    pub fn hear(&mut self, told: Told) -> bool {
+    pub fn apply(&mut self, update: NodeUpdate) -> bool {
         let before = self.known.clone();
-        match told {
-            Told::Begin => self.coming.clear(),
-            Told::Listed(name, addresses) => drop(self.coming.insert(name, addresses)),
-            Told::Whole => self.known = Some(std::mem::take(&mut self.coming)),
-            Told::Is(name, addresses) => {
+        match update {
+            NodeUpdate::ListBegins => self.listing.clear(),
+            NodeUpdate::Listed(name, addresses) => drop(self.listing.insert(name, addresses)),
+            NodeUpdate::ListComplete => self.known = Some(std::mem::take(&mut self.listing)),
+            NodeUpdate::Applied(name, addresses) => {
                 if let Some(known) = &mut self.known {
                     known.insert(name, addresses);
                 }
             }
-            Told::Gone(name) => {
+            NodeUpdate::Deleted(name) => {
                 if let Some(known) = &mut self.known {
                     known.remove(&name);
                 }
@@ -53,8 +53,11 @@ impl Nodes {
     /// before the first complete list.
     #[must_use]
     pub fn peers(&self, own: Ipv4Addr) -> Option<BTreeSet<Ipv4Addr>> {
-        let others = self.known.as_ref()?.values();
-        let others = others.filter(|addresses| !addresses.contains(&own));
+        let others = self
+            .known
+            .as_ref()?
+            .values()
+            .filter(|addresses| !addresses.contains(&own));
         // Any address leads to the node, so the first is used.
         Some(
             others
@@ -80,12 +83,12 @@ mod tests {
         Ipv4Addr::new(10, 0, 0, last)
     }
 
-    fn is(name: &str, last: u8) -> Told {
-        Told::Is(name.to_owned(), BTreeSet::from([at(last)]))
+    fn is(name: &str, last: u8) -> NodeUpdate {
+        NodeUpdate::Applied(name.to_owned(), BTreeSet::from([at(last)]))
     }
 
-    fn listed(name: &str, last: u8) -> Told {
-        Told::Listed(name.to_owned(), BTreeSet::from([at(last)]))
+    fn listed(name: &str, last: u8) -> NodeUpdate {
+        NodeUpdate::Listed(name.to_owned(), BTreeSet::from([at(last)]))
     }
 
     fn all(list: &[u8]) -> Option<BTreeSet<Ipv4Addr>> {
@@ -93,44 +96,54 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_before_the_first_list_is_whole() {
+    fn peers_are_unknown_before_the_first_complete_list() {
         let mut nodes = Nodes::default();
-        for told in [Told::Begin, listed("a", 1), listed("b", 2), is("c", 3)] {
-            assert!(!nodes.hear(told));
+        for update in [
+            NodeUpdate::ListBegins,
+            listed("a", 1),
+            listed("b", 2),
+            is("c", 3),
+        ] {
+            assert!(!nodes.apply(update));
             assert_eq!(nodes.peers(at(1)), None);
         }
-        assert!(nodes.hear(Told::Whole));
+        assert!(nodes.apply(NodeUpdate::ListComplete));
         assert_eq!(nodes.peers(at(1)), all(&[2]));
     }
 
     #[test]
-    fn nodes_come_change_and_go() {
+    fn nodes_are_added_changed_and_deleted() {
         let mut nodes = Nodes::default();
-        nodes.hear(Told::Whole);
-        assert!(nodes.hear(is("a", 1)) && nodes.hear(is("b", 2)));
-        assert!(!nodes.hear(is("b", 2)), "the same again");
-        assert!(nodes.hear(is("b", 9)));
+        nodes.apply(NodeUpdate::ListComplete);
+        assert!(nodes.apply(is("a", 1)) && nodes.apply(is("b", 2)));
+        assert!(!nodes.apply(is("b", 2)), "the same again");
+        assert!(nodes.apply(is("b", 9)));
         assert_eq!(nodes.peers(at(1)), all(&[9]));
-        assert!(nodes.hear(Told::Gone("b".into())));
-        assert!(!nodes.hear(Told::Gone("b".into())));
+        assert!(nodes.apply(NodeUpdate::Deleted("b".into())));
+        assert!(!nodes.apply(NodeUpdate::Deleted("b".into())));
         assert_eq!(nodes.peers(at(1)), all(&[]));
         // A node without an IPv4 address is counted, and has no target.
-        nodes.hear(Told::Is("v6".into(), BTreeSet::new()));
+        nodes.apply(NodeUpdate::Applied("v6".into(), BTreeSet::new()));
         assert_eq!((nodes.peers(at(1)), nodes.counts()), (all(&[]), (2, 1)));
     }
 
     #[test]
-    fn a_list_that_breaks_off_takes_nobody_away() {
+    fn interrupted_list_removes_no_node() {
         let mut nodes = Nodes::default();
-        for told in [Told::Begin, listed("a", 1), listed("b", 2), Told::Whole] {
-            nodes.hear(told);
+        for update in [
+            NodeUpdate::ListBegins,
+            listed("a", 1),
+            listed("b", 2),
+            NodeUpdate::ListComplete,
+        ] {
+            nodes.apply(update);
         }
-        nodes.hear(Told::Begin);
-        nodes.hear(listed("a", 1));
-        nodes.hear(Told::Begin);
+        nodes.apply(NodeUpdate::ListBegins);
+        nodes.apply(listed("a", 1));
+        nodes.apply(NodeUpdate::ListBegins);
         assert_eq!(nodes.peers(at(1)), all(&[2]));
-        nodes.hear(listed("a", 1));
-        nodes.hear(Told::Whole);
+        nodes.apply(listed("a", 1));
+        nodes.apply(NodeUpdate::ListComplete);
         assert_eq!(nodes.peers(at(1)), all(&[]));
     }
 }

@@ -77,12 +77,12 @@ fn carry_out(seen: &mut Seen, wanted: &Wanted) {
 }
 
 #[test]
-fn a_bare_node_gets_everything_in_order() {
+fn bare_node_gets_all_steps_in_order() {
     let mut seen = Seen::default();
     let words: Vec<&str> = steps(&seen, &wanted(&[2, 3]))
         .expect("bare")
         .iter()
-        .map(Step::word)
+        .map(Step::label)
         .collect();
     let links = [
         "add_bridge",
@@ -115,7 +115,7 @@ fn entries_follow_the_nodes() {
 }
 
 #[test]
-fn a_tunnel_from_another_address_is_made_anew() {
+fn tunnel_with_another_address_is_replaced() {
     let mut seen = Seen::default();
     carry_out(&mut seen, &wanted(&[2]));
     let moved = Wanted {
@@ -123,7 +123,7 @@ fn a_tunnel_from_another_address_is_made_anew() {
         ..wanted(&[2])
     };
     let found = steps(&seen, &moved).expect("ours");
-    let words: Vec<&str> = found.iter().map(Step::word).collect();
+    let words: Vec<&str> = found.iter().map(Step::label).collect();
     assert_eq!(
         words,
         [
@@ -137,7 +137,7 @@ fn a_tunnel_from_another_address_is_made_anew() {
 }
 
 #[test]
-fn a_link_of_somebody_else_is_told_and_stays() {
+fn foreign_link_is_reported_and_stays() {
     let mut seen = Seen {
         bridge: Some(LinkSeen { is: None, up: true }),
         ..Seen::default()
@@ -196,7 +196,7 @@ fn any_seen() -> impl Strategy<Value = Seen> {
 
 proptest! {
     #[test]
-    fn steps_lead_to_what_is_wanted_from_anywhere(start in any_seen(), peers in prop::collection::vec(2_u8..6, 0..4), stop in 0_usize..12) {
+    fn steps_lead_to_the_wanted_state_from_any_state(start in any_seen(), peers in prop::collection::vec(2_u8..6, 0..4), stop in 0_usize..12) {
         let wanted = wanted(&peers);
         let mut seen = start;
         for step in steps(&seen, &wanted).expect("ours").iter().take(stop) {

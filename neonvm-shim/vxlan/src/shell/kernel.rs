@@ -23,7 +23,7 @@ pub enum KernelError {
     #[error("links")]
     Links(#[from] LinksError),
     /// A link has vanished since it was observed.
-    #[error("{0} has gone meanwhile")]
+    #[error("{0} was removed meanwhile")]
     Gone(&'static str),
     /// The iptables of the node cannot be executed.
     #[error(
@@ -150,8 +150,8 @@ impl Kernel {
         let mut command = Command::new(&program);
         command.args(["-w", LOCK_SECONDS, "-t", "nat"]).args(words);
         let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
-        let output = tokio::time::timeout(IPTABLES_LIMIT, output).await;
-        let output = output
+        let output = tokio::time::timeout(IPTABLES_LIMIT, output)
+            .await
             .map_err(|late| failed(late.into()))?
             .map_err(failed)?;
         if !output.status.success() {

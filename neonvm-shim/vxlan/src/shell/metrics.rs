@@ -8,14 +8,14 @@ use prometheus_client::registry::Registry;
 
 /// Labels of the counter of steps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct Of {
+pub(super) struct StepLabel {
     pub(super) step: &'static str,
 }
 
 /// Counters and gauges of this node's overlay, served on the admin port.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    pub(super) steps: Family<Of, Counter>,
+    pub(super) steps: Family<StepLabel, Counter>,
     pub(super) failures: Counter,
     pub(super) watch_failures: Counter,
     pub(super) nodes: Gauge,

@@ -9,7 +9,7 @@ use crate::core::{Seen, Wanted};
 
 /// Result of the last look.
 #[derive(Debug, Clone, Default, Serialize)]
-struct Shown {
+struct Snapshot {
     wanted: Option<Wanted>,
     seen: Option<Seen>,
     problem: Option<String>,
@@ -19,10 +19,10 @@ struct Shown {
 
 /// State shared by the driver and the admin server.
 #[derive(Debug, Clone, Default)]
-pub struct StateHandle(Arc<Mutex<Shown>>);
+pub struct StateHandle(Arc<Mutex<Snapshot>>);
 
 impl StateHandle {
-    fn with<T>(&self, take: impl FnOnce(&mut Shown) -> T) -> T {
+    fn with<T>(&self, take: impl FnOnce(&mut Snapshot) -> T) -> T {
         take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -40,13 +40,13 @@ impl StateHandle {
         self.with(|shown| match (&shown.problem, &shown.wanted) {
             (Some(problem), _) => Err(problem.clone()),
             (None, Some(Wanted { peers: Some(_), .. })) => Ok(()),
-            (None, _) => Err("the nodes are not known yet".to_owned()),
+            (None, _) => Err("the nodes are not known".to_owned()),
         })
     }
 
     pub(super) fn done(&self, wanted: Wanted, seen: Seen, nodes: (usize, usize)) {
         self.with(|shown| {
-            *shown = Shown {
+            *shown = Snapshot {
                 wanted: Some(wanted),
                 seen: Some(seen),
                 problem: None,

@@ -111,7 +111,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn a_cpu_that_appeared_unannounced_is_onlined_by_the_sweep() {
+async fn sweep_onlines_a_cpu_without_an_event() {
     let temp = tempfile::tempdir().unwrap();
     let roots = machine(temp.path(), 1);
     let mut running = start(&roots, CpuPolicy::OnlineAll);
@@ -123,7 +123,7 @@ async fn a_cpu_that_appeared_unannounced_is_onlined_by_the_sweep() {
 }
 
 #[tokio::test]
-async fn a_target_holds_against_cpus_that_come_later() {
+async fn target_holds_when_more_cpus_appear() {
     let temp = tempfile::tempdir().unwrap();
     let roots = machine(temp.path(), 4);
     let mut running = start(&roots, CpuPolicy::OnlineAll);
@@ -143,7 +143,7 @@ async fn a_target_holds_against_cpus_that_come_later() {
 }
 
 #[tokio::test]
-async fn more_than_there_are_is_an_error_and_stays_the_target() {
+async fn target_above_the_present_cpus_is_an_error_and_stays() {
     let temp = tempfile::tempdir().unwrap();
     let roots = machine(temp.path(), 2);
     let mut running = start(&roots, CpuPolicy::OnlineAll);
@@ -158,7 +158,7 @@ async fn more_than_there_are_is_an_error_and_stays_the_target() {
 }
 
 #[tokio::test]
-async fn managed_switches_nothing_by_itself() {
+async fn managed_policy_switches_nothing_by_itself() {
     let temp = tempfile::tempdir().unwrap();
     let roots = machine(temp.path(), 4);
     let mut running = start(&roots, CpuPolicy::Managed);
@@ -182,7 +182,7 @@ async fn managed_switches_nothing_by_itself() {
 }
 
 #[tokio::test]
-async fn a_cpu_that_refuses_is_reported() {
+async fn cpu_that_cannot_be_switched_is_reported() {
     let temp = tempfile::tempdir().unwrap();
     let roots = machine(temp.path(), 2);
     fs::remove_dir_all(roots.sysfs.join("devices/system/cpu/cpu1")).unwrap();

@@ -251,7 +251,6 @@ fn px(mode: usize, links: usize) -> Result<Vec<u8>, IsoError> {
     Ok(field)
 }
 
-/// Position of a continuation.
 fn ce(sector: usize, offset: usize, bytes: usize) -> Result<Vec<u8>, IsoError> {
     let mut field = b"CE\x1c\x01".to_vec();
     for number in [sector + offset / SECTOR, offset % SECTOR, bytes] {

@@ -289,19 +289,19 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_told_all_of_its_spec() {
-        let mut told = String::new();
+    fn runtime_files_hold_the_whole_spec() {
+        let mut listing = String::new();
         for (name, text) in all(&spec()) {
-            let _ = write!(told, "=== {name}\n{text}");
+            let _ = write!(listing, "=== {name}\n{text}");
             if !text.ends_with('\n') {
-                told.push_str("<no line's end>\n");
+                listing.push_str("<no line's end>\n");
             }
         }
-        assert_eq!(told, include_str!("../../../testdata/runtime-all.txt"));
+        assert_eq!(listing, include_str!("../../../testdata/runtime-all.txt"));
     }
 
     #[test]
-    fn a_vm_that_asks_for_nothing_is_told_little() {
+    fn empty_spec_has_few_runtime_files() {
         let files = all(&VmSpec::default());
         let names: Vec<&str> = files.keys().map(String::as_str).collect();
         assert_eq!(names, ["mounts.sh", "sysctl.conf"]);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn drive_of_a_guest_with_a_key_holds_it_and_the_directories_that_are_pushed() {
+    fn drive_with_a_key_holds_the_pushed_directories_too() {
         let spec = spec();
         let disks = disks(&spec).unwrap();
         let key = GuestdKey::new([0xa5; 32]);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_sound_and_a_mount_that_fails_does_not_hold_up_the_next() {
+    fn scripts_are_valid_and_a_failed_mount_does_not_stop_the_next() {
         let temp = tempfile::tempdir().unwrap();
         // Stub of the guest's tools, which this machine must not run.
         let bin = temp.path().join("bin");
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_shell_reads_back_is_refused() {
+    fn text_that_no_shell_reads_back_is_refused() {
         let refused = |change: fn(&mut Guest)| {
             let mut guest = Guest::default();
             change(&mut guest);
@@ -420,7 +420,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
-        fn a_shell_reads_back_the_same_words(said in proptest::collection::vec("[^\0]{0,12}", 0..6)) {
+        fn shell_reads_back_the_same_words(said in proptest::collection::vec("[^\0]{0,12}", 0..6)) {
             let script = format!("set -- {}; for word; do printf '%s\\0' \"$word\"; done", words(&said));
             let output = Command::new("sh").arg("-c").arg(script).output().unwrap();
             let read: Vec<Vec<u8>> = output.stdout.split_inclusive(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
@@ -429,7 +429,7 @@ mod tests {
         }
 
         #[test]
-        fn a_variable_reaches_the_program_unchanged(value in "[^\0]{0,40}") {
+        fn variable_reaches_the_program_unchanged(value in "[^\0]{0,40}") {
             let text = env(&[EnvVar { name: "V".into(), value: value.clone() }]).unwrap();
             let output = Command::new("sh").arg("-c").arg(format!("{text}printf %s \"$V\"")).output().unwrap();
             prop_assert_eq!(output.stdout, value.into_bytes());

@@ -9,9 +9,9 @@
 //! A look compares checksums and pushes the differing files. So a lost notification does no harm,
 //! and a changed copy in the guest is restored. Invariants:
 //! 1. A directory that failed is retried within a second, whatever the failure
-//!    (`tests::what_fails_is_tried_every_second`).
+//!    (`tests::failed_directory_is_retried_every_second`).
 //! 2. A change is reported once, a failure once per reason
-//!    (`tests::a_failure_is_told_once_per_reason`).
+//!    (`tests::failure_is_reported_once_per_reason`).
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub enum SyncProblem {
 }
 
 impl SyncProblem {
-    /// Every value of [`Self::kind`].
+    /// All values of [`Self::kind`], for metrics at zero.
     pub const KINDS: [&'static str; 5] =
         ["missing", "unreadable", "too_large", "unreached", "refused"];
 
@@ -58,7 +58,7 @@ impl SyncProblem {
     }
 }
 
-/// Result of one directory.
+/// Result of comparing one directory with the guest's copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Look {
     /// The guest's copy was up to date.
@@ -71,7 +71,7 @@ pub enum Look {
 
 /// A change in the state of one directory, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
+pub enum SyncChange {
     /// The directory is in sync.
     Fresh(String),
     /// The directory is out of sync, for this reason.
@@ -121,8 +121,8 @@ impl Sync {
     }
 
     /// Takes the results of a look and returns the changes in state.
-    pub fn looked(&mut self, now: Timestamp, found: Vec<(String, Look)>) -> Vec<News> {
-        let mut news = Vec::new();
+    pub fn looked(&mut self, now: Timestamp, found: Vec<(String, Look)>) -> Vec<SyncChange> {
+        let mut changes = Vec::new();
         let first = !std::mem::replace(&mut self.looked, true);
         for (path, look) in found {
             let Some(known) = self.problems.get_mut(&path) else {
@@ -131,19 +131,19 @@ impl Sync {
             match look {
                 Look::Failed(problem) => {
                     if known.as_ref() != Some(&problem) {
-                        news.push(News::Stale(path, problem.clone()));
+                        changes.push(SyncChange::Stale(path, problem.clone()));
                     }
                     *known = Some(problem);
                 }
                 Look::Same if known.is_none() && !first => {}
                 Look::Same | Look::Pushed => {
                     *known = None;
-                    news.push(News::Fresh(path));
+                    changes.push(SyncChange::Fresh(path));
                 }
             }
         }
         self.look_at = now + if self.stale() > 0 { HURRY } else { KEEP };
-        news
+        changes
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_tried_every_second() {
+    fn failed_directory_is_retried_every_second() {
         let mut sync = two();
         assert_eq!(sync.due(at(0)).unwrap(), ["/a", "/b"]);
         for second in 0..50 {
@@ -190,26 +190,32 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_once_per_reason() {
+    fn failure_is_reported_once_per_reason() {
         let mut sync = two();
         let look = |sync: &mut Sync, a| {
             sync.looked(at(0), vec![("/a".into(), a), ("/b".into(), Look::Same)])
         };
-        let told = look(&mut sync, missing());
+        let changes = look(&mut sync, missing());
         assert!(
-            matches!(&told[..], [News::Stale(a, _), News::Fresh(b)] if a == "/a" && b == "/b"),
-            "{told:?}"
+            matches!(&changes[..], [SyncChange::Stale(a, _), SyncChange::Fresh(b)] if a == "/a" && b == "/b"),
+            "{changes:?}"
         );
         assert_eq!(look(&mut sync, missing()), []);
         let other = Look::Failed(SyncProblem::Refused("500".into()));
         assert_eq!(look(&mut sync, other).len(), 1);
-        assert_eq!(look(&mut sync, Look::Same), [News::Fresh("/a".into())]);
+        assert_eq!(
+            look(&mut sync, Look::Same),
+            [SyncChange::Fresh("/a".into())]
+        );
         assert_eq!(look(&mut sync, Look::Same), []);
-        assert_eq!(look(&mut sync, Look::Pushed), [News::Fresh("/a".into())]);
+        assert_eq!(
+            look(&mut sync, Look::Pushed),
+            [SyncChange::Fresh("/a".into())]
+        );
     }
 
     #[test]
-    fn a_kind_is_called_the_same_everywhere() {
+    fn kinds_of_problems_have_one_spelling() {
         let all = [
             SyncProblem::Missing,
             SyncProblem::Unreadable,

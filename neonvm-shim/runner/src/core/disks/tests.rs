@@ -53,7 +53,7 @@ fn drives_are_attached_in_neonvms_order() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_is_named_with_the_fix() {
+fn invalid_disk_is_named_with_the_fix() {
     let said = refused(vec![secret("a", "/a"), secret("a", "/b")]);
     assert_eq!(
         said,
@@ -118,7 +118,7 @@ fn labels_fit_their_file_systems_and_stay_apart() {
 }
 
 #[test]
-fn monitors_token_is_on_the_runtime_drive_for_root_of_the_guest_alone() {
+fn monitor_token_on_the_runtime_drive_is_for_root_only() {
     let planned = |token: Option<&str>| {
         let plan = plan(&spec(Vec::new()), None, None).unwrap();
         plan.with_monitor_token(token)
@@ -148,7 +148,7 @@ fn monitors_token_is_on_the_runtime_drive_for_root_of_the_guest_alone() {
 }
 
 #[test]
-fn disk_on_a_claim_is_a_drive_that_the_guest_mounts_and_keeps_as_it_is() {
+fn disk_on_a_claim_is_mounted_and_never_formatted() {
     let claimed = json!({"name": "data", "mountPath": "/data",
         "persistentVolumeClaim": {"claimName": "c", "size": "1Gi"}});
     let plan = plan(&spec(vec![claimed.clone()]), None, None).unwrap();

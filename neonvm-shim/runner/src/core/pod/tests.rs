@@ -52,7 +52,7 @@ fn every_state_has_its_step() {
 }
 
 #[test]
-fn a_ready_pod_says_so_and_keeps_what_others_wrote() {
+fn ready_pod_keeps_conditions_of_others() {
     let existing = json!({
         "conditions": [
             { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2024-01-01T00:00:00Z" },
@@ -82,7 +82,7 @@ fn a_ready_pod_says_so_and_keeps_what_others_wrote() {
 }
 
 #[test]
-fn the_same_view_later_is_no_news() {
+fn same_view_later_changes_nothing() {
     for view in [
         View::Waiting {
             reason: "ErrImageNeverPull".into(),
@@ -102,7 +102,7 @@ fn the_same_view_later_is_no_news() {
 }
 
 #[test]
-fn a_missing_image_waits_with_the_kubelets_word() {
+fn missing_image_waits_with_the_kubelets_reason() {
     let view = View::Waiting {
         reason: "ErrImageNeverPull".into(),
         message: "build it".into(),
@@ -124,7 +124,7 @@ fn a_missing_image_waits_with_the_kubelets_word() {
 }
 
 #[test]
-fn a_panic_is_a_failure_although_qemu_ends_with_zero() {
+fn panic_is_a_failure_although_qemu_exits_with_zero() {
     let ended = View::Ended(report(
         ExitReason::GuestPanic,
         false,
@@ -146,7 +146,7 @@ fn a_panic_is_a_failure_although_qemu_ends_with_zero() {
 }
 
 #[test]
-fn a_power_off_is_a_success() {
+fn power_off_is_a_success() {
     let ended = View::Ended(report(ExitReason::Requested, true, ""));
     let status = status(&ended, &input(&Value::Null));
     assert_eq!(status["phase"], "Succeeded");

@@ -29,7 +29,6 @@ pub(super) struct Lane {
     pub(super) busy: bool,
     pub(super) look_at: Timestamp,
     pause: Span,
-    /// Longest pause within [`LOOK_BRISK`].
     step: Span,
     brisk_until: Timestamp,
     pub(super) failure: Option<QmpFailure>,

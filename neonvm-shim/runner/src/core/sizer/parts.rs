@@ -23,7 +23,6 @@ pub struct CpuSlot {
 }
 
 impl CpuSlot {
-    /// Position among the slots.
     pub(super) fn index(&self) -> [i64; 3] {
         ["socket-id", "core-id", "thread-id"].map(|key| self.props.get(key).copied().unwrap_or(0))
     }
@@ -109,22 +108,22 @@ pub enum Event {
     Order(SizeOrder),
     /// A request to plug CPUs ahead of an order.
     Ahead(CpusAhead),
-    /// The monitor is connected.
+    /// The monitor is connected. All state must be queried again.
     QmpUp,
     /// The monitor is disconnected; replies in progress will not arrive.
     QmpDown,
     /// The monitor has not been connected for a while, for this reason.
     QmpUnreached(String),
-    /// Reply to [`Action::QueryCpus`].
+    /// Slots of all possible CPUs, in reply to [`Action::QueryCpus`].
     Cpus(Result<Vec<CpuSlot>, QmpFailure>),
-    /// Reply to [`Action::QueryMemory`].
+    /// State of the device, in reply to [`Action::QueryMemory`].
     Memory(Result<DeviceView, QmpFailure>),
     /// Reply to [`Action::Plug`] and [`Action::Unplug`].
     CpuCommand(Result<(), QmpFailure>),
-    /// Reply to [`Action::Request`].
+    /// Acceptance by QEMU, in reply to [`Action::Request`].
     Requested(Result<(), QmpFailure>),
     /// Reply to [`Action::SetGuestCpus`]. A refusal shows in the guest's next report.
-    GuestTold,
+    GuestCpusSet,
     /// Report of the guest's daemon.
     Guest(GuestState),
     /// Number of online CPUs, from a daemon that reports nothing else: NeonVM's.
@@ -151,7 +150,7 @@ pub enum Action {
     Plug {
         /// Slots that get one CPU each.
         slots: Vec<CpuSlot>,
-        /// Budget after these plugs.
+        /// Budget that is left after these plugs.
         budget: Option<PlugBudget>,
     },
     /// Send `device_del` for each id.

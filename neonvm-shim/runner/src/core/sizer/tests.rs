@@ -1,12 +1,13 @@
 use super::*;
 use crate::config::Accel;
+use crate::core::quota::BOOT_ALLOWANCE;
 use crate::core::shape::{CpuControl, shape, tests::guest};
 use proptest::prelude::*;
 use protocol::runner::{GuestState, ResizeProblem, ResizeReport};
 use protocol::trace::Stage;
 use protocol::trace::TraceId;
 
-mod coming;
+mod plug_events;
 
 /// A QEMU with a guest, as the sizer sees it.
 struct World {
@@ -24,7 +25,7 @@ struct World {
     /// Whether the guest sees hot-plugged CPUs.
     sighted: bool,
     /// Number of CPUs last requested of the guest.
-    told: Option<u32>,
+    target: Option<u32>,
     /// CPUs that refuse to leave.
     clingy: bool,
     /// Its daemon reports only CPUs, as NeonVM's does.
@@ -69,7 +70,7 @@ impl World {
             base: GIB,
             gives: GIB,
             sighted: true,
-            told: (control == CpuControl::Guest).then(|| cpus[1].div_ceil(1000)),
+            target: (control == CpuControl::Guest).then(|| cpus[1].div_ceil(1000)),
             clingy: false,
             counts_cpus: false,
             generation: 0,
@@ -109,7 +110,7 @@ impl World {
         } else {
             self.boot
         };
-        self.told.unwrap_or(u32::MAX).min(seen)
+        self.target.unwrap_or(u32::MAX).min(seen)
     }
 
     fn report(&mut self) {
@@ -183,9 +184,9 @@ impl World {
                 Event::Requested(Ok(()))
             }
             Action::SetGuestCpus(count) => {
-                self.log.push(format!("tell {count}"));
-                self.told = Some(count);
-                Event::GuestTold
+                self.log.push(format!("cpus {count}"));
+                self.target = Some(count);
+                Event::GuestCpusSet
             }
             Action::SetQuota(milli) => {
                 self.log.push(format!("quota {milli}"));
@@ -249,11 +250,12 @@ impl World {
     }
 }
 
+/// Requirement: N18
 #[test]
-fn n18_cpus_and_memory_go_in_one_pass_both_ways() {
+fn cpus_and_memory_change_in_one_pass_both_ways() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
-    assert_eq!(world.report_now(), None, "nobody ordered anything yet");
+    assert_eq!(world.report_now(), None, "no order yet");
     world.order(4000, 3 * GIB, 1);
     world.settle();
     assert_eq!(world.log, ["request 2Gi", "plug 3", "quota 4"]);
@@ -270,7 +272,7 @@ fn n18_cpus_and_memory_go_in_one_pass_both_ways() {
 }
 
 #[test]
-fn a_guest_that_gives_cpus_back_is_not_looked_at_before_qemu_tells() {
+fn guest_giving_cpus_back_is_not_queried_before_the_event() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.order(2000, GIB, 1);
     world.settle();
@@ -284,11 +286,11 @@ fn a_guest_that_gives_cpus_back_is_not_looked_at_before_qemu_tells() {
         "it has work to do"
     );
     world.sizer.handle(world.now, Event::CpuHint);
-    let told = world.sizer.poll_action(world.now);
+    let target = world.sizer.poll_action(world.now);
     assert_eq!(
-        told,
+        target,
         Some(Action::QueryCpus),
-        "told that something happened"
+        "target that something happened"
     );
     world
         .sizer
@@ -299,7 +301,7 @@ fn a_guest_that_gives_cpus_back_is_not_looked_at_before_qemu_tells() {
 }
 
 #[test]
-fn a_guest_that_takes_memory_is_not_looked_at_before_it_sees_it() {
+fn guest_taking_memory_is_not_queried_before_it_sees_it() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     world.order(1000, 2 * GIB, 1);
@@ -317,8 +319,8 @@ fn a_guest_that_takes_memory_is_not_looked_at_before_it_sees_it() {
     }
     world.size = GIB;
     world.report();
-    let told = world.sizer.poll_action(world.now);
-    assert_eq!(told, Some(Action::QueryMemory), "the guest has it");
+    let target = world.sizer.poll_action(world.now);
+    assert_eq!(target, Some(Action::QueryMemory), "the guest has it");
     world.sizer.handle(
         world.now,
         Event::Memory(Ok(DeviceView {
@@ -340,7 +342,7 @@ fn a_guest_that_takes_memory_is_not_looked_at_before_it_sees_it() {
 /// Before the fix, state from before the request counted as current: the guest kept memory beyond
 /// its order.
 #[test]
-fn a_growth_taken_back_before_it_is_looked_at_is_taken_back() {
+fn growth_revoked_before_its_look_is_revoked() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     world.order(1000, 2 * GIB, 1);
@@ -354,7 +356,7 @@ fn a_growth_taken_back_before_it_is_looked_at_is_taken_back() {
 }
 
 #[test]
-fn the_same_order_again_changes_nothing_and_a_new_revision_of_the_same_size_is_done_at_once() {
+fn repeated_order_changes_nothing_and_a_new_revision_of_its_size_is_done_at_once() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.order(2000, 2 * GIB, 1);
     world.settle();
@@ -369,7 +371,7 @@ fn the_same_order_again_changes_nothing_and_a_new_revision_of_the_same_size_is_d
 }
 
 #[test]
-fn a_newer_order_wins_while_the_older_is_under_way() {
+fn newer_order_supersedes_one_in_progress() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     world.gives = 128 << 20;
@@ -386,7 +388,7 @@ fn a_newer_order_wins_while_the_older_is_under_way() {
 }
 
 #[test]
-fn memory_that_is_stuck_does_not_hold_cpus() {
+fn stuck_memory_does_not_delay_cpus() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.order(1000, 4 * GIB, 1);
     world.settle();
@@ -408,7 +410,7 @@ fn memory_that_is_stuck_does_not_hold_cpus() {
 }
 
 #[test]
-fn a_cpu_that_clings_is_asked_again_and_told_of() {
+fn stuck_cpu_is_asked_again_and_reported() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.order(2000, GIB, 1);
     world.settle();
@@ -435,7 +437,7 @@ fn a_cpu_that_clings_is_asked_again_and_told_of() {
 }
 
 #[test]
-fn a_blind_kernel_is_named() {
+fn blind_kernel_is_reported() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.sighted = false;
     world.order(2000, GIB, 1);
@@ -453,7 +455,7 @@ fn a_blind_kernel_is_named() {
 /// QEMU sends an event as soon as a device begins to change its size. The resulting look stalled
 /// the guest that had just begun.
 #[test]
-fn a_guest_that_has_just_begun_to_take_memory_is_not_looked_at() {
+fn guest_that_has_just_begun_to_take_memory_is_not_queried() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     world.order(1000, 3 * GIB, 1);
@@ -481,7 +483,7 @@ fn a_guest_that_has_just_begun_to_take_memory_is_not_looked_at() {
 }
 
 #[test]
-fn memory_the_guest_does_not_online_is_named() {
+fn memory_that_the_guest_does_not_online_is_reported() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     world.order(1000, 3 * GIB, 1);
@@ -515,7 +517,7 @@ fn memory_the_guest_does_not_online_is_named() {
 }
 
 #[test]
-fn a_refused_command_is_the_problem_until_it_is_not() {
+fn refused_command_is_the_problem_until_it_succeeds() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     world.order(2000, GIB, 1);
@@ -541,7 +543,7 @@ fn a_refused_command_is_the_problem_until_it_is_not() {
 }
 
 #[test]
-fn a_lost_monitor_forgets_commands_and_looks_again() {
+fn lost_monitor_forgets_commands_and_queries_again() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     world.order(2000, 2 * GIB, 1);
@@ -556,14 +558,14 @@ fn a_lost_monitor_forgets_commands_and_looks_again() {
 }
 
 #[test]
-fn a_monitor_that_is_not_reached_is_what_stands_in_the_way() {
+fn unreachable_monitor_is_the_problem() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     world.sizer.handle(world.now, Event::QmpDown);
     world.order(2000, 2 * GIB, 1);
     world.settle();
     assert_eq!(world.problem(), None, "for a moment that is nothing");
-    let why = "somebody else is connected".to_owned();
+    let why = "another client is connected".to_owned();
     world
         .sizer
         .handle(world.now, Event::QmpUnreached(why.clone()));
@@ -580,7 +582,7 @@ fn a_monitor_that_is_not_reached_is_what_stands_in_the_way() {
 }
 
 #[test]
-fn orders_outside_the_machine_do_nothing_but_say_so() {
+fn orders_outside_the_machine_are_reported_and_change_nothing() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     world.order(9000, GIB, 1);
@@ -598,13 +600,13 @@ fn orders_outside_the_machine_do_nothing_but_say_so() {
 }
 
 #[test]
-fn sysfs_scaling_tells_the_guest_and_never_plugs() {
+fn sysfs_scaling_orders_the_guest_and_never_plugs() {
     let mut world = World::new(CpuControl::Guest, Accel::Tcg);
     world.settle();
     world.order(3000, 2 * GIB, 1);
     world.settle();
     assert!(world.done(), "{:?}", world.log);
-    assert_eq!(world.log, ["request 1Gi", "quota 3", "tell 3"]);
+    assert_eq!(world.log, ["request 1Gi", "quota 3", "cpus 3"]);
     world.order(250, GIB, 2);
     world.run(Span::from_secs(5));
     assert!(world.done());
@@ -612,20 +614,20 @@ fn sysfs_scaling_tells_the_guest_and_never_plugs() {
 }
 
 #[test]
-fn a_daemon_that_does_not_online_by_itself_is_told() {
+fn daemon_that_does_not_online_cpus_gets_a_request() {
     let mut world = World::new(CpuControl::Plug, Accel::Kvm);
-    world.told = Some(1);
+    world.target = Some(1);
     world.settle();
     world.order(2000, GIB, 1);
     world.settle();
     assert!(!world.done());
     world.run(Span::from_secs(5));
     assert!(world.done());
-    assert!(world.log.contains(&"tell 2".to_owned()), "{:?}", world.log);
+    assert!(world.log.contains(&"cpus 2".to_owned()), "{:?}", world.log);
 }
 
 #[test]
-fn when_the_plugs_run_out_cpus_are_switched_off_inside() {
+fn exhausted_budget_switches_cpus_off_in_the_guest() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     for revision in 0..200 {
@@ -652,20 +654,21 @@ fn when_the_plugs_run_out_cpus_are_switched_off_inside() {
 /// Before the fix, the request came two seconds later, as for a daemon that onlines plugged CPUs
 /// itself.
 #[test]
-fn a_guest_that_was_told_of_fewer_is_told_of_more_at_once() {
+fn guest_with_a_lower_target_gets_a_request_at_once() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     for revision in 0..200 {
         world.swing(revision);
     }
-    assert_eq!((world.plugged, world.told), (4, Some(1)), "kept plugged");
+    assert_eq!((world.plugged, world.target), (4, Some(1)), "kept plugged");
     world.order(4000, GIB, 200);
     world.settle();
     assert!(world.done(), "{:?}", world.log);
 }
 
+/// Requirement: N20
 #[test]
-fn n20_the_quota_follows_every_order() {
+fn quota_follows_every_order() {
     let mut world = World::with(CpuControl::Plug, Accel::Tcg, [250, 250, 2000]);
     world.settle();
     assert_eq!(world.log.first().map(String::as_str), Some("quota 250m"));
@@ -685,8 +688,9 @@ fn n20_the_quota_follows_every_order() {
     );
 }
 
+/// Requirement: N20
 #[test]
-fn n20_the_quota_falls_when_the_memory_has_gone() {
+fn quota_falls_when_the_memory_has_left() {
     let mut world = World::with(CpuControl::Plug, Accel::Tcg, [250, 250, 2000]);
     world.settle();
     world.order(1750, 3 * GIB, 1);
@@ -702,7 +706,7 @@ fn n20_the_quota_falls_when_the_memory_has_gone() {
 }
 
 #[test]
-fn under_tcg_further_cpus_wait_for_the_guest_but_not_for_ever() {
+fn tcg_delays_further_cpus_until_the_guest_answers_or_a_timeout() {
     let guest = guest([1000, 3000, 4000], [1, 1, 8], GIB);
     let shape = shape(&guest, CpuControl::Plug, Accel::Tcg).expect("sound");
     let now = Timestamp(1_000_000);
@@ -744,7 +748,7 @@ fn under_tcg_further_cpus_wait_for_the_guest_but_not_for_ever() {
 proptest! {
     /// From any sequence of orders at any moment, the sizer reaches the last one.
     #[test]
-    fn the_last_order_is_reached(
+    fn last_order_is_reached(
         orders in proptest::collection::vec((1..17_u32, 1..9_u64, 0..12_usize), 1..25),
         tcg in any::<bool>(),
         gives in 1..5_u64,
@@ -771,7 +775,7 @@ proptest! {
 }
 
 #[test]
-fn a_report_from_before_the_last_block_left_teaches_nothing_for_good() {
+fn report_from_before_the_last_block_is_provisional() {
     let mut world = World::new(CpuControl::Plug, Accel::Kvm);
     // A new runner finds memory being unplugged; QEMU reports the last block before the guest does.
     (world.requested, world.size) = (0, 2 * GIB);
@@ -790,7 +794,7 @@ fn a_report_from_before_the_last_block_left_teaches_nothing_for_good() {
 /// A suspended runner, during which memory was plugged and unplugged, first reads the guest's
 /// report from that time.
 #[test]
-fn a_report_that_was_kept_waiting_teaches_nothing_for_good() {
+fn delayed_report_is_provisional() {
     for late in [128 << 20, GIB] {
         let mut world = World::new(CpuControl::Plug, Accel::Tcg);
         world.settle();

@@ -13,11 +13,11 @@ use super::{Arrival, LOOK_EVERY, LOOK_IDLE, Pacer, View};
 pub enum IncomingAction {
     /// Write the arrival to the record, before anything else.
     Save(Arrival),
-    /// Order QEMU to listen.
+    /// Order QEMU to listen at the destination.
     Listen,
-    /// Query QEMU.
+    /// Query the state of QEMU's migration.
     Look,
-    /// Run the guest.
+    /// Run the guest, whose state has arrived.
     Begin,
     /// The guest cannot arrive: end QEMU, and with it the VM's runner.
     GiveUp,
@@ -112,7 +112,7 @@ impl Incoming {
         self.pacer.look_at = self.pacer.look_at.min(now);
     }
 
-    /// The monitor is disconnected.
+    /// The monitor is disconnected; commands in progress will not be answered.
     pub fn disconnected(&mut self) {
         (self.pacer.busy, self.pacer.fresh) = (false, false);
         self.view = None;

@@ -72,7 +72,7 @@ pub struct Manifest {
     pub overlay_mac: Option<String>,
     /// Kernel command line that the guest booted with: the length of an ACPI table depends on it.
     pub cmdline: String,
-    /// Size order in force.
+    /// Size order in force at the source.
     pub order: Option<SizeOrder>,
     /// Milliseconds the guest took to boot.
     pub boot_ms: Option<u64>,
@@ -135,12 +135,12 @@ pub struct Arrival {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// The manifest cannot be parsed.
-    #[error("the source's description is not understood: {0}")]
+    #[error("the source's manifest is malformed: {0}")]
     Manifest(String),
     /// A text of the manifest would be more than one value on QEMU's command line, or would leave
     /// the runner's directory.
     #[error(
-        "the source's description is refused: {value:?} of {member} is not {rule}. The runner it comes from is not one of ours"
+        "the source's description is refused: {value:?} of {member} is not {rule}. It was not written by a runner of this project"
     )]
     Text {
         /// Member of the manifest that has the text.
@@ -159,7 +159,7 @@ pub enum Unfit {
         there: String,
     },
     /// The target cannot use the guest's accelerator.
-    #[error("the guest runs with {there}, and here is only {here}")]
+    #[error("the guest runs with {there}, and this node has only {here}")]
     Accel {
         /// Accelerator that the target uses.
         here: &'static str,
@@ -179,7 +179,7 @@ pub enum Unfit {
     Claims,
     /// The files of a drive have changed since the guest started.
     #[error(
-        "the files of {0} are others here than those the guest has: a secret or config map has changed since it started"
+        "the files of {0} differ from those of the guest: a secret or config map has changed since it started"
     )]
     Files(String),
     /// The drives cannot be made.

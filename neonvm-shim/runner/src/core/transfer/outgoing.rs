@@ -10,7 +10,7 @@ use protocol::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{LOOK_EVERY, LOOK_IDLE, Manifest, Pacer, View};
-use crate::core::room;
+use crate::core::disk_full;
 
 /// `query-status` of a running guest.
 const RUNS: &str = "running";
@@ -18,7 +18,7 @@ const RUNS: &str = "running";
 /// Whether no migration has stopped the guest: it runs, or QEMU has stopped it because a disk of
 /// the host is full.
 fn is_here(view: &View) -> bool {
-    view.run == RUNS || view.run == room::STOPPED
+    view.run == RUNS || view.run == disk_full::STOPPED
 }
 
 /// `query-migrate` of a QEMU that is connecting and has sent nothing.
@@ -30,7 +30,7 @@ const SETUP_PATIENCE: Span = Span::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Leaving {
-    /// The newest order.
+    /// Newest order of the migration, with its destination.
     pub order: OutgoingOrder,
     /// Whether the copy of the disk has begun.
     pub copying: bool,
@@ -48,7 +48,7 @@ pub enum OutgoingAction {
     Save(Leaving),
     /// Query the manifest of QEMU.
     Describe,
-    /// Query QEMU.
+    /// Query the state of QEMU's migration.
     Look,
     /// Begin to copy the disk.
     Copy,
@@ -58,7 +58,7 @@ pub enum OutgoingAction {
     Switch,
     /// Cancel the copy and the migration in QEMU.
     Cancel,
-    /// Resume the guest.
+    /// Resume the guest at the source.
     Continue,
     /// The rest of the guest here can never run again: end QEMU.
     Abandon,
@@ -75,7 +75,7 @@ pub struct Outgoing {
     pacer: Pacer,
     unsaved: bool,
     /// Last command to QEMU whose effect has not shown yet.
-    told: Option<OutgoingAction>,
+    commanded: Option<OutgoingAction>,
     /// Since when QEMU has been connecting.
     setup_since: Option<Timestamp>,
     over: bool,
@@ -108,7 +108,7 @@ impl Outgoing {
             stopped_unix_us: None,
             pacer: Pacer::default(),
             unsaved: false,
-            told: None,
+            commanded: None,
             setup_since: None,
             over: false,
         }
@@ -198,7 +198,7 @@ impl Outgoing {
         match result {
             Ok(()) => {
                 self.pacer.failed = 0;
-                self.told = Some(action.clone());
+                self.commanded = Some(action.clone());
             }
             Err(problem) => self.refused(now, problem),
         }
@@ -228,7 +228,7 @@ impl Outgoing {
             self.leaving.copying |= action == OutgoingAction::Copy;
             self.leaving.sent |= action == OutgoingAction::Send;
             if (copying, sent) != (self.leaving.copying, self.leaving.sent) {
-                self.told = None;
+                self.commanded = None;
                 return Some(OutgoingAction::Save(self.leaving.clone()));
             }
         }
@@ -282,7 +282,7 @@ impl Outgoing {
         match (disk, view.copy) {
             (None, _) | (Some(_), Some(true)) => Some(OutgoingAction::Send),
             (Some(_), Some(false)) => self.look(now),
-            (Some(_), None) if self.told == Some(OutgoingAction::Copy) => {
+            (Some(_), None) if self.commanded == Some(OutgoingAction::Copy) => {
                 self.problem = Some("the copy of the disk broke off".to_owned());
                 self.look(now)
             }
@@ -301,11 +301,11 @@ impl Outgoing {
         match view.migration.as_str() {
             // It is in the record and not carried out: a query came between, or another runner
             // wrote it.
-            "none" if self.told != Some(OutgoingAction::Send) => Some(OutgoingAction::Send),
+            "none" if self.commanded != Some(OutgoingAction::Send) => Some(OutgoingAction::Send),
             // Of an earlier migration that was recalled at its very end.
             "completed" if is_here(&view) => Some(OutgoingAction::Send),
             "failed" | "cancelled"
-                if self.told == Some(OutgoingAction::Send)
+                if self.commanded == Some(OutgoingAction::Send)
                     || (with_disk && view.copy != Some(true)) =>
             {
                 let why = view.error.unwrap_or_else(|| view.migration.clone());
@@ -314,7 +314,7 @@ impl Outgoing {
             }
             // Of an earlier migration: this one has not begun.
             "failed" | "cancelled" => Some(OutgoingAction::Send),
-            "pre-switchover" if self.told != Some(OutgoingAction::Switch) => {
+            "pre-switchover" if self.commanded != Some(OutgoingAction::Switch) => {
                 if view.copy == Some(true) {
                     Some(OutgoingAction::Switch)
                 } else if view.copy.is_none() {
@@ -364,8 +364,11 @@ impl Outgoing {
     #[must_use]
     pub fn report(&self) -> OutgoingReport {
         let stage = self.stage();
-        let told = self.told.is_some() || stage == OutgoingStage::HandedOver;
-        let view = self.view.as_ref().filter(|_| self.leaving.sent && told);
+        let has_begun = self.commanded.is_some() || stage == OutgoingStage::HandedOver;
+        let view = self
+            .view
+            .as_ref()
+            .filter(|_| self.leaving.sent && has_begun);
         OutgoingReport {
             id: self.leaving.order.id.clone(),
             stage,

@@ -2,11 +2,10 @@ use serde_json::json;
 
 use super::{Manifest, Outgoing, OutgoingAction, Unfit, View};
 use crate::config::Accel;
-use crate::core::bridge;
+use crate::core::connection::{Connection, connection, is_bridged};
 use crate::core::disks;
 use crate::core::guestd_key::GuestdKey;
 use crate::core::nic;
-use crate::core::passt::{Connection, connection};
 use crate::core::shape::{CpuControl, shape};
 use protocol::migration::{OutgoingOrder, SECRET_OF_SHAPE, StreamOptions};
 use protocol::time::Timestamp;
@@ -62,7 +61,7 @@ fn of(settings: &serde_json::Value, disks: &serde_json::Value) -> Manifest {
 }
 
 #[test]
-fn a_guest_that_writes_to_other_disks_does_not_leave_its_machine() {
+fn guest_with_other_writable_disks_stays_on_its_machine() {
     let swap = json!({"swap": "1Gi"});
     let empty = json!([{"name": "data", "mountPath": "/data", "emptyDisk": {"size": "1Gi"}}]);
     let freed = json!([
@@ -115,7 +114,7 @@ fn recalled(run: &str, migration: &str) -> Outgoing {
 }
 
 #[test]
-fn a_guest_that_its_disk_has_stopped_stays_as_one_that_runs() {
+fn guest_stopped_by_its_disk_counts_as_running() {
     for (run, action, over) in [
         ("running", None, true),
         // The recovery from a full disk resumes the guest; the migration that is over does not
@@ -131,7 +130,7 @@ fn a_guest_that_its_disk_has_stopped_stays_as_one_that_runs() {
 }
 
 #[test]
-fn files_and_memory_come_along() {
+fn drives_of_files_and_memory_migrate() {
     let disks = json!([
         {"name": "config", "mountPath": "/a", "configMap": {"name": "a"}},
         {"name": "secret", "mountPath": "/b", "secret": {"secretName": "b"}, "watch": true},
@@ -148,7 +147,7 @@ fn files_and_memory_come_along() {
 }
 
 #[test]
-fn key_of_the_guest_comes_under_the_name_that_is_never_shown() {
+fn key_of_the_guest_has_the_secret_member_name() {
     let mut from = of(&json!({}), &json!([]));
     from.guestd_key = Some(GuestdKey::new([1; 32]));
     let mut said = serde_json::to_value(&from).unwrap();
@@ -162,15 +161,16 @@ fn key_of_the_guest_comes_under_the_name_that_is_never_shown() {
     assert_eq!((from.guestd_key, from.dials_sockets), (None, false));
 }
 
+/// Requirement: N18
 #[test]
-fn n18_a_guest_that_comes_is_connected_as_where_it_booted() {
+fn migrated_guest_keeps_its_connection() {
     let mut config = crate::core::args::tests::config();
     let mut from = of(&json!({}), &json!([]));
     for (here, there) in [(false, true), (true, false)] {
         config.network.bridged = here;
         from.bridged = there;
-        assert_eq!(bridge::connects(&config, Some(&from)), there);
-        assert_eq!(bridge::connects(&config, None), here);
+        assert_eq!(is_bridged(&config, Some(&from)), there);
+        assert_eq!(is_bridged(&config, None), here);
     }
     config.network.bridged = false;
     config.walls = Some(crate::core::passt::tests::walls());

@@ -7,13 +7,13 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use super::{ASK_AGAIN, Driver, Instant, PodId, PodRecord, SAVE_EVERY, Wish};
+use super::{ASK_AGAIN, DesiredPod, Evidence, Instant, NodeDriver, PodId, PodRecord, SAVE_EVERY};
 use crate::node::api;
 use crate::node::orphans::Orphan;
-use crate::node::prepare::StorePosition;
+use crate::node::pod_record::StorePosition;
 use crate::node::saved;
 
-impl Driver {
+impl NodeDriver {
     /// Sorts guests without a pod in the list. Only a store that has returned a pod can have
     /// deleted it.
     pub(super) fn miss(&mut self, listed: &BTreeSet<String>) {
@@ -67,9 +67,12 @@ impl Driver {
                 return;
             }
             Ok(Ok(false)) => {
-                info!(pod, "pod was deleted in the meantime, guest is stopped");
+                info!(
+                    pod,
+                    "pod was deleted while it was not watched, its guest is stopped"
+                );
                 match record {
-                    _ if self.workers.contains_key(&pod) => self.gone(&pod, false),
+                    _ if self.workers.contains_key(&pod) => self.gone(&pod, Evidence::Unlisted),
                     Some(record) => self.start_gone(record),
                     None => {}
                 }
@@ -78,10 +81,7 @@ impl Driver {
             Ok(Err(error)) => daemon_kit::chain(&error),
             Err(_) => "no answer".to_owned(),
         };
-        warn!(
-            pod,
-            problem, "cannot ask whether the pod was deleted, trying on"
-        );
+        warn!(pod, problem, "failed to ask the API for the pod, retrying");
         self.doubtful.insert(pod);
     }
 
@@ -91,39 +91,44 @@ impl Driver {
     }
 
     /// Whether a pod adopts the guest of a directory whose own pod the store does not have.
-    pub(super) fn is_adopted(&self, record: &PodRecord, wish: &Wish) -> bool {
-        let adopts = wish.pod.metadata.annotations.get(ANNOTATION_ADOPTS);
+    pub(super) fn is_adopted(&self, record: &PodRecord, desired_pod: &DesiredPod) -> bool {
+        let adopts = desired_pod.pod.metadata.annotations.get(ANNOTATION_ADOPTS);
         let [pod, uid] = [&record.name, &record.uid];
         self.is_orphan(record) && adopts.is_some_and(|adopts| *adopts == format!("{pod}/{uid}"))
     }
 
     /// Records that a directory belongs to a pod of this store, before anything is done for the
     /// pod.
-    pub(super) fn belongs_to(&mut self, mut record: PodRecord, id: &PodId, wish: &Wish) {
+    pub(super) fn belongs_to(
+        &mut self,
+        mut record: PodRecord,
+        id: &PodId,
+        desired_pod: &DesiredPod,
+    ) {
         let is_known = record.uid == id.uid && !self.is_orphan(&record);
         if is_known {
             return;
         }
         let key = id.key();
         record.uid.clone_from(&id.uid);
-        record.store = Some(StorePosition::of(&self.params.store_id, &wish.pod));
+        record.store = Some(StorePosition::of(&self.params.store_id, &desired_pod.pod));
         match record.write(&self.params.vms_dir().join(id.dir_name())) {
-            Ok(()) => info!(pod = key, "guest taken over from another store"),
+            Ok(()) => info!(pod = key, "guest adopted from another store"),
             // The guest is then an orphan again at the next start, and nothing is lost.
             Err(error) => warn!(
                 pod = key,
                 error = daemon_kit::chain(&error),
-                "store not noted"
+                "failed to record the pod's store"
             ),
         }
         self.params.orphans.remove(&key);
     }
 
     /// Queues a pod whose directory belongs to an orphan with the same name.
-    pub(super) fn hold_up(&mut self, id: PodId, wish: Wish, record: &PodRecord) {
+    pub(super) fn hold_up(&mut self, id: PodId, desired_pod: DesiredPod, record: &PodRecord) {
         self.leave_alone(record);
         let key = id.key();
-        if self.queued.insert(key.clone(), (id, wish)).is_none() {
+        if self.queued.insert(key.clone(), (id, desired_pod)).is_none() {
             warn!(
                 pod = key,
                 "pod waits: a guest of another store has its name; see bellows adopt"
@@ -138,7 +143,7 @@ impl Driver {
         if let Some(record) = records.iter().find(of_orphan)
             && !self.workers.contains_key(&orphan.key())
         {
-            info!(pod = orphan.key(), "guest is let go, it is stopped");
+            info!(pod = orphan.key(), "guest released, it is stopped");
             self.start_gone(record);
         }
     }
@@ -159,8 +164,8 @@ impl Driver {
     pub(super) fn save_objects(&mut self) {
         self.save_at = Instant::now() + SAVE_EVERY;
         let pods = self.workers.values().map(|known| {
-            let wish = known.wish.borrow();
-            wish.pod.clone()
+            let desired_pod = known.desired_pod.borrow();
+            desired_pod.pod.clone()
         });
         let pods: Vec<_> = pods.collect();
         let is_over = self.saving.as_ref().is_none_or(|task| task.is_finished());

@@ -22,11 +22,11 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::config::AccelChoice;
 use crate::core::paths::Paths;
-use crate::node::prepare::StorePosition;
+use crate::node::pod_record::StorePosition;
 use crate::node::{Allocatable, Orphans};
-use crate::shell::first_words::waiting_state;
+use crate::shell::initial_state::waiting_state;
 
-/// Longer than any wait.
+/// Longer than any wait of a passing test.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// More writes and orders than any test causes.
 const HEARD: usize = 64;
@@ -168,8 +168,12 @@ fn record(id: &str) -> PodRecord {
 }
 
 fn touch(pod: &mut Value) {
-    let version = pod["metadata"]["resourceVersion"].as_str().unwrap();
-    let version = version.parse::<u64>().unwrap() + 1;
+    let version = pod["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        + 1;
     pod["metadata"]["resourceVersion"] = json!(version.to_string());
 }
 
@@ -207,7 +211,7 @@ fn serve_runner(socket: PathBuf, stopped: mpsc::Sender<()>) -> AbortOnDropHandle
         incoming: None,
         ..waiting_state()
     };
-    let told = move |uri: Uri| {
+    let state = move |uri: Uri| {
         let state = axum::Json(state.clone());
         let waits = uri.query().is_some();
         async move {
@@ -223,7 +227,7 @@ fn serve_runner(socket: PathBuf, stopped: mpsc::Sender<()>) -> AbortOnDropHandle
         std::future::ready(StatusCode::ACCEPTED)
     };
     let router = Router::new()
-        .route("/v1/state", get(told))
+        .route("/v1/state", get(state))
         .route("/v1/stop", post(stop));
     let listener = tokio::net::UnixListener::bind(socket).unwrap();
     AbortOnDropHandle::new(tokio::spawn(async move {
@@ -318,7 +322,7 @@ fn watch_stream(mut pod: watch::Receiver<Value>, query: &str, by_label: bool) ->
 }
 
 #[tokio::test]
-async fn a_pod_that_loses_its_label_is_not_stopped_and_its_status_is_kept() {
+async fn pod_that_loses_its_label_is_not_stopped() {
     let mut rig = Rig::new().await;
     rig.drive().await;
     rig.wrote("that it runs", |status| status["phase"] == "Running")
@@ -331,7 +335,7 @@ async fn a_pod_that_loses_its_label_is_not_stopped_and_its_status_is_kept() {
 }
 
 #[tokio::test]
-async fn a_driver_that_begins_anew_leaves_the_guest_of_a_pod_that_has_lost_its_label() {
+async fn restarted_driver_keeps_the_guest_of_a_pod_without_its_label() {
     let mut rig = Rig::new().await;
     rig.take_label();
     rig.drive().await;
@@ -342,7 +346,7 @@ async fn a_driver_that_begins_anew_leaves_the_guest_of_a_pod_that_has_lost_its_l
 }
 
 #[tokio::test]
-async fn a_pod_without_the_label_is_nobodys_guest() {
+async fn pod_without_the_label_is_ignored() {
     let mut rig = Rig::new().await;
     // Another pod with the name of the running one.
     rig.take_label();
@@ -354,7 +358,7 @@ async fn a_pod_without_the_label_is_nobodys_guest() {
 
 /// Requirement: D5. The store was emptied, moved away, or is an older copy: its identity differs.
 #[tokio::test]
-async fn guest_that_another_store_has_shown_is_left_alone() {
+async fn guest_of_another_store_is_left_alone() {
     for id in ["00000000000000bb", ""] {
         let mut rig = Rig::new().await;
         record(id).write(&rig.vm_dir()).unwrap();
@@ -369,7 +373,7 @@ async fn guest_that_another_store_has_shown_is_left_alone() {
 }
 
 #[tokio::test]
-async fn guest_whose_pod_was_deleted_while_nobody_looked_is_stopped() {
+async fn guest_whose_pod_was_deleted_unwatched_is_stopped() {
     let mut rig = Rig::new().await;
     rig.empty_store();
     rig.drive().await;
@@ -387,7 +391,7 @@ async fn guest_whose_pod_is_bound_to_another_name_of_the_node_is_left_alone() {
 }
 
 #[tokio::test]
-async fn guest_of_another_store_is_taken_over_by_a_pod_that_says_so() {
+async fn guest_of_another_store_is_adopted_by_an_annotated_pod() {
     let mut rig = Rig::new().await;
     record("00000000000000bb").write(&rig.vm_dir()).unwrap();
     rig.edit(|pod| {
@@ -405,7 +409,7 @@ async fn guest_of_another_store_is_taken_over_by_a_pod_that_says_so() {
 }
 
 #[tokio::test]
-async fn pod_does_not_end_the_guest_of_another_store_that_has_its_name() {
+async fn pod_does_not_end_a_guest_of_another_store_with_its_name() {
     let mut rig = Rig::new().await;
     record("00000000000000bb").write(&rig.vm_dir()).unwrap();
     rig.edit(|pod| pod["metadata"]["uid"] = json!("uid-two"));

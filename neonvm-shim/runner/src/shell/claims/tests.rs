@@ -62,8 +62,9 @@ impl Rig {
     async fn open(&self) -> Result<OpenDisks, String> {
         let plan = plan(&self.config.spec, None, None).unwrap();
         loop {
-            let opened = open(&self.config, &plan, WallTime(1)).await;
-            let opened = opened.map_err(|error| daemon_kit::chain(&error));
+            let opened = open(&self.config, &plan, WallTime(1))
+                .await
+                .map_err(|error| daemon_kit::chain(&error));
             // A child of another test, forked during the write, still has the script open.
             let is_busy = |why: &String| why.contains("Text file busy");
             if !opened.as_ref().is_err_and(is_busy) {
@@ -112,7 +113,7 @@ async fn disks_are_made_once_and_then_used_as_they_are() {
 }
 
 #[tokio::test]
-async fn disk_whose_making_was_cut_short_is_made_anew() {
+async fn interrupted_disk_is_made_again() {
     let rig = Rig::new();
     drop(rig.open().await.unwrap());
     fs::remove_file(rig.path("root/root.raw")).unwrap();
@@ -148,7 +149,7 @@ async fn disk_of_another_vm_is_refused_and_taken_over_on_request() {
 }
 
 #[tokio::test]
-async fn disk_that_another_runner_has_is_not_opened() {
+async fn locked_disk_is_not_opened() {
     let rig = Rig::new();
     let opened = rig.open().await.unwrap();
     let short = Duration::from_millis(1);
@@ -160,7 +161,7 @@ async fn disk_that_another_runner_has_is_not_opened() {
 }
 
 #[tokio::test]
-async fn what_another_pod_puts_in_the_place_of_a_file_is_refused_and_reaches_nothing() {
+async fn foreign_object_in_place_of_a_file_is_refused() {
     let secret = "a file of the container";
     for name in [
         "root/root.raw",
@@ -187,7 +188,7 @@ async fn what_another_pod_puts_in_the_place_of_a_file_is_refused_and_reaches_not
 }
 
 #[tokio::test]
-async fn link_in_the_place_of_a_draft_is_replaced_and_not_followed() {
+async fn link_in_place_of_a_draft_is_replaced_and_not_followed() {
     let rig = Rig::new();
     let other = rig.path("secret");
     fs::write(&other, "kept").unwrap();
@@ -203,7 +204,7 @@ async fn link_in_the_place_of_a_draft_is_replaced_and_not_followed() {
 }
 
 #[tokio::test]
-async fn disk_that_has_lost_a_part_is_refused_and_one_that_is_to_be_larger_grows() {
+async fn truncated_disk_is_refused_and_small_disk_grows() {
     let mut rig = Rig::new();
     drop(rig.open().await.unwrap());
     rig.config.spec.guest.root_disk.size = Some(Quantity::from_bytes(4 * MIB + 1));
@@ -221,7 +222,7 @@ async fn disk_that_has_lost_a_part_is_refused_and_one_that_is_to_be_larger_grows
 }
 
 #[tokio::test]
-async fn disk_that_finds_no_room_leaves_no_draft() {
+async fn full_claim_leaves_no_draft() {
     let rig = Rig::new();
     let full = "#!/bin/sh\necho No space left >&2; exit 1\n";
     fs::write(&rig.config.programs.qemu_img, full).unwrap();

@@ -10,7 +10,7 @@ use daemon_kit::admin::metrics_route;
 const FOR_EVER: Duration = Duration::from_secs(600);
 
 #[test]
-fn the_members_name_is_the_peers() {
+fn member_has_the_spelling_of_neonvms_runner() {
     let text = serde_json::to_string(&Vcpus {
         vcpus: MilliCpu(1500),
     })
@@ -21,7 +21,7 @@ fn the_members_name_is_the_peers() {
 }
 
 #[test]
-fn a_guest_that_counts_is_believed() {
+fn count_of_the_guest_replaces_the_limit() {
     let cpus = CpuState {
         limit: MilliCpu(1500),
         plugged: 4,
@@ -64,7 +64,7 @@ async fn server_at(
     bounds: Bounds,
 ) -> (std::net::SocketAddr, mpsc::Receiver<Input>) {
     let (inputs, taken) = mpsc::channel(4);
-    let state = crate::shell::first_words::waiting_state();
+    let state = crate::shell::initial_state::waiting_state();
     let (sender, state) = watch::channel(state);
     let handle = Handle {
         inputs,
@@ -73,12 +73,13 @@ async fn server_at(
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    let routes = pod(token, is_loopback, bounds).with_state(handle);
-    let routes = routes.merge(metrics_route(Metrics::new(false).1));
+    let routes = pod(token, is_loopback, bounds)
+        .with_state(handle)
+        .merge(metrics_route(Metrics::new(false).1));
     tokio::spawn(async move {
         let _held = sender;
         let cancel = CancellationToken::new();
-        hall::serve(listener, Door::new(None), routes, bounds, cancel).await;
+        bounded_server::serve(listener, TlsAcceptor::new(None), routes, bounds, cancel).await;
     });
     (at, taken)
 }
@@ -95,7 +96,7 @@ const ORDERS: [&str; 8] = [
 ];
 
 #[tokio::test]
-async fn nobody_gives_orders_at_a_pod_without_its_token() {
+async fn orders_at_a_pod_need_its_token() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "right").unwrap();
     let token = Token::new(file.path()).unwrap();
@@ -115,7 +116,7 @@ async fn nobody_gives_orders_at_a_pod_without_its_token() {
 }
 
 #[tokio::test]
-async fn without_a_token_a_pod_has_the_routes_of_neonvms_runner_alone() {
+async fn pod_without_a_token_has_only_neonvms_routes() {
     let (at, _taken) = server(None, Bounds::DEPLOYED).await;
     for request in ORDERS {
         assert_eq!(status(at, request, None).await, 404, "{request}");
@@ -149,7 +150,7 @@ async fn loopback_address_takes_no_order_with_or_without_a_token() {
 }
 
 #[test]
-fn an_empty_token_is_none_and_a_new_one_is_taken_up() {
+fn empty_token_is_refused_and_a_new_one_is_used() {
     let file = tempfile::NamedTempFile::new().unwrap();
     assert!(Token::new(file.path()).is_err());
     std::fs::write(file.path(), "abc\n").unwrap();
@@ -185,7 +186,7 @@ async fn is_taken(stream: &mut TcpStream, connection: &str, taken: &mut mpsc::Re
     let Some(Input::CpuChange(_, reply)) = input else {
         panic!("another input");
     };
-    let state = crate::shell::first_words::waiting_state();
+    let state = crate::shell::initial_state::waiting_state();
     reply.send(Ok(state)).expect("it is waited for");
     let mut line = [0; 12];
     stream.read_exact(&mut line).await.unwrap();
@@ -203,13 +204,13 @@ async fn is_head_over(stream: &mut TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn half_open_connections_do_not_keep_an_order_from_being_taken() {
+async fn half_open_connections_do_not_delay_an_order() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "right").unwrap();
     let bounds = Bounds {
         connections: 4,
         patience: FOR_EVER,
-        patience_with_known: FOR_EVER,
+        authenticated_idle: FOR_EVER,
     };
     let (at, mut taken) = server(Some(Token::new(file.path()).unwrap()), bounds).await;
     let mut before = TcpStream::connect(at).await.unwrap();
@@ -237,7 +238,7 @@ async fn half_open_connections_do_not_keep_an_order_from_being_taken() {
 }
 
 #[tokio::test]
-async fn an_order_that_does_not_come_to_its_end_is_refused() {
+async fn unfinished_order_is_refused() {
     let bounds = Bounds {
         patience: Duration::from_millis(50),
         ..Bounds::DEPLOYED

@@ -29,7 +29,7 @@ fn disk(value: serde_json::Value) -> Disk {
 }
 
 #[tokio::test]
-async fn drives_hold_what_the_spec_says_and_nothing_else_stays() {
+async fn drives_hold_the_files_of_the_spec_only() {
     let (dir, mut config, paths) = place();
     config.spec.disks = vec![
         disk(json!({"name": "map", "mountPath": "/etc/map", "configMap": {"name": "m"}})),
@@ -77,7 +77,7 @@ async fn drives_hold_what_the_spec_says_and_nothing_else_stays() {
 }
 
 #[tokio::test]
-async fn what_is_missing_names_the_disk() {
+async fn missing_files_name_the_disk() {
     let (_dir, mut config, paths) = place();
     config.spec.disks = vec![disk(
         json!({"name": "late", "mountPath": "/etc/late", "secret": {"secretName": "s"}}),
@@ -94,7 +94,7 @@ async fn what_is_missing_names_the_disk() {
 }
 
 #[tokio::test]
-async fn a_full_disk_names_the_drive_and_leaves_no_half() {
+async fn full_disk_names_the_drive_and_leaves_no_partial_file() {
     let (_dir, mut config, _) = place();
     config.spec.guest.settings = Some(protocol::vm::GuestSettings {
         sysctl: Vec::new(),
@@ -122,7 +122,7 @@ async fn a_full_disk_names_the_drive_and_leaves_no_half() {
 }
 
 #[test]
-fn other_readers_find_the_label() {
+fn blkid_finds_the_label() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.iso");
     fs::write(
@@ -140,7 +140,7 @@ fn other_readers_find_the_label() {
         .arg(&path)
         .output()
     else {
-        return skip("other_readers_find_the_label", Missing::Tool, "blkid");
+        return skip("blkid_finds_the_label", Missing::Tool, "blkid");
     };
     let said = String::from_utf8(output.stdout).unwrap();
     for line in ["LABEL=vmruntime", "TYPE=iso9660", "BLOCK_SIZE=2048"] {
@@ -149,7 +149,7 @@ fn other_readers_find_the_label() {
 }
 
 #[test]
-fn swap_is_what_mkswap_makes() {
+fn swap_header_equals_that_of_mkswap() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
     let bytes: u64 = 64 << 20;
@@ -163,7 +163,7 @@ fn swap_is_what_mkswap_makes() {
         .arg(&theirs)
         .output()
     else {
-        return skip("swap_is_what_mkswap_makes", Missing::Tool, "mkswap");
+        return skip("swap_header_equals_that_of_mkswap", Missing::Tool, "mkswap");
     };
     assert!(made.status.success(), "{made:?}");
     let read = |path| fs::read(path).unwrap();

@@ -61,8 +61,9 @@ impl Rig {
 
     async fn open(&self) -> Result<(), String> {
         loop {
-            let opened = open(&self.config, &self.disk()).await;
-            let opened = opened.map_err(|error| daemon_kit::chain(&error));
+            let opened = open(&self.config, &self.disk())
+                .await
+                .map_err(|error| daemon_kit::chain(&error));
             // A child of another test, forked during the write, still has the script open.
             if !opened
                 .as_ref()
@@ -114,7 +115,7 @@ async fn disk_grows_to_the_size_of_the_spec() {
 }
 
 #[tokio::test]
-async fn disk_that_is_missing_or_has_no_record_is_never_made_fresh() {
+async fn disk_that_is_missing_or_has_no_record_is_never_made_again() {
     let rig = Rig::sound(true);
     let refused = rig.open().await.unwrap_err();
     assert!(refused.contains("is missing"), "{refused}");
@@ -157,7 +158,7 @@ async fn damaged_disk_is_refused_and_leaked_clusters_are_not_damage() {
 }
 
 #[tokio::test]
-async fn disk_that_finds_no_room_leaves_nothing_and_is_made_later() {
+async fn full_disk_leaves_no_draft_and_the_disk_is_made_later() {
     let rig = Rig::sound(false);
     let tool = fs::read_to_string(&rig.config.programs.qemu_img).unwrap();
     let full = tool.replace(
@@ -179,7 +180,7 @@ async fn disk_that_finds_no_room_leaves_nothing_and_is_made_later() {
 }
 
 #[tokio::test]
-async fn disk_that_another_qemu_has_open_is_named_as_such() {
+async fn disk_open_in_another_qemu_is_reported() {
     let held = r#"echo 'Failed to get shared "write" lock' >&2; exit 1"#;
     let rig = Rig::new(true, held, 0);
     fs::write(rig.disk(), "data").unwrap();

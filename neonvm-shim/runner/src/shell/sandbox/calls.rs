@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn forbidden_calls_are_not_in_the_kernel() {
+    fn forbidden_calls_fail_as_unknown() {
         let tried = without_calls(|| {
             let kind = (SockType::Stream, SockFlag::empty());
             [
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_programs_and_local_sockets_are_left() {
+    fn threads_programs_and_local_sockets_are_allowed() {
         without_calls(|| {
             let kind = (SockType::Stream, SockFlag::empty());
             socket(AddressFamily::Unix, kind.0, kind.1, None).unwrap();

@@ -65,7 +65,7 @@ fn read(image: &[u8]) -> (String, BTreeMap<String, Vec<u8>>) {
 }
 
 #[test]
-fn a_volume_is_the_same_for_the_same_files() {
+fn volume_is_the_same_for_the_same_files() {
     let given = files(&[("authorized_keys", b"ssh-ed25519 AAAA\n"), ("empty", b"")]);
     let image = iso("vmruntime", &given, &[]).unwrap();
     assert_eq!(image, iso("vmruntime", &given, &[]).unwrap());
@@ -73,7 +73,7 @@ fn a_volume_is_the_same_for_the_same_files() {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn invalid_names_and_labels_are_refused() {
     for bad in ["", ".", "..", "a/b", "a\0", &"x".repeat(256)] {
         let error = iso("x", &files(&[(bad, b"")]), &[]).unwrap_err();
         assert!(matches!(error, IsoError::Name(_)), "{bad:?}: {error}");
