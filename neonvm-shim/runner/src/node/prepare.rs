@@ -27,6 +27,7 @@ use super::volumes::{self, VolumeError};
 use crate::config::{CONFIG_FORMAT, GuestNetwork, RunnerConfig, Walls};
 use crate::core::addresses::Addresses;
 use crate::core::disks::{self, DiskProblem};
+use crate::core::forwards::{self, UnknownProtocol};
 use crate::core::paths::Paths;
 use crate::core::pod::CONTAINER;
 use crate::core::vm_args::{DISK_CACHE, VmArgsError, disk_cache, vm_spec};
@@ -70,6 +71,9 @@ pub(super) enum PrepareError {
         "the VM asks for a vsock device, and this node has no {VHOST_VSOCK}: load the module vhost_vsock, or take the annotation {ANNOTATION_VSOCK_CID} away"
     )]
     NoVsock,
+    /// A port of the spec has a protocol that is not forwarded.
+    #[error(transparent)]
+    Port(#[from] UnknownProtocol),
     /// The disks of the spec are not valid.
     #[error(transparent)]
     Disks(#[from] DiskProblem),
@@ -111,6 +115,7 @@ impl PrepareError {
             | Self::Network(_)
             | Self::NoWalls
             | Self::Vsock(_)
+            | Self::Port(_)
             | Self::Disks(_) => "CreateContainerConfigError",
             Self::Volume(_) | Self::RootDisk(_) => "FailedMount",
             Self::NoVsock | Self::NoAddress | Self::NoUser | Self::Directory(_) => {
@@ -291,6 +296,7 @@ fn check(spec: &VmSpec) -> Result<(), PrepareError> {
     if !claimed_disks(spec).is_empty() {
         return Err(PrepareError::Claims);
     }
+    forwards::check(spec)?;
     disks::plan(spec, None, None)?;
     Ok(())
 }
@@ -393,6 +399,18 @@ mod tests {
             said.contains("rootDisk.persistent: true is enough"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn port_with_an_unknown_protocol_keeps_the_pod_from_starting() {
+        let mut spec = VmSpec::default();
+        spec.guest.ports = vec![protocol::vm::Port {
+            name: String::new(),
+            port: 443,
+            protocol: "QUIC".into(),
+        }];
+        let refused = check(&spec).expect_err("no network forwards it");
+        assert_eq!(refused.reason(), "CreateContainerConfigError");
     }
 
     #[test]

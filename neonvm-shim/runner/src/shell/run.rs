@@ -23,6 +23,7 @@ use super::record::{private_dir, read_json};
 use super::run_error::{MAX_DIR_BYTES, RunError};
 use super::traffic;
 use crate::config::RunnerConfig;
+use crate::core::forwards;
 use crate::core::paths::Paths;
 
 mod arrival;
@@ -109,6 +110,7 @@ pub async fn run(
     let ended = channels.stop.clone();
     tokio::spawn(serve_pod(pod, handle, token, shown, ended));
     if !matches!(found, Found::Running(_)) {
+        forwards::check(&runner.config.spec)?;
         let script = init_script::run(&runner.config, &runner.paths.dir);
         tokio::select! {
             () = cancel.cancelled() => return Ok(End::Left),

@@ -12,6 +12,7 @@ use super::passt::PasstError;
 use super::record::RecordError;
 use super::root_disk::RootDiskError;
 use crate::core::disks::DiskProblem;
+use crate::core::forwards::UnknownProtocol;
 use crate::core::shape::ShapeError;
 
 /// Longest path of a unix socket on every kernel, less the longest file name of a socket.
@@ -32,6 +33,9 @@ pub enum RunError {
     /// The directory has no `config.json`.
     #[error("{0} is missing")]
     NoConfig(PathBuf),
+    /// A port of the spec has a protocol that no network of a guest forwards.
+    #[error(transparent)]
+    Port(#[from] UnknownProtocol),
     /// A file of the directory cannot be read or written.
     #[error(transparent)]
     Record(#[from] RecordError),
