@@ -21,7 +21,7 @@ pub const CONFIG_FORMAT: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunnerConfig {
-    /// Version of the file's format, [`CONFIG_FORMAT`].
+    /// Version of the file's format. The runner refuses any value but [`CONFIG_FORMAT`].
     pub format: u32,
     /// Namespace of both the VM and its pod.
     pub namespace: String,

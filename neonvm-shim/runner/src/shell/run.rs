@@ -9,6 +9,7 @@ use daemon_kit::clock::Clock;
 use nix::fcntl::{Flock, FlockArg};
 use protocol::runner::{ExitReport, RunnerState};
 use protocol::vm::CpuScalingMode;
+use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,7 @@ use super::process;
 use super::record::{private_dir, read_json};
 use super::run_error::{MAX_DIR_BYTES, RunError};
 use super::traffic;
-use crate::config::RunnerConfig;
+use crate::config::{CONFIG_FORMAT, RunnerConfig};
 use crate::core::forwards;
 use crate::core::paths::Paths;
 
@@ -63,9 +64,7 @@ pub async fn run(
     if let Some(report) = read_json(&paths.exit())? {
         return Ok(End::Exited(report));
     }
-    let config: RunnerConfig =
-        read_json(&paths.config())?.ok_or_else(|| RunError::NoConfig(paths.config()))?;
-    let config = Arc::new(config);
+    let config = Arc::new(read_config(&paths)?);
     let port = u16::try_from(config.spec.runner_port).unwrap_or(0);
     let address = SocketAddrV4::new(config.pod_ip, port);
     let pod = TcpListener::bind(address)
@@ -141,6 +140,25 @@ struct Channels {
     stop: CancellationToken,
 }
 
+/// Reads `config.json`. Its format is checked first, since another format has other members.
+fn read_config(paths: &Paths) -> Result<RunnerConfig, RunError> {
+    let path = paths.config();
+    let format: ConfigFormat = read_json(&path)?.ok_or_else(|| RunError::NoConfig(path.clone()))?;
+    if format.format != CONFIG_FORMAT {
+        return Err(RunError::Format {
+            path,
+            found: format.format,
+        });
+    }
+    read_json(&path)?.ok_or(RunError::NoConfig(path))
+}
+
+/// The only member that every format of `config.json` has.
+#[derive(Debug, Deserialize)]
+struct ConfigFormat {
+    format: u32,
+}
+
 fn lock(paths: &Paths) -> Result<Flock<File>, RunError> {
     let file = process::append_file(&paths.lock())
         .map_err(|error| RunError::Dir(paths.dir.clone(), error))?;
@@ -153,4 +171,51 @@ struct Runner {
     paths: Paths,
     clock: Clock,
     on_cancel: OnCancel,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::args::tests::config;
+    use crate::shell::record::write_json;
+
+    fn written(format: &serde_json::Value) -> (tempfile::TempDir, Paths) {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        let mut content = serde_json::to_value(config()).unwrap();
+        content["format"] = format.clone();
+        write_json(&paths.config(), &content).unwrap();
+        (dir, paths)
+    }
+
+    #[test]
+    fn config_of_this_format_is_read() {
+        let (_dir, paths) = written(&CONFIG_FORMAT.into());
+        assert_eq!(read_config(&paths).unwrap(), config());
+    }
+
+    #[test]
+    fn config_of_another_format_is_refused_by_name() {
+        for format in [0, CONFIG_FORMAT + 1] {
+            let (_dir, paths) = written(&format.into());
+            let error = read_config(&paths).unwrap_err().to_string();
+            let path = paths.config().display().to_string();
+            assert!(error.starts_with(&path), "{error}");
+            assert!(error.contains(&format!("has format {format}")), "{error}");
+            assert!(error.contains("reads format 1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn format_is_refused_before_unknown_members() {
+        let (_dir, paths) = written(&2.into());
+        let mut content: serde_json::Value = read_json(&paths.config()).unwrap().unwrap();
+        content["later"] = true.into();
+        write_json(&paths.config(), &content).unwrap();
+        let error = read_config(&paths).unwrap_err();
+        assert!(
+            matches!(error, RunError::Format { found: 2, .. }),
+            "{error}"
+        );
+    }
 }

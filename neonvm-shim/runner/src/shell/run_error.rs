@@ -11,6 +11,7 @@ use super::overlay::OverlayError;
 use super::passt::PasstError;
 use super::record::RecordError;
 use super::root_disk::RootDiskError;
+use crate::config::CONFIG_FORMAT;
 use crate::core::disks::DiskProblem;
 use crate::core::forwards::UnknownProtocol;
 use crate::core::shape::ShapeError;
@@ -33,6 +34,16 @@ pub enum RunError {
     /// The directory has no `config.json`.
     #[error("{0} is missing")]
     NoConfig(PathBuf),
+    /// `config.json` has a format that this version does not read.
+    #[error(
+        "{path} has format {found}, and this version reads format {CONFIG_FORMAT}: start the VM with the runner of the version that wrote it, or delete its pod, so that the directory is written again"
+    )]
+    Format {
+        /// Path of the configuration's file.
+        path: PathBuf,
+        /// Value of the file's member `format`.
+        found: u32,
+    },
     /// A port of the spec has a protocol that no network of a guest forwards.
     #[error(transparent)]
     Port(#[from] UnknownProtocol),
