@@ -1,4 +1,4 @@
-//! The rules: who may take a Lease, and who may act by it. No clock and no I/O.
+//! The rules by which a process takes a Lease and acts by it. No clock and no I/O.
 
 pub mod elect;
 pub mod lease;

@@ -1,7 +1,7 @@
 //! One leader among replicas, by a Lease of the Kubernetes API.
 //!
-//! `core` decides when a Lease is read and written and what may be done by it; `shell` reads and
-//! writes it.
+//! `core` decides when to read and write a Lease, and whether this process may act. `shell` reads
+//! and writes it.
 
 #![forbid(unsafe_code)]
 
@@ -9,5 +9,6 @@ pub mod core;
 mod shell;
 
 pub use shell::{
-    ANNOTATION_DRAINED, ANNOTATION_NOTE, Follower, LeaseName, Led, LostLead, Witness, while_leading,
+    ANNOTATION_DRAINED, ANNOTATION_HANDOVER, Follower, LeaseName, LeaseObserver, Led, LostLead,
+    while_leading,
 };

@@ -1,26 +1,26 @@
-//! Our own election through one Lease, where no kube-scheduler beside us holds one.
+//! Our own election by one Lease, without a kube-scheduler beside this process that holds one.
 //!
 //! ```text
-//!  stale ──read──► somebody's ── not renewed for its duration ──► take ─┐
-//!    ▲              nobody's, or gone ───────────────────────────► take ─┤ conditional on the state that was seen
-//!    │                                                                   ▼
-//!    └── conflict, or no answer ◄────────── renew, each retry pause ── ours ──► release, when told to
+//!  stale ──read──► another holder ── not renewed for its duration ──► take ─┐
+//!    ▲              no holder, or no Lease ─────────────────────────► take ─┤ tests the version that was observed
+//!    │                                                                      ▼
+//!    └── conflict, or no response ◄────────── renew, each retry pause ── ours ──► release, on request
 //! ```
 //!
-//! Every write is conditional on the version that was seen, so of two takers one wins. A duration
-//! is counted by this host's clock from when a state was first *seen* here, never from a time of
-//! day in it: it is longer than what the holder counts from its sending. A holder stops at
-//! [`ElectRule::deadline`], which is earlier still. What is left between is the pause in which its
-//! last write lands ([`super::lease`]), so a taker that waited does not wait again.
+//! Every write tests the observed version, so one of two candidates wins. A duration counts by this
+//! host's clock from the first observation of a state, never from a time of day in it. That is
+//! later than the holder's own count, which begins when it sends a renewal. A holder stops at
+//! [`ElectRule::deadline`], which is earlier still. In the time between, the last write of the
+//! holder takes effect ([`super::lease`]). A candidate that has waited for the duration does not
+//! wait again.
 //!
-//! A hand-over says so: who released the Lease with nothing of its own under way, and nothing left
-//! of whoever led before, leaves [`LeaseState::is_drained`], and the next one need not wait at all.
-//! Beside it may stand a [`Note`] to the next one, good for that one hand-over. A Lease that is
-//! gone says nothing, so whoever makes it anew waits as long as a leader that does not know of it
-//! yet may go on.
+//! A holder that releases the Lease with no call in flight, of its own or of an earlier leader,
+//! sets [`LeaseState::is_drained`]. Its successor need not wait. It may leave a [`HandoverNote`]
+//! for that one hand-over. A deleted Lease proves nothing. A process that creates it again waits as
+//! long as a leader may continue that has not observed the deletion.
 //!
-//! Invariants: at most one leads, whatever is lost, late, restarted or deleted
-//! (`tests::at_most_one_leads_whatever_happens`); a taker does not act before the last leader's
+//! Invariants: at most one process leads, with lost and late calls, restarts and deletions
+//! (`tests::at_most_one_leads_whatever_happens`); a successor does not act before the last leader's
 //! deadline and the pause after it (the same test).
 
 use protocol::time::{Span, Timestamp};
@@ -28,35 +28,36 @@ use serde::Serialize;
 
 use super::lease::{LeaseRule, LeaseSeen};
 
-/// Shortest Lease: its margin and retries are eighths of it, and a Lease's duration is whole
-/// seconds.
+/// Shortest duration of a Lease. Margin and retry pause are eighths of it, and the duration is in
+/// whole seconds.
 pub const MIN_LEASE: Span = Span::from_secs(4);
 
-/// Who runs, and for how long a Lease is.
+/// The name of this process in the election, and the durations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ElectRule {
-    /// This process's own name: never used by another one, not even by the next of the same pod.
+    /// Unique name of this process. The next process of the same pod must have another one.
     pub identity: String,
-    /// How long others respect the Lease after a renewal. At least [`MIN_LEASE`].
+    /// How long other processes respect the Lease after a renewal. At least [`MIN_LEASE`].
     pub duration: Span,
-    /// Pause between the last leader's end and a new one's lists: longer than a write can take.
+    /// Pause between the end of the last leader and the lists of the next one, longer than a write
+    /// can take.
     pub settle: Span,
 }
 
 impl ElectRule {
-    /// How long after a renewal its holder goes on: three quarters of a duration.
+    /// How long a holder leads after a renewal: three quarters of a duration.
     #[must_use]
     pub const fn deadline(duration: Span) -> Span {
         Span(duration.0 / 4 * 3)
     }
 
-    /// Between two renewals, and before a failed call is made again.
+    /// Pause between two renewals, and before a failed call is repeated.
     #[must_use]
     pub const fn retry(&self) -> Span {
         Span(self.duration.0 / 8)
     }
 
-    /// The rule by which the core then judges what is seen.
+    /// The rule by which the core judges observations of the Lease.
     #[must_use]
     pub fn lease_rule(&self) -> LeaseRule {
         LeaseRule {
@@ -68,108 +69,110 @@ impl ElectRule {
     }
 }
 
-/// One state of the Lease object.
+/// A state of the Lease object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeaseState {
-    /// `metadata.resourceVersion` as a number: later states have larger ones.
+    /// `metadata.resourceVersion` as a number, larger in later states.
     pub version: u64,
-    /// `spec.holderIdentity`; empty when nobody holds it.
+    /// `spec.holderIdentity`. Empty: no holder.
     pub holder: String,
-    /// `spec.leaseDurationSeconds`; zero when it does not say.
+    /// `spec.leaseDurationSeconds`. Zero if it is absent.
     pub duration: Span,
     /// `spec.leaseTransitions`.
     pub transitions: u32,
-    /// Its last holder released it with nothing under way, of its own or of an earlier one.
+    /// Whether the last holder released it with no call in flight, of its own or of an earlier
+    /// leader.
     pub is_drained: bool,
-    /// What its last holder left to the next one.
-    pub note: Option<Note>,
+    /// The hand-over of the last holder.
+    pub handover: Option<HandoverNote>,
 }
 
 impl LeaseState {
-    /// What was left by whoever handed over last; of an earlier term's note nobody can say whether
-    /// it still holds.
-    fn handed(&self) -> Option<&str> {
-        let is_fresh = |note: &&Note| self.is_drained && note.transitions == self.transitions;
-        let note = self.note.as_ref().filter(is_fresh);
-        note.map(|note| note.text.as_str())
+    /// The hand-over of the last term. One of an earlier term may be out of date.
+    fn current_handover(&self) -> Option<&str> {
+        let is_fresh =
+            |handover: &&HandoverNote| self.is_drained && handover.transitions == self.transitions;
+        let handover = self.handover.as_ref().filter(is_fresh);
+        handover.map(|handover| handover.text.as_str())
     }
 }
 
-/// What a holder leaves to the next one.
+/// Text that a holder leaves to the next one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Note {
-    /// [`LeaseState::transitions`] in the term of whoever wrote it. A holder that does not know of
-    /// notes leaves an old one in place, and counts on.
+pub struct HandoverNote {
+    /// [`LeaseState::transitions`] in the term of its writer. A holder of an older version keeps an
+    /// old note and increments the transitions.
     pub transitions: u32,
-    /// What it says; this room does not read it.
+    /// The text, which this crate does not interpret.
     pub text: String,
 }
 
-/// How a Lease is given up.
+/// How a process releases the Lease.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Leave {
-    /// Nothing this process began is under way or of unclear fate.
+    /// Whether this process has no call in flight and none of unknown outcome.
     pub is_drained: bool,
-    /// What is left to the next holder; only if all that was begun has ended.
-    pub note: Option<String>,
+    /// Text for the next holder. Dropped unless `is_drained`.
+    pub handover: Option<String>,
 }
 
-/// The next thing to do.
+/// What the shell does next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Step {
-    /// Nothing before this time, or before a state is seen.
+    /// Wait until this time, or for an observation.
     Wait(Timestamp),
-    /// Read the Lease; [`Elector::seen`] must follow, or [`Elector::failed`].
+    /// Read the Lease. [`Elector::seen`] or [`Elector::failed`] must follow.
     Read,
-    /// Make or replace the Lease; [`Elector::written`] must follow, or [`Elector::failed`].
+    /// Create or replace the Lease. [`Elector::written`] or [`Elector::failed`] must follow.
     Write(LeaseWrite),
 }
 
-/// One conditional write of the Lease, with this process as its holder, or nobody.
+/// A compare-and-set of the Lease, with this process or no process as holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeaseWrite {
-    /// The version it replaces; none: there must not be one.
+    /// The version to replace. `None`: create the Lease.
     pub base: Option<u64>,
-    /// What it says from then on.
+    /// The new state.
     pub state: LeaseState,
-    /// Whether it changes hands, so that the time of taking over is written too.
+    /// Whether the holder changes. The write then sets `spec.acquireTime`.
     pub takes: bool,
 }
 
-/// What is known of the Lease.
+/// The observed state of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 enum Known {
+    /// Not observed.
     Not,
-    /// There is none.
+    /// There is no Lease.
     Absent,
-    /// This, first seen then.
+    /// A state, and when it was first observed.
     Seen(LeaseState, Timestamp),
 }
 
-/// See the module's description.
+/// The state machine of one candidate.
 #[derive(Debug, Clone, Serialize)]
 pub struct Elector {
     rule: ElectRule,
     known: Known,
-    /// What is known may be old: it is read before it is built on.
+    /// Whether the Lease must be read before the next write.
     is_stale: bool,
-    /// The call under way: when it was sent, and the write if it is one.
+    /// The call in flight: when it was sent, and the write. `None`: a read.
     flight: Option<(Timestamp, Option<LeaseWrite>)>,
-    /// No call before this.
+    /// Time before which no call begins.
     pause: Timestamp,
-    /// From when all that an earlier leader began has landed or never will, if this process takes
-    /// over or has.
+    /// When all writes of earlier leaders have taken effect or never will. Set when this process
+    /// takes the Lease.
     settled: Timestamp,
-    /// When the last renewal that succeeded was sent, while the Lease is ours.
+    /// When the last successful renewal was sent, while this process holds the Lease.
     renewed: Option<Timestamp>,
-    /// What the last holder left, if this process takes over from it.
-    handed: Option<String>,
-    /// The Lease is to be given up.
+    /// The hand-over of the last holder, if this process takes the Lease.
+    handed_over: Option<String>,
+    /// Set to release the Lease.
     leaving: Option<Leave>,
 }
 
 impl Elector {
-    /// One that knows of no Lease yet.
+    /// An elector that has not observed the Lease.
     #[must_use]
     pub fn new(rule: ElectRule) -> Self {
         Self {
@@ -180,18 +183,19 @@ impl Elector {
             pause: Timestamp(0),
             settled: Timestamp(0),
             renewed: None,
-            handed: None,
+            handed_over: None,
             leaving: None,
         }
     }
 
-    /// A state of the Lease was seen, or that there is none. Returns what the core is to be told.
+    /// Handles an observed state of the Lease. `None`: there is no Lease. Returns the observation
+    /// for the core.
     pub fn seen(&mut self, now: Timestamp, state: Option<LeaseState>) -> Option<LeaseSeen> {
         if self.flight.take_if(|(_, write)| write.is_none()).is_some() {
             self.is_stale = false;
         }
         match (&self.known, &state) {
-            // A watch may tell of it after the answer to a write did, and of older ones too.
+            // The watch may deliver a state after the response to a write, and older states.
             (Known::Seen(known, _), Some(seen)) if seen.version <= known.version => return None,
             _ => {}
         }
@@ -200,7 +204,7 @@ impl Elector {
             Some(state) => Known::Seen(state, now),
         };
         let holder = self.holder().to_owned();
-        // A state of our own is told when its write is answered: when it was sent is known then.
+        // The core gets a state of our own from `written`, which has the time of sending.
         if holder == self.rule.identity || self.renewed.take().is_none() {
             return None;
         }
@@ -208,16 +212,16 @@ impl Elector {
             holder,
             renewed: now,
             settled: Timestamp(u64::MAX),
-            note: None,
+            handover: None,
         })
     }
 
-    /// What is known may be wrong: it is read before it is built on.
+    /// Requires a read before the next write.
     pub fn doubt(&mut self) {
         self.is_stale = true;
     }
 
-    /// A write succeeded; the Lease as it is now. Returns what the core is to be told.
+    /// Handles a successful write with its response. Returns the observation for the core.
     pub fn written(&mut self, now: Timestamp, state: LeaseState) -> Option<LeaseSeen> {
         let (sent, write) = self.flight.take()?;
         let takes = write.is_some_and(|write| write.takes);
@@ -229,29 +233,29 @@ impl Elector {
             holder: self.holder().to_owned(),
             renewed: sent,
             settled: self.settled,
-            note: self.handed.take().filter(|_| takes && is_ours),
+            handover: self.handed_over.take().filter(|_| takes && is_ours),
         })
     }
 
-    /// The call under way failed, or its outcome is not known.
+    /// Handles a failed call, or one of unknown outcome.
     pub fn failed(&mut self, now: Timestamp) {
         self.flight = None;
         self.is_stale = true;
         self.pause = now + self.rule.retry();
     }
 
-    /// The Lease is to be given up if it is ours.
+    /// Releases the Lease if this process holds it, and takes it no more.
     pub fn leave(&mut self, leave: Leave) {
         self.leaving = Some(leave);
     }
 
-    /// Whether there is nothing to give up any more.
+    /// Whether the Lease was released, or this process does not hold it, after [`Elector::leave`].
     #[must_use]
     pub fn has_left(&self) -> bool {
         self.leaving.is_some() && self.renewed.is_none() && self.flight.is_none()
     }
 
-    /// The next thing to do.
+    /// The next step.
     pub fn poll(&mut self, now: Timestamp) -> Step {
         if self.flight.is_some() || self.has_left() {
             return Step::Wait(Timestamp(u64::MAX));
@@ -284,7 +288,7 @@ impl Elector {
         }
     }
 
-    /// From when another one's Lease may be taken.
+    /// When the Lease of another holder may be taken.
     fn free_at(&self) -> Timestamp {
         match &self.known {
             Known::Seen(state, at) if !state.holder.is_empty() => {
@@ -310,18 +314,20 @@ impl Elector {
     fn take(&mut self, now: Timestamp) -> Step {
         let longest = |duration: Span| ElectRule::deadline(duration.max(self.rule.duration));
         let quiet = match &self.known {
-            // Whoever held it stopped at its deadline, counted from before it was seen here.
+            // The holder stopped at its deadline, which counts from before the observation.
             Known::Seen(state, at) if !state.holder.is_empty() => {
                 Some(*at + longest(state.duration))
             }
             Known::Seen(state, _) if state.is_drained => None,
-            // Somebody may have held it just before, and not know that it is gone.
+            // An earlier holder may not have observed the release.
             Known::Seen(state, at) => Some(*at + longest(state.duration)),
             Known::Absent | Known::Not => Some(now + longest(Span(0))),
         };
         self.settled = quiet.map_or(now, |quiet| quiet + self.rule.settle);
-        self.handed = match &self.known {
-            Known::Seen(state, _) if state.holder.is_empty() => state.handed().map(str::to_owned),
+        self.handed_over = match &self.known {
+            Known::Seen(state, _) if state.holder.is_empty() => {
+                state.current_handover().map(str::to_owned)
+            }
             Known::Seen(..) | Known::Absent | Known::Not => None,
         };
         let transitions = self.transitions().saturating_add(1);
@@ -331,12 +337,12 @@ impl Elector {
 
     fn release(&mut self, now: Timestamp, leave: Leave) -> Step {
         let mut write = self.plan(String::new(), self.transitions(), false);
-        // Who never settled knows nothing of what the one before may still do.
+        // Before it settled, this process cannot vouch for the calls of the leader before it.
         write.state.is_drained = leave.is_drained && now >= self.settled;
         let transitions = write.state.transitions;
-        let note = leave.note.filter(|_| write.state.is_drained);
-        write.state.note = note.map(|text| Note { transitions, text });
-        // Whether or not it succeeds, this process leads no more.
+        let handover = leave.handover.filter(|_| write.state.is_drained);
+        write.state.handover = handover.map(|text| HandoverNote { transitions, text });
+        // This process leads no more, even if the write fails.
         self.renewed = None;
         self.send(now, write)
     }
@@ -359,7 +365,7 @@ impl Elector {
             duration: self.rule.duration,
             transitions,
             is_drained: false,
-            note: None,
+            handover: None,
         };
         LeaseWrite { base, state, takes }
     }

@@ -1,50 +1,50 @@
-//! Whether this replica may act, by the Lease as it was seen.
+//! Whether this replica may act, by its observations of the Lease.
 //!
-//! Who holds the Lease is told by a kube-scheduler beside each replica, which elects itself, or by
-//! our own election ([`super::elect`]). A Lease does not fence, therefore
+//! The observations come from a kube-scheduler beside each replica, which elects itself, or from
+//! our own election ([`super::elect`]). A Lease does not fence. Therefore:
 //!
 //! ```text
-//! renewed ────────────────────────────────┤ margin ├─ deadline ─── another may take it
-//!    └─ may act, each write within what is left ──┘
-//! taken over ── settle ─┤ lists are taken only now: what the last leader sent has landed or never will
+//! renewed ────────────────────────────────┤ margin ├─ deadline ─── another process may take it
+//!    └─ may act, each write within the time left ─┘
+//! taken over ── settle ─┤ lists begin only now: writes of the last leader have taken effect or never will
 //! ```
 //!
-//! A lapse, however short, ends a term: who led meanwhile is not known, so the next term settles
-//! and lists again. Source: docs/compatibility/scheduler.md §8.4. Held by the model in the
-//! scheduler's `tests/model.rs`.
+//! A lapse of any length ends a term, because another replica may have led meanwhile. The next term
+//! settles and lists again. Source: docs/compatibility/scheduler.md §8.4. Checked by the model in
+//! the scheduler's `tests/model.rs`.
 
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
 
-/// How leadership is told and how long it lasts.
+/// The holder that is this replica, and how long a renewal is valid.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct LeaseRule {
-    /// This host's name, or this process's own one; the holder is `<host>` or `<host>_<anything>`.
+    /// Name of this host, or of this process. The holder is `<host>` or `<host>_<anything>`.
     pub host: String,
-    /// How long after a renewal its holder still leads (`renewDeadline` of kube-scheduler).
+    /// How long a holder leads after a renewal (`renewDeadline` of kube-scheduler).
     pub deadline: Span,
-    /// Nothing is begun this long before the deadline.
+    /// Time before the deadline in which no call begins.
     pub margin: Span,
-    /// Pause between the last leader's end and the lists: longer than a write of it can take.
+    /// Pause between the end of the last leader and the lists, longer than a write of it can take.
     pub settle: Span,
 }
 
-/// The Lease as it was seen.
+/// An observation of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct LeaseSeen {
-    /// Who holds it; nobody where it is empty.
+    /// The holder. Empty: no holder.
     pub holder: String,
-    /// When it was renewed, by this host's clock.
+    /// When it was renewed, by this host's monotonic clock.
     pub renewed: Timestamp,
-    /// From when all that an earlier leader began has landed or never will. Looked at when this
-    /// host takes over.
+    /// When all writes of earlier leaders have taken effect or never will. Used when this host
+    /// takes over.
     pub settled: Timestamp,
-    /// What an earlier leader left to whoever takes over. Looked at when this host does.
-    pub note: Option<String>,
+    /// The hand-over of the last leader. Used when this host takes over.
+    pub handover: Option<String>,
 }
 
 impl LeaseRule {
-    /// The values of kube-scheduler's own election, for a host.
+    /// The default values of kube-scheduler's election, for a host.
     #[must_use]
     pub fn of_host(host: impl Into<String>) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl LeaseRule {
         }
     }
 
-    /// Whether `holder` is on this host. `pod-1` does not hold what `pod-10_…` holds.
+    /// Whether `holder` is on this host. `pod-10_…` is not on host `pod-1`.
     #[must_use]
     pub fn is_ours(&self, holder: &str) -> bool {
         let rest = holder.strip_prefix(self.host.as_str());
@@ -63,49 +63,49 @@ impl LeaseRule {
     }
 }
 
-/// Where this replica stands.
+/// The standing of this replica in the election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// Another leads, or nobody.
+    /// Another replica leads, or none.
     Following,
-    /// It leads and waits for what the last leader sent.
+    /// This replica leads and waits for writes of the last leader.
     Settling {
-        /// Until then.
+        /// When it may act.
         until: Timestamp,
     },
-    /// It leads.
+    /// This replica leads and may act.
     Leading {
-        /// Nothing may be begun after this; no write may last longer.
+        /// Longest duration of a call that begins now.
         left: Span,
     },
 }
 
-/// A change of standing that concerns what is known.
+/// The beginning or the end of a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// The lists of a new term are to be taken.
+    /// A term begins: list every kind.
     Opens,
-    /// A term ended: nothing that is known holds any more.
+    /// A term ended: the observed state is no longer valid.
     Lapses,
 }
 
-/// Follows the Lease.
+/// The state machine that derives the standing from observations.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Lead {
     rule: LeaseRule,
-    /// While it is ours without a lapse: from when lists may be taken.
+    /// Since this host holds the Lease without a lapse: when lists may begin.
     since: Option<Timestamp>,
-    /// Nothing may be begun after this.
+    /// Time after which no call begins.
     until: Timestamp,
-    /// The beginning of the term whose lists were asked for.
+    /// `since` of the term whose lists have begun.
     opened: Option<Timestamp>,
-    /// What the last leader left to this term.
-    note: Option<String>,
+    /// The hand-over of the last leader to this term.
+    handover: Option<String>,
 }
 
 impl Lead {
-    /// One that knows of no Lease yet.
+    /// A standing without an observation.
     #[must_use]
     pub fn new(rule: LeaseRule) -> Self {
         Self {
@@ -113,19 +113,19 @@ impl Lead {
             since: None,
             until: Timestamp(0),
             opened: None,
-            note: None,
+            handover: None,
         }
     }
 
-    /// The Lease was seen. A renewal to come is taken as one of now.
+    /// Handles an observation. A renewal in the future counts as one of now.
     pub fn seen(&mut self, now: Timestamp, seen: &LeaseSeen) {
         if !self.rule.is_ours(&seen.holder) {
             self.since = None;
-            self.note = None;
+            self.handover = None;
             return;
         }
         if self.standing(now) == Standing::Following {
-            // After a lapse of our own it is our own calls that may be late.
+            // After a lapse of this host, its own calls may be late.
             let lapsed = self.since.is_some();
             self.since = Some(if lapsed {
                 now + self.rule.settle
@@ -133,15 +133,15 @@ impl Lead {
                 seen.settled
             });
             self.until = Timestamp(0);
-            // What others did during a lapse, no note says.
-            self.note = seen.note.clone().filter(|_| !lapsed);
+            // A hand-over does not cover what others did during a lapse.
+            self.handover = seen.handover.clone().filter(|_| !lapsed);
         }
         let end = (seen.renewed.min(now) + self.rule.deadline).0;
         let until = Timestamp(end.saturating_sub(self.rule.margin.0));
         self.until = self.until.max(until);
     }
 
-    /// Where it stands now.
+    /// The standing now.
     #[must_use]
     pub fn standing(&self, now: Timestamp) -> Standing {
         let Some(since) = self.since.filter(|_| now < self.until) else {
@@ -156,7 +156,7 @@ impl Lead {
         }
     }
 
-    /// What is to be done about a change of standing, once for each.
+    /// The beginning or end of a term, once for each.
     pub fn turn(&mut self, now: Timestamp) -> Option<Turn> {
         let leads = matches!(self.standing(now), Standing::Leading { .. });
         let opened = std::mem::replace(&mut self.opened, self.since.filter(|_| leads));
@@ -172,25 +172,25 @@ impl Lead {
         }
     }
 
-    /// What the last leader left to this term, if it handed over.
+    /// The hand-over of the last leader to this term.
     #[must_use]
-    pub fn note(&self) -> Option<&str> {
-        self.note.as_deref()
+    pub fn handover(&self) -> Option<&str> {
+        self.handover.as_deref()
     }
 
-    /// Whether this term's lists were asked for.
+    /// Whether this term's lists have begun.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.opened.is_some() && self.opened == self.since
     }
 
-    /// When to look again even if nothing happens.
+    /// When the standing changes without an observation.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.is_open() {
             return Some(self.until);
         }
-        // After a lapse only a renewal brings it back.
+        // After a lapse only an observation can begin a term.
         self.since.filter(|since| *since < self.until)
     }
 }
@@ -207,18 +207,18 @@ mod tests {
         Lead::new(LeaseRule::of_host("sched-1"))
     }
 
-    /// Seen now, renewed then, and settled two seconds from now.
+    /// An observation at `now` that is settled two seconds later.
     fn seen(holder: &str, now: u64, renewed: u64) -> LeaseSeen {
         LeaseSeen {
             holder: holder.into(),
             renewed: at(renewed),
             settled: at(now + 2),
-            note: None,
+            handover: None,
         }
     }
 
     #[test]
-    fn the_holder_is_told_by_its_whole_host_name() {
+    fn holder_is_matched_by_its_whole_host_name() {
         let rule = LeaseRule::of_host("sched-1");
         assert!(rule.is_ours("sched-1") && rule.is_ours("sched-1_6f0c"));
         for other in ["sched-10_6f0c", "sched-10", "", "sched", "x_sched-1"] {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn it_settles_then_leads_until_the_margin() {
+    fn new_leader_settles_then_leads_until_the_margin() {
         let mut lead = lead();
         assert_eq!(lead.standing(at(100)), Standing::Following);
         lead.seen(at(100), &seen("sched-1_a", 100, 100));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lapse_however_short_begins_another_term() {
+    fn lapse_of_any_length_begins_another_term() {
         let mut lead = lead();
         lead.seen(at(100), &seen("sched-1_a", 100, 100));
         assert_eq!(lead.turn(at(103)), Some(Turn::Opens));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_taken_when_all_that_others_began_has_settled() {
+    fn lists_begin_when_writes_of_earlier_leaders_have_settled() {
         let taken = |settled: u64| {
             let mut lead = lead();
             let seen = LeaseSeen {
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_renewal_and_a_clock_ahead_give_no_time() {
+    fn old_renewal_and_clock_ahead_extend_no_term() {
         let mut lead = lead();
         lead.seen(at(100), &seen("sched-1_a", 100, 50));
         assert_eq!(lead.standing(at(100)), Standing::Following);

@@ -7,17 +7,18 @@ use kube::Client;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{Follower, LeaseName, Witness};
+use super::follower::{Follower, LeaseObserver};
+use super::lease_object::LeaseName;
 use crate::core::elect::{ElectRule, Leave};
 use crate::core::lease::{Lead, LeaseSeen, Turn};
 
-/// States of the Lease on their way; more than one waits only while this task does not run.
+/// Capacity of the channel of observations. More than one waits only while this task does not run.
 const SEEN_BOUND: usize = 16;
-/// How long giving the Lease up may take. Whoever waits for it takes it after its duration anyway.
+/// Longest wait for the release of the Lease. Without a release, another process takes it after its
+/// duration.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The lead was lost while the work went on: another process may do it by now, so this one has to
-/// end.
+/// The lead was lost during the work. Another process may do the work by now, so this one must end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the Lease {namespace}/{name} was lost: it could not be renewed in time, or another process holds it"
@@ -27,29 +28,29 @@ pub struct LostLead {
     name: String,
 }
 
-/// Which Lease, and by which rule.
+/// A Lease to hold while working, and the rule of the election.
 #[derive(Clone)]
 pub struct Led {
     /// Client of the API server.
     pub client: Client,
     /// The clock of this process.
     pub clock: Clock,
-    /// The Lease.
+    /// The Lease to hold.
     pub lease: LeaseName,
-    /// Who runs, and for how long.
+    /// The name of this process in the election, and the durations.
     pub rule: ElectRule,
-    /// Time-out of one call.
+    /// Time-out of one API call.
     pub timeout: Duration,
-    /// Who writes, for the API's records.
+    /// Field manager of writes.
     pub writer: String,
 }
 
-/// Passes states on; calls are logged by the [`Follower`] itself.
-struct Passing(mpsc::Sender<LeaseSeen>);
+/// Forwards observations. The [`Follower`] logs calls.
+struct ForwardToChannel(mpsc::Sender<LeaseSeen>);
 
-impl Witness for Passing {
+impl LeaseObserver for ForwardToChannel {
     async fn seen(&self, seen: LeaseSeen) {
-        // Nobody listens only when everything ends.
+        // The receiver is dropped only when the process ends.
         let _sent = self.0.send(seen).await;
     }
 
@@ -58,11 +59,14 @@ impl Witness for Passing {
     fn watched(&self, _is_failing: bool) {}
 }
 
-/// Waits until this process leads, then does the work until `cancel` or until the work ends by
-/// itself, then gives the Lease up. `on_turn` is told when the lead begins and ends.
+/// Waits until this process leads, runs `work`, and releases the Lease. `work` must end after its
+/// token is cancelled, which happens on `cancel` and on loss of the lead. Calls `on_turn` with true
+/// when the lead begins and with false when it ends.
+///
+/// Returns the result of `work`, or `None` if `cancel` came before the lead.
 ///
 /// # Errors
-/// [`LostLead`]: the work was cancelled and has ended. The process should end too and begin anew.
+/// [`LostLead`]: the lead was lost and `work` has ended. The process should exit and start again.
 pub async fn while_leading<T>(
     led: Led,
     cancel: CancellationToken,
@@ -78,7 +82,7 @@ pub async fn while_leading<T>(
         clock,
         timeout: led.timeout,
         writer: led.writer,
-        witness: Passing(seen_tx),
+        observer: ForwardToChannel(seen_tx),
     };
     let (name, rule) = (led.lease.clone(), led.rule);
     let election = tokio::spawn(async move { follower.elect(&name, rule, leaving).await });
@@ -102,16 +106,16 @@ pub async fn while_leading<T>(
         }
         on_turn(false);
     }
-    // What was under way has ended with the work.
-    let _told = leave.send(Leave {
+    // No call is in flight after the work.
+    let _sent = leave.send(Leave {
         is_drained: outcome.is_ok(),
-        note: None,
+        handover: None,
     });
     if outcome.is_ok() {
         seen.close();
         let left = tokio::time::timeout(LEAVE_PATIENCE, election).await;
         if left.is_err() {
-            tracing::warn!("the Lease could not be given up; others wait for its end");
+            tracing::warn!("failed to release the Lease; it will expire");
         }
     } else {
         election.abort();
@@ -119,7 +123,7 @@ pub async fn while_leading<T>(
     outcome
 }
 
-/// Follows the Lease until that turn.
+/// Follows the Lease until the term begins or ends, as `wanted`.
 async fn turn(lead: &mut Lead, seen: &mut mpsc::Receiver<LeaseSeen>, clock: Clock, wanted: Turn) {
     loop {
         if lead.turn(clock.now()) == Some(wanted) {
@@ -135,7 +139,7 @@ async fn turn(lead: &mut Lead, seen: &mut mpsc::Receiver<LeaseSeen>, clock: Cloc
         tokio::select! {
             state = seen.recv() => match state {
                 Some(state) => lead.seen(clock.now(), &state),
-                // The election never ends before it is told to.
+                // The election does not end before `leave`.
                 None => std::future::pending().await,
             },
             () = timer => {}

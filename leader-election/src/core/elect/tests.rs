@@ -24,14 +24,14 @@ fn state(version: u64, holder: &str) -> LeaseState {
         duration: DURATION,
         transitions: 3,
         is_drained: false,
-        note: None,
+        handover: None,
     }
 }
 
-fn drained(note: Option<&str>) -> Leave {
+fn drained(handover: Option<&str>) -> Leave {
     Leave {
         is_drained: true,
-        note: note.map(str::to_owned),
+        handover: handover.map(str::to_owned),
     }
 }
 
@@ -84,7 +84,7 @@ fn anothers_lease_is_taken_when_it_was_not_renewed_for_its_duration() {
         holder: "a".into(),
         renewed: at(111),
         settled: at(111),
-        note: None,
+        handover: None,
     };
     assert_eq!(
         told, expected,
@@ -208,12 +208,12 @@ fn told_of(found: LeaseState) -> LeaseSeen {
     let now = at(200);
     let mut elector = reader(now, Some(found));
     let write = write_of(elector.poll(now));
-    assert_eq!(write.state.note, None, "it is removed");
+    assert_eq!(write.state.handover, None, "it is removed");
     let told = elector.written(now, applied(&write, 100));
     let told = told.expect("is told");
     let again = write_of(elector.poll(now + rule("a").retry()));
     let renewed = elector.written(now, applied(&again, 101));
-    assert_eq!(renewed.expect("is told").note, None, "it is told once");
+    assert_eq!(renewed.expect("is told").handover, None, "it is told once");
     told
 }
 
@@ -225,19 +225,26 @@ fn a_note_reaches_whoever_takes_over_from_the_one_that_left_it_and_nobody_else()
     elector.leave(drained(Some("all to 7")));
     let write = write_of(elector.poll(at(108)));
     let left = applied(&write, 2);
-    assert_eq!(left.note.as_ref().map(|note| note.transitions), Some(1));
-    assert_eq!(told_of(left.clone()).note.as_deref(), Some("all to 7"));
+    assert_eq!(
+        left.handover.as_ref().map(|handover| handover.transitions),
+        Some(1)
+    );
+    assert_eq!(told_of(left.clone()).handover.as_deref(), Some("all to 7"));
     // A holder of before notes were known took it and gave it up: it removed its own mark alone.
     let since = LeaseState {
         transitions: 2,
         ..left.clone()
     };
-    assert_eq!(told_of(since).note, None, "somebody led since");
+    assert_eq!(told_of(since).handover, None, "somebody led since");
     let undrained = LeaseState {
         is_drained: false,
         ..left.clone()
     };
-    assert_eq!(told_of(undrained).note, None, "something may be under way");
+    assert_eq!(
+        told_of(undrained).handover,
+        None,
+        "something may be under way"
+    );
     let mut late = reader(
         at(190),
         Some(LeaseState {
@@ -247,7 +254,11 @@ fn a_note_reaches_whoever_takes_over_from_the_one_that_left_it_and_nobody_else()
     );
     let write = write_of(late.poll(at(198)));
     let told = late.written(at(198), applied(&write, 3));
-    assert_eq!(told.expect("is told").note, None, "it was not handed over");
+    assert_eq!(
+        told.expect("is told").handover,
+        None,
+        "it was not handed over"
+    );
 }
 
 #[test]
@@ -256,7 +267,7 @@ fn who_leaves_before_it_settled_leaves_no_note() {
     let write = write_of(elector.poll(at(100)));
     elector.written(at(100), applied(&write, 1));
     elector.leave(drained(Some("all to 7")));
-    assert_eq!(write_of(elector.poll(at(101))).state.note, None);
+    assert_eq!(write_of(elector.poll(at(101))).state.handover, None);
 }
 
 #[test]
@@ -401,9 +412,9 @@ impl Api {
         };
         let process = &mut self.processes[n];
         if let Some(told) = told {
-            if let Some(note) = &told.note {
+            if let Some(handover) = &told.handover {
                 let before = self.holders.iter().rev().nth(1);
-                assert_eq!(before, Some(note), "it is not of the last holder");
+                assert_eq!(before, Some(handover), "it is not of the last holder");
                 self.noted += 1;
             }
             process.lead.seen(now, &told);
@@ -492,10 +503,10 @@ impl Api {
                 if drained {
                     process.busy_until = self.now;
                 }
-                let note = Some(process.elector.rule.identity.clone());
+                let handover = Some(process.elector.rule.identity.clone());
                 process.elector.leave(Leave {
                     is_drained: drained,
-                    note,
+                    handover,
                 });
             }
             Blow::Delete => self.lease = None,
