@@ -155,7 +155,7 @@ scheduler scheduler/src/shell/watching.rs virtualmachines list watch
 scheduler scheduler/src/shell/api.rs virtualmachines get patch
 scheduler scheduler/src/shell/watching.rs virtualmachinemigrations list watch
 scheduler scheduler/src/shell/api.rs virtualmachinemigrations create delete
-scheduler leader-election/src/shell.rs leases/autoscale-scheduler list watch
+scheduler leader-election/src/shell/follower.rs leases/autoscale-scheduler list watch
 scheduler deploy/chart/bellows/parts/scheduler/kube-scheduler.yaml leases/autoscale-scheduler get update
 controller neonvm-shim/controller/src/shell.rs virtualmachines list watch
 controller neonvm-shim/controller/src/shell/api.rs virtualmachines get patch
@@ -175,8 +175,8 @@ controller neonvm-shim/controller/src/shell/overlay.rs ippools get create patch
 controller neonvm-shim/controller/src/shell/overlay.rs network-attachment-definitions get
 controller neonvm-shim/controller/src/shell/certificate.rs certificaterequests get watch create delete
 controller neonvm-shim/controller/src/shell/api.rs events create patch
-controller leader-election/src/shell.rs leases create
-controller leader-election/src/shell.rs leases/a3b22509.neon.tech get list watch patch
+controller leader-election/src/shell/follower.rs leases create
+controller leader-election/src/shell/follower.rs leases/a3b22509.neon.tech get list watch patch
 overlay neonvm-shim/vxlan/src/shell.rs nodes list watch
 ";
 
@@ -239,7 +239,7 @@ fn accounts_that_pages_and_options_name_are_there() {
     for file in [
         "docs/scheduler.md",
         "scheduler/src/args.rs",
-        "scheduler/src/shell/review.rs",
+        "scheduler/src/shell/callers.rs",
     ] {
         let text = read(&checkout().join(file));
         let text = text.split("#[cfg(test)]").next().expect("a part");
