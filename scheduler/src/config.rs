@@ -11,10 +11,9 @@ use protocol::time::Span;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::core::fair::Fairness;
-use crate::core::ledger::Rules;
 use crate::core::migrate::MigrationRule;
 use crate::core::overcommit::OvercommitPolicy;
+use crate::core::rules::{Fairness, Rules};
 use crate::core::score::Curve;
 use crate::core::{Settings, Timing};
 
@@ -271,7 +270,7 @@ impl Config {
             migration: self.migration,
             places_pods,
             lease: None,
-            keeps_warm: false,
+            caches_on_standby: false,
         }
     }
 }

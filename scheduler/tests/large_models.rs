@@ -3,7 +3,7 @@
 
 mod exhaustive;
 mod migration_model;
-mod moves;
+mod migration_world;
 mod permit_model;
 #[allow(
     dead_code,
@@ -72,7 +72,7 @@ fn n23_n24_n25_every_order_of_three_vms_holds() {
             ..MigrationRule::default()
         };
         for bounds in migration_model::bounds(rule) {
-            let bounds = moves::Bounds {
+            let bounds = migration_world::Bounds {
                 vms: 3,
                 objects: 3,
                 ..bounds

@@ -6,13 +6,13 @@
 
 mod exhaustive;
 mod migration_model;
-mod moves;
+mod migration_world;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
 use exhaustive::Order;
 use migration_model::{ALONE, bounds, check};
-use moves::System;
+use migration_world::System;
 use scheduler::core::migrate::MigrationRule;
 
 #[test]

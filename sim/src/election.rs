@@ -1,6 +1,6 @@
 //! The Lease that two replicas of the scheduler hold in turn, with the shipped election. What the
 //! shells do between core and wire is repeated here: `leader-election/src/shell` and
-//! `scheduler/src/shell/owner.rs`. A replica that receives SIGTERM hands over. A killed one does
+//! `scheduler/src/shell/driver.rs`. A replica that receives SIGTERM hands over. A killed one does
 //! not.
 
 use protocol::time::{Span, Timestamp};
@@ -24,7 +24,7 @@ const SETTLE: Span = Span::from_secs(2);
 /// A call about the Lease arrives within this time or never.
 const LATEST: Span = Span::from_secs(4);
 /// How long a process that ends waits for its watches to show what it did
-/// (`scheduler/src/shell/owner.rs`).
+/// (`scheduler/src/shell/driver.rs`).
 const SHOW_OWN: Span = Span::from_secs(1);
 /// How long it waits for what is under way, and then for the Lease to be given up
 /// (`scheduler/src/shell.rs`).
@@ -88,7 +88,7 @@ impl World {
         let part = &mut self.schedulers[replica];
         part.core = Some(Core::new(Settings {
             lease: with_lease.then(|| rule.lease_rule()),
-            keeps_warm: true,
+            caches_on_standby: true,
             ..settings
         }));
         part.alarm = None;
@@ -159,15 +159,18 @@ impl World {
             }
             return;
         }
-        let leaves_marks = core.keeps_warm() && core.is_ready();
-        let marks = leaves_marks.then(|| core.marks()).flatten();
+        let leaves_marks = core.caches_on_standby() && core.is_ready();
+        let marks = leaves_marks.then(|| core.version_marks()).flatten();
         let is_drained = core.is_drained();
         let waits_for_own = leaves_marks && marks.is_none() && now < since + SHOW_OWN;
         if (!is_drained || waits_for_own) && now < since + HAND_OVER {
             return;
         }
-        let note = marks.map(|marks| marks.to_string());
-        election.elector.leave(Leave { is_drained, note });
+        let handover = marks.map(|marks| marks.to_string());
+        election.elector.leave(Leave {
+            is_drained,
+            handover,
+        });
         election.leaves = Some(now);
     }
 

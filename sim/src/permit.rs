@@ -64,8 +64,8 @@ impl World {
     }
 
     pub(crate) fn permit_arrives(&mut self, number: u64, body: AgentRequest) {
-        // The server drops a request whose client has hung up (`scheduler/src/shell/owner.rs`): the
-        // end of a connection travels right behind what was sent over it.
+        // The server drops a request whose client has hung up (`scheduler/src/shell/driver.rs`):
+        // the end of a connection travels right behind what was sent over it.
         let Some(replica) = self.flights.get(&number).map(|flight| flight.replica) else {
             return self.tally.count("permit after hang-up");
         };

@@ -8,10 +8,9 @@ use protocol::time::{Span, Timestamp};
 use scheduler::config::Config;
 use scheduler::core::Core;
 use scheduler::core::event::{
-    Action, Answer as PermitResponse, BindOutcome, CallOutcome, Event as CoreEvent, TicketId,
-    VmWrite,
+    Action, BindOutcome, CallOutcome, Event as CoreEvent, ObjectKind, PermitResponse, RequestId,
+    VmWrite, WatchProgress,
 };
-use scheduler::core::warm::{self, Reach};
 use serde_json::json;
 
 use crate::api::SCHEDULER_PATIENCE;
@@ -46,8 +45,8 @@ pub struct SchedulerPart {
     /// Lists were asked for since it was last ready.
     pub(crate) lists: bool,
     was_ready: bool,
-    tickets: BTreeMap<TicketId, (u64, AgentRequest)>,
-    last_ticket: TicketId,
+    requests: BTreeMap<RequestId, (u64, AgentRequest)>,
+    last_request: RequestId,
 }
 
 impl SchedulerPart {
@@ -87,10 +86,10 @@ impl World {
         part.core = None;
         part.election = None;
         part.epoch += 1;
-        let tickets = std::mem::take(&mut part.tickets);
+        let requests = std::mem::take(&mut part.requests);
         self.close_streams(Part::Scheduler(replica));
         // Its connections end with it.
-        for (_, (flight, _)) in tickets {
+        for (_, (flight, _)) in requests {
             let delay = self.rng.millis(1, 50);
             self.after(delay, Event::PermitBreaks(flight));
         }
@@ -146,14 +145,14 @@ impl World {
     }
 
     /// A watch has come so far.
-    fn scheduler_reached(&mut self, replica: usize, kind: Kind, reach: Reach) {
+    fn scheduler_reached(&mut self, replica: usize, kind: Kind, progress: WatchProgress) {
         if self.schedulers[replica].election.is_some() {
             let kind = match kind {
-                Kind::Node => warm::Kind::Nodes,
-                Kind::Pod => warm::Kind::Pods,
-                Kind::Vm => warm::Kind::VirtualMachines,
+                Kind::Node => ObjectKind::Nodes,
+                Kind::Pod => ObjectKind::Pods,
+                Kind::Vm => ObjectKind::VirtualMachines,
             };
-            self.tell_scheduler(replica, CoreEvent::Reached(kind, Some(reach)));
+            self.tell_scheduler(replica, CoreEvent::WatchProgress(kind, Some(progress)));
         }
     }
 
@@ -181,7 +180,14 @@ impl World {
         }
         let told = change.version;
         let newest = if change.gone { 0 } else { told };
-        self.scheduler_reached(replica, change.kind, Reach { told, newest });
+        self.scheduler_reached(
+            replica,
+            change.kind,
+            WatchProgress {
+                observed: told,
+                newest,
+            },
+        );
     }
 
     pub(crate) fn scheduler_lists(
@@ -202,15 +208,22 @@ impl World {
         };
         self.tell_scheduler(replica, event);
         let newest = newest.unwrap_or(0);
-        self.scheduler_reached(replica, kind, Reach { told, newest });
+        self.scheduler_reached(
+            replica,
+            kind,
+            WatchProgress {
+                observed: told,
+                newest,
+            },
+        );
     }
 
     pub(crate) fn scheduler_asked(&mut self, replica: usize, flight: u64, request: AgentRequest) {
         let part = &mut self.schedulers[replica];
-        part.last_ticket += 1;
-        let ticket = part.last_ticket;
-        part.tickets.insert(ticket, (flight, request.clone()));
-        self.tell_scheduler(replica, CoreEvent::Permit(ticket, request));
+        part.last_request += 1;
+        let request_id = part.last_request;
+        part.requests.insert(request_id, (flight, request.clone()));
+        self.tell_scheduler(replica, CoreEvent::PermitRequest(request_id, request));
     }
 
     pub(crate) fn drive_scheduler(&mut self, replica: usize) {
@@ -262,7 +275,7 @@ impl World {
         let of = self.incarnation(replica);
         let retires = !self.schedulers[replica].serves();
         match action {
-            Action::Answer(answer) => self.answer_permit(replica, answer),
+            Action::RespondPermit(answer) => self.answer_permit(replica, answer),
             // Whoever ends begins nothing any more.
             _ if retires => {}
             Action::List => {
@@ -286,12 +299,12 @@ impl World {
             // For people; for one of several schedulers, and beside a kube-scheduler, which this
             // one is not.
             Action::Unschedulable { .. }
-            | Action::Tell { .. }
+            | Action::RespondExtender { .. }
             | Action::RoomAppeared { .. }
             | Action::ReadPod { .. }
             | Action::ScaleUpDenied { .. }
-            | Action::Remark { .. }
-            | Action::NodeNote { .. } => {}
+            | Action::WarnOnPod { .. }
+            | Action::WarnOnNode { .. } => {}
             // Begun only once migrations were listed, and nobody lists them here.
             Action::CreateMigration { .. }
             | Action::DeleteMigration { .. }
@@ -320,8 +333,8 @@ impl World {
     }
 
     fn answer_permit(&mut self, replica: usize, answer: PermitResponse) {
-        let tickets = &mut self.schedulers[replica].tickets;
-        let Some((flight, request)) = tickets.remove(&answer.ticket) else {
+        let requests = &mut self.schedulers[replica].requests;
+        let Some((flight, request)) = requests.remove(&answer.request_id) else {
             return;
         };
         let vm = self.vm_named(&request.pod.name);

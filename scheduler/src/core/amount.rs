@@ -1,15 +1,15 @@
-//! Sums, shares and grants: the arithmetic of one resource, independent of the other.
+//! Sums, shares and grants: the arithmetic of each resource, independent of the other.
 //!
 //! Source: docs/compatibility/scheduler.md §2.1 (shares), §2.3 (grants). All quantities are
-//! integers: CPU in thousandths of a core, memory in bytes; sums are wide enough never to wrap.
+//! integers: CPU in thousandths of a core, memory in bytes. Sums are too wide to wrap.
 
 use protocol::units::{Bytes, MilliCpu, Resources};
 use serde::Serialize;
 
-/// Over-commit factor of "none", in thousandths.
+/// The over-commit factor 1, in thousandths.
 pub const NO_OVERCOMMIT_MILLI: u32 = 1000;
 
-/// One of the two things a node runs out of.
+/// A resource of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
@@ -20,10 +20,10 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Both, in the order in which they are printed.
+    /// Both resources, in the order of output.
     pub const ALL: [Self; 2] = [Self::Cpu, Self::Mem];
 
-    /// The word for people and metric labels.
+    /// Value of metric labels, and text for people.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -33,22 +33,22 @@ impl Resource {
     }
 }
 
-/// The same kind of value for CPU and for memory.
+/// A value per resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Serialize)]
 pub struct Both<T> {
-    /// CPU.
+    /// The value for CPU.
     pub cpu: T,
-    /// Memory.
+    /// The value for memory.
     pub mem: T,
 }
 
 impl<T: Copy> Both<T> {
-    /// A pair.
+    /// A pair from the value for CPU and the value for memory.
     pub const fn new(cpu: T, mem: T) -> Self {
         Self { cpu, mem }
     }
 
-    /// The same value twice.
+    /// The same value for both resources.
     pub const fn same(value: T) -> Self {
         Self {
             cpu: value,
@@ -56,7 +56,7 @@ impl<T: Copy> Both<T> {
         }
     }
 
-    /// One of them.
+    /// The value for a resource.
     pub const fn get(&self, resource: Resource) -> T {
         match resource {
             Resource::Cpu => self.cpu,
@@ -64,7 +64,7 @@ impl<T: Copy> Both<T> {
         }
     }
 
-    /// Applies `f` to each, told which one it is.
+    /// Applies `f` to the value for each resource.
     pub fn map<U>(self, mut f: impl FnMut(Resource, T) -> U) -> Both<U> {
         Both {
             cpu: f(Resource::Cpu, self.cpu),
@@ -72,7 +72,7 @@ impl<T: Copy> Both<T> {
         }
     }
 
-    /// Both values of both resources, field by field.
+    /// Pairs the values of `self` and `other` per resource.
     pub fn zip<U: Copy>(self, other: Both<U>) -> Both<(T, U)> {
         Both {
             cpu: (self.cpu, other.cpu),
@@ -80,7 +80,7 @@ impl<T: Copy> Both<T> {
         }
     }
 
-    /// Whether `f` holds for either.
+    /// Whether `f` holds for at least one resource.
     pub fn any(self, mut f: impl FnMut(T) -> bool) -> bool {
         f(self.cpu) || f(self.mem)
     }
@@ -96,7 +96,7 @@ impl From<Resources> for Both<u64> {
 }
 
 impl Both<u64> {
-    /// As wire resources; CPU beyond 2^32-1 thousandths is cut to that.
+    /// Converts to wire resources. CPU is cut to 2^32-1 thousandths.
     #[must_use]
     pub fn to_resources(self) -> Resources {
         Resources {
@@ -105,7 +105,7 @@ impl Both<u64> {
         }
     }
 
-    /// The larger of each.
+    /// The larger value per resource.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -115,15 +115,14 @@ impl Both<u64> {
     }
 }
 
-/// What `amount` takes of a node after over-commit, rounded down: `1000 · amount / overcommit`.
-///
-/// A factor of 0 is treated as 1 so that nothing divides by zero; extraction refuses it earlier.
+/// The share of a node that `amount` takes after over-commit, rounded down:
+/// `1000 · amount / overcommit`. A factor of 0 counts as 1. `PodView` never has such a factor.
 #[must_use]
 pub fn share(amount: u64, overcommit_milli: u32) -> u128 {
     1000 * u128::from(amount) / u128::from(overcommit_milli.max(1))
 }
 
-/// [`share`] of both resources.
+/// The [`share`] of each resource.
 #[must_use]
 pub fn shares(amount: Both<u64>, overcommit_milli: Both<u32>) -> Both<u128> {
     amount
@@ -131,48 +130,48 @@ pub fn shares(amount: Both<u64>, overcommit_milli: Both<u32>) -> Both<u128> {
         .map(|_, (amount, milli)| share(amount, milli))
 }
 
-/// What the grant of one resource depends on.
+/// The inputs of [`grant`] for one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrantInput {
     /// The node's total.
     pub total: u64,
-    /// What is reserved on the node by all other pods, after over-commit.
+    /// The amount that all other pods reserve on the node, after over-commit.
     pub others: u128,
-    /// What the pod holds for certain (approved, durably written).
+    /// The amount that the pod holds durably.
     pub held: u64,
-    /// What is asked for.
+    /// The requested amount.
     pub asked: u64,
-    /// The compute unit's part.
+    /// The compute unit's amount of the resource.
     pub unit: u64,
-    /// Over-commit factor, thousandths.
+    /// Over-commit factor, in thousandths.
     pub overcommit_milli: u32,
 }
 
 /// The result of [`grant`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// What the pod may hold from now on: between `held` and `asked` for an increase, `asked` for
-    /// anything else.
+    /// The amount that the pod may hold: between `held` and `asked` for an increase, otherwise
+    /// `asked`.
     pub granted: u64,
-    /// How far beyond `held` the pod could have grown.
+    /// The headroom beyond `held`.
     pub room: u64,
 }
 
 /// Why no grant could be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum GrantError {
-    /// An increase in steps of nothing.
+    /// An increase with a compute unit of zero.
     #[error("the compute unit is zero")]
     ZeroUnit,
 }
 
-/// Grants as much of an increase as whole units of the node's room cover, at most the wish; a
-/// decrease always passes. A node that is over its total grants nothing and takes nothing back.
+/// Grants as many whole units of an increase as the node has headroom for. Accepts every decrease.
+/// On a node above its total it grants nothing and takes nothing back.
 ///
-/// Room is what the others and what is held for certain leave. What else is counted for the pod
-/// itself gives it none: a copy of a grant that was given back may turn up late, after the room
-/// went to another pod. Invariant: no grant carries a node across its total (held by
-/// `tests::no_grant_crosses_the_total`).
+/// Headroom is the total without the other pods and without `held`. Amounts that count for the pod
+/// itself beyond `held` give it no headroom. A late copy of a request may claim an amount that was
+/// given back and granted to another pod. Invariant: no grant takes a node past its total
+/// (`tests::no_grant_crosses_the_total`).
 ///
 /// # Errors
 /// [`GrantError::ZeroUnit`] for an increase with unit 0.
@@ -192,10 +191,10 @@ pub fn grant(input: GrantInput) -> Result<Grant, GrantError> {
     if input.unit == 0 {
         return Err(GrantError::ZeroUnit);
     }
-    let wish = input.asked - input.held;
+    let increase = input.asked - input.held;
     let steps = room / input.unit * input.unit;
     Ok(Grant {
-        granted: input.held + steps.min(wish),
+        granted: input.held + steps.min(increase),
         room,
     })
 }
@@ -238,7 +237,7 @@ mod tests {
     ];
 
     #[test]
-    fn vectors_of_grants() {
+    fn grants_are_as_in_the_vectors() {
         for (row, overcommit_milli, [held_after, reserved_after]) in VECTORS {
             let given = input(row, overcommit_milli);
             let granted = grant(given).expect("the unit is not zero").granted;
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_unit_is_an_error_only_for_an_increase() {
+    fn zero_unit_is_an_error_only_for_an_increase() {
         assert_eq!(
             grant(input([1_000, 500, 500, 2_000, 0], 1000)),
             Err(GrantError::ZeroUnit)
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_of_shares() {
+    fn shares_are_as_in_the_vectors() {
         assert_eq!(share(1000, 1500), 666);
         assert_eq!(share(250, 1500), 166);
         assert_eq!(share(1000, 2500), 400);

@@ -1,19 +1,20 @@
-//! Who gets what is left of a node when several VMs want more than there is, and how fast a VM or a
-//! node may grow. All of it is off unless the configuration turns it on; then a grant is at most
+//! Sharing of headroom among VMs that want more than a node has, and growth rates.
+//!
+//! Both are off unless the configuration turns them on. A grant is then at most
 //!
 //! ```text
-//! min( what the node has left                                      always
-//!    , this VM's part of it, if others asked in vain lately        sharing
-//!    , what its own and its node's growth per second leave )       rates
+//! min( the node's headroom                                     always
+//!    , this VM's part of it, if others have unmet demands      sharing
+//!    , the growth that its own and its node's rate allow )     rates
 //! ```
 //!
-//! *Sharing* divides what is left among the VMs whose last wish was not met, one class of pod
-//! priority after the other, and within a class from the smallest VM up (max-min): nobody is given
-//! more while a smaller one wants more. Nothing is ever taken from a VM, so this only says who
-//! grows next. A wish counts for a few seconds, longer than an agent waits before it asks again.
-//! *Rates* are token buckets, kept as the time at which the bucket will be full again.
+//! *Sharing* divides the headroom among the VMs whose last demand was not met. It serves one class
+//! of pod priority after the other, and within a class the smallest VM first (max-min): no VM gets
+//! more while a smaller one wants more. Sharing never shrinks a VM. It only decides which VM grows
+//! next. A demand counts for a few seconds, longer than an agent waits before its next request.
+//! *Rates* are token buckets. A bucket is stored as the time at which it will be full.
 //!
-//! Invariants: what is divided is never more than there is, and no class waits for a lower one
+//! Invariants: the sum of the parts is at most the headroom, and no class waits for a lower one
 //! (`tests::divide_is_max_min`).
 
 use std::collections::BTreeMap;
@@ -21,58 +22,35 @@ use std::collections::BTreeMap;
 use protocol::permit::NamespacedName;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::amount::{Both, GrantInput, Resource, share};
-use super::decide::{Decision, Limit};
+use super::decision::{Limit, PermitDecision};
+use super::rules::Fairness;
 
-/// How long a wish that was not met counts against others. Agents ask again after two seconds.
-const WISH_LASTS: Span = Span::from_secs(5);
-/// Single units handed out for each wish after the division: what units of different sizes leave
-/// over.
+/// How long an unmet demand counts against other VMs. Agents repeat a request after 2 seconds.
+const DEMAND_LASTS: Span = Span::from_secs(5);
+/// Most single units per demand that are granted after the division. Units of different sizes
+/// leave a remainder.
 const LEFTOVERS: usize = 16;
 
-/// What is on. The default is nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub struct Fairness {
-    /// Divide what is left among those that want more.
-    pub sharing: bool,
-    /// How much each VM may grow by in a second; a resource of zero may grow at will.
-    pub vm_growth_per_second: Resources,
-    /// How much all VMs of a node together may grow by in a second; a resource of zero may grow at
-    /// will.
-    pub node_growth_per_second: Resources,
-    /// For how many seconds of that rate a VM or node that has not grown lately may grow at once;
-    /// at least 1.
-    pub burst_seconds: u32,
-}
-
-impl Fairness {
-    /// Whether nothing is on.
-    #[must_use]
-    pub fn is_off(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// One VM that wants more of one resource.
+/// A VM that wants more of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub struct Wish {
-    /// What it has.
+pub struct Demand {
+    /// The amount that the VM has.
     pub held: u64,
-    /// What it wants.
+    /// The amount that the VM wants.
     pub asked: u64,
-    /// In steps of this.
+    /// The compute unit: grants are multiples of it.
     pub unit: u64,
-    /// Over-commit factor, thousandths.
+    /// Over-commit factor, in thousandths.
     pub overcommit_milli: u32,
-    /// Priority of its pod: larger is served first.
+    /// Priority of the VM's pod. A larger one is served first.
     pub priority: i32,
 }
 
-impl Wish {
-    /// How much it grows by to reach a level: whole units, or all of its wish.
+impl Demand {
+    /// Growth to reach a level: whole units, or the whole demand.
     fn growth(&self, level: u64) -> u64 {
         let goal = self.asked.min(level);
         let growth = goal.saturating_sub(self.held);
@@ -83,24 +61,24 @@ impl Wish {
         }
     }
 
-    /// What a growth takes of the node.
+    /// The headroom that a growth takes, after over-commit.
     fn cost(&self, growth: u64) -> u128 {
         let after = share(self.held.saturating_add(growth), self.overcommit_milli);
         after.saturating_sub(share(self.held, self.overcommit_milli))
     }
 }
 
-/// Divides what a node has left among wishes; how much each grows by.
+/// Divides headroom among demands. Returns the growth of each.
 #[must_use]
-pub fn divide(mut free: u128, wishes: &[Wish]) -> Vec<u64> {
-    let mut growth = vec![0; wishes.len()];
+pub fn divide(mut free: u128, demands: &[Demand]) -> Vec<u64> {
+    let mut growth = vec![0; demands.len()];
     let mut classes: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
-    for (index, wish) in wishes.iter().enumerate() {
-        classes.entry(wish.priority).or_default().push(index);
+    for (index, demand) in demands.iter().enumerate() {
+        classes.entry(demand.priority).or_default().push(index);
     }
     for members in classes.values().rev() {
-        free -= divide_class(free, wishes, members, &mut growth);
-        let is_met = |index: &usize| wishes[*index].held + growth[*index] >= wishes[*index].asked;
+        free -= divide_class(free, demands, members, &mut growth);
+        let is_met = |index: &usize| demands[*index].held + growth[*index] >= demands[*index].asked;
         if !members.iter().all(is_met) {
             break;
         }
@@ -108,20 +86,20 @@ pub fn divide(mut free: u128, wishes: &[Wish]) -> Vec<u64> {
     growth
 }
 
-/// Divides among one class; what that takes.
-fn divide_class(free: u128, wishes: &[Wish], members: &[usize], growth: &mut [u64]) -> u128 {
+/// Divides headroom among one class of priority. Returns the headroom that it takes.
+fn divide_class(free: u128, demands: &[Demand], members: &[usize], growth: &mut [u64]) -> u128 {
     let cost = |level: u64| -> u128 {
         let costs = members
             .iter()
-            .map(|index| wishes[*index].cost(wishes[*index].growth(level)));
+            .map(|index| demands[*index].cost(demands[*index].growth(level)));
         costs.fold(0, u128::saturating_add)
     };
-    // The highest level that everybody can be raised to.
+    // The highest level that all demands of the class can reach.
     let (mut low, mut high) = (
         0,
         members
             .iter()
-            .map(|index| wishes[*index].asked)
+            .map(|index| demands[*index].asked)
             .max()
             .unwrap_or(0),
     );
@@ -135,22 +113,26 @@ fn divide_class(free: u128, wishes: &[Wish], members: &[usize], growth: &mut [u6
     }
     let mut taken = cost(low);
     for index in members {
-        growth[*index] = wishes[*index].growth(low);
+        growth[*index] = demands[*index].growth(low);
     }
-    // What is less than a unit for each still is one for some: always the smallest that a unit fits
-    // for.
+    // The remainder is less than a unit for each demand. Give single units to the smallest VM that
+    // one fits for.
     for _ in 0..LEFTOVERS * members.len() {
         let step = |index: usize| {
-            let wish = &wishes[index];
-            let left = wish.asked.saturating_sub(wish.held + growth[index]);
-            let more = growth[index] + left.min(wish.unit.max(1));
-            (more, wish.cost(more) - wish.cost(growth[index]), left > 0)
+            let demand = &demands[index];
+            let left = demand.asked.saturating_sub(demand.held + growth[index]);
+            let more = growth[index] + left.min(demand.unit.max(1));
+            (
+                more,
+                demand.cost(more) - demand.cost(growth[index]),
+                left > 0,
+            )
         };
         let fits = members.iter().copied().filter(|index| {
             let (_, costs, wants) = step(*index);
             wants && taken + costs <= free
         });
-        let Some(next) = fits.min_by_key(|index| wishes[*index].held + growth[*index]) else {
+        let Some(next) = fits.min_by_key(|index| demands[*index].held + growth[*index]) else {
             break;
         };
         let (more, costs, _) = step(next);
@@ -160,17 +142,17 @@ fn divide_class(free: u128, wishes: &[Wish], members: &[usize], growth: &mut [u6
     taken
 }
 
-/// A wish that was not met, and until when it counts.
+/// An unmet demand, and when it stops counting.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 struct Waiting {
-    wishes: Both<Wish>,
+    demands: Both<Demand>,
     until: Timestamp,
 }
 
-/// When a bucket is full again, for each resource.
+/// The time at which a bucket is full, per resource.
 type Full = Both<Timestamp>;
 
-/// The wishes that were not met lately, and the buckets.
+/// Recent unmet demands, and the token buckets.
 #[derive(Debug, Clone, Default, Hash)]
 pub struct Fair {
     waiting: BTreeMap<String, BTreeMap<NamespacedName, Waiting>>,
@@ -178,23 +160,23 @@ pub struct Fair {
     nodes: BTreeMap<String, Full>,
 }
 
-/// A decision's ground, as far as fairness goes.
+/// The VM and node of a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Case<'a> {
-    /// Now.
+    /// The time of the decision.
     pub now: Timestamp,
-    /// What is on.
+    /// Sharing and rates.
     pub rule: &'a Fairness,
-    /// The node.
+    /// The pod's node.
     pub node: &'a str,
-    /// The VM.
+    /// The VM that requests a permit.
     pub vm: &'a NamespacedName,
-    /// Priority of its pod.
+    /// Priority of the VM's pod.
     pub priority: i32,
 }
 
 impl Fair {
-    /// The most a VM may grow by now, and what says so; nothing where nothing does.
+    /// The most that a VM may grow by now, with the limit that says so. `None`: no bound.
     #[must_use]
     pub fn cap(
         &self,
@@ -219,31 +201,31 @@ impl Fair {
         caps.into_iter().flatten().min_by_key(|(cap, _)| *cap)
     }
 
-    /// This VM's part of what is left, if others wait for some of it.
+    /// This VM's part of the headroom, if other VMs have unmet demands.
     fn part(&self, case: Case<'_>, resource: Resource, input: &GrantInput) -> Option<(u64, Limit)> {
         let waiting = self.waiting.get(case.node).filter(|_| case.rule.sharing)?;
         let others = waiting
             .iter()
             .filter(|(vm, wait)| *vm != case.vm && wait.until > case.now);
-        let others = others.map(|(_, wait)| wait.wishes.get(resource));
-        let mut wishes: Vec<Wish> = others.filter(|wish| wish.asked > wish.held).collect();
-        if wishes.is_empty() {
+        let others = others.map(|(_, wait)| wait.demands.get(resource));
+        let mut demands: Vec<Demand> = others.filter(|demand| demand.asked > demand.held).collect();
+        if demands.is_empty() {
             return None;
         }
-        let is_outranked = wishes.iter().any(|wish| wish.priority > case.priority);
-        let mine = Wish {
+        let is_outranked = demands.iter().any(|demand| demand.priority > case.priority);
+        let mine = Demand {
             held: input.held,
             asked: input.asked,
             unit: input.unit,
             overcommit_milli: input.overcommit_milli,
             priority: case.priority,
         };
-        wishes.push(mine);
+        demands.push(mine);
         let taken = input
             .others
             .saturating_add(share(input.held, input.overcommit_milli));
         let free = u128::from(input.total).saturating_sub(taken);
-        let part = divide(free, &wishes).pop()?;
+        let part = divide(free, &demands).pop()?;
         let limit = if is_outranked {
             Limit::Priority
         } else {
@@ -252,11 +234,11 @@ impl Fair {
         Some((part, limit))
     }
 
-    /// A decision was answered: what it grew by is charged, what it wanted beyond that waits.
+    /// Records a decision: charges its growth to the buckets, and keeps the unmet demand.
     pub fn decided(
         &mut self,
         case: Case<'_>,
-        decision: &Decision,
+        decision: &PermitDecision,
         unit: Resources,
         overcommit_milli: Both<u32>,
     ) {
@@ -276,9 +258,9 @@ impl Fair {
             let full = self.nodes.entry(case.node.to_owned()).or_default();
             charge(full, rule.node_growth_per_second, grown, now);
         }
-        let wishes = decision.verdicts.map(|resource, verdict| {
+        let demands = decision.verdicts.map(|resource, verdict| {
             let waits = verdict.outcome.limit().is_some_and(Limit::is_want_of_room);
-            Wish {
+            Demand {
                 held: verdict.permit,
                 asked: if waits {
                     verdict.asked.min(verdict.most)
@@ -292,16 +274,16 @@ impl Fair {
         });
         let waiting = self.waiting.entry(case.node.to_owned()).or_default();
         waiting.retain(|vm, wait| vm != case.vm && wait.until > now);
-        if wishes.any(|wish| wish.asked > wish.held) {
-            let until = now + WISH_LASTS;
-            waiting.insert(case.vm.clone(), Waiting { wishes, until });
+        if demands.any(|demand| demand.asked > demand.held) {
+            let until = now + DEMAND_LASTS;
+            waiting.insert(case.vm.clone(), Waiting { demands, until });
         }
         if waiting.is_empty() {
             self.waiting.remove(case.node);
         }
     }
 
-    /// A VM is gone, or nothing is known of it any more.
+    /// Drops the buckets and demands of a VM that is gone.
     pub fn gone(&mut self, vm: &NamespacedName) {
         self.vms.remove(vm);
         for waiting in self.waiting.values_mut() {
@@ -310,7 +292,7 @@ impl Fair {
     }
 }
 
-/// What a bucket lets grow now.
+/// The growth that a bucket allows now.
 fn allowed(rate: u64, rule: &Fairness, full: Timestamp, now: Timestamp) -> u64 {
     let burst = Span::from_secs(u64::from(rule.burst_seconds.max(1)));
     let left = (now + burst).since(full.max(now));
@@ -318,7 +300,7 @@ fn allowed(rate: u64, rule: &Fairness, full: Timestamp, now: Timestamp) -> u64 {
     u64::try_from(amount).unwrap_or(u64::MAX)
 }
 
-/// Takes what was grown by out of a bucket.
+/// Takes a growth out of a bucket.
 fn charge(full: &mut Full, rate: Resources, grown: Both<u64>, now: Timestamp) {
     let rate = Both::<u64>::from(rate);
     *full = full

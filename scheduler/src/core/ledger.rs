@@ -1,39 +1,40 @@
-//! What every node carries: observed objects, holds for what is under way, and the sums of both.
+//! The state of every node: observed objects, holds for calls in flight, and their sums.
 //!
-//! The question it answers: *how much of this node is spoken for, at the least?* Each pod is
-//! counted at the largest of all that may be true of it:
+//! How much of a node must count as taken? Each pod counts at the largest of all sizes that it may
+//! have:
 //!
 //! ```text
-//! counted(pod) = max( pod's own annotations, or the most it can be when they do not parse
-//!                   , its VM's object: approved, wanted by spec, plugged by the runner
-//!                   , claim: what its agent says it was permitted beyond that
-//!                   , grant holds: targets of writes whose fate is not observed yet
-//!                   , legacy: what an earlier agent was permitted, for a while after another one's first contact
-//!                   , told: what its runner requests of the node, which a guest that grows has not had before
-//!                   , peak: what the guest may have had since its runner last reported the size wanted )
-//!              , but no more than the VM's own largest size, or what its pod requests where that is more
-//! on node      = spec.nodeName, else the node of a bind hold
-//! reserved     = counted / the over-commit factor that counts ([`super::overcommit`]), but no more than the node has
+//! counted(pod) = max( the pod's own annotations, or its largest possible size if they do not parse
+//!                   , its VM's object: approved, in use by the spec, plugged by the runner
+//!                   , claim: the last permit that the agent claims beyond that
+//!                   , grant holds: targets of writes whose outcome is not observed
+//!                   , legacy: the permit of an earlier agent, for a while after the first contact of the next one
+//!                   , runner requests: the controller writes them before a guest grows
+//!                   , peak: the most that the guest may have had since its runner last reported the size in use )
+//!              , but at most the VM's maximum, or the pod's requests if they are larger
+//! on node      = spec.nodeName, otherwise the node of a bind hold
+//! reserved     = counted / the over-commit factor that counts ([`super::overcommit`]), at most the node's total
 //! ```
 //!
-//! A hold ends only by observation. A grant hold remembers the version of the VM its write was
-//! conditional on: the write applies to exactly that version or never, so any later version proves
-//! its fate, whichever it was. A bind hold ends when the pod is seen bound or gone, or when the API
-//! refused the first and only attempt. A peak ends when the runner's report catches up: a report
-//! may be older than the last growth, and a size given back is not free before the guest was seen
-//! without it.
+//! A hold ends only by observation. A grant hold keeps the version of the VM that its write tests.
+//! The write has an effect on exactly that version, so any later version settles it. A bind hold
+//! ends when the pod is observed bound or gone, or when the API server refuses the first and only
+//! attempt. A peak ends when the runner's report catches up. A report may be older than the last
+//! growth, so a size that was returned is free only once the guest was observed without it.
 //!
 //! Invariants:
-//! * sums equal the charges of the pods (`Ledger::audit`, called by every property test);
+//! * sums equal the charges of the pods (`Ledger::audit`, which every property test calls);
 //! * an older state of a VM never replaces a newer one (`tests::an_older_vm_state_is_ignored`);
-//! * what a guest may still have stays counted
+//! * all that a guest may still have counts
 //!   (`tests::a_late_report_frees_nothing_a_guest_may_still_have`);
-//! * no word of an object or a caller counts a VM at more than its largest size (`bounds::tests`);
+//! * no object or caller makes a VM count at more than its maximum (`bounds::tests`);
 //! * a hold outlives errors and time-outs
 //!   (`tests::a_grant_hold_ends_only_when_a_later_version_is_seen`).
 
+mod audit;
 mod bounds;
 mod digest;
+mod entry;
 mod fit;
 mod legacy;
 mod places;
@@ -43,181 +44,27 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::permit::NamespacedName;
 use protocol::time::Timestamp;
-use protocol::units::{Bytes, Resources};
-use serde::Serialize;
+use protocol::units::Resources;
 
 pub use bounds::Anomalies;
+pub use entry::{GrantHold, Load, PodEntry, VmEntry, vm_key};
 pub use fit::Fit;
 
 use super::amount::Both;
-use super::fair::Fairness;
-use super::overcommit::OvercommitPolicy;
-use super::score::Curve;
-use super::view::{NodeView, PodView, VmView};
-use table::{Index, Keyed, Table, digest};
+use super::pod_requests::PodView;
+use super::rules::Rules;
+use super::view::{NodeView, VmView};
+use entry::{Charge, VmPods, combine, first_peak};
+use table::{Index, Table, digest};
 
-/// What pods take of one node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Load {
-    /// After over-commit.
-    pub reserved: Both<u128>,
-    /// Before over-commit.
-    pub committed: Both<u128>,
-    /// The part of `reserved` whose pods are being migrated away.
-    pub migrating: Both<u128>,
-    /// After over-commit, pods of ignored namespaces: no part of `reserved`, but in the way of
-    /// placements.
-    pub ignored: Both<u128>,
-}
-
-/// What one pod adds to one node.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Charge {
-    node: String,
-    load: Load,
-}
-
-/// A promised change of a VM's approved resources whose fate is not observed yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub struct GrantHold {
-    /// The VM's version the write is conditional on.
-    pub base: u64,
-    /// What the write would approve.
-    pub target: Resources,
-}
-
-/// A VirtualMachine and what is under way for it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub struct VmEntry {
-    /// The newest state seen.
-    pub view: VmView,
-    /// What its agent says it was permitted, where that is more than is approved.
-    pub claim: Option<Resources>,
-    /// Writes whose fate is not observed yet.
-    pub holds: Vec<GrantHold>,
-    /// The most its guest may have while the runner's report is behind; nothing once it has caught
-    /// up.
-    pub peak: Resources,
-    /// What an earlier agent was permitted and may yet patch.
-    pub legacy: Resources,
-    /// Until when it may.
-    pub legacy_until: Timestamp,
-}
-
-impl VmEntry {
-    /// The peak once `next` is seen after this.
-    fn peak_before(&self, next: &VmView) -> Resources {
-        let (pod, plugged) = &next.plugged;
-        let (old_pod, old_plugged) = &self.view.plugged;
-        if self.view.uid != next.uid || old_pod != pod {
-            return first_peak(next);
-        }
-        if is_settled(next) {
-            return Resources::default();
-        }
-        // A report of less than the one before was taken after the growth that one was late for.
-        let since = self
-            .peak
-            .field_max(self.view.floor())
-            .field_max(*old_plugged);
-        Resources {
-            cpu: if plugged.cpu < old_plugged.cpu {
-                plugged.cpu
-            } else {
-                since.cpu
-            },
-            mem: if plugged.mem < old_plugged.mem {
-                plugged.mem
-            } else {
-                since.mem
-            },
-        }
-    }
-
-    fn counted(&self) -> Resources {
-        let claimed = self
-            .claim
-            .unwrap_or_default()
-            .field_max(self.view.floor())
-            .field_max(self.legacy);
-        self.holds
-            .iter()
-            .fold(claimed, |sum, hold| sum.field_max(hold.target))
-    }
-}
-
-/// A pod and what is under way for it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub struct PodEntry {
-    /// The newest state seen.
-    pub view: PodView,
-    /// The node it is being bound to.
-    pub bind_hold: Option<String>,
-    /// What its VM's object said last, after that object is gone.
-    orphan_floor: Resources,
-    #[serde(skip)]
-    charge: Option<Charge>,
-}
-
-/// The pods of a VM.
-#[derive(Debug, Clone)]
-struct VmPods {
-    vm: NamespacedName,
-    uids: BTreeSet<String>,
-}
-
-impl Keyed for VmEntry {
-    type Key = NamespacedName;
-
-    fn key(&self) -> &NamespacedName {
-        &self.view.key
-    }
-}
-
-impl Keyed for PodEntry {
-    type Key = String;
-
-    fn key(&self) -> &String {
-        &self.view.uid
-    }
-}
-
-impl Keyed for VmPods {
-    type Key = NamespacedName;
-
-    fn key(&self) -> &NamespacedName {
-        &self.vm
-    }
-}
-
-/// Rules of counting that the configuration sets.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Rules {
-    /// The only `spec.schedulerName` that is ours.
-    pub scheduler_name: String,
-    /// Namespaces whose pods count for placement only.
-    pub ignored_namespaces: BTreeSet<String>,
-    /// The part of a node that should stay in use at most, in millionths of its total.
-    pub watermark_ppm: u32,
-    /// The scoring curve.
-    pub curve: Curve,
-    /// Whether what a runner reports as plugged is counted, so that memory a guest has not given
-    /// back yet is not given to another.
-    pub count_plugged: bool,
-    /// Who grows next when several want more, and how fast.
-    pub fairness: Fairness,
-    /// How far over-commit factors count.
-    pub overcommit: OvercommitPolicy,
-}
-
-/// See the module's description. A clone is a speculative copy.
+/// Nodes, pods and VMs with their sums. A clone is a speculative copy.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     rules: Rules,
     nodes: BTreeMap<String, NodeView>,
     loads: BTreeMap<String, Load>,
     pods: Table<PodEntry>,
-    /// Where in `pods` the pod of a name is.
+    /// Positions in `pods` by the digest of the pod's name.
     names: Index,
     vms: Table<VmEntry>,
     vm_pods: Table<VmPods>,
@@ -229,7 +76,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty one.
+    /// An empty ledger.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self {
@@ -248,7 +95,7 @@ impl Ledger {
         }
     }
 
-    /// The rules it counts by.
+    /// The rules of this ledger.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.rules
@@ -256,7 +103,7 @@ impl Ledger {
 
     // ---- nodes ----
 
-    /// A node appeared or changed.
+    /// Stores a new or changed node.
     pub fn node_applied(&mut self, node: NodeView) {
         self.touch(&node.name);
         self.room_epoch += 1;
@@ -265,14 +112,14 @@ impl Ledger {
         self.bounds_changed(&name, old.as_ref());
     }
 
-    /// A node is gone. Pods still bound to it stay counted under its name.
+    /// Removes a node. Pods bound to it still count under its name.
     pub fn node_deleted(&mut self, name: &str) {
         self.touch(name);
         let old = self.nodes.remove(name);
         self.bounds_changed(name, old.as_ref());
     }
 
-    /// The node of that name.
+    /// The node of this name.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&NodeView> {
         self.nodes.get(name)
@@ -283,13 +130,13 @@ impl Ledger {
         self.nodes.values()
     }
 
-    /// What pods take of a node, known or not.
+    /// The sums of a node. Zero if no pod is on it. The node may be unknown.
     #[must_use]
     pub fn load(&self, node: &str) -> Load {
         self.loads.get(node).copied().unwrap_or_default()
     }
 
-    /// The totals below which a node should stay, rounded down.
+    /// The amounts that the sums of a node should not exceed, rounded down.
     #[must_use]
     pub fn watermark(&self, node: &NodeView) -> Both<u64> {
         node.total.map(|_, total| {
@@ -298,7 +145,7 @@ impl Ledger {
         })
     }
 
-    /// The largest total of each resource over the nodes that are there now.
+    /// The largest total of each resource over all nodes.
     #[must_use]
     pub fn max_seen(&self) -> Both<u64> {
         self.nodes
@@ -308,13 +155,13 @@ impl Ledger {
 
     // ---- pods ----
 
-    /// A pod appeared or changed.
+    /// Stores a new or changed pod.
     pub fn pod_applied(&mut self, view: PodView) {
         if let Some(old) = self
             .pod_named(&view.key)
             .filter(|old| old.view.uid != view.uid)
         {
-            // The name was given to a new pod, so the old one is gone whether or not we were told.
+            // A new pod has the name, so the old one is gone, even if no watch event said so.
             let old = old.view.uid.clone();
             self.pod_deleted(&old);
         }
@@ -365,7 +212,7 @@ impl Ledger {
         }
     }
 
-    /// A pod is gone.
+    /// Removes a pod.
     pub fn pod_deleted(&mut self, uid: &str) {
         let Some((slot, entry)) = self.pods.remove(uid) else {
             return;
@@ -379,14 +226,14 @@ impl Ledger {
         self.unlink(vm_key(&entry.view), uid);
     }
 
-    /// The pod of that name.
+    /// The pod of this name.
     #[must_use]
     pub fn pod_named(&self, key: &NamespacedName) -> Option<&PodEntry> {
         let is_it = |slot| self.pods.at(slot).is_some_and(|pod| pod.view.key == *key);
         self.pods.at(self.names.find(digest(key), is_it)?)
     }
 
-    /// The pod of that uid.
+    /// The pod of this uid.
     #[must_use]
     pub fn pod(&self, uid: &str) -> Option<&PodEntry> {
         self.pods.get(uid)
@@ -397,7 +244,7 @@ impl Ledger {
         self.pods.values()
     }
 
-    /// Counts a pod on a node before it is seen bound, or stops doing so.
+    /// Counts a pod on a node before it is observed bound. `None` ends that.
     pub fn set_bind_hold(&mut self, uid: &str, node: Option<String>) {
         if let Some(entry) = self.pods.get_mut(uid) {
             entry.bind_hold = node;
@@ -407,8 +254,8 @@ impl Ledger {
 
     // ---- VMs ----
 
-    /// A state of a VM was seen: by the watch, or in the answer to a write or a read. Returns
-    /// whether it was news.
+    /// Stores a state of a VM, from the watch or from the response to a write or a read. Returns
+    /// false, and changes nothing, if the ledger has this version or a newer one.
     pub fn vm_observed(&mut self, view: VmView) -> bool {
         let key = view.key.clone();
         match self.vms.get_mut(&key) {
@@ -448,7 +295,7 @@ impl Ledger {
         true
     }
 
-    /// A VM is gone; its pods stay counted at what it was last.
+    /// Removes a VM. Its pods still count at their last size.
     pub fn vm_deleted(&mut self, key: &NamespacedName, uid: &str) {
         if self.vms.get(key).is_none_or(|entry| entry.view.uid != uid) {
             return;
@@ -463,13 +310,13 @@ impl Ledger {
         self.recharge_vm(key);
     }
 
-    /// The VM of that name.
+    /// The VM of this name.
     #[must_use]
     pub fn vm(&self, key: &NamespacedName) -> Option<&VmEntry> {
         self.vms.get(key)
     }
 
-    /// The VM that owns a pod; none if it is gone, also while there is another one of its name.
+    /// The VM that owns a pod. `None` if that VM is gone, even if another one has its name.
     #[must_use]
     pub fn vm_of(&self, pod: &PodView) -> Option<&VmEntry> {
         let vm = self.vms.get(&vm_key(pod)?);
@@ -481,13 +328,13 @@ impl Ledger {
         self.vms.values()
     }
 
-    /// The pods of a VM that have not ended.
+    /// Number of pods of a VM that have not ended.
     #[must_use]
     pub fn live_pods_of(&self, vm: &NamespacedName) -> usize {
         self.pods_of(vm).filter(|pod| !pod.view.terminal).count()
     }
 
-    /// Records what an agent says beyond what is approved, or that it says nothing of the kind.
+    /// Sets or clears the permit that an agent claims beyond the approved size.
     pub fn set_claim(&mut self, vm: &NamespacedName, claim: Option<Resources>) {
         if let Some(entry) = self.vms.get_mut(vm).filter(|entry| entry.claim != claim) {
             entry.claim = claim;
@@ -495,7 +342,7 @@ impl Ledger {
         }
     }
 
-    /// Counts the target of a write that is about to be sent.
+    /// Counts the target of a write, before it is sent.
     pub fn add_hold(&mut self, vm: &NamespacedName, hold: GrantHold) {
         if let Some(entry) = self.vms.get_mut(vm) {
             if !entry.holds.contains(&hold) {
@@ -505,7 +352,7 @@ impl Ledger {
         }
     }
 
-    /// Ends a hold whose write was refused for certain.
+    /// Ends the hold of a write that has no effect.
     pub fn drop_hold(&mut self, vm: &NamespacedName, hold: GrantHold) {
         if let Some(entry) = self.vms.get_mut(vm) {
             entry.holds.retain(|other| *other != hold);
@@ -543,7 +390,7 @@ impl Ledger {
             return;
         }
         let old = std::mem::replace(&mut entry.charge, fresh.clone());
-        self.replace(uid, old.as_ref(), fresh.as_ref());
+        self.move_pod(uid, old.as_ref(), fresh.as_ref());
         if let Some(fresh) = &fresh {
             let load = self.loads.entry(fresh.node.clone()).or_default();
             *load = combine(*load, fresh.load, |sum, part| sum + part);
@@ -576,90 +423,20 @@ impl Ledger {
         }
     }
 
-    // ---- book-keeping ----
-
-    /// Grows whenever room may have appeared somewhere.
+    /// Grows whenever a node may have gained headroom.
     #[must_use]
     pub fn room_epoch(&self) -> u64 {
         self.room_epoch
     }
-
-    /// Recomputes every sum from the pods and compares it with what is kept. Always `Ok`; for
-    /// tests.
-    ///
-    /// # Errors
-    /// The names of the nodes whose sums are wrong.
-    pub fn audit(&self) -> Result<(), Vec<String>> {
-        let mut fresh: BTreeMap<String, Load> = BTreeMap::new();
-        for entry in self.pods.values() {
-            let node = entry.view.node.as_ref().or(entry.bind_hold.as_ref());
-            if let Some(node) = node.filter(|_| !entry.view.terminal) {
-                if !self
-                    .on_node
-                    .get(node)
-                    .is_some_and(|uids| uids.contains(&entry.view.uid))
-                {
-                    return Err(vec![node.clone()]);
-                }
-                let load = fresh.entry(node.clone()).or_default();
-                *load = combine(*load, self.charge_of(&entry.view, node), |sum, part| {
-                    sum + part
-                });
-            }
-        }
-        let names: BTreeSet<&String> = fresh.keys().chain(self.loads.keys()).collect();
-        let due = |name: &String| fresh.get(name).copied().unwrap_or_default();
-        let wrong = names
-            .into_iter()
-            .filter(|name| due(name) != self.load(name));
-        let wrong: Vec<String> = wrong.cloned().collect();
-        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
-    }
 }
 
-/// Whether a guest has what is wanted, or there is none.
-fn is_settled(view: &VmView) -> bool {
-    view.reached || view.plugged.0.is_empty()
-}
-
-/// The peak of a VM never seen before. A report below what is wanted may be older than any growth
-/// and shrink since; where nothing was reported yet, the guest boots at what is wanted.
-fn first_peak(view: &VmView) -> Resources {
-    let is_reported = view.plugged.1.mem > Bytes(0);
-    if is_reported && !is_settled(view) && view.plugged.1.has_field_below(view.in_use) {
-        view.largest
-    } else {
-        Resources::default()
-    }
-}
-
-/// The VM that owns a pod.
-#[must_use]
-pub fn vm_key(pod: &PodView) -> Option<NamespacedName> {
-    let name = pod.vm.clone()?;
-    Some(NamespacedName {
-        namespace: pod.key.namespace.clone(),
-        name,
-    })
-}
-
-/// Whether replacing one charge by another leaves more room on some node.
+/// Whether the new charge leaves more headroom on some node than the old one.
 fn frees(old: &Charge, fresh: Option<&Charge>) -> bool {
     let Some(fresh) = fresh.filter(|fresh| fresh.node == old.node) else {
         return true;
     };
     let less = |old: Both<u128>, fresh: Both<u128>| fresh.cpu < old.cpu || fresh.mem < old.mem;
     less(old.load.reserved, fresh.load.reserved) || less(old.load.ignored, fresh.load.ignored)
-}
-
-fn combine(sum: Load, part: Load, f: fn(u128, u128) -> u128) -> Load {
-    let each = |a: Both<u128>, b: Both<u128>| a.zip(b).map(|_, (a, b)| f(a, b));
-    Load {
-        reserved: each(sum.reserved, part.reserved),
-        committed: each(sum.committed, part.committed),
-        migrating: each(sum.migrating, part.migrating),
-        ignored: each(sum.ignored, part.ignored),
-    }
 }
 
 #[cfg(test)]

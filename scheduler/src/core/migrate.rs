@@ -1,28 +1,27 @@
-//! Live migrations: who begins them, what is waited for, what is cleaned up, and who is left alone
-//! for how long.
+//! Live migrations: when they begin, how they end, and the pause before a VM's next one.
 //!
 //! ```text
-//! pressure ──► choice ──► create ──► seen ──► Succeeded / Failed ──► cleaned up ──► the VM is left alone
-//!    ▲                      │ ▲        │                                ▲             for a doubling pause
-//!    └── looked at again ◄──┘ └─ 5 s ──┘ no progress: cancelled ────────┘
+//! pressure ──► choice ──► create ──► observed ──► Succeeded / Failed ──► deleted ──► a pause for the VM,
+//!    ▲                      │ ▲          │                                 ▲         each twice as long
+//!    └── checked again ◄────┘ └── 5 s ───┘ no progress: cancelled ─────────┘
 //! ```
 //!
-//! A VM is *leaving* its node from the choice on: while a migration of it is being made or is seen
-//! and not over, whoever made it, and while its pod is the source of one. What it holds is
-//! accounted for (`pressure`), so that nobody else is sent away for the same reason. The objects
-//! are the truth: after a restart what is under way is seen in them. Pauses are kept in memory and
-//! are forgotten with it.
+//! A VM is *leaving* its node from the choice on: while a migration of it is being created, while
+//! one is observed and not over, and while its pod is the source of one. Migrations of other
+//! clients count too. The resources of a leaving VM are accounted for (`pressure`), so that no
+//! other VM leaves for the same reason. After a restart the objects show the migrations under way.
+//! Pauses are in memory only.
 //!
-//! Invariants: nothing is begun unless the pressure is more than what is accounted for, and no more
-//! than one VM beyond what it takes (`tests/migrations.rs`, exhaustively); a VM is never moved
-//! twice within its pause (`tests::n25_…`); what is not ours is never deleted
-//! (`tests::a_foreign_migration_…`).
+//! Invariants: no migration begins unless the pressure is above the accounted amount, and at most
+//! one VM more than necessary leaves (`tests/migrations.rs`, exhaustively); no VM is moved twice
+//! within its pause (`tests::n25_…`); no foreign migration is deleted
+//! (`tests::what_is_over_is_cleaned_up_once_and_a_foreign_migration_never`).
 
-mod agenda;
-mod choose;
-mod object;
+pub mod choose;
+pub mod object;
 mod objects;
 mod rule;
+mod timer_queue;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -32,57 +31,45 @@ use protocol::time::{Span, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use agenda::Agenda;
 pub use choose::{Choice, PassedOver, Picked};
-use choose::{Ground, choose};
+use choose::{ChoiceInputs, choose};
 pub use object::{MigrationPhase, MigrationView, NewMigration};
 use objects::Known;
 pub use rule::{MigrationMode, MigrationRule};
+use timer_queue::TimerQueue;
 
 use super::amount::Both;
-use super::event::{Action, CallId, MigrationOutcome};
+use super::event::{Action, CallId, MigrationOutcome, NodeWarning};
 use super::ledger::{Ledger, vm_key};
-use super::permits::Bench;
-use super::pressure::{Pressure, Wishes};
-use super::view::{PodRole, PodView};
+use super::pod_requests::{PodRole, PodView};
+use super::pressure::{DeniedIncreases, Pressure};
+use super::step::StepContext;
 
-/// A node is looked at once in this time at most: a look goes through its pods.
-const LOOK_GAP: Span = Span::from_secs(1);
-/// A node that is still under pressure is looked at again after this: room may have come up
-/// elsewhere.
-const LOOK_AGAIN: Span = Span::from_secs(5);
-/// A creation that has not shown, and a deletion that failed, are tried again after this. Dictated
-/// by the deployed plugin.
-const TRY_AGAIN: Span = Span::from_secs(5);
-/// The same is said of the same node again after this long.
-const TOLD_QUIET: Span = Span::from_secs(600);
-/// Those passed over that are shown of one node.
+/// Shortest time between two checks of a node. A check reads all of its pods.
+const CHECK_GAP: Span = Span::from_secs(1);
+/// Pause before a node under pressure is checked again. Another node may have headroom by then.
+const CHECK_AGAIN: Span = Span::from_secs(5);
+/// Pause before a creation that the watch has not shown, or a failed deletion, is repeated. The
+/// deployed plugin dictates it.
+const RETRY_PAUSE: Span = Span::from_secs(5);
+/// Pause before the same warning about the same node is repeated.
+const WARNING_QUIET: Span = Span::from_secs(600);
+/// Most VMs that were passed over, in the state dump of one node.
 const MAX_PASSED_SHOWN: usize = 16;
 
-/// What is said of a node.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NodeNote {
-    /// More is reserved than the node has; by how much.
-    OverBudget(Both<u128>),
-    /// Pressure stays, whoever leaves; what is left.
-    Unrelieved(Box<Choice>),
-}
-
-/// What can wake this part.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Timer {
-    /// A node is to be looked at.
-    Look(String),
-    /// The migration of this pod has not been seen yet.
+    /// Check the node.
+    CheckNode(String),
+    /// Create the migration of the pod of this uid again, unless it was observed.
     Retry(String),
-    /// This migration may be stuck, or is to be deleted again.
+    /// Delete the migration if it is over or stuck.
     Check(NamespacedName),
-    /// A VM's pauses begin anew with its next migration.
+    /// Start the VM's pauses from the shortest again.
     Forgive(NamespacedName),
 }
 
-/// A migration that was begun and is not seen yet.
+/// A migration that this process began and has not observed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 struct Begun {
     new: NewMigration,
@@ -91,19 +78,19 @@ struct Begun {
     target: Option<String>,
     began: Timestamp,
     flight: Option<CallId>,
-    /// Its pod has shown it.
+    /// The pod is the source of a migration.
     is_shown: bool,
 }
 
-/// How often a VM was moved lately.
+/// Recent migrations of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 struct Past {
     attempts: u32,
-    /// It is left alone until then.
+    /// End of the pause.
     until: Timestamp,
 }
 
-/// What was found at a node last.
+/// The last choice for a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize)]
 struct Look {
     at: Timestamp,
@@ -116,20 +103,20 @@ enum Call {
     Delete(NamespacedName),
 }
 
-/// See the module's description.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Migrate {
     rule: MigrationRule,
     is_listed: bool,
     known: BTreeMap<NamespacedName, Known>,
-    /// The live ones of each VM.
+    /// Migrations that are not over, by VM.
     live: BTreeMap<NamespacedName, BTreeSet<NamespacedName>>,
-    /// By the pod's uid.
+    /// By the uid of the VM's pod.
     begun: BTreeMap<String, Begun>,
     past: BTreeMap<NamespacedName, Past>,
     looks: BTreeMap<String, Look>,
-    told: BTreeMap<String, BTreeMap<&'static str, Timestamp>>,
-    timers: Agenda<Timer>,
+    /// When each kind of warning about a node was last reported.
+    warned: BTreeMap<String, BTreeMap<&'static str, Timestamp>>,
+    timers: TimerQueue<Timer>,
     calls: BTreeMap<CallId, Call>,
     last_call: CallId,
 }
@@ -142,8 +129,7 @@ impl Migrate {
         }
     }
 
-    /// Forgets what the objects say; outcomes of what is under way are not waited for. Pauses stay:
-    /// they are about time.
+    /// Drops observed state. Outcomes of calls in flight will be ignored. Pauses stay.
     pub(super) fn forget(&mut self) {
         *self = Self {
             past: std::mem::take(&mut self.past),
@@ -160,7 +146,7 @@ impl Migrate {
         self.calls.is_empty()
     }
 
-    /// Whether the watch has shown every migration that was begun.
+    /// Whether the watch has shown every migration that this process began.
     pub(super) fn has_seen_its_own(&self) -> bool {
         self.begun.is_empty()
     }
@@ -179,14 +165,11 @@ impl Migrate {
         }
     }
 
-    /// Whether anything is known of migrations.
+    /// Whether migrations have been listed.
     pub(super) const fn is_listed(&self) -> bool {
         self.is_listed
     }
 
-    // ---- who is leaving ----
-
-    /// Whether a pod is leaving its node.
     fn is_leaving(&self, pod: &PodView) -> bool {
         match pod.role {
             PodRole::Source => true,
@@ -198,8 +181,13 @@ impl Migrate {
         }
     }
 
-    /// The pressure on a node, and what of it is accounted for.
-    pub(super) fn pressure(&self, ledger: &Ledger, wishes: &Wishes, node: &str) -> Pressure {
+    /// The pressure on a node, with the accounted part.
+    pub(super) fn pressure(
+        &self,
+        ledger: &Ledger,
+        denied_increases: &DeniedIncreases,
+        node: &str,
+    ) -> Pressure {
         let load = ledger.load(node);
         let watermark = ledger.node(node).map(|node| ledger.watermark(node));
         let logical = load
@@ -214,12 +202,12 @@ impl Migrate {
         let add = |sum: &mut Both<u128>, more: Both<u128>| {
             *sum = sum.zip(more).map(|_, (a, b)| a.saturating_add(b));
         };
-        for (vm, wish) in wishes.on(node) {
-            add(&mut pressure.capacity, wish);
+        for (vm, denied) in denied_increases.on(node) {
+            add(&mut pressure.capacity, denied);
             let mut pods = ledger.pods_of(vm).map(|entry| &entry.view);
             let is_here = |pod: &&PodView| pod.node.as_deref() == Some(node);
             if self.rule.counts_denied() && pods.any(|pod| is_here(&pod) && self.is_leaving(pod)) {
-                add(&mut pressure.accounted, wish);
+                add(&mut pressure.accounted, denied);
             }
         }
         for pod in self.leaving_unseen(ledger, node) {
@@ -228,7 +216,7 @@ impl Migrate {
         pressure
     }
 
-    /// Pods on a node that are leaving and do not show it yet.
+    /// Pods on a node that are leaving but are not the source of a migration.
     fn leaving_unseen<'a>(&'a self, ledger: &'a Ledger, node: &'a str) -> Vec<&'a PodView> {
         let begun = self.begun.keys().filter_map(|uid| ledger.pod(uid));
         let live = self.live.keys().flat_map(|vm| ledger.pods_of(vm));
@@ -243,7 +231,7 @@ impl Migrate {
         pods.into_values().collect()
     }
 
-    /// What is on its way to each node and not counted there yet.
+    /// The amount that is on its way to each node and does not count there.
     fn arriving(&self, ledger: &Ledger) -> BTreeMap<String, Both<u128>> {
         let mut sums: BTreeMap<String, Both<u128>> = BTreeMap::new();
         let of_begun = self
@@ -272,25 +260,23 @@ impl Migrate {
         sums
     }
 
-    // ---- looking ----
-
-    /// Looks at what changed and at what is due.
-    pub(super) fn tick(&mut self, bench: &mut Bench<'_>) {
-        let mut nodes = bench.ledger.take_unlooked();
-        nodes.append(&mut bench.wishes.take_changed());
-        while let Some(timer) = self.timers.due(bench.now) {
+    /// Handles due timers and checks the nodes that changed.
+    pub(super) fn tick(&mut self, context: &mut StepContext<'_>) {
+        let mut nodes = context.ledger.take_unlooked();
+        nodes.append(&mut context.denied_increases.take_changed());
+        while let Some(timer) = self.timers.due(context.now) {
             match timer {
-                Timer::Look(node) => {
+                Timer::CheckNode(node) => {
                     nodes.insert(node);
                 }
-                Timer::Retry(uid) => self.retry(bench, &uid),
-                Timer::Check(key) => self.check(bench, &key),
-                Timer::Forgive(vm) => self.forgive(bench.now, &vm),
+                Timer::Retry(uid) => self.retry(context, &uid),
+                Timer::Check(key) => self.check(context, &key),
+                Timer::Forgive(vm) => self.forgive(context.now, &vm),
             }
         }
         for node in nodes {
-            self.look(bench, &node);
-            bench.ledger.show_again(&node);
+            self.check_node(context, &node);
+            context.ledger.show_again(&node);
         }
     }
 
@@ -301,126 +287,135 @@ impl Migrate {
         }
     }
 
-    /// Looks at a node: says what is to be said, and begins what is to be begun.
-    fn look(&mut self, bench: &mut Bench<'_>, name: &str) {
-        let Some(node) = bench.ledger.node(name) else {
+    /// Checks a node: reports warnings and begins migrations.
+    fn check_node(&mut self, context: &mut StepContext<'_>, name: &str) {
+        let Some(node) = context.ledger.node(name) else {
             self.looks.remove(name);
-            self.told.remove(name);
+            self.warned.remove(name);
             return;
         };
-        let load = bench.ledger.load(name).reserved.zip(node.total);
+        let load = context.ledger.load(name).reserved.zip(node.total);
         let over = load.map(|_, (load, total)| load.saturating_sub(u128::from(total)));
-        // A node that has not said what it has is no node that has too little.
+        // A node without a total is not over its budget.
         if over.any(|over| over > 0) && node.problem.is_none() {
-            self.tell(bench, name, NodeNote::OverBudget(over));
+            self.warn(context, name, NodeWarning::OverBudget(over));
         }
-        let pressure = self.pressure(bench.ledger, bench.wishes, name);
+        let pressure = self.pressure(context.ledger, context.denied_increases, name);
         let unmet = pressure.unmet(self.rule.counts_denied());
         if !unmet.any(|unmet| unmet > 0) {
             self.looks.remove(name);
             return;
         }
-        let nodes = bench.ledger.nodes().filter(|node| node.problem.is_none());
+        let nodes = context.ledger.nodes().filter(|node| node.problem.is_none());
         let is_alone = nodes.take(2).count() < 2;
         if self.rule.mode == MigrationMode::Off || !self.is_listed || is_alone {
             return;
         }
-        self.relieve(bench, name, pressure, unmet);
+        self.relieve(context, name, pressure, unmet);
     }
 
-    /// Sends VMs away from a node that is under pressure.
+    /// Migrates VMs away from a node under pressure.
     fn relieve(
         &mut self,
-        bench: &mut Bench<'_>,
+        context: &mut StepContext<'_>,
         name: &str,
         pressure: Pressure,
         unmet: Both<u128>,
     ) {
-        let last = self.looks.get(name).map(|look| look.at + LOOK_GAP);
-        if let Some(next) = last.filter(|next| *next > bench.now) {
-            self.timers.no_later(next, Timer::Look(name.to_owned()));
+        let last = self.looks.get(name).map(|look| look.at + CHECK_GAP);
+        if let Some(next) = last.filter(|next| *next > context.now) {
+            self.timers
+                .no_later(next, Timer::CheckNode(name.to_owned()));
             return;
         }
-        let leaving = bench.ledger.pods_on(name).map(|entry| &entry.view);
+        let leaving = context.ledger.pods_on(name).map(|entry| &entry.view);
         let leaving = leaving.filter(|pod| self.is_leaving(pod)).count();
-        let ground = Ground {
-            now: bench.now,
-            ledger: bench.ledger,
-            wishes: bench.wishes,
+        let inputs = ChoiceInputs {
+            now: context.now,
+            ledger: context.ledger,
+            denied_increases: context.denied_increases,
             rule: &self.rule,
             is_leaving: &|pod| self.is_leaving(pod),
             left_alone: &|vm| self.left_alone(vm),
-            arriving: self.arriving(bench.ledger),
+            arriving: self.arriving(context.ledger),
         };
-        let mut choice = choose(ground, name, unmet, leaving);
+        let mut choice = choose(inputs, name, unmet, leaving);
         choice.passed.truncate(MAX_PASSED_SHOWN);
         for picked in &choice.picked {
-            self.begin(bench, name, picked, pressure);
+            self.begin(context, name, picked, pressure);
         }
         let is_left = choice.left.any(|left| left > 0);
         if is_left && !choice.at_bound {
-            self.tell(bench, name, NodeNote::Unrelieved(Box::new(choice.clone())));
+            self.warn(
+                context,
+                name,
+                NodeWarning::Unrelieved(Box::new(choice.clone())),
+            );
         }
         if is_left {
-            let again = bench.now + LOOK_AGAIN;
-            self.timers.no_later(again, Timer::Look(name.to_owned()));
+            let again = context.now + CHECK_AGAIN;
+            self.timers
+                .no_later(again, Timer::CheckNode(name.to_owned()));
         }
-        let at = bench.now;
+        let at = context.now;
         self.looks.insert(name.to_owned(), Look { at, choice });
     }
 
-    /// Until when a VM is left alone.
+    /// End of a VM's pause. Zero if it has none.
     fn left_alone(&self, vm: &NamespacedName) -> Timestamp {
-        // Its pod may be a new one already, while the end of the move that made it was not told
-        // yet.
+        // The VM may have a new pod before the watch shows the end of the migration to it.
         if self.begun.values().any(|begun| begun.vm == *vm) {
             return Timestamp(u64::MAX);
         }
         self.past.get(vm).map_or(Timestamp(0), |past| past.until)
     }
 
-    /// Says something of a node, unless it was said lately.
-    fn tell(&mut self, bench: &mut Bench<'_>, node: &str, note: NodeNote) {
-        let kind = match note {
-            NodeNote::OverBudget(_) => "over_budget",
-            NodeNote::Unrelieved(_) => "unrelieved",
+    /// Reports a warning about a node, unless it was reported lately.
+    fn warn(&mut self, context: &mut StepContext<'_>, node: &str, warning: NodeWarning) {
+        let kind = match warning {
+            NodeWarning::OverBudget(_) => "over_budget",
+            NodeWarning::Unrelieved(_) => "unrelieved",
         };
-        let told = self.told.entry(node.to_owned()).or_default();
-        if told
+        let reported = self.warned.entry(node.to_owned()).or_default();
+        if reported
             .get(kind)
-            .is_some_and(|at| *at + TOLD_QUIET > bench.now)
+            .is_some_and(|at| *at + WARNING_QUIET > context.now)
         {
             return;
         }
-        told.insert(kind, bench.now);
+        reported.insert(kind, context.now);
         let node = node.to_owned();
-        bench.out.push_back(Action::NodeNote { node, note });
+        context.out.push_back(Action::WarnOnNode { node, warning });
     }
 
-    // ---- beginning ----
-
-    fn begin(&mut self, bench: &mut Bench<'_>, node: &str, picked: &Picked, pressure: Pressure) {
+    fn begin(
+        &mut self,
+        context: &mut StepContext<'_>,
+        node: &str,
+        picked: &Picked,
+        pressure: Pressure,
+    ) {
         let begun = Begun {
             new: NewMigration::of(&picked.pod, &picked.vm),
             vm: picked.vm.clone(),
             node: node.to_owned(),
             target: picked.target.clone(),
-            began: bench.now,
+            began: context.now,
             flight: None,
             is_shown: false,
         };
         self.begun.insert(picked.pod_uid.clone(), begun);
-        let vm = bench.ledger.vm(&picked.vm);
-        bench.out.push_back(Action::MigrationTriggered {
+        let vm = context.ledger.vm(&picked.vm);
+        context.out.push_back(Action::MigrationTriggered {
             vm_uid: vm.map(|vm| vm.view.uid.clone()),
             node: node.to_owned(),
             pressure,
             picked: Box::new(picked.clone()),
         });
-        self.create(bench, &picked.pod_uid);
+        self.create(context, &picked.pod_uid);
     }
 
-    fn create(&mut self, bench: &mut Bench<'_>, uid: &str) {
+    fn create(&mut self, context: &mut StepContext<'_>, uid: &str) {
         let Some(begun) = self.begun.get_mut(uid) else {
             return;
         };
@@ -428,73 +423,71 @@ impl Migrate {
         begun.flight = Some(self.last_call);
         self.calls
             .insert(self.last_call, Call::Create(uid.to_owned()));
-        bench.out.push_back(Action::CreateMigration {
+        context.out.push_back(Action::CreateMigration {
             id: self.last_call,
             migration: begun.new.clone(),
         });
     }
 
-    /// A creation or a deletion ended.
     pub(super) fn call_done(
         &mut self,
-        bench: &mut Bench<'_>,
+        context: &mut StepContext<'_>,
         id: CallId,
         outcome: &MigrationOutcome,
     ) {
         match self.calls.remove(&id) {
-            Some(Call::Create(uid)) => self.created(bench, &uid, outcome),
-            Some(Call::Delete(key)) => self.deleted(bench.now, &key, outcome),
+            Some(Call::Create(uid)) => self.created(context, &uid, outcome),
+            Some(Call::Delete(key)) => self.deleted(context.now, &key, outcome),
             None => {}
         }
     }
 
-    fn created(&mut self, bench: &mut Bench<'_>, uid: &str, outcome: &MigrationOutcome) {
+    fn created(&mut self, context: &mut StepContext<'_>, uid: &str, outcome: &MigrationOutcome) {
         let Some(begun) = self.begun.get_mut(uid) else {
             return;
         };
         begun.flight = None;
         if let MigrationOutcome::Refused(_) = outcome {
-            return self.abandon(bench.now, uid);
+            return self.abandon(context.now, uid);
         }
-        // Made, there already, or unclear: what is true will be seen.
-        let again = bench.now + TRY_AGAIN;
+        // Created, there before, or unclear. The watch will show it.
+        let again = context.now + RETRY_PAUSE;
         self.timers.set(again, Timer::Retry(uid.to_owned()));
     }
 
-    /// A migration that was begun has not been seen.
-    fn retry(&mut self, bench: &mut Bench<'_>, uid: &str) {
+    fn retry(&mut self, context: &mut StepContext<'_>, uid: &str) {
         let Some(begun) = self.begun.get(uid).filter(|begun| begun.flight.is_none()) else {
             return;
         };
-        let pod = bench.ledger.pod(uid).map(|pod| &pod.view);
+        let pod = context.ledger.pod(uid).map(|pod| &pod.view);
         let is_source = pod.is_some_and(|pod| pod.role == PodRole::Source);
         let is_gone = pod.is_none_or(|pod| pod.terminal);
         let stuck = self.rule.stuck_after();
-        let is_late = stuck.is_some_and(|stuck| begun.began + stuck <= bench.now);
+        let is_late = stuck.is_some_and(|stuck| begun.began + stuck <= context.now);
         if (is_late && !is_source) || (is_gone && stuck.is_none()) {
-            return self.abandon(bench.now, uid);
+            return self.abandon(context.now, uid);
         }
-        // Its pod has shown it, or is gone with it: the watch of migrations is behind.
+        // The pod shows the migration or is gone with it. The watch of migrations is behind.
         if is_source || is_gone || (begun.is_shown && stuck.is_some()) {
-            let again = bench.now + TRY_AGAIN;
+            let again = context.now + RETRY_PAUSE;
             return self.timers.set(again, Timer::Retry(uid.to_owned()));
         }
-        self.create(bench, uid);
+        self.create(context, uid);
     }
 
-    /// Gives up what was begun and never seen.
+    /// Gives up a migration that was never observed.
     fn abandon(&mut self, now: Timestamp, uid: &str) {
         if let Some(begun) = self.begun.remove(uid) {
-            self.look_soon(now, &begun.node);
+            self.check_node_soon(now, &begun.node);
             self.pause(now, &begun.vm);
         }
     }
 
-    fn look_soon(&mut self, now: Timestamp, node: &str) {
-        self.timers.no_later(now, Timer::Look(node.to_owned()));
+    fn check_node_soon(&mut self, now: Timestamp, node: &str) {
+        self.timers.no_later(now, Timer::CheckNode(node.to_owned()));
     }
 
-    /// A migration of a VM ended, however: the VM is left alone for a while.
+    /// Starts the pause of a VM after a migration that ended in any way.
     fn pause(&mut self, now: Timestamp, vm: &NamespacedName) {
         let attempts = self.past.get(vm).map_or(0, |past| past.attempts);
         let attempts = attempts.saturating_add(1);
@@ -507,8 +500,8 @@ impl Migrate {
         self.timers.set(until + pause, Timer::Forgive(vm.clone()));
     }
 
-    /// A pod appeared or changed. That is not the end of what was begun: it may be over before the
-    /// watch of migrations has told that it was there, and the VM is to be left alone then.
+    /// Notes that a pod is the source of a migration. The migration is not over then. It may end
+    /// before the watch shows it, and its VM must get a pause.
     pub(super) fn pod_applied(&mut self, pod: &PodView) {
         if pod.role == PodRole::Source
             && let Some(begun) = self.begun.get_mut(&pod.uid)
@@ -517,13 +510,12 @@ impl Migrate {
         }
     }
 
-    /// A VM is gone.
     pub(super) fn vm_gone(&mut self, vm: &NamespacedName) {
         self.past.remove(vm);
         self.begun.retain(|_, begun| begun.vm != *vm);
     }
 
-    /// What was found at a node last, for people.
+    /// The last choice for a node, as JSON.
     pub(super) fn dump_node(&self, node: &str) -> Value {
         self.looks.get(node).map_or(Value::Null, |look| json!(look))
     }

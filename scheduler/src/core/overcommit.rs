@@ -1,15 +1,15 @@
-//! How far an over-commit factor of a VM counts.
+//! Bounds of over-commit factors.
 //!
-//! A VM's author chooses `spec.overcommit`; the cluster's operator bounds it. The factor that
-//! counts is per resource
+//! A VM's author sets `spec.overcommit`, and the cluster's operator bounds it. Per resource, the
+//! factor that counts is
 //!
 //! ```text
 //! min( the pod's factor
-//!    , the bound of its namespace, or `max` where the namespace has none
+//!    , the bound of its namespace, or `max` if the namespace has none
 //!    , the bound of its node, by the labels LABEL_MAX_OVERCOMMIT_* )
 //! ```
 //!
-//! A node can only lower the bound: a taken-over kubelet may change the labels of its own node.
+//! A node can only lower the bound, because a compromised kubelet may change its node's labels.
 
 use std::collections::BTreeMap;
 
@@ -19,17 +19,16 @@ use serde::{Deserialize, Serialize};
 
 use super::amount::{Both, NO_OVERCOMMIT_MILLI};
 
-/// The bounds that hold where the configuration names none, in thousandths: 16 for CPU, 4 for
-/// memory.
+/// Bounds without a configuration, in thousandths: 16 for CPU, 4 for memory.
 const DEFAULT_MAX: Both<u32> = Both::new(16_000, 4_000);
 
-/// The bounds of the configuration, in thousandths. None is below 1.
+/// The configured bounds, in thousandths. None is below a factor of 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Members", into = "Members")]
 pub struct OvercommitPolicy {
-    /// For namespaces that are not in `namespaces`.
+    /// Bound of namespaces that are not in `namespaces`.
     pub max: Both<u32>,
-    /// By namespace, larger or smaller than `max`.
+    /// Bounds by namespace, larger or smaller than `max`.
     pub namespaces: BTreeMap<String, Both<u32>>,
 }
 
@@ -43,7 +42,7 @@ impl Default for OvercommitPolicy {
 }
 
 impl OvercommitPolicy {
-    /// Whether these are the bounds that ship.
+    /// Whether these are the default bounds.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
@@ -52,7 +51,7 @@ impl OvercommitPolicy {
     /// The bound of a namespace.
     #[must_use]
     pub fn of(&self, namespace: &str) -> Both<u32> {
-        // Most clusters name no namespace, and this is asked for every decision.
+        // Most configurations have no namespace, and every decision calls this.
         if self.namespaces.is_empty() {
             return self.max;
         }
@@ -60,7 +59,7 @@ impl OvercommitPolicy {
     }
 }
 
-/// [`OvercommitPolicy`] as the config file has it.
+/// [`OvercommitPolicy`] in the configuration file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Members {
@@ -68,7 +67,7 @@ struct Members {
     namespaces: BTreeMap<String, Factors>,
 }
 
-/// Factors of the config file. A missing one is that of `max`.
+/// Factors in the configuration file. A missing one is inherited from `max`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Factors {

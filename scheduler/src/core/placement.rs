@@ -1,15 +1,15 @@
-//! Placement on one machine: which node an unbound pod of ours goes to.
+//! Placement without a kube-scheduler: which node an unbound pod of ours goes to.
 //!
 //! ```text
-//! pending ──► fits somewhere ──► bind hold on the best node ──► POST binding ──► seen bound: done
+//! pending ──► fits on a node ──► bind hold on the best node ──► POST binding ──► observed bound: done
 //!    ▲                                   │                          ├─ refused: the hold ends ──► back-off
 //!    │                                   └◄─── same node again ◄────┴─ unclear or conflict: the hold stays
-//!    └── no room: said on the pod; tried again when room appears, or after a pause
+//!    └── no headroom: reported on the pod; tried again when headroom appears, or after a pause
 //! ```
 //!
-//! The hold is taken under the same ledger as grants, so a binding and a grant can never take the
-//! same room. A binding of unclear fate is repeated on the *same* node until it is seen or the pod
-//! is gone: it may happen yet.
+//! The hold is on the ledger that permits use, so a binding and a grant never take the same
+//! headroom. A binding of unknown outcome is repeated on the *same* node until it is observed or
+//! the pod is gone, because it may still have an effect.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -19,21 +19,19 @@ use protocol::time::{Span, Timestamp, WallTime};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::event::{Action, BindOutcome, CallId};
+use super::event::{Action, BindOutcome, CallId, NO_ROOM_MESSAGE};
 use super::ledger::{Fit, Ledger, vm_key};
-use super::permits::Bench;
-use super::view::PodView;
+use super::pod_requests::PodView;
+use super::step::StepContext;
 
-/// What a pod is told when no node has room. Dictated by the deployed plugin.
-pub const NO_ROOM_MESSAGE: &str = "Not enough resources for Pod";
-/// First pause after a failed attempt; doubled each time.
+/// First pause after a failed attempt. Each further pause is twice as long.
 const FIRST_PAUSE: Span = Span::from_secs(1);
-/// Longest such pause.
+/// Longest pause between attempts.
 const LAST_PAUSE: Span = Span::from_secs(10);
-/// A binding that succeeded is repeated if it is not seen by then.
+/// How long a successful binding may stay unobserved before it is repeated.
 const UNSEEN_PAUSE: Span = Span::from_secs(10);
-/// The same lack of room is told on the pod again after this long.
-const TOLD_QUIET: Span = Span::from_secs(60);
+/// Pause before want of headroom is reported on the same pod again.
+const REPORT_QUIET: Span = Span::from_secs(60);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 struct Pending {
@@ -41,23 +39,24 @@ struct Pending {
     flight: Option<CallId>,
     next_try: Timestamp,
     attempts: u32,
-    /// Room that appeared after this epoch is worth another try.
+    /// The headroom epoch of the last attempt. A later one is worth another.
     tried_epoch: Option<u64>,
-    /// Whether an earlier attempt may happen yet.
+    /// Whether an earlier attempt may still have an effect.
     unclear: bool,
-    told: Option<Timestamp>,
+    /// When want of headroom was last reported.
+    #[serde(rename = "told")]
+    reported: Option<Timestamp>,
 }
 
-/// Oldest first, then by name.
+/// The order of attempts: the oldest pod first, then by name.
 type Rank = (WallTime, NamespacedName);
 
-/// See the module's description.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Placement {
     enabled: bool,
     pending: BTreeMap<Rank, Pending>,
     last_call: CallId,
-    /// The epoch of the room that was last looked at.
+    /// The headroom epoch of the last look.
     looked_at: Option<u64>,
 }
 
@@ -69,7 +68,6 @@ impl Placement {
         }
     }
 
-    /// A pod appeared or changed.
     pub(super) fn pod_applied(&mut self, ledger: &Ledger, pod: &PodView) {
         let rank = (pod.created, pod.key.clone());
         let ours = pod.scheduler_name == ledger.rules().scheduler_name;
@@ -86,14 +84,14 @@ impl Placement {
                 attempts: 0,
                 tried_epoch: None,
                 unclear: false,
-                told: None,
+                reported: None,
             };
             self.pending.insert(rank, fresh);
         }
         self.looked_at = None;
     }
 
-    /// Forgets everything; outcomes of what is under way are not waited for.
+    /// Drops all state. Outcomes of calls in flight will be ignored.
     pub(super) fn forget(&mut self) {
         self.pending.clear();
         self.looked_at = None;
@@ -103,7 +101,6 @@ impl Placement {
         self.pending.hash(hasher);
     }
 
-    /// A pod is gone.
     pub(super) fn pod_deleted(&mut self, pod: &PodView) {
         self.pending.remove(&(pod.created, pod.key.clone()));
     }
@@ -126,10 +123,9 @@ impl Placement {
         waiting.map(|entry| entry.next_try).min()
     }
 
-    /// Tries whatever is due.
-    pub(super) fn tick(&mut self, bench: &mut Bench<'_>) {
-        let epoch = bench.ledger.room_epoch();
-        let due = self.poll_deadline().is_some_and(|at| at <= bench.now);
+    pub(super) fn tick(&mut self, context: &mut StepContext<'_>) {
+        let epoch = context.ledger.room_epoch();
+        let due = self.poll_deadline().is_some_and(|at| at <= context.now);
         if self.pending.is_empty() || (!due && self.looked_at == Some(epoch)) {
             return;
         }
@@ -138,18 +134,22 @@ impl Placement {
             let Some(entry) = self.pending.get_mut(&rank) else {
                 continue;
             };
-            let epoch = bench.ledger.room_epoch();
+            let epoch = context.ledger.room_epoch();
             let room = entry.tried_epoch.is_none_or(|tried| tried < epoch) && !entry.unclear;
-            if entry.flight.is_none() && (room || entry.next_try <= bench.now) {
+            if entry.flight.is_none() && (room || entry.next_try <= context.now) {
                 entry.tried_epoch = Some(epoch);
-                attempt(bench, &rank.1, entry, &mut self.last_call);
+                attempt(context, &rank.1, entry, &mut self.last_call);
             }
         }
-        self.looked_at = Some(bench.ledger.room_epoch());
+        self.looked_at = Some(context.ledger.room_epoch());
     }
 
-    /// A binding ended.
-    pub(super) fn bind_done(&mut self, bench: &mut Bench<'_>, id: CallId, outcome: &BindOutcome) {
+    pub(super) fn bind_done(
+        &mut self,
+        context: &mut StepContext<'_>,
+        id: CallId,
+        outcome: &BindOutcome,
+    ) {
         let mut entries = self.pending.values_mut();
         let Some(entry) = entries.find(|entry| entry.flight == Some(id)) else {
             return;
@@ -158,16 +158,16 @@ impl Placement {
         match outcome {
             BindOutcome::Bound => {
                 entry.unclear = true;
-                entry.next_try = bench.now + UNSEEN_PAUSE;
+                entry.next_try = context.now + UNSEEN_PAUSE;
                 return;
             }
             BindOutcome::Refused(_) if !entry.unclear => {
-                bench.ledger.set_bind_hold(&entry.uid, None);
+                context.ledger.set_bind_hold(&entry.uid, None);
             }
             BindOutcome::Refused(_) => {}
             BindOutcome::Conflict | BindOutcome::Unclear(_) => entry.unclear = true,
         }
-        entry.next_try = bench.now + pause(entry.attempts);
+        entry.next_try = context.now + pause(entry.attempts);
     }
 }
 
@@ -181,28 +181,28 @@ fn pause(attempts: u32) -> Span {
 }
 
 fn attempt(
-    bench: &mut Bench<'_>,
+    context: &mut StepContext<'_>,
     pod: &NamespacedName,
     entry: &mut Pending,
     last_call: &mut CallId,
 ) {
-    let Some(known) = bench.ledger.pod(&entry.uid) else {
+    let Some(known) = context.ledger.pod(&entry.uid) else {
         return;
     };
     entry.attempts += 1;
-    entry.next_try = bench.now + pause(entry.attempts);
+    entry.next_try = context.now + pause(entry.attempts);
     let choice = match &known.bind_hold {
-        // It may be bound there already or be bound there yet, so nowhere else.
+        // An earlier binding may have an effect there, so no other node is tried.
         Some(node) => Ok(node.clone()),
-        None => best_node(bench.ledger, &known.view),
+        None => best_node(context.ledger, &known.view),
     };
     match choice {
         Ok(node) => {
             *last_call += 1;
             entry.flight = Some(*last_call);
-            bench.ledger.set_bind_hold(&entry.uid, Some(node.clone()));
+            context.ledger.set_bind_hold(&entry.uid, Some(node.clone()));
             let uid = entry.uid.clone();
-            bench.out.push_back(Action::Bind {
+            context.out.push_back(Action::Bind {
                 id: *last_call,
                 pod: pod.clone(),
                 uid,
@@ -210,11 +210,13 @@ fn attempt(
             });
         }
         Err(message) => {
-            let told = entry.told.is_some_and(|at| at + TOLD_QUIET > bench.now);
-            if !told {
-                entry.told = Some(bench.now);
+            let is_quiet = entry
+                .reported
+                .is_some_and(|at| at + REPORT_QUIET > context.now);
+            if !is_quiet {
+                entry.reported = Some(context.now);
                 let uid = entry.uid.clone();
-                bench.out.push_back(Action::Unschedulable {
+                context.out.push_back(Action::Unschedulable {
                     pod: pod.clone(),
                     uid,
                     message,
@@ -224,7 +226,10 @@ fn attempt(
     }
 }
 
-/// The best node with room, the first by name among equals; or why there is none.
+/// The node with the best score that the pod fits on, the first by name among equals.
+///
+/// # Errors
+/// The reason, as text for the pod.
 fn best_node(ledger: &Ledger, pod: &PodView) -> Result<String, String> {
     let open = ledger
         .nodes()
@@ -246,7 +251,7 @@ fn best_node(ledger: &Ledger, pod: &PodView) -> Result<String, String> {
         .ok_or_else(|| NO_ROOM_MESSAGE.to_owned())
 }
 
-/// Whether a pod that must not be would be on a node with another pod of its VM.
+/// Whether the node has another pod of the VM, and the pod must be apart from it.
 fn is_beside_itself(ledger: &Ledger, pod: &PodView, node: &str) -> bool {
     let Some(vm) = vm_key(pod).filter(|_| pod.apart) else {
         return false;

@@ -1,20 +1,20 @@
-//! How far a node is from being comfortable, and why a VM did not get what it asked for.
+//! Pressure on a node, and the increases that it denied.
 //!
 //! Per node and resource, after over-commit:
 //!
 //! ```text
-//! logical   = what is reserved beyond the watermark
-//! capacity  = what was asked for in vain lately, for want of room
-//! accounted = what the pods that are leaving hold of either
+//! logical   = the amount reserved beyond the watermark
+//! capacity  = recent increases denied for want of headroom
+//! accounted = the part of both that leaving pods hold
 //! ```
 //!
-//! VMs are migrated away while `logical + capacity > accounted`. A VM's wish counts until it is
-//! met, given up, or not repeated for [`WISH_LASTS`]. It counts no more than the node could ever
-//! give that VM: what no migration can make room for is no reason for one.
+//! VMs are migrated away while `logical + capacity > accounted`. A denied increase counts until it
+//! is granted, given up, or not repeated for [`DENIAL_LASTS`]. It counts at most at the amount that
+//! the node could ever give the VM, because no migration can provide more.
 //!
-//! The deployed plugin knows `logical − accounted` only, so that it frees nothing for those it
-//! refused (docs/compatibility/scheduler.md §9.2 no. 8); [`Pressure::unmet`] is told which of the
-//! two is wanted.
+//! The deployed plugin uses `logical − accounted` only. It makes no headroom for the VMs that it
+//! refused (docs/compatibility/scheduler.md §9.2 no. 8). The argument of [`Pressure::unmet`]
+//! selects one of the two.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -25,27 +25,27 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::amount::{Both, share};
-use super::decide::{Decision, Limit};
+use super::decision::{Limit, PermitDecision};
 use super::ledger::Ledger;
 
-/// How long a wish counts after it was last made. An agent repeats itself every 15 seconds at the
-/// latest.
-pub const WISH_LASTS: Span = Span::from_secs(20);
+/// How long a denied increase counts after its last request. An agent repeats a request within 15
+/// seconds.
+pub const DENIAL_LASTS: Span = Span::from_secs(20);
 
-/// See the module's description.
+/// The pressure on one node, after over-commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize)]
 pub struct Pressure {
-    /// Use above the watermark.
+    /// The amount reserved beyond the watermark.
     pub logical: Both<u128>,
-    /// What was asked for in vain.
+    /// Recent increases denied for want of headroom.
     pub capacity: Both<u128>,
-    /// What migrations under way take of both.
+    /// The part of both that migrations under way relieve.
     pub accounted: Both<u128>,
 }
 
 impl Pressure {
-    /// What no migration under way takes care of yet. `counts_denied`: whether what was denied
-    /// counts.
+    /// The pressure that no migration under way relieves. `counts_denied`: whether denied increases
+    /// count.
     #[must_use]
     pub fn unmet(&self, counts_denied: bool) -> Both<u128> {
         let sum = self.logical.zip(self.capacity);
@@ -57,32 +57,32 @@ impl Pressure {
     }
 }
 
-/// An increase that was not granted whole, the last one of its VM.
+/// The last increase of a VM that was not granted in full.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Refused {
-    /// When it was decided.
+pub struct DeniedIncrease {
+    /// The time of the decision.
     pub at: Timestamp,
-    /// What was decided, with what limited each resource.
-    pub decision: Box<Decision>,
-    /// The capacity pressure it makes, while it counts.
+    /// The decision, with the limit of each resource.
+    pub decision: Box<PermitDecision>,
+    /// Its capacity pressure, after over-commit.
     pub amount: Both<u128>,
-    /// Until when it counts.
+    /// When its pressure stops counting.
     pub until: Timestamp,
 }
 
-/// What VMs asked for in vain.
+/// The last denied increase of each VM.
 #[derive(Debug, Clone, Default)]
-pub struct Wishes {
-    by_vm: BTreeMap<NamespacedName, Refused>,
-    /// Those that count, by node.
+pub struct DeniedIncreases {
+    by_vm: BTreeMap<NamespacedName, DeniedIncrease>,
+    /// VMs whose denied increase counts, by node.
     by_node: BTreeMap<String, BTreeSet<NamespacedName>>,
     ends: BTreeSet<(Timestamp, NamespacedName)>,
     changed: BTreeSet<String>,
 }
 
-impl Wishes {
-    /// A request was answered.
-    pub fn decided(&mut self, now: Timestamp, ledger: &Ledger, decision: &Decision) {
+impl DeniedIncreases {
+    /// Records a decision. One without a limit ends the denied increase of its VM.
+    pub fn decided(&mut self, now: Timestamp, ledger: &Ledger, decision: &PermitDecision) {
         let is_limited = !decision.limits().is_empty();
         if !is_limited && self.by_vm.is_empty() {
             return;
@@ -92,7 +92,7 @@ impl Wishes {
             return;
         }
         let amount = amount_of(ledger, decision);
-        let until = now + WISH_LASTS;
+        let until = now + DENIAL_LASTS;
         let vm = decision.vm.clone();
         if amount.any(|amount| amount > 0) {
             self.changed.insert(decision.node.clone());
@@ -101,28 +101,28 @@ impl Wishes {
             self.ends.insert((until, vm.clone()));
         }
         let decision = Box::new(decision.clone());
-        let refused = Refused {
+        let denied = DeniedIncrease {
             at: now,
             decision,
             amount,
             until,
         };
-        self.by_vm.insert(vm, refused);
+        self.by_vm.insert(vm, denied);
     }
 
-    /// A VM is gone, or what it asked for is met.
+    /// Drops the denied increase of a VM that is gone or was granted in full.
     pub fn gone(&mut self, vm: &NamespacedName) {
         self.discount(vm);
         self.by_vm.remove(vm);
     }
 
-    /// Stops counting a VM's wish; what limited it stays known.
+    /// Stops counting a VM's denied increase, and keeps its decision.
     fn discount(&mut self, vm: &NamespacedName) {
-        let Some(refused) = self.by_vm.get(vm) else {
+        let Some(denied) = self.by_vm.get(vm) else {
             return;
         };
-        self.ends.remove(&(refused.until, vm.clone()));
-        let node = &refused.decision.node;
+        self.ends.remove(&(denied.until, vm.clone()));
+        let node = &denied.decision.node;
         if let Some(on_node) = self.by_node.get_mut(node)
             && on_node.remove(vm)
         {
@@ -133,7 +133,7 @@ impl Wishes {
         }
     }
 
-    /// Time has passed.
+    /// Stops counting the increases that were not repeated.
     pub fn expire(&mut self, now: Timestamp) {
         while let Some((at, vm)) = self.ends.first().cloned()
             && at <= now
@@ -143,50 +143,50 @@ impl Wishes {
         }
     }
 
-    /// When the next wish stops counting.
+    /// When the next denied increase stops counting.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         self.ends.first().map(|(at, _)| *at)
     }
 
-    /// Forgets everything.
+    /// Drops all state.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// Nodes whose capacity pressure changed since the last call.
+    /// Names of the nodes whose capacity pressure changed since the last call.
     pub fn take_changed(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.changed)
     }
 
-    /// The wishes that count on a node.
+    /// The denied increases that count on a node, with their capacity pressure.
     pub fn on(&self, node: &str) -> impl Iterator<Item = (&NamespacedName, Both<u128>)> {
         let vms = self.by_node.get(node).into_iter().flatten();
         vms.filter_map(|vm| Some((vm, self.by_vm.get(vm)?.amount)))
     }
 
-    /// What the wish of a VM that counts on a node comes to.
+    /// The capacity pressure of a VM on a node. Zero if no denied increase of it counts there.
     #[must_use]
-    pub fn of(&self, vm: &NamespacedName, node: &str) -> Both<u128> {
+    pub fn amount_on(&self, vm: &NamespacedName, node: &str) -> Both<u128> {
         let is_there = self.by_node.get(node).is_some_and(|vms| vms.contains(vm));
-        let refused = self.by_vm.get(vm).filter(|_| is_there);
-        refused.map(|refused| refused.amount).unwrap_or_default()
+        let denied = self.by_vm.get(vm).filter(|_| is_there);
+        denied.map(|denied| denied.amount).unwrap_or_default()
     }
 
-    /// The last increase of a VM that was not granted whole, unless one was since.
+    /// The last increase of a VM that was not granted in full. `None` once one was.
     #[must_use]
-    pub fn refused(&self, vm: &NamespacedName) -> Option<&Refused> {
+    pub fn of_vm(&self, vm: &NamespacedName) -> Option<&DeniedIncrease> {
         self.by_vm.get(vm)
     }
 
-    /// The first so many, for people.
+    /// At most `most` entries as JSON, in the order of the names.
     pub(super) fn dump(&self, most: usize) -> BTreeMap<String, Value> {
         let shown = self.by_vm.iter().take(most);
         let cut = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
-        let show = |(vm, refused): (&NamespacedName, &Refused)| {
-            let amount = self.of(vm, &refused.decision.node);
-            let value = json!({"at": refused.at, "decision": refused.decision,
-                "limits": refused.decision.limits(), "pressure": amount.map(|_, amount| cut(amount))});
+        let show = |(vm, denied): (&NamespacedName, &DeniedIncrease)| {
+            let amount = self.amount_on(vm, &denied.decision.node);
+            let value = json!({"at": denied.at, "decision": denied.decision,
+                "limits": denied.decision.limits(), "pressure": amount.map(|_, amount| cut(amount))});
             (vm.to_string(), value)
         };
         shown.map(show).collect()
@@ -196,16 +196,16 @@ impl Wishes {
         for (node, vms) in &self.by_node {
             node.hash(hasher);
             for vm in vms {
-                let refused = self.by_vm.get(vm);
-                (vm, refused.map(|refused| (refused.amount, refused.until))).hash(hasher);
+                let denied = self.by_vm.get(vm);
+                (vm, denied.map(|denied| (denied.amount, denied.until))).hash(hasher);
             }
         }
         self.changed.hash(hasher);
     }
 }
 
-/// The capacity pressure a decision makes.
-fn amount_of(ledger: &Ledger, decision: &Decision) -> Both<u128> {
+/// The capacity pressure of a decision.
+fn amount_of(ledger: &Ledger, decision: &PermitDecision) -> Both<u128> {
     let pod = ledger.pod_named(&decision.pod);
     let (Some(pod), Some(node)) = (pod, ledger.node(&decision.node)) else {
         return Both::default();

@@ -1,7 +1,7 @@
-//! How well a pod would sit on a node: 0 (not at all) to 100. Pure, one number per node.
+//! The score of a pod on a node, 0 to 100. A pure function.
 //!
-//! Source: docs/compatibility/scheduler.md §1.3, vectors §7.5. Nodes are filled towards a peak and
-//! then avoided; a larger node wins over a smaller one that is equally full.
+//! Source: docs/compatibility/scheduler.md §1.3, vectors §7.5. Nodes are filled up to a peak and
+//! avoided above it. Of two nodes with equal use, the larger one has the higher score.
 
 use serde::Serialize;
 
@@ -18,10 +18,9 @@ pub struct Curve {
     pub score_peak: f64,
 }
 
-/// Score of a node whose reserved sums (the pod included) and totals are given. `max_seen` is the
-/// largest total of each resource over all nodes.
-///
-/// Over its total in either resource, or with a total of 0: 0.
+/// The score of a node with these reserved sums, which include the pod, and totals. `max_seen` is
+/// the largest total of each resource over all nodes. 0 if a sum is above its total or a total is
+/// 0.
 #[must_use]
 pub fn score(curve: Curve, reserved: Both<u128>, total: Both<u64>, max_seen: Both<u64>) -> u8 {
     let parts = reserved
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_of_scores() {
+    fn scores_are_as_in_the_vectors() {
         for (tenths, expected) in [
             (0, 50),
             (10, 56),

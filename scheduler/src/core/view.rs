@@ -1,127 +1,63 @@
-//! What the scheduler reads from Node, Pod and VirtualMachine objects.
+//! The members of Node, Pod and VirtualMachine objects that the scheduler uses.
 //!
-//! Reading never fails for a whole object that has a name: what does not parse becomes a problem
-//! *of that object* ([`PodProblem`], [`VmProblem`], [`NodeProblem`]) together with a safe value to
-//! count, so that one bad object neither stops a list nor hides what it may be using
+//! Every object with a name and a uid can be read. A member that does not parse becomes a problem
+//! of that object ([`PodProblem`], [`VmProblem`], [`NodeProblem`]) with a safe amount to count. One
+//! bad object therefore neither stops a list nor hides resources that it may use
 //! (docs/compatibility/scheduler.md §8.5).
 
-mod quick;
+mod fast_path;
 
 use std::collections::BTreeMap;
 
 use protocol::annotations::{
     ANNOTATION_APPROVED, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT, LABEL_ENABLED, VmResources,
 };
-use protocol::object::ObjectMeta;
 use protocol::permit::NamespacedName;
 use protocol::quantity::Quantity;
-use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::amount::Both;
-pub use super::extract::{PodProblem, PodRole, PodSize, PodView};
+pub use super::object::Unreadable;
+use super::object::{key_of, largest, metadata};
 use super::overcommit;
+pub use super::pod_requests::{PodProblem, PodRole, PodSize, PodView};
 
-/// Bytes of a memory slot when the object does not say: the default of the VM's schema.
+/// Bytes of a memory slot if the object has no size: the default of the VM's schema.
 const DEFAULT_SLOT_BYTES: u64 = 1 << 30;
 
-/// An object without so much as a name and a uid; it cannot be told apart from others and is
-/// skipped.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("object has no usable metadata: {0}")]
-pub struct Unreadable(pub String);
-
-/// Metadata of an object. Members that are not of their type are read as absent.
-pub(super) fn metadata(object: &Value) -> Result<ObjectMeta, Unreadable> {
-    let raw = object
-        .get("metadata")
-        .ok_or_else(|| Unreadable("no metadata".into()))?;
-    let meta = ObjectMeta::deserialize(raw).or_else(|_| salvage(raw))?;
-    if meta.name.is_empty() || meta.uid.is_empty() {
-        return Err(Unreadable("name or uid is empty".into()));
-    }
-    Ok(meta)
-}
-
-/// Keeps what identifies and classifies an object when its metadata does not decode as a whole.
-fn salvage(raw: &Value) -> Result<ObjectMeta, Unreadable> {
-    let text = |key: &str| {
-        raw.get(key)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let map = |key: &str| -> BTreeMap<String, String> {
-        raw.get(key)
-            .and_then(Value::as_object)
-            .map_or_else(BTreeMap::new, |members| {
-                let pairs = members.iter();
-                pairs
-                    .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
-                    .collect()
-            })
-    };
-    if !raw.is_object() {
-        return Err(Unreadable("metadata is not an object".into()));
-    }
-    Ok(ObjectMeta {
-        name: text("name"),
-        namespace: text("namespace"),
-        uid: text("uid"),
-        resource_version: text("resourceVersion"),
-        deletion_timestamp: raw
-            .get("deletionTimestamp")
-            .and_then(|v| WallTime::deserialize(v).ok()),
-        labels: map("labels"),
-        annotations: map("annotations"),
-        owner_references: raw
-            .get("ownerReferences")
-            .and_then(|v| Vec::deserialize(v).ok())
-            .unwrap_or_default(),
-        ..ObjectMeta::default()
-    })
-}
-
-pub(super) fn key_of(meta: &ObjectMeta) -> NamespacedName {
-    NamespacedName {
-        namespace: meta.namespace.clone(),
-        name: meta.name.clone(),
-    }
-}
-
-/// Why a node cannot take anything.
+/// Why no pod may be placed on a node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash, Serialize)]
 pub enum NodeProblem {
-    /// There is no `status.allocatable`: a node that has just been made has not reported yet.
+    /// There is no `status.allocatable`, as before the first report of a new node.
     #[error("it has not reported what it has")]
     NotReported,
     /// `status.allocatable` misses a resource.
     #[error("status.allocatable has no {0}")]
     Missing(&'static str),
-    /// `status.allocatable` holds something that is not a quantity of at least 0.
+    /// A member of `status.allocatable` is not a quantity of at least 0.
     #[error("status.allocatable.{0} is not a quantity of at least 0")]
     Bad(&'static str),
 }
 
-/// A node as the ledger sees it.
+/// The members of a Node that the ledger uses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct NodeView {
-    /// Its name.
+    /// `metadata.name`.
     pub name: String,
-    /// Allocatable CPU (thousandths) and memory (bytes); 0 where it is not readable.
+    /// Allocatable CPU in thousandths and memory in bytes. 0 if it does not parse.
     pub total: Both<u64>,
-    /// All labels.
+    /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
-    /// `spec.unschedulable`: nothing new is placed on it.
+    /// `spec.unschedulable`: no new pod is placed on the node.
     pub cordoned: bool,
-    /// Its condition Ready is not `True`: nothing new is placed on it. A node that does not say is
-    /// ready.
+    /// The condition Ready is not `True`: no new pod is placed on the node. A node without the
+    /// condition is ready.
     pub unready: bool,
-    /// The largest over-commit factors that count on it by its labels, thousandths.
+    /// Bounds of over-commit factors from the labels, in thousandths.
     pub max_overcommit_milli: Both<u32>,
-    /// What is wrong with it.
+    /// Why no pod may be placed on the node.
     pub problem: Option<NodeProblem>,
 }
 
@@ -129,7 +65,7 @@ impl NodeView {
     /// Reads a Node.
     ///
     /// # Errors
-    /// [`Unreadable`] when it has no name.
+    /// [`Unreadable`] if it has no name or no uid.
     pub fn read(object: &Value) -> Result<Self, Unreadable> {
         let meta = metadata(object)?;
         let mut problem = None;
@@ -168,7 +104,7 @@ impl NodeView {
         })
     }
 
-    /// Whether something new may be placed on it.
+    /// Whether a new pod may be placed on the node.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.cordoned && !self.unready && self.problem.is_none()
@@ -184,59 +120,59 @@ fn is_unready(object: &Value) -> bool {
     ready.is_some_and(|condition| condition["status"] != "True")
 }
 
-/// Why a VirtualMachine cannot be granted anything.
+/// Why a VirtualMachine gets no grant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash, Serialize)]
 pub enum VmProblem {
-    /// `metadata.resourceVersion` is not a number, so that two states cannot be put in order.
+    /// `metadata.resourceVersion` is not a number, so states have no order.
     #[error("metadata.resourceVersion {0:?} is not a number")]
     Version(String),
-    /// `spec.guest` misses CPU or memory, or holds other types.
+    /// `spec.guest` misses CPU or memory, or a member has a wrong type.
     #[error("spec.guest is not readable: {0}")]
     Guest(String),
 }
 
-/// A VirtualMachine as the ledger sees it. The approved annotation of this object is the durable
-/// truth of what its agent may use.
+/// The members of a VirtualMachine that the ledger uses. The approved annotation is the durable
+/// record of the VM's permit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct VmView {
-    /// Namespace and name.
+    /// The VM's name.
     pub key: NamespacedName,
-    /// Uid.
+    /// `metadata.uid`.
     pub uid: String,
-    /// `metadata.resourceVersion` as a number: later states have larger ones.
+    /// `metadata.resourceVersion` as a number, larger in later states. 0 if it is no number.
     pub version: u64,
-    /// Label `autoscaling.neon.tech/enabled` is `"true"`.
+    /// Whether the label `autoscaling.neon.tech/enabled` is `"true"`.
     pub autoscaled: bool,
-    /// `metadata.annotations` exists.
+    /// Whether `metadata.annotations` exists.
     pub has_annotations: bool,
-    /// Annotation scaling-unit as it stands.
+    /// Text of the annotation scaling-unit.
     pub unit_text: Option<String>,
-    /// Annotation resources-requested as it stands.
+    /// Text of the annotation resources-requested.
     pub requested_text: Option<String>,
-    /// Annotation resources-approved as it stands.
+    /// Text of the annotation resources-approved.
     pub approved_text: Option<String>,
-    /// Annotation resources-approved, decoded; no more than `largest`.
-    pub approved: Noted,
-    /// Annotation resources-approved says more than `largest`: the scheduler did not write it.
+    /// Value of the annotation resources-approved, cut to `largest`.
+    pub approved: AnnotationValue,
+    /// Whether resources-approved is above `largest`. The scheduler never writes such a value.
     pub approved_above_max: bool,
-    /// The size wanted now by `spec.guest`; no more than `largest`.
+    /// The size in use by `spec.guest`, cut to `largest`.
     pub in_use: Resources,
-    /// The largest size by `spec.guest`; zero where that is not readable.
+    /// The VM's maximum by `spec.guest`. Zero if it does not parse.
     pub largest: Resources,
-    /// The size the runner reported last (`status.cpus`, `status.memorySize`, 0 where it did not),
-    /// and the pod it spoke of (`status.podName`).
+    /// The pod of the runner's last report (`status.podName`) and the reported size (`status.cpus`,
+    /// `status.memorySize`; 0 without a report).
     pub plugged: (String, Resources),
-    /// That report speaks of the size wanted now: the guest has reached it. Otherwise the guest may
-    /// have more than is reported, because a report can be older than the last growth.
+    /// Whether the report shows that the guest has reached the size in use. Otherwise the guest may
+    /// have more than the report says, because the report may be older than the last growth.
     pub reached: bool,
-    /// What is wrong with it.
+    /// Why the VM gets no grant.
     pub problem: Option<VmProblem>,
 }
 
-impl Noted {
+impl AnnotationValue {
     fn of(text: Option<&String>) -> Self {
         text.map_or(Self::Absent, |text| {
-            serde_json::from_str(text).map_or(Self::Garbled, Self::Value)
+            serde_json::from_str(text).map_or(Self::Malformed, Self::Value)
         })
     }
 
@@ -248,37 +184,24 @@ impl Noted {
     }
 }
 
-/// State of one annotation that holds resources.
+/// The value of an annotation with resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Noted {
-    /// Not there.
+pub enum AnnotationValue {
+    /// There is no such annotation.
     Absent,
-    /// There and readable.
+    /// The annotation parses.
     Value(Resources),
-    /// There and not readable.
-    Garbled,
+    /// The annotation does not parse.
+    #[serde(rename = "garbled")]
+    Malformed,
 }
 
 impl VmView {
-    /// Reads a VirtualMachine in JSON.
-    ///
-    /// # Errors
-    /// [`Unreadable`] when it is no JSON, or has no name.
-    pub fn read_text(text: &str) -> Result<Self, Unreadable> {
-        quick::read(text.as_bytes()).map_or_else(
-            || {
-                let object: Result<Value, _> = serde_json::from_str(text);
-                Self::read(&object.map_err(|error| Unreadable(error.to_string()))?)
-            },
-            Ok,
-        )
-    }
-
     /// Reads a VirtualMachine.
     ///
     /// # Errors
-    /// [`Unreadable`] when it has no name.
+    /// [`Unreadable`] if it has no name or no uid.
     pub fn read(object: &Value) -> Result<Self, Unreadable> {
         let meta = metadata(object)?;
         let (guest, mut problem) = match read_guest(object) {
@@ -291,10 +214,10 @@ impl VmView {
             ));
             0
         });
-        let noted = |key: &str| meta.annotations.get(key).cloned();
+        let annotation = |key: &str| meta.annotations.get(key).cloned();
         let in_use = guest.as_ref().map(VmResources::in_use).unwrap_or_default();
         let largest = guest.as_ref().map(largest).unwrap_or_default();
-        let approved = Noted::of(meta.annotations.get(ANNOTATION_APPROVED));
+        let approved = AnnotationValue::of(meta.annotations.get(ANNOTATION_APPROVED));
         let plugged = plugged(object);
         Ok(Self {
             key: key_of(&meta),
@@ -303,11 +226,11 @@ impl VmView {
             has_annotations: object
                 .pointer("/metadata/annotations")
                 .is_some_and(Value::is_object),
-            unit_text: noted(ANNOTATION_SCALING_UNIT),
-            requested_text: noted(ANNOTATION_REQUESTED),
+            unit_text: annotation(ANNOTATION_SCALING_UNIT),
+            requested_text: annotation(ANNOTATION_REQUESTED),
             approved: approved.within(largest),
             approved_above_max: approved.within(largest) != approved,
-            approved_text: noted(ANNOTATION_APPROVED),
+            approved_text: annotation(ANNOTATION_APPROVED),
             in_use: within(in_use, largest),
             largest,
             reached: plugged.1 == in_use && revision_is_reached(object),
@@ -317,14 +240,14 @@ impl VmView {
         })
     }
 
-    /// The VM's own largest size, if that is known.
+    /// The VM's maximum. `None` if it is unknown.
     #[must_use]
     pub fn most(&self) -> Option<Resources> {
         is_size(self.largest).then_some(self.largest)
     }
 
-    /// The least the VM must be counted at by this object alone: what is approved if it is
-    /// autoscaled, what its spec wants, and all it may become when either is not readable.
+    /// The least size that the VM counts at by this object alone: the size in use, and the approved
+    /// size of an autoscaled VM. If either does not parse, the maximum.
     #[must_use]
     pub fn floor(&self) -> Resources {
         let used = self.in_use;
@@ -332,8 +255,8 @@ impl VmView {
             return used.field_max(self.largest);
         }
         match self.approved {
-            Noted::Value(approved) if self.autoscaled => used.field_max(approved),
-            Noted::Garbled if self.autoscaled => used.field_max(self.largest),
+            AnnotationValue::Value(approved) if self.autoscaled => used.field_max(approved),
+            AnnotationValue::Malformed if self.autoscaled => used.field_max(self.largest),
             _ => used,
         }
     }
@@ -358,8 +281,7 @@ fn plugged(object: &Value) -> (String, Resources) {
     (pod.to_owned(), size)
 }
 
-/// Whether the size was reached for the newest wish, not for an older one that happened to be of
-/// the same size.
+/// Whether the guest reached the newest revision, and not an older one of the same size.
 fn revision_is_reached(object: &Value) -> bool {
     let wanted = object.pointer("/spec/targetRevision/revision");
     wanted.is_none() || wanted == object.pointer("/status/currentRevision/revision")
@@ -378,7 +300,7 @@ fn read_guest(object: &Value) -> Result<VmResources, VmProblem> {
     serde_json::from_value(guest).map_err(|error| VmProblem::Guest(error.to_string()))
 }
 
-/// A size cut to the VM's largest, where that is known.
+/// Cuts a size to the VM's maximum, if it is known.
 fn within(size: Resources, largest: Resources) -> Resources {
     if is_size(largest) {
         size.field_min(largest)
@@ -389,16 +311,6 @@ fn within(size: Resources, largest: Resources) -> Resources {
 
 fn is_size(size: Resources) -> bool {
     size.zero_field().is_none()
-}
-
-/// The size a VM may reach by its bounds.
-pub(super) fn largest(resources: &VmResources) -> Resources {
-    let slots = u64::try_from(resources.memory_slots.max).unwrap_or(0);
-    let slot = resources.memory_slot_size.as_u64().unwrap_or(0);
-    Resources {
-        cpu: resources.cpus.max,
-        mem: Bytes(slot.saturating_mul(slots)),
-    }
 }
 
 #[cfg(test)]
@@ -414,27 +326,27 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_is_read() {
+    fn vm_members_are_read() {
         let view = VmView::read(&vm()).expect("has a name");
         assert_eq!(view.version, 17);
         assert_eq!(view.in_use, Resources::new(500, 2 << 30));
         assert_eq!(view.largest, Resources::new(4000, 8 << 30));
         assert!(view.autoscaled && !view.has_annotations && view.problem.is_none());
-        assert_eq!(view.approved, Noted::Absent);
+        assert_eq!(view.approved, AnnotationValue::Absent);
         assert_eq!(view.floor(), view.in_use);
     }
 
     #[test]
-    fn garbled_approval_counts_the_largest_size() {
+    fn vm_with_malformed_approval_counts_at_its_maximum() {
         let mut object = vm();
         object["metadata"]["annotations"] = json!({ANNOTATION_APPROVED: "{"});
         let view = VmView::read(&object).expect("has a name");
-        assert_eq!(view.approved, Noted::Garbled);
+        assert_eq!(view.approved, AnnotationValue::Malformed);
         assert_eq!(view.floor(), view.largest);
     }
 
     #[test]
-    fn one_bad_member_of_a_vm_is_a_problem_of_that_vm() {
+    fn bad_member_of_a_vm_is_a_problem_of_that_vm() {
         let mut object = vm();
         object["spec"]["guest"]["cpus"] = json!("many");
         object["metadata"]["resourceVersion"] = json!("abc");
@@ -442,13 +354,16 @@ mod tests {
             json!({"a": 7, ANNOTATION_APPROVED: "{\"vCPUs\":1,\"mem\":\"1Gi\"}"});
         let view = VmView::read(&object).expect("has a name");
         assert_eq!(view.problem, Some(VmProblem::Version("abc".into())));
-        assert_eq!(view.approved, Noted::Value(Resources::new(1000, 1 << 30)));
+        assert_eq!(
+            view.approved,
+            AnnotationValue::Value(Resources::new(1000, 1 << 30))
+        );
         assert!(VmView::read(&json!({"metadata": {"name": "x"}})).is_err());
         assert!(VmView::read(&json!([])).is_err());
     }
 
     #[test]
-    fn nodes_are_read_and_bad_totals_are_zero() {
+    fn node_members_are_read_and_bad_totals_are_zero() {
         let node = json!({"metadata": {"name": "n", "uid": "1", "labels": {"zone": "a"}},
             "spec": {"unschedulable": true},
             "status": {"allocatable": {"cpu": "3800m", "memory": "16Gi"}}});

@@ -1,5 +1,5 @@
-//! Calls to the Kubernetes API: the conditional write of a VM, its read, bindings, conditions and
-//! events.
+//! Calls to the Kubernetes API: the write and the read of a VM, bindings, conditions, events and
+//! migrations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,22 +19,21 @@ use protocol::time::{Timestamp as Moment, WallTime};
 use serde_json::{Value, json};
 
 use super::metrics::Metrics;
-use crate::core::decide::Decision;
-use crate::core::event::{BindOutcome, CallOutcome, MigrationOutcome, PodSeen, VmWrite};
+use crate::core::decision::PermitDecision;
+use crate::core::event::{BindOutcome, CallOutcome, MigrationOutcome, PodReadOutcome, VmWrite};
 use crate::core::migrate::NewMigration;
-use crate::core::remarks::Remark;
+use crate::core::pod_warnings::PodWarning;
 use crate::core::view::{PodView, VmView};
 
-/// Name under which changes and events are recorded.
+/// Field manager of writes of VMs.
 const FIELD_MANAGER: &str = "autoscale-scheduler";
 
-/// The type of the condition on an unbound pod that has room somewhere by now.
+/// Type of the condition on an unbound pod that fits on a node by now.
 const CONDITION_ROOM: &str = "autoscaling.neon.tech/room-appeared";
 
-/// Why a call was not sent.
+/// Error of a call that was not sent.
 const NOT_SENT: &str = "this replica's lead ran out before it was sent";
 
-/// The kind VirtualMachine.
 pub(super) fn virtual_machines() -> ApiResource {
     ApiResource {
         group: protocol::vm::GROUP.into(),
@@ -45,7 +44,6 @@ pub(super) fn virtual_machines() -> ApiResource {
     }
 }
 
-/// The kind VirtualMachineMigration.
 pub(super) fn virtual_machine_migrations() -> ApiResource {
     ApiResource {
         kind: "VirtualMachineMigration".into(),
@@ -54,28 +52,30 @@ pub(super) fn virtual_machine_migrations() -> ApiResource {
     }
 }
 
-/// What calling the API needs.
-pub(super) struct Means {
+/// The client of the API server and its settings.
+pub(super) struct ApiContext {
     pub(super) client: Client,
+    /// Time-out of one call.
     pub(super) timeout: Duration,
     pub(super) metrics: Metrics,
+    /// Reporting component of events.
     pub(super) reporter: String,
     pub(super) clock: Clock,
 }
 
-/// Calls the API for a task. Cheap to clone, for every grant's task gets its own.
+/// Calls the API. Cheap to clone: the task of every grant has its own.
 #[derive(Clone)]
-pub(super) struct Caller {
-    pub(super) means: Arc<Means>,
-    /// No call lasts beyond this.
+pub(super) struct ApiClient {
+    pub(super) context: Arc<ApiContext>,
+    /// Deadline of every call. `None` without a Lease.
     pub(super) until: Option<Moment>,
 }
 
-/// Why a call failed, as far as anyone needs to know.
+/// Why a call failed.
 enum Failure {
     Status(u16, String),
     Unclear(String),
-    /// It was not sent: the lead would not have lasted as long.
+    /// The call was not sent, because the lead ends first.
     NotSent,
 }
 
@@ -99,18 +99,20 @@ impl From<Failure> for MigrationOutcome {
     }
 }
 
-impl Caller {
+impl ApiClient {
     async fn call<T>(
         &self,
         op: (&'static str, &'static str),
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Failure> {
-        let left = self.until.map(|until| until.since(self.means.clock.now()));
-        let timeout = left.map_or(self.means.timeout, |left| {
-            left.to_duration().min(self.means.timeout)
+        let left = self
+            .until
+            .map(|until| until.since(self.context.clock.now()));
+        let timeout = left.map_or(self.context.timeout, |left| {
+            left.to_duration().min(self.context.timeout)
         });
         if timeout.is_zero() {
-            self.means
+            self.context
                 .metrics
                 .k8s_op_failed(op, &Failure::NotSent.outcome());
             return Err(Failure::NotSent);
@@ -124,15 +126,14 @@ impl Caller {
             Ok(Ok(value)) => Ok(value),
         };
         match &result {
-            Ok(_) => self.means.metrics.k8s_op_done(op),
-            Err(failure) => self.means.metrics.k8s_op_failed(op, &failure.outcome()),
+            Ok(_) => self.context.metrics.k8s_op_done(op),
+            Err(failure) => self.context.metrics.k8s_op_failed(op, &failure.outcome()),
         }
         result
     }
 
-    /// Carries out a conditional write. Sent as the bytes it is: this is the one call that comes
-    /// with every grant, and a typed patch and a typed object would each be built only to be taken
-    /// apart again.
+    /// Sends a compare-and-set as bytes. Every grant makes this call, and a typed patch and a typed
+    /// object would be built only to be converted again.
     pub(super) async fn write_vm(&self, write: &VmWrite) -> CallOutcome {
         let Some(path) = vm_path(&write.vm) else {
             return CallOutcome::NotFound;
@@ -145,7 +146,6 @@ impl Caller {
         self.vm_call("Patch", request).await
     }
 
-    /// Reads a VM.
     pub(super) async fn read_vm(&self, vm: &NamespacedName) -> CallOutcome {
         let Some(path) = vm_path(vm) else {
             return CallOutcome::NotFound;
@@ -161,16 +161,15 @@ impl Caller {
     ) -> CallOutcome {
         match request {
             Ok(request) => {
-                let call = self.means.client.request_text(request);
+                let call = self.context.client.request_text(request);
                 of_object(self.call((op, "VirtualMachine"), call).await)
             }
             Err(error) => CallOutcome::Refused(error.to_string()),
         }
     }
 
-    /// Binds a pod to a node.
     pub(super) async fn bind(&self, pod: &NamespacedName, uid: &str, node: &str) -> BindOutcome {
-        let pods: Api<Pod> = Api::namespaced(self.means.client.clone(), &pod.namespace);
+        let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);
         let binding = json!({"apiVersion": "v1", "kind": "Binding",
             "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
@@ -187,39 +186,42 @@ impl Caller {
         }
     }
 
-    /// Reads a pod.
-    pub(super) async fn read_pod(&self, pod: &NamespacedName) -> PodSeen {
+    pub(super) async fn read_pod(&self, pod: &NamespacedName) -> PodReadOutcome {
         let kind = ApiResource::erase::<Pod>(&());
         let pods: Api<DynamicObject> =
-            Api::namespaced_with(self.means.client.clone(), &pod.namespace, &kind);
+            Api::namespaced_with(self.context.client.clone(), &pod.namespace, &kind);
         let object = match self.call(("Get", "Pod"), pods.get_opt(&pod.name)).await {
             Ok(Some(object)) => serde_json::to_value(object),
-            Ok(None) => return PodSeen::Gone,
-            Err(Failure::Status(_, why) | Failure::Unclear(why)) => return PodSeen::Unclear(why),
-            Err(Failure::NotSent) => return PodSeen::Unclear(NOT_SENT.into()),
+            Ok(None) => return PodReadOutcome::Gone,
+            Err(Failure::Status(_, why) | Failure::Unclear(why)) => {
+                return PodReadOutcome::Unclear(why);
+            }
+            Err(Failure::NotSent) => return PodReadOutcome::Unclear(NOT_SENT.into()),
         };
         let view = object.map_err(|error| error.to_string());
         let view = view.and_then(|object| PodView::read(&object).map_err(|e| e.to_string()));
-        view.map_or_else(PodSeen::Unclear, |view| PodSeen::Pod(Box::new(view)))
+        view.map_or_else(PodReadOutcome::Unclear, |view| {
+            PodReadOutcome::Pod(Box::new(view))
+        })
     }
 
-    /// Sets PodScheduled=False with reason Unschedulable, and an event that says the same.
+    /// Sets the condition PodScheduled=False with reason Unschedulable, and creates an event.
     pub(super) async fn unschedulable(&self, pod: &NamespacedName, uid: &str, message: &str) {
         let pods: Api<DynamicObject> = Api::namespaced_with(
-            self.means.client.clone(),
+            self.context.client.clone(),
             &pod.namespace,
             &ApiResource::erase::<Pod>(&()),
         );
         if let Ok(object) = self.call(("Get", "Pod"), pods.get(&pod.name)).await
             && let Some(operations) =
-                condition_patch(&object, uid, message, self.means.clock.wall())
+                condition_patch(&object, uid, message, self.context.clock.wall())
             && let Ok(patch) = serde_json::from_value(operations)
         {
             let patch = Patch::<()>::Json(patch);
             let params = PatchParams::default();
             let call = pods.patch_subresource("status", &pod.name, &params, &patch);
-            // A failure is told again with the next attempt.
-            let _told = self.call(("Patch", "Pod"), call).await;
+            // The next attempt to place the pod reports it again.
+            let _reported = self.call(("Patch", "Pod"), call).await;
         }
         let about = ObjectReference {
             api_version: Some("v1".into()),
@@ -230,35 +232,35 @@ impl Caller {
             .await;
     }
 
-    /// Says on a waiting pod that a node has room for it: any change of the object makes
-    /// kube-scheduler take it up again.
+    /// Sets a condition on a waiting pod that a node has headroom for it. Any change of the object
+    /// makes kube-scheduler try the pod again.
     pub(super) async fn room_appeared(&self, pod: &NamespacedName, uid: &str, node: &str) {
-        let pods: Api<Pod> = Api::namespaced(self.means.client.clone(), &pod.namespace);
-        let now = self.means.clock.wall();
-        // With the time in it no two are the same; the pod of another uid is a conflict.
+        let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.namespace);
+        let now = self.context.clock.wall();
+        // The time makes each message different. A pod of another uid is a conflict.
         let message = format!("node {node} has room since {}", now.to_micro_string());
         let condition = json!({"type": CONDITION_ROOM, "status": "True", "reason": "RoomAppeared",
             "message": message, "lastTransitionTime": now});
         let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
         let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
         let call = pods.patch_status(&pod.name, &params, &patch);
-        // It is touched again if nothing follows.
-        let _told = self.call(("Patch", "Pod"), call).await;
+        // The core repeats the action unless kube-scheduler sends a request.
+        let _reported = self.call(("Patch", "Pod"), call).await;
     }
 
-    /// Says on a pod what people should know about it.
-    pub(super) async fn remark(&self, pod: &NamespacedName, uid: &str, remark: Remark) {
+    /// Creates an event on a pod.
+    pub(super) async fn warn_on_pod(&self, pod: &NamespacedName, uid: &str, warning: PodWarning) {
         let about = ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Pod".into()),
             ..reference(pod, uid)
         };
-        let message = remark.message().to_owned();
-        self.event(about, remark.reason(), message).await;
+        let message = warning.message().to_owned();
+        self.event(about, warning.reason(), message).await;
     }
 
-    /// Says on a VM why an increase was not granted whole.
-    pub(super) async fn scale_up_denied(&self, uid: &str, decision: &Decision) {
+    /// Creates an event on a VM whose increase was not granted in full.
+    pub(super) async fn scale_up_denied(&self, uid: &str, decision: &PermitDecision) {
         let about = ObjectReference {
             api_version: Some(protocol::vm::API_VERSION.into()),
             kind: Some("VirtualMachine".into()),
@@ -268,7 +270,7 @@ impl Caller {
             .await;
     }
 
-    /// Says on a VM that it is being moved, and why.
+    /// Creates an event on a VM that is being migrated.
     pub(super) async fn migration_triggered(
         &self,
         vm: &NamespacedName,
@@ -283,9 +285,9 @@ impl Caller {
         self.event(about, "MigrationTriggered", message).await;
     }
 
-    /// Says on a node that it has less than is reserved on it.
+    /// Creates an event on a node with more reserved than its total.
     pub(super) async fn node_over_budget(&self, node: &str, message: String) {
-        // As a kubelet refers to its node: by its name for a uid, told in the default namespace.
+        // As kubelet does: the node's name as uid, and the namespace `default`.
         let about = ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Node".into()),
@@ -296,7 +298,7 @@ impl Caller {
         self.event(about, "NodeOverBudget", message).await;
     }
 
-    /// Creates a migration. One of that name is as good.
+    /// Creates a migration. An existing one of the name is a success.
     pub(super) async fn create_migration(&self, migration: &NewMigration) -> MigrationOutcome {
         let object = match serde_json::from_value::<DynamicObject>(migration.object()) {
             Ok(object) => object,
@@ -311,7 +313,7 @@ impl Caller {
         }
     }
 
-    /// Deletes the migration of that name if it has that uid.
+    /// Deletes the migration of this name and uid.
     pub(super) async fn delete_migration(
         &self,
         migration: &NamespacedName,
@@ -327,7 +329,7 @@ impl Caller {
         };
         let call = api.delete(&migration.name, &params);
         match self.call(("Delete", "VirtualMachineMigration"), call).await {
-            // It is gone, or its name is another's: this one is not there any more.
+            // The migration is gone, or another one has its name.
             Ok(_) | Err(Failure::Status(404 | 409, _)) => MigrationOutcome::Done,
             Err(failure) => failure.into(),
         }
@@ -335,7 +337,7 @@ impl Caller {
 
     fn migrations(&self, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(
-            self.means.client.clone(),
+            self.context.client.clone(),
             namespace,
             &virtual_machine_migrations(),
         )
@@ -344,7 +346,7 @@ impl Caller {
     async fn event(&self, about: ObjectReference, reason: &str, message: String) {
         let namespace = about.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| "default".into());
-        let micros = self.means.clock.wall().0;
+        let micros = self.context.clock.wall().0;
         let now = Time(Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH));
         let event = CoreEvent {
             metadata: ObjectMeta {
@@ -360,16 +362,16 @@ impl Caller {
             first_timestamp: Some(now.clone()),
             last_timestamp: Some(now),
             source: Some(EventSource {
-                component: Some(self.means.reporter.clone()),
+                component: Some(self.context.reporter.clone()),
                 host: None,
             }),
-            reporting_component: Some(self.means.reporter.clone()),
+            reporting_component: Some(self.context.reporter.clone()),
             ..CoreEvent::default()
         };
-        let events: Api<CoreEvent> = Api::namespaced(self.means.client.clone(), &namespace);
+        let events: Api<CoreEvent> = Api::namespaced(self.context.client.clone(), &namespace);
         let params = PostParams::default();
-        // An event is for people; what it says is in the log and the metrics as well.
-        let _said = self
+        // The log and the metrics have the same content.
+        let _reported = self
             .call(("Create", "Event"), events.create(&params, &event))
             .await;
     }
@@ -384,14 +386,14 @@ fn reference(name: &NamespacedName, uid: &str) -> ObjectReference {
     }
 }
 
-/// Whether a status proves that nothing was changed and nothing will be.
+/// Whether a status proves that the call has no effect, now or later.
 fn is_clear(code: u16) -> bool {
-    // 408 and 429 are answers of a server or proxy that may have passed the call on.
+    // A server or proxy that responds 408 or 429 may have passed the call on.
     (400..500).contains(&code) && code != 408 && code != 429
 }
 
-/// Address of a VM. A pod names its VM in its owner reference, which the API does not check: what
-/// is no name is no address.
+/// Path of a VM. `None` if the name is invalid: the API server does not check the owner reference
+/// in which a pod names its VM.
 fn vm_path(vm: &NamespacedName) -> Option<String> {
     let (group, version) = (protocol::vm::GROUP, protocol::vm::VERSION);
     let NamespacedName { namespace, name } = vm;
@@ -419,8 +421,8 @@ fn of_object(result: Result<String, Failure>) -> CallOutcome {
     }
 }
 
-/// The patch that sets PodScheduled=False, unless it says so already or the pod is another one or
-/// bound.
+/// The patch that sets PodScheduled=False. `None` if it is set, if the pod is bound, or if its uid
+/// is another.
 fn condition_patch(
     object: &DynamicObject,
     uid: &str,
@@ -466,9 +468,9 @@ fn condition_patch(
     Some(Value::Array(operations))
 }
 
-/// `no room on node n1: asked 1 CPU / 4Gi, held 500m CPU / 2Gi, permitted 750m CPU / 4Gi
-/// (cpu: no_room, room 300)`.
-fn denial_text(decision: &Decision) -> String {
+/// As in `not enough for the increase on node n1: asked 1 CPU / 4Gi, held 500m CPU / 2Gi,
+/// permitted 750m CPU / 4Gi (cpu: no_room, room 300)`.
+fn denial_text(decision: &PermitDecision) -> String {
     let asked = decision
         .verdicts
         .map(|_, verdict| verdict.asked)
@@ -495,7 +497,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_name_is_no_address() {
+    fn vm_of_an_invalid_name_has_no_path() {
         let path = |namespace: &str, name: &str| {
             let (namespace, name) = (namespace.to_owned(), name.to_owned());
             vm_path(&NamespacedName { namespace, name })

@@ -1,14 +1,14 @@
-//! Who may ask for permits. A scheduler that is given no proof to ask for refuses every caller,
+//! Callers that may request permits. A scheduler without a configured proof refuses every caller,
 //! unless it is started for anyone ([`Callers::anyone`]), as the deployed system is.
 //!
-//! | proof | of |
+//! | proof | caller |
 //! |---|---|
-//! | a client certificate that a given authority has signed | an agent, beside a token |
+//! | a client certificate signed by a given authority | an agent, beside a token |
 //! | the secret that this process shares with its agent | the agent of one machine |
 //! | a token of a file | an agent, of one node or all |
-//! | a token that the API server knows ([`super::review`]) | an agent's service account |
+//! | a token that the API server accepts ([`super::review`]) | an agent's service account |
 //!
-//! Any one kind of token will do. The file of tokens:
+//! One token of any kind is enough. The file of tokens:
 //!
 //! ```text
 //! # one token a line; after it, the only node whose pods it may ask for
@@ -19,6 +19,7 @@
 //! Several tokens are valid at once, so that they can be changed one by one. Files may be replaced
 //! at any time.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,61 +29,70 @@ use daemon_kit::tls::{Server, Stamp};
 use protocol::permit::{PermitRefusal, Unproved};
 use protocol::time::{Span, Timestamp};
 
-use super::review::ReviewRule;
-
-/// Shortest token: what is shorter can be guessed.
+/// Shortest token, in characters. A shorter one can be guessed.
 const MIN_TOKEN: usize = 16;
 const MAX_FILE: u64 = 1 << 20;
-/// Most tokens: each is compared with, whoever asks.
+/// Most tokens of a file. Every request is compared with all of them.
 const MAX_TOKENS: usize = 4096;
-/// How long after it was looked at a file is not looked at again.
-const LOOK_GAP: Span = Span::from_secs(1);
+/// Shortest time between two checks of a file.
+const CHECK_GAP: Span = Span::from_secs(1);
 
-/// What a caller may ask for.
+/// The pods that a caller may request permits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Pods of any node.
+    /// Pods of all nodes.
     AnyNode,
     /// Pods of this node.
     Node(Arc<str>),
 }
 
-/// Who may ask.
+/// The rule for token reviews.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReviewRule {
+    /// The audience that a token must have.
+    pub audience: String,
+    /// Accepted users, such as `system:serviceaccount:kube-system:autoscaler-agent`.
+    pub users: BTreeSet<String>,
+    /// How long an accepted token is not reviewed again.
+    pub lasts: Span,
+}
+
+/// The proofs that callers must give.
 #[derive(Default)]
 pub struct Callers {
-    /// TLS on the permit port, and the authority of its clients.
+    /// TLS on the permit port, with the authority of client certificates. `None`: plain HTTP.
     pub tls: Option<Server>,
     /// A file of tokens.
     pub tokens: Option<TokenFile>,
-    /// Tokens that the API server reviews.
+    /// The rule for tokens that the API server reviews.
     pub review: Option<ReviewRule>,
     /// The token of the agent in this process.
     pub secret: Option<Expected>,
-    /// Where none of these tokens is asked for: whether callers need none. A certificate is then
-    /// their proof, or the operator wants no proof.
+    /// Without any of these tokens: whether callers need none. Their proof is then a certificate,
+    /// or the operator wants no proof.
     pub needs_no_token: bool,
 }
 
-/// Why a file of tokens is not used.
+/// Why a file of tokens cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CallersError {
-    /// It cannot be read, or others than its owner may.
+    /// The file cannot be read, or other users may read it.
     #[error(transparent)]
     File(#[from] SecretError),
-    /// It says something else than tokens.
+    /// A line is no token.
     #[error("{path}, line {line}: {why}")]
     Line {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Which line, from 1; 0 for the file as a whole.
+        /// Number of the line, from 1. 0: the file as a whole.
         line: usize,
-        /// What is wrong.
+        /// The error, as text.
         why: &'static str,
     },
 }
 
 impl Callers {
-    /// Anyone who reaches the port.
+    /// Every client that reaches the port.
     #[must_use]
     pub fn anyone() -> Self {
         Self {
@@ -91,7 +101,7 @@ impl Callers {
         }
     }
 
-    /// Only the agent that has this token.
+    /// Only the agent with this token.
     #[must_use]
     pub fn only(secret: Expected) -> Self {
         Self {
@@ -101,7 +111,7 @@ impl Callers {
     }
 }
 
-/// The tokens of a file. Never shown.
+/// The tokens of a file. It has no `Debug`, so that no log shows them.
 pub struct TokenFile {
     path: PathBuf,
     kept: Mutex<Kept>,
@@ -109,19 +119,19 @@ pub struct TokenFile {
 
 struct Kept {
     stamp: Stamp,
-    looked: Timestamp,
+    checked: Timestamp,
     tokens: Arc<Vec<(String, Scope)>>,
 }
 
 impl TokenFile {
-    /// Reads it.
+    /// Reads the file.
     ///
     /// # Errors
-    /// [`CallersError`].
+    /// [`CallersError`] if the file cannot be read, other users may read it, or a line is no token.
     pub fn load(path: &Path) -> Result<Self, CallersError> {
         let kept = Kept {
             stamp: Stamp::of([path]),
-            looked: Timestamp(0),
+            checked: Timestamp(0),
             tokens: Arc::new(read(path)?),
         };
         Ok(Self {
@@ -130,9 +140,9 @@ impl TokenFile {
         })
     }
 
-    /// What whoever shows this token may ask for.
+    /// The pods that a caller with this token may request permits for.
     pub(super) fn scope(&self, now: Timestamp, given: &[u8]) -> Result<Scope, PermitRefusal> {
-        // Every token is looked at, so that the time taken tells nothing of them.
+        // Compares with every token, so that the time does not depend on the tokens.
         let tokens = self.tokens(now);
         let found = tokens.iter().fold(None, |found, (token, scope)| {
             let same = is_same(token.as_bytes(), given);
@@ -143,11 +153,11 @@ impl TokenFile {
             .ok_or(PermitRefusal::Unauthorized(Unproved::BadToken))
     }
 
-    /// Those of the file as it is now, or as it was when it could be used last.
+    /// The tokens of the current file, or of the last one that could be used.
     fn tokens(&self, now: Timestamp) -> Arc<Vec<(String, Scope)>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.looked + LOOK_GAP <= now {
-            kept.looked = now;
+        if kept.checked + CHECK_GAP <= now {
+            kept.checked = now;
             let stamp = Stamp::of([self.path.as_path()]);
             if stamp != kept.stamp {
                 kept.stamp = stamp;
@@ -213,7 +223,7 @@ fn parse(text: &str) -> Result<Vec<(String, Scope)>, (usize, &'static str)> {
     }
 }
 
-/// Takes as long wherever they differ.
+/// Compares in a time that does not depend on where they differ.
 fn is_same(token: &[u8], given: &[u8]) -> bool {
     let differ = token
         .iter()
@@ -233,7 +243,7 @@ mod tests {
 
     const START: Timestamp = Timestamp(1_000_000);
 
-    /// Puts a file in place at once.
+    /// Replaces a file atomically.
     fn put(path: &Path, text: &str, mode: u32) {
         let next = path.with_extension("next");
         std::fs::write(&next, text).expect("writes");
@@ -242,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_what_may_be_asked_for() {
+    fn token_grants_the_scope_of_its_line() {
         let dir = tempfile::tempdir().expect("makes a directory");
         let path = dir.path().join("tokens");
         put(
@@ -274,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_replaced_is_used_unless_it_is_wrong() {
+    fn replaced_file_is_used_unless_it_is_invalid() {
         let dir = tempfile::tempdir().expect("makes a directory");
         let path = dir.path().join("tokens");
         put(&path, FIRST, 0o600);
@@ -283,23 +293,23 @@ mod tests {
         assert!(may(START, FIRST) && !may(START, SECOND));
         put(&path, SECOND, 0o600);
         assert!(may(START, FIRST), "it was looked at just now");
-        let mut now = START + LOOK_GAP;
+        let mut now = START + CHECK_GAP;
         assert!(may(now, SECOND) && !may(now, FIRST));
         for (text, mode) in [(FIRST, 0o644), ("short", 0o600)] {
             put(&path, text, mode);
-            now = now + LOOK_GAP;
+            now = now + CHECK_GAP;
             assert!(may(now, SECOND) && !may(now, FIRST), "{text} {mode:o}");
         }
         std::fs::remove_file(&path).expect("removes");
-        now = now + LOOK_GAP;
+        now = now + CHECK_GAP;
         assert!(may(now, SECOND));
         put(&path, FIRST, 0o600);
-        now = now + LOOK_GAP;
+        now = now + CHECK_GAP;
         assert!(may(now, FIRST) && !may(now, SECOND));
     }
 
     #[test]
-    fn a_file_that_is_wrong_is_not_used() {
+    fn invalid_file_is_not_used() {
         for (text, expected) in [
             ("", (0, "there is no token in it")),
             ("# only this\n", (0, "there is no token in it")),

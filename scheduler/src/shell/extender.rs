@@ -1,9 +1,10 @@
-//! What a kube-scheduler beside this process asks over HTTP: `/filter`, `/prioritize`, `/preempt`,
-//! `/bind`, each a POST of JSON. Source: docs/compatibility/scheduler.md §8.1, §8.3.
+//! The HTTP server for a kube-scheduler beside this process: `/filter`, `/prioritize`, `/preempt`
+//! and `/bind`, each a POST of JSON. Source: docs/compatibility/scheduler.md §8.1, §8.3.
 //!
-//! 503 while this replica does not lead or has not listed everything: kube-scheduler then tries the
-//! pod again later. It must be told `nodeCacheCapable: true` (names, not whole nodes) and not
-//! `ignorable` (an extender that may be left out is left out of bindings as well).
+//! The response is 503 while this replica does not lead or has no complete lists. kube-scheduler
+//! then tries the pod again later. Its configuration must have `nodeCacheCapable: true` (names, not
+//! whole nodes) and must not have `ignorable`, because kube-scheduler binds without an ignorable
+//! extender.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,20 +26,19 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
+use super::driver::Input;
 use super::metrics::Metrics;
-use super::owner::Command;
 use crate::config::Config;
-use crate::core::extend::{Ask, Told, Unfit};
+use crate::core::event::{ExtenderRequest, ExtenderResponse, Unfit};
 use crate::core::view::PodView;
 
-/// Longest request body: a pod of 1.5 MiB at the most, and the names and victims of five thousand
-/// nodes.
+/// Longest request body, in bytes: a pod of at most 1.5 MiB, and names and victims of 5,000 nodes.
 pub const MAX_EXTENDER_BODY_BYTES: usize = 16 << 20;
-/// Time for a request's body.
+/// Longest time for a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// The four verbs as the metrics call them: the framework's names where it has them.
+/// A verb as a metric label: the framework's name, if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verb {
     Filter,
@@ -58,17 +58,16 @@ impl Verb {
     }
 }
 
-/// What a request is answered with.
 #[derive(Clone)]
-struct Desk {
-    commands: mpsc::Sender<Command>,
+struct ExtenderState {
+    inputs: mpsc::Sender<Input>,
     metrics: Metrics,
     ignored: Arc<BTreeSet<String>>,
     randomize: bool,
     strict: bool,
 }
 
-/// Why a request is not answered with 200.
+/// Why the response is not 200.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Refusal {
     #[error("not ready: another replica leads, or not everything is listed yet")]
@@ -94,7 +93,7 @@ impl Refusal {
         }
     }
 
-    /// The framework's name of what it means.
+    /// The framework's status name, for metrics.
     const fn kind(&self) -> &'static str {
         match self {
             Self::NotReady => "NotReady",
@@ -110,10 +109,9 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The routes of the extender.
-pub(super) fn router(commands: mpsc::Sender<Command>, metrics: Metrics, config: &Config) -> Router {
-    let desk = Desk {
-        commands,
+pub(super) fn router(inputs: mpsc::Sender<Input>, metrics: Metrics, config: &Config) -> Router {
+    let state = ExtenderState {
+        inputs,
         metrics,
         ignored: Arc::new(config.ignored_namespaces.clone()),
         randomize: config.scoring.randomize,
@@ -124,17 +122,18 @@ pub(super) fn router(commands: mpsc::Sender<Command>, metrics: Metrics, config: 
         .route("/prioritize", post(prioritize))
         .route("/preempt", post(preempt))
         .route("/bind", post(bind))
-        .with_state(desk)
+        .with_state(state)
 }
 
-impl Desk {
-    async fn ask(&self, ask: Ask) -> Result<Told, Refusal> {
-        let (reply, answer) = oneshot::channel();
-        let asked = self.commands.send(Command::Asked(ask, reply)).await;
-        asked.map_err(|_| Refusal::Crashed)?;
-        match answer.await {
-            Ok(Told::NotReady) => Err(Refusal::NotReady),
-            Ok(told) => Ok(told),
+impl ExtenderState {
+    async fn request(&self, request: ExtenderRequest) -> Result<ExtenderResponse, Refusal> {
+        let (responder, response) = oneshot::channel();
+        let input = Input::ExtenderRequest(request, responder);
+        let sent = self.inputs.send(input).await;
+        sent.map_err(|_| Refusal::Crashed)?;
+        match response.await {
+            Ok(ExtenderResponse::NotReady) => Err(Refusal::NotReady),
+            Ok(response) => Ok(response),
             Err(_) => Err(Refusal::Crashed),
         }
     }
@@ -146,18 +145,18 @@ impl Desk {
     }
 }
 
-/// A question about a pod that came with it.
-struct Question {
+/// The arguments of filter and prioritize.
+struct PodArgs {
     pod: Box<PodView>,
     zone: String,
     nodes: Vec<String>,
 }
 
-async fn question(request: Request) -> Result<Question, Refusal> {
+async fn pod_args(request: Request) -> Result<PodArgs, Refusal> {
     let args: ExtenderArgs = read(request).await?;
     let nodes = args.node_names.ok_or(Refusal::NoNames)?;
     let (pod, zone) = pod_of(&args.pod)?;
-    Ok(Question { pod, zone, nodes })
+    Ok(PodArgs { pod, zone, nodes })
 }
 
 fn pod_of(object: &Value) -> Result<(Box<PodView>, String), Refusal> {
@@ -165,17 +164,19 @@ fn pod_of(object: &Value) -> Result<(Box<PodView>, String), Refusal> {
     Ok((Box::new(pod), desired_zone(object)))
 }
 
-async fn filter(State(desk): State<Desk>, request: Request) -> Response {
-    let Question { pod, zone, nodes } = match question(request).await {
-        Ok(question) => question,
-        Err(refusal) => return refuse(&desk, Verb::Filter, refusal),
+async fn filter(State(state): State<ExtenderState>, request: Request) -> Response {
+    let PodArgs { pod, zone, nodes } = match pod_args(request).await {
+        Ok(args) => args,
+        Err(refusal) => return refuse(&state, Verb::Filter, refusal),
     };
     let namespace = pod.key.namespace.clone();
-    let told = desk.ask(Ask::Filter { pod, nodes }).await;
-    let failure = told.as_ref().err().map(Refusal::kind);
-    desk.count(Verb::Filter, &zone, &namespace, failure);
-    match told {
-        Ok(Told::Filtered(verdicts)) => axum::Json(filter_result(verdicts)).into_response(),
+    let response = state.request(ExtenderRequest::Filter { pod, nodes }).await;
+    let failure = response.as_ref().err().map(Refusal::kind);
+    state.count(Verb::Filter, &zone, &namespace, failure);
+    match response {
+        Ok(ExtenderResponse::Filtered(verdicts)) => {
+            axum::Json(filter_result(verdicts)).into_response()
+        }
         Ok(_) => Refusal::Crashed.into_response(),
         Err(refusal) => refusal.into_response(),
     }
@@ -187,7 +188,7 @@ fn filter_result(verdicts: Vec<(String, Result<(), Unfit>)>) -> ExtenderFilterRe
     for (node, verdict) in verdicts {
         match verdict {
             Ok(()) => names.push(node),
-            // Of no node, then: kube-scheduler is set up wrongly, and says so on the pod.
+            // No node is at fault. kube-scheduler is misconfigured and reports this on the pod.
             Err(Unfit::ForeignScheduler) => result.error = Unfit::ForeignScheduler.to_string(),
             Err(unfit) if unfit.is_about_room() => {
                 result.failed_nodes.insert(node, unfit.to_string());
@@ -202,24 +203,28 @@ fn filter_result(verdicts: Vec<(String, Result<(), Unfit>)>) -> ExtenderFilterRe
     result
 }
 
-async fn prioritize(State(desk): State<Desk>, request: Request) -> Response {
-    let Question { pod, zone, nodes } = match question(request).await {
-        Ok(question) => question,
-        Err(refusal) => return refuse(&desk, Verb::Score, refusal),
+async fn prioritize(State(state): State<ExtenderState>, request: Request) -> Response {
+    let PodArgs { pod, zone, nodes } = match pod_args(request).await {
+        Ok(args) => args,
+        Err(refusal) => return refuse(&state, Verb::Score, refusal),
     };
     let namespace = pod.key.namespace.clone();
-    let told = desk.ask(Ask::Prioritize { pod, nodes }).await;
-    let failure = told.as_ref().err().map(Refusal::kind);
-    desk.count(Verb::Score, &zone, &namespace, failure);
-    match told {
-        Ok(Told::Scored(scores)) => axum::Json(priorities(scores, desk.randomize)).into_response(),
+    let response = state
+        .request(ExtenderRequest::Prioritize { pod, nodes })
+        .await;
+    let failure = response.as_ref().err().map(Refusal::kind);
+    state.count(Verb::Score, &zone, &namespace, failure);
+    match response {
+        Ok(ExtenderResponse::Scored(scores)) => {
+            axum::Json(priorities(scores, state.randomize)).into_response()
+        }
         Ok(_) => Refusal::Crashed.into_response(),
         Err(refusal) => refusal.into_response(),
     }
 }
 
-/// Scores of 0 to 100 as an extender's of 0 to 10; randomised, each is any from 1 up to itself, so
-/// that pods that come together do not all go to the best node.
+/// Converts scores of 0 to 100 to an extender's scores of 0 to 10. `randomize` replaces each score
+/// by a random one from 1 up to it, so that simultaneous pods do not all go to the best node.
 fn priorities(scores: Vec<(String, u8)>, randomize: bool) -> Vec<HostPriority> {
     let mut random = rand::rng();
     let scores = scores.into_iter().map(|(host, score)| {
@@ -236,20 +241,24 @@ fn priorities(scores: Vec<(String, u8)>, randomize: bool) -> Vec<HostPriority> {
     scores.collect()
 }
 
-async fn preempt(State(desk): State<Desk>, request: Request) -> Response {
+async fn preempt(State(state): State<ExtenderState>, request: Request) -> Response {
     let (pod, zone, given) = match preemption(request).await {
-        Ok(question) => question,
-        Err(refusal) => return refuse(&desk, Verb::Preempt, refusal),
+        Ok(args) => args,
+        Err(refusal) => return refuse(&state, Verb::Preempt, refusal),
     };
     let uids = |victims: &MetaVictims| victims.pods.iter().map(|pod| pod.uid.clone()).collect();
     let victims = given.iter().map(|(node, of)| (node.clone(), uids(of)));
     let victims = victims.collect();
     let namespace = pod.key.namespace.clone();
-    let told = desk.ask(Ask::Preempt { pod, victims }).await;
-    let failure = told.as_ref().err().map(Refusal::kind);
-    desk.count(Verb::Preempt, &zone, &namespace, failure);
-    match told {
-        Ok(Told::Preempted(kept)) => axum::Json(preemption_result(kept, &given)).into_response(),
+    let response = state
+        .request(ExtenderRequest::Preempt { pod, victims })
+        .await;
+    let failure = response.as_ref().err().map(Refusal::kind);
+    state.count(Verb::Preempt, &zone, &namespace, failure);
+    match response {
+        Ok(ExtenderResponse::Preempted(kept)) => {
+            axum::Json(preemption_result(kept, &given)).into_response()
+        }
         Ok(_) => Refusal::Crashed.into_response(),
         Err(refusal) => refusal.into_response(),
     }
@@ -269,8 +278,8 @@ fn preemption_result(
     given: &Victims,
 ) -> ExtenderPreemptionResult {
     let kept = kept.into_iter().map(|(node, uids)| {
-        // Of pods that we add no budget is known; kube-scheduler asks the API before it deletes
-        // any.
+        // The disruption budgets of added victims are unknown. kube-scheduler checks them before it
+        // deletes a pod.
         let pdb_violations = given.get(&node).map_or(0, |of| of.pdb_violations);
         let pods = uids.into_iter().map(|uid| MetaPod { uid }).collect();
         let victims = MetaVictims {
@@ -284,31 +293,31 @@ fn preemption_result(
     }
 }
 
-async fn bind(State(desk): State<Desk>, request: Request) -> Response {
+async fn bind(State(state): State<ExtenderState>, request: Request) -> Response {
     let args: ExtenderBindingArgs = match read(request).await {
         Ok(args) => args,
-        Err(refusal) => return refuse(&desk, Verb::Bind, refusal),
+        Err(refusal) => return refuse(&state, Verb::Bind, refusal),
     };
     let pod = NamespacedName {
         namespace: args.pod_namespace,
         name: args.pod_name,
     };
     let namespace = pod.namespace.clone();
-    let ask = Ask::Bind {
+    let request = ExtenderRequest::Bind {
         pod,
         uid: args.pod_uid,
         node: args.node,
-        strict: desk.strict,
+        strict: state.strict,
     };
-    let told = desk.ask(ask).await;
-    let failure = match &told {
-        Ok(Told::Bound(Err(unbound))) => Some(unbound.kind()),
+    let response = state.request(request).await;
+    let failure = match &response {
+        Ok(ExtenderResponse::Bound(Err(unbound))) => Some(unbound.kind()),
         Ok(_) => None,
         Err(refusal) => Some(refusal.kind()),
     };
-    desk.count(Verb::Bind, "", &namespace, failure);
-    match told {
-        Ok(Told::Bound(result)) => {
+    state.count(Verb::Bind, "", &namespace, failure);
+    match response {
+        Ok(ExtenderResponse::Bound(result)) => {
             let error = result.err().map(|unbound| unbound.to_string());
             let error = error.unwrap_or_default();
             axum::Json(ExtenderBindingResult { error }).into_response()
@@ -318,10 +327,10 @@ async fn bind(State(desk): State<Desk>, request: Request) -> Response {
     }
 }
 
-/// Refuses what could not be read.
-fn refuse(desk: &Desk, verb: Verb, refusal: Refusal) -> Response {
+/// Responds to a request that cannot be read.
+fn refuse(state: &ExtenderState, verb: Verb, refusal: Refusal) -> Response {
     tracing::warn!(verb = verb.as_str(), %refusal, "a request of kube-scheduler is refused");
-    desk.count(verb, "", "", Some(refusal.kind()));
+    state.count(verb, "", "", Some(refusal.kind()));
     refusal.into_response()
 }
 
@@ -334,8 +343,8 @@ async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Refusal> {
     serde_json::from_slice(&bytes).map_err(|error| Refusal::Json(error.to_string()))
 }
 
-/// The one zone a pod wants to be in, if it says so: by what it requires, else by what it prefers.
-/// A label of metrics.
+/// The only zone that a pod's node affinity requires, otherwise the one that it prefers, as a
+/// metric label. Empty if there is none.
 fn desired_zone(pod: &Value) -> String {
     let affinity = "/spec/affinity/nodeAffinity";
     let list = |path: String| {
@@ -411,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_zone_a_pod_wants_is_found() {
+    fn zone_of_a_pod_is_the_only_one_of_its_affinity() {
         let term = |operator: &str, zones: Value| {
             json!({"matchExpressions": [
             {"key": "x", "operator": "In", "values": ["y"]},

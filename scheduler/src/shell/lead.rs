@@ -1,25 +1,25 @@
-//! Who leads: our own election through a Lease, or the one of a kube-scheduler beside us, which is
-//! only watched.
+//! The election: our own by a Lease, or the one of a kube-scheduler beside this process, whose
+//! Lease is only watched.
 
 use std::time::Duration;
 
 use daemon_kit::clock::Clock;
 use kube::Client;
 pub use leader_election::{ANNOTATION_DRAINED, LeaseName};
-use leader_election::{Follower, Witness};
+use leader_election::{Follower, LeaseObserver};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::driver::Input;
 use super::metrics::Metrics;
-use super::owner::Command;
 use crate::core::elect::{ElectRule, Leave};
 use crate::core::event::Event;
 use crate::core::lease::{LeaseRule, LeaseSeen};
 
-/// How it is told whether this process leads.
+/// How this process learns whether it leads.
 #[derive(Debug, Clone)]
 pub enum Leadership {
-    /// There is no other replica: it always does.
+    /// There is no other replica. It always leads.
     Alone,
     /// This process takes part in an election of its own.
     Elected(LeaseName, ElectRule),
@@ -28,7 +28,7 @@ pub enum Leadership {
 }
 
 impl Leadership {
-    /// What the core is told of it.
+    /// The rule by which the core judges the Lease. `None` without other replicas.
     #[must_use]
     pub fn rule(&self) -> Option<LeaseRule> {
         match self {
@@ -38,37 +38,36 @@ impl Leadership {
         }
     }
 
-    /// Whether a leader can say to the next one what it has to know; on a kube-scheduler's Lease it
-    /// cannot.
+    /// Whether a leader leaves a hand-over on the Lease. It cannot on a kube-scheduler's Lease.
     #[must_use]
     pub const fn hands_over(&self) -> bool {
         matches!(self, Self::Elected(..))
     }
 }
 
-/// What is needed to follow a Lease.
-pub(super) struct Following {
+/// The task that follows a Lease.
+pub(super) struct LeaseTask {
     pub(super) client: Client,
-    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) inputs: mpsc::Sender<Input>,
     pub(super) metrics: Metrics,
     pub(super) clock: Clock,
-    /// Time-out of one call.
+    /// Time-out of one API call.
     pub(super) timeout: Duration,
-    /// Who writes, for the API's records.
+    /// Field manager of writes.
     pub(super) writer: String,
 }
 
-/// Tells the core's owner.
-struct Telling {
-    commands: mpsc::Sender<Command>,
+/// Passes observations of the Lease to the core.
+struct CoreObserver {
+    inputs: mpsc::Sender<Input>,
     metrics: Metrics,
 }
 
-impl Witness for Telling {
+impl LeaseObserver for CoreObserver {
     async fn seen(&self, seen: LeaseSeen) {
-        // The owner has gone only when everything ends.
-        let event = Command::Happened(Event::Lease(seen));
-        let _sent = self.commands.send(event).await;
+        // The driver ends last.
+        let event = Input::Event(Event::Lease(seen));
+        let _sent = self.inputs.send(event).await;
     }
 
     fn called(&self, verb: &'static str, failure: Option<&str>) {
@@ -83,8 +82,8 @@ impl Witness for Telling {
     }
 }
 
-impl Following {
-    /// Runs until `cancel`, or until `leave` has been answered by giving the Lease up.
+impl LeaseTask {
+    /// Runs until `cancel`, or until the Lease is released after `leave`.
     pub(super) async fn run(
         self,
         leadership: Leadership,
@@ -96,8 +95,8 @@ impl Following {
             clock: self.clock,
             timeout: self.timeout,
             writer: self.writer,
-            witness: Telling {
-                commands: self.commands,
+            observer: CoreObserver {
+                inputs: self.inputs,
                 metrics: self.metrics,
             },
         };
@@ -108,7 +107,7 @@ impl Following {
                 Leadership::Followed(lease, rule) => {
                     tokio::select! {
                         () = follower.watch(&lease, rule.settle) => {}
-                        // What kube-scheduler holds is not ours to give up.
+                        // kube-scheduler releases its own Lease.
                         _ = leave => {}
                     }
                 }

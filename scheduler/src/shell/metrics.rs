@@ -1,4 +1,4 @@
-//! Metrics under the names of the deployed plugin, and a few of ours beside them. Source:
+//! Metrics: those of the deployed plugin under its names, and a few more. Source:
 //! docs/compatibility/scheduler.md §5.2.
 
 use std::collections::BTreeMap;
@@ -14,24 +14,24 @@ use prometheus_client::registry::Registry;
 use crate::core::amount::{Both, Resource};
 use crate::core::event::RemovalCause;
 use crate::core::ledger::Anomalies;
+use crate::core::pod_warnings::PodWarning;
 use crate::core::pressure::Pressure;
-use crate::core::remarks::Remark;
 use crate::core::view::NodeView;
-use crate::core::{Core, Oddities};
+use crate::core::{Core, PermitAnomalies};
 
-/// Prefix of every name.
+/// Prefix of every metric name.
 const PREFIX: &str = "autoscaling_plugin";
 
-/// What is shown of a node.
+/// Values of the label `field` of the metrics of a node.
 const AMOUNT_FIELDS: [&str; 5] = ["Total", "Reserved", "Committed", "Migrating", "Watermark"];
 
-/// A set of labels; label sets are small and their values come from closed sets or node names.
+/// The labels of a series. Their values come from closed sets, node names and zones.
 pub(super) type Labels = Vec<(String, String)>;
 type Counters = Family<Labels, Counter>;
 type Amount = Gauge<f64, AtomicU64>;
 type Amounts = Family<Labels, Amount>;
 
-/// Handles of all metrics. Cheap to clone; clones count together.
+/// Handles of all metrics. Clones share their values.
 #[derive(Clone)]
 pub(super) struct Metrics {
     node_cpu: Amounts,
@@ -47,23 +47,23 @@ pub(super) struct Metrics {
     watch_failing: Amounts,
     decisions: Counters,
     denials: Counters,
-    oddities: Amounts,
+    anomalies: Amounts,
     unreadable: Counters,
     callers_refused: Counters,
     reserve_should_deny: Counters,
     leads: Gauge,
-    remarked: Amounts,
+    warned_pods: Amounts,
     node_pressure: Amounts,
     migrations_begun: Counters,
     migrations_removed: Counters,
     extension_calls: Counters,
     extension_fails: Counters,
     pub(super) answer_seconds: Histogram,
-    nodes_shown: Arc<Mutex<BTreeMap<String, NodeShown>>>,
+    node_series_by_name: Arc<Mutex<BTreeMap<String, NodeSeries>>>,
     known: Arc<Mutex<Known>>,
 }
 
-/// Series that every permit counts in, so that their labels are not made anew each time.
+/// Series that every permit request updates, kept so that their labels are not allocated again.
 #[derive(Default)]
 struct Known {
     requests: BTreeMap<u16, Counter>,
@@ -75,14 +75,14 @@ struct Known {
 
 /// The series of a node.
 #[derive(Default)]
-struct NodeShown {
+struct NodeSeries {
     base: Labels,
     amounts: Vec<(Labels, Both<Amount>)>,
     pressure: Option<Pressure>,
     pressures: Vec<Labels>,
 }
 
-/// A node and what of its labels the configuration wants.
+/// The name of a node and the labels that the configuration adds.
 fn of_node(
     name: &str,
     node_labels: &BTreeMap<String, String>,
@@ -104,7 +104,7 @@ pub(super) fn labels(pairs: &[(&str, &str)]) -> Labels {
 }
 
 impl Metrics {
-    /// Registers everything in a new registry.
+    /// Registers all metrics in a new registry.
     pub(super) fn new() -> (Self, Registry) {
         let metrics = Self {
             node_cpu: Family::default(),
@@ -120,19 +120,19 @@ impl Metrics {
             watch_failing: Family::default(),
             decisions: Family::default(),
             denials: Family::default(),
-            oddities: Family::default(),
+            anomalies: Family::default(),
             unreadable: Family::default(),
             callers_refused: Family::default(),
             reserve_should_deny: Family::default(),
             leads: Gauge::default(),
-            remarked: Family::default(),
+            warned_pods: Family::default(),
             node_pressure: Family::default(),
             migrations_begun: Family::default(),
             migrations_removed: Family::default(),
             extension_calls: Family::default(),
             extension_fails: Family::default(),
             answer_seconds: Histogram::new(exponential_buckets(0.000_01, 4.0, 10)),
-            nodes_shown: Arc::default(),
+            node_series_by_name: Arc::default(),
             known: Arc::default(),
         };
         let mut registry = Registry::with_prefix(PREFIX);
@@ -231,9 +231,13 @@ impl Metrics {
             self.watch_failing.clone(),
         );
         let odd = "What should be rare, since start, by kind";
-        registry.register("oddities_current", odd, self.oddities.clone());
-        let remarked = "Pods that people should know about, by what is to be said";
-        registry.register("remarked_pods_current", remarked, self.remarked.clone());
+        registry.register("oddities_current", odd, self.anomalies.clone());
+        let warned_pods = "Pods that people should know about, by what is to be said";
+        registry.register(
+            "remarked_pods_current",
+            warned_pods,
+            self.warned_pods.clone(),
+        );
         let pressure = "Pressure on a node, cores and bytes, by resource and kind (logical, capacity, accounted)";
         registry.register(
             "node_pressure_current",
@@ -246,7 +250,7 @@ impl Metrics {
         registry.register("answer_duration_seconds", took, self.answer_seconds.clone());
     }
 
-    /// An HTTP request was answered; `node` is given for decoded ones.
+    /// Counts an HTTP response. `node`: the node of a decoded request, or `<none>`.
     pub(super) fn answered(&self, status: u16, node: Option<&str>) {
         let code = || status.to_string();
         let mut known = self.known();
@@ -294,46 +298,41 @@ impl Metrics {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        // Counters are added one by one, so a panic elsewhere leaves nothing half done.
+        // Each update adds one counter, so a panic elsewhere leaves the maps consistent.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn nodes_shown(&self) -> MutexGuard<'_, BTreeMap<String, NodeShown>> {
-        let shown = self.nodes_shown.lock();
+    fn node_series_by_name(&self) -> MutexGuard<'_, BTreeMap<String, NodeSeries>> {
+        let shown = self.node_series_by_name.lock();
         shown.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many pods there are of which this is to be said.
-    pub(super) fn remarked(&self, remark: Remark, count: usize) {
-        let key = labels(&[("remark", remark.as_str())]);
+    /// Sets the number of pods with a warning.
+    pub(super) fn warned_pods(&self, warning: PodWarning, count: usize) {
+        let key = labels(&[("remark", warning.as_str())]);
         let count = u128::try_from(count).unwrap_or(u128::MAX);
-        self.remarked.get_or_create(&key).set(float(count));
+        self.warned_pods.get_or_create(&key).set(float(count));
     }
 
-    /// A VM is sent away from a node.
     pub(super) fn migration_begun(&self, node: &str) {
         let key = labels(&[("node", node)]);
         self.migrations_begun.get_or_create(&key).inc();
     }
 
-    /// A migration of ours is deleted.
     pub(super) fn migration_removed(&self, cause: RemovalCause) {
         let key = labels(&[("cause", cause.as_str())]);
         self.migrations_removed.get_or_create(&key).inc();
     }
 
-    /// Whether this replica leads.
     pub(super) fn leads(&self, leads: bool) {
         self.leads.set(i64::from(leads));
     }
 
-    /// A call to the API failed.
     pub(super) fn k8s_op_failed(&self, (op, kind): (&'static str, &'static str), outcome: &str) {
         let key = labels(&[("op", op), ("kind", kind), ("outcome", outcome)]);
         self.k8s_ops.get_or_create(&key).inc();
     }
 
-    /// A call to the API succeeded.
     pub(super) fn k8s_op_done(&self, (op, kind): (&'static str, &'static str)) {
         let mut known = self.known();
         let succeeded = known.succeeded.entry((op, kind)).or_insert_with(|| {
@@ -343,8 +342,8 @@ impl Metrics {
         succeeded.inc();
     }
 
-    /// Kube-scheduler asked: by which method, which zone its pod wants, whether its namespace is
-    /// ignored; and why that failed, if so.
+    /// Counts a request of kube-scheduler: its method, the zone that the pod wants, and whether the
+    /// pod's namespace is ignored. `failure`: the status of a failed request.
     pub(super) fn extension_called(&self, call: (&str, &str, bool), failure: Option<&str>) {
         let (method, zone, is_ignored) = call;
         let is_ignored = if is_ignored { "true" } else { "false" };
@@ -400,7 +399,7 @@ impl Metrics {
             .inc();
     }
 
-    /// A pod is bound to a node that has no room for it.
+    /// Counts a binding to a node without headroom for the pod.
     pub(super) fn reserve_should_deny(
         &self,
         node: &NodeView,
@@ -413,39 +412,39 @@ impl Metrics {
         self.reserve_should_deny.get_or_create(&key).inc();
     }
 
-    /// Somebody may not ask, or did not prove that it may.
+    /// Counts a request or a handshake of a caller that is not authorised.
     pub(super) fn caller_refused(&self, reason: &str) {
         let key = labels(&[("reason", reason)]);
         self.callers_refused.get_or_create(&key).inc();
     }
 
-    pub(super) fn oddities(&self, oddities: Oddities, anomalies: Anomalies) {
+    pub(super) fn anomalies(&self, permits: PermitAnomalies, ledger: Anomalies) {
         let values = [
-            ("overclaims", oddities.overclaims),
-            ("late_outcomes", oddities.late_outcomes),
-            ("unclear_writes", oddities.unclear_writes),
-            ("conflicts", oddities.conflicts),
-            ("approved_above_max", anomalies.approved_above_max),
+            ("overclaims", permits.overclaims),
+            ("late_outcomes", permits.late_outcomes),
+            ("unclear_writes", permits.unclear_writes),
+            ("conflicts", permits.conflicts),
+            ("approved_above_max", ledger.approved_above_max),
         ];
         for (kind, value) in values {
             let gauge = self
-                .oddities
+                .anomalies
                 .get_or_create(&labels(&[("kind", kind)]))
                 .clone();
             gauge.set(float(u128::from(value)));
         }
     }
 
-    /// Shows the figures of a node anew, or removes them when it is gone or its labels changed.
+    /// Updates the gauges of a node. Removes them if the node is gone or its labels changed.
     pub(super) fn node(&self, core: &Core, name: &str, extra: &BTreeMap<String, String>) {
         let ledger = core.ledger();
-        let mut all = self.nodes_shown();
+        let mut all = self.node_series_by_name();
         let Some(node) = ledger.node(name) else {
             let gone = all.remove(name).unwrap_or_default();
             self.forget(gone);
             return;
         };
-        let is_labelled = |shown: &NodeShown| {
+        let is_labelled = |shown: &NodeSeries| {
             let of_node = |(_, label): (_, &String)| node.labels.get(label).map_or("", |it| it);
             let due = extra.iter().map(of_node);
             shown.base.iter().skip(1).map(|(_, it)| it.as_str()).eq(due)
@@ -473,7 +472,7 @@ impl Metrics {
             gauges.cpu.set(float(amount.cpu) / 1000.0);
             gauges.mem.set(float(amount.mem));
         }
-        // With every grant a node's amounts change, and its pressure seldom does.
+        // Every grant changes a node's amounts, but few change its pressure.
         let pressure = core.pressure(name);
         if shown.pressure != Some(pressure) {
             shown.pressures = self.pressure(&shown.base, &pressure);
@@ -487,7 +486,7 @@ impl Metrics {
         name: &str,
         node_labels: &BTreeMap<String, String>,
         extra: &BTreeMap<String, String>,
-    ) -> NodeShown {
+    ) -> NodeSeries {
         let base = of_node(name, node_labels, extra);
         let amounts = AMOUNT_FIELDS.map(|field| {
             let mut key = base.clone();
@@ -496,14 +495,14 @@ impl Metrics {
             let mem = self.node_mem.get_or_create(&key).clone();
             (key, Both { cpu, mem })
         });
-        NodeShown {
+        NodeSeries {
             base,
             amounts: amounts.into(),
-            ..NodeShown::default()
+            ..NodeSeries::default()
         }
     }
 
-    /// Shows the pressure on a node; its series.
+    /// Sets the gauges of a node's pressure. Returns their labels.
     fn pressure(&self, base: &Labels, pressure: &Pressure) -> Vec<Labels> {
         let kinds = [
             ("logical", pressure.logical),
@@ -528,7 +527,7 @@ impl Metrics {
         fresh
     }
 
-    fn forget(&self, shown: NodeShown) {
+    fn forget(&self, shown: NodeSeries) {
         for (key, _) in shown.amounts {
             self.node_cpu.remove(&key);
             self.node_mem.remove(&key);

@@ -1,13 +1,12 @@
-//! Tokens that the API server knows: those of service accounts, reviewed by a `TokenReview`.
+//! Token reviews: the API server checks a caller's token by a `TokenReview`.
 //!
-//! A token must be valid for our audience, and its user one of those that may ask. Where the API
-//! server says on which node the token's pod runs (Kubernetes 1.32 does, of tokens bound to a pod)
-//! only pods of that node may be asked for.
+//! A token must be valid for our audience and belong to one of the configured users. If the API
+//! server says on which node the token's pod runs, the caller may request permits for pods of that
+//! node only. Kubernetes 1.32 says so for tokens that are bound to a pod.
 //!
-//! What came of a review is kept for a bounded time, by the token's digest and not by the token: an
-//! agent asks every few seconds, and a token that is revoked must not be good for long. Reviews
-//! under way are bounded too, so that whoever sends made-up tokens cannot have the API server
-//! flooded.
+//! The outcome of a review is cached for a bounded time under the token's digest. Agents send a
+//! request every few seconds, and a revoked token must not stay valid for long. The number of
+//! reviews in flight is bounded, so that invalid tokens cannot flood the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,32 +22,21 @@ use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::callers::Scope;
+use super::callers::{ReviewRule, Scope};
 use super::metrics::Metrics;
 
-/// How long a token that was found good is not reviewed again.
+/// How long an accepted token is not reviewed again.
 pub const REVIEW_LASTS: Span = Span::from_secs(60);
-/// The same for one that was not: its user may just be made.
+/// How long a refused token is not reviewed again. Its user may have been created just now.
 const REFUSAL_LASTS: Span = Span::from_secs(5);
-/// Tokens kept: four for each of a thousand nodes.
+/// Cached outcomes: four for each of a thousand nodes.
 const MAX_KEPT: usize = 4096;
-/// Longest token that is reviewed, bytes. A service account's has about a thousand.
+/// Longest token that is reviewed, in bytes. A service account's token has about 1,000.
 const MAX_TOKEN: usize = 16 << 10;
-/// Reviews under way.
+/// Reviews in flight at a time.
 const MAX_UNDER_WAY: usize = 16;
-/// Where the API server says on which node the token's pod runs.
+/// Extra of a user with the node of the token's pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
-
-/// Whose tokens are good.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReviewRule {
-    /// What a token must be for.
-    pub audience: String,
-    /// Who may ask, such as `system:serviceaccount:kube-system:autoscaler-agent`.
-    pub users: BTreeSet<String>,
-    /// How long a token that was found good is not reviewed again.
-    pub lasts: Span,
-}
 
 type Outcome = Result<Scope, PermitRefusal>;
 
@@ -58,20 +46,20 @@ pub(super) struct Reviewer {
     pub(super) timeout: Duration,
     pub(super) clock: Clock,
     pub(super) metrics: Metrics,
-    /// Where calls are made: not on the thread that decides.
-    pub(super) elsewhere: Handle,
-    pub(super) kept: Mutex<Kept>,
-    pub(super) gate: Arc<Semaphore>,
+    /// The runtime of API calls. The permit thread makes none.
+    pub(super) call_runtime: Handle,
+    pub(super) cache: Mutex<Cache>,
+    pub(super) review_limit: Arc<Semaphore>,
 }
 
-/// What came of reviews, until when it is believed.
+/// Outcomes of reviews, each with its end.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct Cache {
     by_digest: BTreeMap<[u8; 32], (Timestamp, Outcome)>,
     ends: BTreeSet<(Timestamp, [u8; 32])>,
 }
 
-impl Kept {
+impl Cache {
     fn get(&mut self, now: Timestamp, digest: &[u8; 32]) -> Option<Outcome> {
         while let Some((end, old)) = self.ends.first().copied()
             && end <= now
@@ -89,7 +77,7 @@ impl Kept {
             self.ends.remove(&(before, digest));
         }
         self.ends.insert((until, digest));
-        // Made-up tokens end first, for they are believed to be bad for less long.
+        // Refused tokens end first, because they are cached for less time.
         if self.by_digest.len() > MAX_KEPT
             && let Some((_, first)) = self.ends.pop_first()
         {
@@ -99,25 +87,26 @@ impl Kept {
 }
 
 impl Reviewer {
-    pub(super) fn gate() -> Arc<Semaphore> {
+    pub(super) fn review_limit() -> Arc<Semaphore> {
         Arc::new(Semaphore::new(MAX_UNDER_WAY))
     }
 
-    /// What whoever shows this token may ask for.
+    /// The pods that a caller with this token may request permits for.
     pub(super) async fn scope(&self, token: &[u8]) -> Outcome {
         let bad = PermitRefusal::Unauthorized(Unproved::BadToken);
-        let token = std::str::from_utf8(token).ok();
-        let token = token.filter(|token| !token.is_empty() && token.len() <= MAX_TOKEN);
-        let token = token.ok_or(bad)?;
+        let token = std::str::from_utf8(token)
+            .ok()
+            .filter(|token| !token.is_empty() && token.len() <= MAX_TOKEN)
+            .ok_or(bad)?;
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         if let Some(known) = self.known(&digest) {
             return known;
         }
-        let place = tokio::time::timeout(self.timeout, self.gate.acquire());
-        let Ok(Ok(_place)) = place.await else {
+        let slot = tokio::time::timeout(self.timeout, self.review_limit.acquire());
+        let Ok(Ok(_slot)) = slot.await else {
             return Err(PermitRefusal::Unreviewed);
         };
-        // Another connection may have shown it meanwhile.
+        // Another connection may have sent the token meanwhile.
         if let Some(known) = self.known(&digest) {
             return known;
         }
@@ -128,14 +117,14 @@ impl Reviewer {
             Err(_) => REFUSAL_LASTS.min(self.rule.lasts),
         };
         let until = self.clock.now() + lasts;
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.put(until, digest, outcome.clone());
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.put(until, digest, outcome.clone());
         outcome
     }
 
     fn known(&self, digest: &[u8; 32]) -> Option<Outcome> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.get(self.clock.now(), digest)
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.get(self.clock.now(), digest)
     }
 
     async fn review(&self, token: &str) -> Outcome {
@@ -149,11 +138,11 @@ impl Reviewer {
         };
         let api: Api<TokenReview> = Api::all(self.client.clone());
         let call = async move { api.create(&PostParams::default(), &review).await };
-        let call = self.elsewhere.spawn(call);
+        let call = self.call_runtime.spawn(call);
         let (outcome, why) = match tokio::time::timeout(self.timeout, call).await {
             Ok(Ok(Ok(reviewed))) => {
                 self.metrics.k8s_op_done(op);
-                let outcome = judge(&self.rule, reviewed.status.unwrap_or_default());
+                let outcome = scope_of(&self.rule, reviewed.status.unwrap_or_default());
                 if let Err(refusal) = &outcome {
                     tracing::warn!(%refusal, "a token was refused");
                 }
@@ -172,10 +161,10 @@ impl Reviewer {
     }
 }
 
-/// What the API server's answer means.
-fn judge(rule: &ReviewRule, status: TokenReviewStatus) -> Outcome {
+/// What the API server's answer context.
+fn scope_of(rule: &ReviewRule, status: TokenReviewStatus) -> Outcome {
     if status.authenticated != Some(true) {
-        // It says so of a token for another audience too, as an error in words.
+        // The API server reports a token for another audience in the same way, with an error text.
         let audience = status.error.is_some_and(|error| error.contains("audience"));
         return Err(PermitRefusal::Unauthorized(if audience {
             Unproved::WrongAudience
@@ -183,7 +172,7 @@ fn judge(rule: &ReviewRule, status: TokenReviewStatus) -> Outcome {
             Unproved::BadToken
         }));
     }
-    // A reviewer that does not know of audiences leaves them out, and vouches for its own alone.
+    // A reviewer without support for audiences omits them and reviews for its own audience only.
     let audiences = status.audiences.unwrap_or_default();
     if !audiences.contains(&rule.audience) {
         return Err(PermitRefusal::Unauthorized(Unproved::WrongAudience));
@@ -199,7 +188,7 @@ fn judge(rule: &ReviewRule, status: TokenReviewStatus) -> Outcome {
     Ok(match extra.get(NODE_NAME).map(Vec::as_slice) {
         None => Scope::AnyNode,
         Some([node]) => Scope::Node(node.as_str().into()),
-        // Several nodes, or none by name: nothing that can be kept to.
+        // Several nodes, or none: no scope that could be enforced.
         Some(_) => return Err(PermitRefusal::Forbidden),
     })
 }
@@ -221,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_valid_token_of_ours_for_us_is_good_and_only_for_its_node() {
+    fn only_a_valid_token_of_our_user_and_audience_is_accepted_for_its_node() {
         let unproved = |why| Err(PermitRefusal::Unauthorized(why));
         let user = |extra: Value| json!({"username": AGENT, "extra": extra});
         let good =
@@ -265,28 +254,28 @@ mod tests {
             ),
         ] {
             let read = serde_json::from_value(status.clone()).expect("a status");
-            assert_eq!(judge(&rule(), read), expected, "{status}");
+            assert_eq!(scope_of(&rule(), read), expected, "{status}");
         }
     }
 
     #[test]
-    fn what_is_kept_is_bounded_in_time_and_number() {
-        let mut kept = Kept::default();
+    fn cached_reviews_are_bounded_in_time_and_number() {
+        let mut cache = Cache::default();
         let digest = |n: usize| -> [u8; 32] { Sha256::digest(n.to_string()).into() };
         let (good, bad) = (Ok(Scope::AnyNode), Err(PermitRefusal::Forbidden));
-        kept.put(Timestamp(100), digest(0), good.clone());
-        assert_eq!(kept.get(Timestamp(99), &digest(0)), Some(good.clone()));
+        cache.put(Timestamp(100), digest(0), good.clone());
+        assert_eq!(cache.get(Timestamp(99), &digest(0)), Some(good.clone()));
         for n in 1..2 * MAX_KEPT {
-            kept.put(Timestamp(50), digest(n), bad.clone());
+            cache.put(Timestamp(50), digest(n), bad.clone());
         }
-        assert_eq!(kept.by_digest.len(), MAX_KEPT);
-        assert_eq!(kept.ends.len(), MAX_KEPT);
-        assert_eq!(kept.get(Timestamp(49), &digest(0)), Some(good));
-        assert_eq!(kept.get(Timestamp(100), &digest(0)), None);
-        assert!(kept.by_digest.is_empty() && kept.ends.is_empty());
+        assert_eq!(cache.by_digest.len(), MAX_KEPT);
+        assert_eq!(cache.ends.len(), MAX_KEPT);
+        assert_eq!(cache.get(Timestamp(49), &digest(0)), Some(good));
+        assert_eq!(cache.get(Timestamp(100), &digest(0)), None);
+        assert!(cache.by_digest.is_empty() && cache.ends.is_empty());
         // The same one again is believed until the later time.
-        kept.put(Timestamp(150), digest(1), bad.clone());
-        kept.put(Timestamp(200), digest(1), bad.clone());
-        assert_eq!(kept.get(Timestamp(199), &digest(1)), Some(bad));
+        cache.put(Timestamp(150), digest(1), bad.clone());
+        cache.put(Timestamp(200), digest(1), bad.clone());
+        assert_eq!(cache.get(Timestamp(199), &digest(1)), Some(bad));
     }
 }

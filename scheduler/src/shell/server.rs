@@ -1,11 +1,10 @@
 //! The permit server: HTTP POST on any path. Source: docs/compatibility/scheduler.md §2.4.
 //!
-//! Bounds: those of [`super::gate`], a body of 64 KiB and a time to send it. Who may ask is decided
-//! by [`Callers`](super::Callers).
+//! Bounds: those of [`super::bounded_server`], a body of 64 KiB and a time to send it.
+//! [`Callers`](super::Callers) decides which requests are authorised.
 //!
-//! This is the path every agent takes several times a minute, so nothing stands between the
-//! connection and the core but a queue: no router, no boxed body, and labels are looked up rather
-//! than made.
+//! Every agent sends several requests a minute. Between the connection and the core there is only a
+//! queue: no router and no boxed body. Metric labels are looked up, not allocated.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,83 +19,84 @@ use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse, Unproved};
+use protocol::permit::{PermitRefusal, Unproved};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::bounded_server::{self, ConnectionHandler};
 use super::callers::{Scope, TokenFile, bearer};
-use super::door::Door;
-use super::gate::{self, Serves};
+use super::driver::{Input, PermitOutcome};
 use super::metrics::Metrics;
-use super::owner::Command;
 use super::review::Reviewer;
+use super::tls_acceptor::TlsAcceptor;
+use crate::core::event::{Permit, PermitRequest};
 
 /// Longest request body. A real one has about 300 bytes.
 pub const MAX_BODY_BYTES: usize = 64 << 10;
-/// What is taken in of a longer one and thrown away.
+/// Largest part of a longer body that is read and discarded.
 const MAX_IGNORED_BYTES: usize = 16 << 20;
-/// Time for a request's body.
+/// Longest time for a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) struct Desk {
-    pub(super) commands: mpsc::Sender<Command>,
+pub(super) struct ServerState {
+    pub(super) inputs: mpsc::Sender<Input>,
     pub(super) metrics: Metrics,
     pub(super) clock: Clock,
-    /// TLS, where it is on.
-    pub(super) door: Option<Door>,
-    /// Tokens of a file, where they are asked for.
+    /// `None`: plain HTTP.
+    pub(super) acceptor: Option<TlsAcceptor>,
+    /// A file of tokens, if one is configured.
     pub(super) tokens: Option<TokenFile>,
-    /// Tokens that the API server knows, where they are asked for.
+    /// Token reviews by the API server, if they are configured.
     pub(super) reviewer: Option<Reviewer>,
-    /// The token of the agent in this process, where it is asked for.
+    /// The token of the agent in this process, if there is one.
     pub(super) secret: Option<Expected>,
-    /// Whether callers need no token where none of these is asked for.
+    /// Whether callers need no token if none of these is configured.
     pub(super) needs_no_token: bool,
 }
 
-/// Serves until `cancel`, then lets open requests end for up to five seconds.
+/// Serves until `cancel`, then waits up to five seconds for open requests.
 pub(super) async fn serve(
     listener: TcpListener,
-    desk: Desk,
+    state: ServerState,
     counters: ServerCounters,
     cancel: CancellationToken,
 ) {
-    let desk = Arc::new(desk);
-    let permits = Permits(Arc::clone(&desk));
-    let served = gate::serve(listener, permits, counters, cancel.clone());
+    let state = Arc::new(state);
+    let permits = Permits(Arc::clone(&state));
+    let served = bounded_server::serve(listener, permits, counters, cancel.clone());
     let watched = async {
-        if let Some(door) = &desk.door {
-            door.watch(cancel).await;
+        if let Some(acceptor) = &state.acceptor {
+            acceptor.watch(cancel).await;
         }
     };
     tokio::join!(served, watched);
 }
 
 #[derive(Clone)]
-struct Permits(Arc<Desk>);
+struct Permits(Arc<ServerState>);
 
-impl Serves for Permits {
+impl ConnectionHandler for Permits {
     async fn converse(
         self,
         stream: TcpStream,
         connection: Connection,
         cancel: CancellationToken,
     ) -> Ending {
-        let Some(door) = &self.0.door else {
+        let Some(acceptor) = &self.0.acceptor else {
             let service = self.service(false, connection);
-            return gate::serve_http(stream, service, cancel.cancelled()).await;
+            return bounded_server::serve_http(stream, service, cancel.cancelled()).await;
         };
-        match door.enter(stream).await {
-            Ok(guest) => {
-                let service = self.service(guest.is_stranger, connection);
+        match acceptor.accept(stream).await {
+            Ok(accepted) => {
+                let service = self.service(accepted.lacks_certificate, connection);
                 let until = async {
                     tokio::select! {
                         () = cancel.cancelled() => {}
-                        () = guest.term.cancelled() => {}
+                        () = accepted.config_retired.cancelled() => {}
                     }
                 };
-                gate::serve_http(guest.stream, service, until).await
+                bounded_server::serve_http(accepted.stream, service, until).await
             }
             Err(reason) => {
                 self.0.metrics.caller_refused(reason);
@@ -109,7 +109,7 @@ impl Serves for Permits {
 impl Permits {
     fn service(
         &self,
-        is_stranger: bool,
+        lacks_certificate: bool,
         connection: Connection,
     ) -> impl hyper::service::Service<
         Request<Incoming>,
@@ -117,33 +117,38 @@ impl Permits {
         Error = Infallible,
         Future: Send,
     > + use<> {
-        let desk = Arc::clone(&self.0);
+        let state = Arc::clone(&self.0);
         service_fn(move |request| {
-            let (desk, connection) = (Arc::clone(&desk), connection.clone());
-            async move { Ok(desk.answer(request, is_stranger, &connection).await) }
+            let (state, connection) = (Arc::clone(&state), connection.clone());
+            async move {
+                Ok(state
+                    .respond_to(request, lacks_certificate, &connection)
+                    .await)
+            }
         })
     }
 }
 
-impl Desk {
-    async fn answer(
+impl ServerState {
+    async fn respond_to(
         &self,
         request: Request<Incoming>,
-        is_stranger: bool,
+        lacks_certificate: bool,
         connection: &Connection,
     ) -> Response<Full<Bytes>> {
         let began = self.clock.now();
-        let admitted = match self.scope(&request, is_stranger).await {
+        let admitted = match self.scope(&request, lacks_certificate).await {
             Err(refusal) => Err(refusal),
             Ok(scope) => decode(request).await.map(|request| (request, scope)),
         };
         let (node, result) = match admitted {
             Err(refusal) => (None, Err(refusal)),
             Ok((request, scope)) => {
-                // Not before: a caller that does not end its body is an idle one.
+                // A connection counts as idle until the whole body has arrived.
                 let _guard = connection.request();
-                let (node, result) = ask(&self.commands, request, scope).await;
-                (Some(node.unwrap_or_else(|| "<none>".into())), result)
+                let outcome = send_to_core(&self.inputs, request, scope).await;
+                let node = outcome.node.unwrap_or_else(|| "<none>".into());
+                (Some(node), outcome.result)
             }
         };
         if result.is_ok() {
@@ -162,13 +167,13 @@ impl Desk {
         respond(result)
     }
 
-    /// What the sender of a request may ask for.
+    /// The pods that the sender of a request may request permits for.
     async fn scope(
         &self,
         request: &Request<Incoming>,
-        is_stranger: bool,
+        lacks_certificate: bool,
     ) -> Result<Scope, PermitRefusal> {
-        if is_stranger {
+        if lacks_certificate {
             return Err(PermitRefusal::Unauthorized(Unproved::NoCertificate));
         }
         let asks_for_token =
@@ -181,8 +186,8 @@ impl Desk {
         if self.secret.is_some_and(|secret| secret.is(token)) {
             return Ok(Scope::AnyNode);
         }
-        let of_file = self.tokens.as_ref();
-        let of_file = of_file.map(|file| file.scope(self.clock.now(), token));
+        let tokens = self.tokens.as_ref();
+        let of_file = tokens.map(|file| file.scope(self.clock.now(), token));
         match (of_file, &self.reviewer) {
             (Some(Ok(scope)), _) => Ok(scope),
             (_, Some(reviewer)) => reviewer.scope(token).await,
@@ -192,18 +197,18 @@ impl Desk {
     }
 }
 
-async fn decode(request: Request<Incoming>) -> Result<AgentRequest, PermitRefusal> {
+async fn decode(request: Request<Incoming>) -> Result<PermitRequest, PermitRefusal> {
     if request.method() != Method::POST {
         return Err(PermitRefusal::MustBePost);
     }
     match tokio::time::timeout(BODY_TIMEOUT, read(request.into_body())).await {
-        Ok(Some(bytes)) => AgentRequest::decode(&bytes),
+        Ok(Some(bytes)) => PermitRequest::decode(&bytes),
         Ok(None) | Err(_) => Err(PermitRefusal::BadJson),
     }
 }
 
-/// A whole body, unless it breaks off or is too long. One that came in one piece, as they do, is
-/// not copied.
+/// Reads a body. `None` if it ends early or is too long. A body of one frame, which is the usual
+/// case, is not copied.
 async fn read(mut body: Incoming) -> Option<Bytes> {
     let (mut whole, mut joined) = (Bytes::new(), Vec::new());
     while let Some(frame) = body.frame().await {
@@ -233,8 +238,8 @@ async fn read(mut body: Incoming) -> Option<Bytes> {
     })
 }
 
-/// Takes in the rest of a body that is refused, while the answer is on its way: whoever is still
-/// sending when a connection is closed may lose the answer.
+/// Reads the rest of a refused body while the response is sent. A client that still sends when the
+/// connection is closed may lose the response.
 async fn discard(mut body: Incoming) {
     let mut left = MAX_IGNORED_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
@@ -246,30 +251,32 @@ async fn discard(mut body: Incoming) {
     }
 }
 
-/// Puts a request to the owner. If the owner is gone the answer says that it crashed, for it ends
-/// in no other way while requests come in.
-async fn ask(
-    commands: &mpsc::Sender<Command>,
-    request: AgentRequest,
+/// Sends a request to the driver and waits for the outcome. While requests arrive, the driver ends
+/// only by a panic. The outcome then says so.
+async fn send_to_core(
+    inputs: &mpsc::Sender<Input>,
+    request: PermitRequest,
     scope: Scope,
-) -> (Option<String>, Result<PluginResponse, PermitRefusal>) {
-    let (reply, answer) = oneshot::channel();
-    if commands
-        .send(Command::Permit(request, scope, reply))
-        .await
-        .is_err()
-    {
-        return (None, Err(PermitRefusal::Panicked));
+) -> PermitOutcome {
+    let panicked = || PermitOutcome {
+        node: None,
+        result: Err(PermitRefusal::Panicked),
+    };
+    let (responder, outcome) = oneshot::channel();
+    let input = Input::PermitRequest {
+        request,
+        scope,
+        responder,
+    };
+    if inputs.send(input).await.is_err() {
+        return panicked();
     }
-    match answer.await {
-        Ok(reply) => (reply.node, reply.result),
-        Err(_) => (None, Err(PermitRefusal::Panicked)),
-    }
+    outcome.await.unwrap_or_else(|_| panicked())
 }
 
-fn respond(result: Result<PluginResponse, PermitRefusal>) -> Response<Full<Bytes>> {
+fn respond(result: Result<Permit, PermitRefusal>) -> Response<Full<Bytes>> {
     let (status, kind, text) = match result {
-        // Two sizes and fixed names: there is nothing in it that could fail to encode.
+        // Two sizes and fixed names cannot fail to encode.
         Ok(permit) => (
             StatusCode::OK,
             "application/json",
@@ -308,25 +315,31 @@ mod tests {
         (status, String::from_utf8(bytes.to_vec()).expect("is text"))
     }
 
-    fn request() -> AgentRequest {
+    fn request() -> PermitRequest {
         let text = r#"{"protoVersion":7,"pod":{"namespace":"d","name":"p"},
             "computeUnit":{"vCPUs":1,"mem":"1Gi"},"resources":{"vCPUs":1,"mem":"1Gi"}}"#;
-        AgentRequest::decode(text.as_bytes()).expect("decodes")
+        PermitRequest::decode(text.as_bytes()).expect("decodes")
     }
 
     #[tokio::test]
-    async fn a_crash_is_answered() {
+    async fn request_gets_a_500_after_the_driver_crashed() {
         let expected = (500, "request handler panicked".to_owned());
-        let (commands, inbox) = mpsc::channel(1);
+        let (inputs, inbox) = mpsc::channel(1);
         drop(inbox);
         assert_eq!(
-            text(respond(ask(&commands, request(), Scope::AnyNode).await.1)).await,
+            text(respond(
+                send_to_core(&inputs, request(), Scope::AnyNode)
+                    .await
+                    .result
+            ))
+            .await,
             expected
         );
-        // It may also go while the request waits.
-        let (commands, mut inbox) = mpsc::channel(1);
-        let owner = async move { drop(inbox.recv().await) };
-        let (answer, ()) = tokio::join!(ask(&commands, request(), Scope::AnyNode), owner);
-        assert_eq!(text(respond(answer.1)).await, expected);
+        // The driver may also end while the request waits.
+        let (inputs, mut inbox) = mpsc::channel(1);
+        let driver = async move { drop(inbox.recv().await) };
+        let sent = send_to_core(&inputs, request(), Scope::AnyNode);
+        let (outcome, ()) = tokio::join!(sent, driver);
+        assert_eq!(text(respond(outcome.result)).await, expected);
     }
 }

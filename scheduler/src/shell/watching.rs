@@ -1,10 +1,12 @@
-//! Watches of nodes, pods, VMs and migrations. A list is handed to the core whole, so that what was
-//! deleted unseen is noticed; a stream that ends or is told "gone" lists anew. One object that does
-//! not read is counted and left out.
+//! Watches of nodes, pods, VMs and migrations.
 //!
-//! How far a watch has come is told beside what it tells. A list's own version is not passed on by
-//! `kube`, and what is gone since has none: so before a list that a replica in waiting takes, the
-//! version of then is asked for; the list is no older.
+//! The core gets each list as a whole, so that it notices deletions that no watch event showed. A
+//! stream that ends or gets "gone" lists again. An object that cannot be read is counted in a
+//! metric and left out.
+//!
+//! Each update carries the progress of its watch. `kube` does not pass on a list's own version, and
+//! deleted objects have none. Before a standby replica lists, it therefore reads the current
+//! version. The list is at least as new.
 
 use std::time::Duration;
 
@@ -20,50 +22,48 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::api::{virtual_machine_migrations, virtual_machines};
+use super::driver::{Input, WatchUpdate};
 use super::metrics::Metrics;
-use super::owner::Command;
-use crate::core::event::Event;
+use crate::core::event::{Event, ObjectKind, WatchProgress};
 use crate::core::migrate::MigrationView;
 use crate::core::view::{NodeProblem, NodeView, PodView, Unreadable, VmView};
-pub(super) use crate::core::warm::Kind;
-use crate::core::warm::Reach;
 
-/// The word for a kind in metrics and logs.
-pub(super) const fn word(kind: Kind) -> &'static str {
+/// A kind as a metric label and log field.
+pub(super) const fn label(kind: ObjectKind) -> &'static str {
     match kind {
-        Kind::Nodes => "Nodes",
-        Kind::Pods => "Pods",
-        Kind::VirtualMachines => "VirtualMachines",
-        Kind::Migrations => "VirtualMachineMigrations",
+        ObjectKind::Nodes => "Nodes",
+        ObjectKind::Pods => "Pods",
+        ObjectKind::VirtualMachines => "VirtualMachines",
+        ObjectKind::Migrations => "VirtualMachineMigrations",
     }
 }
 
-fn resource(kind: Kind) -> ApiResource {
+fn resource(kind: ObjectKind) -> ApiResource {
     match kind {
-        Kind::Nodes => ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&()),
-        Kind::Pods => ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&()),
-        Kind::VirtualMachines => virtual_machines(),
-        Kind::Migrations => virtual_machine_migrations(),
+        ObjectKind::Nodes => ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&()),
+        ObjectKind::Pods => ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&()),
+        ObjectKind::VirtualMachines => virtual_machines(),
+        ObjectKind::Migrations => virtual_machine_migrations(),
     }
 }
 
-/// What a watch needs.
+/// Lists and watches every kind, once per epoch.
 #[derive(Clone)]
 pub(super) struct Watch {
     pub(super) client: Client,
-    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) inputs: mpsc::Sender<Input>,
     pub(super) metrics: Metrics,
-    /// Time-out of asking how new a list will be at least, if that is wanted.
-    pub(super) asks_version: Option<Duration>,
+    /// Time-out of the read of the current version before a list. `None`: no such read.
+    pub(super) version_timeout: Option<Duration>,
 }
 
 impl Watch {
-    /// Watches everything anew for each round that is told, from lists taken after that, until
-    /// `cancel` or until nobody listens; watches nothing while there is none.
+    /// Lists and watches every kind for each epoch, until `cancel` or until the driver ends.
+    /// Between epochs there is no watch.
     pub(super) async fn run(
         self,
         wait: Span,
-        mut rounds: watch::Receiver<Option<u64>>,
+        mut epochs: watch::Receiver<Option<u64>>,
         cancel: CancellationToken,
     ) {
         tokio::select! {
@@ -71,28 +71,28 @@ impl Watch {
             () = tokio::time::sleep(wait.to_duration()) => {}
         }
         loop {
-            let round = *rounds.borrow_and_update();
+            let epoch = *epochs.borrow_and_update();
             let ended = async {
-                match round {
-                    Some(round) => self.round(round, &cancel).await,
+                match epoch {
+                    Some(epoch) => self.run_epoch(epoch, &cancel).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 // Each ends only with `cancel` or with the owner.
                 () = ended => return,
-                told = rounds.changed() => if told.is_err() { return },
+                changed = epochs.changed() => if changed.is_err() { return },
             }
         }
     }
 
-    /// One round. Dropping this future ends its watches.
-    async fn round(&self, round: u64, cancel: &CancellationToken) {
+    /// Runs one epoch. Dropping this future ends its watches.
+    async fn run_epoch(&self, epoch: u64, cancel: &CancellationToken) {
         let end = cancel.child_token();
         let _end = end.clone().drop_guard();
-        let watches =
-            Kind::ALL.map(|kind| tokio::spawn(one(kind, round, self.clone(), end.clone())));
-        // A crash of one is passed on as our own.
+        let watches = ObjectKind::ALL
+            .map(|kind| tokio::spawn(watch_kind(kind, epoch, self.clone(), end.clone())));
+        // A panic of one watch is a panic of this task.
         let (first, ..) = futures::future::select_all(watches).await;
         if let Err(error) = first
             && let Ok(panic) = error.try_into_panic()
@@ -102,30 +102,30 @@ impl Watch {
     }
 }
 
-/// Watches one kind until `cancel`, or until nobody listens.
-async fn one(kind: Kind, round: u64, watch: Watch, cancel: CancellationToken) {
-    watch.metrics.watch_alive(word(kind), true);
+/// Watches one kind until `cancel`, or until the driver ends.
+async fn watch_kind(kind: ObjectKind, epoch: u64, watch: Watch, cancel: CancellationToken) {
+    watch.metrics.watch_alive(label(kind), true);
     tokio::select! {
         () = cancel.cancelled() => {}
-        () = follow(kind, round, &watch) => {}
+        () = follow(kind, epoch, &watch) => {}
     }
-    watch.metrics.watch_alive(word(kind), false);
+    watch.metrics.watch_alive(label(kind), false);
 }
 
-async fn follow(kind: Kind, round: u64, watch: &Watch) {
-    let (commands, metrics) = (&watch.commands, &watch.metrics);
+async fn follow(kind: ObjectKind, epoch: u64, watch: &Watch) {
+    let (inputs, metrics) = (&watch.inputs, &watch.metrics);
     let api: Api<DynamicObject> = Api::all_with(watch.client.clone(), &resource(kind));
     let stream = watcher(api.clone(), watcher::Config::default()).default_backoff();
     let mut stream = std::pin::pin!(stream);
     let mut listed = Listed::default();
     let mut lists = 0_u64;
     while let Some(event) = stream.next().await {
-        metrics.watch_failing(word(kind), event.is_err());
-        let (event, reach) = match event {
+        metrics.watch_failing(label(kind), event.is_err());
+        let (event, progress) = match event {
             Ok(watcher::Event::Init) => {
-                metrics.watch_listed(word(kind), lists > 0);
+                metrics.watch_listed(label(kind), lists > 0);
                 lists += 1;
-                // The list is asked for only when the stream is polled again.
+                // `kube` sends the list request at the next poll of the stream.
                 listed = Listed {
                     least: watch.version(&api).await,
                     ..Listed::default()
@@ -137,47 +137,58 @@ async fn follow(kind: Kind, round: u64, watch: &Watch) {
                 continue;
             }
             Ok(watcher::Event::InitDone) => {
-                metrics.watch_event(word(kind), "Listed");
-                tracing::debug!(kind = word(kind), "listed");
-                let reach = listed.reach();
-                (Some(std::mem::take(&mut listed).into_event(kind)), reach)
+                metrics.watch_event(label(kind), "Listed");
+                tracing::debug!(kind = label(kind), "listed");
+                let progress = listed.progress();
+                (Some(std::mem::take(&mut listed).into_event(kind)), progress)
             }
             Ok(watcher::Event::Apply(object)) => {
-                metrics.watch_event(word(kind), "Applied");
-                let reach = version_of(&object).map(|told| Reach { told, newest: told });
-                (applied(kind, &object, metrics), reach)
+                metrics.watch_event(label(kind), "Applied");
+                let progress = version_of(&object).map(|version| WatchProgress {
+                    observed: version,
+                    newest: version,
+                });
+                (applied(kind, &object, metrics), progress)
             }
             Ok(watcher::Event::Delete(object)) => {
-                metrics.watch_event(word(kind), "Deleted");
-                let reach = version_of(&object).map(|told| Reach { told, newest: 0 });
-                (deleted(kind, &object), reach)
+                metrics.watch_event(label(kind), "Deleted");
+                let progress = version_of(&object).map(|version| WatchProgress {
+                    observed: version,
+                    newest: 0,
+                });
+                (deleted(kind, &object), progress)
             }
             Err(error) => {
-                metrics.watch_error(word(kind), source_of(&error));
+                metrics.watch_error(label(kind), source_of(&error));
                 let error = daemon_kit::chain(&error);
                 tracing::warn!(
-                    kind = word(kind),
+                    kind = label(kind),
                     error,
                     "watch failed; it is taken up again"
                 );
                 continue;
             }
         };
-        let told = Command::Told(round, event, (kind, reach));
-        if commands.send(told).await.is_err() {
+        let update = Input::WatchUpdate(WatchUpdate {
+            epoch,
+            event,
+            kind,
+            progress,
+        });
+        if inputs.send(update).await.is_err() {
             return;
         }
     }
 }
 
 impl Watch {
-    /// The version of now, if it is wanted and told; what is listed after this is no older.
+    /// The current version. A list after this is at least as new. 0 if it is unknown.
     async fn version(&self, api: &Api<DynamicObject>) -> u64 {
-        let Some(patience) = self.asks_version else {
+        let Some(timeout) = self.version_timeout else {
             return 0;
         };
         let least = ListParams::default().limit(1);
-        let found = tokio::time::timeout(patience, api.list(&least)).await;
+        let found = tokio::time::timeout(timeout, api.list(&least)).await;
         let found = found.ok().and_then(Result::ok);
         let version = found.and_then(|list| list.metadata.resource_version);
         version.and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -197,9 +208,9 @@ fn source_of(error: &watcher::Error) -> &'static str {
     }
 }
 
-/// Reads an object with `read`; tells of problems once per state of the object.
+/// Reads an object with `read`. Logs its problem, once per state of the object.
 fn view<T>(
-    kind: Kind,
+    kind: ObjectKind,
     object: &DynamicObject,
     metrics: &Metrics,
     read: fn(&Value) -> Result<T, Unreadable>,
@@ -216,10 +227,10 @@ fn view<T>(
     match read(&value) {
         Ok(view) => {
             if let Some(problem) = problem(&view) {
-                metrics.unreadable(word(kind));
+                metrics.unreadable(label(kind));
                 let object = name();
                 tracing::warn!(
-                    kind = word(kind),
+                    kind = label(kind),
                     object,
                     problem,
                     "counted at the most it can be"
@@ -228,32 +239,32 @@ fn view<T>(
             Some(view)
         }
         Err(error) => {
-            metrics.unreadable(word(kind));
+            metrics.unreadable(label(kind));
             let (object, error) = (name(), error.to_string());
-            tracing::warn!(kind = word(kind), object, error, "object left out");
+            tracing::warn!(kind = label(kind), object, error, "object left out");
             None
         }
     }
 }
 
 fn node(object: &DynamicObject, metrics: &Metrics) -> Option<NodeView> {
-    // A node that has not reported yet is no fault of anybody's; nothing is placed on it meanwhile.
+    // A new node that has not reported is no problem to log. No pod is placed on it.
     let problem = |view: &NodeView| match &view.problem {
         None | Some(NodeProblem::NotReported) => None,
         Some(problem) => Some(problem.to_string()),
     };
-    view(Kind::Nodes, object, metrics, NodeView::read, problem)
+    view(ObjectKind::Nodes, object, metrics, NodeView::read, problem)
 }
 
 fn pod(object: &DynamicObject, metrics: &Metrics) -> Option<PodView> {
     let problem = |view: &PodView| view.size.as_ref().err().map(ToString::to_string);
-    view(Kind::Pods, object, metrics, PodView::read, problem)
+    view(ObjectKind::Pods, object, metrics, PodView::read, problem)
 }
 
 fn vm(object: &DynamicObject, metrics: &Metrics) -> Option<VmView> {
     let problem = |view: &VmView| view.problem.as_ref().map(ToString::to_string);
     view(
-        Kind::VirtualMachines,
+        ObjectKind::VirtualMachines,
         object,
         metrics,
         VmView::read,
@@ -263,7 +274,7 @@ fn vm(object: &DynamicObject, metrics: &Metrics) -> Option<VmView> {
 
 fn migration(object: &DynamicObject, metrics: &Metrics) -> Option<MigrationView> {
     view(
-        Kind::Migrations,
+        ObjectKind::Migrations,
         object,
         metrics,
         MigrationView::read,
@@ -271,72 +282,72 @@ fn migration(object: &DynamicObject, metrics: &Metrics) -> Option<MigrationView>
     )
 }
 
-/// A list while it comes. Only what the core needs is kept of each object: of a large cluster the
-/// objects themselves would take gigabytes.
+/// The objects of a list that is arriving. It keeps only views: the objects of a large cluster
+/// would take gigabytes.
 #[derive(Default)]
 struct Listed {
     nodes: Vec<NodeView>,
     pods: Vec<PodView>,
     vms: Vec<VmView>,
     migrations: Vec<MigrationView>,
-    /// Its version is no less.
+    /// Lower bound of the list's version.
     least: u64,
-    /// The newest state in it.
+    /// Newest version among the objects.
     newest: u64,
-    /// Something in it has no version that reads.
+    /// Whether the version of an object is no number.
     is_blind: bool,
 }
 
 impl Listed {
-    fn reach(&self) -> Option<Reach> {
-        (!self.is_blind).then_some(Reach {
-            told: self.least.max(self.newest),
+    fn progress(&self) -> Option<WatchProgress> {
+        (!self.is_blind).then_some(WatchProgress {
+            observed: self.least.max(self.newest),
             newest: self.newest,
         })
     }
 
-    fn push(&mut self, kind: Kind, object: &DynamicObject, metrics: &Metrics) {
+    fn push(&mut self, kind: ObjectKind, object: &DynamicObject, metrics: &Metrics) {
         match version_of(object) {
             Some(version) => self.newest = self.newest.max(version),
             None => self.is_blind = true,
         }
         match kind {
-            Kind::Nodes => self.nodes.extend(node(object, metrics)),
-            Kind::Pods => self.pods.extend(pod(object, metrics)),
-            Kind::VirtualMachines => self.vms.extend(vm(object, metrics)),
-            Kind::Migrations => self.migrations.extend(migration(object, metrics)),
+            ObjectKind::Nodes => self.nodes.extend(node(object, metrics)),
+            ObjectKind::Pods => self.pods.extend(pod(object, metrics)),
+            ObjectKind::VirtualMachines => self.vms.extend(vm(object, metrics)),
+            ObjectKind::Migrations => self.migrations.extend(migration(object, metrics)),
         }
     }
 
-    fn into_event(self, kind: Kind) -> Event {
+    fn into_event(self, kind: ObjectKind) -> Event {
         match kind {
-            Kind::Nodes => Event::NodesListed(self.nodes),
-            Kind::Pods => Event::PodsListed(self.pods),
-            Kind::VirtualMachines => Event::VmsListed(self.vms),
-            Kind::Migrations => Event::MigrationsListed(self.migrations),
+            ObjectKind::Nodes => Event::NodesListed(self.nodes),
+            ObjectKind::Pods => Event::PodsListed(self.pods),
+            ObjectKind::VirtualMachines => Event::VmsListed(self.vms),
+            ObjectKind::Migrations => Event::MigrationsListed(self.migrations),
         }
     }
 }
 
-fn applied(kind: Kind, object: &DynamicObject, metrics: &Metrics) -> Option<Event> {
+fn applied(kind: ObjectKind, object: &DynamicObject, metrics: &Metrics) -> Option<Event> {
     match kind {
-        Kind::Nodes => node(object, metrics).map(Event::NodeApplied),
-        Kind::Pods => pod(object, metrics).map(Event::PodApplied),
-        Kind::VirtualMachines => vm(object, metrics).map(Event::VmApplied),
-        Kind::Migrations => migration(object, metrics).map(Event::MigrationApplied),
+        ObjectKind::Nodes => node(object, metrics).map(Event::NodeApplied),
+        ObjectKind::Pods => pod(object, metrics).map(Event::PodApplied),
+        ObjectKind::VirtualMachines => vm(object, metrics).map(Event::VmApplied),
+        ObjectKind::Migrations => migration(object, metrics).map(Event::MigrationApplied),
     }
 }
 
-fn deleted(kind: Kind, object: &DynamicObject) -> Option<Event> {
+fn deleted(kind: ObjectKind, object: &DynamicObject) -> Option<Event> {
     let meta = &object.metadata;
     let (name, uid) = (meta.name.clone()?, meta.uid.clone()?);
     Some(match kind {
-        Kind::Nodes => Event::NodeDeleted(name),
-        Kind::Pods => Event::PodDeleted(uid),
-        Kind::VirtualMachines | Kind::Migrations => {
+        ObjectKind::Nodes => Event::NodeDeleted(name),
+        ObjectKind::Pods => Event::PodDeleted(uid),
+        ObjectKind::VirtualMachines | ObjectKind::Migrations => {
             let namespace = meta.namespace.clone().unwrap_or_default();
             let key = NamespacedName { namespace, name };
-            if kind == Kind::Migrations {
+            if kind == ObjectKind::Migrations {
                 Event::MigrationDeleted(key, uid)
             } else {
                 Event::VmDeleted(key, uid)

@@ -4,7 +4,7 @@ use scheduler::core::migrate::MigrationRule;
 use stateright::{Model, Property};
 
 use crate::exhaustive::{self, Order};
-use crate::moves::{Bounds, State, Step, System};
+use crate::migration_world::{Bounds, State, Step, System};
 
 const RULE: &str = "N24: begun only while logical + capacity > accounted";
 pub(crate) const ALONE: &str = "N25: nobody is moved again within its pause";

@@ -16,9 +16,11 @@ use std::sync::Arc;
 use protocol::permit::{AgentRequest, PROTO_VERSION};
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
-use scheduler::core::event::{Action as Order, Answer, CallOutcome, Event, VmWrite};
+use scheduler::core::event::{
+    Action as Order, CallOutcome, Event, ObjectKind, PermitResponse, VmWrite, WatchProgress,
+};
 use scheduler::core::lease::{LeaseRule, LeaseSeen, Standing};
-use scheduler::core::warm::{Kind, Marks, Reach};
+use scheduler::core::standby::VersionMarks;
 use scheduler::core::{Core, Settings, Timing};
 
 use brain::Brain;
@@ -72,7 +74,7 @@ impl System {
     }
 
     /// Whether replicas watch while another leads.
-    const fn keeps_warm(&self) -> bool {
+    const fn caches_on_standby(&self) -> bool {
         self.bounds.hand_overs > 0
     }
 
@@ -94,7 +96,7 @@ impl System {
         Core::new(Settings {
             timing,
             lease: (self.bounds.cheat != Some(Cheat::NoLease)).then_some(rule),
-            keeps_warm: self.keeps_warm(),
+            caches_on_standby: self.caches_on_standby(),
             ..settings
         })
     }
@@ -117,7 +119,7 @@ impl System {
         let vm = |vm: usize| Vm {
             node: vm % self.bounds.nodes,
             history: vec![Object {
-                version: if self.keeps_warm() {
+                version: if self.caches_on_standby() {
                     number(vm) as u64 + 1
                 } else {
                     1
@@ -214,7 +216,7 @@ impl System {
         if replica.lists {
             steps.push(Step::List(index));
         }
-        let is_told = brain.core.may_permit(time(state.now)) || self.keeps_warm();
+        let is_told = brain.core.may_permit(time(state.now)) || self.caches_on_standby();
         let next = |vm: usize| {
             let unseen = state.vms[vm].history.get(replica.seen[vm])?;
             // A watch tells nothing before its list.
@@ -222,7 +224,7 @@ impl System {
         };
         let first = (0..state.vms.len()).filter_map(next).min();
         for vm in 0..state.vms.len() {
-            if next(vm).is_some_and(|version| !self.keeps_warm() || Some(version) == first) {
+            if next(vm).is_some_and(|version| !self.caches_on_standby() || Some(version) == first) {
                 steps.push(Step::Observe(index, vm));
             }
         }
@@ -326,9 +328,9 @@ impl System {
     fn hand_over(&self, state: &mut State) {
         let from = state.holder;
         let core = state.replicas[from].brain.as_ref().map(|brain| &brain.core);
-        let marks = core.and_then(|core| core.marks());
+        let marks = core.and_then(|core| core.version_marks());
         let marks = match self.bounds.cheat {
-            Some(Cheat::NoMarks) => Some(Marks::default()),
+            Some(Cheat::NoMarks) => Some(VersionMarks::default()),
             _ => marks,
         };
         Self::end(state, from);
@@ -340,7 +342,7 @@ impl System {
             holder: host(state.holder),
             renewed: time(state.now),
             settled: time(state.now),
-            note: marks.map(|marks| marks.to_string()),
+            handover: marks.map(|marks| marks.to_string()),
         };
         self.tell(state, state.holder, Event::Lease(seen));
     }
@@ -373,7 +375,7 @@ impl System {
                     holder: format!("{holder}_scheduler"),
                     renewed,
                     settled: time(state.now) + self.settle(),
-                    note: None,
+                    handover: None,
                 };
                 self.tell(state, replica, Event::Lease(seen));
             }
@@ -401,10 +403,13 @@ impl System {
 
     /// A watch of VMs has told all up to a version.
     fn reached(&self, state: &mut State, replica: usize, version: u64) {
-        if self.keeps_warm() {
+        if self.caches_on_standby() {
             let (told, newest) = (version, version);
-            let reach = Some(Reach { told, newest });
-            let event = Event::Reached(Kind::VirtualMachines, reach);
+            let reach = Some(WatchProgress {
+                observed: told,
+                newest,
+            });
+            let event = Event::WatchProgress(ObjectKind::VirtualMachines, reach);
             self.tell(state, replica, event);
         }
     }
@@ -413,7 +418,7 @@ impl System {
     fn put(&self, state: &mut State, vm: usize, object: Object) {
         let all = state.vms.iter().map(|vm| vm.now().version).max();
         let last = state.vms[vm].now().version;
-        let last = if self.keeps_warm() {
+        let last = if self.caches_on_standby() {
             all.unwrap_or(last)
         } else {
             last
@@ -441,7 +446,7 @@ impl System {
             .permit
             .map(|permit| permit.min(wish).max(machine.now().used));
         let ticket = vm as u64 + 1;
-        self.tell(state, replica, Event::Permit(ticket, request));
+        self.tell(state, replica, Event::PermitRequest(ticket, request));
     }
 
     fn patch(&self, state: &mut State, vm: usize) {
@@ -455,8 +460,8 @@ impl System {
         }
     }
 
-    fn answered(&self, state: &mut State, replica: usize, answer: &Answer) {
-        let Some(vm) = usize::try_from(answer.ticket - 1).ok().filter(|vm| {
+    fn answered(&self, state: &mut State, replica: usize, answer: &PermitResponse) {
+        let Some(vm) = usize::try_from(answer.request_id - 1).ok().filter(|vm| {
             state
                 .vms
                 .get(*vm)
@@ -555,7 +560,7 @@ impl System {
             let bound = core.call_bound(now).unwrap_or(Span::from_secs(1));
             let until = state.now + (bound.0 / 1_000_000).min(1) + STRAY;
             match order {
-                Order::Answer(answer) => self.answered(state, replica, &answer),
+                Order::RespondPermit(answer) => self.answered(state, replica, &answer),
                 Order::WriteVm(write) => state.calls.push(Call {
                     replica,
                     write: Ok(write),
@@ -575,11 +580,11 @@ impl System {
                 Order::Bind { .. }
                 | Order::Unschedulable { .. }
                 | Order::ScaleUpDenied { .. }
-                | Order::Tell { .. }
+                | Order::RespondExtender { .. }
                 | Order::RoomAppeared { .. }
                 | Order::ReadPod { .. }
-                | Order::Remark { .. }
-                | Order::NodeNote { .. } => {}
+                | Order::WarnOnPod { .. }
+                | Order::WarnOnNode { .. } => {}
                 Order::CreateMigration { .. }
                 | Order::DeleteMigration { .. }
                 | Order::MigrationTriggered { .. } => {
@@ -595,7 +600,7 @@ impl System {
         let replica = &mut replicas[replica];
         let Some(brain) = replica.brain.as_ref().filter(|brain| brain.core.is_ready()) else {
             // What it is told while another leads, it keeps.
-            if !self.keeps_warm() {
+            if !self.caches_on_standby() {
                 replica.seen.fill(0);
             }
             return;

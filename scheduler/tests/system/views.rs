@@ -2,7 +2,7 @@
 
 use protocol::permit::NamespacedName;
 use scheduler::core::event::annotation_text;
-use scheduler::core::view::{NodeView, Noted, PodView, VmView};
+use scheduler::core::view::{AnnotationValue, NodeView, PodView, VmView};
 use serde_json::json;
 
 use super::{Object, UNIT};
@@ -99,7 +99,7 @@ impl Views {
         let approved = object.approved.map(|units| UNIT.saturating_mul(units));
         VmView {
             version,
-            approved: approved.map_or(Noted::Absent, Noted::Value),
+            approved: approved.map_or(AnnotationValue::Absent, AnnotationValue::Value),
             approved_text: approved.map(annotation_text),
             requested_text: Some(annotation_text(UNIT.saturating_mul(object.requested))),
             unit_text: Some(annotation_text(UNIT)),

@@ -19,7 +19,7 @@ use protocol::units::Resources;
 use scheduler::config::Config;
 use scheduler::core::Core;
 use scheduler::core::amount::Both;
-use scheduler::core::event::{Action, Answer, Event, TicketId};
+use scheduler::core::event::{Action, Event, PermitResponse, RequestId};
 
 pub(crate) use agent::{Agent, StrayPatch};
 use api::Call;
@@ -65,9 +65,9 @@ pub(crate) struct World {
     ghosts: Vec<Call>,
     /// Requests on their way: the VM, its agent's attempt, the request.
     requests: Vec<(String, u64, AgentRequest)>,
-    tickets: BTreeMap<TicketId, (String, u64, AgentRequest)>,
-    answers: Vec<(String, u64, AgentRequest, Answer)>,
-    last_ticket: TicketId,
+    tickets: BTreeMap<RequestId, (String, u64, AgentRequest)>,
+    answers: Vec<(String, u64, AgentRequest, PermitResponse)>,
+    last_ticket: RequestId,
     last_attempt: u64,
     serial: u64,
     /// The last things that happened, shown when something does not hold.
@@ -355,7 +355,7 @@ impl World {
         self.tickets
             .insert(self.last_ticket, (vm, attempt, request.clone()));
         self.core
-            .handle(self.time(), Event::Permit(self.last_ticket, request));
+            .handle(self.time(), Event::PermitRequest(self.last_ticket, request));
     }
 
     /// Requests, calls and answers that are under way arrive in good order; watches lag on.
@@ -393,7 +393,7 @@ impl World {
         while let Some(action) = self.core.poll_action(self.time()) {
             self.log(|| format!("action: {action:?}"));
             match action {
-                Action::Answer(answer) => self.answered(answer),
+                Action::RespondPermit(answer) => self.answered(answer),
                 Action::WriteVm(write) => self.calls.push(Call::Write(write)),
                 Action::ReadVm { id, vm } => self.calls.push(Call::Read(id, vm)),
                 Action::Bind { id, pod, uid, node } => {
@@ -409,24 +409,24 @@ impl World {
                     unreachable!("there is no kube-scheduler in this world")
                 }
                 Action::ScaleUpDenied { .. } => self.note("denied"),
-                Action::Remark { .. } | Action::NodeNote { .. } => {}
+                Action::WarnOnPod { .. } | Action::WarnOnNode { .. } => {}
                 Action::CreateMigration { .. }
                 | Action::DeleteMigration { .. }
                 | Action::MigrationTriggered { .. } => {
                     unreachable!("migrations are not told of here")
                 }
                 Action::List => unreachable!("there is no Lease in this world"),
-                Action::Tell { .. } | Action::ReadPod { .. } => {
+                Action::RespondExtender { .. } | Action::ReadPod { .. } => {
                     unreachable!("there is no kube-scheduler in this world")
                 }
             }
         }
     }
 
-    fn answered(&mut self, answer: Answer) {
+    fn answered(&mut self, answer: PermitResponse) {
         let asked = self
             .tickets
-            .remove(&answer.ticket)
+            .remove(&answer.request_id)
             .expect("each request is answered once");
         let (vm, attempt, request) = asked;
         match &answer.result {

@@ -1,10 +1,11 @@
-//! What a kube-scheduler is told, on the whole core, with calls answered by hand.
+//! What a kube-scheduler is response, on the whole core, with calls answered by hand.
 
 mod waiting;
 
 use super::*;
 use crate::core::Core;
-use crate::core::event::Event;
+use crate::core::amount::Both;
+use crate::core::event::{Event, NO_ROOM_MESSAGE};
 use crate::core::fixtures::{self, MS, important, pod};
 
 /// A core that serves a kube-scheduler, with these nodes of 40 GiB.
@@ -19,22 +20,28 @@ fn core(nodes: &[(&str, u64)]) -> Core {
 /// What is to be done, without remarks about pods that these tests put on their nodes by hand.
 fn actions(core: &mut Core, at: u64) -> Vec<Action> {
     let all = std::iter::from_fn(|| core.poll_action(MS(at)));
-    all.filter(|action| !matches!(action, Action::Remark { .. }))
+    all.filter(|action| !matches!(action, Action::WarnOnPod { .. }))
         .collect()
 }
 
 /// Asks, and wants an answer at once.
-fn ask(core: &mut Core, at: u64, ask: Ask) -> Told {
-    core.handle(MS(at), Event::Asked(7, ask));
+fn request(core: &mut Core, at: u64, request: ExtenderRequest) -> ExtenderResponse {
+    core.handle(MS(at), Event::ExtenderRequest(7, request));
     let mut got = actions(core, at);
     match (got.pop(), got.is_empty()) {
-        (Some(Action::Tell { ticket: 7, told }), true) => told,
+        (
+            Some(Action::RespondExtender {
+                request_id: 7,
+                response,
+            }),
+            true,
+        ) => response,
         other => panic!("{other:?} after {got:?}"),
     }
 }
 
-fn bind(name: &str, node: &str) -> Ask {
-    Ask::Bind {
+fn bind(name: &str, node: &str) -> ExtenderRequest {
+    ExtenderRequest::Bind {
         pod: NamespacedName {
             namespace: "d".into(),
             name: name.into(),
@@ -47,7 +54,7 @@ fn bind(name: &str, node: &str) -> Ask {
 
 /// Asks for a binding, and wants it posted; its call.
 fn posted(core: &mut Core, at: u64, name: &str, node: &str) -> CallId {
-    core.handle(MS(at), Event::Asked(7, bind(name, node)));
+    core.handle(MS(at), Event::ExtenderRequest(7, bind(name, node)));
     match actions(core, at).as_slice() {
         [Action::Bind { id, node: to, .. }] if to == node => *id,
         other => panic!("{other:?}"),
@@ -67,14 +74,17 @@ fn read_call(actions: &[Action]) -> CallId {
     }
 }
 
-fn was_read(core: &mut Core, at: u64, id: CallId, seen: PodSeen) -> Vec<Action> {
+fn was_read(core: &mut Core, at: u64, id: CallId, seen: PodReadOutcome) -> Vec<Action> {
     core.handle(MS(at), Event::PodRead(id, seen));
     actions(core, at)
 }
 
 fn told(result: Result<(), Unbound>) -> Vec<Action> {
-    let told = Told::Bound(result);
-    vec![Action::Tell { ticket: 7, told }]
+    let response = ExtenderResponse::Bound(result);
+    vec![Action::RespondExtender {
+        request_id: 7,
+        response,
+    }]
 }
 
 fn reserved(core: &Core, node: &str) -> u128 {
@@ -88,15 +98,15 @@ fn names(nodes: &[&str]) -> Vec<String> {
 
 fn filtered(core: &mut Core, pod: PodView, nodes: &[&str]) -> Vec<Result<(), Unfit>> {
     let (pod, nodes) = (Box::new(pod), names(nodes));
-    match ask(
+    match request(
         core,
         1,
-        Ask::Filter {
+        ExtenderRequest::Filter {
             pod,
             nodes: nodes.clone(),
         },
     ) {
-        Told::Filtered(verdicts) => {
+        ExtenderResponse::Filtered(verdicts) => {
             let order: Vec<String> = verdicts.iter().map(|(node, _)| node.clone()).collect();
             assert_eq!(order, nodes);
             verdicts.into_iter().map(|(_, verdict)| verdict).collect()
@@ -138,8 +148,8 @@ fn filter_counts_ignored_namespaces_and_preemption_takes_them_first() {
     let mut victims_for = |cpu, given: &[&str]| {
         let victims = BTreeMap::from([("a".to_owned(), names(given)), ("new".to_owned(), vec![])]);
         let pod = Box::new(wants(cpu));
-        match ask(&mut core, 1, Ask::Preempt { pod, victims }) {
-            Told::Preempted(kept) => kept.get("a").cloned(),
+        match request(&mut core, 1, ExtenderRequest::Preempt { pod, victims }) {
+            ExtenderResponse::Preempted(kept) => kept.get("a").cloned(),
             other => panic!("{other:?}"),
         }
     };
@@ -159,9 +169,9 @@ fn prioritize_gives_the_score_of_each_node() {
     core.handle(MS(0), Event::PodApplied(pod("busy", 6, "b")));
     let nodes = names(&["a", "b", "new"]);
     let pod = Box::new(pod("x", 2, ""));
-    let told = ask(&mut core, 1, Ask::Prioritize { pod, nodes });
-    let Told::Scored(scores) = told else {
-        panic!("{told:?}")
+    let response = request(&mut core, 1, ExtenderRequest::Prioritize { pod, nodes });
+    let ExtenderResponse::Scored(scores) = response else {
+        panic!("{response:?}")
     };
     let of = |at: usize| scores[at].1;
     assert!(of(1) > of(0), "nearer to the peak: {scores:?}");
@@ -171,8 +181,8 @@ fn prioritize_gives_the_score_of_each_node() {
 #[test]
 fn before_the_lists_are_there_nothing_is_said() {
     let mut core = Core::new(crate::config::Config::default().settings(false, true));
-    let told = ask(&mut core, 0, bind("x", "a"));
-    assert_eq!(told, Told::NotReady);
+    let response = request(&mut core, 0, bind("x", "a"));
+    assert_eq!(response, ExtenderResponse::NotReady);
 }
 
 #[test]
@@ -184,8 +194,8 @@ fn a_binding_holds_its_room_from_the_check_on() {
     let id = posted(&mut core, 1, "x", "a");
     assert_eq!(reserved(&core, "a"), 6_000);
     // Its filter was before the first one's bind; the ledger is what counts.
-    let refused = ask(&mut core, 1, bind("y", "a"));
-    let Told::Bound(Err(Unbound::Unfit(unfit))) = refused else {
+    let refused = request(&mut core, 1, bind("y", "a"));
+    let ExtenderResponse::Bound(Err(Unbound::Unfit(unfit))) = refused else {
         panic!("{refused:?}")
     };
     assert_eq!(unfit, Unfit::NoRoom(Both::new(2_000, 0)));
@@ -193,7 +203,10 @@ fn a_binding_holds_its_room_from_the_check_on() {
     assert_eq!(reserved(&core, "a"), 6_000, "held until it is seen");
     core.handle(MS(3), Event::PodApplied(pod("x", 6, "a")));
     assert_eq!(reserved(&core, "a"), 6_000);
-    assert_eq!(ask(&mut core, 4, bind("x", "a")), Told::Bound(Ok(())));
+    assert_eq!(
+        request(&mut core, 4, bind("x", "a")),
+        ExtenderResponse::Bound(Ok(()))
+    );
     assert!(core.is_drained() && core.poll_deadline().is_none());
 }
 
@@ -202,7 +215,7 @@ fn a_lenient_binding_goes_over_the_total_and_nothing_else() {
     let mut core = core(&[("a", 10)]);
     core.handle(MS(0), Event::PodApplied(pod("x", 11, "")));
     let lenient = |node: &str| match bind("x", node) {
-        Ask::Bind { pod, uid, node, .. } => Ask::Bind {
+        ExtenderRequest::Bind { pod, uid, node, .. } => ExtenderRequest::Bind {
             pod,
             uid,
             node,
@@ -210,9 +223,9 @@ fn a_lenient_binding_goes_over_the_total_and_nothing_else() {
         },
         other => other,
     };
-    let refused = Told::Bound(Err(Unbound::Unfit(Unfit::UnknownNode)));
-    assert_eq!(ask(&mut core, 1, lenient("new")), refused);
-    core.handle(MS(1), Event::Asked(7, lenient("a")));
+    let refused = ExtenderResponse::Bound(Err(Unbound::Unfit(Unfit::UnknownNode)));
+    assert_eq!(request(&mut core, 1, lenient("new")), refused);
+    core.handle(MS(1), Event::ExtenderRequest(7, lenient("a")));
     assert!(matches!(actions(&mut core, 1)[0], Action::Bind { .. }));
     assert_eq!(reserved(&core, "a"), 11_000);
 }
@@ -236,13 +249,13 @@ fn a_refused_binding_gives_its_room_back() {
 #[test]
 fn a_pod_that_is_not_seen_yet_is_waited_for() {
     let mut core = core(&[("a", 10)]);
-    core.handle(MS(0), Event::Asked(7, bind("x", "a")));
+    core.handle(MS(0), Event::ExtenderRequest(7, bind("x", "a")));
     assert!(actions(&mut core, 0).is_empty());
     assert_eq!(core.poll_deadline(), Some(MS(1000)));
     core.handle(MS(5), Event::PodApplied(pod("x", 6, "")));
     assert!(matches!(actions(&mut core, 5)[..], [Action::Bind { .. }]));
 
-    core.handle(MS(10), Event::Asked(7, bind("y", "a")));
+    core.handle(MS(10), Event::ExtenderRequest(7, bind("y", "a")));
     assert!(actions(&mut core, 1009).is_empty());
     assert_eq!(actions(&mut core, 1010), told(Err(Unbound::UnknownPod)));
 }
@@ -250,15 +263,19 @@ fn a_pod_that_is_not_seen_yet_is_waited_for() {
 #[test]
 fn after_a_conflict_the_pod_is_read_and_what_is_true_is_told() {
     for (seen, expected, held) in [
-        (PodSeen::Pod(Box::new(pod("x", 6, "a"))), Ok(()), (6_000, 0)),
         (
-            PodSeen::Pod(Box::new(pod("x", 6, "b"))),
+            PodReadOutcome::Pod(Box::new(pod("x", 6, "a"))),
+            Ok(()),
+            (6_000, 0),
+        ),
+        (
+            PodReadOutcome::Pod(Box::new(pod("x", 6, "b"))),
             Err(Unbound::Elsewhere("b".into())),
             (0, 6_000),
         ),
-        (PodSeen::Gone, Err(Unbound::UnknownPod), (0, 0)),
+        (PodReadOutcome::Gone, Err(Unbound::UnknownPod), (0, 0)),
         (
-            PodSeen::Pod(Box::new(pod("x", 6, ""))),
+            PodReadOutcome::Pod(Box::new(pod("x", 6, ""))),
             Err(Unbound::Refused(
                 "the pod changed or is being deleted".into(),
             )),
@@ -282,15 +299,15 @@ fn an_unclear_binding_keeps_its_room_until_a_late_read_proves_that_it_failed() {
     let id = posted(&mut core, 1, "x", "a");
     let unclear = || BindOutcome::Unclear("no answer".into());
     let read = read_call(&ended(&mut core, 1000, id, unclear()));
-    let free = || PodSeen::Pod(Box::new(pod("x", 6, "")));
+    let free = || PodReadOutcome::Pod(Box::new(pod("x", 6, "")));
     let answer = was_read(&mut core, 1001, read, free());
     assert_eq!(answer, told(Err(Unbound::Unclear("no answer".into()))));
     assert_eq!(reserved(&core, "a"), 6_000, "it may land yet");
     let held = Unfit::HeldBy("a".into());
     let verdicts = filtered(&mut core, pod("x", 6, ""), &["a", "b"]);
     assert_eq!(verdicts, [Ok(()), Err(held.clone())]);
-    let refused = Told::Bound(Err(Unbound::Unfit(held)));
-    assert_eq!(ask(&mut core, 1100, bind("x", "b")), refused);
+    let refused = ExtenderResponse::Bound(Err(Unbound::Unfit(held)));
+    assert_eq!(request(&mut core, 1100, bind("x", "b")), refused);
 
     assert_eq!(core.poll_deadline(), Some(MS(3000)));
     assert!(actions(&mut core, 2999).is_empty());
@@ -308,7 +325,7 @@ fn an_unclear_binding_is_repeated_where_it_was_and_ends_when_it_is_seen() {
     let id = posted(&mut core, 1, "x", "a");
     let unclear = BindOutcome::Unclear("no answer".into());
     let read = read_call(&ended(&mut core, 10, id, unclear));
-    let lost = PodSeen::Unclear("no answer either".into());
+    let lost = PodReadOutcome::Unclear("no answer either".into());
     assert_eq!(was_read(&mut core, 11, read, lost).len(), 1);
     let again = posted(&mut core, 20, "x", "a");
     // The refusal of the second says nothing of the first.
@@ -325,7 +342,7 @@ fn one_binding_of_a_pod_at_a_time() {
     let mut core = core(&[("a", 10)]);
     core.handle(MS(0), Event::PodApplied(pod("x", 6, "")));
     let id = posted(&mut core, 1, "x", "a");
-    let busy = Told::Bound(Err(Unbound::Busy));
-    assert_eq!(ask(&mut core, 2, bind("x", "a")), busy);
+    let busy = ExtenderResponse::Bound(Err(Unbound::Busy));
+    assert_eq!(request(&mut core, 2, bind("x", "a")), busy);
     assert_eq!(ended(&mut core, 3, id, BindOutcome::Bound), told(Ok(())));
 }

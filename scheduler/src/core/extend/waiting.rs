@@ -1,18 +1,18 @@
-//! Pods for which a kube-scheduler was told that there is no room, until there is.
+//! Pods that kube-scheduler was refused for want of headroom, until there is some.
 //!
-//! kube-scheduler takes up such a pod again when something happens that it knows of. That a VM has
-//! shrunk is no such thing. Of what it knows, a pod that went, say, it may know before us: then it
-//! asks, is refused once more, and nothing brings the pod back for minutes. So a pod that would fit
-//! by now is touched, which makes kube-scheduler ask again.
+//! kube-scheduler tries such a pod again after events that it watches. A VM that shrinks is no such
+//! event. kube-scheduler may also see a deletion before this process does. It then repeats the
+//! request, is refused again, and leaves the pod for minutes. The scheduler therefore changes the
+//! status of a pod that would fit now, which makes kube-scheduler repeat its request.
 //!
 //! ```text
-//! refused ──► waits ── room appears ──► touched ──► asked about: begins anew
-//!                ▲                         └── not asked about for a pause: still room? ── yes: touched again, longer pause
+//! refused ──► waits ── headroom appears ──► status changed ──► requested again: starts over
+//!                ▲                            └── no request for a pause: still fits? ── yes: changed again, longer pause
 //!                └──────────────────────────────────────────────────────────────────────── no
 //! ```
 //!
-//! Whom an earlier leader refused is not known: once after everything was listed, every unbound pod
-//! of ours counts as refused on all nodes.
+//! A new leader has no record of refused pods. Once after the lists, every unbound pod of ours
+//! counts as refused on all nodes.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -20,44 +20,43 @@ use std::hash::{Hash, Hasher};
 use protocol::time::{Span, Timestamp};
 use serde_json::{Value, json};
 
-use super::{Unfit, unfit};
-use crate::core::event::Action;
+use super::fit::unfit;
+use crate::core::event::{Action, Unfit};
 use crate::core::ledger::Ledger;
-use crate::core::permits::Bench;
-use crate::core::view::PodView;
+use crate::core::pod_requests::PodView;
+use crate::core::step::StepContext;
 
-/// Pods that are remembered; of the others kube-scheduler thinks by itself, minutes later.
+/// Number of pods that are kept. kube-scheduler retries the others by itself, minutes later.
 const MAX_WAITING_PODS: usize = 4096;
-/// Nodes that are remembered of each.
+/// Number of nodes that are kept per pod.
 const MAX_NODES: usize = 256;
-/// kube-scheduler asks within its longest back-off, which is as long.
+/// First pause before a status is changed again: kube-scheduler's longest back-off.
 const FIRST_PAUSE: Span = Span::from_secs(10);
-/// It takes up everything by itself as often.
+/// Longest such pause. kube-scheduler retries every pod that often by itself.
 const LAST_PAUSE: Span = Span::from_secs(300);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Waiting {
     pod: PodView,
-    /// Where it was refused; nothing: everywhere.
+    /// Nodes that refused it. Empty: all nodes.
     nodes: Vec<String>,
-    /// Touched so often since it was asked about.
+    /// Status changes since the last request.
     touched: u32,
-    /// When it is touched again.
+    /// When the next status change is due.
     again: Option<Timestamp>,
 }
 
-/// See the module's description.
 #[derive(Debug, Default, Clone)]
 pub(super) struct WaitingPods {
     by_uid: BTreeMap<String, Waiting>,
-    /// The room that was last looked at.
+    /// The headroom epoch of the last look.
     looked_at: Option<u64>,
-    /// Whether those that an earlier leader refused were taken over.
+    /// Whether the unbound pods of the first lists are included.
     is_adopted: bool,
 }
 
 impl WaitingPods {
-    /// A pod was asked about.
+    /// Records the response to a filter request.
     pub(super) fn filtered(&mut self, pod: &PodView, verdicts: &[(String, Result<(), Unfit>)]) {
         let known = self.by_uid.remove(&pod.uid).is_some();
         let has_place = verdicts.iter().any(|(_, verdict)| verdict.is_ok());
@@ -85,29 +84,30 @@ impl WaitingPods {
         self.by_uid.insert(waiting.pod.uid.clone(), waiting);
     }
 
-    /// A pod is bound, has ended or is gone.
     pub(super) fn pod_decided(&mut self, uid: &str) {
         self.by_uid.remove(uid);
     }
 
-    /// Touches whoever would fit by now.
-    pub(super) fn tick(&mut self, bench: &mut Bench<'_>) {
+    /// Changes the status of every pod that fits now.
+    pub(super) fn tick(&mut self, context: &mut StepContext<'_>) {
         if !self.is_adopted {
-            self.adopt(bench.ledger);
+            self.adopt(context.ledger);
         }
-        let epoch = bench.ledger.room_epoch();
+        let epoch = context.ledger.room_epoch();
         let is_new = self.looked_at.replace(epoch) != Some(epoch);
         for (uid, waiting) in &mut self.by_uid {
-            let is_due = waiting.again.map_or(is_new, |at| at <= bench.now);
+            let is_due = waiting.again.map_or(is_new, |at| at <= context.now);
             if !is_due {
                 continue;
             }
             waiting.again = None;
-            if let Some(node) = place(bench.ledger, waiting) {
-                waiting.again = Some(bench.now + pause(waiting.touched));
+            if let Some(node) = place(context.ledger, waiting) {
+                waiting.again = Some(context.now + pause(waiting.touched));
                 waiting.touched += 1;
                 let (pod, uid) = (waiting.pod.key.clone(), uid.clone());
-                bench.out.push_back(Action::RoomAppeared { pod, uid, node });
+                context
+                    .out
+                    .push_back(Action::RoomAppeared { pod, uid, node });
             }
         }
     }
@@ -137,7 +137,7 @@ impl WaitingPods {
         (&self.by_uid, self.is_adopted).hash(hasher);
     }
 
-    /// For people: how often each was touched since it was asked about last.
+    /// Status changes since the last request, by pod.
     pub(super) fn dump(&self) -> Value {
         let touched = self.by_uid.values();
         let touched = touched.map(|waiting| (waiting.pod.key.to_string(), waiting.touched));
@@ -145,7 +145,7 @@ impl WaitingPods {
     }
 }
 
-/// A node that has room for it now.
+/// A node that the pod fits on now.
 fn place(ledger: &Ledger, waiting: &Waiting) -> Option<String> {
     let is_place = |node: &&str| unfit(ledger, &waiting.pod, node).is_none();
     let found = if waiting.nodes.is_empty() {

@@ -1,13 +1,13 @@
 use super::*;
-use crate::core::decide::{Outcome, Verdict};
+use crate::core::decision::{Outcome, ResourceVerdict};
 use proptest::prelude::*;
 
 const fn at(seconds: u64) -> Timestamp {
     Timestamp(seconds * 1_000_000)
 }
 
-const fn wish(held: u64, asked: u64, priority: i32) -> Wish {
-    Wish {
+const fn demand(held: u64, asked: u64, priority: i32) -> Demand {
+    Demand {
         held,
         asked,
         unit: 250,
@@ -18,69 +18,77 @@ const fn wish(held: u64, asked: u64, priority: i32) -> Wish {
 
 #[test]
 fn what_is_left_goes_to_the_smallest_first() {
-    for (free, wishes, expected) in [
-        (0, vec![wish(250, 1000, 0)], vec![0]),
+    for (free, demands, expected) in [
+        (0, vec![demand(250, 1000, 0)], vec![0]),
         (
             500,
-            vec![wish(250, 1000, 0), wish(250, 1000, 0)],
+            vec![demand(250, 1000, 0), demand(250, 1000, 0)],
             vec![250, 250],
         ),
         // The small one catches up before the large one grows.
         (
             500,
-            vec![wish(250, 2000, 0), wish(1000, 2000, 0)],
+            vec![demand(250, 2000, 0), demand(1000, 2000, 0)],
             vec![500, 0],
         ),
         (
             1250,
-            vec![wish(250, 2000, 0), wish(1000, 2000, 0)],
+            vec![demand(250, 2000, 0), demand(1000, 2000, 0)],
             vec![1000, 250],
         ),
         // Who wants little leaves the rest to the others.
         (
             1500,
-            vec![wish(250, 500, 0), wish(250, 4000, 0), wish(250, 4000, 0)],
+            vec![
+                demand(250, 500, 0),
+                demand(250, 4000, 0),
+                demand(250, 4000, 0),
+            ],
             vec![250, 750, 500],
         ),
         // One unit for three: not a third for each.
         (
             300,
-            vec![wish(250, 1000, 0), wish(250, 1000, 0), wish(250, 1000, 0)],
+            vec![
+                demand(250, 1000, 0),
+                demand(250, 1000, 0),
+                demand(250, 1000, 0),
+            ],
             vec![250, 0, 0],
         ),
-        // A wish that is no whole unit is met whole or by units.
+        // A demand that is no whole unit is met whole or by units.
         (
             690,
-            vec![wish(300, 690, 0), wish(300, 690, 0)],
+            vec![demand(300, 690, 0), demand(300, 690, 0)],
             vec![390, 250],
         ),
         // A class waits for the one above it, and not for the one below.
         (
             500,
-            vec![wish(250, 2000, 0), wish(2000, 2500, 7)],
+            vec![demand(250, 2000, 0), demand(2000, 2500, 7)],
             vec![0, 500],
         ),
         (
             1000,
-            vec![wish(250, 2000, 0), wish(2000, 2500, 7)],
+            vec![demand(250, 2000, 0), demand(2000, 2500, 7)],
             vec![500, 500],
         ),
         (
             200,
-            vec![wish(250, 2000, 0), wish(2000, 2500, 7)],
+            vec![demand(250, 2000, 0), demand(2000, 2500, 7)],
             vec![0, 0],
         ),
     ] {
-        assert_eq!(divide(free, &wishes), expected, "{free} of {wishes:?}");
+        assert_eq!(divide(free, &demands), expected, "{free} of {demands:?}");
     }
-    let half = Wish {
+    let half = Demand {
         overcommit_milli: 2000,
-        ..wish(0, 4000, 0)
+        ..demand(0, 4000, 0)
     };
     assert_eq!(divide(1000, &[half, half]), [1000, 1000], "discounted");
 }
 
-fn wishes() -> impl Strategy<Value = Vec<Wish>> {
+fn demands() -> impl Strategy<Value = Vec<Demand>> {
     let one = (
         0_u64..20_000,
         0_u64..20_000,
@@ -88,7 +96,7 @@ fn wishes() -> impl Strategy<Value = Vec<Wish>> {
         500_u32..3_000,
         0..3,
     );
-    let one = one.prop_map(|(held, more, unit, overcommit_milli, priority)| Wish {
+    let one = one.prop_map(|(held, more, unit, overcommit_milli, priority)| Demand {
         held,
         asked: held + more,
         unit,
@@ -100,28 +108,28 @@ fn wishes() -> impl Strategy<Value = Vec<Wish>> {
 
 proptest! {
     #[test]
-    fn divide_is_max_min(free in 0_u128..60_000, wishes in wishes()) {
-        let growth = divide(free, &wishes);
-        let costs = wishes.iter().zip(&growth).map(|(wish, growth)| wish.cost(*growth));
+    fn divide_is_max_min(free in 0_u128..60_000, demands in demands()) {
+        let growth = divide(free, &demands);
+        let costs = demands.iter().zip(&growth).map(|(demand, growth)| demand.cost(*growth));
         let taken: u128 = costs.sum();
         prop_assert!(taken <= free, "{taken} of {free}");
-        let size = |n: usize| wishes[n].held + growth[n];
-        for (n, wish) in wishes.iter().enumerate() {
-            prop_assert!(size(n) <= wish.asked);
-            prop_assert!(size(n) == wish.asked || growth[n].is_multiple_of(wish.unit));
-            if size(n) == wish.asked {
+        let size = |n: usize| demands[n].held + growth[n];
+        for (n, demand) in demands.iter().enumerate() {
+            prop_assert!(size(n) <= demand.asked);
+            prop_assert!(size(n) == demand.asked || growth[n].is_multiple_of(demand.unit));
+            if size(n) == demand.asked {
                 continue;
             }
-            for (other, theirs) in wishes.iter().enumerate() {
+            for (other, theirs) in demands.iter().enumerate() {
                 // Nobody of a lower class grows while one of a higher class waits.
-                prop_assert!(theirs.priority >= wish.priority || growth[other] == 0);
+                prop_assert!(theirs.priority >= demand.priority || growth[other] == 0);
                 // Nobody of the class grew beyond whoever waits and could have had a unit of it by
                 // more than leftovers.
-                let step = wish.unit.min(wish.asked - size(n));
-                let costs = wish.cost(growth[n] + step) - wish.cost(growth[n]);
+                let step = demand.unit.min(demand.asked - size(n));
+                let costs = demand.cost(growth[n] + step) - demand.cost(growth[n]);
                 let could = costs <= theirs.cost(growth[other]) + (free - taken);
-                if theirs.priority == wish.priority && growth[other] > 0 && could {
-                    let steps = (LEFTOVERS * wishes.len() + 1) as u64 * (wish.unit + theirs.unit);
+                if theirs.priority == demand.priority && growth[other] > 0 && could {
+                    let steps = (LEFTOVERS * demands.len() + 1) as u64 * (demand.unit + theirs.unit);
                     prop_assert!(size(other) <= size(n) + steps, "{other} over {n}");
                 }
             }
@@ -132,15 +140,15 @@ proptest! {
     fn equal_units_leave_nobody_more_than_a_unit_behind(
         free in 0_u128..40_000, sizes in proptest::collection::vec((0_u64..40, 0_u64..40), 1..12),
     ) {
-        let of = |(held, more): &(u64, u64)| wish(held * 250, (held + more) * 250, 0);
-        let wishes: Vec<Wish> = sizes.iter().map(of).collect();
-        let growth = divide(free, &wishes);
+        let of = |(held, more): &(u64, u64)| demand(held * 250, (held + more) * 250, 0);
+        let demands: Vec<Demand> = sizes.iter().map(of).collect();
+        let growth = divide(free, &demands);
         let taken: u64 = growth.iter().sum();
-        let waits = |n: &usize| wishes[*n].held + growth[*n] < wishes[*n].asked;
-        for n in (0..wishes.len()).filter(waits) {
+        let waits = |n: &usize| demands[*n].held + growth[*n] < demands[*n].asked;
+        for n in (0..demands.len()).filter(waits) {
             prop_assert!(free - u128::from(taken) < 250, "a unit is left over");
-            for other in (0..wishes.len()).filter(|other| growth[*other] > 0) {
-                prop_assert!(wishes[other].held + growth[other] <= wishes[n].held + growth[n] + 250);
+            for other in (0..demands.len()).filter(|other| growth[*other] > 0) {
+                prop_assert!(demands[other].held + growth[other] <= demands[n].held + growth[n] + 250);
             }
         }
     }
@@ -154,9 +162,9 @@ proptest! {
         let resources = Resources::new(u32::try_from(rate).unwrap_or(1), 0);
         let (mut full, mut now) = (Full::default(), at(100));
         let mut grown: Vec<(Timestamp, u64)> = Vec::new();
-        for (pause, wish) in steps {
+        for (pause, demand) in steps {
             now = now + Span(pause);
-            let growth = wish.min(allowed(rate, &rule, full.cpu, now));
+            let growth = demand.min(allowed(rate, &rule, full.cpu, now));
             charge(&mut full, resources, Both::new(growth, 0), now);
             grown.push((now, growth));
             for (since, _) in &grown {
@@ -177,8 +185,8 @@ fn key(name: &str) -> NamespacedName {
     }
 }
 
-fn decision(vm: &str, asked: u64, held: u64, permit: u64, outcome: Outcome) -> Decision {
-    let verdict = Verdict {
+fn decision(vm: &str, asked: u64, held: u64, permit: u64, outcome: Outcome) -> PermitDecision {
+    let verdict = ResourceVerdict {
         asked,
         held,
         permit,
@@ -188,7 +196,7 @@ fn decision(vm: &str, asked: u64, held: u64, permit: u64, outcome: Outcome) -> D
     };
     let verdicts = Both::new(
         verdict,
-        Verdict {
+        ResourceVerdict {
             asked: 1,
             held: 1,
             permit: 1,
@@ -197,7 +205,7 @@ fn decision(vm: &str, asked: u64, held: u64, permit: u64, outcome: Outcome) -> D
             outcome: Outcome::Accepted,
         },
     );
-    Decision {
+    PermitDecision {
         pod: key(vm),
         vm: key(vm),
         node: "n".into(),
@@ -206,7 +214,7 @@ fn decision(vm: &str, asked: u64, held: u64, permit: u64, outcome: Outcome) -> D
         verdicts,
         claim: None,
         overclaimed: false,
-        garbled: false,
+        approved_is_malformed: false,
         autoscaled: true,
     }
 }
@@ -232,7 +240,13 @@ fn cap(fair: &Fair, rule: &Fairness, now: Timestamp, priority: i32) -> Option<(u
     fair.cap(case, Resource::Cpu, &input)
 }
 
-fn decided(fair: &mut Fair, rule: &Fairness, now: Timestamp, priority: i32, decision: &Decision) {
+fn decided(
+    fair: &mut Fair,
+    rule: &Fairness,
+    now: Timestamp,
+    priority: i32,
+    decision: &PermitDecision,
+) {
     let vm = decision.vm.clone();
     let case = Case {
         now,

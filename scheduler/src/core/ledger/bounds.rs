@@ -1,25 +1,27 @@
-//! The most a pod is counted at: by its VM's own largest size, by the over-commit factors that
-//! count, and by its node.
+//! The most that a pod counts at: its VM's maximum, the over-commit factors that count, and its
+//! node's total.
 //!
-//! Annotations, status and requests of callers are words. Each of them counts at most what the VM
-//! can become, so that no word takes more of a node than its VM could use.
+//! Annotations, status and permit requests may be forged. Each counts at most at the VM's maximum,
+//! so that none of them takes more of a node than the VM could use.
 
 use protocol::units::Resources;
 use serde::Serialize;
 
-use super::{Ledger, Load, VmEntry};
+use super::Ledger;
+use super::entry::{Load, VmEntry};
 use crate::core::amount::{Both, NO_OVERCOMMIT_MILLI, shares};
-use crate::core::view::{NodeView, PodRole, PodView, VmView};
+use crate::core::pod_requests::{PodRole, PodView};
+use crate::core::view::{NodeView, VmView};
 
-/// Counts of states that only a foreign hand can have written.
+/// Counters of states that the scheduler did not write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Anomalies {
-    /// Times a VM's approved annotation went above the VM's own largest size.
+    /// Times that a VM's approved annotation went above the VM's maximum.
     pub approved_above_max: u64,
 }
 
 impl Anomalies {
-    /// A new state of a VM was seen after `old`.
+    /// Counts a new state of a VM, observed after `old`.
     pub(super) fn vm_observed(&mut self, old: Option<&VmView>, new: &VmView) {
         let was_above =
             old.is_some_and(|old| old.approved_above_max && old.approved_text == new.approved_text);
@@ -30,13 +32,13 @@ impl Anomalies {
 }
 
 impl Ledger {
-    /// What was seen that only a foreign hand can have written.
+    /// Counters of states that the scheduler did not write, since the start.
     #[must_use]
     pub fn anomalies(&self) -> Anomalies {
         self.anomalies
     }
 
-    /// What a pod is counted at before over-commit, wherever it is; nothing once it has ended.
+    /// The size that a pod counts at before over-commit, on any node. Zero once it has ended.
     #[must_use]
     pub fn counted(&self, pod: &PodView) -> Resources {
         let orphan_floor = self.pods.get(&pod.uid).map(|entry| entry.orphan_floor);
@@ -59,17 +61,16 @@ impl Ledger {
             }
         }
         if self.rules.count_plugged {
-            amount = amount.field_max(pod.told);
+            amount = amount.field_max(pod.announced);
         }
         let most = most(pod, vm);
         let amount = most.map_or(amount, |most| amount.field_min(most));
-        // A pod without its VM may be that of an earlier VM of the same name, with another largest
-        // size.
+        // A pod without its VM may be of an earlier VM of the same name, with another maximum.
         amount.field_max(orphan_floor.unwrap_or_default())
     }
 
-    /// The over-commit factors of a pod that count on a node, thousandths; none when its size is
-    /// not known.
+    /// The over-commit factors of a pod that count on a node, in thousandths. No over-commit if the
+    /// pod's size does not parse.
     #[must_use]
     pub fn factors(&self, pod: &PodView, node: &str) -> Both<u32> {
         self.factors_on(pod, self.nodes.get(node))
@@ -89,7 +90,7 @@ impl Ledger {
             .map(|_, (own, (policy, node))| own.min(policy).min(node))
     }
 
-    /// Whether a pod's own over-commit factors go beyond what its namespace may have.
+    /// Whether a pod's own over-commit factors are above the bound of its namespace.
     #[must_use]
     pub fn is_overcommit_bounded(&self, pod: &PodView) -> bool {
         let bound = self.rules.overcommit.of(&pod.key.namespace);
@@ -97,13 +98,13 @@ impl Ledger {
         own.is_ok_and(|own| own.zip(bound).any(|(own, bound)| own > bound))
     }
 
-    /// What a pod takes of a node after over-commit, whatever the node has.
+    /// The amount that a pod takes of a node after over-commit. The node's total does not cut it.
     #[must_use]
     pub fn share_of(&self, pod: &PodView, node: &str) -> Both<u128> {
         self.share_at(pod, self.nodes.get(node))
     }
 
-    /// Kubelet sets aside what a pod requests, whatever the over-commit factor.
+    /// The share is at least the pod's requests, because kubelet ignores over-commit factors.
     fn share_at(&self, pod: &PodView, node: Option<&NodeView>) -> Both<u128> {
         let share = shares(self.counted(pod).into(), self.factors_on(pod, node));
         if pod.terminal {
@@ -133,7 +134,7 @@ impl Ledger {
         }
     }
 
-    /// Counts the pods of a node again if what bounds them there is not what it was.
+    /// Counts the pods of a node again if its total or its over-commit bound changed.
     pub(super) fn bounds_changed(&mut self, node: &str, old: Option<&NodeView>) {
         let bounds = |node: &NodeView| {
             let total = node.problem.is_none().then_some(node.total);
@@ -147,8 +148,8 @@ impl Ledger {
     }
 }
 
-/// A VM's share of a node, cut to what the node has. A share of all that it has makes it full; more
-/// would only send other VMs away. Other pods are counted as kubelet counts them.
+/// A VM's share of a node, cut to the node's total. A share of the total makes the node full. A
+/// larger one would only send other VMs away. Plain pods count as kubelet counts them.
 pub(super) fn cut(pod: &PodView, node: Option<&NodeView>, share: Both<u128>) -> Both<u128> {
     match node.filter(|node| pod.vm.is_some() && node.problem.is_none()) {
         Some(node) => share
@@ -158,7 +159,7 @@ pub(super) fn cut(pod: &PodView, node: Option<&NodeView>, share: Both<u128>) -> 
     }
 }
 
-/// The most that words about a VM's pod may count it at, where that is known.
+/// The most that a VM's pod counts at. `None` if that is unknown, or for a plain pod.
 fn most(pod: &PodView, vm: Option<&VmEntry>) -> Option<Resources> {
     match vm {
         Some(vm) => Some(vm.view.most()?.field_max(pod.runner_requests)),

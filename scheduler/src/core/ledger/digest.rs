@@ -1,4 +1,5 @@
-//! What tells two ledgers apart, whole and in parts. Sums and indexes follow from the rest.
+//! Digests of the ledger, whole and in parts. They leave out sums and indexes, which follow from
+//! the entries.
 
 use std::hash::{Hash, Hasher};
 

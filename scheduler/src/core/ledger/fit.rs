@@ -1,30 +1,31 @@
-//! Whether a pod has room on a node, and how well it would sit there.
+//! Whether a pod fits on a node, and its score there.
 
 use std::collections::BTreeSet;
 
+use super::Ledger;
 use super::bounds::cut;
-use super::{Ledger, Load, combine};
+use super::entry::{Load, combine};
 use crate::core::amount::Both;
+use crate::core::pod_requests::{PodProblem, PodView};
 use crate::core::score::score;
-use crate::core::view::{PodProblem, PodView};
 
-/// The answer of [`Ledger::filter`].
+/// Whether a pod fits on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fit {
-    /// There is room.
+    /// The node has headroom for the pod.
     Fits,
-    /// Not enough of at least one resource; how much is missing, after over-commit.
+    /// The amounts that are missing, after over-commit. At least one is above zero.
     NoRoom(Both<u128>),
-    /// Another scheduler's pod.
+    /// `spec.schedulerName` names another scheduler.
     ForeignScheduler,
-    /// No such node.
+    /// The ledger has no such node.
     UnknownNode,
-    /// The pod's size is not known.
+    /// The pod's size does not parse.
     Unreadable(PodProblem),
 }
 
 impl Ledger {
-    /// What is counted for the pod itself on that node.
+    /// The pod's own charge on the node.
     pub(super) fn own(&self, pod: &PodView, node: &str) -> Load {
         let entry = self.pods.get(&pod.uid);
         let charge = entry.and_then(|entry| entry.charge.as_ref());
@@ -32,14 +33,14 @@ impl Ledger {
         here.map(|charge| charge.load).unwrap_or_default()
     }
 
-    /// What all other pods take of a node, after over-commit; ignored namespaces left out.
+    /// The sum of all other pods on a node after over-commit, without ignored namespaces.
     #[must_use]
     pub fn others(&self, pod: &PodView, node: &str) -> Both<u128> {
         let sums = self.load(node).reserved.zip(self.own(pod, node).reserved);
         sums.map(|_, (sum, own)| sum - own)
     }
 
-    /// Whether `pod` has room on `node` beside all the pods counted there.
+    /// Whether `pod` fits on `node` beside all pods that count there.
     #[must_use]
     pub fn fits(&self, pod: &PodView, node: &str) -> Fit {
         let others = combine(self.load(node), self.own(pod, node), |sum, part| sum - part);
@@ -47,7 +48,8 @@ impl Ledger {
         self.fits_beside(pod, node, others)
     }
 
-    /// The same once those pods are gone; uids that are not counted there change nothing.
+    /// Whether `pod` would fit on `node` without the pods of the uids in `gone`. Uids of pods
+    /// elsewhere have no effect.
     #[must_use]
     pub fn fits_without(&self, pod: &PodView, node: &str, gone: &BTreeSet<String>) -> Fit {
         let own = combine(self.load(node), self.own(pod, node), |sum, part| sum - part);
@@ -62,9 +64,9 @@ impl Ledger {
         self.fits_beside(pod, node, others)
     }
 
-    /// The same beside exactly the pods another scheduler believes to be there: pods we know count
-    /// as we know them, others by their object, and those that do not parse not at all. Source:
-    /// docs/compatibility/scheduler.md §1.1.
+    /// Whether `pod` fits on `node` beside exactly the pods that another scheduler counts there.
+    /// Pods of the ledger count by their entry, others by their object, and those that do not parse
+    /// not at all. Source: docs/compatibility/scheduler.md §1.1.
     #[must_use]
     pub fn filter<'a>(
         &self,
@@ -106,7 +108,7 @@ impl Ledger {
         }
     }
 
-    /// Score of a pod on a node, 0 to 100; 0 for an unknown node.
+    /// Score of a pod on a node, 0 to 100. 0 for an unknown node.
     #[must_use]
     pub fn score(&self, pod: &PodView, node: &str) -> u8 {
         let Some(view) = self.nodes.get(node) else {

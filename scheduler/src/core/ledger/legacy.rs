@@ -1,4 +1,4 @@
-//! What agents that are gone were permitted: their patches may land for a while.
+//! Permits of agents that have ended. Their patches may arrive for a while.
 
 use protocol::permit::NamespacedName;
 use protocol::time::Timestamp;
@@ -7,7 +7,7 @@ use protocol::units::Resources;
 use super::Ledger;
 
 impl Ledger {
-    /// Counts what an earlier agent may yet patch, `until` then.
+    /// Counts the permit of an earlier agent until `until`.
     pub fn set_legacy(&mut self, vm: &NamespacedName, legacy: Resources, until: Timestamp) {
         if let Some(entry) = self.vms.get_mut(vm) {
             entry.legacy_until = until;
@@ -18,8 +18,7 @@ impl Ledger {
         }
     }
 
-    /// It is `now`: what an earlier agent was permitted is not counted any more, unless it is to be
-    /// for longer.
+    /// Ends the count of an earlier agent's permit, unless a later call extended it beyond `now`.
     pub fn end_legacy(&mut self, vm: &NamespacedName, now: Timestamp) {
         if let Some(entry) = self.vms.get_mut(vm).filter(|it| it.legacy_until <= now) {
             entry.legacy = Resources::default();

@@ -1,51 +1,52 @@
-//! Who is on which node, and which nodes changed.
+//! The pods of each node and VM, and the nodes that changed.
 
 use std::collections::BTreeSet;
 
 use protocol::permit::NamespacedName;
 
-use super::{Charge, Ledger, PodEntry};
+use super::Ledger;
+use super::entry::{Charge, PodEntry};
 use crate::core::amount::Both;
-use crate::core::view::PodView;
+use crate::core::pod_requests::PodView;
 
 impl Ledger {
-    /// The pods counted on a node, by uid; those of ignored namespaces too.
+    /// The pods that count on a node, by uid. Includes those of ignored namespaces.
     pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &PodEntry> {
         let uids = self.on_node.get(node).into_iter().flatten();
         uids.filter_map(|uid| self.pods.get(uid))
     }
 
-    /// The pods of a VM, ended ones too.
+    /// The pods of a VM. Includes ended ones.
     pub fn pods_of(&self, vm: &NamespacedName) -> impl Iterator<Item = &PodEntry> {
         let pods = self.vm_pods.get(vm);
         let uids = pods.into_iter().flat_map(|pods| &pods.uids);
         uids.filter_map(|uid| self.pods.get(uid))
     }
 
-    /// What is counted for a pod on a node after over-commit; nothing where it is not counted, or
-    /// ignored.
+    /// The amount that counts for a pod on a node, after over-commit. Zero on other nodes, and for
+    /// pods of ignored namespaces.
     #[must_use]
     pub fn share_on(&self, pod: &PodView, node: &str) -> Both<u128> {
         self.own(pod, node).reserved
     }
 
-    /// Whether [`Ledger::take_touched`] would return any.
+    /// Whether [`Ledger::take_touched`] would return a node.
     #[must_use]
     pub fn has_touched(&self) -> bool {
         !self.touched.is_empty()
     }
 
-    /// Nodes whose figures changed since the last call.
+    /// Names of the nodes whose figures changed since the last call. For metrics.
     pub fn take_touched(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.touched)
     }
 
-    /// The same, for whoever looks at their pressure.
+    /// Names of the nodes whose figures changed since the last call. For migrations.
     pub(in crate::core) fn take_unlooked(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.unlooked)
     }
 
-    /// Has a node's figures shown again, for what of them is not kept here.
+    /// Marks a node for [`Ledger::take_touched`] because figures outside the ledger changed.
     pub(in crate::core) fn show_again(&mut self, node: &str) {
         if !self.touched.contains(node) {
             self.touched.insert(node.to_owned());
@@ -60,8 +61,8 @@ impl Ledger {
         }
     }
 
-    /// Keeps who is where after a pod's charge changed.
-    pub(super) fn replace(&mut self, uid: &str, old: Option<&Charge>, fresh: Option<&Charge>) {
+    /// Moves a pod to the node of its new charge.
+    pub(super) fn move_pod(&mut self, uid: &str, old: Option<&Charge>, fresh: Option<&Charge>) {
         let (old, fresh) = (
             old.map(|charge| &charge.node),
             fresh.map(|charge| &charge.node),

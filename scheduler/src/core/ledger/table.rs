@@ -1,9 +1,8 @@
-//! Entries by key, for very many of them: found at once, walked in the order of their keys.
+//! A map for hundreds of thousands of entries: a lookup by digest, a walk in the order of the keys.
 //!
-//! A tree of names compares a dozen of them on the way to each entry, and with 200,000 entries
-//! every one lies in memory that no cache holds. Here a digest of the key leads to the entry; the
-//! tree is there for order alone, and only insertion, removal and walks use it. The digest is the
-//! same in every process, and nothing is ever walked by it, so a replay sees one order.
+//! A lookup in a tree of names compares a dozen keys. With 200,000 entries each of them is a cache
+//! miss. Here a digest of the key leads to the entry. Only insertion, removal and walks use the
+//! tree. The digest is the same in every process and no walk uses it, so a replay sees one order.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -11,17 +10,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Cells of the smallest index.
 const FEWEST_CELLS: usize = 8;
-/// Marks a cell that holds nothing.
+/// Value of an empty cell.
 const NOWHERE: u32 = u32::MAX;
 
-/// Something that knows its key, which does not change as long as it is in a [`Table`].
+/// An entry of a [`Table`]. Its key must not change while the table has it.
 pub(super) trait Keyed {
     type Key: Ord + Clone + Hash;
 
     fn key(&self) -> &Self::Key;
 }
 
-/// See the module's description.
 #[derive(Debug, Clone)]
 pub(super) struct Table<V: Keyed> {
     order: BTreeMap<V::Key, u32>,

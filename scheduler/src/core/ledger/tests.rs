@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::core::score::Curve;
 use crate::core::view::{PodProblem, PodRole, VmView};
 
 const GIB: u64 = 1 << 30;
@@ -19,7 +20,7 @@ fn rules() -> Rules {
             score_peak: 0.8,
         },
         count_plugged: true,
-        fairness: crate::core::fair::Fairness::default(),
+        fairness: crate::core::rules::Fairness::default(),
         overcommit: crate::core::overcommit::OvercommitPolicy::default(),
     }
 }
@@ -553,7 +554,7 @@ fn n16_a_new_scheduler_counts_what_a_pod_requests_for_its_guest() {
 
 #[test]
 fn what_over_commit_took_off_a_request_is_counted() {
-    let told = |pod: PodView| (pod.told.cpu.0, pod.told.mem.0);
+    let told = |pod: PodView| (pod.announced.cpu.0, pod.announced.mem.0);
     let halved = requesting_pod("500m", "2Gi", r#"{"cpu":"2","memory":"1500m"}"#);
     assert_eq!(told(halved), (1000, 3 * GIB));
     let unreadable = requesting_pod("much", "2Gi", "{}");
@@ -566,7 +567,7 @@ fn what_over_commit_took_off_a_request_is_counted() {
 fn n16_a_new_scheduler_counts_what_a_pod_says_is_in_use() {
     let pod = |slots: u64| {
         let mut pod = vm_pod(Some(size_text(1_000, 2)));
-        pod.told = told_in_use(slots);
+        pod.announced = told_in_use(slots);
         pod
     };
     let mut ledger = ledger(10, 40);
@@ -589,5 +590,5 @@ fn told_in_use(slots: u64) -> Resources {
                 "internal.autoscaling.neon.tech/resources-approved": size_text(1_000, 1)},
             "ownerReferences": [{"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": "pg", "uid": "v"}]},
         "spec": {"nodeName": "n", "schedulerName": "autoscale-scheduler"}});
-    PodView::read(&pod).expect("has a name").told
+    PodView::read(&pod).expect("has a name").announced
 }

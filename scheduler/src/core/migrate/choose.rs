@@ -1,11 +1,10 @@
 //! Which VMs leave a node: a pure function, with its reasons as data.
 //!
-//! Candidates are the VMs on the node that may be migrated and are not, the oldest pod first, so
-//! that what came last stays. One by one they are picked until nothing of the pressure is left
-//! (docs/compatibility/scheduler.md §3, vectors §7.7). Passed over is what would be too much for
-//! its next node as well, and, unless the deployed behaviour is asked for, what has no node to go
-//! to that would stay within its watermark, what was moved lately, and what is one too many at a
-//! time.
+//! Candidates are the VMs on the node that may be migrated and are not leaving, the oldest pod
+//! first, so that the newest stays. They are picked one by one until no pressure remains
+//! (docs/compatibility/scheduler.md §3, vectors §7.7). A VM that is too large for any node's
+//! watermark is passed over. Unless the deployed rule is on, so are VMs that no other node has
+//! headroom for within its watermark, VMs in a pause, and those beyond the bound per node.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +12,31 @@ use protocol::permit::NamespacedName;
 use protocol::time::Timestamp;
 use serde::Serialize;
 
-use super::MigrationRule;
+use super::rule::MigrationRule;
 use crate::core::amount::{Both, shares};
 use crate::core::ledger::{Ledger, PodEntry, vm_key};
-use crate::core::pressure::Wishes;
-use crate::core::view::{NodeView, PodView};
+use crate::core::pod_requests::PodView;
+use crate::core::pressure::DeniedIncreases;
+use crate::core::view::NodeView;
 
 /// Why a candidate was not picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PassedOver {
-    /// It alone is more than the node's watermark.
+    /// It counts at more than the node's watermark.
     TooLarge,
     /// No other node would stay within its watermark with it.
     NoTarget,
-    /// It was moved lately.
+    /// Its pause after a migration is not over.
     BackingOff,
     /// Its pod is being deleted.
     Deleting,
-    /// There is no such VM any more.
+    /// Its VM is gone.
     NoVm,
 }
 
 impl PassedOver {
-    /// The word for logs.
+    /// Value of log fields.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -49,52 +49,51 @@ impl PassedOver {
     }
 }
 
-/// A VM that is to leave.
+/// A VM that leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Picked {
-    /// Its pod.
+    /// The VM's pod.
     pub pod: NamespacedName,
     /// The pod's uid.
     pub pod_uid: String,
-    /// The VM.
+    /// The VM to migrate.
     pub vm: NamespacedName,
-    /// The node with room for it, the best by score; where it goes is decided when its new pod is
-    /// placed.
+    /// The node with headroom and the best score. The placement of the new pod may choose another.
     pub target: Option<String>,
-    /// What it takes along, of either kind of pressure.
+    /// The pressure that leaves with the VM, of both kinds.
     pub relief: Both<u128>,
 }
 
-/// The outcome of a look.
+/// The VMs that leave a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash, Serialize)]
 pub struct Choice {
-    /// Who leaves.
+    /// The VMs that leave.
     pub picked: Vec<Picked>,
-    /// Who was passed over, and why.
+    /// Pods that were passed over, and why.
     pub passed: Vec<(NamespacedName, PassedOver)>,
-    /// As many as may be are leaving, and there is pressure left.
+    /// Pressure remains, but the bound of VMs that may leave at a time is reached.
     pub at_bound: bool,
-    /// The pressure that is left.
+    /// The pressure that remains.
     pub left: Both<u128>,
 }
 
-/// What a choice rests on.
-pub(super) struct Ground<'a> {
+/// The state that a choice rests on.
+pub(super) struct ChoiceInputs<'a> {
     pub(super) now: Timestamp,
     pub(super) ledger: &'a Ledger,
-    pub(super) wishes: &'a Wishes,
+    pub(super) denied_increases: &'a DeniedIncreases,
     pub(super) rule: &'a MigrationRule,
-    /// Whether a pod is leaving already.
+    /// Whether a pod is leaving.
     pub(super) is_leaving: &'a dyn Fn(&PodView) -> bool,
-    /// Until when a VM is left alone.
+    /// End of a VM's pause.
     pub(super) left_alone: &'a dyn Fn(&NamespacedName) -> Timestamp,
-    /// What is on its way to nodes and not counted there yet.
+    /// The amount that is on its way to each node and does not count there.
     pub(super) arriving: BTreeMap<String, Both<u128>>,
 }
 
-/// Chooses who leaves a node, where `unmet` is to be relieved and `leaving` are leaving already.
+/// Chooses the VMs that leave a node with the pressure `unmet`, of which `leaving` VMs are leaving.
 pub(super) fn choose(
-    mut ground: Ground<'_>,
+    mut inputs: ChoiceInputs<'_>,
     name: &str,
     unmet: Both<u128>,
     leaving: usize,
@@ -103,11 +102,11 @@ pub(super) fn choose(
         left: unmet,
         ..Choice::default()
     };
-    let Some(node) = ground.ledger.node(name) else {
+    let Some(node) = inputs.ledger.node(name) else {
         return choice;
     };
-    let most = ground.rule.at_a_time().saturating_sub(leaving);
-    for (pod, vm) in candidates(&ground, node) {
+    let most = inputs.rule.at_a_time().saturating_sub(leaving);
+    for (pod, vm) in candidates(&inputs, node) {
         if !choice.left.any(|left| left > 0) {
             break;
         }
@@ -115,17 +114,23 @@ pub(super) fn choose(
             choice.at_bound = true;
             break;
         }
-        match judge(&ground, node, pod, &vm) {
+        match target_for(&inputs, node, pod, &vm) {
             Ok(target) => {
                 let view = &pod.view;
-                let share = ground.ledger.share_on(view, &node.name);
-                let wish = ground.wishes.of(&vm, &node.name);
-                let wish = wish.map(|_, wish| if ground.rule.counts_denied() { wish } else { 0 });
-                let relief = share.zip(wish).map(|_, (share, wish)| share + wish);
+                let share = inputs.ledger.share_on(view, &node.name);
+                let denied = inputs.denied_increases.amount_on(&vm, &node.name);
+                let denied = denied.map(|_, denied| {
+                    if inputs.rule.counts_denied() {
+                        denied
+                    } else {
+                        0
+                    }
+                });
+                let relief = share.zip(denied).map(|_, (share, denied)| share + denied);
                 let left = choice.left.zip(relief);
                 choice.left = left.map(|_, (left, relief)| left.saturating_sub(relief));
                 if let Some(target) = &target {
-                    let coming = ground.arriving.entry(target.clone()).or_default();
+                    let coming = inputs.arriving.entry(target.clone()).or_default();
                     *coming = coming.zip(share).map(|_, (a, b)| a + b);
                 }
                 choice.picked.push(Picked {
@@ -142,10 +147,13 @@ pub(super) fn choose(
     choice
 }
 
-/// VMs that may leave, oldest first.
-fn candidates<'a>(ground: &Ground<'a>, node: &NodeView) -> Vec<(&'a PodEntry, NamespacedName)> {
-    let rules = ground.ledger.rules();
-    let mut found: Vec<(&PodEntry, NamespacedName)> = ground
+/// VMs that may leave, the oldest pod first.
+fn candidates<'a>(
+    inputs: &ChoiceInputs<'a>,
+    node: &NodeView,
+) -> Vec<(&'a PodEntry, NamespacedName)> {
+    let rules = inputs.ledger.rules();
+    let mut found: Vec<(&PodEntry, NamespacedName)> = inputs
         .ledger
         .pods_on(&node.name)
         .filter(|entry| {
@@ -153,7 +161,7 @@ fn candidates<'a>(ground: &Ground<'a>, node: &NodeView) -> Vec<(&'a PodEntry, Na
             view.migratable
                 && view.scheduler_name == rules.scheduler_name
                 && !rules.ignored_namespaces.contains(&view.key.namespace)
-                && !(ground.is_leaving)(view)
+                && !(inputs.is_leaving)(view)
         })
         .filter_map(|entry| Some((entry, vm_key(&entry.view)?)))
         .collect();
@@ -163,53 +171,56 @@ fn candidates<'a>(ground: &Ground<'a>, node: &NodeView) -> Vec<(&'a PodEntry, Na
     found
 }
 
-/// Where a candidate can go, if anyone cares, or why it stays.
-fn judge(
-    ground: &Ground<'_>,
+/// The node that a candidate can go to. `None` if the rule needs no target.
+///
+/// # Errors
+/// Why the candidate stays.
+fn target_for(
+    inputs: &ChoiceInputs<'_>,
     node: &NodeView,
     pod: &PodEntry,
     vm: &NamespacedName,
 ) -> Result<Option<String>, PassedOver> {
-    let counted = Both::from(ground.ledger.counted(&pod.view));
-    let watermark = ground.ledger.watermark(node);
+    let counted = Both::from(inputs.ledger.counted(&pod.view));
+    let watermark = inputs.ledger.watermark(node);
     if counted
         .zip(watermark)
         .any(|(counted, watermark)| counted > watermark)
     {
         return Err(PassedOver::TooLarge);
     }
-    if !ground.rule.needs_target() {
+    if !inputs.rule.needs_target() {
         return Ok(None);
     }
     if pod.view.deleting {
         return Err(PassedOver::Deleting);
     }
-    if ground.ledger.vm(vm).is_none() {
+    if inputs.ledger.vm(vm).is_none() {
         return Err(PassedOver::NoVm);
     }
-    if (ground.left_alone)(vm) > ground.now {
+    if (inputs.left_alone)(vm) > inputs.now {
         return Err(PassedOver::BackingOff);
     }
-    let target = target_of(ground, node, &pod.view, counted);
+    let target = best_target(inputs, node, &pod.view, counted);
     target.map(Some).ok_or(PassedOver::NoTarget)
 }
 
-/// The best other node that stays within its watermark with the pod, the first by name among
-/// equals.
-fn target_of(
-    ground: &Ground<'_>,
+/// The node with the best score that stays within its watermark with the pod, the first by name
+/// among equals.
+fn best_target(
+    inputs: &ChoiceInputs<'_>,
     from: &NodeView,
     pod: &PodView,
     counted: Both<u64>,
 ) -> Option<String> {
-    let ledger = ground.ledger;
+    let ledger = inputs.ledger;
     let others = ledger
         .nodes()
         .filter(|node| node.name != from.name && node.is_open());
     let fitting = others.filter(|node| {
         let share = shares(counted, ledger.factors(pod, &node.name));
         let load = ledger.load(&node.name);
-        let coming = ground.arriving.get(&node.name).copied().unwrap_or_default();
+        let coming = inputs.arriving.get(&node.name).copied().unwrap_or_default();
         let sums = load.reserved.zip(load.ignored).zip(coming.zip(share));
         let sums = sums
             .map(|_, ((reserved, ignored), (coming, share))| reserved + ignored + coming + share);
@@ -217,7 +228,7 @@ fn target_of(
             .zip(ledger.watermark(node))
             .any(|(sum, watermark)| sum > u128::from(watermark))
     });
-    // The first of the best: `max_by_key` would take the last.
+    // `max_by_key` would return the last of the best.
     let mut best: Option<(u8, &str)> = None;
     for node in fitting {
         let score = ledger.score(pod, &node.name);

@@ -1,5 +1,5 @@
-//! VirtualMachineMigration objects: what is read of them, and the ones we make. Source:
-//! docs/compatibility/scheduler.md §3.
+//! VirtualMachineMigration objects: the view of observed ones, and the ones that the scheduler
+//! creates. Source: docs/compatibility/scheduler.md §3.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use protocol::vm::{API_VERSION, MigrationSpec, VirtualMachineMigration};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::core::view::{Unreadable, key_of, metadata};
+use crate::core::object::{Unreadable, key_of, metadata};
 
-/// Seconds after which a migration that does not say has taken too long: the default of its schema.
+/// `spec.completionTimeout` if the object has none: the default of its schema.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 3600;
 
-/// How far a migration is.
+/// The phase of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MigrationPhase {
-    /// Not taken up yet, or waiting for its target pod.
+    /// The controller has not begun it, or it waits for its target pod.
     Pending,
-    /// Memory is being sent. Also a phase that we do not know: it may be.
+    /// Memory is being sent. Includes phases that this version does not have.
     Running,
     /// The VM runs on the target.
     Succeeded,
@@ -32,31 +32,31 @@ pub enum MigrationPhase {
 }
 
 impl MigrationPhase {
-    /// Whether nothing more will come of it.
+    /// Whether this is a final phase.
     #[must_use]
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 }
 
-/// A migration as this room sees it.
+/// The members of a migration that the scheduler uses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct MigrationView {
-    /// Namespace and name.
+    /// The migration's name.
     pub key: NamespacedName,
-    /// Uid.
+    /// The migration's uid.
     pub uid: String,
-    /// The VM it moves.
+    /// The VM to move.
     pub vm: NamespacedName,
-    /// It carries the label of those that a scheduler made.
+    /// Whether it has the label of migrations that a scheduler creates.
     pub ours: bool,
-    /// How far it is.
+    /// The phase in its status.
     pub phase: MigrationPhase,
-    /// Its deletion was asked.
+    /// Whether it has a deletion timestamp.
     pub deleting: bool,
-    /// Bytes of memory sent, where that is told.
+    /// Bytes of memory sent, if the status has them.
     pub sent_bytes: Option<u64>,
-    /// How long it may take as a whole.
+    /// Longest duration, from `spec.completionTimeout`.
     pub timeout: Span,
 }
 
@@ -93,25 +93,25 @@ impl MigrationView {
         })
     }
 
-    /// Whether its VM is being moved.
+    /// Whether it is not over.
     #[must_use]
     pub const fn is_live(&self) -> bool {
         !self.phase.is_over()
     }
 }
 
-/// A migration to make.
+/// A migration to create.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct NewMigration {
-    /// Namespace and name.
+    /// The migration's name.
     pub key: NamespacedName,
-    /// The VM to move, of the same namespace.
+    /// Name of the VM to move, in the same namespace.
     pub vm: String,
 }
 
 impl NewMigration {
-    /// The migration of the VM that runs in a pod. The name holds the pod's, so that a later pod of
-    /// that VM gets another.
+    /// The migration of the VM that runs in a pod. Its name contains the pod's name, so that the
+    /// migration of a later pod has another name.
     #[must_use]
     pub fn of(pod: &NamespacedName, vm: &NamespacedName) -> Self {
         Self {
@@ -123,7 +123,7 @@ impl NewMigration {
         }
     }
 
-    /// The object to create.
+    /// The `VirtualMachineMigration` as JSON.
     #[must_use]
     pub fn object(&self) -> Value {
         let migration = VirtualMachineMigration {

@@ -1,5 +1,5 @@
-//! The migrations that are there: whoever made them they say who is leaving; ours are cleaned up,
-//! and cancelled when stuck.
+//! Observed migrations. All of them show which VMs are leaving. Ours are deleted when they are
+//! over, and cancelled when they are stuck.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,13 @@ use protocol::permit::NamespacedName;
 use protocol::time::Timestamp;
 use serde::Serialize;
 
-use super::{Call, Migrate, MigrationPhase, MigrationView, TRY_AGAIN, Timer};
+use super::object::{MigrationPhase, MigrationView};
+use super::{Call, Migrate, RETRY_PAUSE, Timer};
 use crate::core::event::{Action, CallId, MigrationOutcome, RemovalCause};
 use crate::core::ledger::Ledger;
-use crate::core::permits::Bench;
+use crate::core::step::StepContext;
 
-/// What was chosen when a migration was begun by this process.
+/// The choice behind a migration that this process began.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Chosen {
     pub(super) pod_uid: String,
@@ -20,20 +21,20 @@ pub(super) struct Chosen {
     pub(super) target: Option<String>,
 }
 
-/// A migration that is there.
+/// An observed migration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Known {
     pub(super) view: MigrationView,
     pub(super) chosen: Option<Chosen>,
-    /// When it was seen first.
+    /// When it was first observed.
     since: Timestamp,
-    /// When it got on last.
+    /// When its phase or sent bytes last changed.
     progress: Timestamp,
     deletion: Option<CallId>,
 }
 
 impl Migrate {
-    /// A consistent list of all migrations; what is not in it is gone.
+    /// Stores a consistent list of all migrations. One that it does not contain is gone.
     pub(in crate::core) fn listed(
         &mut self,
         now: Timestamp,
@@ -54,13 +55,12 @@ impl Migrate {
             self.applied(now, ledger, view);
         }
         self.is_listed = true;
-        // What was under pressure before migrations were known is to be looked at now.
+        // Nodes may have come under pressure before migrations were listed.
         for node in ledger.nodes() {
-            self.look_soon(now, &node.name);
+            self.check_node_soon(now, &node.name);
         }
     }
 
-    /// A migration appeared or changed.
     pub(in crate::core) fn applied(
         &mut self,
         now: Timestamp,
@@ -72,7 +72,7 @@ impl Migrate {
             .get(&view.key)
             .map(|known| known.view.uid.clone());
         if let Some(old) = old.filter(|old| *old != view.uid) {
-            // The name was given to a new one, so the old one is gone whether or not we were told.
+            // A new migration has the name, so the old one is gone, even if no watch event said so.
             self.gone(now, ledger, &view.key, &old);
         }
         let (key, vm) = (view.key.clone(), view.vm.clone());
@@ -81,8 +81,7 @@ impl Migrate {
         if known.is_none() {
             let chosen = self.take_begun(&key);
             if chosen.is_some() && !view.is_live() {
-                // One of the same name, from before: what was begun just now met it and is over
-                // too.
+                // An old migration of the same name. The creation met it, so the attempt is over.
                 self.pause(now, &vm);
             }
             let fresh = Known {
@@ -95,8 +94,8 @@ impl Migrate {
             self.known.insert(key.clone(), fresh);
         }
         if let Some(known) = self.known.get_mut(&key) {
-            let told = |view: &MigrationView| (view.phase, view.sent_bytes);
-            if told(&known.view) != told(&view) {
+            let progress = |view: &MigrationView| (view.phase, view.sent_bytes);
+            if progress(&known.view) != progress(&view) {
                 known.progress = now;
             }
             known.view = view.clone();
@@ -107,11 +106,11 @@ impl Migrate {
         } else if was_live {
             self.ended(now, &vm, &key);
         }
-        self.look_around(now, ledger, &vm);
+        self.check_nodes_of(now, ledger, &vm);
         self.timers.set(now, Timer::Check(key));
     }
 
-    /// Takes over what was begun under a migration's name.
+    /// Removes and returns the choice that was begun under a migration's name.
     fn take_begun(&mut self, key: &NamespacedName) -> Option<Chosen> {
         let mut begun = self.begun.iter();
         let (uid, _) = begun.find(|(_, begun)| begun.new.key == *key)?;
@@ -124,7 +123,6 @@ impl Migrate {
         })
     }
 
-    /// The migration of this name and uid is gone.
     pub(in crate::core) fn gone(
         &mut self,
         now: Timestamp,
@@ -143,11 +141,10 @@ impl Migrate {
             if known.view.is_live() {
                 self.ended(now, &known.view.vm, key);
             }
-            self.look_around(now, ledger, &known.view.vm);
+            self.check_nodes_of(now, ledger, &known.view.vm);
         }
     }
 
-    /// A live migration is so no more.
     fn ended(&mut self, now: Timestamp, vm: &NamespacedName, key: &NamespacedName) {
         if let Some(keys) = self.live.get_mut(vm) {
             keys.remove(key);
@@ -158,17 +155,18 @@ impl Migrate {
         self.pause(now, vm);
     }
 
-    /// What a VM's migration changes, it changes on the nodes of its pods.
-    fn look_around(&mut self, now: Timestamp, ledger: &Ledger, vm: &NamespacedName) {
+    /// Checks the nodes of a VM's pods.
+    fn check_nodes_of(&mut self, now: Timestamp, ledger: &Ledger, vm: &NamespacedName) {
         let nodes = ledger.pods_of(vm).filter_map(|pod| pod.view.node.clone());
         let nodes: Vec<String> = nodes.collect();
         for node in nodes {
-            self.look_soon(now, &node);
+            self.check_node_soon(now, &node);
         }
     }
 
-    /// Deletes a migration of ours that is over or stuck; otherwise says when to check again.
-    pub(super) fn check(&mut self, bench: &mut Bench<'_>, key: &NamespacedName) {
+    /// Deletes a migration of ours that is over or stuck. Otherwise sets a timer for the next
+    /// check.
+    pub(super) fn check(&mut self, context: &mut StepContext<'_>, key: &NamespacedName) {
         let Some(known) = self.known.get_mut(key) else {
             return;
         };
@@ -178,10 +176,10 @@ impl Migrate {
         }
         let whole = known.since + view.timeout;
         let (due, cause) = match (view.phase, self.rule.stuck_after()) {
-            (MigrationPhase::Succeeded, _) => (bench.now, RemovalCause::Succeeded),
-            (MigrationPhase::Failed, _) => (bench.now, RemovalCause::Failed),
+            (MigrationPhase::Succeeded, _) => (context.now, RemovalCause::Succeeded),
+            (MigrationPhase::Failed, _) => (context.now, RemovalCause::Failed),
             (_, None) => return,
-            // Who is silent about what was sent cannot be told from who sends nothing.
+            // Without a count of sent bytes, progress cannot be observed.
             (MigrationPhase::Running, _) if view.sent_bytes.is_none() => {
                 (whole, RemovalCause::Stuck)
             }
@@ -189,13 +187,13 @@ impl Migrate {
                 (whole.min(known.progress + stuck), RemovalCause::Stuck)
             }
         };
-        if due > bench.now {
+        if due > context.now {
             self.timers.set(due, Timer::Check(key.clone()));
             return;
         }
         self.last_call += 1;
         known.deletion = Some(self.last_call);
-        bench.out.push_back(Action::DeleteMigration {
+        context.out.push_back(Action::DeleteMigration {
             id: self.last_call,
             migration: key.clone(),
             uid: view.uid.clone(),
@@ -204,7 +202,6 @@ impl Migrate {
         self.calls.insert(self.last_call, Call::Delete(key.clone()));
     }
 
-    /// A deletion ended.
     pub(super) fn deleted(
         &mut self,
         now: Timestamp,
@@ -216,7 +213,8 @@ impl Migrate {
         };
         if !matches!(outcome, MigrationOutcome::Done) {
             known.deletion = None;
-            self.timers.set(now + TRY_AGAIN, Timer::Check(key.clone()));
+            self.timers
+                .set(now + RETRY_PAUSE, Timer::Check(key.clone()));
         }
     }
 }

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use protocol::permit::AgentRequest;
 use protocol::units::Resources;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::config::Config;
 use crate::core::Core;
-use crate::core::event::{CallOutcome, Event, RemovalCause};
+use crate::core::event::{CallOutcome, Event, PermitRequest, RemovalCause};
 use crate::core::view::{NodeView, VmView};
 
 pub(super) const GIB: u64 = 1 << 30;
@@ -219,7 +218,7 @@ impl Rig {
         wants: Resources,
     ) -> Resources {
         self.last_ticket += 1;
-        let request = AgentRequest {
+        let request = PermitRequest {
             proto_version: 7,
             pod: key(pod),
             compute_unit: whole(1, 1),
@@ -227,11 +226,11 @@ impl Rig {
             last_permit: Some(has),
             metrics: None,
         };
-        self.tell(at, Event::Permit(self.last_ticket, request));
+        self.tell(at, Event::PermitRequest(self.last_ticket, request));
         let mut permit = None;
         for action in self.actions(at) {
             match action {
-                Action::Answer(answer) => permit = answer.result.ok(),
+                Action::RespondPermit(answer) => permit = answer.result.ok(),
                 other => self.beside.push(other),
             }
         }

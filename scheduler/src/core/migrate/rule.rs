@@ -1,38 +1,37 @@
-//! When VMs are migrated, as the configuration says.
+//! The configuration of migrations.
 
 use protocol::time::Span;
 use serde::{Deserialize, Serialize};
 
-/// What is migrated for.
+/// The reason for migrations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MigrationMode {
-    /// Nothing: pressure is shown and that is all. Migrations that are over are still cleaned up.
+    /// None: pressure is reported only. Migrations that are over are still deleted.
     Off,
-    /// As the deployed plugin does: use above the watermark alone, whether or not there is a node
-    /// to go to, as many at a time as it takes, and a VM whose migration failed again at once.
+    /// As in the deployed plugin: only use above the watermark, with or without a target node, any
+    /// number at a time, and without a pause after a failure.
     Deployed,
-    /// Use above the watermark and what was denied; only where there is room, and within the bounds
-    /// below.
+    /// Use above the watermark and denied increases, only with a target node, and within the bounds
+    /// of the rule.
     Pressure,
 }
 
-/// When VMs are migrated. Only VMs that opted in by their label ever are.
+/// When VMs are migrated. Only VMs with the opt-in label are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct MigrationRule {
-    /// What for.
+    /// The reason for migrations.
     pub mode: MigrationMode,
-    /// VMs that may be leaving one node at a time; 0 is no bound. One stream of the 1 GiB/s that a
-    /// migration may use fills a 10 Gbit/s link, and a VM gets nothing more while it moves: two at
-    /// once both take longer, and free no room sooner.
+    /// VMs that may leave one node at a time; 0 is no bound. One migration may use 1 GiB/s, which
+    /// fills a 10 Gbit/s link, and a VM does not grow meanwhile. Two at once both take longer and
+    /// free no headroom sooner.
     pub max_per_node: u32,
-    /// Pause after a VM's migration before the next of that VM, seconds; doubled with each that
-    /// follows.
+    /// Pause between two migrations of a VM, in seconds. Each further pause is twice as long.
     pub backoff_seconds: u32,
-    /// Longest such pause, seconds.
+    /// Longest pause between two migrations of a VM, in seconds.
     pub backoff_max_seconds: u32,
-    /// A migration of ours that makes no progress for so long is cancelled, seconds; 0 is never.
+    /// A migration of ours without progress for this long is cancelled, in seconds; 0 is never.
     pub stuck_seconds: u32,
 }
 
@@ -41,18 +40,18 @@ impl Default for MigrationRule {
         Self {
             mode: MigrationMode::Pressure,
             max_per_node: 1,
-            // Agents ask every few seconds: in a minute a VM has grown to what it wants.
+            // Agents send requests every few seconds. In a minute a VM has the size that it wants.
             backoff_seconds: 60,
             backoff_max_seconds: 3600,
-            // A target pod that has room starts within seconds; within a minute the kubelet has
-            // pulled its image or will not.
+            // A target pod with headroom starts within seconds. A kubelet that has not pulled the
+            // image within a minute will not.
             stuck_seconds: 60,
         }
     }
 }
 
 impl MigrationRule {
-    /// Nothing is migrated.
+    /// The rule without migrations.
     #[must_use]
     pub fn off() -> Self {
         Self {
@@ -61,7 +60,7 @@ impl MigrationRule {
         }
     }
 
-    /// As the deployed plugin.
+    /// The rule of the deployed plugin.
     #[must_use]
     pub fn deployed() -> Self {
         Self {
@@ -70,24 +69,24 @@ impl MigrationRule {
         }
     }
 
-    /// Whether nothing differs from what ships.
+    /// Whether this is the default rule.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether denied wishes are pressure.
+    /// Whether denied increases are pressure.
     #[must_use]
     pub fn counts_denied(&self) -> bool {
         self.mode != MigrationMode::Deployed
     }
 
-    /// Whether a node with room must exist.
+    /// Whether a VM leaves only if another node has headroom for it.
     pub(super) fn needs_target(&self) -> bool {
         self.mode != MigrationMode::Deployed
     }
 
-    /// How many VMs may be leaving a node at a time.
+    /// Most VMs that may leave a node at a time.
     pub(super) fn at_a_time(&self) -> usize {
         match (self.mode, self.max_per_node) {
             (MigrationMode::Off, _) => 0,
@@ -105,7 +104,7 @@ impl MigrationRule {
         Span::from_secs(seconds.min(u64::from(self.backoff_max_seconds)))
     }
 
-    /// After how long without progress a migration is cancelled.
+    /// The time without progress after which a migration is cancelled. `None`: never.
     pub(super) fn stuck_after(&self) -> Option<Span> {
         let cancels = self.mode != MigrationMode::Deployed && self.stuck_seconds > 0;
         cancels.then(|| Span::from_secs(u64::from(self.stuck_seconds)))

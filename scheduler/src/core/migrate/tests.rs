@@ -6,7 +6,7 @@ use serde_json::json;
 use super::rig::{GIB, Is, Rig, S, deletions, key, migration, node, pod, uncapped, whole};
 use super::*;
 use crate::config::Config;
-use crate::core::decide::Limit;
+use crate::core::decision::Limit;
 use crate::core::event::{Event, RemovalCause};
 use crate::core::view::NodeView;
 
@@ -127,7 +127,7 @@ fn n22_logical_and_capacity_pressure_are_kept_apart() {
     // One of three is granted; two are denied.
     assert_eq!(rig.ask(1, "b", whole(4, 1), whole(7, 1)), whole(5, 1));
     assert_eq!(rig.pressure(), [2_000, 2_000, 0]);
-    // A wish that no node of that size could ever meet counts as far as it could.
+    // A denied that no node of that size could ever meet counts as far as it could.
     rig.ask(2, "b", whole(5, 1), whole(60, 1));
     assert_eq!(rig.pressure(), [2_000, 5_000, 0]);
     // It asks for no more than it has.
@@ -144,14 +144,14 @@ fn n22_logical_and_capacity_pressure_are_kept_apart() {
     assert_eq!(rig.pressure(), [2_000, 0, 0]);
     let refused = rig
         .core
-        .refused(&key("b"))
+        .denied_increase(&key("b"))
         .expect("what limited it stays known");
     assert_eq!(refused.decision.limits().len(), 1);
     let dump = rig.core.snapshot(S(24));
     assert_eq!(dump.nodes["n"]["pressure"]["logical"]["cpu"], 2_000);
     assert_eq!(dump.refused["d/b"]["limits"], json!([["cpu", "no_room"]]));
     rig.tell(25, Event::VmDeleted(key("b"), "b".into()));
-    assert!(rig.core.refused(&key("b")).is_none());
+    assert!(rig.core.denied_increase(&key("b")).is_none());
     assert_eq!(rig.core.ledger().audit(), Ok(()));
 }
 
@@ -567,7 +567,7 @@ fn a_vm_that_moves_counts_on_both_nodes_and_grows_on_neither() {
         );
         let limits = rig
             .core
-            .refused(&key("a"))
+            .denied_increase(&key("a"))
             .expect("it was denied")
             .decision
             .limits();
@@ -633,7 +633,7 @@ fn one_node_alone_migrates_nothing_and_says_nothing() {
         }
         let mut said = rig.actions(0);
         // That they came by themselves is another matter.
-        said.retain(|action| !matches!(action, Action::Remark { .. }));
+        said.retain(|action| !matches!(action, Action::WarnOnPod { .. }));
         assert_eq!(said, [], "{said:?}");
         assert_eq!(rig.pressure(), [1_000, 0, 0], "it shows nevertheless");
     }
@@ -645,7 +645,7 @@ fn a_node_over_its_budget_is_told_once_in_a_while() {
     let told = |rig: &mut Rig, at: u64| {
         let actions = rig.actions(at).into_iter();
         let notes = actions.filter_map(|action| match action {
-            Action::NodeNote { node, note } => Some((node, note)),
+            Action::WarnOnNode { node, warning } => Some((node, warning)),
             _ => None,
         });
         notes.collect::<Vec<_>>()
@@ -653,7 +653,7 @@ fn a_node_over_its_budget_is_told_once_in_a_while() {
     rig.put(0, "a", whole(10, 100), Is::Plain);
     assert_eq!(told(&mut rig, 0), []);
     rig.put(1, "b", whole(1, 2), Is::Plain);
-    let over = NodeNote::OverBudget(Both::new(1_000, u128::from(2 * GIB)));
+    let over = NodeWarning::OverBudget(Both::new(1_000, u128::from(2 * GIB)));
     assert_eq!(told(&mut rig, 1), [("n".to_owned(), over)]);
     rig.put(2, "c", whole(1, 1), Is::Plain);
     assert_eq!(told(&mut rig, 2), []);

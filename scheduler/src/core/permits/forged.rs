@@ -7,15 +7,15 @@ use protocol::units::Resources;
 
 use super::rig::{GIB, MS, Rig, answers, permit_of, size, writes};
 use super::*;
-use crate::core::decide::Outcome;
-use crate::core::event::Event;
+use crate::core::decision::{Limit, Outcome};
+use crate::core::event::{Event, annotation_text};
 
 /// 1000 CPU and 4000 GiB, as in the finding.
 const FORGED: Resources = Resources::new(1_000_000, 4000 * GIB);
 /// The largest size of the rig's VM.
 const LARGEST: Resources = Resources::new(4_000, 16 * GIB);
 
-fn outcomes(answer: &Answer) -> [Outcome; 2] {
+fn outcomes(answer: &PermitResponse) -> [Outcome; 2] {
     let decision = answer.decision.as_ref().expect("was decided");
     [decision.verdicts.cpu.outcome, decision.verdicts.mem.outcome]
 }
@@ -30,7 +30,7 @@ fn forged_last_permit_is_permitted_and_written_nothing_beyond_what_is_approved()
         assert_eq!(permit_of(&got[0]), Ok(held), "{room}");
         assert_eq!(outcomes(&got[0]), [Outcome::Denied(Limit::Claim); 2]);
         assert_eq!(rig.approved(), Some(held));
-        assert_eq!(rig.core.oddities().overclaims, 1);
+        assert_eq!(rig.core.permit_anomalies().overclaims, 1);
         // It is counted until the agent says otherwise, but at no more than the VM could use and
         // the node has.
         let total = held.cpu.0 + room.cpu.0 + 1_000;

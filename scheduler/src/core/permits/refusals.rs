@@ -5,7 +5,7 @@ use protocol::annotations::ANNOTATION_APPROVED;
 use super::rig::{MS, Rig, answers, permit_of, size};
 use super::*;
 use crate::core::Core;
-use crate::core::decide::Outcome;
+use crate::core::decision::{Limit, Outcome};
 use crate::core::event::Event;
 use crate::core::view::{PodRole, PodView};
 
@@ -107,8 +107,8 @@ fn reasons_that_forbid_any_grant() {
 #[test]
 fn refusals_before_any_decision() {
     let mut rig = Rig::new(size(0, 0), None);
-    let mut request = |change: fn(&mut AgentRequest), rig: &mut Rig| {
-        let mut request = AgentRequest {
+    let mut request = |change: fn(&mut PermitRequest), rig: &mut Rig| {
+        let mut request = PermitRequest {
             proto_version: 7,
             pod: NamespacedName {
                 namespace: "d".into(),
@@ -120,9 +120,9 @@ fn refusals_before_any_decision() {
             metrics: None,
         };
         change(&mut request);
-        rig.last_ticket += 1;
+        rig.last_request += 1;
         rig.core
-            .handle(MS(0), Event::Permit(rig.last_ticket, request));
+            .handle(MS(0), Event::PermitRequest(rig.last_request, request));
         permit_of(&rig.settle(0)[0]).expect_err("is refused")
     };
     let ask = &mut request;
@@ -162,7 +162,7 @@ fn refusals_before_any_decision() {
         "v".into(),
     ));
     rig.core.handle(MS(0), {
-        let request = AgentRequest {
+        let request = PermitRequest {
             proto_version: 7,
             pod: NamespacedName {
                 namespace: "d".into(),
@@ -173,7 +173,7 @@ fn refusals_before_any_decision() {
             last_permit: None,
             metrics: None,
         };
-        Event::Permit(1_000, request)
+        Event::PermitRequest(1_000, request)
     });
     let Some(Action::ReadVm { id, .. }) = rig.core.poll_action(MS(0)) else {
         panic!("looks it up")
@@ -223,10 +223,10 @@ fn before_the_lists_are_there_permits_are_refused() {
 #[test]
 fn every_request_is_answered_once() {
     let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
-    let asked: Vec<TicketId> = (0..12)
+    let asked: Vec<RequestId> = (0..12)
         .map(|i| rig.ask(0, Some(size(500, 2)), size(500 + 250 * (i % 3), 2)))
         .collect();
-    let mut got: Vec<Answer> = answers(&rig.actions(0));
+    let mut got: Vec<PermitResponse> = answers(&rig.actions(0));
     let refused = got
         .iter()
         .filter(|a| permit_of(a) == Err(PermitRefusal::TimedOut))
@@ -234,9 +234,9 @@ fn every_request_is_answered_once() {
     // The first was answered at once and put its note in flight; eight wait; the rest are too many.
     assert_eq!((got.len(), refused), (4, 3));
     got.extend(answers(&rig.actions(1_001)));
-    let mut tickets: Vec<TicketId> = got.iter().map(|answer| answer.ticket).collect();
-    tickets.sort_unstable();
-    assert_eq!(tickets, asked);
+    let mut requests: Vec<RequestId> = got.iter().map(|answer| answer.request_id).collect();
+    requests.sort_unstable();
+    assert_eq!(requests, asked);
     assert!(rig.settle(4_000).is_empty());
 }
 

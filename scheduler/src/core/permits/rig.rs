@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::core::Core;
-use crate::core::event::{Event, annotation_text};
-use crate::core::view::{NodeView, VmView};
+use crate::core::event::{Event, VmWrite, annotation_text};
+use crate::core::view::{NodeView, PodView, VmView};
 
 pub(super) const GIB: u64 = 1 << 30;
 pub(super) const MS: fn(u64) -> Timestamp = |ms| Timestamp(10_000_000 + ms * 1000);
@@ -25,7 +25,7 @@ pub(super) struct Rig {
     pub(super) annotations: BTreeMap<String, String>,
     pub(super) labels: Value,
     pub(super) in_use: Resources,
-    pub(super) last_ticket: u64,
+    pub(super) last_request: u64,
 }
 
 impl Rig {
@@ -39,7 +39,7 @@ impl Rig {
             annotations: BTreeMap::new(),
             labels: json!({"autoscaling.neon.tech/enabled": "true"}),
             in_use: size(500, 2),
-            last_ticket: 0,
+            last_request: 0,
         };
         if let Some(approved) = approved {
             rig.annotations
@@ -94,8 +94,8 @@ impl Rig {
         at: u64,
         last_permit: Option<Resources>,
         resources: Resources,
-    ) -> TicketId {
-        let request = AgentRequest {
+    ) -> RequestId {
+        let request = PermitRequest {
             proto_version: 7,
             pod: NamespacedName {
                 namespace: "d".into(),
@@ -106,10 +106,10 @@ impl Rig {
             last_permit,
             metrics: None,
         };
-        self.last_ticket += 1;
+        self.last_request += 1;
         self.core
-            .handle(MS(at), Event::Permit(self.last_ticket, request));
-        self.last_ticket
+            .handle(MS(at), Event::PermitRequest(self.last_request, request));
+        self.last_request
     }
 
     pub(super) fn actions(&mut self, at: u64) -> Vec<Action> {
@@ -143,7 +143,7 @@ impl Rig {
     }
 
     /// Answers calls until none is asked for, and gives the answers to requests in order.
-    pub(super) fn settle(&mut self, at: u64) -> Vec<Answer> {
+    pub(super) fn settle(&mut self, at: u64) -> Vec<PermitResponse> {
         let mut answers = Vec::new();
         loop {
             let actions = self.actions(at);
@@ -152,7 +152,7 @@ impl Rig {
             }
             for action in actions {
                 match action {
-                    Action::Answer(answer) => answers.push(answer),
+                    Action::RespondPermit(answer) => answers.push(answer),
                     Action::WriteVm(write) => self.done(at, &write),
                     Action::ReadVm { id, .. } => {
                         let outcome = CallOutcome::Done(Box::new(self.vm()));
@@ -177,7 +177,7 @@ impl Rig {
     }
 }
 
-pub(super) fn permit_of(answer: &Answer) -> Result<Resources, PermitRefusal> {
+pub(super) fn permit_of(answer: &PermitResponse) -> Result<Resources, PermitRefusal> {
     answer.result.clone().map(|response| response.permit)
 }
 
@@ -189,9 +189,9 @@ pub(super) fn writes(actions: &[Action]) -> Vec<VmWrite> {
     writes.collect()
 }
 
-pub(super) fn answers(actions: &[Action]) -> Vec<Answer> {
+pub(super) fn answers(actions: &[Action]) -> Vec<PermitResponse> {
     let answers = actions.iter().filter_map(|action| match action {
-        Action::Answer(answer) => Some(answer.clone()),
+        Action::RespondPermit(answer) => Some(answer.clone()),
         _ => None,
     });
     answers.collect()

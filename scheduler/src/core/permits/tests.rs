@@ -6,8 +6,8 @@ use protocol::units::Resources;
 
 use super::rig::{MS, Rig, answers, permit_of, size, writes};
 use super::*;
-use crate::core::decide::Outcome;
-use crate::core::event::Event;
+use crate::core::decision::{Limit, Outcome};
+use crate::core::event::{Event, annotation_text};
 
 #[test]
 fn vectors_of_the_permit_server() {
@@ -108,7 +108,7 @@ fn a_refusal_is_answered_at_once_and_told_once() {
             .filter(|a| matches!(a, Action::ScaleUpDenied { .. }))
             .count()
     };
-    assert_eq!((told(&actions), answer.news), (1, true));
+    assert_eq!((told(&actions), answer.is_notable), (1, true));
     rig.done(1, &writes(&actions)[0]);
     for (at, expected) in [(2_000, 0), (59_000, 0), (61_000, 1), (63_000, 0)] {
         rig.ask(at, Some(size(500, 2)), size(1_000, 4));
@@ -222,7 +222,7 @@ fn an_unclear_write_stays_held_and_is_settled_by_sending_it_again() {
             "exactly once, in either case"
         );
         assert_eq!(rig.version, 101);
-        assert_eq!(rig.core.oddities().unclear_writes, 1);
+        assert_eq!(rig.core.permit_anomalies().unclear_writes, 1);
         rig.ask(3_000, Some(size(500, 2)), size(1_000, 4));
         assert_eq!(
             permit_of(&rig.settle(3_000)[0]),
@@ -306,11 +306,11 @@ fn a_call_without_any_outcome_is_taken_as_unclear() {
         "the request has one second"
     );
     rig.actions(3_100);
-    assert_eq!(rig.core.oddities().unclear_writes, 1);
+    assert_eq!(rig.core.permit_anomalies().unclear_writes, 1);
     let outcome = rig.apply(&write);
     rig.core
         .handle(MS(3_200), Event::WriteDone(write.id, outcome));
-    assert_eq!(rig.core.oddities().late_outcomes, 1);
+    assert_eq!(rig.core.permit_anomalies().late_outcomes, 1);
     assert_eq!(rig.reserved(), size(1_000, 4), "late, but true");
     assert!(rig.settle(9_000).is_empty());
 }

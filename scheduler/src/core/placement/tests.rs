@@ -75,7 +75,7 @@ fn only_pods_that_are_ours_and_free_are_placed() {
     // Of the one that came bound this is said, and nothing is done about any.
     let said = actions(&mut core, 0);
     let is_remark =
-        |action: &Action| matches!(action, Action::Remark { pod, .. } if pod.name == "bound");
+        |action: &Action| matches!(action, Action::WarnOnPod { pod, .. } if pod.name == "bound");
     assert!(said.len() == 1 && said.iter().all(is_remark), "{said:?}");
     core.handle(
         MS(0),

@@ -71,7 +71,7 @@ fn a_touch_without_a_question_is_repeated_more_and_more_rarely() {
         times.push(at / 1000);
     }
     assert_eq!(times, [10, 30, 70, 150, 310, 610, 910]);
-    // Once it was asked about, everything begins anew.
+    // Once it was request about, everything begins anew.
     assert_eq!(filtered(&mut core, pod("x", 4, ""), &["a"]), [Ok(())]);
     assert_eq!(core.poll_deadline(), None);
 }

@@ -247,7 +247,7 @@ fn request_of_a_runner_with_a_huge_factor_counts_the_largest_size() {
     };
     let mut ledger = ledger();
     let mut pod = words.pod();
-    pod.told = Resources::new(1_000, 4_000 * GIB);
+    pod.announced = Resources::new(1_000, 4_000 * GIB);
     pod.runner_requests = Resources::new(100, 5 * GIB);
     ledger.pod_applied(pod.clone());
     ledger.vm_observed(words.vm(5));
@@ -267,7 +267,7 @@ fn reserved_for_a_pod_is_no_less_than_it_requests() {
     };
     let mut ledger = ledger();
     let mut pod = words.pod();
-    pod.told = Resources::new(1_000, 20 * GIB);
+    pod.announced = Resources::new(1_000, 20 * GIB);
     pod.runner_requests = Resources::new(100, 5 * GIB);
     ledger.pod_applied(pod);
     ledger.vm_observed(words.vm(5));

@@ -452,7 +452,7 @@ impl System {
                         Event::WriteDone(write.id, CallOutcome::Done(view)),
                     );
                 }
-                Action::Answer(answer) => state.oracle.answered(now, &answer),
+                Action::RespondPermit(answer) => state.oracle.answered(now, &answer),
                 Action::MigrationTriggered { node, picked, .. } => {
                     let (broken, reached) = (&mut state.broken, &mut state.reached);
                     state
@@ -524,7 +524,7 @@ fn ask(state: &State, vm: usize, wants: u32) -> Event {
         metrics: None,
     };
     // A request is answered before the next is made, so that its number need not differ.
-    Event::Permit(1, request)
+    Event::PermitRequest(1, request)
 }
 
 fn land(state: &mut State, index: usize, outcome: MigrationOutcome) -> Event {

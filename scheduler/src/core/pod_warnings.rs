@@ -1,39 +1,39 @@
-//! What people should know about pods that are counted all the same.
+//! Warnings about pods that take resources that were not granted.
 //!
-//! A pod that may use more than it requests, and a pod of ours that came to its node without us,
-//! take room nobody granted. Both are counted on sight; this says so, once for each pod. What stood
-//! on a node before the first list cannot be told from what we bound, so nothing is said of it.
+//! A pod may use more than it requests, or a pod of ours may come to its node without the
+//! scheduler. Both count when they are observed. Each warning is reported once per pod. Pods that
+//! were on a node before the first list get no warning of the second kind, because the scheduler
+//! may have bound them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::ledger::Ledger;
-use super::view::PodView;
+use super::pod_requests::PodView;
 
-/// What is to be said about a pod.
+/// A warning about a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Remark {
-    /// A container's limit is above its request: it is counted by what it requests and may use
-    /// more.
+pub enum PodWarning {
+    /// A container's limit is above its request. The pod counts at its requests and may use more.
     RequestsBelowLimits,
-    /// It came to its node without having been placed: `spec.nodeName` was set by hand, or another
-    /// scheduler placed it.
+    /// The scheduler did not place the pod: `spec.nodeName` was set by hand, or another scheduler
+    /// placed it.
     Unpermitted,
-    /// Its over-commit factor is above the bound of its namespace.
+    /// The pod's over-commit factor is above the bound of its namespace.
     OvercommitBounded,
 }
 
-impl Remark {
-    /// All of them.
+impl PodWarning {
+    /// Every warning, in the order of declaration.
     pub const ALL: [Self; 3] = [
         Self::RequestsBelowLimits,
         Self::Unpermitted,
         Self::OvercommitBounded,
     ];
 
-    /// The word for metric labels and logs.
+    /// Value of metric labels and log fields.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl Remark {
         }
     }
 
-    /// The reason of the event on the pod.
+    /// `reason` of the Kubernetes event on the pod.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Remark {
         }
     }
 
-    /// The message of the event on the pod.
+    /// `message` of the Kubernetes event on the pod.
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
@@ -71,15 +71,15 @@ impl Remark {
     }
 }
 
-/// Who is remarkable.
+/// The warnings of each pod.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Remarks {
+pub(super) struct PodWarnings {
     places_pods: bool,
-    by_pod: BTreeMap<String, BTreeSet<Remark>>,
-    counts: BTreeMap<Remark, usize>,
+    by_pod: BTreeMap<String, BTreeSet<PodWarning>>,
+    counts: BTreeMap<PodWarning, usize>,
 }
 
-impl Remarks {
+impl PodWarnings {
     pub(super) fn new(places_pods: bool) -> Self {
         Self {
             places_pods,
@@ -87,14 +87,14 @@ impl Remarks {
         }
     }
 
-    /// A pod is about to be counted anew; what is new to say about it. `is_listed`: it was not seen
-    /// to come.
+    /// Returns the warnings that a changed pod did not have before. The ledger must still have the
+    /// old state. `is_listed`: the pod comes from a list, so when it was bound is unknown.
     pub(super) fn pod_applied(
         &mut self,
         ledger: &Ledger,
         pod: &PodView,
         is_listed: bool,
-    ) -> Vec<Remark> {
+    ) -> Vec<PodWarning> {
         if pod.terminal {
             self.pod_deleted(&pod.uid);
             return Vec::new();
@@ -105,21 +105,20 @@ impl Remarks {
             .ignored_namespaces
             .contains(&pod.key.namespace);
         if pod.may_burst && !ignored {
-            found.push(Remark::RequestsBelowLimits);
+            found.push(PodWarning::RequestsBelowLimits);
         }
         if ledger.is_overcommit_bounded(pod) {
-            found.push(Remark::OvercommitBounded);
+            found.push(PodWarning::OvercommitBounded);
         }
-        if !ignored && !is_listed && self.came_unasked(ledger, pod) {
-            found.push(Remark::Unpermitted);
+        if !ignored && !is_listed && self.is_unpermitted(ledger, pod) {
+            found.push(PodWarning::Unpermitted);
         }
-        found.retain(|remark| self.note(&pod.uid, *remark));
+        found.retain(|warning| self.add(&pod.uid, *warning));
         found
     }
 
-    /// Whether a pod of ours is on a node now, and neither we nor anybody before our eyes put it
-    /// there.
-    fn came_unasked(&self, ledger: &Ledger, pod: &PodView) -> bool {
+    /// Whether a pod of ours is on a node that the scheduler did not choose, since the last state.
+    fn is_unpermitted(&self, ledger: &Ledger, pod: &PodView) -> bool {
         let is_ours = pod.vm.is_some() || pod.scheduler_name == ledger.rules().scheduler_name;
         let (true, Some(node)) = (is_ours, &pod.node) else {
             return false;
@@ -131,23 +130,22 @@ impl Remarks {
         }
     }
 
-    /// Whether it was not noted yet.
-    fn note(&mut self, uid: &str, remark: Remark) -> bool {
+    /// Adds a warning. Returns whether the pod did not have it.
+    fn add(&mut self, uid: &str, warning: PodWarning) -> bool {
         let is_new = self
             .by_pod
             .entry(uid.to_owned())
             .or_default()
-            .insert(remark);
+            .insert(warning);
         if is_new {
-            *self.counts.entry(remark).or_default() += 1;
+            *self.counts.entry(warning).or_default() += 1;
         }
         is_new
     }
 
-    /// A pod is gone.
     pub(super) fn pod_deleted(&mut self, uid: &str) {
-        for remark in self.by_pod.remove(uid).unwrap_or_default() {
-            if let Some(count) = self.counts.get_mut(&remark) {
+        for warning in self.by_pod.remove(uid).unwrap_or_default() {
+            if let Some(count) = self.counts.get_mut(&warning) {
                 *count -= 1;
             }
         }
@@ -158,13 +156,13 @@ impl Remarks {
         self.counts.clear();
     }
 
-    /// What was said about a pod.
-    pub(super) fn of(&self, uid: &str) -> Option<&BTreeSet<Remark>> {
+    /// The warnings of a pod.
+    pub(super) fn of(&self, uid: &str) -> Option<&BTreeSet<PodWarning>> {
         self.by_pod.get(uid)
     }
 
-    /// How many pods there are of which this is true.
-    pub(super) fn count(&self, remark: Remark) -> usize {
-        self.counts.get(&remark).copied().unwrap_or_default()
+    /// Number of pods with a warning.
+    pub(super) fn count(&self, warning: PodWarning) -> usize {
+        self.counts.get(&warning).copied().unwrap_or_default()
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use protocol::permit::NamespacedName;
 use scheduler::core::Core;
 use scheduler::core::amount::{Both, shares};
-use scheduler::core::event::{Answer, Event, MigrationOutcome};
+use scheduler::core::event::{Event, MigrationOutcome, PermitResponse};
 use scheduler::core::migrate::{MigrationPhase, MigrationRule, Picked};
 use scheduler::core::view::{PodRole, PodView};
 
@@ -89,7 +89,7 @@ impl Oracle {
     }
 
     /// A request was answered.
-    pub(crate) fn answered(&mut self, now: u64, answer: &Answer) {
+    pub(crate) fn answered(&mut self, now: u64, answer: &PermitResponse) {
         let Some(decision) = &answer.decision else {
             return;
         };

@@ -1,9 +1,9 @@
-//! What a pod takes of its node: the pure function from a Pod object to numbers.
+//! The amount that a pod takes of its node: a pure function of the Pod object.
 //!
-//! Source: docs/compatibility/scheduler.md §2.2, vectors §7.4. A plain pod takes what it requests
-//! ([`super::requests`]). A VM's pod takes what is approved for it, or what the VM uses when
-//! nothing is. What does not parse is a [`PodProblem`]; such a pod is counted at the most it may be
-//! ([`PodView::fallback`]).
+//! Source: docs/compatibility/scheduler.md §2.2, vectors §7.4. A plain pod takes its requests
+//! ([`super::kubelet_requests`]). A VM's pod takes the approved size, or the size in use without
+//! one. A member that does not parse is a [`PodProblem`]. Such a pod counts at the most that it may
+//! be ([`PodView::fallback`]).
 
 use protocol::annotations::{
     ANNOTATION_APPROVED, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT, ANNOTATION_VM_OVERCOMMIT,
@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::amount::{Both, NO_OVERCOMMIT_MILLI, Resource};
-use super::requests;
-use super::view::{Unreadable, key_of, largest, metadata};
+use super::kubelet_requests;
+use super::object::{Unreadable, key_of, largest, metadata};
 
-/// Group of the objects that own VM pods.
+/// Group prefix of the objects that own VM pods.
 const OWNER_GROUP: &str = "vm.neon.tech/";
 
 /// The container of a VM's pod that runs its guest.
@@ -34,97 +34,97 @@ const RUNNER: &str = "neonvm-runner";
 pub enum PodRole {
     /// No migration.
     Settled,
-    /// It is being left; so is the pod of a finished migration until it is deleted.
+    /// The VM leaves this pod. Also after the migration, until the pod is deleted.
     Source,
-    /// It is being moved to.
+    /// The VM moves to this pod.
     Target,
 }
 
-/// Why a pod's size is not known.
+/// Why a pod's size is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash, Serialize)]
 pub enum PodProblem {
     /// `spec` does not decode.
     #[error("spec is not readable: {0}")]
     Spec(String),
-    /// A container requests less than nothing, or more than can be counted.
+    /// A container's request is negative or too large to count.
     #[error("a container's {0} request is out of range")]
     RequestRange(&'static str),
-    /// A VM's pod without `vm.neon.tech/resources`.
+    /// A VM's pod has no annotation `vm.neon.tech/resources`.
     #[error("annotation vm.neon.tech/resources is missing")]
     NoVmResources,
-    /// An annotation that does not decode: its name and the decoder's words.
+    /// An annotation does not decode: its name and the decoder's error.
     #[error("annotation {0} is not readable: {1}")]
     Annotation(&'static str, String),
-    /// An over-commit factor below a thousandth, or beyond 2^32-1 of them.
+    /// An over-commit factor is below 1 or above 2^32-1 thousandths.
     #[error("over-commit factor of {0:?} is out of range")]
     OvercommitRange(Resource),
-    /// A wish without the unit it is counted in.
+    /// There is a requested size without a compute unit.
     #[error("resources-requested without scaling-unit")]
     RequestedWithoutUnit,
 }
 
-/// What a pod takes and wants.
+/// The sizes in a pod's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct PodSize {
-    /// What it holds.
+    /// The amount that the pod takes of its node.
     pub reserved: Resources,
-    /// What it wants.
+    /// The size that its agent requested last.
     pub requested: Resources,
-    /// Its compute unit; zero when none is known.
+    /// The compute unit. Zero if there is none.
     pub unit: Resources,
-    /// Over-commit factors, thousandths, at least 1.
+    /// Over-commit factors in thousandths, at least 1.
     pub overcommit_milli: Both<u32>,
 }
 
-/// A pod as the ledger sees it.
+/// The members of a Pod that the ledger uses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct PodView {
-    /// Namespace and name.
+    /// The pod's name.
     pub key: NamespacedName,
-    /// Uid.
+    /// `metadata.uid`.
     pub uid: String,
-    /// The node it is bound to.
+    /// `spec.nodeName`. `None` while the pod is unbound.
     pub node: Option<String>,
-    /// Who places it.
+    /// `spec.schedulerName`.
     pub scheduler_name: String,
-    /// Succeeded or Failed: it takes nothing any more.
+    /// Whether the phase is Succeeded or Failed. Such a pod takes no resources.
     pub terminal: bool,
-    /// Its deletion was asked; it takes room until it is gone.
+    /// Whether it has a deletion timestamp. It takes resources until it is gone.
     pub deleting: bool,
-    /// When it was made.
+    /// `metadata.creationTimestamp`.
     pub created: WallTime,
-    /// The VirtualMachine that owns it (same namespace).
+    /// Name of the VirtualMachine that owns the pod, in the same namespace.
     pub vm: Option<String>,
-    /// The uid of that VirtualMachine; empty where there is none.
+    /// Uid of that VirtualMachine. Empty if there is none.
     pub vm_uid: String,
-    /// Label `autoscaling.neon.tech/enabled` is `"true"`.
+    /// Whether the label `autoscaling.neon.tech/enabled` is `"true"`.
     pub autoscaled: bool,
-    /// `spec.priority`: larger is served first, where that is on.
+    /// `spec.priority`. With fairness on, a larger one is served first.
     pub priority: i32,
-    /// Its part in a migration.
+    /// The pod's part in a migration.
     pub role: PodRole,
-    /// Whether the scheduler may migrate it.
+    /// Whether the scheduler may migrate the VM.
     pub migratable: bool,
-    /// It must not be on a node with another pod of its VM: the target of a migration to another
-    /// host.
+    /// Whether the pod must not share a node with another pod of its VM, as the target of a
+    /// migration to another host.
     pub apart: bool,
-    /// A container of it may use more than it requests. Never of a VM's pod: what that may use is
+    /// Whether a container may use more than it requests. False for a VM's pod, whose size is
     /// granted.
     pub may_burst: bool,
-    /// Whether its status says that no node was found for it, so that this is said once.
+    /// Whether the status says that the pod fits on no node.
     pub unschedulable_noted: bool,
-    /// What it takes.
+    /// The sizes in the object, or why they are unknown.
     pub size: Result<PodSize, PodProblem>,
-    /// Of a VM's pod, the larger of what its annotation `vm.neon.tech/resources` says is in use,
-    /// whatever is approved, and of what its runner requests, before over-commit: its controller
-    /// writes one of them before a guest grows, and after one has shrunk. Zero where there is
-    /// neither, or the annotations are not readable.
-    pub told: Resources,
-    /// What a VM's pod requests of its node, as kubelet counts it; zero for other pods, whose
-    /// `size` it is.
+    /// Size of a VM's guest before over-commit: the larger of the size in use by the annotation
+    /// `vm.neon.tech/resources` and the runner's requests. The controller writes one of them before
+    /// a guest grows, and after it has shrunk. Zero without both, or if the annotations do not
+    /// parse.
+    #[serde(rename = "told")]
+    pub announced: Resources,
+    /// Requests of a VM's pod as kubelet counts them. Zero for a plain pod, whose `size` they are.
     pub runner_requests: Resources,
-    /// The most it can be, counted while `size` is a problem: the larger of its requests and its
-    /// VM's largest size.
+    /// The amount that counts if `size` is unknown: the larger of the requests and the VM's
+    /// maximum.
     pub fallback: Resources,
 }
 
@@ -132,7 +132,7 @@ impl PodView {
     /// Reads a Pod.
     ///
     /// # Errors
-    /// [`Unreadable`] when it has no name.
+    /// [`Unreadable`] if it has no name or no uid.
     pub fn read(object: &Value) -> Result<Self, Unreadable> {
         let meta = metadata(object)?;
         let text = |path| {
@@ -153,14 +153,14 @@ impl PodView {
         });
         let opted_in =
             meta.label_is_true(LABEL_AUTO_MIGRATION) || meta.label_is_true(LABEL_ALWAYS_MIGRATE);
-        let requests = requests::of_pod(object);
+        let requests = kubelet_requests::of_pod(object);
         let requested = requests.as_ref().ok().copied();
         let runner_requests = requested.filter(|_| vm.is_some()).unwrap_or_default();
         let node = text("/spec/nodeName");
-        let (size, told) = if vm.is_some() {
+        let (size, announced) = if vm.is_some() {
             let size = vm_size(&meta);
-            let told = told(object, size.as_ref().ok());
-            (size.map(|(size, _)| size), told)
+            let announced = announced(object, size.as_ref().ok());
+            (size.map(|(size, _)| size), announced)
         } else {
             (requests.map(plain_size), Resources::default())
         };
@@ -184,7 +184,7 @@ impl PodView {
             may_burst: vm.is_none() && may_burst(object),
             unschedulable_noted: unschedulable_noted(object),
             fallback: fallback(&meta, requested),
-            told,
+            announced,
             runner_requests,
             size,
             vm,
@@ -199,8 +199,8 @@ fn owner<'a>(meta: &'a ObjectMeta, kind: &str) -> Option<&'a protocol::object::O
     owners.find(|owner| owner.kind == kind && owner.api_version.starts_with(OWNER_GROUP))
 }
 
-/// Whether a pod says that it must not share its host with some others. Of a migration's target
-/// those are its VM's pods.
+/// Whether the pod has an anti-affinity by host. For a migration's target it is against pods of the
+/// VM.
 fn is_apart(object: &Value) -> bool {
     let terms = object
         .pointer("/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution");
@@ -229,7 +229,8 @@ fn plain_size(requests: Resources) -> PodSize {
     }
 }
 
-/// Whether a container's limit is above its request. One without a request requests its limit.
+/// Whether a container's limit is above its request. A container without a request requests its
+/// limit.
 fn may_burst(object: &Value) -> bool {
     let containers = object.pointer("/spec/containers").and_then(Value::as_array);
     containers.into_iter().flatten().any(|container| {
@@ -253,14 +254,14 @@ fn fallback(meta: &ObjectMeta, requests: Option<Resources>) -> Resources {
     }
 }
 
-/// What a VM's pod says its guest may have; a request, with what its over-commit factors took off.
-fn told(object: &Value, size: Option<&(PodSize, Resources)>) -> Resources {
+/// The announced size of a VM's guest, with the over-commit of the runner's requests reversed.
+fn announced(object: &Value, size: Option<&(PodSize, Resources)>) -> Resources {
     let (factors, in_use) = size.map_or(
         (Both::same(NO_OVERCOMMIT_MILLI), Resources::default()),
         |(size, in_use)| (size.overcommit_milli, *in_use),
     );
     let whole = |part: u64, milli: u32| part.saturating_mul(u64::from(milli)).div_ceil(1000);
-    let requests = requests::of_container(object, RUNNER).map(|requests| {
+    let requests = kubelet_requests::of_container(object, RUNNER).map(|requests| {
         let cpu = whole(u64::from(requests.cpu.0), factors.cpu);
         Resources {
             cpu: MilliCpu(u32::try_from(cpu).unwrap_or(u32::MAX)),
@@ -279,7 +280,7 @@ fn annotation<T: for<'de> Deserialize<'de>>(
     parsed.map_err(|error| PodProblem::Annotation(key, error.to_string()))
 }
 
-/// What a VM's pod takes and wants, and what it says its VM uses.
+/// The sizes of a VM's pod, and the size in use.
 fn vm_size(meta: &ObjectMeta) -> Result<(PodSize, Resources), PodProblem> {
     let vm: VmResources =
         annotation(meta, ANNOTATION_VM_RESOURCES)?.ok_or(PodProblem::NoVmResources)?;
@@ -360,7 +361,7 @@ mod tests {
     const UNIT: &str = r#"{"vCPUs":"500m","mem":"1Gi"}"#;
 
     #[test]
-    fn vectors_of_plain_pods_and_unscaled_vms() {
+    fn plain_pods_and_unscaled_vms_count_as_in_the_vectors() {
         let plain = json!({"metadata": {"name": "a", "namespace": "d", "uid": "1"}, "spec": {
             "initContainers": [{"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}}],
             "containers": [{"resources": {"requests": {"cpu": "250m", "memory": "256Mi"}}},
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_of_autoscaled_vms() {
+    fn autoscaled_vms_count_as_in_the_vectors() {
         let asking = autoscaled(json!({ANNOTATION_SCALING_UNIT: UNIT,
             ANNOTATION_REQUESTED: r#"{"vCPUs":"1500m","mem":"3Gi"}"#}));
         let got = size(&asking);
@@ -423,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_parse_is_counted_at_the_most_it_can_be() {
+    fn pod_that_does_not_parse_counts_at_the_most_that_it_can_be() {
         for (annotations, expected) in [
             (
                 json!({ANNOTATION_APPROVED: "{"}),
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_requests_are_problems_of_the_pod() {
+    fn malformed_requests_are_problems_of_the_pod() {
         for requests in [
             json!({"cpu": -1}),
             json!({"cpu": "x"}),
@@ -484,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_of_other_groups_do_not_make_a_vm() {
+    fn owner_of_another_group_does_not_make_a_pod_a_vm() {
         let mut object = autoscaled(json!({}));
         object["metadata"]["ownerReferences"][0]["apiVersion"] = json!("example.com/v1");
         assert_eq!(PodView::read(&object).expect("has a name").vm, None);

@@ -1,14 +1,14 @@
-//! What a pod requests of its node, as kubelet and kube-scheduler count it, per resource:
+//! The requests of a pod as kubelet and kube-scheduler count them, per resource:
 //!
 //! ```text
-//! max( Σ containers + Σ sidecars                            what runs in the end
-//!    , each init container + Σ sidecars begun before it )   what runs on the way there
-//! or spec.resources.requests, where that names the resource
+//! max( Σ containers + Σ sidecars                               while the pod runs
+//!    , each init container + Σ sidecars started before it )    while the pod starts
+//! or spec.resources.requests, if they have the resource
 //! + spec.overhead
 //! ```
 //!
 //! A sidecar is an init container with `restartPolicy: Always`. The deployed scheduler counts
-//! containers alone (docs/compatibility/scheduler.md §9.2 item 15), and so takes a node for emptier
+//! containers alone (docs/compatibility/scheduler.md §9.2 item 15). It counts a node as emptier
 //! than kubelet does.
 
 use protocol::quantity::Quantity;
@@ -16,16 +16,16 @@ use protocol::units::Resources;
 use serde_json::{Value, json};
 
 use super::amount::Both;
-use super::extract::PodProblem;
+use super::pod_requests::PodProblem;
 
-/// One resource and the unit it is counted in.
+/// A resource, and the conversion of its quantity to an integer.
 #[derive(Clone, Copy)]
 struct Counted {
     name: &'static str,
     value: fn(&Quantity) -> i128,
 }
 
-/// What a pod requests. A resource that nothing requests is zero.
+/// The requests of a pod. Zero for a resource without requests.
 pub(super) fn of_pod(object: &Value) -> Result<Resources, PodProblem> {
     let spec = object.get("spec").unwrap_or(&Value::Null);
     let [cpu, memory] = [
@@ -43,8 +43,8 @@ pub(super) fn of_pod(object: &Value) -> Result<Resources, PodProblem> {
     Ok(Both::new(milli, memory.of_spec(spec)?).to_resources())
 }
 
-/// What one of a pod's containers requests. `None` when there is no such container, or what it
-/// requests is not readable.
+/// The requests of one container of a pod. `None` without such a container, or if they do not
+/// parse.
 pub(super) fn of_container(object: &Value, name: &str) -> Option<Resources> {
     let containers = object.pointer("/spec/containers")?.as_array()?;
     let container = containers.iter().find(|it| it["name"] == name)?;
@@ -70,7 +70,7 @@ impl Counted {
         self.add(counted, self.amount(spec.get("overhead"))?)
     }
 
-    /// The request of a container, or of a pod as a whole.
+    /// `resources.requests` of a container or of a pod spec.
     fn requested(self, of: &Value) -> Result<Option<u64>, PodProblem> {
         self.amount(of.pointer("/resources/requests"))
     }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_counted_is_said_and_not_left_out() {
+    fn requests_that_do_not_parse_are_errors() {
         let huge = json!({"resources": {"requests": {"memory": u64::MAX.to_string()}}});
         let minus = json!({"resources": {"requests": {"cpu": "-1"}}});
         let table = [

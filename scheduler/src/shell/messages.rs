@@ -1,19 +1,20 @@
-//! What people are told about pressure and migrations, in words.
+//! Messages for people about pressure and migrations.
 
 use protocol::units::Resources;
 
 use crate::core::amount::{Both, Resource};
-use crate::core::migrate::{NodeNote, Picked};
+use crate::core::event::NodeWarning;
+use crate::core::migrate::Picked;
 use crate::core::pressure::Pressure;
 
-/// What is more than a machine can have is cut.
+/// Amounts beyond 64 bits are cut. No machine has as much.
 fn resources(amount: Both<u128>) -> Resources {
     amount
         .map(|_, amount| u64::try_from(amount).unwrap_or(u64::MAX))
         .to_resources()
 }
 
-/// Why a VM is moved.
+/// Why a VM is migrated.
 pub(super) fn migration(node: &str, pressure: &Pressure, picked: &Picked) -> String {
     let target = picked
         .target
@@ -27,14 +28,13 @@ pub(super) fn migration(node: &str, pressure: &Pressure, picked: &Picked) -> Str
     )
 }
 
-/// What is to know of a node.
-pub(super) fn node(note: &NodeNote) -> String {
-    match note {
-        NodeNote::OverBudget(over) => format!(
+pub(super) fn node(warning: &NodeWarning) -> String {
+    match warning {
+        NodeWarning::OverBudget(over) => format!(
             "more is reserved than the node has, by {}; nothing is granted on it until that is gone",
             resources(*over)
         ),
-        NodeNote::Unrelieved(choice) => {
+        NodeWarning::Unrelieved(choice) => {
             let short = Resource::ALL
                 .into_iter()
                 .filter(|resource| choice.left.get(*resource) > 0);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_readable() {
+    fn messages_name_the_node_and_the_amounts() {
         let pressure = Pressure {
             logical: Both::new(1_500, 2 * GIB),
             capacity: Both::new(500, 0),
@@ -96,12 +96,12 @@ mod tests {
             left: Both::new(0, GIB),
             ..Choice::default()
         };
-        let text = node(&NodeNote::Unrelieved(Box::new(choice)));
+        let text = node(&NodeWarning::Unrelieved(Box::new(choice)));
         assert!(text.starts_with("pressure on mem stays"), "{text}");
         assert!(text.ends_with("passed over: d/pg-1: no_target"), "{text}");
-        let text = node(&NodeNote::Unrelieved(Box::default()));
+        let text = node(&NodeWarning::Unrelieved(Box::default()));
         assert!(text.ends_with("no VM on it may be migrated"), "{text}");
-        let text = node(&NodeNote::OverBudget(Both::new(250, 0)));
+        let text = node(&NodeWarning::OverBudget(Both::new(250, 0)));
         assert!(text.contains("250m"), "{text}");
     }
 }

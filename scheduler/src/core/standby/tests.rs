@@ -16,16 +16,19 @@ fn standby() -> Core {
     let settings = crate::config::Config::default().settings(false, true);
     let mut core = Core::new(Settings {
         lease: Some(LeaseRule::of_host("a")),
-        keeps_warm: true,
+        caches_on_standby: true,
         ..settings
     });
     assert_eq!(core.poll_action(at(0)), Some(Action::List));
     core
 }
 
-fn reach(core: &mut Core, now: Timestamp, kind: Kind, told: u64) {
-    let reach = Some(Reach { told, newest: told });
-    core.handle(now, Event::Reached(kind, reach));
+fn progress(core: &mut Core, now: Timestamp, kind: ObjectKind, version: u64) {
+    let progress = Some(WatchProgress {
+        observed: version,
+        newest: version,
+    });
+    core.handle(now, Event::WatchProgress(kind, progress));
 }
 
 /// One node with one pod, and no VMs; everything is told up to version 5.
@@ -33,18 +36,22 @@ fn listed(core: &mut Core, now: Timestamp) {
     core.handle(now, Event::NodesListed(vec![node("n", 4)]));
     core.handle(now, Event::PodsListed(vec![pod("one", 1, "n")]));
     core.handle(now, Event::VmsListed(vec![]));
-    for kind in [Kind::Nodes, Kind::Pods, Kind::VirtualMachines] {
-        reach(core, now, kind, 5);
+    for kind in [
+        ObjectKind::Nodes,
+        ObjectKind::Pods,
+        ObjectKind::VirtualMachines,
+    ] {
+        progress(core, now, kind, 5);
     }
 }
 
 /// The Lease is this replica's from now on.
-fn taken(core: &mut Core, now: Timestamp, note: Option<&str>) {
+fn taken(core: &mut Core, now: Timestamp, handover: Option<&str>) {
     let seen = LeaseSeen {
         holder: "a".into(),
         renewed: now,
         settled: now,
-        note: note.map(str::to_owned),
+        handover: handover.map(str::to_owned),
     };
     core.handle(now, Event::Lease(seen));
 }
@@ -62,7 +69,7 @@ fn who_knows_all_up_to_the_marks_needs_no_lists() {
     let mut core = standby();
     listed(&mut core, at(1));
     core.handle(at(2), Event::PodApplied(pod("two", 1, "n")));
-    reach(&mut core, at(2), Kind::Pods, 7);
+    progress(&mut core, at(2), ObjectKind::Pods, 7);
     assert!(
         !core.is_ready() && core.ledger().pods().len() == 0,
         "it waits"
@@ -73,11 +80,13 @@ fn who_knows_all_up_to_the_marks_needs_no_lists() {
     assert_eq!(reserved(&core), 2000);
     // From now on it is a leader like any other, and tells the next one at least what it was told.
     core.handle(at(4), Event::PodApplied(pod("three", 1, "n")));
-    reach(&mut core, at(4), Kind::Pods, 9);
+    progress(&mut core, at(4), ObjectKind::Pods, 9);
     assert_eq!(reserved(&core), 3000);
     let next = "nodes=5 pods=9 virtualmachines=5 migrations=0";
     assert_eq!(
-        core.marks().map(|marks| marks.to_string()).as_deref(),
+        core.version_marks()
+            .map(|marks| marks.to_string())
+            .as_deref(),
         Some(next)
     );
 }
@@ -93,7 +102,7 @@ fn a_late_watch_is_waited_for_and_a_later_one_makes_it_list() {
         assert_eq!(core.poll_deadline(), Some(at(3) + CATCH_UP));
         if let Some(now) = comes_at {
             core.handle(now, Event::PodApplied(pod("two", 1, "n")));
-            reach(&mut core, now, Kind::Pods, 7);
+            progress(&mut core, now, ObjectKind::Pods, 7);
             assert_eq!(core.poll_action(now), None);
             assert!(core.may_permit(now));
             assert_eq!(reserved(&core), 2000);
@@ -127,14 +136,14 @@ fn without_marks_that_read_everything_is_listed() {
 fn who_cannot_say_how_far_a_watch_has_come_neither_takes_nor_gives_marks() {
     let mut core = standby();
     listed(&mut core, at(1));
-    core.handle(at(2), Event::Reached(Kind::Pods, None));
+    core.handle(at(2), Event::WatchProgress(ObjectKind::Pods, None));
     taken(&mut core, at(3), Some(&marks(5)));
     assert_eq!(core.poll_action(at(3)), None);
     assert_eq!(core.poll_action(at(4)), Some(Action::List));
     listed(&mut core, at(4));
-    assert!(core.marks().is_some(), "the lists are new");
-    core.handle(at(5), Event::Reached(Kind::Nodes, None));
-    assert_eq!(core.marks(), None);
+    assert!(core.version_marks().is_some(), "the lists are new");
+    core.handle(at(5), Event::WatchProgress(ObjectKind::Nodes, None));
+    assert_eq!(core.version_marks(), None);
 }
 
 #[test]
@@ -149,7 +158,10 @@ fn after_a_lapse_it_waits_with_new_lists_and_goes_by_no_note() {
         Some(Action::List),
         "for the next time"
     );
-    assert_eq!((core.marks(), core.ledger().pods().len()), (None, 0));
+    assert_eq!(
+        (core.version_marks(), core.ledger().pods().len()),
+        (None, 0)
+    );
     listed(&mut core, at(14));
     taken(&mut core, at(15), Some(&marks(5)));
     assert_eq!(
@@ -165,20 +177,20 @@ fn there_are_no_marks_before_a_binding_is_seen() {
     listed(&mut core, at(1));
     taken(&mut core, at(3), Some(&marks(5)));
     assert_eq!(core.poll_action(at(3)), None);
-    assert!(core.marks().is_some());
+    assert!(core.version_marks().is_some());
     core.ledger.set_bind_hold("uid-one", Some("n".into()));
-    assert_eq!(core.marks(), None);
+    assert_eq!(core.version_marks(), None);
     core.handle(at(4), Event::PodApplied(pod("one", 1, "n")));
-    assert!(core.marks().is_some());
+    assert!(core.version_marks().is_some());
 }
 
 #[test]
 fn marks_are_what_their_text_says() {
     let text = "nodes=7 pods=31 virtualmachines=40 migrations=0";
-    let marks: Marks = text.parse().expect("reads");
+    let marks: VersionMarks = text.parse().expect("reads");
     assert_eq!(
         (marks, marks.to_string().as_str()),
-        (Marks([7, 31, 40, 0]), text)
+        (VersionMarks([7, 31, 40, 0]), text)
     );
     for odd in [
         "",
@@ -187,7 +199,11 @@ fn marks_are_what_their_text_says() {
         "pods=31 nodes=7 virtualmachines=40 migrations=0",
         "nodes=-7 pods=31 virtualmachines=40 migrations=0",
     ] {
-        assert_eq!(odd.parse::<Marks>(), Err(NoMarks), "{odd}");
+        assert_eq!(
+            odd.parse::<VersionMarks>(),
+            Err(InvalidVersionMarks),
+            "{odd}"
+        );
     }
 }
 

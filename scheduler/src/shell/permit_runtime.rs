@@ -1,10 +1,9 @@
-//! The thread on which permits are served: the permit server's connections and the owner of the
-//! core together.
+//! The permit thread: the connections of the permit server and the driver on one thread.
 //!
-//! A request goes from its connection to the core and back. Among the workers of a shared runtime
-//! each of those steps would wake another thread, which costs more than the decision; on one thread
-//! it is a turn of the same queue, and whatever arrived at once is decided at once. Calls to the
-//! API and everything else stay on the runtime the scheduler was started on.
+//! A request goes from its connection to the core and back. On a shared runtime each step could
+//! wake another thread, which costs more than the decision. On one thread each step is a turn of
+//! the same queue, and requests that arrive together are decided together. API calls and everything
+//! else stay on the runtime that started the scheduler.
 
 use std::io;
 use std::num::NonZero;
@@ -14,14 +13,14 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
-/// Name of the thread.
+/// Thread name.
 const NAME: &str = "permits";
 
-/// A runtime for a process that is a scheduler and nothing else. Its workers and the thread that
-/// serves permits are as many as there are processors: more would wake each other for nothing.
+/// A runtime for a process that is only a scheduler. With the permit thread it has as many threads
+/// as there are processors, at least two.
 ///
 /// # Errors
-/// When there is no thread or no poller to be had.
+/// The operating system grants no thread or no poller.
 pub fn runtime() -> io::Result<Runtime> {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     Builder::new_multi_thread()
@@ -30,18 +29,18 @@ pub fn runtime() -> io::Result<Runtime> {
         .build()
 }
 
-/// The running thread. Dropping it ends what runs on it, at once, and waits for that.
-pub(super) struct Desk {
+/// The running permit thread. Dropping it ends its tasks at once and waits for the thread.
+pub(super) struct PermitRuntime {
     pub(super) handle: Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Desk {
-    /// Starts it.
+impl PermitRuntime {
+    /// Starts the thread.
     ///
     /// # Errors
-    /// When there is no thread or no poller to be had.
+    /// The operating system grants no thread or no poller.
     pub(super) fn start() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -49,7 +48,7 @@ impl Desk {
         let thread = std::thread::Builder::new()
             .name(NAME.into())
             .spawn(move || {
-                // Told, or nobody is left to tell.
+                // Also ends when the sender is dropped.
                 let _stopped = runtime.block_on(stopped);
             })?;
         Ok(Self {
@@ -59,10 +58,10 @@ impl Desk {
         })
     }
 
-    /// Has a listener of another runtime served here.
+    /// Moves a listener of another runtime to this one.
     ///
     /// # Errors
-    /// When the poller does not take it.
+    /// The poller refuses the listener.
     pub(super) fn adopt(&self, listener: TcpListener) -> io::Result<TcpListener> {
         let listener = listener.into_std()?;
         let _here = self.handle.enter();
@@ -70,11 +69,11 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for PermitRuntime {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // What ran on it told of its panics itself.
+            // Each task has reported its own panic.
             let _ended = thread.join();
         }
     }

@@ -1,9 +1,9 @@
-//! Accepting connections within bounds, for whatever is served on them.
+//! Accept loop with bounds, for the permit server and the extender.
 //!
-//! Bounds: a time to send headers and to take answers, a number of open connections, and of each
-//! address a part of them ([`daemon_kit::connections`]). A connection that is too slow is closed.
-//! One too many takes the place of the one that has been idle longest, of the same address where
-//! that address has its part.
+//! Bounds: the time for headers and for reading a response, the number of open connections, and the
+//! number per address ([`daemon_kit::connections`]). A connection that is too slow is closed. At
+//! the limit, the connection that has been idle longest is closed to admit the new one, of the same
+//! address if that address is at its limit.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -18,23 +18,23 @@ use hyper::{Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-/// Above an agent's period of 15 s.
+/// Longer than the 15 s in which an agent repeats a request.
 const PATIENCE: Patience = Patience {
     head: Duration::from_secs(20),
     write: Duration::from_secs(20),
 };
-/// Open connections, where an eighth of the descriptors is enough for them. Agents keep one each,
-/// so this is a cluster of a thousand nodes.
+/// Most open connections, if an eighth of the process's descriptors is enough for them. An agent
+/// keeps one, so this is enough for a thousand nodes.
 pub const MAX_CONNECTIONS: usize = 1024;
-/// Open connections of one address, so that a single peer cannot take all places.
+/// Most open connections of one address, so that one peer cannot take all.
 pub const MAX_CONNECTIONS_OF_ONE: usize = MAX_CONNECTIONS / 4;
-/// The part of the process's descriptors that connections may take: one of this many.
+/// Connections may take one in this many of the process's descriptors.
 const DESCRIPTOR_PART: u64 = 8;
 
-/// What can be served on a connection.
-pub(super) trait Serves: Clone + Send + 'static {
-    /// Answers the requests of one connection until it ends or `cancel`; then the one that is open
-    /// is answered yet.
+/// Serves the requests of one connection.
+pub(super) trait ConnectionHandler: Clone + Send + 'static {
+    /// Serves requests until the connection ends or `cancel`. An open request still gets its
+    /// response.
     fn converse(
         self,
         stream: TcpStream,
@@ -43,11 +43,11 @@ pub(super) trait Serves: Clone + Send + 'static {
     ) -> impl Future<Output = Ending> + Send;
 }
 
-/// Any HTTP service, in plain text.
+/// An HTTP service without TLS.
 #[derive(Clone)]
-pub(super) struct Plain<S>(pub(super) S);
+pub(super) struct PlainHttp<S>(pub(super) S);
 
-impl<S, B> Serves for Plain<S>
+impl<S, B> ConnectionHandler for PlainHttp<S>
 where
     S: hyper::service::Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + 'static,
@@ -76,10 +76,10 @@ where
     }
 }
 
-/// Serves until `cancel`, then lets open requests end for up to five seconds.
+/// Serves until `cancel`, then waits up to five seconds for open requests.
 pub(super) async fn serve(
     listener: TcpListener,
-    served: impl Serves,
+    served: impl ConnectionHandler,
     counters: ServerCounters,
     cancel: CancellationToken,
 ) {
@@ -94,8 +94,8 @@ pub(super) async fn serve(
     connections::accept(listener, bounds, counters, cancel, serve_one).await;
 }
 
-/// Answers the requests of one stream until it ends or `until`; then the one that is open is
-/// answered yet.
+/// Serves requests until the stream ends or `until` completes. An open request still gets its
+/// response.
 pub(super) async fn serve_http<T, S, B>(
     stream: T,
     service: S,
