@@ -147,17 +147,17 @@ impl Db {
         let (rows, count, format) = self.guarded(|db| {
             let transaction = db.begin_read()?;
             let meta = transaction.open_table(META)?;
-            let number = |key: &str| -> Result<u64, Failure> {
-                Ok(meta.get(key)?.map_or(u64::MAX, |value| value.value()))
+            let number = |key: &str| -> Result<Option<u64>, Failure> {
+                Ok(meta.get(key)?.map(|value| value.value()))
             };
             let mut rows = Vec::new();
             for row in transaction.open_table(OBJECTS)?.iter()? {
                 let (key, value) = row?;
                 rows.push((key.value().to_owned(), value.value().to_owned()));
             }
-            Ok((rows, number(COUNT)?, number(FORMAT)?))
+            Ok((rows, number(COUNT)?.unwrap_or(u64::MAX), number(FORMAT)?))
         })?;
-        if format != FORMAT_VERSION {
+        if format != Some(FORMAT_VERSION) {
             return Err(DbError::Format {
                 path: self.path.clone(),
                 found: format,
@@ -322,4 +322,44 @@ fn parse_key(key: &str) -> Option<(String, Place)> {
         (parts.next()?.to_owned(), parts.next()?.to_owned()),
     );
     parts.next().is_none().then_some(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load_error_with_format(format: Option<u64>) -> String {
+        let dir = tempfile::tempdir().expect("a directory");
+        let db = Db::open(&dir.path().join("api.redb")).expect("a new store");
+        db.guarded(|db| {
+            let transaction = db.begin_write()?;
+            {
+                let mut meta = transaction.open_table(META)?;
+                match format {
+                    Some(number) => meta.insert(FORMAT, number)?,
+                    None => meta.remove(FORMAT)?,
+                };
+            }
+            transaction.commit()?;
+            Ok(())
+        })
+        .expect("written");
+        let error = db.load(&mut Store::new()).expect_err("another format");
+        error.to_string()
+    }
+
+    #[test]
+    fn another_format_is_named_beside_the_one_that_is_read() {
+        for number in [0, 2] {
+            let text = load_error_with_format(Some(number));
+            let expected = format!("has format {number}, this version reads format 1");
+            assert!(text.contains(&expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn missing_format_number_is_named() {
+        let text = load_error_with_format(None);
+        assert!(text.contains("has no format number"), "{text}");
+    }
 }

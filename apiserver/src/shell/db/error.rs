@@ -23,15 +23,16 @@ pub enum DbError {
         /// What was found.
         why: String,
     },
-    /// The file was written by a later version.
+    /// The file's format is older or later than the one that this version reads.
     #[error(
-        "the store {path:?} has format {found}, this version reads {FORMAT_VERSION}: use the version that wrote it"
+        "the store {path:?} has {}, this version reads format {FORMAT_VERSION}: use the version that wrote it",
+        describe_format(*found)
     )]
     Format {
         /// The store's file.
         path: PathBuf,
-        /// Format number in the file. This version reads only its own.
-        found: u64,
+        /// Format number in the file. `None` if the file carries no format number.
+        found: Option<u64>,
     },
     /// The disk has no room.
     #[error("no room to write the store {path:?}: free some space")]
@@ -59,6 +60,13 @@ impl DbError {
     /// A file of the store's that the system does not let us use.
     pub(crate) fn unusable(action: &'static str, path: &Path, error: io::Error) -> Self {
         io_error(action, path, error.into())
+    }
+}
+
+fn describe_format(found: Option<u64>) -> String {
+    match found {
+        Some(number) => format!("format {number}"),
+        None => "no format number".to_owned(),
     }
 }
 
