@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use neonvm_controller::Settings;
-use neonvm_controller::core::pace::TOLD_FROM;
+use neonvm_controller::core::backoff::TOLD_FROM;
 use neonvm_controller::core::{
     Action, Event as CoreEvent, Kind as Doing, Moment, Refusal, Reply, VmCore,
 };
@@ -225,7 +225,9 @@ impl World {
                 return self.tell_runner(vm, pod, RunnerCommand::Ahead(wish), began);
             }
             // Nothing migrates in this world.
-            Action::ReadTaker { .. } => return self.answer(vm, kind, began, Reply::Taker(None)),
+            Action::ReadTaker { .. } => {
+                return self.answer(vm, kind, began, Reply::MigrationClaim(None));
+            }
             // No VM of this world asks for a certificate or an address.
             Action::EnsureSshSecret { .. }
             | Action::EnsureRunnerSecret { .. }

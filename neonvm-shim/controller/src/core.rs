@@ -37,15 +37,18 @@
 pub mod action;
 pub mod ahead;
 pub mod announce;
+pub mod backoff;
 pub mod certificate;
 pub mod conditions;
+pub mod container;
 pub mod failing;
 pub mod metadata;
 pub mod migration;
-pub mod note;
+pub mod missing_pods;
+mod moment;
+mod names;
 pub mod observe;
 pub mod overlay;
-pub mod pace;
 pub mod phases;
 pub mod plan;
 pub mod pod;
@@ -56,18 +59,18 @@ pub mod requests;
 pub mod review;
 pub mod settings;
 pub mod stages;
-pub mod unseen;
 pub mod vm;
+pub mod vm_event;
 pub mod volumes;
 
 #[cfg(test)]
 pub(crate) mod testing;
 
 pub use action::{Action, Kind, Peer};
-pub use note::Note;
-pub use plan::Moment;
+pub use moment::Moment;
 pub use problem::Problem;
 pub use refusal::Refusal;
 pub use settings::{AffinityStyle, Settings};
 pub use vm::{Event, Reply, VmCore};
+pub use vm_event::VmEvent;
 pub use volumes::{SSH_PRIVATE, SSH_PUBLIC};

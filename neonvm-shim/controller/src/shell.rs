@@ -10,11 +10,11 @@
 
 mod admin;
 mod api;
+mod api_settings;
 mod certificate;
-mod choices;
 mod decode;
 mod events;
-mod held;
+mod field_managers;
 mod hub;
 mod link;
 mod mailbox;
@@ -23,8 +23,8 @@ mod monitor_key;
 mod mover;
 mod moves;
 mod overlay;
-mod owners;
 mod runner_key;
+mod runner_link;
 mod secret;
 mod state;
 #[cfg(test)]
@@ -49,8 +49,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use admin::{Waits, serve_admin};
 pub use api::ApiError;
+pub use api_settings::{SettingsError, settings};
 pub use certificate::CertificateError;
-pub use choices::{SettingsError, settings};
 pub use decode::DecodeError;
 pub use link::{LinkError, RunnerAddress, RunnerLink};
 pub use metrics::Metrics;

@@ -252,9 +252,9 @@ impl MigrationWorld {
             }
             ApiResponse::Object(Kind::Move, value) => {
                 let uid = value["metadata"]["uid"].as_str();
-                Ok(Reply::Taker(uid.map(str::to_owned)))
+                Ok(Reply::MigrationClaim(uid.map(str::to_owned)))
             }
-            ApiResponse::Status(404) if kind == Doing::ReadTaker => Ok(Reply::Taker(None)),
+            ApiResponse::Status(404) if kind == Doing::ReadTaker => Ok(Reply::MigrationClaim(None)),
             ApiResponse::Object(_, value) => read(&value).map(Reply::Pod).map_or_else(unclear, Ok),
             ApiResponse::Status(404) if about_vm => Err(Refusal::Gone),
             ApiResponse::Status(404) => Ok(Reply::PodGone(pod.to_owned())),

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::certificate::{Order, Step};
 use super::metadata::PatchOp;
-use super::note::Note;
 use super::overlay::Holder;
+use super::vm_event::VmEvent;
 
 /// Whom an action talks to. At most one action per peer is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -46,7 +46,7 @@ pub enum Action {
         #[serde(skip)]
         status: Box<VmStatus>,
         /// What is to be told once it is written.
-        notes: Vec<Note>,
+        notes: Vec<VmEvent>,
         /// The merge patch from what is stored, version included.
         patch: Value,
     },

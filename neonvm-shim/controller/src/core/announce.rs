@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use protocol::time::{Span, Timestamp, WallTime};
 use serde_json::{Value, json};
 
-use super::note::Note;
-use super::plan::Moment;
+use super::moment::Moment;
+use super::vm_event::VmEvent;
 
 /// Events a VM may cause at once.
 const BURST: u32 = 25;
@@ -75,7 +75,12 @@ impl Default for Announcer {
 
 impl Announcer {
     /// What to write for a note, if anything.
-    pub fn announce(&mut self, note: &Note, about: About<'_>, at: Moment) -> Option<Announcement> {
+    pub fn announce(
+        &mut self,
+        note: &VmEvent,
+        about: About<'_>,
+        at: Moment,
+    ) -> Option<Announcement> {
         self.refill(at.now);
         self.tokens = self.tokens.checked_sub(1)?;
         let mut message = note.to_string();
@@ -127,7 +132,7 @@ impl Announcer {
     }
 }
 
-fn event(name: &str, note: &Note, message: &str, about: About<'_>, wall: WallTime) -> Value {
+fn event(name: &str, note: &VmEvent, message: &str, about: About<'_>, wall: WallTime) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Event",
@@ -170,8 +175,8 @@ mod tests {
         }
     }
 
-    fn slot(bytes: u64) -> Note {
-        Note::Problem {
+    fn slot(bytes: u64) -> VmEvent {
+        VmEvent::Problem {
             problem: Problem::SlotSize { bytes },
         }
     }

@@ -1,5 +1,4 @@
-//! When something that failed may be tried again, and how fast a VM that keeps ending is started
-//! again.
+//! Pauses after failures: of actions, and of VMs that end again and again.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +7,13 @@ use serde::Serialize;
 
 /// First pause after a failure.
 pub const RETRY_FIRST: Span = Span::from_millis(5);
-/// Longest pause: nothing is left alone for longer than this after a failure.
+/// Longest pause after a failure.
 pub const RETRY_CAP: Span = Span::from_secs(15);
-/// From this many failures in a row on, a failure is told to people.
+/// The controller reads each VM and its pod again after this long, whatever the watches report.
+pub const READ_AGAIN: Span = Span::from_secs(60);
+/// Failures in a row from which on the status and an event report them.
 pub const TOLD_FROM: u32 = 2;
-/// A guest that ran for this long before it ended starts with a clean record.
+/// A guest that ran this long before it ended restarts without a pause.
 pub const STEADY: Span = Span::from_secs(60);
 /// First pause between restarts that follow on one another; the very first restart has none.
 const RESTART_FIRST: Span = Span::from_secs(1);
@@ -30,11 +31,11 @@ pub(super) fn doubling(first: Span, cap: Span, times: u32) -> Span {
 
 /// Failures in a row of each kind of action, and when each may be tried again.
 #[derive(Debug, Clone, Serialize)]
-pub struct Pace<K: Ord> {
+pub struct Backoff<K: Ord> {
     kinds: BTreeMap<K, Strikes>,
 }
 
-impl<K: Ord> Default for Pace<K> {
+impl<K: Ord> Default for Backoff<K> {
     fn default() -> Self {
         Self {
             kinds: BTreeMap::new(),
@@ -49,8 +50,8 @@ struct Strikes {
     not_before: Timestamp,
 }
 
-impl<K: Ord + Copy> Pace<K> {
-    /// It failed. Returns how often in a row.
+impl<K: Ord + Copy> Backoff<K> {
+    /// Records a failure. Returns the number of failures in a row.
     pub fn failed(&mut self, kind: K, now: Timestamp) -> u32 {
         let strikes = self.kinds.entry(kind).or_insert(Strikes {
             in_a_row: 0,
@@ -88,21 +89,21 @@ impl<K: Ord + Copy> Pace<K> {
     }
 }
 
-/// Slows down a VM that ends again and again.
+/// Pauses between restarts of a VM that ends again and again.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub struct RestartPace {
+pub struct RestartBackoff {
     in_a_row: u32,
     running_since: Option<Timestamp>,
     not_before: Timestamp,
 }
 
-impl RestartPace {
-    /// The guest is up.
+impl RestartBackoff {
+    /// Records that the guest runs.
     pub fn running(&mut self, now: Timestamp) {
         self.running_since.get_or_insert(now);
     }
 
-    /// It has ended: from here the pause before the next start counts.
+    /// Records that the guest has ended. The pause before the next start begins at `now`.
     pub fn ended(&mut self, now: Timestamp) {
         let steady = self
             .running_since
@@ -115,7 +116,7 @@ impl RestartPace {
         self.in_a_row = self.in_a_row.saturating_add(1);
     }
 
-    /// Not before this may it start again.
+    /// Earliest time of the next start.
     #[must_use]
     pub fn not_before(&self) -> Timestamp {
         self.not_before
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_cap_and_success_forgets_them() {
-        let mut pace = Pace::default();
+        let mut pace = Backoff::default();
         let mut pauses = Vec::new();
         for _ in 0..40 {
             pace.failed(Kind::CreatePod, NOW);
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_crash_loop_slows_down_and_a_steady_run_starts_afresh() {
-        let mut pace = RestartPace::default();
+        let mut pace = RestartBackoff::default();
         let mut now = NOW;
         let mut pauses = Vec::new();
         for _ in 0..9 {

@@ -27,8 +27,8 @@
 //! * Whatever step is interrupted, the next look leads on.
 //!   `from_any_state_a_good_issuer_leads_to_rest`
 
-mod course;
 mod decide;
+mod state;
 mod wanted;
 
 use std::fmt;
@@ -37,8 +37,8 @@ use protocol::time::WallTime;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use course::{Course, Outlook, Shown};
 pub use decide::{Verdict, decide, renewal};
+pub use state::{CertificateState, NextStep, Shown};
 pub use wanted::{Span as Lifetime, TlsFault, Wanted};
 
 /// A public key, as its subject-public-key-info in DER.
@@ -197,7 +197,7 @@ impl Order {
 /// What stands in the way of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "trouble", rename_all = "snake_case")]
-pub enum Trouble {
+pub enum CertificateFailure {
     /// The issuer takes its time.
     Awaited {
         /// Name of the ClusterIssuer.
@@ -275,7 +275,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for CertificateFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Awaited { issuer, message } if message.is_empty() => {

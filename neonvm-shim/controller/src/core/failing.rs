@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
 
-use super::vm::READ_AGAIN;
+use super::backoff::READ_AGAIN;
 
 /// An object counts as degraded once something about it has had only failures for this long.
 pub const PENDING: Span = Span::from_secs(60);

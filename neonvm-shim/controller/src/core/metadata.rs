@@ -94,7 +94,7 @@ pub fn expected_at(vm: &VirtualMachine, settings: &Settings, size: Resources) ->
     annotations.remove(ANNOTATION_LAST_APPLIED);
     annotations.insert(
         ANNOTATION_DEFAULT_CONTAINER.into(),
-        super::pod::CONTAINER.into(),
+        super::container::CONTAINER.into(),
     );
     let usage = VmUsage {
         cpu: Quantity::from_milli(u64::from(size.cpu.0)),

@@ -24,7 +24,7 @@ mod done;
 mod ends;
 mod objects;
 mod plan;
-mod reason;
+pub(super) mod reason;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -39,14 +39,14 @@ use protocol::vm::{VirtualMachine, VirtualMachineMigration};
 pub use reason::{Reason, Wait};
 use serde::Serialize;
 
-use super::note::Note;
+use super::backoff::Backoff;
+use super::missing_pods::{Found, MissingPods};
+use super::moment::Moment;
+use super::names::{is_older, suffix};
 use super::observe::{PodRunner, runner_address};
-use super::pace::Pace;
-use super::plan::Moment;
 use super::refusal::Refusal;
 use super::settings::Settings;
-use super::unseen::{Found, Unseen};
-use super::vm::{is_older, suffix};
+use super::vm_event::VmEvent;
 
 /// Whatever happens or not, the migrations of a VM are planned again after this long.
 pub const LOOK_AGAIN: Span = Span::from_secs(15);
@@ -121,12 +121,12 @@ pub struct MoveCore {
     pods: BTreeMap<String, Pod>,
     absent: BTreeSet<String>,
     /// Pods somebody asks for of which it is only known that the watch does not show them.
-    unseen: Unseen,
+    missing_pods: MissingPods,
     /// The uids of the pods that went, by their names.
     gone: BTreeMap<String, String>,
     runners: BTreeMap<String, Heard>,
     busy: BTreeMap<Peer, Action>,
-    pace: Pace<Kind>,
+    pace: Backoff<Kind>,
     failures: BTreeMap<Kind, String>,
     suffix: String,
     /// Whose turn it was when there was a plan last.
@@ -136,7 +136,7 @@ pub struct MoveCore {
     stale_migration: Option<String>,
     read_at: Timestamp,
     wake_at: Option<Timestamp>,
-    notes: VecDeque<Note>,
+    notes: VecDeque<VmEvent>,
 }
 
 /// What `/debug/state` shows. Never read by a decision.
@@ -147,7 +147,7 @@ pub struct Dump {
     known_pods: Vec<String>,
     runners: BTreeMap<String, Heard>,
     under_way: Vec<(Peer, Kind)>,
-    retries: Pace<Kind>,
+    retries: Backoff<Kind>,
     failures: BTreeMap<Kind, String>,
     look_again_at: Option<Timestamp>,
 }
@@ -163,11 +163,11 @@ impl MoveCore {
             migrations: BTreeMap::new(),
             pods: BTreeMap::new(),
             absent: BTreeSet::new(),
-            unseen: Unseen::default(),
+            missing_pods: MissingPods::default(),
             gone: BTreeMap::new(),
             runners: BTreeMap::new(),
             busy: BTreeMap::new(),
-            pace: Pace::default(),
+            pace: Backoff::default(),
             failures: BTreeMap::new(),
             suffix: String::new(),
             turn: None,
@@ -214,7 +214,7 @@ impl MoveCore {
                 // again.
                 let is_news = self.pods.get(&name) != Some(&*pod);
                 if self.saw_pod(*pod) {
-                    self.unseen.remove(&name);
+                    self.missing_pods.remove(&name);
                 }
                 if is_news {
                     self.pace.hurry(at.now);
@@ -253,7 +253,7 @@ impl MoveCore {
     }
 
     /// The next thing to tell people.
-    pub fn poll_note(&mut self) -> Option<Note> {
+    pub fn poll_note(&mut self) -> Option<VmEvent> {
         self.notes.pop_front()
     }
 
@@ -359,7 +359,7 @@ impl MoveCore {
             return Some(Action::ReadMigration { name });
         }
         if api_free
-            && let Some(name) = self.unseen.next().map(str::to_owned)
+            && let Some(name) = self.missing_pods.next().map(str::to_owned)
             && self.may(Kind::ReadPod, at.now)
         {
             return Some(Action::ReadPod { name });
@@ -407,7 +407,7 @@ impl MoveCore {
             migrations: &self.migrations,
             pods: &self.pods,
             absent: &self.absent,
-            unseen: &self.unseen,
+            missing_pods: &self.missing_pods,
             runners: &self.runners,
             failures: &self.failures,
             suffix: &self.suffix,
@@ -500,13 +500,13 @@ impl MoveCore {
             return;
         }
         let busy = self.busy.get(&Peer::Api).map(Action::kind);
-        self.unseen.add(held, busy == Some(Kind::ReadPod));
+        self.missing_pods.add(held, busy == Some(Kind::ReadPod));
         self.pace.hurry_only(at.now, |kind| kind == Kind::ReadPod);
     }
 
     /// A pod was read. Of its name there may be another by now.
     fn read_pod(&mut self, pod: Pod) {
-        if self.unseen.read(&pod) == Found::Another {
+        if self.missing_pods.read(&pod) == Found::Another {
             self.lost_pod(&pod.metadata.name);
         }
         self.saw_pod(pod);
@@ -514,7 +514,7 @@ impl MoveCore {
 
     /// There is no such pod.
     fn lost_pod(&mut self, name: &str) {
-        self.unseen.remove(name);
+        self.missing_pods.remove(name);
         if let Some(pod) = self.pods.remove(name) {
             self.gone.insert(name.to_owned(), pod.metadata.uid);
         }
@@ -543,7 +543,7 @@ impl MoveCore {
         }
     }
 
-    fn note(&mut self, note: Note) {
+    fn note(&mut self, note: VmEvent) {
         if self.notes.len() == NOTES_LIMIT {
             self.notes.pop_front();
         }

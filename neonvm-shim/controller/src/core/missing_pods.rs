@@ -1,37 +1,37 @@
-//! Pods that the watch shows no more. It shows those that are marked as a VM's, so such a pod is
-//! gone or has lost the mark, and only a read tells which: a guest that runs is not given up for a
-//! label.
+//! Pods that the watch no longer shows. The watch selects pods by a label, so a missing pod is gone
+//! or has lost its label. The controller reads the pod to find out which, and never gives up a
+//! running guest for a label.
 
 use std::collections::BTreeMap;
 
 use protocol::object::Pod;
 use serde::Serialize;
 
-/// What a read has found of a pod.
+/// Result of reading a missing pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// The pod itself.
+    /// The same pod, with the same uid.
     Itself,
-    /// Another pod that has its name by now: the pod is gone.
+    /// Another pod has the name now: the missing pod is gone.
     Another,
 }
 
-/// Pods whose fate is to be read, by name.
+/// Missing pods that must be read, by name.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(transparent)]
-pub struct Unseen {
+pub struct MissingPods {
     pods: BTreeMap<String, Doubt>,
 }
 
 #[derive(Debug, Clone, Serialize)]
 struct Doubt {
     uid: String,
-    /// A read that was on its way already may tell of a time before.
+    /// A read was in flight already. Its result may be older than the watch event.
     is_read_early: bool,
 }
 
-impl Unseen {
-    /// The watch has ceased to show a pod, perhaps while it is being read.
+impl MissingPods {
+    /// Adds a pod that the watch no longer shows. `is_being_read` says that a read is in flight.
     pub(super) fn add(&mut self, pod: &Pod, is_being_read: bool) {
         let doubt = Doubt {
             uid: pod.metadata.uid.clone(),
@@ -40,22 +40,22 @@ impl Unseen {
         self.pods.insert(pod.metadata.name.clone(), doubt);
     }
 
-    /// Its fate is known, or nobody asks for it.
+    /// Removes a pod that needs no read.
     pub(super) fn remove(&mut self, name: &str) {
         self.pods.remove(name);
     }
 
-    /// Whether the fate of the pod is to be read.
+    /// Whether the pod must be read.
     pub(super) fn has(&self, name: &str) -> bool {
         self.pods.contains_key(name)
     }
 
-    /// The next one to be read.
+    /// Name of the next pod to read.
     pub(super) fn next(&self) -> Option<&str> {
         self.pods.keys().next().map(String::as_str)
     }
 
-    /// A read has found a pod. One that was on its way before is to be followed by another.
+    /// Takes the result of a read. A read that was in flight before must be followed by another.
     pub(super) fn read(&mut self, pod: &Pod) -> Found {
         let name = &pod.metadata.name;
         let Some(doubt) = self.pods.get_mut(name) else {

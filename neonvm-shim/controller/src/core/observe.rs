@@ -13,7 +13,7 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::{VirtualMachine, VmStatus};
 use serde::Serialize;
 
-use super::pod::{CONTAINER, INIT_CONTAINER};
+use super::container::{CONTAINER, INIT_CONTAINER};
 
 /// A pod whose deletion was asked this long ago counts as failed, whatever its phase says: a node
 /// that does not answer must not hold a VM for ever. Microseconds.

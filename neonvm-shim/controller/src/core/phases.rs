@@ -23,7 +23,6 @@ use serde_json::Value;
 use super::action::{Action, Kind};
 use super::conditions::whole_seconds;
 use super::metadata::PatchOp;
-use super::note::Note;
 use super::observe::{
     DELETED_COUNTS_AS_FAILED_US, Fit, PodState, deletion_age_us, end_of, fit, grows, held_up,
     ordered, pod_state, size_of, told_size,
@@ -31,6 +30,7 @@ use super::observe::{
 use super::plan::{Draft, PodView, RunnerView};
 use super::problem::{Problem, peer_text};
 use super::settings::SLOT_ALIGNMENT_BYTES;
+use super::vm_event::VmEvent;
 use super::{metadata, pod, requests, volumes};
 
 /// A runner that has not answered for this long is reported.
@@ -50,7 +50,7 @@ impl Draft<'_> {
     /// A controller's write can land after its end, when the migration it was for is gone as well:
     /// the VM would be taken for ever. Whether it is taken back. No other migration takes it
     /// without a newer version of the object.
-    pub(super) fn take_back(&mut self) -> bool {
+    pub(super) fn release_claim(&mut self) -> bool {
         let Some(taker) = self.stored.migration.clone() else {
             return false;
         };
@@ -58,7 +58,7 @@ impl Draft<'_> {
             None => {
                 self.status.phase = VmPhase::Running;
                 self.status.migration = None;
-                self.notes.push(Note::TakenBack {
+                self.notes.push(VmEvent::TakenBack {
                     migration: taker.name,
                 });
                 true
@@ -203,7 +203,7 @@ impl Draft<'_> {
         }
     }
 
-    fn first_seen_running(&self, pod: &Pod) -> Note {
+    fn first_seen_running(&self, pod: &Pod) -> VmEvent {
         let first = self.stored.restart_count == 0;
         let since = |then: Option<WallTime>| {
             let us = self
@@ -214,7 +214,7 @@ impl Draft<'_> {
                 .checked_sub(then.filter(|_| first)?.0)?;
             u64::try_from(us).ok().map(Span)
         };
-        Note::Running {
+        VmEvent::Running {
             pod: pod.metadata.name.clone(),
             since_pod: since(pod.metadata.creation_timestamp),
             since_vm: since(self.vm.metadata.creation_timestamp),
@@ -285,13 +285,13 @@ impl Draft<'_> {
             End::Well(reason) => {
                 self.status.phase = VmPhase::Succeeded;
                 self.available(false, &reason);
-                self.notes.push(Note::Succeeded { reason });
+                self.notes.push(VmEvent::Succeeded { reason });
             }
             End::Badly(problem) => {
                 self.status.phase = VmPhase::Failed;
                 self.available(false, &problem.to_string());
                 self.degraded(&problem.to_string());
-                self.notes.push(Note::Failed { problem });
+                self.notes.push(VmEvent::Failed { problem });
             }
         }
     }
@@ -553,7 +553,7 @@ impl Draft<'_> {
         let from = self.input.scaling_from;
         if self.stored.phase == VmPhase::Scaling || from.is_some_and(|from| from != to) {
             let (from, revision) = (from.unwrap_or(to), self.revision());
-            self.notes.push(Note::Scaled { from, to, revision });
+            self.notes.push(VmEvent::Scaled { from, to, revision });
         }
     }
 
@@ -673,7 +673,7 @@ impl Draft<'_> {
         let after = self.status.phase;
         self.status.phase = VmPhase::Pending;
         self.status.restart_count = self.status.restart_count.saturating_add(1);
-        self.notes.push(Note::Restarted {
+        self.notes.push(VmEvent::Restarted {
             after,
             count: self.status.restart_count,
         });

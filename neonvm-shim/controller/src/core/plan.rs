@@ -8,33 +8,24 @@ use std::net::Ipv4Addr;
 use protocol::annotations::FINALIZER;
 use protocol::object::Pod;
 use protocol::runner::RunnerState;
-use protocol::time::{Span, Timestamp, WallTime};
+use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::action::{Action, Kind, VmEdit, merge_difference};
 use super::ahead::HeadStart;
-use super::certificate::Course;
+use super::certificate::CertificateState;
 use super::conditions;
 use super::metadata::PatchOp;
-use super::note::Note;
+use super::moment::Moment;
 use super::overlay::Holder;
 use super::problem::Problem;
 use super::settings::Settings;
+use super::vm_event::VmEvent;
 
 /// Past its grace period by this much, a pod no longer holds up the deletion of its VM.
 pub const STUCK_POD_PATIENCE: Span = Span::from_secs(120);
-
-/// A point in both times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Moment {
-    /// Monotonic, for decisions.
-    pub now: Timestamp,
-    /// Calendar, for what is written.
-    pub wall: WallTime,
-}
 
 /// What is known of the pod `status.podName`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,7 +78,7 @@ pub struct Input<'a> {
     /// Whether it is known to hold none any more.
     pub address_released: bool,
     /// What is known of the guest's certificate.
-    pub certificate: &'a Course,
+    pub certificate: &'a CertificateState,
     /// When to ask whether the migration exists that the VM is taken for; `None` once it is known
     /// not to.
     pub ask_taker_at: Option<Timestamp>,
@@ -148,7 +139,7 @@ pub fn plan(input: &Input<'_>) -> Plan {
     match draft.status.phase {
         // These two belong to the migration, as long as there is one.
         VmPhase::PreMigrating | VmPhase::Migrating => {
-            if !draft.take_back() {
+            if !draft.release_claim() {
                 return draft.done();
             }
         }
@@ -187,7 +178,7 @@ pub(super) struct Draft<'a> {
     pub(super) actions: Vec<Action>,
     pub(super) look_again: Option<Timestamp>,
     pub(super) problems: Vec<Problem>,
-    pub(super) notes: Vec<Note>,
+    pub(super) notes: Vec<VmEvent>,
     /// Whether the guest's certificate is there, or none is asked for.
     pub(super) certified: bool,
 }

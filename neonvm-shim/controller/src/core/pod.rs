@@ -16,6 +16,7 @@ use protocol::vm::{API_VERSION, CpuScalingMode, VirtualMachine, VmStatus};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+pub use super::container::{CONTAINER, INIT_CONTAINER};
 use super::settings::{AffinityStyle, Settings};
 use super::{metadata, requests, volumes};
 
@@ -23,10 +24,6 @@ mod privileges;
 
 use privileges::{init_containers, runner_privileges};
 
-/// Name of the container that owns QEMU.
-pub const CONTAINER: &str = "neonvm-runner";
-/// Name of the init container that brings the guest's disk.
-pub const INIT_CONTAINER: &str = "init";
 /// User and group of the files a guest's disks are made of (`qemu:kvm` in the runner's image).
 const QEMU_UID: u32 = 36;
 const QEMU_GID: u32 = 34;

@@ -9,8 +9,8 @@ use protocol::vm::{VirtualMachine, VmPhase};
 
 use super::action::Action;
 use super::conditions;
-use super::note::Note;
 use super::plan::{Draft, PodView};
+use super::vm_event::VmEvent;
 
 /// Whether a VM is to have no pod.
 #[must_use]
@@ -66,7 +66,7 @@ impl Draft<'_> {
         conditions::set(list, conditions::STOPPED, "True", &why, wall);
         conditions::clear(list, conditions::DEGRADED, wall);
         if !self.is_off() {
-            self.notes.push(Note::Stopped);
+            self.notes.push(VmEvent::Stopped);
         }
     }
 
@@ -74,7 +74,7 @@ impl Draft<'_> {
         let wall = self.input.at.wall;
         conditions::clear(&mut self.status.conditions, conditions::STOPPED, wall);
         self.status.phase = VmPhase::Pending;
-        self.notes.push(Note::Started);
+        self.notes.push(VmEvent::Started);
         true
     }
 }

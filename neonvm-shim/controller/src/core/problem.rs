@@ -6,7 +6,7 @@ use protocol::runner::{BeforeSilence, DiskFull, GuestSilence, ResizeProblem};
 use protocol::time::WallTime;
 use serde::Serialize;
 
-use super::certificate::{TlsFault, Trouble};
+use super::certificate::{CertificateFailure, TlsFault};
 
 /// Longest text of a peer that is kept, bytes.
 const PEER_TEXT_LIMIT: usize = 512;
@@ -33,7 +33,7 @@ pub enum Problem {
     /// The guest's certificate.
     Certificate {
         /// What stands in its way.
-        trouble: Trouble,
+        trouble: CertificateFailure,
     },
     /// The node of the pod does not set aside what it requests.
     RequestsPending {
@@ -127,11 +127,11 @@ impl Problem {
             Self::Bounds { .. } => "bounds",
             Self::Tls { .. } => "tls",
             Self::Certificate { trouble } => match trouble {
-                Trouble::Awaited { .. } => "certificate_awaited",
-                Trouble::Refused { .. } => "certificate_refused",
-                Trouble::Unfit { .. } => "certificate_unfit",
-                Trouble::Expired { .. } => "certificate_expired",
-                Trouble::Taken { .. } => "certificate_taken",
+                CertificateFailure::Awaited { .. } => "certificate_awaited",
+                CertificateFailure::Refused { .. } => "certificate_refused",
+                CertificateFailure::Unfit { .. } => "certificate_unfit",
+                CertificateFailure::Expired { .. } => "certificate_expired",
+                CertificateFailure::Taken { .. } => "certificate_taken",
             },
             Self::RequestsPending { .. } => "requests_pending",
             Self::NoOverlay => "no_overlay",

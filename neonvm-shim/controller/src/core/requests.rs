@@ -15,8 +15,8 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::VirtualMachine;
 use serde_json::{Value, json};
 
+use super::container::CONTAINER;
 use super::metadata::PatchOp;
-use super::pod::CONTAINER;
 
 /// The subresource by which a pod is resized (Kubernetes 1.33 and later).
 pub const SUBRESOURCE: &str = "resize";

@@ -8,7 +8,7 @@ use protocol::time::Timestamp;
 use protocol::trace::{Stage, StageRecord, TraceId};
 use protocol::units::Resources;
 
-use super::plan::Moment;
+use super::moment::Moment;
 
 /// Resizes followed at once: the newest, and one whose status is being written while the next is
 /// already ordered.

@@ -8,7 +8,7 @@ use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::VirtualMachine;
 use serde_json::json;
 
-use super::pod::CONTAINER;
+use super::container::CONTAINER;
 
 /// VM `default/example`: a quarter CPU of 0.25 to 2, one slot of 1 to 4.
 pub(crate) fn sample_vm() -> VirtualMachine {

@@ -24,32 +24,27 @@ use serde::Serialize;
 
 use super::action::{Action, Kind, Peer};
 use super::ahead::HeadStart;
-use super::certificate::{Course, Facts};
+use super::backoff::{Backoff, READ_AGAIN, RestartBackoff};
+use super::certificate::{CertificateState, Facts};
 use super::metadata::PatchOp;
-use super::note::Note;
+use super::missing_pods::{Found, MissingPods};
+use super::moment::Moment;
+use super::names::{is_older, suffix};
 use super::observe::{PodRunner, ordered, runner_address, size_of};
-use super::pace::{Pace, RestartPace};
-use super::plan::{Input, Moment, Plan, PodView, RunnerView, plan};
+use super::plan::{Input, Plan, PodView, RunnerView, plan};
 use super::problem::Problem;
 use super::refusal::Refusal;
 use super::settings::Settings;
 use super::stages::StageWatch;
-use super::unseen::{Found, Unseen};
+use super::vm_event::VmEvent;
 
 /// Whatever happens or not, a VM is planned again after this long.
 pub const LOOK_AGAIN: Span = Span::from_secs(15);
-/// Whatever the watches say or not, a VM and its pod are read afresh after this long.
-pub const READ_AGAIN: Span = Span::from_secs(60);
 /// A VM that is taken for a migration is left to it this long before it is asked whether there is
 /// one.
 pub const TAKER_PATIENCE: Span = Span::from_secs(10);
 /// Notes kept for a shell that does not fetch them; the oldest fall out.
 const NOTES_LIMIT: usize = 64;
-/// What the random part of a pod name is made of: no vowels, no look-alikes.
-const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Length of that part.
-const SUFFIX_LENGTH: usize = 5;
-
 /// What the core is given: a change that a watch or a runner reports, or the end of an action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
@@ -104,7 +99,7 @@ pub enum Reply {
     /// The pod of this name is gone.
     PodGone(String),
     /// The uid of the migration of that name, if there is one.
-    Taker(Option<String>),
+    MigrationClaim(Option<String>),
     /// The secret exists.
     SecretReady,
     /// The VM holds this address of the overlay.
@@ -124,12 +119,12 @@ pub enum Reply {
 
 /// What is known of the migration the VM is taken for.
 #[derive(Debug, Clone, Default, Serialize)]
-struct Taker {
+struct MigrationClaim {
     uid: Option<String>,
     ask_at: Option<Timestamp>,
 }
 
-impl Taker {
+impl MigrationClaim {
     fn saw(&mut self, status: Option<&VmStatus>, now: Timestamp) {
         let uid = status.and_then(|status| Some(&status.migration.as_ref()?.uid));
         if uid != self.uid.as_ref() {
@@ -171,18 +166,18 @@ pub struct VmCore {
     pods: BTreeMap<String, Pod>,
     absent: Option<String>,
     /// The VM's pod, while it is only known that the watch does not show it.
-    unseen: Unseen,
+    missing_pods: MissingPods,
     link: Link,
     busy: BTreeMap<Peer, Action>,
-    pace: Pace<Kind>,
+    pace: Backoff<Kind>,
     failures: BTreeMap<Kind, Problem>,
-    restarts: RestartPace,
+    restarts: RestartBackoff,
     ssh_secret_ready: bool,
     runner_secret_ready: bool,
     address: Option<(Ipv4Addr, Ipv4Addr)>,
     address_released: bool,
-    certificate: Course,
-    taker: Taker,
+    certificate: CertificateState,
+    taker: MigrationClaim,
     suffix: String,
     progress_at: Timestamp,
     resized_at: Timestamp,
@@ -203,7 +198,7 @@ pub struct VmCore {
     wake_at: Option<Timestamp>,
     told: BTreeSet<&'static str>,
     problems: Vec<Problem>,
-    notes: VecDeque<Note>,
+    notes: VecDeque<VmEvent>,
     stages: StageWatch,
 }
 
@@ -217,18 +212,18 @@ impl VmCore {
             vm: None,
             pods: BTreeMap::new(),
             absent: None,
-            unseen: Unseen::default(),
+            missing_pods: MissingPods::default(),
             link: Link::None,
             busy: BTreeMap::new(),
-            pace: Pace::default(),
+            pace: Backoff::default(),
             failures: BTreeMap::new(),
-            restarts: RestartPace::default(),
+            restarts: RestartBackoff::default(),
             ssh_secret_ready: false,
             runner_secret_ready: false,
             address: None,
             address_released: false,
-            certificate: Course::default(),
-            taker: Taker::default(),
+            certificate: CertificateState::default(),
+            taker: MigrationClaim::default(),
             suffix: String::new(),
             progress_at: Timestamp(0),
             resized_at: Timestamp(0),
@@ -262,7 +257,7 @@ impl VmCore {
             Event::Pod(pod) => {
                 let name = pod.metadata.name.clone();
                 if self.saw_pod(at, *pod) {
-                    self.unseen.remove(&name);
+                    self.missing_pods.remove(&name);
                 }
             }
             Event::PodUnseen { name, uid } => self.missed_pod(at, &name, uid.as_deref()),
@@ -338,7 +333,7 @@ impl VmCore {
     }
 
     /// The next thing to tell people.
-    pub fn poll_note(&mut self) -> Option<Note> {
+    pub fn poll_note(&mut self) -> Option<VmEvent> {
         self.notes.pop_front()
     }
 
@@ -434,7 +429,7 @@ impl VmCore {
         let labels: BTreeSet<&'static str> = plan.problems.iter().map(Problem::label).collect();
         for problem in &plan.problems {
             if !self.told.contains(problem.label()) {
-                self.note(Note::Problem {
+                self.note(VmEvent::Problem {
                     problem: problem.clone(),
                 });
             }
@@ -451,7 +446,7 @@ impl VmCore {
             .as_ref()
             .map_or("", |status| status.pod_name.as_str());
         let pod = match self.pods.get(name) {
-            Some(pod) if !self.unseen.has(name) => PodView::Present(pod),
+            Some(pod) if !self.missing_pods.has(name) => PodView::Present(pod),
             None if self.absent.as_deref() == Some(name) => PodView::Absent,
             _ => PodView::Unknown,
         };
@@ -604,7 +599,7 @@ impl VmCore {
             return;
         }
         let busy = self.busy.get(&Peer::Api).map(Action::kind);
-        self.unseen.add(held, busy == Some(Kind::ReadPod));
+        self.missing_pods.add(held, busy == Some(Kind::ReadPod));
         self.pace.hurry_only(at.now, |kind| kind == Kind::ReadPod);
     }
 
@@ -613,7 +608,7 @@ impl VmCore {
         let owners = &pod.metadata.owner_references;
         let uid = self.vm.as_ref().map(|vm| vm.metadata.uid.as_str());
         let is_owned = owners.iter().any(|owner| uid == Some(&owner.uid));
-        if self.unseen.read(&pod) == Found::Another && !is_owned {
+        if self.missing_pods.read(&pod) == Found::Another && !is_owned {
             return self.lost_pod(&pod.metadata.name);
         }
         self.saw_pod(at, pod);
@@ -622,7 +617,7 @@ impl VmCore {
     /// There is no such pod.
     fn lost_pod(&mut self, name: &str) {
         self.pods.remove(name);
-        self.unseen.remove(name);
+        self.missing_pods.remove(name);
         if self.is_its_pod(name) {
             self.absent = Some(name.to_owned());
             self.link = Link::None;
@@ -647,7 +642,7 @@ impl VmCore {
         };
     }
 
-    fn note(&mut self, note: Note) {
+    fn note(&mut self, note: VmEvent) {
         if self.notes.len() == NOTES_LIMIT {
             self.notes.pop_front();
         }
@@ -656,31 +651,6 @@ impl VmCore {
 
     fn next_suffix(&mut self) {
         self.suffix = suffix(&mut self.seed);
-    }
-}
-
-/// Five characters for a pod's name, by Splitmix64: names need to differ, not to be secret.
-pub(super) fn suffix(seed: &mut u64) -> String {
-    let mut text = String::new();
-    for _ in 0..SUFFIX_LENGTH {
-        *seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = *seed;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^= mixed >> 31;
-        let count = u64::try_from(SUFFIX_ALPHABET.len()).unwrap_or(1);
-        let index = usize::try_from(mixed % count).unwrap_or(0);
-        text.push(char::from(SUFFIX_ALPHABET[index]));
-    }
-    text
-}
-
-/// Whether a version is older than another. Versions are numbers on every known server; where they
-/// are not, nothing is older.
-pub(super) fn is_older(version: &str, than: &str) -> bool {
-    match (version.parse::<u64>(), than.parse::<u64>()) {
-        (Ok(version), Ok(than)) => version < than,
-        _ => false,
     }
 }
 

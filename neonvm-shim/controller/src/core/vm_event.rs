@@ -7,13 +7,13 @@ use protocol::units::Resources;
 use protocol::vm::VmPhase;
 use serde::Serialize;
 
-use super::migration::Reason;
+use super::migration::reason::Reason;
 use super::problem::Problem;
 
 /// One thing that happened to a VM. The shell writes it as an event and counts it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
-pub enum Note {
+pub enum VmEvent {
     /// The object is not of its kind's shape and is left alone.
     Unreadable {
         /// Which member, and why.
@@ -109,7 +109,7 @@ pub enum Note {
     },
 }
 
-impl Note {
+impl VmEvent {
     /// The `reason` of its event.
     #[must_use]
     pub fn reason(&self) -> &'static str {
@@ -151,7 +151,7 @@ impl Note {
     }
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for VmEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { why } => write!(f, "left alone: {why}"),

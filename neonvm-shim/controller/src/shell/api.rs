@@ -115,7 +115,7 @@ pub(super) async fn offers_resize(client: &Client) -> Result<bool, ApiError> {
 pub(super) struct KubeApi {
     pub(super) client: Client,
     slots: Semaphore,
-    /// Servers go on keeping who set which field (`owners.rs`).
+    /// API servers keep field managers. `false` clears them (`field_managers.rs`).
     pub(super) keep_field_owners: bool,
     /// The addresses of the overlay, if there is one.
     pub(super) pools: Option<Arc<Pools>>,
@@ -193,8 +193,8 @@ impl KubeApi {
             Action::TakeAddress { holder } => self.pools()?.take(self, &holder).await,
             Action::ReleaseAddress { holder } => self.pools()?.give_back(self, &holder).await,
             Action::Certificate { step, order } => {
-                let bench = certificate::Bench::new(self, namespace, vm, &order);
-                bench.take(&step).await
+                let client = certificate::CertificateClient::new(self, namespace, vm, &order);
+                client.take(&step).await
             }
             Action::SetSize { .. } | Action::PlugAhead { .. } => Err(Refusal::Failed {
                 message: "sizes are the runner's business".into(),
@@ -218,9 +218,9 @@ impl KubeApi {
         match self.send(migrations.get(name, &GetParams::default())).await {
             Ok(found) => {
                 let uid = found["metadata"]["uid"].as_str();
-                Ok(Reply::Taker(uid.map(str::to_owned)))
+                Ok(Reply::MigrationClaim(uid.map(str::to_owned)))
             }
-            Err(error) if error.code() == Some(404) => Ok(Reply::Taker(None)),
+            Err(error) if error.code() == Some(404) => Ok(Reply::MigrationClaim(None)),
             Err(error) => Err(error.refusal()),
         }
     }

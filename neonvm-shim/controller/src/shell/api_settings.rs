@@ -1,4 +1,4 @@
-//! Settings of which the API server has a say.
+//! Settings that depend on the API server: whether it resizes pods, and the overlay.
 
 use daemon_kit::chain;
 use kube::Client;
@@ -9,19 +9,19 @@ use super::{WATCH_RETRY_CAP, WatchRetry, pause};
 use crate::args::{Args, TrueRequests};
 use crate::core::Settings;
 
-/// Why the settings are not known.
+/// The settings could not be completed.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The API server was not to be asked.
+    /// The list of the API server's resources could not be read.
     #[error("whether the API server resizes pods")]
     Resize(#[source] ApiError),
-    /// The overlay's configuration could not be read or used.
+    /// The overlay's configuration could not be read, or is unusable.
     #[error("the overlay's addresses")]
     Overlay(#[source] OverlayError),
 }
 
 impl SettingsError {
-    /// Whether the API server was away: then it is asked again.
+    /// Whether the API server was unreachable. The caller then tries again.
     fn is_away(&self) -> bool {
         match self {
             Self::Resize(source) | Self::Overlay(OverlayError::Read { source, .. }) => {
@@ -32,25 +32,25 @@ impl SettingsError {
     }
 }
 
-/// What the arguments set, and what they leave to the API server. One that cannot be reached is
-/// waited for.
+/// Reads the settings that `args` leave to the API server and adds them to those that `args` set.
+/// Retries while the API server is unreachable.
 ///
 /// # Errors
-/// [`SettingsError`], of what asking again does not mend.
+/// [`SettingsError`] if a retry cannot help.
 pub async fn settings(args: &Args, client: &Client) -> Result<Settings, SettingsError> {
     let mut pauses = WatchRetry::default();
     loop {
-        match asked(args, client).await {
+        match read_settings(args, client).await {
             Err(error) if error.is_away() => {
-                tracing::warn!(error = chain(&error), "the API server is waited for");
+                tracing::warn!(error = chain(&error), "API server is unreachable, retrying");
                 pause(pauses.next().unwrap_or(WATCH_RETRY_CAP)).await;
             }
-            known => return known,
+            settings => return settings,
         }
     }
 }
 
-async fn asked(args: &Args, client: &Client) -> Result<Settings, SettingsError> {
+async fn read_settings(args: &Args, client: &Client) -> Result<Settings, SettingsError> {
     let mut settings = args.settings();
     if args.true_requests == TrueRequests::Auto {
         let offers = offers_resize(client).await;

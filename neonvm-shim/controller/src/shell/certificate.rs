@@ -27,15 +27,15 @@ const KEY: &str = "tls.key";
 const CERTIFICATE: &str = "tls.crt";
 /// The kind of the request.
 const GROUP: &str = "cert-manager.io";
-/// A watch of a request is begun anew after this many seconds.
+/// Timeout in seconds of one watch of a certificate request. A new watch follows.
 const WATCH_S: u32 = 30;
 /// What the connection may take on top of that.
 const WATCH_SLACK: Duration = Duration::from_secs(10);
 /// A watch that ends sooner, and without news, does not work.
 const TOO_SOON: Duration = Duration::from_secs(1);
 
-/// Where one VM's certificate is made.
-pub(super) struct Bench<'a> {
+/// Reads and writes the objects of one VM's certificate.
+pub(super) struct CertificateClient<'a> {
     api: &'a KubeApi,
     /// Name of the VM and of its request.
     vm: &'a str,
@@ -44,7 +44,7 @@ pub(super) struct Bench<'a> {
     requests: Request,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> CertificateClient<'a> {
     pub(super) fn new(api: &'a KubeApi, namespace: &str, vm: &'a str, order: &'a Order) -> Self {
         let requests = format!("/apis/{GROUP}/v1/namespaces/{namespace}/certificaterequests");
         Self {
@@ -56,7 +56,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Takes a step.
+    /// Carries out one step of the order and returns the objects as they are after it.
     pub(super) async fn take(&self, step: &Step) -> Result<Reply, Refusal> {
         let done = match step {
             Step::Read => Ok(()),

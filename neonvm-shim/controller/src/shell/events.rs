@@ -1,4 +1,4 @@
-//! Writes events of VMs, beside the workers and never in their way.
+//! Writes Kubernetes events of VMs in a task of its own, so that no worker waits for it.
 
 use std::sync::Arc;
 
@@ -10,50 +10,50 @@ use tokio_util::sync::CancellationToken;
 use super::api::KubeApi;
 use crate::core::announce::Announcement;
 
-/// Events waiting to be written; more are dropped, as an event is a comfort and not a duty.
+/// Most events that may wait to be written. Further ones are dropped: no decision needs them.
 const WAITING_LIMIT: usize = 256;
 
-/// One event to write.
+/// A Kubernetes event to be written into `namespace`.
 #[derive(Debug)]
-pub(super) struct Letter {
+pub(super) struct EventRequest {
     pub(super) namespace: String,
     pub(super) what: Announcement,
 }
 
-/// The way to the writer.
+/// Queue of the task that writes events.
 #[derive(Debug, Clone)]
 pub(super) struct EventSink {
-    letters: mpsc::Sender<Letter>,
+    requests: mpsc::Sender<EventRequest>,
 }
 
 impl EventSink {
-    /// Hands an event over, or drops it when too many wait.
-    pub(super) fn send(&self, letter: Letter) {
-        if self.letters.try_send(letter).is_err() {
-            tracing::debug!("too many events wait, one is dropped");
+    /// Queues an event, or drops it if the queue is full.
+    pub(super) fn send(&self, request: EventRequest) {
+        if self.requests.try_send(request).is_err() {
+            tracing::debug!("event dropped: queue is full");
         }
     }
 }
 
-/// A sink, and the task that empties it until `cancel`.
+/// Returns a sink, and the future that writes its events until `cancel`.
 pub(super) fn start(
     api: Arc<KubeApi>,
     cancel: CancellationToken,
 ) -> (EventSink, impl Future<Output = ()> + Send) {
-    let (letters, mut waiting) = mpsc::channel(WAITING_LIMIT);
+    let (requests, mut waiting) = mpsc::channel(WAITING_LIMIT);
     let writer = async move {
         loop {
-            let letter: Letter = tokio::select! {
+            let request: EventRequest = tokio::select! {
                 () = cancel.cancelled() => return,
-                letter = waiting.recv() => match letter {
-                    Some(letter) => letter,
+                request = waiting.recv() => match request {
+                    Some(request) => request,
                     None => return,
                 },
             };
-            let done = match letter.what {
-                Announcement::New(event) => api.write_event(&letter.namespace, &event).await,
+            let done = match request.what {
+                Announcement::New(event) => api.write_event(&request.namespace, &event).await,
                 Announcement::Again { name, patch } => {
-                    again(&api, &letter.namespace, &name, patch).await
+                    again(&api, &request.namespace, &name, patch).await
                 }
             };
             if let Err(error) = done {
@@ -61,7 +61,7 @@ pub(super) fn start(
             }
         }
     };
-    (EventSink { letters }, writer)
+    (EventSink { requests }, writer)
 }
 
 async fn again(

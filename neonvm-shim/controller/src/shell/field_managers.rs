@@ -1,10 +1,9 @@
-//! Who set which field of the objects we write.
+//! Clears `metadata.managedFields` of runner pods and VMs, which makes their writes cheaper.
 //!
-//! API servers keep that in `metadata.managedFields`, and bring the whole object into another form
-//! once for each who is in it, at every write: nearly half of what a write of a runner pod or a VM
-//! costs them, the kubelet's and the agent's as well as ours. It serves those who apply parts of
-//! objects (server-side apply). Where nobody does, it is cleared once, and servers keep none from
-//! then on, until somebody applies.
+//! API servers record there which client set which field. At every write they convert the whole
+//! object once for each entry. That is nearly half the cost of a write of a runner pod or a VM, also
+//! of the kubelet's and the agent's writes. Only server-side apply needs the entries. If no client
+//! applies, the controller clears them once. The API server then keeps none until a client applies.
 
 use daemon_kit::chain;
 use kube::api::Patch;
@@ -14,8 +13,8 @@ use serde_json::{Value, json};
 use super::api::{ApiError, KubeApi, as_json_patch, patch_params};
 
 impl KubeApi {
-    /// The answer to a write of an object, in which nobody is left of those who set its fields, if
-    /// that is to be and nobody applies.
+    /// Clears the field managers of an object that was just written, and returns the object. Returns
+    /// it unchanged if a client applies it or the settings keep field managers.
     pub(super) async fn disown(
         &self,
         objects: &Request,
@@ -30,17 +29,16 @@ impl KubeApi {
         let request = objects.patch(name, &patch_params(), &patch);
         match self.send(request.map(as_json_patch)).await {
             Ok(cleared) => Ok(cleared),
-            // Changed meanwhile, by somebody who applies perhaps, or gone: the next write looks
-            // again.
+            // The object has changed or is gone. The next write tries again.
             Err(error) => {
-                tracing::debug!(name, error = chain(&error), "who set which field is kept");
+                tracing::debug!(name, error = chain(&error), "field managers not cleared");
                 Ok(object)
             }
         }
     }
 }
 
-/// Whether there are entries, and all of plain writers.
+/// Whether there are entries, and none is of server-side apply.
 fn is_written_by_plain_writers(object: &Value) -> bool {
     let entries = object["metadata"]["managedFields"].as_array();
     entries.is_some_and(|entries| {
@@ -49,8 +47,8 @@ fn is_written_by_plain_writers(object: &Value) -> bool {
     })
 }
 
-/// Clears them from the object as it was seen, and from no other state of it. One empty entry means
-/// none.
+/// JSON patch that clears the entries of exactly this version of the object. To the API server, one
+/// empty entry means none.
 fn clearing(object: &Value) -> Value {
     json!([
         {"op": "test", "path": "/metadata/resourceVersion", "value": object["metadata"]["resourceVersion"]},
@@ -63,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_writers_are_forgotten() {
+    fn managers_are_cleared_only_when_none_applies() {
         let of = |entries: Value| json!({"metadata": {"managedFields": entries}});
         assert!(!is_written_by_plain_writers(&json!({"metadata": {}})));
         assert!(!is_written_by_plain_writers(&of(json!([]))));

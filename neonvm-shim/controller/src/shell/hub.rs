@@ -17,14 +17,14 @@ use rand::Rng;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::events::Letter;
+use super::events::EventRequest;
 use super::mailbox::Mailbox;
-use super::moves::{Ground, MOVER_PAUSE, Moves};
+use super::moves::{MOVER_PAUSE, MoverInputs, Moves};
 use super::runner_key::RunnerKey;
 use super::worker::{Common, Worker};
 use super::{RunError, decode, moment, pause};
 use crate::core::announce::{About, Announcer};
-use crate::core::{Event, Moment, Note, Settings, VmCore, migration};
+use crate::core::{Event, Moment, Settings, VmCore, VmEvent, migration};
 
 /// How often failing objects are counted and logged.
 const FAILING_REFRESH: Duration = Duration::from_secs(15);
@@ -189,9 +189,9 @@ impl Hub {
         };
         if let Some(what) = self
             .announcer
-            .announce(&Note::Unreadable { why }, about, at)
+            .announce(&VmEvent::Unreadable { why }, about, at)
         {
-            self.common.events.send(Letter {
+            self.common.events.send(EventRequest {
                 namespace: key.0.clone(),
                 what,
             });
@@ -308,7 +308,7 @@ impl Hub {
             core: VmCore::new(self.settings.clone(), rand::rng().random()),
             mailbox: mailbox.clone(),
             common: self.common.clone(),
-            place: self.common.state.place(&text_of(&key)),
+            place: self.common.state.vm_slot(&text_of(&key)),
             announcer: Announcer::default(),
             key: Arc::new(RunnerKey::new(Arc::clone(&self.common.api), &key.0, &key.1)),
         };
@@ -339,7 +339,7 @@ impl Hub {
             _ => None,
         });
         let pods = pods.collect();
-        self.moves.start(key, Ground { vm, pods, after });
+        self.moves.start(key, MoverInputs { vm, pods, after });
     }
 
     fn worker_ended(&mut self, ended: Result<(Id, ()), JoinError>) {

@@ -1,6 +1,6 @@
-//! The way into a worker: holds the newest of each thing and nothing older, so it is bounded by
-//! what exists, a slow worker never holds up the watches, and what is missed in between does not
-//! matter.
+//! A worker's inbox. It holds the newest update of each object and drops older ones, so the number
+//! of objects bounds it. A slow worker never delays the watches. A worker needs no older update,
+//! because it plans from the newest state only.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,32 +10,32 @@ use tokio::sync::Notify;
 
 use crate::core::{Event, Moment, migration};
 
-/// One thing that can be told about, the newest wins.
+/// The object of an update. A newer update replaces an older one with the same key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Subject {
+pub(super) enum UpdateKey {
     Vm,
     Migration(String),
     Pod(String),
     Runner(String),
 }
 
-/// What can be told of something.
-pub(super) trait News: Sized {
-    /// What it is about; `None` is for nobody.
-    fn subject(&self) -> Option<Subject>;
+/// An event that a mailbox can hold.
+pub(super) trait MailboxUpdate: Sized {
+    /// Key of the object, or `None` for an event that the mailbox ignores.
+    fn key(&self) -> Option<UpdateKey>;
 
-    /// What the runner of a pod said, or why it did not answer.
+    /// Event for a state of the runner of `pod`, or for the error of reading it.
     fn of_runner(pod: String, said: Result<RunnerState, String>) -> Self;
 }
 
-impl News for Event {
-    fn subject(&self) -> Option<Subject> {
+impl MailboxUpdate for Event {
+    fn key(&self) -> Option<UpdateKey> {
         Some(match self {
-            Self::Vm(_) | Self::VmGone { .. } => Subject::Vm,
-            Self::Pod(pod) => Subject::Pod(pod.metadata.name.clone()),
-            Self::PodUnseen { name, .. } => Subject::Pod(name.clone()),
+            Self::Vm(_) | Self::VmGone { .. } => UpdateKey::Vm,
+            Self::Pod(pod) => UpdateKey::Pod(pod.metadata.name.clone()),
+            Self::PodUnseen { name, .. } => UpdateKey::Pod(name.clone()),
             // Of one runner at a time.
-            Self::Runner { .. } | Self::RunnerSilent { .. } => Subject::Runner(String::new()),
+            Self::Runner { .. } | Self::RunnerSilent { .. } => UpdateKey::Runner(String::new()),
             // The worker hears of its own actions directly.
             Self::Done { .. } => return None,
         })
@@ -49,16 +49,16 @@ impl News for Event {
     }
 }
 
-impl News for migration::Event {
-    fn subject(&self) -> Option<Subject> {
+impl MailboxUpdate for migration::Event {
+    fn key(&self) -> Option<UpdateKey> {
         Some(match self {
-            Self::Vm(_) | Self::VmGone => Subject::Vm,
-            Self::Migration(migration) => Subject::Migration(migration.metadata.name.clone()),
-            Self::MigrationGone { name, .. } => Subject::Migration(name.clone()),
-            Self::Pod(pod) => Subject::Pod(pod.metadata.name.clone()),
-            Self::PodUnseen { name, .. } => Subject::Pod(name.clone()),
+            Self::Vm(_) | Self::VmGone => UpdateKey::Vm,
+            Self::Migration(migration) => UpdateKey::Migration(migration.metadata.name.clone()),
+            Self::MigrationGone { name, .. } => UpdateKey::Migration(name.clone()),
+            Self::Pod(pod) => UpdateKey::Pod(pod.metadata.name.clone()),
+            Self::PodUnseen { name, .. } => UpdateKey::Pod(name.clone()),
             Self::Runner { pod, .. } | Self::RunnerSilent { pod, .. } => {
-                Subject::Runner(pod.clone())
+                UpdateKey::Runner(pod.clone())
             }
             Self::Done { .. } => return None,
         })
@@ -81,7 +81,7 @@ pub(super) struct Mailbox<E> {
 
 #[derive(Debug)]
 struct Shared<E> {
-    newest: Mutex<BTreeMap<Subject, (Moment, E)>>,
+    newest: Mutex<BTreeMap<UpdateKey, (Moment, E)>>,
     changed: Notify,
 }
 
@@ -104,10 +104,10 @@ impl<E> Default for Mailbox<E> {
     }
 }
 
-impl<E: News> Mailbox<E> {
+impl<E: MailboxUpdate> Mailbox<E> {
     /// Puts an event in, over an older one about the same thing.
     pub(super) fn put(&self, received: Moment, event: E) {
-        let Some(subject) = event.subject() else {
+        let Some(key) = event.key() else {
             return;
         };
         let mut newest = self
@@ -115,7 +115,7 @@ impl<E: News> Mailbox<E> {
             .newest
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        newest.insert(subject, (received, event));
+        newest.insert(key, (received, event));
         drop(newest);
         self.shared.changed.notify_one();
     }

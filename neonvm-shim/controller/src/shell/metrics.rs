@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use protocol::time::Span;
 
 use super::state::Standing;
-use crate::core::Note;
+use crate::core::VmEvent;
 use crate::core::failing::Outcome;
 
 /// Bounds of `reconcile_duration_seconds` and `vm_creation_to_runner_creation_duration_seconds`.
@@ -195,15 +195,15 @@ impl Metrics {
     }
 
     /// Something happened to a VM.
-    pub(super) fn happened(&self, note: &Note) {
+    pub(super) fn happened(&self, note: &VmEvent) {
         match note {
-            Note::PodCreated {
+            VmEvent::PodCreated {
                 since_vm: Some(span),
                 ..
             } => {
                 self.vm_to_runner.observe(span.as_secs_f64());
             }
-            Note::Running {
+            VmEvent::Running {
                 since_pod,
                 since_vm,
                 ..
@@ -215,7 +215,7 @@ impl Metrics {
                     self.vm_to_running.observe(span.as_secs_f64());
                 }
             }
-            Note::Restarted { .. } => {
+            VmEvent::Restarted { .. } => {
                 self.restarts.inc();
             }
             _ => {}
@@ -267,16 +267,16 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         metrics.ended(Outcome::Success, Span::from_millis(3));
-        metrics.happened(&Note::Restarted {
+        metrics.happened(&VmEvent::Restarted {
             after: protocol::vm::VmPhase::Failed,
             count: 1,
         });
-        metrics.happened(&Note::Running {
+        metrics.happened(&VmEvent::Running {
             pod: "p".into(),
             since_pod: Some(Span::from_secs(9)),
             since_vm: Some(Span::from_secs(10)),
         });
-        metrics.happened(&Note::PodCreated {
+        metrics.happened(&VmEvent::PodCreated {
             pod: "p".into(),
             since_vm: Some(Span::from_secs(1)),
         });

@@ -15,11 +15,11 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{Found, KubeApi, object, patch_params};
-use super::held::Held;
 use super::link::{LinkError, RunnerLink};
 use super::mailbox::Mailbox;
 use super::runner_key::RunnerKey;
-use super::state::MovePlace;
+use super::runner_link::RunnerConnections;
+use super::state::MigrationSlot;
 use super::worker::Common;
 use super::{decode, moment, pause_until};
 use crate::core::announce::{About, Announcer};
@@ -33,13 +33,13 @@ pub(super) struct Mover {
     pub(super) core: MoveCore,
     pub(super) mailbox: Mailbox<Event>,
     pub(super) common: Common,
-    pub(super) place: MovePlace,
+    pub(super) place: MigrationSlot,
     pub(super) announcer: Announcer,
     pub(super) key: Arc<RunnerKey>,
 }
 
 /// Links by pod.
-type Links = BTreeMap<String, Held>;
+type Links = BTreeMap<String, RunnerConnections>;
 
 impl Mover {
     /// Works until `cancel`.
@@ -92,7 +92,7 @@ impl Mover {
             links.entry(pod).or_insert_with_key(|pod| {
                 let at = self.core.link_address(pod);
                 let address = self.common.address(&self.namespace, pod, at);
-                Held::open(pod, address, &self.key, &self.mailbox, self.common.clock)
+                RunnerConnections::open(pod, address, &self.key, &self.mailbox, self.common.clock)
             });
         }
     }

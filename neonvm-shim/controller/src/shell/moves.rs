@@ -35,12 +35,12 @@ struct Running {
     task: Id,
 }
 
-/// What a mover begins with.
-pub(super) struct Ground {
-    /// The VM, if it was seen.
+/// State that a mover starts from.
+pub(super) struct MoverInputs {
+    /// The VM, or `None` before the watch has reported it.
     pub(super) vm: Option<(Moment, Box<VirtualMachine>)>,
     pub(super) pods: Vec<(Moment, Event)>,
-    /// How long to wait first.
+    /// Delay before the mover's first action.
     pub(super) after: Duration,
 }
 
@@ -185,20 +185,20 @@ impl Moves {
 
     /// Starts the mover of a VM, with everything known of it in its mailbox. A VM that was not seen
     /// is read.
-    pub(super) fn start(&mut self, key: Key, ground: Ground) {
+    pub(super) fn start(&mut self, key: Key, inputs: MoverInputs) {
         let mailbox = Mailbox::default();
         for (of, at, event) in self.migrations.values() {
             if *of == key {
                 mailbox.put(*at, event.clone());
             }
         }
-        for (at, pod) in ground.pods {
+        for (at, pod) in inputs.pods {
             mailbox.put(at, pod);
         }
-        if let Some((at, vm)) = ground.vm {
+        if let Some((at, vm)) = inputs.vm {
             mailbox.put(at, Event::Vm(vm));
         }
-        let after = ground.after;
+        let after = inputs.after;
         let cancel = CancellationToken::new();
         let mover = Mover {
             namespace: key.0.clone(),
@@ -206,7 +206,7 @@ impl Moves {
             core: MoveCore::new(self.settings.clone(), rand::rng().random()),
             mailbox: mailbox.clone(),
             common: self.common.clone(),
-            place: self.common.state.place_of_moves(&text_of(&key)),
+            place: self.common.state.migration_slot(&text_of(&key)),
             announcer: Announcer::default(),
             key: Arc::new(RunnerKey::new(Arc::clone(&self.common.api), &key.0, &key.1)),
         };

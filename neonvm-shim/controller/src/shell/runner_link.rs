@@ -1,4 +1,4 @@
-//! A link to a runner that is held: one connection follows its state, another carries orders.
+//! Connections to the runner of one pod: one follows its state, the other carries orders.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use tokio::sync::Mutex;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::link::{self, RunnerAddress, RunnerLink};
-use super::mailbox::{Mailbox, News};
+use super::mailbox::{Mailbox, MailboxUpdate};
 use super::moment;
 use super::runner_key::RunnerKey;
 
-/// Both connections to the runner of one pod; following ends when it is dropped.
-pub(super) struct Held {
+/// Both connections to the runner of one pod. Dropping it ends the one that follows the state.
+pub(super) struct RunnerConnections {
     pub(super) pod: String,
     pub(super) address: RunnerAddress,
     pub(super) orders: Arc<Mutex<RunnerLink>>,
     _follower: DropGuard,
 }
 
-impl Held {
-    /// Follows the runner of `pod`, and puts what it says, or that it is silent, into the mailbox.
+impl RunnerConnections {
+    /// Follows the runner of `pod`. Each state, and each failure to read it, goes into the mailbox.
     pub(super) fn open<N>(
         pod: &str,
         address: RunnerAddress,
@@ -29,7 +29,7 @@ impl Held {
         clock: Clock,
     ) -> Self
     where
-        N: News + Send + 'static,
+        N: MailboxUpdate + Send + 'static,
     {
         let cancel = CancellationToken::new();
         let (mailbox, name) = (mailbox.clone(), pod.to_owned());

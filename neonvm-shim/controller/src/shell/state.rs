@@ -1,5 +1,5 @@
-//! What can be asked about the controller while it runs. Each answer is read from what the workers
-//! published; none waits for a worker.
+//! State of the running controller for `/debug/state`, readiness and metrics. The workers publish
+//! it, and a reader never waits for a worker.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -33,46 +33,46 @@ pub struct StateHandle {
 #[derive(Debug)]
 struct Shared {
     synced: AtomicU8,
-    book: Mutex<Book>,
+    registry: Mutex<Registry>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct Registry {
     vms: Pages<Dump, Kind>,
     moves: Pages<migration::Dump, migration::Kind>,
     unreadable: BTreeMap<String, String>,
     panics: u64,
-    /// The last number given to one who writes.
+    /// Number of the newest writer.
     writers: u64,
 }
 
-/// What the tasks of one sort have published, by the `namespace/name` of their VMs.
+/// Published pages of all workers, or of all movers, by the `namespace/name` of the VM.
 #[derive(Debug)]
 struct Pages<D, K>(BTreeMap<String, Page<D, K>>);
 
-/// What one task publishes.
+/// Page that one task publishes.
 #[derive(Debug)]
 struct Page<D, K> {
-    /// Whose it is.
+    /// Number of the task that may write the page.
     writer: u64,
     dump: Option<Arc<D>>,
     lag: FailureLag<K>,
 }
 
-/// A task's place in the book. Whether a page is still its own is decided under the lock under
+/// A task's place in the registry. Whether a page is still its own is decided under the lock under
 /// which it is written, so nothing comes back that was forgotten, however late its task is, and
 /// nothing of the one who has the place next is lost.
-pub(super) struct Place<D, K> {
+pub(super) struct StateSlot<D, K> {
     state: StateHandle,
     key: String,
     writer: u64,
-    pages: fn(&mut Book) -> &mut Pages<D, K>,
+    pages: fn(&mut Registry) -> &mut Pages<D, K>,
 }
 
-/// That of a VM's worker.
-pub(super) type VmPlace = Place<Dump, Kind>;
-/// That of a mover.
-pub(super) type MovePlace = Place<migration::Dump, migration::Kind>;
+/// Slot of a VM's worker.
+pub(super) type VmSlot = StateSlot<Dump, Kind>;
+/// Slot of a mover.
+pub(super) type MigrationSlot = StateSlot<migration::Dump, migration::Kind>;
 
 /// The degraded objects of one controller, as docs/compatibility/neonvm.md §2.12 counts them.
 #[derive(Debug)]
@@ -121,20 +121,20 @@ impl<D, K: Ord + Copy> Pages<D, K> {
     }
 }
 
-impl<D, K: Ord + Copy> Place<D, K> {
-    /// Shows this, in place of what was shown before.
+impl<D, K: Ord + Copy> StateSlot<D, K> {
+    /// Replaces the published dump.
     pub(super) fn publish(&self, dump: D) {
         self.write(|page| page.dump = Some(Arc::new(dump)));
     }
 
-    /// Notes how an attempt ended that was about `object`.
+    /// Records the outcome of an action on `object`.
     pub(super) fn note(&self, object: &str, kind: K, outcome: Outcome, now: Timestamp) {
         self.write(|page| page.lag.note(object, kind, outcome, now));
     }
 
     fn write(&self, change: impl FnOnce(&mut Page<D, K>)) {
-        let mut book = self.state.book();
-        let page = (self.pages)(&mut book).0.get_mut(&self.key);
+        let mut registry = self.state.registry();
+        let page = (self.pages)(&mut registry).0.get_mut(&self.key);
         if let Some(page) = page.filter(|page| page.writer == self.writer) {
             change(page);
         }
@@ -142,14 +142,14 @@ impl<D, K: Ord + Copy> Place<D, K> {
 }
 
 impl StateHandle {
-    /// A view of nothing yet.
+    /// Creates an empty state.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self {
             clock,
             shared: Arc::new(Shared {
                 synced: AtomicU8::new(0),
-                book: Mutex::default(),
+                registry: Mutex::default(),
             }),
         }
     }
@@ -160,10 +160,10 @@ impl StateHandle {
         self.shared.synced.load(Ordering::Acquire) == VMS | PODS | MOVES
     }
 
-    /// Whether a VM of this `namespace/name` is being worked for.
+    /// Whether the VM `namespace/name` has a worker or is unreadable.
     pub(super) fn knows(&self, key: &str) -> bool {
-        let book = self.book();
-        book.vms.0.contains_key(key) || book.unreadable.contains_key(key)
+        let registry = self.registry();
+        registry.vms.0.contains_key(key) || registry.unreadable.contains_key(key)
     }
 
     /// One entry per controller: `[{"controllerName","failing","conflicting", "vms", "unreadable",
@@ -173,13 +173,13 @@ impl StateHandle {
     pub fn dump(&self) -> Value {
         let [of_vms, of_moves] = self.degraded(self.clock.now());
         let (vms, moves, unreadable, panics) = {
-            let book = self.book();
-            let unreadable = book.unreadable.clone();
+            let registry = self.registry();
+            let unreadable = registry.unreadable.clone();
             (
-                book.vms.dumps(),
-                book.moves.dumps(),
+                registry.vms.dumps(),
+                registry.moves.dumps(),
                 unreadable,
-                book.panics,
+                registry.panics,
             )
         };
         let all = |degraded: Degraded| [degraded.active, degraded.idle].concat();
@@ -210,26 +210,26 @@ impl StateHandle {
         self.shared.synced.fetch_or(MOVES, Ordering::AcqRel);
     }
 
-    /// The place of a worker that is to begin. Whoever had it writes no more.
-    pub(super) fn place(&self, key: &str) -> VmPlace {
-        self.give(key, |book| &mut book.vms)
+    /// Slot of a new worker. The worker that had the slot before can write no more.
+    pub(super) fn vm_slot(&self, key: &str) -> VmSlot {
+        self.give(key, |registry| &mut registry.vms)
     }
 
-    /// The same for a mover.
-    pub(super) fn place_of_moves(&self, key: &str) -> MovePlace {
-        self.give(key, |book| &mut book.moves)
+    /// Slot of a new mover. The mover that had the slot before can write no more.
+    pub(super) fn migration_slot(&self, key: &str) -> MigrationSlot {
+        self.give(key, |registry| &mut registry.moves)
     }
 
     fn give<D, K: Ord + Copy>(
         &self,
         key: &str,
-        pages: fn(&mut Book) -> &mut Pages<D, K>,
-    ) -> Place<D, K> {
-        let mut book = self.book();
-        book.writers = book.writers.saturating_add(1);
-        let writer = book.writers;
-        pages(&mut book).give(key, writer);
-        Place {
+        pages: fn(&mut Registry) -> &mut Pages<D, K>,
+    ) -> StateSlot<D, K> {
+        let mut registry = self.registry();
+        registry.writers = registry.writers.saturating_add(1);
+        let writer = registry.writers;
+        pages(&mut registry).give(key, writer);
+        StateSlot {
             state: self.clone(),
             key: key.to_owned(),
             writer,
@@ -237,50 +237,50 @@ impl StateHandle {
         }
     }
 
-    /// A VM has no migrations any more.
+    /// Removes the mover of the VM `key`.
     pub(super) fn forget_moves(&self, key: &str) {
-        self.book().moves.0.remove(key);
+        self.registry().moves.0.remove(key);
     }
 
-    /// A migration of the VM `key` is gone.
+    /// Removes a deleted migration of the VM `key`.
     pub(super) fn forget_move(&self, key: &str, migration: &str) {
-        if let Some(page) = self.book().moves.0.get_mut(key) {
+        if let Some(page) = self.registry().moves.0.get_mut(key) {
             page.lag.forget(migration);
         }
     }
 
-    /// A VM is gone.
+    /// Removes a deleted VM.
     pub(super) fn forget(&self, key: &str) {
-        let mut book = self.book();
-        book.vms.0.remove(key);
-        book.unreadable.remove(key);
+        let mut registry = self.registry();
+        registry.vms.0.remove(key);
+        registry.unreadable.remove(key);
     }
 
     pub(super) fn unreadable(&self, key: &str, why: Option<String>) {
-        let mut book = self.book();
+        let mut registry = self.registry();
         match why {
-            Some(why) => book.unreadable.insert(key.to_owned(), why),
-            None => book.unreadable.remove(key),
+            Some(why) => registry.unreadable.insert(key.to_owned(), why),
+            None => registry.unreadable.remove(key),
         };
     }
 
     pub(super) fn panicked(&self) {
-        let mut book = self.book();
-        book.panics = book.panics.saturating_add(1);
+        let mut registry = self.registry();
+        registry.panics = registry.panics.saturating_add(1);
     }
 
-    /// What fails, by controller: that of the VMs, that of the migrations.
+    /// Degraded objects by controller: VMs first, then migrations.
     pub(super) fn degraded(&self, now: Timestamp) -> [Standing; 2] {
-        let book = self.book();
+        let registry = self.registry();
         [
-            book.vms.standing(CONTROLLER, now),
-            book.moves.standing(CONTROLLER_OF_MOVES, now),
+            registry.vms.standing(CONTROLLER, now),
+            registry.moves.standing(CONTROLLER_OF_MOVES, now),
         ]
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn registry(&self) -> MutexGuard<'_, Registry> {
         self.shared
-            .book
+            .registry
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -297,8 +297,8 @@ fn shown<D: Serialize>(dumps: BTreeMap<String, Arc<D>>) -> BTreeMap<String, Valu
         .collect()
 }
 
-/// A runner whose guest is about to move says the key of the guest's daemon, for the other runner
-/// alone.
+/// Removes the key of the guest's daemon from a runner's state. Only the other runner of a migration
+/// needs that key.
 fn hide_secrets(shown: &mut Value) {
     match shown {
         Value::Object(members) => {

@@ -38,9 +38,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::api::KubeApi;
-use super::events::{self, EventSink, Letter};
+use super::events::{self, EventRequest, EventSink};
 use super::moment;
-use crate::core::Note;
+use crate::core::VmEvent;
 use crate::core::announce::{About, Announcer};
 use crate::core::review::{self, Excused, Skipped, Task};
 
@@ -148,7 +148,7 @@ impl Webhook {
         let events = Arc::new(KubeApi::new(self.client.clone()));
         let (events, writer) = events::start(events, cancel.clone());
         let writer = tokio::spawn(writer);
-        let routes = router(&Desk {
+        let routes = router(&WebhookContext {
             excused: Arc::new(self.excused),
             said: Arc::default(),
             events,
@@ -171,21 +171,21 @@ impl Webhook {
     }
 }
 
-/// What answering takes.
+/// Shared state of the request handlers.
 #[derive(Clone)]
-struct Desk {
+struct WebhookContext {
     excused: Arc<Excused>,
-    /// What was said of each excused VM, of which there are as many as were named.
+    /// Announcer of each excused VM. The command line bounds their number.
     said: Arc<Mutex<BTreeMap<NamespacedName, Announcer>>>,
     events: EventSink,
     clock: Clock,
 }
 
-impl Desk {
-    /// Tells of a change that was let pass.
+impl WebhookContext {
+    /// Logs a change that skipped validation, and writes a Kubernetes event about it.
     fn tell(&self, skipped: Skipped) {
         let Skipped { key, uid, message } = skipped;
-        let note = Note::SkippedValidation { broken: message };
+        let note = VmEvent::SkippedValidation { broken: message };
         tracing::warn!(vm = %key, note = note.reason(), "{note}");
         let about = About {
             namespace: &key.namespace,
@@ -196,7 +196,7 @@ impl Desk {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let announcer = said.entry(key.clone()).or_default();
         if let Some(what) = announcer.announce(&note, about, moment(&self.clock)) {
-            self.events.send(Letter {
+            self.events.send(EventRequest {
                 namespace: key.namespace.clone(),
                 what,
             });
@@ -204,30 +204,30 @@ impl Desk {
     }
 }
 
-fn router(desk: &Desk) -> Router {
+fn router(context: &WebhookContext) -> Router {
     let mut router = Router::new();
     for kind in KINDS {
         for (verb, task) in [("mutate", Task::Mutate), ("validate", Task::Validate)] {
-            let answer = move |State(desk): State<Desk>, body: Bytes| async move {
-                answered(task, &desk, &body)
+            let answer = move |State(context): State<WebhookContext>, body: Bytes| async move {
+                answered(task, &context, &body)
             };
             router = router.route(&format!("/{verb}-{kind}"), post(answer));
         }
     }
     let router = router.layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
-    router.with_state(desk.clone())
+    router.with_state(context.clone())
 }
 
-fn answered(task: Task, desk: &Desk, body: &[u8]) -> Response {
+fn answered(task: Task, context: &WebhookContext, body: &[u8]) -> Response {
     let bad = |why: String| (StatusCode::BAD_REQUEST, why).into_response();
     let review: Value = match serde_json::from_slice(body) {
         Ok(review) => review,
         Err(error) => return bad(format!("not JSON: {error}")),
     };
-    match review::answer(task, &review, &desk.excused) {
+    match review::answer(task, &review, &context.excused) {
         Ok(answer) => {
             if let Some(skipped) = answer.skipped {
-                desk.tell(skipped);
+                context.tell(skipped);
             }
             Json(answer.review).into_response()
         }

@@ -13,17 +13,17 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::api::KubeApi;
-use super::events::{EventSink, Letter};
-use super::held::Held;
+use super::events::{EventRequest, EventSink};
 use super::link::{RunnerAddress, RunnerLink};
 use super::mailbox::Mailbox;
 use super::metrics::Metrics;
 use super::runner_key::RunnerKey;
-use super::state::{StateHandle, VmPlace};
+use super::runner_link::RunnerConnections;
+use super::state::{StateHandle, VmSlot};
 use super::{moment, pause_until};
 use crate::core::announce::{About, Announcer};
 use crate::core::observe::PodRunner;
-use crate::core::{Action, Event, Moment, Note, Refusal, Reply, VmCore};
+use crate::core::{Action, Event, Moment, Refusal, Reply, VmCore, VmEvent};
 
 /// What all workers share.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ pub(super) struct Worker {
     pub(super) core: VmCore,
     pub(super) mailbox: Mailbox<Event>,
     pub(super) common: Common,
-    pub(super) place: VmPlace,
+    pub(super) place: VmSlot,
     pub(super) announcer: Announcer,
     pub(super) key: Arc<RunnerKey>,
 }
@@ -65,12 +65,12 @@ impl Common {
     }
 
     /// Passes on what a core has to say to people: to the log, the metrics and the events.
-    pub(super) fn tell(&self, announcer: &mut Announcer, about: About<'_>, note: &Note) {
+    pub(super) fn tell(&self, announcer: &mut Announcer, about: About<'_>, note: &VmEvent) {
         let (namespace, vm) = (about.namespace, about.name);
         tracing::info!(vm, namespace, note = note.reason(), "{note}");
         self.metrics.happened(note);
         if let Some(what) = announcer.announce(note, about, moment(&self.clock)) {
-            self.events.send(Letter {
+            self.events.send(EventRequest {
                 namespace: namespace.to_owned(),
                 what,
             });
@@ -83,7 +83,7 @@ impl Worker {
     pub(super) async fn run(mut self, cancel: CancellationToken) {
         let key = format!("{}/{}", self.namespace, self.name);
         let mut under_way: FuturesUnordered<BoxFuture<'static, Event>> = FuturesUnordered::new();
-        let mut held: Option<Held> = None;
+        let mut held: Option<RunnerConnections> = None;
         loop {
             for (received, event) in self.mailbox.take() {
                 self.core.handle(received, event);
@@ -132,7 +132,7 @@ impl Worker {
     }
 
     /// Holds a link to the runner the core wants to hear, and to no other.
-    fn follow(&self, held: &mut Option<Held>) {
+    fn follow(&self, held: &mut Option<RunnerConnections>) {
         let target = self.core.link_target();
         let at = self.core.link_address();
         let address = target.map(|pod| self.common.address(&self.namespace, pod, at));
@@ -143,11 +143,11 @@ impl Worker {
             return;
         }
         *held = target.map(|(pod, address)| {
-            Held::open(pod, address, &self.key, &self.mailbox, self.common.clock)
+            RunnerConnections::open(pod, address, &self.key, &self.mailbox, self.common.clock)
         });
     }
 
-    fn begin(&self, action: Action, held: Option<&Held>) -> BoxFuture<'static, Event> {
+    fn begin(&self, action: Action, held: Option<&RunnerConnections>) -> BoxFuture<'static, Event> {
         let (kind, clock) = (action.kind(), self.common.clock);
         tracing::debug!(vm = self.name, action = ?kind, "action begins");
         let (api, namespace, name) = (

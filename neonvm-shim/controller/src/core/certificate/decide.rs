@@ -3,8 +3,8 @@
 use protocol::time::WallTime;
 
 use super::{
-    Answer, Asked, Certificate, Facts, PublicKey, Request, Step, Stored, TemporaryKey, Trouble,
-    Unfit, Wanted,
+    Answer, Asked, Certificate, CertificateFailure, Facts, PublicKey, Request, Step, Stored,
+    TemporaryKey, Unfit, Wanted,
 };
 
 /// What to do now.
@@ -17,10 +17,10 @@ pub enum Verdict {
         /// Uid of the failed request. Only this incarnation is withdrawn.
         uid: String,
         /// How it has failed.
-        trouble: Trouble,
+        trouble: CertificateFailure,
     },
     /// Nothing can be done before somebody else has done something.
-    Stuck(Trouble),
+    Stuck(CertificateFailure),
     /// All is well until then.
     Rest {
         /// When the certificate is to be renewed.
@@ -47,7 +47,7 @@ pub fn renewal(wanted: &Wanted, certificate: &Certificate) -> WallTime {
 #[must_use]
 pub fn decide(wanted: &Wanted, facts: &Facts, now: WallTime) -> Verdict {
     if facts.stored == Stored::Foreign {
-        return Verdict::Stuck(Trouble::Taken { kind: "secret" });
+        return Verdict::Stuck(CertificateFailure::Taken { kind: "secret" });
     }
     if let Stored::Pair(pair) = &facts.stored
         && pair.names.contains(&wanted.name)
@@ -72,10 +72,12 @@ fn rest(facts: &Facts, until: WallTime) -> Verdict {
 /// On the way to a certificate: a key, a request for it, the answer.
 fn next(wanted: &Wanted, facts: &Facts, now: WallTime) -> Verdict {
     let key = match (&facts.key, &facts.request) {
-        (TemporaryKey::Foreign, _) => return Verdict::Stuck(Trouble::Taken { kind: "secret" }),
+        (TemporaryKey::Foreign, _) => {
+            return Verdict::Stuck(CertificateFailure::Taken { kind: "secret" });
+        }
         (_, Request::Foreign) => {
             let kind = "CertificateRequest";
-            return Verdict::Stuck(Trouble::Taken { kind });
+            return Verdict::Stuck(CertificateFailure::Taken { kind });
         }
         (TemporaryKey::Key(key), _) => key,
         // Whoever it asks for has no key any more.
@@ -116,14 +118,14 @@ fn answered(
             let (uid, version) = (asked.uid.clone(), asked.version.clone());
             return Verdict::Do(Step::Await { uid, version });
         }
-        Answer::Refused { reason, message } => Trouble::Refused {
+        Answer::Refused { reason, message } => CertificateFailure::Refused {
             issuer: issuer(),
             reason,
             message: message.clone(),
         },
         Answer::Issued(issued) => match unfit(wanted, stored, issued, key, now) {
             None => return Verdict::Do(Step::Store),
-            Some(why) => Trouble::Unfit {
+            Some(why) => CertificateFailure::Unfit {
                 issuer: issuer(),
                 why,
             },

@@ -7,11 +7,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    Answer, Facts, Order, Request, Step, Stored, TlsFault, Trouble, Verdict, Wanted, decide,
+    Answer, CertificateFailure, Facts, Order, Request, Step, Stored, TlsFault, Verdict, Wanted,
+    decide,
 };
 use crate::core::action::Action;
-use crate::core::pace::doubling;
-use crate::core::plan::Moment;
+use crate::core::backoff::doubling;
+use crate::core::moment::Moment;
 use crate::core::pod;
 
 /// Whatever is believed of the three objects, they are read again after this long.
@@ -27,9 +28,9 @@ const FIRST_TOLD: Span = Span::from_secs(5);
 /// The same for one to renew, while the old one is good.
 const RENEWAL_TOLD: Span = Span::from_secs(300);
 
-/// What is known of a VM's certificate.
+/// Objects of a VM's certificate as last read, and the failures of its issuer.
 #[derive(Debug, Clone, Default)]
-pub struct Course {
+pub struct CertificateState {
     facts: Option<Facts>,
     read_at: Timestamp,
     failed: Option<Failed>,
@@ -37,27 +38,27 @@ pub struct Course {
     waiting_since: Option<(String, Timestamp)>,
 }
 
-/// A request that has failed.
+/// A failed request, which is withdrawn at `withdraw_at`.
 #[derive(Debug, Clone)]
 struct Failed {
     uid: String,
     withdraw_at: Timestamp,
 }
 
-/// What follows from it.
+/// Next action for a certificate, and what a guest can have until then.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outlook {
-    /// What to do, if anything.
+pub struct NextStep {
+    /// Action to carry out now, or `None`.
     pub action: Option<Action>,
-    /// Whether a guest can have it.
+    /// Whether a usable key pair is stored.
     pub ready: bool,
-    /// What stands in the way of a certificate, or of the next.
-    pub trouble: Option<Trouble>,
-    /// When to look again though nothing happens.
+    /// Failure that prevents the first certificate or its renewal.
+    pub trouble: Option<CertificateFailure>,
+    /// Time of the next look if no event comes before.
     pub look_again: Option<Timestamp>,
 }
 
-/// What `/debug/state` shows of it.
+/// Certificate in `/debug/state`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Shown {
     stored: String,
@@ -65,25 +66,25 @@ pub struct Shown {
     refused_in_a_row: u32,
 }
 
-impl Course {
-    /// What is to be done for a VM whose `spec.tls` is `tls`.
+impl CertificateState {
+    /// Plans the next step for a VM whose `spec.tls` is `tls`.
     ///
     /// # Errors
-    /// When that cannot be used.
+    /// [`TlsFault`] if `tls` is unusable.
     pub fn outlook(
         &self,
         vm: &VirtualMachine,
         secret: &str,
         tls: &Value,
         at: Moment,
-    ) -> Result<Outlook, TlsFault> {
+    ) -> Result<NextStep, TlsFault> {
         let order = Order {
             secret: secret.to_owned(),
             wanted: Wanted::read(tls)?,
             owner: pod::owner(vm),
         };
         let Some(facts) = self.facts.as_ref() else {
-            return Ok(Outlook {
+            return Ok(NextStep {
                 action: Some(action(Step::Read, order)),
                 ready: false,
                 trouble: None,
@@ -96,7 +97,7 @@ impl Course {
         if at.now >= self.read_at && !matches!(step, Some(Step::Await { .. })) {
             step = step.or(Some(Step::Read));
         }
-        Ok(Outlook {
+        Ok(NextStep {
             ready: matches!(facts.stored, Stored::Pair(_)),
             trouble: self.trouble(&order.wanted, verdict, at),
             action: step.map(|step| action(step, order)),
@@ -146,7 +147,7 @@ impl Course {
         }
     }
 
-    fn trouble(&self, wanted: &Wanted, verdict: Verdict, at: Moment) -> Option<Trouble> {
+    fn trouble(&self, wanted: &Wanted, verdict: Verdict, at: Moment) -> Option<CertificateFailure> {
         match verdict {
             Verdict::Failed { trouble, .. } | Verdict::Stuck(trouble) => return Some(trouble),
             Verdict::Do(Step::Await { uid, .. }) => {
@@ -155,7 +156,7 @@ impl Course {
                 if waited >= self.told_after(at) {
                     let issuer = wanted.issuer.clone();
                     let message = self.words();
-                    return Some(Trouble::Awaited { issuer, message });
+                    return Some(CertificateFailure::Awaited { issuer, message });
                 }
             }
             Verdict::Do(_) | Verdict::Rest { .. } => {}
@@ -163,7 +164,7 @@ impl Course {
         match self.facts.as_ref().map(|facts| &facts.stored) {
             Some(Stored::Pair(pair)) if at.wall >= pair.not_after => {
                 let since = pair.not_after;
-                Some(Trouble::Expired { since })
+                Some(CertificateFailure::Expired { since })
             }
             _ => None,
         }

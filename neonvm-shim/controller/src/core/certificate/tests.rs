@@ -49,8 +49,8 @@ fn word(verdict: &Verdict) -> &'static str {
             Step::Tidy => "tidy",
         },
         Verdict::Failed { trouble, .. } => match trouble {
-            Trouble::Refused { .. } => "refused",
-            Trouble::Unfit { .. } => "unfit",
+            CertificateFailure::Refused { .. } => "refused",
+            CertificateFailure::Unfit { .. } => "unfit",
             _ => "failed otherwise",
         },
         Verdict::Stuck(_) => "stuck",
@@ -235,7 +235,7 @@ fn renewal_is_never_due_at_once() {
 
 /// A course, its objects, and a time that is moved on.
 struct Scene {
-    course: Course,
+    course: CertificateState,
     ca: Ca,
     at: Moment,
 }
@@ -243,7 +243,7 @@ struct Scene {
 impl Scene {
     fn new(ca: Ca) -> Self {
         Self {
-            course: Course::default(),
+            course: CertificateState::default(),
             ca,
             at: Moment {
                 now: Timestamp(1_000_000),
@@ -252,7 +252,7 @@ impl Scene {
         }
     }
 
-    fn outlook(&self) -> Outlook {
+    fn outlook(&self) -> NextStep {
         let vm = sample_vm();
         let outlook = self
             .course
@@ -320,7 +320,7 @@ fn renewal_goes_on_with_the_old_pair() {
     scene.pass(Span::from_secs(301));
     assert!(matches!(
         scene.outlook().trouble,
-        Some(Trouble::Awaited { .. })
+        Some(CertificateFailure::Awaited { .. })
     ));
     scene.pass(Span::from_secs(3600));
     let outlook = scene.outlook();
@@ -406,7 +406,10 @@ fn somebody_elses_objects_are_left_alone() {
         scene.settle();
         let outlook = scene.outlook();
         assert!(!outlook.ready);
-        assert!(matches!(outlook.trouble, Some(Trouble::Taken { .. })));
+        assert!(matches!(
+            outlook.trouble,
+            Some(CertificateFailure::Taken { .. })
+        ));
         let before = scene.ca.facts.clone();
         scene.pass(Span::from_secs(16));
         assert_eq!(scene.step(), Some(Step::Read), "whether it has gone");
@@ -534,7 +537,7 @@ proptest! {
                 prop_assert_eq!(step, Step::Store, "nothing else touches what guests get");
             }
             if crash {
-                scene.course = Course::default();
+                scene.course = CertificateState::default();
             }
         }
         // A request that had failed before is withdrawn by its time.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::core::metadata::PatchOp;
-use crate::core::note::Note;
+use crate::core::vm_event::VmEvent;
 
 /// Whom an action talks to. At most one action per peer is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -37,7 +37,7 @@ pub enum Action {
         /// Name of the migration, in the VM's namespace.
         name: String,
         /// What is to be told once it is written.
-        notes: Vec<Note>,
+        notes: Vec<VmEvent>,
         /// The merge patch, version included.
         patch: Value,
     },

@@ -7,9 +7,9 @@ use protocol::vm::{VirtualMachine, VirtualMachineMigration};
 use super::action::{Action, Kind};
 use super::plan::Heard;
 use super::{KnownVm, MoveCore};
+use crate::core::backoff::TOLD_FROM;
 use crate::core::metadata;
-use crate::core::pace::TOLD_FROM;
-use crate::core::plan::Moment;
+use crate::core::moment::Moment;
 use crate::core::problem::peer_text;
 use crate::core::refusal::Refusal;
 

@@ -11,7 +11,7 @@ use super::action::Action;
 use super::objects::{Part, is_of, is_reachable};
 use super::plan::{Draft, FAILED, Heard, PodView, SUCCEEDED, is_over};
 use super::reason::{Reason, Wait};
-use crate::core::note::Note;
+use crate::core::vm_event::VmEvent;
 
 /// What a QEMU says once nothing more comes from it.
 const COMPLETED: &str = "completed";
@@ -23,7 +23,7 @@ impl Draft<'_> {
         self.status.phase = FAILED.into();
         self.available("False", &reason.to_string());
         self.degraded(&reason.to_string());
-        self.notes.push(Note::MigrationFailed {
+        self.notes.push(VmEvent::MigrationFailed {
             reason: reason.clone(),
         });
     }
@@ -131,7 +131,7 @@ impl Draft<'_> {
             text.push_str(", encrypted");
         }
         self.available("True", &text);
-        self.notes.push(Note::Migrated {
+        self.notes.push(VmEvent::Migrated {
             from: self.stored.source_pod_name.clone(),
             to: self.stored.target_pod_name.clone(),
             total_ms: figure("totalTimeMs"),

@@ -20,12 +20,12 @@ use super::reason::Wait;
 use crate::core::action::merge_difference;
 use crate::core::conditions;
 use crate::core::metadata;
-use crate::core::note::Note;
+use crate::core::missing_pods::MissingPods;
+use crate::core::moment::Moment;
 use crate::core::observe::{PodState, end_of, pod_state};
-use crate::core::plan::Moment;
 use crate::core::problem::peer_text;
 use crate::core::settings::Settings;
-use crate::core::unseen::Unseen;
+use crate::core::vm_event::VmEvent;
 
 /// Phases of a migration (docs/compatibility/neonvm.md §1.7); the first one is no word at all.
 pub const PENDING: &str = "Pending";
@@ -77,7 +77,7 @@ pub struct Input<'a> {
     /// Pods that the API server said do not exist.
     pub absent: &'a BTreeSet<String>,
     /// Pods of which it is only known that the watch does not show them.
-    pub unseen: &'a Unseen,
+    pub missing_pods: &'a MissingPods,
     /// Runners, by pod.
     pub runners: &'a BTreeMap<String, Heard>,
     /// Actions that keep failing, and the peer's words.
@@ -152,7 +152,7 @@ pub(super) struct Draft<'a> {
     pub(super) status: MigrationStatus,
     pub(super) actions: Vec<Action>,
     pub(super) look_again: Option<Timestamp>,
-    pub(super) notes: Vec<Note>,
+    pub(super) notes: Vec<VmEvent>,
 }
 
 /// What is known of a pod, by name.
@@ -277,7 +277,7 @@ impl<'a> Draft<'a> {
 
     pub(super) fn pod(&self, name: &str) -> PodView<'a> {
         match self.input.pods.get(name) {
-            Some(pod) if !self.input.unseen.has(name) => PodView::Present(pod),
+            Some(pod) if !self.input.missing_pods.has(name) => PodView::Present(pod),
             None if self.input.absent.contains(name) => PodView::Absent,
             _ => PodView::Unknown,
         }

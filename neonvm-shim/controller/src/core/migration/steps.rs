@@ -21,10 +21,10 @@ use super::objects::{Part, is_of, target_pod};
 use super::plan::{Draft, PENDING, PodView, RUNNING};
 use super::reason::{Reason, Wait};
 use crate::core::metadata;
-use crate::core::note::Note;
 use crate::core::observe::{PodState, disk_image, is_unprivileged, pod_state};
 use crate::core::pod::owner;
 use crate::core::problem::peer_text;
+use crate::core::vm_event::VmEvent;
 use crate::core::volumes::runner_secret;
 
 /// Progress is written at most this often.
@@ -274,7 +274,7 @@ impl Draft<'_> {
                     self.status.phase = RUNNING.into();
                     self.available("False", &format!("the guest is sent to pod {target}"));
                     let (from, to) = (source, target);
-                    self.notes.push(Note::Migrating { from, to });
+                    self.notes.push(VmEvent::Migrating { from, to });
                 }
             }
         }

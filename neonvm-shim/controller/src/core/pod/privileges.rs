@@ -96,7 +96,8 @@ mod tests {
     use protocol::vm::VmStatus;
 
     use super::*;
-    use crate::core::pod::{CONTAINER, build};
+    use crate::core::container::CONTAINER;
+    use crate::core::pod::build;
     use crate::core::testing::sample_vm;
 
     /// A VM with images of its author's wherever there may be one.

@@ -5,13 +5,13 @@ use protocol::runner::RunnerState;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 
 use crate::core::action::{Action, Kind};
+use crate::core::backoff::TOLD_FROM;
 use crate::core::metadata;
-use crate::core::note::Note;
+use crate::core::moment::Moment;
 use crate::core::observe::{ordered, size_of};
-use crate::core::pace::TOLD_FROM;
-use crate::core::plan::Moment;
 use crate::core::problem::{Problem, peer_text};
 use crate::core::refusal::Refusal;
+use crate::core::vm_event::VmEvent;
 
 use super::{Link, Reply, VmCore};
 
@@ -100,7 +100,7 @@ impl VmCore {
             return false;
         }
         self.settings = self.settings.unprivileged();
-        self.note(Note::Unprivileged);
+        self.note(VmEvent::Unprivileged);
         true
     }
 
@@ -136,7 +136,7 @@ impl VmCore {
                     .unwrap_or_default();
                 self.wrote_status(at, &before, status);
                 for note in notes {
-                    if matches!(note, Note::Scaled { .. }) {
+                    if matches!(note, VmEvent::Scaled { .. }) {
                         self.scaling_from = None;
                     }
                     self.note(note.clone());
@@ -171,10 +171,10 @@ impl VmCore {
                 self.resize_unsure = None;
                 self.lost_pod(&name);
             }
-            (Action::ReadTaker { uid, .. }, Reply::Taker(found)) => {
+            (Action::ReadTaker { uid, .. }, Reply::MigrationClaim(found)) => {
                 self.taker.found(uid, found.as_deref(), at.now);
             }
-            (_, Reply::Taker(_)) => {}
+            (_, Reply::MigrationClaim(_)) => {}
             (_, Reply::Address { address, mask }) => self.address = Some((address, mask)),
             (_, Reply::AddressReleased) => self.address_released = true,
             (Action::Certificate { order, .. }, Reply::Certificate(facts)) => {
@@ -249,7 +249,7 @@ impl VmCore {
             let us = pod.metadata.creation_timestamp?.0.checked_sub(born.0)?;
             u64::try_from(us).ok().map(protocol::time::Span)
         });
-        self.note(Note::PodCreated {
+        self.note(VmEvent::PodCreated {
             pod: pod.metadata.name.clone(),
             since_vm,
         });

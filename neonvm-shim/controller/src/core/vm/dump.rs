@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::core::action::{Kind, Peer};
 use crate::core::ahead::HeadStart;
+use crate::core::backoff::{Backoff, RestartBackoff};
 use crate::core::certificate::Shown;
-use crate::core::pace::{Pace, RestartPace};
 use crate::core::problem::Problem;
 
 use super::{Link, VmCore};
@@ -29,8 +29,8 @@ pub struct Dump {
     under_way: Vec<(Peer, Kind)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate: Option<Shown>,
-    retries: Pace<Kind>,
-    restarts: RestartPace,
+    retries: Backoff<Kind>,
+    restarts: RestartBackoff,
     head_start: HeadStart,
     problems: Vec<Problem>,
     look_again_at: Option<Timestamp>,

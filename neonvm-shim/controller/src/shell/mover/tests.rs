@@ -16,7 +16,7 @@ fn mover(common: &Common) -> Mover {
         core: MoveCore::new(Settings::one_machine(), 7),
         mailbox: Mailbox::default(),
         common: common.clone(),
-        place: common.state.place_of_moves(VM),
+        place: common.state.migration_slot(VM),
         announcer: Announcer::default(),
         key: key(common),
     }

@@ -15,7 +15,7 @@ fn worker(common: &Common) -> Worker {
         core: VmCore::new(Settings::one_machine(), 7),
         mailbox: Mailbox::default(),
         common: common.clone(),
-        place: common.state.place(VM),
+        place: common.state.vm_slot(VM),
         announcer: Announcer::default(),
         key: key(common),
     }

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::world::{MOVE, SOURCE, World};
 use crate::core::Settings;
+use crate::core::container::CONTAINER;
 use crate::core::migration::{FAILED, SUCCEEDED};
 use crate::core::observe::is_unprivileged;
-use crate::core::pod::CONTAINER;
 
 /// Says what the disk's image of a pod was resolved to.
 fn resolve(world: &mut World, pod: &str, image: &str) {

@@ -13,9 +13,9 @@ use protocol::time::{Span, Timestamp, WallTime};
 use protocol::vm::{VirtualMachine, VirtualMachineMigration, VmPhase};
 use serde_json::{Value, json};
 
+use crate::core::container::CONTAINER;
 use crate::core::metadata::PatchOp;
 use crate::core::migration::{Action, Event, MoveCore, Reply};
-use crate::core::pod::CONTAINER;
 use crate::core::refusal::Refusal;
 use crate::core::testing::{ready_pod, runner_at, sample_vm, wall};
 use crate::core::{Moment, Settings};

@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::phases::running;
 use super::world::World;
+use crate::core::backoff::READ_AGAIN;
 use crate::core::refusal::Refusal;
 use crate::core::testing::sample_vm;
-use crate::core::vm::READ_AGAIN;
 use crate::core::{Action, Kind};
 
 fn label(world: &World, pod: &str) -> Option<String> {

@@ -5,12 +5,12 @@ use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase};
 use serde_json::json;
 
 use super::world::World;
+use crate::core::backoff::READ_AGAIN;
 use crate::core::conditions::{AVAILABLE, DEGRADED};
-use crate::core::note::Note;
 use crate::core::observe::is_unprivileged;
 use crate::core::problem::Problem;
 use crate::core::testing::sample_vm;
-use crate::core::vm::READ_AGAIN;
+use crate::core::vm_event::VmEvent;
 use crate::core::{Action, Settings};
 
 pub(super) fn condition(world: &World, kind: &str) -> (String, String) {
@@ -300,7 +300,7 @@ fn pod_that_is_refused_for_its_privileges_is_made_without_them_at_once() {
     assert_eq!(world.created.iter().collect::<Vec<_>>(), [&pod]);
     assert!(is_unprivileged(&world.pod(&pod)));
     let mut notes = std::iter::from_fn(|| world.core.poll_note());
-    assert!(notes.any(|note| note == Note::Unprivileged));
+    assert!(notes.any(|note| note == VmEvent::Unprivileged));
     world.start(&pod);
     world.settle();
     assert_eq!(world.phase(), VmPhase::Running);
@@ -427,7 +427,7 @@ fn the_runners_own_word_counts_before_its_pods() {
     world.settle();
     assert_eq!(world.phase(), VmPhase::Failed);
     let failed = std::iter::from_fn(|| world.core.poll_note()).find_map(|note| {
-        if let Note::Failed { problem } = note {
+        if let VmEvent::Failed { problem } = note {
             Some(problem)
         } else {
             None

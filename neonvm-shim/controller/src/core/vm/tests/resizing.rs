@@ -10,11 +10,11 @@ use serde_json::json;
 
 use super::phases;
 use super::world::World;
-use crate::core::note::Note;
 use crate::core::problem::Problem;
 use crate::core::refusal::Refusal;
 use crate::core::testing::sample_vm;
 use crate::core::vm::Event;
+use crate::core::vm_event::VmEvent;
 use crate::core::{Action, Kind, Settings};
 
 fn running() -> (World, String) {
@@ -68,7 +68,7 @@ fn n14_a_whole_growth_is_one_order_after_the_pods_annotations() {
     assert_eq!(status.memory_size, Some(Quantity::from_bytes(4 << 30)));
     assert_eq!(current(&world), Some(Revision { value: 7, flags: 1 }));
     let scaled = std::iter::from_fn(|| world.core.poll_note()).last();
-    let Some(Note::Scaled {
+    let Some(VmEvent::Scaled {
         from,
         to,
         revision: 7,
@@ -649,9 +649,9 @@ fn a_resize_that_outruns_the_status_is_told_all_the_same_and_from_where_it_began
         world.core.handle(world.at, done);
         world.pass(Span::from_millis(100));
         world.settle();
-        let notes: Vec<Note> = std::iter::from_fn(|| world.core.poll_note()).collect();
+        let notes: Vec<VmEvent> = std::iter::from_fn(|| world.core.poll_note()).collect();
         let [
-            Note::Scaled {
+            VmEvent::Scaled {
                 from: before, to, ..
             },
         ] = notes.as_slice()

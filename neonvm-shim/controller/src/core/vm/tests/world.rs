@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use crate::core::certificate::Step;
 use crate::core::certificate::testing::{Ca, Manner};
+use crate::core::container::CONTAINER;
 use crate::core::metadata::{PatchOp, said};
 use crate::core::observe::{size_of, told_size};
-use crate::core::pod::CONTAINER;
 use crate::core::refusal::Refusal;
 use crate::core::testing::{runner_at, wall};
 use crate::core::vm::{Event, Reply, VmCore};
@@ -451,7 +451,7 @@ impl World {
             Action::ReadVm if self.vm.is_none() => Err(Refusal::Gone),
             Action::ReadVm => Ok(Reply::Vm(Box::new(self.vm()))),
             Action::ReadPod { name } => Ok(self.pod_reply(name)),
-            Action::ReadTaker { name, .. } => Ok(Reply::Taker(self.migrations.get(name).cloned())),
+            Action::ReadTaker { name, .. } => Ok(Reply::MigrationClaim(self.migrations.get(name).cloned())),
             Action::EnsureSshSecret { .. } | Action::EnsureRunnerSecret { .. } => {
                 Ok(Reply::SecretReady)
             }
