@@ -2,7 +2,8 @@
 //! changes or a refusal.
 //!
 //! ```text
-//!   path, query, body ─▶ request ─▶ store::Store::apply ─▶ Reply + changes ─▶ (shell: commit, then publish to view)
+//!   path, query, body ─▶ request ─▶ store::Store::apply ─▶ WriteResponse + changes
+//!                                                        ─▶ (shell: commit, then publish to view)
 //!                                     │ codec: version and alias
 //!                                     │ patch, ownership: from the old to the new object
 //!                                     │ schema, metadata, hooks: default, prune, validate

@@ -66,7 +66,7 @@ use crate::core::error::ApiError;
 use crate::core::object::meta;
 use crate::core::protobuf::Messages;
 use crate::core::request::{FieldValidation, Target, Verb, WriteOptions};
-use crate::core::store::{Call, NAMESPACE_KIND, Store};
+use crate::core::store::{NAMESPACE_KIND, Store, WriteRequest};
 use crate::core::view::{CRD_KIND, Change};
 use crate::shell::db::{Db, DbError, File, Storage};
 use crate::shell::engine::{Engine, StoreThread};
@@ -308,7 +308,7 @@ fn put(
         field_validation: FieldValidation::Strict,
         ..WriteOptions::default()
     };
-    let call = Call {
+    let call = WriteRequest {
         now: shell::now(),
         seed: rand::random(),
         target,

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use clients::World;
 use disk::{Disk, SyncMode};
-use history::{Answer, Asked, Call, History, anomalies};
+use history::{History, Operation, OperationRecord, Outcome, anomalies};
 use power::PowerCut;
 use server::{Process, Server};
 
@@ -80,7 +80,8 @@ async fn recorded(server: Arc<dyn Server>, calm: Duration) -> History {
 
 #[expect(clippy::print_stdout, reason = "the figures of a long history")]
 fn print(history: &History, suffered: usize) {
-    let of = |is: fn(&Call) -> bool| history.calls.iter().filter(|call| is(call)).count();
+    let of =
+        |is: fn(&OperationRecord) -> bool| history.calls.iter().filter(|call| is(call)).count();
     let events = history.watches.iter().map(|watch| watch.events.len());
     println!(
         "{} calls, {} lists, {} watches with {} events, {suffered} faults, {} made, {} deleted, \
@@ -89,12 +90,15 @@ fn print(history: &History, suffered: usize) {
         history.lists.len(),
         history.watches.len(),
         events.sum::<usize>(),
-        of(|call| matches!((call.asked, call.answer), (Asked::Create(_), Answer::Is(_)))),
-        of(|call| matches!(call.answer, Answer::Removed(_))),
-        of(|call| call.answer == Answer::Absent),
-        of(|call| call.answer == Answer::Lost),
-        of(|call| call.answer == Answer::Refused),
-        of(|call| matches!(call.answer, Answer::Conflict | Answer::Exists)),
+        of(|call| matches!(
+            (call.asked, call.answer),
+            (Operation::Create(_), Outcome::Is(_))
+        )),
+        of(|call| matches!(call.answer, Outcome::Removed(_))),
+        of(|call| call.answer == Outcome::Absent),
+        of(|call| call.answer == Outcome::Lost),
+        of(|call| call.answer == Outcome::Refused),
+        of(|call| matches!(call.answer, Outcome::Conflict | Outcome::Exists)),
     );
 }
 
@@ -130,12 +134,12 @@ async fn after_loss_of_power(sync: SyncMode) -> History {
     let world = World::new(Arc::clone(&server) as Arc<dyn Server>);
     let mut history = History::default();
     for key in 0..OBJECTS {
-        let asked = Asked::Create(world.token());
+        let asked = Operation::Create(world.token());
         history.calls.push(world.call(key, asked).await);
     }
     tokio::task::block_in_place(|| server.cut());
     for key in 0..OBJECTS {
-        history.calls.push(world.call(key, Asked::Get).await);
+        history.calls.push(world.call(key, Operation::Get).await);
     }
     history
 }

@@ -19,40 +19,40 @@ use super::ownership::Manager;
 use super::registry::Registry;
 use super::request::{Target, Verb, WriteOptions};
 use super::time::WallTime;
-use super::view::{Change, Place, View, with_defaults};
+use super::view::{Change, ObjectKey, View, with_defaults};
 
 /// Key of the Namespace kind.
 pub const NAMESPACE_KIND: &str = "namespaces";
 /// Key of the Pod kind.
 pub const POD_KIND: &str = "pods";
 
-/// A write, with everything about the outside world it may use.
+/// A write request with all of its inputs: time, random seed, path, body and options.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct WriteRequest {
     /// Time of the write, for the timestamps in the object.
     pub now: WallTime,
     /// Seed of generated names and uids.
     pub seed: u64,
-    /// What the path names.
+    /// Object or collection that the path names.
     pub target: Target,
-    /// What is asked.
+    /// Operation, with its body.
     pub verb: Verb,
     /// Query options of the write: dry run, field manager, field validation, force.
     pub options: WriteOptions,
 }
 
-/// What a call answers.
+/// Response to a write request.
 #[derive(Debug, Clone)]
-pub struct Reply {
+pub struct WriteResponse {
     /// HTTP code: 200 or 201.
     pub code: u16,
-    /// What the HTTP body is made from.
+    /// Source of the HTTP body.
     pub body: Body,
     /// Texts for `Warning` headers.
     pub warnings: Vec<String>,
 }
 
-/// The body of a [`Reply`].
+/// The body of a [`WriteResponse`].
 #[derive(Debug, Clone)]
 pub enum Body {
     /// One object, in stored form.
@@ -63,7 +63,7 @@ pub enum Body {
     Status(Value),
 }
 
-/// What is known of the call while it runs.
+/// State of a write request while it runs.
 struct Context {
     now: WallTime,
     entropy: Entropy,
@@ -81,9 +81,9 @@ struct Context {
 pub struct Store {
     view: View,
     /// Where the object with a uid is.
-    by_uid: BTreeMap<String, (String, Place)>,
+    by_uid: BTreeMap<String, (String, ObjectKey)>,
     /// Objects that name a uid as owner.
-    dependents: BTreeMap<String, BTreeSet<(String, Place)>>,
+    dependents: BTreeMap<String, BTreeSet<(String, ObjectKey)>>,
     /// Changes of the running call.
     changes: Vec<Change>,
 }
@@ -101,7 +101,7 @@ impl Store {
 
     /// Takes over an object read from disk. CRDs must come before the objects of their kinds, so
     /// that members added to a schema later get their defaults.
-    pub fn load(&mut self, kind: &str, place: Place, object: Arc<Object>) {
+    pub fn load(&mut self, kind: &str, place: ObjectKey, object: Arc<Object>) {
         let known = self
             .view
             .registry
@@ -128,7 +128,7 @@ impl Store {
     ///
     /// # Errors
     /// The refusal; the state is then as before.
-    pub fn apply(&mut self, call: Call) -> Result<(Reply, Vec<Change>), ApiError> {
+    pub fn apply(&mut self, call: WriteRequest) -> Result<(WriteResponse, Vec<Change>), ApiError> {
         let dry_run = call.options.dry_run;
         let result = self.run(call).and_then(|reply| {
             self.check_depth()?;
@@ -179,7 +179,7 @@ impl Store {
         }
     }
 
-    fn run(&mut self, call: Call) -> Result<Reply, ApiError> {
+    fn run(&mut self, call: WriteRequest) -> Result<WriteResponse, ApiError> {
         let form = form(&self.view.registry, &call.target)?;
         let target = call.target;
         let mut context = Context {
@@ -210,7 +210,7 @@ impl Store {
             }
             _ => return Err(method_not_allowed()),
         };
-        Ok(Reply {
+        Ok(WriteResponse {
             code,
             body,
             warnings: context.warnings,
@@ -218,7 +218,7 @@ impl Store {
     }
 
     /// Records a new state of an object under the next revision.
-    fn write(&mut self, kind: &str, place: Place, value: Value) -> Arc<Object> {
+    fn write(&mut self, kind: &str, place: ObjectKey, value: Value) -> Arc<Object> {
         self.view.revision += 1;
         let after = Object::new(value, self.view.revision);
         let before = self.view.get(kind, &place.0, &place.1).cloned();
@@ -234,7 +234,7 @@ impl Store {
     }
 
     /// Records that an object is gone; its last state carries the revision of the removal.
-    fn remove(&mut self, kind: &str, place: &Place, last: Value) -> Arc<Object> {
+    fn remove(&mut self, kind: &str, place: &ObjectKey, last: Value) -> Arc<Object> {
         self.view.revision += 1;
         let after = Object::new(last, self.view.revision);
         let before = self.take(kind, place);
@@ -249,7 +249,7 @@ impl Store {
     }
 
     /// Puts an object in its place and keeps the indices.
-    fn put(&mut self, kind: &str, place: Place, object: Arc<Object>) {
+    fn put(&mut self, kind: &str, place: ObjectKey, object: Arc<Object>) {
         let at = (kind.to_owned(), place.clone());
         if let Some(before) = self.view.put(kind, place, Arc::clone(&object)) {
             self.forget(&at, &before);
@@ -263,13 +263,13 @@ impl Store {
         }
     }
 
-    fn take(&mut self, kind: &str, place: &Place) -> Option<Arc<Object>> {
+    fn take(&mut self, kind: &str, place: &ObjectKey) -> Option<Arc<Object>> {
         let taken = self.view.take(kind, place)?;
         self.forget(&(kind.to_owned(), place.clone()), &taken);
         Some(taken)
     }
 
-    fn forget(&mut self, at: &(String, Place), object: &Object) {
+    fn forget(&mut self, at: &(String, ObjectKey), object: &Object) {
         self.by_uid.remove(object.uid());
         for owner in owner_uids(&object.value) {
             if let Some(set) = self.dependents.get_mut(owner) {

@@ -13,7 +13,7 @@ use super::schema::{Schema, apply_defaults};
 pub const CRD_KIND: &str = "customresourcedefinitions.apiextensions.k8s.io";
 
 /// Namespace (empty for cluster-wide kinds) and name.
-pub type Place = (String, String);
+pub type ObjectKey = (String, String);
 
 /// An object with the defaults of a schema, the same one if it has them all.
 #[must_use]
@@ -33,7 +33,7 @@ pub struct Change {
     /// Kind key (`pods`, `virtualmachines.vm.neon.tech`).
     pub kind: String,
     /// Where it is.
-    pub place: Place,
+    pub place: ObjectKey,
     /// State before; `None` = the object is new.
     pub before: Option<Arc<Object>>,
     /// State after; for a removal the last state, at the revision of the removal.
@@ -49,7 +49,7 @@ pub struct View {
     pub registry: Arc<Registry>,
     /// Revision of the last change.
     pub revision: u64,
-    kinds: BTreeMap<String, BTreeMap<Place, Arc<Object>>>,
+    kinds: BTreeMap<String, BTreeMap<ObjectKey, Arc<Object>>>,
 }
 
 impl View {
@@ -77,8 +77,8 @@ impl View {
         &'a self,
         kind: &str,
         namespace: Option<&'a str>,
-        after: Option<&Place>,
-    ) -> impl Iterator<Item = (&'a Place, &'a Arc<Object>)> {
+        after: Option<&ObjectKey>,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<Object>)> {
         use std::ops::Bound;
         let start = match (after, namespace) {
             (Some(place), _) => Bound::Excluded(place.clone()),
@@ -96,8 +96,8 @@ impl View {
         &'a self,
         kind: &str,
         selection: &'a Selection,
-        after: Option<&Place>,
-    ) -> impl Iterator<Item = (&'a Place, &'a Arc<Object>)> {
+        after: Option<&ObjectKey>,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<Object>)> {
         self.iter(kind, selection.namespace.as_deref(), after)
             .filter(|(_, object)| selection.matches(&object.value))
     }
@@ -120,7 +120,12 @@ impl View {
     }
 
     /// Puts an object in its place and returns what was there. A CRD's kind is served from then on.
-    pub fn put(&mut self, kind: &str, place: Place, object: Arc<Object>) -> Option<Arc<Object>> {
+    pub fn put(
+        &mut self,
+        kind: &str,
+        place: ObjectKey,
+        object: Arc<Object>,
+    ) -> Option<Arc<Object>> {
         if kind == CRD_KIND
             && let Ok(defined) = Kind::parse(&object.value, false)
         {
@@ -148,7 +153,7 @@ impl View {
     }
 
     /// Takes an object away.
-    pub fn take(&mut self, kind: &str, place: &Place) -> Option<Arc<Object>> {
+    pub fn take(&mut self, kind: &str, place: &ObjectKey) -> Option<Arc<Object>> {
         let objects = self.kinds.get_mut(kind)?;
         let taken = objects.remove(place);
         if objects.is_empty() {

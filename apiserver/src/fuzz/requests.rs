@@ -8,7 +8,7 @@ use super::is_refusal;
 use crate::core::body;
 use crate::core::object::Object;
 use crate::core::request::{DeleteOptions, PatchKind, Query, Target, Verb, WriteOptions, segments};
-use crate::core::store::{Call, Store};
+use crate::core::store::{Store, WriteRequest};
 use crate::core::time::WallTime;
 use crate::core::view::Change;
 use crate::kinds;
@@ -94,14 +94,14 @@ fn answered(store: &mut Store, request: &str) -> Vec<Change> {
     }
 }
 
-fn call(path: &str, verb: Verb, options: WriteOptions) -> Option<Call> {
+fn call(path: &str, verb: Verb, options: WriteOptions) -> Option<WriteRequest> {
     let names = segments(path).ok()?;
     let (group, version, rest) = match names.as_slice() {
         [api, version, rest @ ..] if api == "api" => ("", version, rest),
         [apis, group, version, rest @ ..] if apis == "apis" => (group.as_str(), version, rest),
         _ => return None,
     };
-    Some(Call {
+    Some(WriteRequest {
         now: NOW,
         seed: 7,
         target: Target::parse(group, version, rest)?,

@@ -20,7 +20,7 @@ use redb::{
 
 use crate::core::object::Object;
 use crate::core::store::Store;
-use crate::core::view::{CRD_KIND, Change, Place};
+use crate::core::view::{CRD_KIND, Change, ObjectKey};
 
 mod error;
 mod frozen;
@@ -311,11 +311,11 @@ fn create(path: &Path) -> Result<(), DbError> {
     place().map_err(|error| io_error("create", path, error.into()))
 }
 
-fn format_key(kind: &str, place: &Place) -> String {
+fn format_key(kind: &str, place: &ObjectKey) -> String {
     format!("{kind}\0{}\0{}", place.0, place.1)
 }
 
-fn parse_key(key: &str) -> Option<(String, Place)> {
+fn parse_key(key: &str) -> Option<(String, ObjectKey)> {
     let mut parts = key.split('\0');
     let parsed = (
         parts.next()?.to_owned(),

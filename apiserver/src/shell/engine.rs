@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::db::{Db, DbError, Frozen, Position};
 use super::hub::Hub;
 use crate::core::error::{ApiError, Reason};
-use crate::core::store::{Call, Reply, Store};
+use crate::core::store::{Store, WriteRequest, WriteResponse};
 use crate::core::view::Change;
 
 /// Calls waiting for the thread. Beyond it callers wait their turn.
@@ -19,10 +19,10 @@ const QUEUE: usize = 1024;
 /// that the first of them does not wait long for the last.
 const BATCH: usize = 128;
 
-type Answer = Result<Reply, ApiError>;
+type WriteResult = Result<WriteResponse, ApiError>;
 
 enum Job {
-    Call(Box<Call>, oneshot::Sender<Answer>),
+    Write(Box<WriteRequest>, oneshot::Sender<WriteResult>),
     CollectGarbage,
     Freeze(oneshot::Sender<Result<(Position, Frozen), DbError>>),
 }
@@ -77,11 +77,11 @@ impl Engine {
     ///
     /// # Errors
     /// The refusal; 500 or 507 when the store cannot be written.
-    pub async fn call(&self, call: Call) -> Answer {
+    pub async fn call(&self, call: WriteRequest) -> WriteResult {
         let (sender, answer) = oneshot::channel();
         let stopped = || ApiError::new(Reason::InternalError, "the server is stopping");
         self.jobs
-            .send(Job::Call(Box::new(call), sender))
+            .send(Job::Write(Box::new(call), sender))
             .await
             .map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -162,7 +162,7 @@ impl Writer {
         let mut frozen = Vec::new();
         for job in batch.drain(..) {
             match job {
-                Job::Call(call, sender) => {
+                Job::Write(call, sender) => {
                     let answer = self.apply(*call, &mut changes);
                     answers.push((sender, answer));
                 }
@@ -198,7 +198,7 @@ impl Writer {
         Ok((self.db.position()?, self.db.frozen()?))
     }
 
-    fn apply(&mut self, call: Call, changes: &mut Vec<Change>) -> Answer {
+    fn apply(&mut self, call: WriteRequest, changes: &mut Vec<Change>) -> WriteResult {
         match catch_unwind(AssertUnwindSafe(|| self.store.apply(call))) {
             Ok(Ok((reply, made))) => {
                 changes.extend(made);

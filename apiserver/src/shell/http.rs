@@ -26,7 +26,7 @@ use crate::core::codec::Form;
 use crate::core::error::{ApiError, Reason};
 use crate::core::protobuf::Messages;
 use crate::core::request::{self, DeleteOptions, PatchKind, Query, Target, Verb, WriteOptions};
-use crate::core::store::{self, Call};
+use crate::core::store::{self, WriteRequest};
 
 /// Beginning of the headers by which a caller asks to act as another user: `Impersonate-User`,
 /// `-Group`, `-Uid` and `-Extra-*`.
@@ -206,7 +206,7 @@ impl Exchange {
             }
             _ => return Err(store::method_not_allowed()),
         };
-        let call = Call {
+        let call = WriteRequest {
             now: super::now(),
             seed: rand::random(),
             target: self.target.clone(),

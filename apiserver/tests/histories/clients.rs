@@ -10,7 +10,8 @@ use rand::Rng as _;
 use serde_json::{Value, json};
 
 use super::history::{
-    Answer, Asked, Call, Event, Instant, Key, Kind, List, Token, Uid, Version, Watch,
+    Event, Instant, Key, Kind, List, Operation, OperationRecord, Outcome, Token, Uid, Version,
+    Watch,
 };
 use super::server::Server;
 use crate::support;
@@ -77,7 +78,7 @@ impl World {
     }
 
     /// Random calls on random objects until all calls are made.
-    pub(crate) async fn use_it(&self, keys: usize, most: u64) -> (Vec<Call>, Vec<List>) {
+    pub(crate) async fn use_it(&self, keys: usize, most: u64) -> (Vec<OperationRecord>, Vec<List>) {
         let (mut calls, mut lists) = (Vec::new(), Vec::new());
         let mut known: BTreeMap<Key, Belief> = BTreeMap::new();
         while self.calls.fetch_add(1, Ordering::SeqCst) < most {
@@ -88,17 +89,17 @@ impl World {
             };
             let call = self.call(key, asked).await;
             match call.answer {
-                Answer::Is(version) => {
+                Outcome::Is(version) => {
                     known.insert(key, Belief::Is(version.revision));
                 }
-                Answer::Removed(_) | Answer::Absent => {
+                Outcome::Removed(_) | Outcome::Absent => {
                     known.insert(key, Belief::Absent);
                 }
-                Answer::Exists | Answer::Conflict => {
+                Outcome::Exists | Outcome::Conflict => {
                     known.remove(&key);
                 }
-                Answer::Refused => {}
-                Answer::Lost => tokio::time::sleep(PAUSE).await,
+                Outcome::Refused => {}
+                Outcome::Lost => tokio::time::sleep(PAUSE).await,
             }
             calls.push(call);
         }
@@ -106,46 +107,46 @@ impl World {
     }
 
     /// A call for what a client believes, or `None` for a list.
-    fn any(&self, belief: Option<&Belief>) -> Option<Asked> {
+    fn any(&self, belief: Option<&Belief>) -> Option<Operation> {
         let asked = match (rand::rng().random_range(0..20), belief) {
             (0, _) => return None,
-            (1..=10, Some(Belief::Absent)) => Asked::Create(self.token()),
-            (1..=7, _) => Asked::Get,
-            (8..=13, Some(Belief::Is(revision))) => Asked::Replace(self.token(), *revision),
-            (14, Some(Belief::Is(revision))) => Asked::Remove(Some(*revision)),
-            (15, _) => Asked::Remove(None),
-            (16, _) => Asked::Create(self.token()),
-            (17.., _) => Asked::Patch(self.token()),
-            _ => Asked::Get,
+            (1..=10, Some(Belief::Absent)) => Operation::Create(self.token()),
+            (1..=7, _) => Operation::Get,
+            (8..=13, Some(Belief::Is(revision))) => Operation::Replace(self.token(), *revision),
+            (14, Some(Belief::Is(revision))) => Operation::Remove(Some(*revision)),
+            (15, _) => Operation::Remove(None),
+            (16, _) => Operation::Create(self.token()),
+            (17.., _) => Operation::Patch(self.token()),
+            _ => Operation::Get,
         };
         Some(asked)
     }
 
     /// Makes a call, and writes down what came of it.
-    pub(crate) async fn call(&self, key: Key, asked: Asked) -> Call {
+    pub(crate) async fn call(&self, key: Key, asked: Operation) -> OperationRecord {
         let path = format!("{MAPS}/o{key}");
         let began = self.now();
         let request = match asked {
-            Asked::Get => self.request("GET", &path),
-            Asked::Create(token) => self.request("POST", MAPS).json(&body(key, token, None)),
-            Asked::Replace(token, revision) => {
+            Operation::Get => self.request("GET", &path),
+            Operation::Create(token) => self.request("POST", MAPS).json(&body(key, token, None)),
+            Operation::Replace(token, revision) => {
                 self.request("PUT", &path)
                     .json(&body(key, token, Some(revision)))
             }
-            Asked::Patch(token) => {
+            Operation::Patch(token) => {
                 let patch = json!({"data": {"token": token.to_string()}}).to_string();
                 let request = self.request("PATCH", &path).body(patch);
                 request.header("content-type", "application/merge-patch+json")
             }
-            Asked::Remove(None) => self.request("DELETE", &path),
-            Asked::Remove(Some(revision)) => {
+            Operation::Remove(None) => self.request("DELETE", &path),
+            Operation::Remove(Some(revision)) => {
                 let preconditions = json!({"resourceVersion": revision.to_string()});
                 self.request("DELETE", &path)
                     .json(&json!({"preconditions": preconditions}))
             }
         };
         let answer = self.ask(request).await;
-        Call {
+        OperationRecord {
             key,
             asked,
             answer: answered(asked, answer),
@@ -222,18 +223,18 @@ impl World {
     }
 }
 
-fn answered(asked: Asked, answer: Option<(u16, Value)>) -> Answer {
+fn answered(asked: Operation, answer: Option<(u16, Value)>) -> Outcome {
     match (asked, answer) {
         // What went wrong inside may have happened.
-        (_, None | Some((500, _))) => Answer::Lost,
-        (Asked::Remove(_), Some((200, status))) => {
-            Answer::Removed(uid(&status["details"]["uid"]).expect("the uid of what is gone"))
+        (_, None | Some((500, _))) => Outcome::Lost,
+        (Operation::Remove(_), Some((200, status))) => {
+            Outcome::Removed(uid(&status["details"]["uid"]).expect("the uid of what is gone"))
         }
-        (_, Some((200 | 201, object))) => Answer::Is(version(&object).expect("an object").1),
-        (_, Some((404, _))) => Answer::Absent,
-        (Asked::Create(_), Some((409, _))) => Answer::Exists,
-        (_, Some((409, _))) => Answer::Conflict,
-        (_, Some((507, _))) => Answer::Refused,
+        (_, Some((200 | 201, object))) => Outcome::Is(version(&object).expect("an object").1),
+        (_, Some((404, _))) => Outcome::Absent,
+        (Operation::Create(_), Some((409, _))) => Outcome::Exists,
+        (_, Some((409, _))) => Outcome::Conflict,
+        (_, Some((507, _))) => Outcome::Refused,
         (_, Some((code, status))) => panic!("{asked:?}: {code} {status}"),
     }
 }

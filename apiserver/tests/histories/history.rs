@@ -46,19 +46,19 @@ pub(crate) struct Version {
     pub(crate) uid: Uid,
 }
 
-/// What a client asked for.
+/// Operation that a client requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum Operation {
     Get,
     Create(Token),
-    /// On condition of a revision.
+    /// A replace of exactly this revision.
     Replace(Token, u64),
     Patch(Token),
     /// A delete, on condition of a revision or without one.
     Remove(Option<u64>),
 }
 
-impl Asked {
+impl Operation {
     /// The value that it writes.
     pub(crate) fn token(self) -> Option<Token> {
         match self {
@@ -76,9 +76,9 @@ impl Asked {
     }
 }
 
-/// What it was answered.
+/// Result of an operation as the client saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum Outcome {
     /// The object as it is now.
     Is(Version),
     /// The life that was ended.
@@ -95,12 +95,12 @@ pub(crate) enum Answer {
     Lost,
 }
 
-/// A call on one object.
+/// One operation on one object, with its result and its start and end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Call {
+pub(crate) struct OperationRecord {
     pub(crate) key: Key,
-    pub(crate) asked: Asked,
-    pub(crate) answer: Answer,
+    pub(crate) asked: Operation,
+    pub(crate) answer: Outcome,
     pub(crate) began: Instant,
     pub(crate) ended: Instant,
 }
@@ -140,7 +140,7 @@ pub(crate) struct Watch {
 /// All that was seen.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct History {
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<OperationRecord>,
     pub(crate) lists: Vec<List>,
     pub(crate) watches: Vec<Watch>,
 }
@@ -157,7 +157,7 @@ impl History {
 pub(crate) fn anomalies(history: &History) -> Vec<String> {
     let mut found = Vec::new();
     let timelines = Timelines::of(history, &mut found);
-    let mut by_key: BTreeMap<Key, Vec<&Call>> = BTreeMap::new();
+    let mut by_key: BTreeMap<Key, Vec<&OperationRecord>> = BTreeMap::new();
     for call in &history.calls {
         by_key.entry(call.key).or_default().push(call);
     }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::timeline::{Position, Timeline};
-use super::{Answer, Asked, Call, History, Instant, Key};
+use super::{History, Instant, Key, Operation, OperationRecord, Outcome};
 
 /// What one call saw of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ enum Sight {
 /// later calls are bound least.
 pub(super) fn order(
     key: Key,
-    calls: &[&Call],
+    calls: &[&OperationRecord],
     history: &History,
     timeline: &Timeline,
     found: &mut Vec<String>,
@@ -71,15 +71,17 @@ fn place(sight: Sight, newest: Position, timeline: &Timeline) -> Option<Position
     }
 }
 
-fn sight(call: &Call, timeline: &Timeline) -> Option<Sight> {
+fn sight(call: &OperationRecord, timeline: &Timeline) -> Option<Sight> {
     match call.answer {
-        Answer::Is(version) if call.asked == Asked::Get => Some(Sight::At(2 * version.revision)),
-        Answer::Is(version) => Some(Sight::Made(2 * version.revision)),
+        Outcome::Is(version) if call.asked == Operation::Get => {
+            Some(Sight::At(2 * version.revision))
+        }
+        Outcome::Is(version) => Some(Sight::Made(2 * version.revision)),
         // Nobody may have seen the life that it ended.
-        Answer::Removed(uid) => Some(Sight::Made(timeline.life(uid)?.free_from()?)),
-        Answer::Absent => Some(Sight::Absent),
-        Answer::Exists | Answer::Conflict => Some(Sight::Present),
-        Answer::Refused | Answer::Lost => None,
+        Outcome::Removed(uid) => Some(Sight::Made(timeline.life(uid)?.free_from()?)),
+        Outcome::Absent => Some(Sight::Absent),
+        Outcome::Exists | Outcome::Conflict => Some(Sight::Present),
+        Outcome::Refused | Outcome::Lost => None,
     }
 }
 

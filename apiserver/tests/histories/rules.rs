@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::timeline::{End, Timeline, Timelines};
-use super::{Answer, Asked, Call, History, Key, Kind, Token, Version, Watch};
+use super::{History, Key, Kind, Operation, OperationRecord, Outcome, Token, Version, Watch};
 
 /// Rule 1: where values come from.
 pub(super) fn origins(history: &History, timelines: &Timelines, found: &mut Vec<String>) {
-    let written = |call: &'_ Call| Some((call.asked.token()?, *call));
-    let writes: BTreeMap<Token, Call> = history.calls.iter().filter_map(written).collect();
+    let written = |call: &'_ OperationRecord| Some((call.asked.token()?, *call));
+    let writes: BTreeMap<Token, OperationRecord> =
+        history.calls.iter().filter_map(written).collect();
     let mut revisions: BTreeMap<Token, u64> = BTreeMap::new();
     for (key, timeline) in timelines.iter() {
         for life in &timeline.lives {
@@ -18,13 +19,13 @@ pub(super) fn origins(history: &History, timelines: &Timelines, found: &mut Vec<
                     continue;
                 };
                 let is_written = match call.answer {
-                    Answer::Is(version) => version.revision == *revision,
-                    answer => answer == Answer::Lost,
+                    Outcome::Is(version) => version.revision == *revision,
+                    answer => answer == Outcome::Lost,
                 };
                 if !is_written {
                     found.push(format!("revision {revision} has the value of {call:?}"));
                 }
-                if matches!(call.asked, Asked::Create(_)) && *revision != life.first() {
+                if matches!(call.asked, Operation::Create(_)) && *revision != life.first() {
                     found.push(format!("{call:?} made what was there"));
                 }
                 if revisions.insert(*token, *revision).is_some() {
@@ -43,7 +44,12 @@ pub(super) fn origins(history: &History, timelines: &Timelines, found: &mut Vec<
 }
 
 /// Rules 1 and 2: how the lives of a name begin and end.
-pub(super) fn lives(key: Key, calls: &[&Call], timeline: &Timeline, found: &mut Vec<String>) {
+pub(super) fn lives(
+    key: Key,
+    calls: &[&OperationRecord],
+    timeline: &Timeline,
+    found: &mut Vec<String>,
+) {
     for pair in timeline.lives.windows(2) {
         let end = match pair[0].end {
             End::At(revision) => revision,
@@ -56,7 +62,7 @@ pub(super) fn lives(key: Key, calls: &[&Call], timeline: &Timeline, found: &mut 
     let mut ended = BTreeSet::new();
     let mut unseen = 0;
     for call in calls {
-        let Answer::Removed(uid) = call.answer else {
+        let Outcome::Removed(uid) = call.answer else {
             continue;
         };
         unseen += usize::from(timeline.life(uid).is_none());
@@ -66,7 +72,7 @@ pub(super) fn lives(key: Key, calls: &[&Call], timeline: &Timeline, found: &mut 
     }
     let creates: BTreeSet<Token> = calls
         .iter()
-        .filter(|call| matches!(call.asked, Asked::Create(_)))
+        .filter(|call| matches!(call.asked, Operation::Create(_)))
         .filter_map(|call| call.asked.token())
         .collect();
     let (mut unexplained, mut not_created) = (0, unseen);
@@ -95,27 +101,28 @@ pub(super) fn lives(key: Key, calls: &[&Call], timeline: &Timeline, found: &mut 
 }
 
 /// Rule 4: a conditional call changes the version it names.
-pub(super) fn conditions(calls: &[&Call], timeline: &Timeline, found: &mut Vec<String>) {
+pub(super) fn conditions(calls: &[&OperationRecord], timeline: &Timeline, found: &mut Vec<String>) {
     for call in calls {
         let Some(condition) = call.asked.condition() else {
             continue;
         };
         let is_kept = match call.answer {
-            Answer::Is(version) => {
+            Outcome::Is(version) => {
                 let has_it = timeline
                     .life(version.uid)
                     .is_some_and(|life| life.versions.contains_key(&condition));
                 has_it && timeline.before(version.revision) == Some(condition)
             }
-            Answer::Removed(uid) => {
+            Outcome::Removed(uid) => {
                 let life = timeline.life(uid);
                 life.is_some_and(|life| life.last() == condition)
             }
             // A lost write may have come in between, and nobody may have seen it.
-            Answer::Conflict => {
+            Outcome::Conflict => {
                 let last = timeline.lives.last();
                 let is_other = last.is_some_and(|life| life.last() > condition);
-                let is_lost = |it: &&Call| it.answer == Answer::Lost && it.began < call.ended;
+                let is_lost =
+                    |it: &&OperationRecord| it.answer == Outcome::Lost && it.began < call.ended;
                 is_other || calls.iter().any(is_lost)
             }
             _ => true,

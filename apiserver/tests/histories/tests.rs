@@ -10,8 +10,8 @@ fn version(revision: u64, token: Token, uid: Uid) -> Version {
     }
 }
 
-fn is(revision: u64, token: Token, uid: Uid) -> Answer {
-    Answer::Is(version(revision, token, uid))
+fn is(revision: u64, token: Token, uid: Uid) -> Outcome {
+    Outcome::Is(version(revision, token, uid))
 }
 
 fn event(kind: Kind, key: Key, version: Version) -> Event {
@@ -22,26 +22,26 @@ fn event(kind: Kind, key: Key, version: Version) -> Event {
 /// at 6, made anew at 7, and deleted again at 8, which no watch shows.
 fn sound() -> History {
     let asked = [
-        (0, Asked::Create(10), is(1, 10, 90)),
-        (1, Asked::Create(20), is(2, 20, 91)),
-        (0, Asked::Replace(11, 1), is(3, 11, 90)),
-        (0, Asked::Replace(12, 1), Answer::Conflict),
-        (1, Asked::Patch(21), is(4, 21, 91)),
-        (0, Asked::Get, is(3, 11, 90)),
-        (0, Asked::Patch(13), Answer::Refused),
-        (0, Asked::Patch(14), Answer::Lost),
-        (0, Asked::Get, is(5, 14, 90)),
-        (0, Asked::Create(15), Answer::Exists),
-        (0, Asked::Remove(Some(5)), Answer::Removed(90)),
-        (0, Asked::Get, Answer::Absent),
-        (0, Asked::Create(16), is(7, 16, 92)),
-        (0, Asked::Remove(None), Answer::Lost),
-        (0, Asked::Get, Answer::Absent),
+        (0, Operation::Create(10), is(1, 10, 90)),
+        (1, Operation::Create(20), is(2, 20, 91)),
+        (0, Operation::Replace(11, 1), is(3, 11, 90)),
+        (0, Operation::Replace(12, 1), Outcome::Conflict),
+        (1, Operation::Patch(21), is(4, 21, 91)),
+        (0, Operation::Get, is(3, 11, 90)),
+        (0, Operation::Patch(13), Outcome::Refused),
+        (0, Operation::Patch(14), Outcome::Lost),
+        (0, Operation::Get, is(5, 14, 90)),
+        (0, Operation::Create(15), Outcome::Exists),
+        (0, Operation::Remove(Some(5)), Outcome::Removed(90)),
+        (0, Operation::Get, Outcome::Absent),
+        (0, Operation::Create(16), is(7, 16, 92)),
+        (0, Operation::Remove(None), Outcome::Lost),
+        (0, Operation::Get, Outcome::Absent),
     ];
     let calls = asked
         .into_iter()
         .zip(0..)
-        .map(|((key, asked, answer), at)| Call {
+        .map(|((key, asked, answer), at)| OperationRecord {
             key,
             asked,
             answer,
@@ -96,8 +96,8 @@ fn delete_whose_revision_nobody_saw_is_no_anomaly() {
 fn life_that_nobody_saw_begin_is_no_anomaly_when_a_create_was_lost() {
     let mut history = sound();
     history.watches.clear();
-    history.calls[12].answer = Answer::Lost;
-    history.calls[13].answer = Answer::Removed(92);
+    history.calls[12].answer = Outcome::Lost;
+    history.calls[13].answer = Outcome::Removed(92);
     assert_eq!(anomalies(&history), Vec::<String>::new());
 }
 
@@ -132,20 +132,20 @@ fn each_planted_fault_is_an_anomaly() {
             it.calls[8].answer = is(5, 21, 90);
         }),
         ("an object is gone", |it| {
-            it.calls[8].answer = Answer::Absent
+            it.calls[8].answer = Outcome::Absent
         }),
         ("a write does not grow the revision", |it| {
             it.calls[4].answer = is(2, 21, 91);
         }),
         ("a condition is not kept", |it| {
-            it.calls[2].asked = Asked::Replace(11, 0);
+            it.calls[2].asked = Operation::Replace(11, 0);
         }),
         ("a write over one it did not see", |it| {
-            it.calls[7].asked = Asked::Replace(14, 1);
+            it.calls[7].asked = Operation::Replace(14, 1);
             it.calls[7].answer = is(5, 14, 90);
         }),
         ("a refusal without a reason", |it| {
-            it.calls[3].asked = Asked::Replace(12, 7);
+            it.calls[3].asked = Operation::Replace(12, 7);
         }),
     ]);
 }
@@ -188,29 +188,29 @@ fn each_fault_of_a_delete_is_an_anomaly() {
             it.calls[11].answer = is(5, 14, 90);
         }),
         ("a create over what is there", |it| {
-            it.calls[10].answer = Answer::Refused;
+            it.calls[10].answer = Outcome::Refused;
             it.calls.remove(13);
         }),
         ("a create that keeps the uid", |it| {
             it.calls[12].answer = is(7, 16, 90);
         }),
         ("a patch that makes an object", |it| {
-            it.calls[12].asked = Asked::Patch(16);
+            it.calls[12].asked = Operation::Patch(16);
         }),
         ("two deletes of one object", |it| {
-            it.calls[13].answer = Answer::Removed(90);
+            it.calls[13].answer = Outcome::Removed(90);
         }),
         ("a delete of what nobody made", |it| {
-            it.calls[13].answer = Answer::Removed(93);
+            it.calls[13].answer = Outcome::Removed(93);
         }),
         ("a delete against its condition", |it| {
-            it.calls[10].asked = Asked::Remove(Some(3));
+            it.calls[10].asked = Operation::Remove(Some(3));
         }),
         ("an object is gone that nobody deleted", |it| {
             it.calls.remove(13);
         }),
         ("an object is there before it is made", |it| {
-            it.calls[11].answer = Answer::Exists;
+            it.calls[11].answer = Outcome::Exists;
         }),
     ]);
 }

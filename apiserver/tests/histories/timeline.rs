@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Answer, Asked, Call, History, Key, Kind, Token, Uid, Version};
+use super::{History, Key, Kind, Operation, OperationRecord, Outcome, Token, Uid, Version};
 
 /// A point in the order of a name's states: `2 * revision` is the state that this change made, and
 /// one more is the state after a removal whose revision nobody saw.
@@ -112,13 +112,13 @@ impl Timeline {
         })
     }
 
-    fn count(&mut self, call: &Call, seen: &BTreeSet<Token>) {
+    fn count(&mut self, call: &OperationRecord, seen: &BTreeSet<Token>) {
         match (call.asked, call.answer) {
-            (Asked::Remove(_), Answer::Lost) => self.lost_removes += 1,
-            (Asked::Create(token), Answer::Lost) if !seen.contains(&token) => {
+            (Operation::Remove(_), Outcome::Lost) => self.lost_removes += 1,
+            (Operation::Create(token), Outcome::Lost) if !seen.contains(&token) => {
                 self.unseen_creates += 1;
             }
-            (_, Answer::Removed(uid)) => {
+            (_, Outcome::Removed(uid)) => {
                 self.removed.insert(uid);
             }
             _ => {}
@@ -163,7 +163,7 @@ impl Timelines {
     pub(super) fn of(history: &History, found: &mut Vec<String>) -> Self {
         let mut seen = Seen::default();
         for call in &history.calls {
-            if let Answer::Is(version) = call.answer {
+            if let Outcome::Is(version) = call.answer {
                 seen.wrote(call.key, version);
             }
         }

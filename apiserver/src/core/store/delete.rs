@@ -9,7 +9,7 @@ use crate::core::error::{ApiError, success_status};
 use crate::core::object::{Object, finalizers, is_deleting, meta, owner_uids};
 use crate::core::request::{DeleteOptions, Propagation, Selection};
 use crate::core::time::{WallTime, seconds_since};
-use crate::core::view::{CRD_KIND, Change, Place};
+use crate::core::view::{CRD_KIND, Change, ObjectKey};
 
 /// Finalizer of an owner that waits for its dependents.
 const FOREGROUND: &str = "foregroundDeletion";
@@ -77,7 +77,7 @@ impl Store {
         options: &DeleteOptions,
     ) -> Result<(u16, Body), ApiError> {
         let key = context.form.key();
-        let selected: Vec<(Place, Arc<Object>)> = self
+        let selected: Vec<(ObjectKey, Arc<Object>)> = self
             .view
             .select(&key, selection, None)
             .map(|(place, object)| (place.clone(), Arc::clone(object)))
@@ -97,7 +97,7 @@ impl Store {
         &mut self,
         now: WallTime,
         key: &str,
-        place: &Place,
+        place: &ObjectKey,
         options: &DeleteOptions,
     ) -> Option<Arc<Object>> {
         let old = Arc::clone(self.view.get(key, &place.0, &place.1)?);
@@ -139,7 +139,7 @@ impl Store {
         &mut self,
         now: WallTime,
         key: &str,
-        place: &Place,
+        place: &ObjectKey,
         last: Value,
     ) -> Arc<Object> {
         let gone = self.remove(key, place, last);
@@ -154,7 +154,7 @@ impl Store {
         gone
     }
 
-    fn dependents_of(&self, uid: &str) -> Vec<(String, Place)> {
+    fn dependents_of(&self, uid: &str) -> Vec<(String, ObjectKey)> {
         self.dependents
             .get(uid)
             .into_iter()
@@ -192,7 +192,7 @@ impl Store {
         }
     }
 
-    fn drop_owner(&mut self, key: &str, place: &Place, object: &Object, uid: &str) {
+    fn drop_owner(&mut self, key: &str, place: &ObjectKey, object: &Object, uid: &str) {
         let mut value = object.value.clone();
         if let Some(owners) = value["metadata"]["ownerReferences"].as_array_mut() {
             owners.retain(|owner| owner["uid"] != uid);
@@ -201,7 +201,7 @@ impl Store {
     }
 
     /// An owner that waited for its dependents goes when none of them blocks it any more.
-    fn release_foreground(&mut self, now: WallTime, at: &(String, Place)) {
+    fn release_foreground(&mut self, now: WallTime, at: &(String, ObjectKey)) {
         let (key, place) = at;
         let Some(owner) = self.view.get(key, &place.0, &place.1).cloned() else {
             return;
@@ -209,7 +209,7 @@ impl Store {
         if !is_deleting(&owner.value) || !finalizers(&owner.value).contains(&FOREGROUND) {
             return;
         }
-        let blocks = |(key, place): &(String, Place)| {
+        let blocks = |(key, place): &(String, ObjectKey)| {
             self.view
                 .get(key, &place.0, &place.1)
                 .is_some_and(|object| {
@@ -240,8 +240,8 @@ impl Store {
         !self.contents(key, value).is_empty()
     }
 
-    fn contents(&self, key: &str, value: &Value) -> Vec<(String, Place)> {
-        let at = |kind: &str, namespace: Option<&str>| -> Vec<(String, Place)> {
+    fn contents(&self, key: &str, value: &Value) -> Vec<(String, ObjectKey)> {
+        let at = |kind: &str, namespace: Option<&str>| -> Vec<(String, ObjectKey)> {
             self.view
                 .iter(kind, namespace, None)
                 .map(|(place, _)| (kind.to_owned(), place.clone()))
@@ -269,7 +269,7 @@ impl Store {
     }
 
     /// A terminating namespace or definition goes with its last object.
-    fn release_container(&mut self, now: WallTime, key: &str, place: &Place) {
+    fn release_container(&mut self, now: WallTime, key: &str, place: &ObjectKey) {
         for (container, at) in [
             (NAMESPACE_KIND, (String::new(), place.0.clone())),
             (CRD_KIND, (String::new(), key.to_owned())),
@@ -286,7 +286,7 @@ impl Store {
         }
     }
 
-    fn outlived(&self, now: WallTime) -> Vec<(String, Place)> {
+    fn outlived(&self, now: WallTime) -> Vec<(String, ObjectKey)> {
         let mut outlived = Vec::new();
         for kind in self.view.registry.kinds() {
             let Some(ttl) = kind.extras().and_then(|extras| extras.ttl_seconds) else {

@@ -55,10 +55,10 @@ fn call(
     path: &str,
     verb: Verb,
     options: WriteOptions,
-) -> Result<(Reply, Vec<Change>), ApiError> {
+) -> Result<(WriteResponse, Vec<Change>), ApiError> {
     let target = target(store, path);
     let seed = store.view().revision;
-    store.apply(Call {
+    store.apply(WriteRequest {
         now: NOW,
         seed,
         target,
@@ -67,7 +67,7 @@ fn call(
     })
 }
 
-fn object(result: Result<(Reply, Vec<Change>), ApiError>) -> Result<Value, ApiError> {
+fn object(result: Result<(WriteResponse, Vec<Change>), ApiError>) -> Result<Value, ApiError> {
     result.map(|(reply, _)| match reply.body {
         Body::Object(object) => object.value.clone(),
         Body::Status(status) => status,

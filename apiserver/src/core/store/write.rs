@@ -15,7 +15,7 @@ use crate::core::ownership;
 use crate::core::patch::{self, PatchError};
 use crate::core::request::{FieldValidation, PatchKind};
 use crate::core::schema::{apply_defaults, prune, validate};
-use crate::core::view::{CRD_KIND, Place};
+use crate::core::view::{CRD_KIND, ObjectKey};
 
 /// How often a generated name is tried when it is taken.
 const NAME_ATTEMPTS: usize = 8;
@@ -284,7 +284,7 @@ impl Store {
         if value == old.value {
             return Ok(Arc::clone(old));
         }
-        let place: Place = (context.namespace.clone(), name);
+        let place: ObjectKey = (context.namespace.clone(), name);
         let waits = !finalizers(&value).is_empty()
             || value["metadata"]["deletionGracePeriodSeconds"]
                 .as_i64()

@@ -13,7 +13,7 @@ use crate::core::error::{ApiError, Cause, Reason};
 use crate::core::object::Object;
 use crate::core::request::Selection;
 use crate::core::selector::{FieldSelector, LabelSelector};
-use crate::core::view::{Place, View};
+use crate::core::view::{ObjectKey, View};
 
 /// GET of one object.
 pub(super) fn get(exchange: &Exchange) -> Result<Response, ApiError> {
@@ -159,7 +159,7 @@ impl Page {
         let after = token.map(|token| &token.after);
         let mut selected = view.select(kind, selection, after);
         let limit = limit.unwrap_or(usize::MAX);
-        let (mut objects, mut last): (Vec<Arc<Object>>, Option<Place>) = (Vec::new(), None);
+        let (mut objects, mut last): (Vec<Arc<Object>>, Option<ObjectKey>) = (Vec::new(), None);
         for (place, object) in selected.by_ref().take(limit) {
             objects.push(Arc::clone(object));
             last = Some(place.clone());
@@ -185,7 +185,7 @@ impl Page {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Continue {
     revision: u64,
-    after: Place,
+    after: ObjectKey,
 }
 
 impl Continue {

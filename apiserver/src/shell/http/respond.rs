@@ -9,7 +9,7 @@ use super::Exchange;
 use crate::core::error::ApiError;
 use crate::core::kind::Column;
 use crate::core::object::Object;
-use crate::core::store::{Body, Reply};
+use crate::core::store::{Body, WriteResponse};
 use crate::core::table::{self, IncludeObject};
 
 /// What an answer is made of.
@@ -37,7 +37,7 @@ pub(super) fn refusal(error: &ApiError) -> Response {
 }
 
 /// The answer to a write.
-pub(super) fn reply(exchange: &Exchange, reply: &Reply) -> Result<Response, ApiError> {
+pub(super) fn reply(exchange: &Exchange, reply: &WriteResponse) -> Result<Response, ApiError> {
     let value = match &reply.body {
         Body::Status(status) => status.clone(),
         Body::Object(object) => exchange.shaped(object)?,

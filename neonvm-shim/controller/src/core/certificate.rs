@@ -99,44 +99,44 @@ pub enum Request {
     /// There is one of its name that is not this VM's.
     Foreign,
     /// It belongs to this VM, by its owner reference.
-    Ours(Box<Asked>),
+    Ours(Box<OwnRequest>),
 }
 
-/// A request of ours.
+/// A certificate request that belongs to this VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct OwnRequest {
     /// `metadata.uid` of the request.
     pub uid: String,
     /// `metadata.resourceVersion` of the request; a watch for the answer starts from it.
     pub version: String,
-    /// The ClusterIssuer it is for.
+    /// Name of the ClusterIssuer.
     pub issuer: String,
     /// The name and the key it asks for; `None` if that cannot be read.
     pub subject: Option<(String, PublicKey)>,
-    /// What has become of it.
-    pub answer: Answer,
+    /// State of the request.
+    pub answer: RequestStatus,
 }
 
-/// What has become of a request.
+/// State of a certificate request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum RequestStatus {
     /// The issuer has neither issued nor refused.
     Waiting {
         /// Message of the `Ready` condition; empty if there is none.
         message: String,
     },
-    /// There will be no certificate.
+    /// The issuer refused; no certificate follows.
     Refused {
         /// `Denied`, `Failed` or `InvalidRequest`.
         reason: &'static str,
-        /// The issuer's words.
+        /// The issuer's message.
         message: String,
     },
-    /// This one, or why it cannot be read.
+    /// The certificate, or why it is unreadable.
     Issued(Result<Certificate, String>),
 }
 
-/// The three objects.
+/// The three objects of a certificate: both secrets and the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// The secret that guests get.

@@ -60,7 +60,7 @@ pub struct Skipped {
 
 /// What the webhook answers to one review.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct ReviewResponse {
     /// The `AdmissionReview` to send back.
     pub review: Value,
     /// What was let pass, unless nothing is to be written (`dryRun`).
@@ -82,7 +82,7 @@ pub enum NoReview {
 ///
 /// # Errors
 /// [`NoReview`]; the sender made a mistake.
-pub fn answer(task: Task, review: &Value, excused: &Excused) -> Result<Answer, NoReview> {
+pub fn answer(task: Task, review: &Value, excused: &Excused) -> Result<ReviewResponse, NoReview> {
     if review["apiVersion"] != API_VERSION || review["kind"] != "AdmissionReview" {
         return Err(NoReview::OtherKind);
     }
@@ -105,7 +105,7 @@ pub fn answer(task: Task, review: &Value, excused: &Excused) -> Result<Answer, N
 }
 
 /// Each changed member of the object as a whole: there are three or four.
-fn mutated(kind: &str, request: &Value) -> Answer {
+fn mutated(kind: &str, request: &Value) -> ReviewResponse {
     let object = &request["object"];
     let mut after = object.clone();
     if let Err(errors) = admission::normalise(kind, &mut after) {
@@ -133,7 +133,7 @@ fn writer(request: &Value) -> Writer {
     )
 }
 
-fn validated(kind: &str, request: &Value, excused: &Excused) -> Answer {
+fn validated(kind: &str, request: &Value, excused: &Excused) -> ReviewResponse {
     let (new, readable) = kept(kind, &request["object"]);
     let mut warnings = Vec::new();
     let checked = if request["operation"] == "UPDATE" {
@@ -167,7 +167,7 @@ fn validated(kind: &str, request: &Value, excused: &Excused) -> Answer {
         uid: uid.to_owned(),
         message,
     };
-    Answer {
+    ReviewResponse {
         review: json!({"allowed": true, "warnings": [warning]}),
         skipped: (request["dryRun"] != true).then_some(skipped),
     }
@@ -192,14 +192,14 @@ fn allowed(warnings: Vec<String>) -> Value {
     response
 }
 
-fn passed(review: Value) -> Answer {
-    Answer {
+fn passed(review: Value) -> ReviewResponse {
+    ReviewResponse {
         review,
         skipped: None,
     }
 }
 
-fn denied(errors: &[FieldError]) -> Answer {
+fn denied(errors: &[FieldError]) -> ReviewResponse {
     let causes = errors.iter().map(|error| {
         json!({"reason": error.kind.as_str(), "message": error.to_message(), "field": error.field})
     });

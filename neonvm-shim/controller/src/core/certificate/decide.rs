@@ -3,8 +3,8 @@
 use protocol::time::WallTime;
 
 use super::{
-    Answer, Asked, Certificate, CertificateFailure, Facts, PublicKey, Request, Step, Stored,
-    TemporaryKey, Unfit, Wanted,
+    Certificate, CertificateFailure, Facts, OwnRequest, PublicKey, Request, RequestStatus, Step,
+    Stored, TemporaryKey, Unfit, Wanted,
 };
 
 /// What to do now.
@@ -94,7 +94,7 @@ fn next(wanted: &Wanted, facts: &Facts, now: WallTime) -> Verdict {
     }
 }
 
-fn withdraw(asked: &Asked) -> Verdict {
+fn withdraw(asked: &OwnRequest) -> Verdict {
     let uid = asked.uid.clone();
     Verdict::Do(Step::Withdraw { uid })
 }
@@ -102,7 +102,7 @@ fn withdraw(asked: &Asked) -> Verdict {
 fn answered(
     wanted: &Wanted,
     stored: &Stored,
-    asked: &Asked,
+    asked: &OwnRequest,
     key: &PublicKey,
     now: WallTime,
 ) -> Verdict {
@@ -114,16 +114,16 @@ fn answered(
     }
     let issuer = || wanted.issuer.clone();
     let trouble = match &asked.answer {
-        Answer::Waiting { .. } => {
+        RequestStatus::Waiting { .. } => {
             let (uid, version) = (asked.uid.clone(), asked.version.clone());
             return Verdict::Do(Step::Await { uid, version });
         }
-        Answer::Refused { reason, message } => CertificateFailure::Refused {
+        RequestStatus::Refused { reason, message } => CertificateFailure::Refused {
             issuer: issuer(),
             reason,
             message: message.clone(),
         },
-        Answer::Issued(issued) => match unfit(wanted, stored, issued, key, now) {
+        RequestStatus::Issued(issued) => match unfit(wanted, stored, issued, key, now) {
             None => return Verdict::Do(Step::Store),
             Some(why) => CertificateFailure::Unfit {
                 issuer: issuer(),

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    Answer, CertificateFailure, Facts, Order, Request, Step, Stored, TlsFault, Verdict, Wanted,
-    decide,
+    CertificateFailure, Facts, Order, Request, RequestStatus, Step, Stored, TlsFault, Verdict,
+    Wanted, decide,
 };
 use crate::core::action::Action;
 use crate::core::backoff::doubling;
@@ -174,8 +174,8 @@ impl CertificateState {
     fn words(&self) -> String {
         match self.facts.as_ref().map(|facts| &facts.request) {
             Some(Request::Ours(asked)) => match &asked.answer {
-                Answer::Waiting { message } => message.clone(),
-                Answer::Refused { .. } | Answer::Issued(_) => String::new(),
+                RequestStatus::Waiting { message } => message.clone(),
+                RequestStatus::Refused { .. } | RequestStatus::Issued(_) => String::new(),
             },
             _ => String::new(),
         }
@@ -237,9 +237,9 @@ impl CertificateState {
             },
             request: match &facts.request {
                 Request::Ours(asked) => match &asked.answer {
-                    Answer::Waiting { .. } => "waiting".into(),
-                    Answer::Refused { reason, .. } => (*reason).into(),
-                    Answer::Issued(_) => "issued".into(),
+                    RequestStatus::Waiting { .. } => "waiting".into(),
+                    RequestStatus::Refused { reason, .. } => (*reason).into(),
+                    RequestStatus::Issued(_) => "issued".into(),
                 },
                 other => format!("{other:?}"),
             },

@@ -4,7 +4,8 @@
 use protocol::time::WallTime;
 
 use super::{
-    Answer, Asked, Certificate, Facts, Order, PublicKey, Request, Step, Stored, TemporaryKey,
+    Certificate, Facts, Order, OwnRequest, PublicKey, Request, RequestStatus, Step, Stored,
+    TemporaryKey,
 };
 
 /// One hour in microseconds.
@@ -106,12 +107,12 @@ impl Ca {
         if let (TemporaryKey::Key(key), Request::Absent) = (&self.facts.key, &self.facts.request) {
             self.requests += 1;
             self.version += 1;
-            self.facts.request = Request::Ours(Box::new(Asked {
+            self.facts.request = Request::Ours(Box::new(OwnRequest {
                 uid: format!("request-{}", self.requests),
                 version: self.version.to_string(),
                 issuer: order.wanted.issuer.clone(),
                 subject: Some((order.wanted.name.clone(), key.clone())),
-                answer: Answer::Waiting {
+                answer: RequestStatus::Waiting {
                     message: "in the queue".into(),
                 },
             }));
@@ -123,24 +124,25 @@ impl Ca {
         let Request::Ours(asked) = &mut self.facts.request else {
             return;
         };
-        let (Answer::Waiting { .. }, Some((name, of))) = (&asked.answer, &asked.subject) else {
+        let (RequestStatus::Waiting { .. }, Some((name, of))) = (&asked.answer, &asked.subject)
+        else {
             return;
         };
         let (name, of) = (name.as_str(), of.clone());
         asked.answer = match self.manner {
             Manner::Ponders => return,
-            Manner::Signs => Answer::Issued(Ok(certificate(of, name, now, 24))),
-            Manner::Denies => Answer::Refused {
+            Manner::Signs => RequestStatus::Issued(Ok(certificate(of, name, now, 24))),
+            Manner::Denies => RequestStatus::Refused {
                 reason: "Denied",
                 message: "not for you".into(),
             },
-            Manner::OtherKey => Answer::Issued(Ok(certificate(key(200), name, now, 24))),
-            Manner::OtherName => Answer::Issued(Ok(certificate(of, "else.local", now, 24))),
+            Manner::OtherKey => RequestStatus::Issued(Ok(certificate(key(200), name, now, 24))),
+            Manner::OtherName => RequestStatus::Issued(Ok(certificate(of, "else.local", now, 24))),
             Manner::Stale => {
                 let yesterday = WallTime(now.0 - 24 * HOUR);
-                Answer::Issued(Ok(certificate(of, name, yesterday, 24)))
+                RequestStatus::Issued(Ok(certificate(of, name, yesterday, 24)))
             }
-            Manner::Rubbish => Answer::Issued(Err("no PEM".into())),
+            Manner::Rubbish => RequestStatus::Issued(Err("no PEM".into())),
         };
         self.version += 1;
         asked.version = self.version.to_string();
@@ -150,7 +152,7 @@ impl Ca {
     pub(crate) fn store(&mut self) {
         if let (TemporaryKey::Key(key), Request::Ours(asked)) =
             (&self.facts.key, &self.facts.request)
-            && let Answer::Issued(Ok(issued)) = &asked.answer
+            && let RequestStatus::Issued(Ok(issued)) = &asked.answer
             && issued.key == *key
             && self.facts.stored != Stored::Foreign
         {

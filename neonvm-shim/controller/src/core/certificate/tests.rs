@@ -20,8 +20,8 @@ fn wanted() -> Wanted {
     Wanted::read(&tls()).expect("all is set")
 }
 
-fn asked(answer: Answer) -> Request {
-    Request::Ours(Box::new(Asked {
+fn asked(answer: RequestStatus) -> Request {
+    Request::Ours(Box::new(OwnRequest {
         uid: "r".into(),
         version: "5".into(),
         issuer: "neon-ca-issuer".into(),
@@ -30,8 +30,8 @@ fn asked(answer: Answer) -> Request {
     }))
 }
 
-fn waiting() -> Answer {
-    Answer::Waiting {
+fn waiting() -> RequestStatus {
+    RequestStatus::Waiting {
         message: String::new(),
     }
 }
@@ -67,8 +67,8 @@ fn each_state_at_each_time() {
         Stored::Pair(certificate(key(9), NAME, from, 24))
     };
     let (no, new, due, over) = (Stored::Absent, pair(1), pair(23), pair(25));
-    let issued = || Answer::Issued(Ok(certificate(key(1), NAME, now, 24)));
-    let refused = || Answer::Refused {
+    let issued = || RequestStatus::Issued(Ok(certificate(key(1), NAME, now, 24)));
+    let refused = || RequestStatus::Refused {
         reason: "Failed",
         message: String::new(),
     };
@@ -175,7 +175,7 @@ fn what_the_issuer_hands_out_is_looked_at() {
         let facts = Facts {
             stored: Stored::Absent,
             key: TemporaryKey::Key(key(1)),
-            request: asked(Answer::Issued(issued)),
+            request: asked(RequestStatus::Issued(issued)),
         };
         let Verdict::Failed { uid, trouble } = decide(&wanted(), &facts, now) else {
             panic!("{words}: taken");
@@ -426,7 +426,7 @@ fn a_pair_that_is_due_and_whose_request_is_still_there_is_renewed() {
     let facts = Facts {
         stored: Stored::Pair(pair.clone()),
         key: TemporaryKey::Key(key(1)),
-        request: asked(Answer::Issued(Ok(pair.clone()))),
+        request: asked(RequestStatus::Issued(Ok(pair.clone()))),
     };
     let mut scene = Scene::new(Ca {
         keys: 1,
@@ -457,7 +457,7 @@ fn an_issuer_of_short_lives_is_not_asked_again_and_again() {
     let short = certificate(key(1), NAME, from, 24);
     let mut ca = Ca::default();
     ca.facts.key = TemporaryKey::Key(key(1));
-    ca.facts.request = asked(Answer::Issued(Ok(short.clone())));
+    ca.facts.request = asked(RequestStatus::Issued(Ok(short.clone())));
     let mut scene = Scene::new(ca);
     assert_eq!(scene.step(), Some(Step::Read));
     assert_eq!(scene.step(), Some(Step::Store), "better than none");
@@ -489,12 +489,12 @@ fn any_certificate() -> impl Strategy<Value = Certificate> {
 fn any_request() -> impl Strategy<Value = Request> {
     let answer = prop_oneof![
         Just(waiting()),
-        Just(Answer::Refused {
+        Just(RequestStatus::Refused {
             reason: "Denied",
             message: String::new()
         }),
-        any_certificate().prop_map(|it| Answer::Issued(Ok(it))),
-        Just(Answer::Issued(Err("no".into()))),
+        any_certificate().prop_map(|it| RequestStatus::Issued(Ok(it))),
+        Just(RequestStatus::Issued(Err("no".into()))),
     ];
     prop_oneof![
         Just(Request::Absent),

@@ -27,11 +27,16 @@ fn review(operation: &str, object: &Value, old: Option<&Value>) -> Value {
     })
 }
 
-fn validate(operation: &str, object: &Value, old: Option<&Value>, excused: &Excused) -> Answer {
+fn validate(
+    operation: &str,
+    object: &Value,
+    old: Option<&Value>,
+    excused: &Excused,
+) -> ReviewResponse {
     answer(Task::Validate, &review(operation, object, old), excused).expect("a review")
 }
 
-fn is_allowed(answer: &Answer) -> bool {
+fn is_allowed(answer: &ReviewResponse) -> bool {
     let response = &answer.review["response"];
     assert_eq!(response["uid"], "u-1");
     response["allowed"].as_bool().expect("an answer")

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{CERTIFICATE, KEY, x509};
-use crate::core::certificate::{Answer, Asked, Request, Stored, TemporaryKey};
+use crate::core::certificate::{OwnRequest, Request, RequestStatus, Stored, TemporaryKey};
 use crate::core::problem::peer_text;
 use crate::shell::secret::is_owned;
 
@@ -69,7 +69,7 @@ pub(super) fn request(object: Option<&Value>, owner: &Value) -> Request {
         return Request::Foreign;
     }
     let pem = bytes(&object["spec"]["request"]);
-    Request::Ours(Box::new(Asked {
+    Request::Ours(Box::new(OwnRequest {
         uid: uid(object),
         version: text(&object["metadata"]["resourceVersion"]),
         issuer: text(&object["spec"]["issuerRef"]["name"]),
@@ -79,7 +79,7 @@ pub(super) fn request(object: Option<&Value>, owner: &Value) -> Request {
 }
 
 /// What has become of it: a refusal counts before a certificate, as the issuer's last word.
-fn answer(object: &Value) -> Answer {
+fn answer(object: &Value) -> RequestStatus {
     let conditions = object["status"]["conditions"].as_array();
     let condition = |kind: &str| {
         let mut all = conditions.into_iter().flatten();
@@ -90,7 +90,7 @@ fn answer(object: &Value) -> Answer {
         if let Some(found) = condition(kind)
             && found["status"] == "True"
         {
-            return Answer::Refused {
+            return RequestStatus::Refused {
                 reason: kind,
                 message: message(found),
             };
@@ -102,7 +102,7 @@ fn answer(object: &Value) -> Answer {
     {
         for reason in ["Failed", "Denied"] {
             if ready["reason"] == reason {
-                return Answer::Refused {
+                return RequestStatus::Refused {
                     reason,
                     message: message(ready),
                 };
@@ -110,11 +110,11 @@ fn answer(object: &Value) -> Answer {
         }
     }
     match chain(object) {
-        Some(pem) => Answer::Issued(x509::certificate(&pem)),
+        Some(pem) => RequestStatus::Issued(x509::certificate(&pem)),
         None if ready.is_some_and(|ready| ready["status"] == "True") => {
-            Answer::Issued(Err("it is said to be issued and is not there".into()))
+            RequestStatus::Issued(Err("it is said to be issued and is not there".into()))
         }
-        None => Answer::Waiting {
+        None => RequestStatus::Waiting {
             message: ready.map(message).unwrap_or_default(),
         },
     }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn answered(status: &Value) -> Answer {
+    fn answered(status: &Value) -> RequestStatus {
         answer(&json!({"status": status}))
     }
 
@@ -137,11 +137,11 @@ mod tests {
                 {"type": kind, "status": status, "reason": reason, "message": "words"},
             ]})
         };
-        let refused = |reason| Answer::Refused {
+        let refused = |reason| RequestStatus::Refused {
             reason,
             message: "words".into(),
         };
-        let waiting = |message: &str| Answer::Waiting {
+        let waiting = |message: &str| RequestStatus::Waiting {
             message: message.into(),
         };
         for (status, expected) in [
@@ -159,9 +159,9 @@ mod tests {
             assert_eq!(answered(&status), expected, "{status}");
         }
         let mut ready = condition("Ready", "True", "Issued");
-        assert!(matches!(answered(&ready), Answer::Issued(Err(_))));
+        assert!(matches!(answered(&ready), RequestStatus::Issued(Err(_))));
         ready["certificate"] = json!(STANDARD.encode("rubbish"));
-        assert!(matches!(answered(&ready), Answer::Issued(Err(_))));
+        assert!(matches!(answered(&ready), RequestStatus::Issued(Err(_))));
     }
 
     #[test]
