@@ -114,16 +114,16 @@ pub enum StartError {
     /// There is no certificate to serve with.
     #[error(transparent)]
     Pki(#[from] pki::PkiError),
-    /// Another program listens there.
+    /// Another program listens on the address.
     #[error("the address {addr} is taken by another program: stop it or choose another port")]
     AddressInUse {
-        /// The address asked for.
+        /// Address that the server was to listen on.
         addr: SocketAddr,
     },
     /// The address cannot be listened on.
     #[error("listen on {addr}")]
     Listen {
-        /// The address asked for.
+        /// Address that the server was to listen on.
         addr: SocketAddr,
         /// Error of the system call.
         #[source]
@@ -135,7 +135,7 @@ pub enum StartError {
     /// The objects every store has could not be put in.
     #[error("put in the object {name}")]
     Bootstrap {
-        /// Name of the object.
+        /// Name of the object that was refused.
         name: String,
         /// Why the store refused it.
         #[source]
@@ -162,7 +162,7 @@ pub enum RunError {
 pub struct Server {
     /// The address it listens on, with the real port.
     pub addr: SocketAddr,
-    /// The kubeconfig it wrote.
+    /// Path of the kubeconfig that the server wrote.
     pub kubeconfig_path: PathBuf,
     listener: TcpListener,
     connections: ServerCounters,

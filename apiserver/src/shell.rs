@@ -11,7 +11,7 @@ pub mod snapshots;
 
 use crate::core::time::WallTime;
 
-/// The wall clock.
+/// Current calendar time.
 #[must_use]
 pub fn now() -> WallTime {
     daemon_kit::clock::Clock::new().wall()

@@ -30,7 +30,7 @@ impl Form {
         self.stored.key()
     }
 
-    /// `apiVersion` the client sees.
+    /// `apiVersion` in the version that the client asked for.
     #[must_use]
     pub fn api_version(&self) -> String {
         self.asked.api_version(&self.version)

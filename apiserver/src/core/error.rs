@@ -9,7 +9,7 @@ pub enum Reason {
     Unauthorized,
     /// The object or kind does not exist.
     NotFound,
-    /// The name is taken.
+    /// An object of this name exists.
     AlreadyExists,
     /// Stale resourceVersion, failed precondition, or a field owned by somebody else.
     Conflict,
@@ -87,19 +87,19 @@ impl Reason {
 pub struct Cause {
     /// `FieldValueInvalid`, `FieldValueRequired`, `FieldManagerConflict`, …
     pub reason: String,
-    /// Text for people.
+    /// Human-readable message.
     pub message: String,
     /// Path of the field (`spec.guest.cpus.use`).
     pub field: String,
 }
 
-/// A refused request.
+/// Refusal of a request, as a `Status` object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
     /// Class of the refusal; fixes the HTTP code.
     pub reason: Reason,
-    /// Text for people.
+    /// Human-readable message.
     pub message: String,
     /// What the request was about, if known. Boxed: refusals travel in every result.
     pub details: Option<Box<Details>>,
@@ -112,16 +112,16 @@ pub struct Details {
     pub name: String,
     /// API group of the kind, empty for core.
     pub group: String,
-    /// Resource (plural) or kind.
+    /// Plural resource name, or kind.
     pub kind: String,
-    /// The object's uid.
+    /// `metadata.uid` of the object.
     pub uid: String,
     /// What is wrong with which field; empty unless validation or field ownership refuses.
     pub causes: Vec<Cause>,
 }
 
 impl ApiError {
-    /// A refusal without details.
+    /// Creates a refusal without details.
     #[must_use]
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {

@@ -49,11 +49,11 @@ pub struct Builtin {
     pub status_on_create: bool,
     /// Deletion of a bound object waits for its node.
     pub graceful_deletion: bool,
-    /// `metadata.generation` is kept.
+    /// Whether the server counts `metadata.generation`.
     pub generation: bool,
     /// PUT of an absent object creates it.
     pub create_on_update: bool,
-    /// Extra subresources (`binding`).
+    /// Further subresources, as `binding`.
     pub subresources: Vec<String>,
     /// The columns are complete; no name column is put in front.
     pub full_columns: bool,
@@ -82,7 +82,7 @@ pub struct Alias {
 pub struct Version {
     /// Name as in `apiVersion` and in paths, such as `v1`.
     pub name: String,
-    /// Offered to clients.
+    /// Whether clients may use this version.
     pub served: bool,
     /// The version objects are kept in.
     pub storage: bool,
@@ -92,39 +92,39 @@ pub struct Version {
     pub schema_document: Arc<Value>,
     /// `/status` is a resource of its own.
     pub has_status: bool,
-    /// Table columns, complete.
+    /// All columns of the table for `kubectl get`.
     pub columns: Vec<Column>,
     /// Field selector paths beyond name and namespace.
     pub selectable: BTreeSet<String>,
 }
 
-/// A kind of object.
+/// A kind of object with all its versions.
 #[derive(Debug, Clone)]
 pub struct Kind {
     /// API group, `""` for core.
     pub group: String,
     /// Plural, lower case: the path segment.
     pub resource: String,
-    /// Singular, lower case.
+    /// Singular name in lower case.
     pub singular: String,
     /// CamelCase name, as in the member `kind` of objects.
     pub kind: String,
-    /// CamelCase name of lists.
+    /// Kind of a list, as `PodList`.
     pub list_kind: String,
     /// Short names for `kubectl`.
     pub short_names: Vec<String>,
     /// Categories for `kubectl`.
     pub categories: Vec<String>,
-    /// Objects live in namespaces.
+    /// Whether objects of the kind live in namespaces.
     pub namespaced: bool,
-    /// Versions in document order.
+    /// Versions in the order of the document.
     pub versions: Vec<Version>,
     /// Extras of built-in kinds; `None` for a kind made at run time and for the project's own CRDs.
     pub builtin: Option<Builtin>,
 }
 
 impl Kind {
-    /// The served version `name`.
+    /// Returns the version `name` if it is served.
     #[must_use]
     pub fn version(&self, name: &str) -> Option<&Version> {
         self.versions

@@ -120,7 +120,7 @@ impl Entropy {
         mixed ^ (mixed >> 31)
     }
 
-    /// A version-4 UUID.
+    /// Returns a new version-4 UUID.
     pub fn uid(&mut self) -> String {
         let high = (self.next() & !0xf000) | 0x4000;
         let low = (self.next() & !(0b11 << 62)) | (0b10 << 62);

@@ -41,16 +41,16 @@ const UNOWNED_METADATA: [&str; 11] = [
     "uid",
 ];
 
-/// One entry of `managedFields`.
+/// Entry of `managedFields`: a manager and its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manager {
     /// Name given by the client.
     pub name: String,
-    /// `Apply`, else `Update`.
+    /// Whether the operation is `Apply`, not `Update`.
     pub is_apply: bool,
     /// `apiVersion` the set is written in.
     pub api_version: String,
-    /// `status`, or empty.
+    /// `status`, or empty for the object itself.
     pub subresource: String,
     /// When the set last changed.
     pub time: String,
@@ -65,7 +65,7 @@ pub struct Writer<'a> {
     pub name: &'a str,
     /// `apiVersion` of the object.
     pub api_version: &'a str,
-    /// `status`, or empty.
+    /// `status`, or empty for the object itself.
     pub subresource: &'a str,
     /// Time of the write, for the entry's `time`.
     pub now: WallTime,

@@ -27,7 +27,7 @@ pub enum ProtobufError {
     Malformed(&'static str),
 }
 
-/// The messages, by name.
+/// Known messages by name, and their members by number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Messages(BTreeMap<String, BTreeMap<u64, Member>>);
 

@@ -39,7 +39,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Drops a kind.
+    /// Removes a kind with all its versions.
     pub fn remove(&mut self, group: &str, resource: &str) {
         self.kinds.remove(&(group.to_owned(), resource.to_owned()));
     }

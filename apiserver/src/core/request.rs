@@ -21,20 +21,20 @@ pub fn segments(path: &str) -> Result<Vec<String>, ApiError> {
     path.trim_matches('/').split('/').map(decode).collect()
 }
 
-/// What a path names.
+/// Kind, namespace and object that a path names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Target {
     /// API group, `""` for core.
     pub group: String,
-    /// Version in the path.
+    /// API version in the path.
     pub version: String,
     /// Plural of the kind, as in the path.
     pub resource: String,
-    /// Namespace in the path.
+    /// Namespace in the path, if any.
     pub namespace: Option<String>,
     /// Name of the object in the path; `None` for a collection.
     pub name: Option<String>,
-    /// `status`, `binding`, …
+    /// Subresource in the path, as `status` or `binding`.
     pub subresource: Option<String>,
 }
 
@@ -84,11 +84,11 @@ impl Target {
 /// Which objects of a kind are meant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selection {
-    /// Only this namespace.
+    /// Selects objects of this namespace; `None` selects all.
     pub namespace: Option<String>,
-    /// Only these labels.
+    /// Selects objects with matching labels.
     pub labels: LabelSelector,
-    /// Only these fields.
+    /// Selects objects with matching fields.
     pub fields: FieldSelector,
 }
 
@@ -114,19 +114,19 @@ impl Selection {
 pub enum FieldValidation {
     /// Such members are dropped without a warning.
     Ignore,
-    /// Dropped with a warning.
+    /// Drops unknown fields and returns a warning.
     #[default]
     Warn,
     /// A request with such a member is refused.
     Strict,
 }
 
-/// Options all writes share.
+/// Query options that all writes share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WriteOptions {
-    /// Nothing is kept.
+    /// Whether the write is only checked, not stored.
     pub dry_run: bool,
-    /// Who writes, for `managedFields`.
+    /// Field manager, for `managedFields`.
     pub manager: String,
     /// What happens to members that the schema does not have.
     pub field_validation: FieldValidation,
@@ -196,7 +196,7 @@ impl Query {
         Self::from_pairs(form_urlencoded::parse(text.as_bytes()).into_owned())
     }
 
-    /// From decoded pairs.
+    /// Makes a query of decoded pairs.
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut map = BTreeMap::new();
         for (name, value) in pairs {
@@ -205,7 +205,7 @@ impl Query {
         Self(map)
     }
 
-    /// The value of `name`.
+    /// Returns the first value of `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
@@ -274,10 +274,10 @@ impl PatchKind {
 /// What happens to dependents of a deleted object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Propagation {
-    /// They go too.
+    /// Dependents are deleted after the object.
     #[default]
     Background,
-    /// They go first.
+    /// Dependents are deleted before the object.
     Foreground,
     /// They stay, without the reference.
     Orphan,
@@ -294,7 +294,7 @@ pub struct DeleteOptions {
     pub resource_version: Option<String>,
     /// What happens to the objects that name this one as their owner.
     pub propagation: Propagation,
-    /// Nothing is kept.
+    /// Whether the delete is only checked, not carried out.
     pub dry_run: bool,
 }
 

@@ -112,7 +112,7 @@ pub struct Checks {
     pub min_properties: Option<u64>,
     /// Most members of an object.
     pub max_properties: Option<u64>,
-    /// No two equal items.
+    /// Whether no two items may be equal.
     pub unique_items: bool,
     /// Pattern that a string must contain a match of; it is not anchored.
     pub pattern: Option<Regex>,
@@ -122,13 +122,13 @@ pub struct Checks {
     pub format: Option<String>,
     /// Members that must be present.
     pub required: Vec<String>,
-    /// Every one must hold.
+    /// Schemas that must all match.
     pub all_of: Vec<Schema>,
     /// At least one must hold.
     pub any_of: Vec<Schema>,
-    /// Exactly one must hold.
+    /// Schemas of which exactly one must match.
     pub one_of: Vec<Schema>,
-    /// Must not hold.
+    /// Schema that must not match.
     pub not: Option<Box<Schema>>,
 }
 
@@ -142,11 +142,11 @@ pub struct Schema {
     pub properties: BTreeMap<String, Schema>,
     /// Schema of members that are not named; `None` = there are none.
     pub additional: Option<Box<Schema>>,
-    /// Schema of items.
+    /// Schema of a list's items.
     pub items: Option<Box<Schema>>,
     /// Value of an absent member.
     pub default: Option<Value>,
-    /// `null` is a value.
+    /// Whether `null` is a valid value.
     pub nullable: bool,
     /// Members that are not named are kept.
     pub preserve_unknown: bool,
@@ -154,7 +154,7 @@ pub struct Schema {
     pub int_or_string: bool,
     /// Holds `apiVersion`, `kind`, `metadata` of its own.
     pub embedded: bool,
-    /// How a list merges.
+    /// Rule by which two lists merge.
     pub list_type: ListType,
     /// The map or object has one owner as a whole.
     pub atomic_map: bool,
@@ -168,9 +168,9 @@ pub struct Schema {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {why}")]
 pub struct SchemaError {
-    /// Where in the schema.
+    /// Path inside the schema.
     pub path: String,
-    /// What is wrong there.
+    /// Rule that the schema breaks there.
     pub why: String,
 }
 

@@ -66,7 +66,7 @@ impl LabelSelector {
         })
     }
 
-    /// No terms: everything matches.
+    /// Whether the selector has no terms and matches everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()

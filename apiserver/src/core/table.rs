@@ -10,17 +10,17 @@ use super::time::WallTime;
 /// How much of each object a row carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IncludeObject {
-    /// Rows carry cells only.
+    /// Rows hold cells and no object.
     None,
     /// Rows carry the object's metadata, as `PartialObjectMetadata`.
     #[default]
     Metadata,
-    /// All of it.
+    /// Rows hold the whole object.
     Object,
 }
 
 impl IncludeObject {
-    /// From the query's `includeObject`.
+    /// Parses the query parameter `includeObject`.
     #[must_use]
     pub fn parse(text: Option<&str>) -> Option<Self> {
         match text {
@@ -61,7 +61,7 @@ pub fn row(columns: &[Column], object: &Value, include: IncludeObject, now: Wall
     }
 }
 
-/// `PartialObjectMetadata` of an object.
+/// Returns the `PartialObjectMetadata` of an object.
 #[must_use]
 pub fn partial(object: &Value) -> Value {
     json!({

@@ -32,20 +32,20 @@ pub fn with_defaults(object: &Arc<Object>, schema: &Schema) -> Arc<Object> {
 pub struct Change {
     /// Kind key (`pods`, `virtualmachines.vm.neon.tech`).
     pub kind: String,
-    /// Where it is.
+    /// Namespace and name of the object.
     pub place: ObjectKey,
     /// State before; `None` = the object is new.
     pub before: Option<Arc<Object>>,
     /// State after; for a removal the last state, at the revision of the removal.
     pub after: Arc<Object>,
-    /// The object is gone.
+    /// Whether the change deletes the object.
     pub removed: bool,
 }
 
-/// Objects of all kinds.
+/// Committed objects of all kinds.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    /// Kinds being served.
+    /// Kinds that the server serves now.
     pub registry: Arc<Registry>,
     /// Revision of the last change.
     pub revision: u64,
@@ -152,7 +152,7 @@ impl View {
         }
     }
 
-    /// Takes an object away.
+    /// Removes an object and returns it.
     pub fn take(&mut self, kind: &str, place: &ObjectKey) -> Option<Arc<Object>> {
         let objects = self.kinds.get_mut(kind)?;
         let taken = objects.remove(place);
@@ -169,7 +169,7 @@ impl View {
         taken
     }
 
-    /// Replays a committed change.
+    /// Applies a committed change to the view.
     pub fn replay(&mut self, change: &Change) {
         if change.removed {
             self.take(&change.kind, &change.place);

@@ -51,13 +51,13 @@ const CACHE_BYTES: usize = 16 << 20;
 /// Which store, and how far it had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// Identity of the store.
+    /// Random identity of the store.
     pub id: u64,
-    /// Last revision given out.
+    /// Newest revision that the store gave out.
     pub revision: u64,
 }
 
-/// The open file.
+/// Open database file of a store.
 #[derive(Debug)]
 pub struct Db {
     path: PathBuf,
@@ -344,7 +344,7 @@ mod tests {
             Ok(())
         })
         .expect("written");
-        let error = db.load(&mut Store::new()).expect_err("another format");
+        let error = db.load(&mut Store::default()).expect_err("another format");
         error.to_string()
     }
 

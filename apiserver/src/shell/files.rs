@@ -17,7 +17,7 @@ const TOKEN_CHARS: usize = 22;
 #[derive(Debug, thiserror::Error)]
 #[error("{action} {path:?}")]
 pub struct FileError {
-    /// `read`, `write`, …
+    /// Action that failed, as `read`.
     pub action: &'static str,
     /// The file or directory that the call was about.
     pub path: PathBuf,

@@ -32,12 +32,12 @@ use crate::core::store::{self, WriteRequest};
 /// `-Group`, `-Uid` and `-Extra-*`.
 const IMPERSONATE: &str = "impersonate-";
 
-/// What every request needs.
+/// Shared state of all request handlers.
 #[derive(Debug)]
 pub struct App {
-    /// The writing thread.
+    /// Queue of the thread that writes.
     pub engine: Engine,
-    /// The committed state.
+    /// Committed objects and their watchers.
     pub hub: Arc<Hub>,
     /// The only token that is let in.
     pub token: String,
@@ -45,11 +45,11 @@ pub struct App {
     pub messages: Messages,
     /// OpenAPI documents made so far.
     pub documents: Documents,
-    /// Ends running watches.
+    /// Ends all running watches.
     pub cancel: CancellationToken,
 }
 
-/// The whole API.
+/// Router of the whole API.
 pub fn router(app: Arc<App>) -> Router {
     Router::new().fallback(entry).with_state(app)
 }

@@ -20,7 +20,7 @@ const WATCH_QUEUE: usize = 1024;
 /// Watchers of all kinds together.
 const MAX_WATCHERS: usize = 4096;
 
-/// What a watcher gets.
+/// Message to one watcher.
 #[derive(Debug, Clone)]
 pub enum Notice {
     /// An object was created, changed or deleted.
@@ -36,11 +36,11 @@ pub enum WatchRefused {
     Gone(u64),
     /// The revision has not been reached; the current one.
     Future(u64),
-    /// Too many watchers.
+    /// The limit of watchers is reached.
     TooMany,
 }
 
-/// A running watch.
+/// A registered watch and its queue.
 #[derive(Debug)]
 pub struct Watch {
     /// Changes between the asked revision and now.
@@ -200,7 +200,7 @@ impl Hub {
         ))
     }
 
-    /// Number of running watches.
+    /// Number of watches that run now.
     #[must_use]
     pub fn watchers(&self) -> usize {
         self.read()

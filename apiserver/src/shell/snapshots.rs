@@ -23,14 +23,14 @@ const KEPT: usize = 12;
 const KEPT_DAYS: i64 = 7;
 const DAY_US: i64 = 86_400_000_000;
 
-/// A snapshot on disk.
+/// A snapshot file of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// Path of the snapshot's file.
     pub path: PathBuf,
     /// When it was taken, to the second.
     pub taken: WallTime,
-    /// What it holds.
+    /// Identity and newest revision of the snapshot.
     pub position: Position,
 }
 

@@ -22,7 +22,7 @@ use prometheus_client::registry::Registry;
 use protocol::time::Span;
 use tokio_util::sync::CancellationToken;
 
-/// Resize stages kept.
+/// Most records of resize stages kept for `/debug`.
 const STAGES_KEPT: usize = 4096;
 /// Time-out of a call about the Lease.
 const LEASE_CALL: Duration = Duration::from_secs(2);

@@ -70,14 +70,14 @@ const CONTROLLER_OF_MOVES: &str = "virtualmachinemigration";
 const WATCH_RETRY_FIRST: Duration = Duration::from_millis(50);
 const WATCH_RETRY_CAP: Duration = Duration::from_secs(5);
 
-/// What a controller needs.
+/// Parameters of [`run`].
 #[derive(Clone)]
 pub struct Params {
     /// Client of the API server.
     pub client: Client,
     /// Holds `vms/<namespace>_<pod>/control.sock` of each runner.
     pub state_dir: PathBuf,
-    /// The operator's choices.
+    /// Settings of the controller.
     pub settings: Settings,
     /// The clock of this process.
     pub clock: Clock,
@@ -163,7 +163,7 @@ fn resource(group: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural)
 }
 
-/// Now, in both times.
+/// The current time on both clocks.
 fn moment(clock: &Clock) -> Moment {
     Moment {
         now: clock.now(),

@@ -54,7 +54,7 @@ impl FieldSet {
         }
     }
 
-    /// Fields in either.
+    /// Returns the fields that are in either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut children = self.children.clone();
@@ -70,7 +70,7 @@ impl FieldSet {
         }
     }
 
-    /// Fields in both.
+    /// Returns the fields that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let mut set = Self {
@@ -136,7 +136,7 @@ impl FieldSet {
         }
     }
 
-    /// The `fieldsV1` member.
+    /// Returns the set in the form of `fieldsV1`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let mut map = Map::new();

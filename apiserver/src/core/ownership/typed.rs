@@ -16,7 +16,7 @@ use crate::core::schema::{ListType, Schema, apply_defaults};
 pub struct Comparison {
     /// Fields new or of another value in the new state.
     pub changed: FieldSet,
-    /// Fields that are gone.
+    /// Fields that the new object lacks.
     pub removed: FieldSet,
 }
 

@@ -12,15 +12,15 @@ pub enum DbError {
     /// Somebody else has it open.
     #[error("the store {path:?} is in use by another process: stop that one first")]
     InUse {
-        /// The store's file.
+        /// Path of the store's file.
         path: PathBuf,
     },
-    /// The file is damaged.
+    /// A page, a table or an object of the file is unreadable.
     #[error("the store {path:?} is damaged ({why}): {}", snapshots::advice(path))]
     Damaged {
-        /// The store's file.
+        /// Path of the store's file.
         path: PathBuf,
-        /// What was found.
+        /// Damage that was found.
         why: String,
     },
     /// The file's format is older or later than the one that this version reads.
@@ -29,7 +29,7 @@ pub enum DbError {
         describe_format(*found)
     )]
     Format {
-        /// The store's file.
+        /// Path of the store's file.
         path: PathBuf,
         /// Format number in the file. `None` if the file carries no format number.
         found: Option<u64>,
@@ -37,16 +37,16 @@ pub enum DbError {
     /// The disk has no room.
     #[error("no room to write the store {path:?}: free some space")]
     Full {
-        /// The store's file.
+        /// Path of the store's file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the file system.
         #[source]
         source: io::Error,
     },
-    /// Any other failure.
+    /// Any other failure of the database or the file system.
     #[error("{action} the store {path:?}")]
     Io {
-        /// What was tried.
+        /// Action that failed, as `open`.
         action: &'static str,
         /// The store's file, or the snapshot that could not be written.
         path: PathBuf,

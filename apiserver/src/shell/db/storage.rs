@@ -19,7 +19,7 @@ pub trait Storage: Debug + Send + Sync {
     fn open(&self, builder: &Builder, path: &Path) -> Result<Database, DatabaseError>;
 }
 
-/// The file itself.
+/// A plain file of the file system.
 #[derive(Debug)]
 pub struct File;
 

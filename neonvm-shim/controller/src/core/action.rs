@@ -16,7 +16,7 @@ use super::vm_event::VmEvent;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Peer {
-    /// The API server.
+    /// The Kubernetes API server.
     Api,
     /// The API server about what a pod requests, an endpoint of its own: a growth that waits for
     /// the pod's metadata too waits for the slower of the two, not for both.
@@ -35,7 +35,7 @@ pub enum Peer {
 pub enum Action {
     /// Merge-patch the VM object.
     PatchVm {
-        /// Finalizer or scaling mode.
+        /// Change of the finalizer or of the scaling mode.
         what: VmEdit,
         /// The merge patch, version included.
         patch: Value,
@@ -52,7 +52,7 @@ pub enum Action {
     },
     /// Read the VM object afresh.
     ReadVm,
-    /// Read a pod afresh.
+    /// Read a pod from the API server, not from the watch.
     ReadPod {
         /// Name of the pod, from `status.podName` or from a watch.
         name: String,
@@ -66,14 +66,14 @@ pub enum Action {
     },
     /// See that the SSH key pair exists.
     EnsureSshSecret {
-        /// Name of the secret.
+        /// Name of the secret, in the VM's namespace.
         name: String,
         /// The owner reference it gets.
         owner: Value,
     },
     /// See that there is the token by which the VM's runners know us.
     EnsureRunnerSecret {
-        /// Name of the secret.
+        /// Name of the secret, in the VM's namespace.
         name: String,
         /// The owner reference it gets.
         owner: Value,
@@ -82,7 +82,7 @@ pub enum Action {
     CreatePod {
         /// Name of the new pod, which is `status.podName`.
         name: String,
-        /// The whole object.
+        /// Whole pod object as JSON.
         pod: Value,
     },
     /// JSON-patch labels and annotations of the pod.
@@ -110,7 +110,7 @@ pub enum Action {
     DeletePod {
         /// Name of the pod, in the VM's namespace.
         name: String,
-        /// Only this incarnation.
+        /// Uid of the pod: a later pod of this name is left alone.
         uid: String,
         /// Seconds it has to end.
         grace_s: u32,
@@ -120,7 +120,7 @@ pub enum Action {
     OrphanPod {
         /// Name of the pod, in the VM's namespace.
         name: String,
-        /// Only this incarnation.
+        /// Uid of the pod: a later pod of this name is left alone.
         uid: String,
     },
     /// See that the VM holds an address of the overlay.
@@ -144,7 +144,7 @@ pub enum Action {
     PlugAhead {
         /// Name of the runner's pod.
         pod: String,
-        /// For what CPU.
+        /// CPUs that the guest shall have plugged.
         wish: CpusAhead,
     },
     /// Tell the runner the size.

@@ -29,7 +29,7 @@ const LONGEST: Span = Span::from_millis(100);
 /// time.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct HeadStart {
-    /// What one CPU took.
+    /// Measured time from the order until the guest had one more CPU.
     per_cpu: Option<Span>,
     begun: Option<Begun>,
 }
@@ -54,7 +54,7 @@ impl HeadStart {
         });
     }
 
-    /// They do not come.
+    /// Ends the head start: the guest did not get its CPUs in time.
     pub fn given_up(&mut self) {
         self.begun = None;
     }

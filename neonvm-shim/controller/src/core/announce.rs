@@ -20,10 +20,10 @@ const REMEMBERED: usize = 32;
 /// Longest message of an event, bytes: the API server's limit.
 const MESSAGE_LIMIT: usize = 1024;
 
-/// What to write.
+/// Write of one Kubernetes event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Announcement {
-    /// A new event object.
+    /// Creates an event object.
     New(Value),
     /// One more of an event object.
     Again {
@@ -53,7 +53,7 @@ struct Said {
     count: u32,
 }
 
-/// Decides for one VM.
+/// Merges repeated events of one VM.
 #[derive(Debug, Clone)]
 pub struct Announcer {
     tokens: u32,

@@ -17,7 +17,7 @@ pub const TOLD_FROM: u32 = 2;
 pub const STEADY: Span = Span::from_secs(60);
 /// First pause between restarts that follow on one another; the very first restart has none.
 const RESTART_FIRST: Span = Span::from_secs(1);
-/// Longest pause between restarts.
+/// Longest pause between two restarts of a VM.
 const RESTART_CAP: Span = Span::from_secs(60);
 
 /// Doubling pauses, `first` to `cap`. `times` counts from 1; 0 gives no pause.

@@ -68,7 +68,7 @@ pub struct Certificate {
 /// The secret that guests get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stored {
-    /// There is none.
+    /// No secret of this name exists.
     Absent,
     /// There is one of its name that is not this VM's.
     Foreign,
@@ -81,7 +81,7 @@ pub enum Stored {
 /// The secret that holds a key without a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TemporaryKey {
-    /// There is none.
+    /// No secret of this name exists.
     Absent,
     /// There is one of its name that is not this VM's.
     Foreign,
@@ -94,7 +94,7 @@ pub enum TemporaryKey {
 /// The CertificateRequest as the API server has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// There is none.
+    /// No certificate request of this name exists.
     Absent,
     /// There is one of its name that is not this VM's.
     Foreign,
@@ -159,7 +159,7 @@ pub enum Step {
     Ask,
     /// Wait for news of the request.
     Await {
-        /// Uid of the request.
+        /// `metadata.uid` of the request.
         uid: String,
         /// `metadata.resourceVersion` of the request. Any later change of it ends the wait.
         version: String,
@@ -168,7 +168,7 @@ pub enum Step {
     Store,
     /// Delete the request.
     Withdraw {
-        /// Only this incarnation.
+        /// Uid of the request: a later request of this name is left alone.
         uid: String,
     },
     /// Delete the request and the temporary secret.
@@ -205,11 +205,11 @@ pub enum CertificateFailure {
         /// Its words; empty if none.
         message: String,
     },
-    /// The issuer will not.
+    /// The issuer refuses to issue the certificate.
     Refused {
         /// Name of the ClusterIssuer.
         issuer: String,
-        /// How it says so.
+        /// Reason of the refusal: `Denied`, `Failed` or `InvalidRequest`.
         reason: &'static str,
         /// Message of the condition that refuses, cut to a bounded length.
         message: String,
@@ -237,7 +237,7 @@ pub enum CertificateFailure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Unfit {
-    /// It cannot be read.
+    /// The certificate or its key is unreadable.
     Unreadable {
         /// What the parser reported, or that the certificate is missing from its request.
         message: String,
@@ -249,7 +249,7 @@ pub enum Unfit {
         /// The one it should bear.
         wanted: String,
     },
-    /// It has expired already.
+    /// The certificate had already expired when the controller read it.
     Expired {
         /// The `notAfter` of the certificate, not later than now.
         at: WallTime,

@@ -3,7 +3,7 @@
 use protocol::time::WallTime;
 use protocol::vm::Condition;
 
-/// The guest runs.
+/// Condition that is true while the guest runs.
 pub const AVAILABLE: &str = "Available";
 /// Something stands in the way; the message says what.
 pub const DEGRADED: &str = "Degraded";

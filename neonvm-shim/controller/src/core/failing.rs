@@ -14,7 +14,7 @@ pub const PENDING: Span = Span::from_secs(60);
 /// more for what has not failed again.
 pub const OVER: Span = Span(3 * READ_AGAIN.0);
 
-/// How one attempt ended.
+/// Result of one attempt of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -52,7 +52,7 @@ pub struct FailureLag<K> {
     conflicting: Streaks<K>,
 }
 
-/// Which objects are degraded.
+/// Names of degraded objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Degraded {
     /// Objects whose newest failure is younger than [`PENDING`], as `namespace/name`.
@@ -104,14 +104,14 @@ impl<K: Ord + Copy> FailureLag<K> {
         streak.last = now;
     }
 
-    /// The object is gone.
+    /// Removes an object that was deleted.
     pub fn forget(&mut self, object: &str) {
         for streaks in [&mut self.failing, &mut self.conflicting] {
             streaks.retain(|(of, _), _| of != object);
         }
     }
 
-    /// Objects that fail.
+    /// Objects with an action that fails.
     #[must_use]
     pub fn failing(&self, now: Timestamp) -> Degraded {
         degraded(&self.failing, now)

@@ -52,7 +52,7 @@ pub enum PatchOp {
         /// Value that the member has afterwards.
         value: Value,
     },
-    /// Takes a member away.
+    /// Removes the member at `path`.
     Remove {
         /// JSON pointer to the member, from the root of the object. The patch fails if it is
         /// absent.
@@ -252,7 +252,7 @@ pub fn unmet<'a>(ops: &'a [PatchOp], found: &ObjectMeta) -> Option<&'a str> {
     paths.find(|path| is_ours(path))
 }
 
-/// The same in words.
+/// Text that names the metadata which an API server did not store.
 #[must_use]
 pub fn unmet_text(path: &str) -> String {
     format!("the API server takes the patch and leaves {path} otherwise")

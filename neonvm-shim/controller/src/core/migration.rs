@@ -60,14 +60,14 @@ const NOTES_LIMIT: usize = 64;
 pub enum Event {
     /// A migration of the VM was seen.
     Migration(Box<VirtualMachineMigration>),
-    /// One is gone.
+    /// A migration object was deleted.
     MigrationGone {
         /// Name of the migration, in the VM's namespace.
         name: String,
         /// The incarnation that went, if known.
         uid: Option<String>,
     },
-    /// The VM was seen.
+    /// A watch or a response showed the VM object.
     Vm(Box<VirtualMachine>),
     /// It is gone, or there never was one.
     VmGone,
@@ -82,23 +82,23 @@ pub enum Event {
     },
     /// The runner of a pod reported.
     Runner {
-        /// Name of its pod.
+        /// Name of the runner's pod.
         pod: String,
-        /// What it said.
+        /// State that the runner reported.
         state: Box<RunnerState>,
     },
     /// The runner of a pod does not answer.
     RunnerSilent {
-        /// Name of its pod.
+        /// Name of the runner's pod.
         pod: String,
         /// Text of the last error on the link to the runner.
         error: String,
     },
-    /// An action ended.
+    /// An action has ended, well or badly.
     Done {
         /// Kind of the action that ended. The end of an action that is not under way is ignored.
         kind: Kind,
-        /// How it ended.
+        /// Result of the action, or the refusal.
         result: Result<Reply, Refusal>,
     },
 }
@@ -321,7 +321,7 @@ impl MoveCore {
         objects::is_reachable(pod, self.vm(), &self.settings)
     }
 
-    /// Everything known, for people.
+    /// Copy of the core's state for `/debug/state`.
     #[must_use]
     pub fn snapshot(&self) -> Dump {
         let phase = |migration: &VirtualMachineMigration| {

@@ -25,9 +25,9 @@ pub const DELETED_COUNTS_AS_FAILED_US: i64 = 5_000_000;
 pub enum PodState {
     /// Not there yet, or not ready.
     Pending,
-    /// The runner is ready.
+    /// The runner's container is ready.
     Running,
-    /// It ended well.
+    /// The pod ended with success.
     Succeeded,
     /// It ended badly, or its deletion hangs.
     Failed,
@@ -60,7 +60,7 @@ fn runner_is_ready(pod: &Pod) -> bool {
 /// Where a runner listens at its pod's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodRunner {
-    /// Its address and port.
+    /// Address and port of the runner's HTTP server.
     pub at: SocketAddr,
     /// Whether it is known to speak TLS: then it is never spoken to in the clear.
     pub by_tls: bool,

@@ -34,7 +34,7 @@ pub enum PodView<'a> {
     Unknown,
     /// The API server said that it does not exist.
     Absent,
-    /// It is there.
+    /// The pod as last seen.
     Present(&'a Pod),
 }
 
@@ -43,7 +43,7 @@ pub enum PodView<'a> {
 pub enum RunnerView<'a> {
     /// No link is held: no pod, not bound, or on another machine.
     NoLink,
-    /// The link is down.
+    /// The connection to the runner is down.
     Silent {
         /// When the link was first found down. It stays the same over all errors that follow.
         since: Timestamp,
@@ -57,17 +57,17 @@ pub enum RunnerView<'a> {
 /// All that a plan rests on.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// The operator's choices.
+    /// Settings of the controller.
     pub settings: &'a Settings,
-    /// The VM as stored.
+    /// The VM as the API server stores it.
     pub vm: &'a VirtualMachine,
-    /// The pod `status.podName`.
+    /// View of the pod that `status.podName` names.
     pub pod: PodView<'a>,
     /// Every known pod of the VM, by name.
     pub pods: &'a BTreeMap<String, Pod>,
     /// The runner of the pod `status.podName`.
     pub runner: RunnerView<'a>,
-    /// Actions that keep failing.
+    /// Last failure of each kind of action that keeps failing.
     pub failures: &'a BTreeMap<Kind, Problem>,
     /// Whether the SSH secret is known to exist.
     pub ssh_secret_ready: bool,
@@ -105,7 +105,7 @@ pub struct Input<'a> {
     pub at: Moment,
 }
 
-/// What to do.
+/// Status to write and actions to carry out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The status the VM should have.

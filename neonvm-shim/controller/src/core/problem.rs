@@ -17,7 +17,7 @@ const PEER_TEXT_LIMIT: usize = 512;
 pub enum Problem {
     /// The slot size is no whole number of 8 MiB blocks, or zero.
     SlotSize {
-        /// Bytes of a slot.
+        /// Size of a memory slot in bytes.
         bytes: u64,
     },
     /// Minimum, use and maximum of a resource are not in order, or zero.
@@ -25,12 +25,12 @@ pub enum Problem {
         /// Which member, by its path.
         field: &'static str,
     },
-    /// `spec.tls` cannot be used.
+    /// `spec.tls` is unusable.
     Tls {
-        /// Which member, and why.
+        /// Member of `spec.tls` that is wrong, and why.
         fault: TlsFault,
     },
-    /// The guest's certificate.
+    /// The guest's certificate cannot be made or renewed.
     Certificate {
         /// What stands in its way.
         trouble: CertificateFailure,
@@ -39,14 +39,14 @@ pub enum Problem {
     RequestsPending {
         /// Name of the pod.
         pod: String,
-        /// The node's words.
+        /// Message of the node, unchanged.
         message: String,
     },
     /// `spec.extraNetwork` is enabled where there is no overlay; the VM runs without it.
     NoOverlay,
     /// The API server refused a write or could not be reached.
     Api {
-        /// What was tried.
+        /// Kind of the action that failed.
         action: super::action::Kind,
         /// What the API server answered, or why it could not be reached.
         message: String,
@@ -58,14 +58,14 @@ pub enum Problem {
     },
     /// The runner of a VM that should run has not answered for a while.
     RunnerSilent {
-        /// Name of its pod.
+        /// Name of the runner's pod.
         pod: String,
-        /// The last error.
+        /// Error of the last attempt to reach the runner.
         message: String,
     },
     /// The guest has not answered its runner for long.
     GuestSilent {
-        /// Name of its pod.
+        /// Name of the runner's pod.
         pod: String,
         /// Since when, and after what.
         silence: GuestSilence,
@@ -73,7 +73,7 @@ pub enum Problem {
     /// The guest stands still because the disk of its node, or the claim of one of its disks, has
     /// no room for what it writes.
     DiskFull {
-        /// Name of its pod.
+        /// Name of the runner's pod.
         pod: String,
         /// Name of the node that the pod is bound to.
         node: String,
@@ -89,7 +89,7 @@ pub enum Problem {
     },
     /// The runner reports what a resize waits for.
     Resize {
-        /// In its words.
+        /// Problem that the runner reported.
         problem: ResizeProblem,
     },
     /// The pod of a VM that should run is gone.
@@ -97,7 +97,7 @@ pub enum Problem {
         /// Name that the pod had, from `status.podName`.
         pod: String,
     },
-    /// The pod ended badly.
+    /// The pod ended with a failure.
     PodFailed {
         /// Name of the pod that ended.
         pod: String,

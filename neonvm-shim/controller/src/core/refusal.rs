@@ -11,7 +11,7 @@ pub enum Refusal {
     Gone,
     /// The peer refused for another reason, or could not be reached.
     Failed {
-        /// The peer's words.
+        /// Message of the peer, unchanged.
         message: String,
         /// Whether the same request can never work (a 4xx).
         permanent: bool,

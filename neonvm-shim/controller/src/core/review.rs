@@ -54,7 +54,7 @@ pub struct Skipped {
     pub key: NamespacedName,
     /// Uid of the VM, for the event about it.
     pub uid: String,
-    /// What it breaks.
+    /// Rule that the change breaks.
     pub message: String,
 }
 

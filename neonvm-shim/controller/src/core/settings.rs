@@ -50,7 +50,7 @@ impl GuestNetwork {
     }
 }
 
-/// Where a secret is.
+/// Namespace and name of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SecretName {
     /// The controller needs rights on secrets there.

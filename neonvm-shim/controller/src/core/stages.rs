@@ -14,7 +14,7 @@ use super::moment::Moment;
 /// already ordered.
 const FOLLOWED: usize = 2;
 
-/// Follows the newest resizes.
+/// Records when each stage of the newest resizes ended.
 #[derive(Debug, Clone, Default)]
 pub struct StageWatch {
     wanted: Option<(Resources, Moment)>,
@@ -113,7 +113,7 @@ impl StageWatch {
         }
     }
 
-    /// Hands out finished records.
+    /// Removes and returns the finished records.
     pub fn take(&mut self) -> Vec<StageRecord> {
         std::mem::take(&mut self.done)
     }

@@ -52,7 +52,7 @@ pub enum Event {
     Vm(Box<VirtualMachine>),
     /// The VM object is gone.
     VmGone {
-        /// The incarnation that went.
+        /// Uid of the VM that was deleted.
         uid: String,
     },
     /// A pod of the VM was seen.
@@ -66,25 +66,25 @@ pub enum Event {
     },
     /// The runner of a pod reported.
     Runner {
-        /// Name of its pod.
+        /// Name of the runner's pod.
         pod: String,
-        /// What it said.
+        /// State that the runner reported.
         state: Box<RunnerState>,
     },
     /// The runner of a pod does not answer.
     RunnerSilent {
-        /// Name of its pod.
+        /// Name of the runner's pod.
         pod: String,
         /// Text of the last error on the link to the runner.
         error: String,
     },
-    /// An action ended.
+    /// An action has ended, well or badly.
     Done {
         /// Kind of the action that ended.
         kind: Kind,
         /// When it was truly begun, connection made.
         began: Moment,
-        /// How it ended.
+        /// Result of the action, or the refusal.
         result: Result<Reply, Refusal>,
     },
 }
@@ -106,7 +106,7 @@ pub enum Reply {
     Address {
         /// Address of the guest on the overlay; it is written into the VM's status.
         address: Ipv4Addr,
-        /// Its network's mask.
+        /// Network mask of the overlay.
         mask: Ipv4Addr,
     },
     /// The VM holds no address of the overlay.
@@ -337,7 +337,7 @@ impl VmCore {
         self.notes.pop_front()
     }
 
-    /// Finished stages of resizes.
+    /// Removes and returns the finished stages of resizes.
     pub fn take_stages(&mut self) -> Vec<StageRecord> {
         self.stages.take()
     }

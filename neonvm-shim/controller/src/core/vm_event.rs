@@ -16,7 +16,7 @@ use super::problem::Problem;
 pub enum VmEvent {
     /// The object is not of its kind's shape and is left alone.
     Unreadable {
-        /// Which member, and why.
+        /// Member of `spec.tls` that is wrong, and why.
         why: String,
     },
     /// The runner pod was created.
@@ -26,22 +26,22 @@ pub enum VmEvent {
         /// From the creation of the VM, if this is its first pod.
         since_vm: Option<Span>,
     },
-    /// The guest is up.
+    /// The guest runs in a new pod.
     Running {
-        /// Name of its pod.
+        /// Name of the runner's pod.
         pod: String,
         /// From the creation of the pod, if this is the VM's first.
         since_pod: Option<Span>,
         /// From the creation of the VM, if this is its first start.
         since_vm: Option<Span>,
     },
-    /// A resize is done.
+    /// A resize has ended at its new size.
     Scaled {
         /// Size the guest had when the resize began.
         from: Resources,
         /// Size the guest has now.
         to: Resources,
-        /// Revision of the wish.
+        /// Revision of the target size.
         revision: i64,
     },
     /// Something stands in the way.
@@ -51,21 +51,21 @@ pub enum VmEvent {
     },
     /// A finished VM is started again.
     Restarted {
-        /// How it had ended.
+        /// Phase in which the last pod ended.
         after: VmPhase,
-        /// Restarts so far.
+        /// Number of restarts so far.
         count: i32,
     },
     /// The VM has no pod any more, because its power state says so.
     Stopped,
     /// The VM gets a pod again, because its power state says so.
     Started,
-    /// The guest ended well.
+    /// The guest ended with success.
     Succeeded {
         /// Why, as far as known.
         reason: String,
     },
-    /// The guest ended badly.
+    /// The guest ended with a failure.
     Failed {
         /// Whether the pod failed or is gone, and with which exit of the guest where one is known.
         problem: Problem,
@@ -92,10 +92,10 @@ pub enum VmEvent {
     },
     /// It was taken for a migration that is not there any more, and runs on where it is.
     TakenBack {
-        /// The migration's name.
+        /// Name of the migration object.
         migration: String,
     },
-    /// A migration failed.
+    /// A migration ended without moving the guest.
     MigrationFailed {
         /// Why the migration was given up.
         reason: Reason,

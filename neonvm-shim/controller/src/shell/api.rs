@@ -42,7 +42,7 @@ pub enum ApiError {
     /// The server refused, or was not reached.
     #[error("the API server")]
     Kube(#[source] Box<kube::Error>),
-    /// It took too long.
+    /// The API server did not answer within the timeout.
     #[error("the API server did not answer within {REQUEST_TIMEOUT:?}")]
     Timeout,
     /// The answer is not the object.

@@ -12,7 +12,7 @@ use serde_json::Value;
 pub struct DecodeError {
     /// The kind it should be.
     pub kind: &'static str,
-    /// Where it is not.
+    /// Error of the decoder, with the position.
     #[source]
     pub source: serde_json::Error,
 }

@@ -31,9 +31,9 @@ const FAILING_REFRESH: Duration = Duration::from_secs(15);
 /// A worker that a defect has ended starts again after this long.
 const WORKER_PAUSE: Duration = Duration::from_secs(1);
 
-/// Namespace and name.
+/// Namespace and name of a VM or migration.
 pub(super) type Key = (String, String);
-/// What a watch yields.
+/// Item of a watch's stream.
 pub(super) type Seen = Result<watcher::Event<DynamicObject>, watcher::Error>;
 
 struct Running {

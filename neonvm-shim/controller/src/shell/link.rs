@@ -44,7 +44,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// socket costs microseconds, and a runner that has just come up should be found at once.
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_CAP: Duration = Duration::from_millis(250);
-/// Longest answer read, bytes.
+/// Longest response body in bytes.
 const ANSWER_LIMIT: usize = 1 << 20;
 /// Paths of unix sockets longer than this are reached through their directory.
 const SOCKET_PATH_LIMIT: usize = 100;
@@ -55,22 +55,22 @@ pub enum LinkError {
     /// The runner's socket or port did not accept a connection.
     #[error("could not connect to {peer}")]
     Connect {
-        /// Where it listens.
+        /// Address of the runner.
         peer: RunnerAddress,
         /// Error of the connection attempt.
         #[source]
         source: std::io::Error,
     },
-    /// The connection broke.
+    /// The HTTP connection failed.
     #[error("could not talk HTTP to the runner")]
     Http(#[source] hyper::Error),
-    /// It took too long.
+    /// The runner did not answer within this time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
     /// The body was too long or broke off.
     #[error("could not read the answer: {0}")]
     Body(String),
-    /// The runner refused.
+    /// The runner refused the order.
     #[error("the runner answered {status}: {text}")]
     Refused {
         /// Status of the answer; any but a success.
@@ -87,7 +87,7 @@ pub enum LinkError {
     /// It did not show what it should be known by.
     #[error("no TLS with the runner at {peer}")]
     Tls {
-        /// Where it listens.
+        /// Address of the runner.
         peer: RunnerAddress,
         /// Error of the TLS handshake.
         #[source]
@@ -98,7 +98,7 @@ pub enum LinkError {
         "the runner at {peer} does not speak TLS: its image is older than this controller, or somebody else answers"
     )]
     Clear {
-        /// Where it listens.
+        /// Address of the runner.
         peer: RunnerAddress,
     },
     /// There is nothing to know it by, and it is not to be spoken to in the clear.
@@ -106,7 +106,7 @@ pub enum LinkError {
         "nothing to know the runner at {peer} by: its VM's secret is not there, or has no certificate"
     )]
     NoCertificate {
-        /// Where it listens.
+        /// Address of the runner.
         peer: RunnerAddress,
     },
 }
@@ -123,12 +123,12 @@ impl LinkError {
     }
 }
 
-/// Where a runner listens.
+/// Address of a runner's HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunnerAddress {
     /// On a socket of this machine.
     Socket(PathBuf),
-    /// At its pod's address.
+    /// TLS port at the pod's address.
     Pod(PodRunner),
 }
 

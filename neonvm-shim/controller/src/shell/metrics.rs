@@ -137,7 +137,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all in `registry`.
+    /// Registers all metrics of the controller in `registry`.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {

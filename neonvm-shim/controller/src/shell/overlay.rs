@@ -42,7 +42,7 @@ pub enum OverlayError {
         #[source]
         source: ApiError,
     },
-    /// It cannot be used.
+    /// The configuration is unusable.
     #[error("network attachment {namespace}/{name}")]
     Config {
         /// Namespace of the network attachment.

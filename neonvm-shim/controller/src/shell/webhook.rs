@@ -102,11 +102,11 @@ impl Names {
 pub struct Webhook {
     /// Client of the API server.
     pub client: Client,
-    /// Where it listens.
+    /// Listener of the HTTPS server.
     pub listener: TcpListener,
-    /// What it is called.
+    /// Names of the webhook's objects in the cluster.
     pub names: Names,
-    /// Whose changes pass.
+    /// VMs whose changes skip validation.
     pub excused: Excused,
     /// The clock of this process.
     pub clock: Clock,

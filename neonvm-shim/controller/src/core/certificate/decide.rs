@@ -7,7 +7,7 @@ use super::{
     Stored, TemporaryKey, Unfit, Wanted,
 };
 
-/// What to do now.
+/// Decision about a certificate at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// This step is the next one. Once it ends, the three objects are read and decided on again.
@@ -16,7 +16,7 @@ pub enum Verdict {
     Failed {
         /// Uid of the failed request. Only this incarnation is withdrawn.
         uid: String,
-        /// How it has failed.
+        /// Failure that leads to the withdrawal.
         trouble: CertificateFailure,
     },
     /// Nothing can be done before somebody else has done something.

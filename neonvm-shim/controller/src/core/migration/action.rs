@@ -13,7 +13,7 @@ use crate::core::vm_event::VmEvent;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Peer {
-    /// The API server.
+    /// The Kubernetes API server.
     Api,
     /// The runner the guest leaves.
     Source,
@@ -53,7 +53,7 @@ pub enum Action {
         /// Name of the migration, in the VM's namespace.
         name: String,
     },
-    /// Read a pod afresh.
+    /// Read a pod from the API server, not from the watch.
     ReadPod {
         /// Name of the pod, in the VM's namespace.
         name: String,
@@ -62,7 +62,7 @@ pub enum Action {
     CreatePod {
         /// Name of the target pod.
         name: String,
-        /// The whole object.
+        /// Whole pod object as JSON.
         pod: Value,
         /// The secret that its runner is known by, and whose it is, where there must be one before.
         secret: Option<(String, Value)>,
@@ -78,7 +78,7 @@ pub enum Action {
     DeletePod {
         /// Name of the pod, source or target.
         name: String,
-        /// Only this incarnation.
+        /// Uid of the pod: a later pod of this name is left alone.
         uid: String,
         /// Seconds it has to end.
         grace_s: u32,

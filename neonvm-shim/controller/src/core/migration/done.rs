@@ -24,7 +24,7 @@ pub enum Reply {
     Pod(Box<Pod>),
     /// The pod of this name is gone.
     PodGone(String),
-    /// The runner's state.
+    /// State of the runner after the order.
     Runner(Box<RunnerState>),
 }
 

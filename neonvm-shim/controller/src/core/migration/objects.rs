@@ -41,7 +41,7 @@ pub(super) fn to_vm(vm: &VirtualMachine, controller: bool) -> OwnerReference {
 /// Which part of a migration a pod has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The guest leaves it.
+    /// Pod that the guest leaves.
     Source,
     /// The guest goes to it.
     Target,

@@ -31,9 +31,9 @@ use crate::core::vm_event::VmEvent;
 pub const PENDING: &str = "Pending";
 /// The guest is on its way.
 pub const RUNNING: &str = "Running";
-/// It has moved.
+/// Phase of a migration whose guest has moved.
 pub const SUCCEEDED: &str = "Succeeded";
-/// It has not.
+/// Phase of a migration whose guest has not moved.
 pub const FAILED: &str = "Failed";
 
 /// What is known of the VM.
@@ -41,9 +41,9 @@ pub const FAILED: &str = "Failed";
 pub enum VmView<'a> {
     /// Nothing: it must be read.
     Unknown,
-    /// There is none.
+    /// The VM does not exist.
     Absent,
-    /// It is there.
+    /// The VM as last read.
     Present(&'a VirtualMachine),
 }
 
@@ -51,14 +51,14 @@ pub enum VmView<'a> {
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[serde(tag = "link", rename_all = "snake_case")]
 pub enum Heard {
-    /// It does not answer.
+    /// The runner does not answer.
     Silent {
         /// Text of the last error on the link to the runner.
         error: String,
     },
     /// The runner reported a state, and the link has not failed since.
     Known {
-        /// What it said last.
+        /// Newest state that the runner reported.
         state: Box<RunnerState>,
     },
 }
@@ -66,9 +66,9 @@ pub enum Heard {
 /// All that a plan rests on.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// The operator's choices.
+    /// Settings of the controller.
     pub settings: &'a Settings,
-    /// The VM as stored.
+    /// The VM as the API server stores it.
     pub vm: VmView<'a>,
     /// Every known migration of the VM, by name.
     pub migrations: &'a BTreeMap<String, VirtualMachineMigration>,
@@ -78,7 +78,7 @@ pub struct Input<'a> {
     pub absent: &'a BTreeSet<String>,
     /// Pods of which it is only known that the watch does not show them.
     pub missing_pods: &'a MissingPods,
-    /// Runners, by pod.
+    /// Newest report of each runner, by pod name.
     pub runners: &'a BTreeMap<String, Heard>,
     /// Actions that keep failing, and the peer's words.
     pub failures: &'a BTreeMap<Kind, String>,
@@ -88,7 +88,7 @@ pub struct Input<'a> {
     pub at: Moment,
 }
 
-/// What to do.
+/// Status to write and actions to carry out.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
     /// What may be done now, the most urgent first.

@@ -141,7 +141,7 @@ pub enum Wait {
         /// The scheduler's words, if it cannot be placed.
         why: String,
     },
-    /// A runner must answer.
+    /// Waits for an answer of a runner.
     Runner {
         /// Name of the pod of that runner.
         pod: String,
@@ -150,9 +150,9 @@ pub enum Wait {
     },
     /// A peer must take what it refused.
     Refused {
-        /// What was tried.
+        /// Kind of the action that was refused.
         action: Kind,
-        /// In its words.
+        /// Message of the refusal.
         why: String,
     },
 }

@@ -50,13 +50,13 @@ pub struct Overlay {
 /// One pool: a range of addresses, and the object that records who holds which.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Range {
-    /// Name of its object.
+    /// Name of the IPPool object.
     pub pool: String,
     /// As it is spelled in the object.
     pub cidr: String,
     /// The first address of the range, as a number: offsets count from here.
     pub base: u32,
-    /// Bits of the network.
+    /// Length of the network prefix in bits.
     pub prefix: u32,
     /// The first and the last address that is given out.
     pub span: (u32, u32),

@@ -12,7 +12,7 @@ use super::{Overlay, Range};
 /// A VM that holds or wants an address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Holder {
-    /// The VM as `namespace/name`.
+    /// Holder of the address: a VM as `namespace/name`.
     pub id: String,
     /// Uid of the VM. An entry with another uid belongs to an earlier VM of the same name.
     pub uid: String,
@@ -21,7 +21,7 @@ pub struct Holder {
 /// What a VM gets of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
-    /// It holds this one.
+    /// The VM already holds this address.
     Held(Ipv4Addr),
     /// This one, once `allocations` of the pool is merged with that.
     Take {
@@ -30,7 +30,7 @@ pub enum Claim {
         /// Merge patch of `allocations`: one entry, from the offset of the address to its holder.
         change: Value,
     },
-    /// Every address is held.
+    /// No address of the range is free.
     Full,
 }
 

@@ -37,7 +37,7 @@ pub struct Dump {
 }
 
 impl VmCore {
-    /// Everything known, for people.
+    /// Copy of the core's state for `/debug/state`.
     #[must_use]
     pub fn snapshot(&self) -> Dump {
         let vm = self.vm.as_ref();

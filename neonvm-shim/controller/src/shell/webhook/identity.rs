@@ -35,13 +35,13 @@ const BUNDLE: &str = "ca.crt";
 /// Why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unfit {
-    /// There is none.
+    /// The secret does not exist.
     #[error("there is none")]
     Missing,
     /// It has no such key, or not as text in base64.
     #[error("it lacks {0}")]
     Lacks(&'static str),
-    /// It is no certificate.
+    /// The secret holds no certificate.
     #[error("its {CERTIFICATE} is no certificate")]
     NoCertificate,
     /// Nobody who dials us by that name would trust it.
