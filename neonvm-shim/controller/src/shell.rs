@@ -62,11 +62,11 @@ pub use webhook::{Names as WebhookNames, Webhook};
 
 use crate::core::{Moment, Settings};
 
-/// Name in metrics and dumps of what cares for VMs.
+/// Name of the VM controller in metrics and dumps.
 const CONTROLLER: &str = "virtualmachine";
-/// The same of what cares for migrations.
+/// Name of the migration controller in metrics and dumps.
 const CONTROLLER_OF_MOVES: &str = "virtualmachinemigration";
-/// First and longest pause before a broken watch is taken up again.
+/// First and longest pause before a broken watch is restarted.
 const WATCH_RETRY_FIRST: Duration = Duration::from_millis(50);
 const WATCH_RETRY_CAP: Duration = Duration::from_secs(5);
 
@@ -81,15 +81,15 @@ pub struct Params {
     pub settings: Settings,
     /// The clock of this process.
     pub clock: Clock,
-    /// Where stages of resizes are recorded.
+    /// Log of the stages of resizes.
     pub stages: StageLog,
     /// Metrics, registered by the caller.
     pub metrics: Metrics,
-    /// View of what goes on, another clone of which the caller keeps.
+    /// Published state. The caller keeps another clone to read it.
     pub state: StateHandle,
 }
 
-/// Why the controller ended on its own.
+/// The controller ended without a cancel.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A watch ended for good, which it never should: a defect.
@@ -97,22 +97,25 @@ pub enum RunError {
     WatchEnded(&'static str),
 }
 
-/// Runs the controller until `cancel`. An API server that cannot be reached, now or later, is
-/// waited for.
+/// Runs the controller until `cancel`. While the API server is unreachable, the controller retries.
 ///
 /// # Errors
 /// [`RunError`] only through a defect.
 pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunError> {
-    let vms = resource("vm.neon.tech", "VirtualMachine", "virtualmachines");
-    let vms: Api<DynamicObject> = Api::all_with(params.client.clone(), &vms);
-    let pods: Api<DynamicObject> =
-        Api::all_with(params.client.clone(), &resource("", "Pod", "pods"));
-    let moves = resource(
+    let objects = |resource: ApiResource| -> Api<DynamicObject> {
+        Api::all_with(params.client.clone(), &resource)
+    };
+    let vm_objects = objects(resource(
+        "vm.neon.tech",
+        "VirtualMachine",
+        "virtualmachines",
+    ));
+    let pod_objects = objects(resource("", "Pod", "pods"));
+    let migration_objects = objects(resource(
         "vm.neon.tech",
         "VirtualMachineMigration",
         "virtualmachinemigrations",
-    );
-    let moves: Api<DynamicObject> = Api::all_with(params.client.clone(), &moves);
+    ));
     let mut api = api::KubeApi::new(params.client.clone());
     let pools = params.settings.overlay.clone().map(|overlay| {
         let metrics = params.metrics.ipam.clone();
@@ -138,12 +141,13 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         clock: params.clock,
     };
     let hub = hub::Hub::new(common, params.settings);
-    let vms = watcher(vms, watcher::Config::default()).backoff(WatchRetry::default());
-    let pods = watcher(pods, watcher::Config::default().labels(LABEL_VM_NAME));
-    let pods = pods.backoff(WatchRetry::default());
-    let moves = watcher(moves, watcher::Config::default()).backoff(WatchRetry::default());
+    let all = watcher::Config::default();
+    let pods_of_vms = watcher::Config::default().labels(LABEL_VM_NAME);
+    let vms = watcher(vm_objects, all.clone()).backoff(WatchRetry::default());
+    let pods = watcher(pod_objects, pods_of_vms).backoff(WatchRetry::default());
+    let migrations = watcher(migration_objects, all).backoff(WatchRetry::default());
     // Beside the tasks that it wakes and that wake it, not on the thread that waits for the end.
-    let hub = AbortOnDropHandle::new(tokio::spawn(hub.run(vms, pods, moves, cancel)));
+    let hub = AbortOnDropHandle::new(tokio::spawn(hub.run(vms, pods, migrations, cancel)));
     let ended = match hub.await {
         Ok(ended) => ended,
         Err(error) => match error.try_into_panic() {
