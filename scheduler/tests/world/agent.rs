@@ -17,7 +17,7 @@ use super::{UNIT, World, nth};
 const PATCH_LASTS: Span = Span::from_secs(12);
 
 /// The attempt of a request whose answer nobody waits for.
-const NOBODY: u64 = u64::MAX;
+pub(super) const NOBODY: u64 = u64::MAX;
 
 /// A patch on its way whose agent is gone.
 #[derive(Debug)]
@@ -31,6 +31,11 @@ pub(crate) struct StrayPatch {
 impl StrayPatch {
     pub(crate) fn may_land(&self, now: Timestamp) -> bool {
         self.contact.is_none_or(|at| now < at + PATCH_LASTS)
+    }
+
+    /// Until when it is counted, if that is known.
+    fn counted_until(&self) -> Option<Timestamp> {
+        self.contact.map(|at| at + PATCH_LASTS)
     }
 
     /// Whether the next agent has made itself known.
@@ -64,6 +69,11 @@ impl Agent {
     /// Whether it still waits for the answer to that attempt.
     pub(crate) fn waits_for(&self, attempt: u64) -> bool {
         self.waiting && self.attempt == attempt
+    }
+
+    /// It asks for that pod from now on.
+    pub(super) fn moves_to(&mut self, pod: String) {
+        self.pod = pod;
     }
 
     fn is_idle(&self) -> bool {
@@ -113,7 +123,12 @@ impl World {
                 .saturating_mul(u32::from(how / 8 % 16))
                 .field_max(vm.in_use),
         };
-        let Some(agent) = self.agents.get_mut(&name) else {
+        self.agent_requests(&name, wish);
+    }
+
+    /// An agent sends a permit request for `wish`.
+    pub(super) fn agent_requests(&mut self, name: &str, wish: Resources) {
+        let Some(agent) = self.agents.get_mut(name) else {
             return;
         };
         let request = AgentRequest {
@@ -133,7 +148,8 @@ impl World {
         self.last_attempt += 1;
         agent.attempt = self.last_attempt;
         agent.waiting = true;
-        self.requests.push((name, agent.attempt, request));
+        self.requests
+            .push((name.to_owned(), agent.attempt, request));
     }
 
     /// An answer arrives, or is lost.
@@ -173,7 +189,7 @@ impl World {
         }
     }
 
-    fn set_size(&mut self, name: &str, size: Resources) {
+    pub(super) fn set_size(&mut self, name: &str, size: Resources) {
         let vm = self.vms.get_mut(name).expect("an agent has a VM");
         if vm.in_use != size {
             vm.in_use = size;
@@ -205,6 +221,8 @@ impl World {
             let stray = self.strays.remove(usize::from(which) % self.strays.len());
             let permit = self.agents.get(&stray.vm).and_then(|agent| agent.permit);
             if let Some(vm) = self.vms.get_mut(&stray.vm) {
+                let until = stray.counted_until();
+                self.tell_vms_by = self.tell_vms_by.into_iter().chain(until).min();
                 vm.stray = permit.is_none_or(|permit| stray.size.has_field_above(permit));
                 self.set_size(&stray.vm, stray.size);
                 self.log(|| format!("patch of an agent that is gone: {stray:?}"));
@@ -234,12 +252,16 @@ impl World {
         if may_arrive {
             self.log(|| format!("request of an agent that is gone: {request:?}"));
             self.note("request of an agent that is gone");
-            self.last_ticket += 1;
-            let ticket = (vm, NOBODY, request.clone());
-            self.tickets.insert(self.last_ticket, ticket);
-            let event = Event::PermitRequest(self.last_ticket, request);
-            self.core.handle(now, event);
+            self.late_request_arrives(vm, request);
         }
+    }
+
+    pub(super) fn late_request_arrives(&mut self, vm: String, request: AgentRequest) {
+        self.last_ticket += 1;
+        let ticket = (vm, NOBODY, request.clone());
+        self.tickets.insert(self.last_ticket, ticket);
+        let event = Event::Permit(self.last_ticket, request);
+        self.core.handle(self.time(), event);
     }
 
     /// The scheduler hears of an agent for the first time.
@@ -286,7 +308,7 @@ impl World {
             .extend(sent.map(|(vm, _, request)| (vm, request)));
     }
 
-    fn agent_is_replaced(&mut self, name: String) {
+    pub(super) fn agent_is_replaced(&mut self, name: String) {
         self.requests_outlive_their_agent(&name);
         let agent = self.agents.get_mut(&name).expect("it was looked up");
         agent.permit = None;

@@ -147,6 +147,9 @@ impl World {
         let Some(name) = nth(&self.pods, which) else {
             return;
         };
+        if self.is_migrating(&self.pods[&name]) {
+            return;
+        }
         let vm = self.vm_of(&self.pods[&name]).cloned();
         if let (Some(vm), Some(pod)) = (vm, self.pods.get_mut(&name)) {
             pod.sync(&vm);

@@ -83,6 +83,10 @@ impl World {
         let Some(name) = nth(&self.guests, which) else {
             return;
         };
+        // Of a VM that migrates it leaves the size alone.
+        if self.is_migrating(&self.pods[&name]) {
+            return;
+        }
         // Of a VM that is gone it deletes the pod, later.
         let Some(vm) = self.vm_of(&self.pods[&name]) else {
             return;

@@ -8,7 +8,9 @@
 mod agent;
 mod api;
 mod guest;
+mod migration;
 mod objects;
+mod schedules;
 mod truth;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -55,7 +57,11 @@ pub(crate) struct World {
     agents: BTreeMap<String, Agent>,
     /// By the name of their pod.
     guests: BTreeMap<String, Guest>,
+    /// Target pods of migrations, by the name of their VM.
+    targets: BTreeMap<String, String>,
     strays: Vec<StrayPatch>,
+    /// A stray patch that landed is counted until then. The watch of VMs tells of it before.
+    tell_vms_by: Option<Timestamp>,
     /// Requests whose agent is gone, with their VM.
     late_requests: Vec<(String, AgentRequest)>,
     streams: [VecDeque<Event>; 2],
@@ -92,7 +98,9 @@ impl World {
             pods: BTreeMap::new(),
             agents: BTreeMap::new(),
             guests: BTreeMap::new(),
+            targets: BTreeMap::new(),
             strays: Vec::new(),
+            tell_vms_by: None,
             late_requests: Vec::new(),
             streams: [VecDeque::new(), VecDeque::new()],
             calls: Vec::new(),
@@ -129,7 +137,7 @@ impl World {
     /// Takes a step, lets the core act, and checks everything.
     pub(crate) fn step(&mut self, step: Step) {
         let Step { which, how, .. } = step;
-        match step.kind % 40 {
+        match step.kind % 43 {
             0..=3 => self.agent_asks(which, how),
             4..=6 => self.deliver_request(which, how),
             7..=9 => self.api_acts(which),
@@ -145,7 +153,7 @@ impl World {
                 _ => self.touch_vm(which),
             },
             19 => self.create(which, how),
-            20 if how.is_multiple_of(9) => self.delete(which),
+            20 if how.is_multiple_of(5) => self.delete(which),
             21 if how.is_multiple_of(8) => self.restart(how / 8),
             22 if how.is_multiple_of(4) => self.agent_restarts(which),
             23..=25 => self.controller_works(which, how),
@@ -158,6 +166,7 @@ impl World {
             34..=36 => self.calls_go_through(),
             37 => self.patch_ends(which, 1),
             38..=39 => self.controller_works(which, how),
+            40..=42 => self.migrates(which, how),
             _ => {}
         }
         self.act();
@@ -256,10 +265,19 @@ impl World {
         self.pod_changed(&pod_name);
     }
 
+    /// The deletion of a pod is asked, or ends. Its guest runs on in between.
     fn delete(&mut self, which: u8) {
         let Some(name) = nth(&self.pods, which) else {
             return;
         };
+        if self.is_migrating(&self.pods[&name]) {
+            return;
+        }
+        if let Some(pod) = self.pods.get_mut(&name).filter(|pod| !pod.deleting) {
+            pod.deleting = true;
+            self.pod_changed(&name);
+            return self.note("deletion asked");
+        }
         let Some(pod) = self.pods.remove(&name) else {
             return;
         };
@@ -285,6 +303,7 @@ impl World {
             return;
         };
         self.agents.remove(name);
+        self.targets.remove(name);
         self.strays.retain(|stray| stray.vm != name);
         self.requests_outlive_their_agent(name);
         self.streams[1].push_back(Event::VmDeleted(vm.key(), vm.uid));
@@ -336,7 +355,8 @@ impl World {
             .get(&vm)
             .is_some_and(|agent| agent.waits_for(attempt));
         // Now and then a request arrives twice.
-        if stale || !how.is_multiple_of(8) {
+        let is_repeated = how.is_multiple_of(8) && !self.targets.contains_key(&vm);
+        if stale || !is_repeated {
             self.requests.remove(at);
         }
         if stale {
@@ -435,6 +455,9 @@ impl World {
                 self.note("permit");
                 let permit = response.permit;
                 self.check_permit(&request, permit);
+                if attempt != agent::NOBODY {
+                    self.check_nothing_is_taken(&request, permit);
+                }
                 // I2: what is said is written, whatever the core believes.
                 let pod = self.pods.get(&request.pod.name);
                 if let Some(object) = pod.and_then(|pod| self.vm_of(pod)) {
@@ -471,7 +494,13 @@ impl World {
     }
 
     fn pass_time(&mut self, how: u8) {
-        self.now += u64::from(how) * 20_000;
+        let next = self.now + u64::from(how) * 20_000;
+        if self.tell_vms_by.take_if(|by| by.0 <= next).is_some() {
+            while !self.streams[1].is_empty() {
+                self.deliver_event(1);
+            }
+        }
+        self.now = next;
     }
 }
 

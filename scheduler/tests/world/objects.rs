@@ -3,7 +3,7 @@
 use protocol::permit::NamespacedName;
 use protocol::units::Resources;
 use scheduler::core::amount::Both;
-use scheduler::core::view::{NodeView, PodView, VmView};
+use scheduler::core::view::{NodeView, PodRole, PodView, VmView};
 use serde_json::{Value, json};
 
 use super::UNIT;
@@ -63,6 +63,10 @@ pub(crate) struct PodObject {
     pub(crate) overcommit_milli: u32,
     /// What it says its guest may have, in its requests or else in its annotation.
     pub(crate) told: Resources,
+    /// Its part in a migration.
+    pub(crate) role: PodRole,
+    /// Its deletion was asked.
+    pub(crate) deleting: bool,
     requests: Requests,
     /// The VM's annotations and use as they were copied last.
     copied: Option<VmObject>,
@@ -161,6 +165,8 @@ impl PodObject {
             owner: None,
             overcommit_milli: 1000,
             told: Resources::default(),
+            role: PodRole::Settled,
+            deleting: false,
             requests: Requests::Fixed(requests),
             copied: None,
         }
@@ -174,6 +180,8 @@ impl PodObject {
             owner: Some((vm.name.clone(), vm.uid.clone())),
             overcommit_milli: vm.shape.overcommit_milli,
             told: vm.in_use,
+            role: PodRole::Settled,
+            deleting: false,
             requests: vm.shape.requests,
             copied: Some(vm.clone()),
         }
@@ -228,9 +236,17 @@ impl PodObject {
                 json!(json!({"cpu": factor, "memory": factor}).to_string());
             object["metadata"]["annotations"] = annotations;
             object["metadata"]["labels"] = json!({"autoscaling.neon.tech/enabled": "true"});
-            object["metadata"]["ownerReferences"] = json!([
-                {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine",
-                    "name": vm.name, "uid": vm.uid}]);
+            let mut owners = vec![json!({"apiVersion": "vm.neon.tech/v1",
+                "kind": "VirtualMachine", "name": vm.name, "uid": vm.uid})];
+            if self.role != PodRole::Settled {
+                owners.push(json!({"apiVersion": "vm.neon.tech/v1",
+                    "kind": "VirtualMachineMigration", "name": "m", "uid": "m",
+                    "controller": self.role == PodRole::Target}));
+            }
+            object["metadata"]["ownerReferences"] = json!(owners);
+        }
+        if self.deleting {
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
         PodView::read(&object).expect("reads")
     }

@@ -14,18 +14,22 @@ impl World {
             !permit.has_field_above(request.resources),
             "more than was asked"
         );
-        let old = request.last_permit.unwrap_or_default();
-        let floor = old.field_min(request.resources);
-        assert!(
-            !permit.has_field_below(floor),
-            "{permit} takes away from {old} of {request:?}"
-        );
+        let floor = floor_of(request);
         if permit != request.resources && permit != floor {
             self.note("partial");
             if permit.exact_multiple_of(UNIT).is_none() {
                 self.note("no multiple");
             }
         }
+    }
+
+    /// N13 of an agent that hears the answer. One that is gone may have held more than its
+    /// successor kept.
+    pub(super) fn check_nothing_is_taken(&self, request: &AgentRequest, permit: Resources) {
+        assert!(
+            !permit.has_field_below(floor_of(request)),
+            "{permit} takes away from {request:?}"
+        );
     }
 
     pub(super) fn check(&self) {
@@ -96,7 +100,8 @@ impl World {
             .map(|_, (used, set_aside)| used.max(u128::from(set_aside)))
     }
 
-    /// What the guest of a pod has, and what it may come to have without asking anybody.
+    /// What the guest of a pod has, and what it may come to have without asking anybody. An agent
+    /// that begins takes what is approved for a permit.
     fn truth(&self, pod: &PodObject) -> Resources {
         let Some(guest) = self.guests.get(&pod.name) else {
             return Resources::default();
@@ -111,8 +116,15 @@ impl World {
             .filter(|stray| stray.vm == vm.name && stray.may_land(now))
             .map(|stray| stray.size)
             .chain([guest.most(), agent.unwrap_or_default()])
+            .chain(vm.approved_resources())
             .fold(vm.in_use, Resources::field_max)
     }
+}
+
+/// The least that is permitted to an agent: what it holds, as far as it asks for it again.
+fn floor_of(request: &AgentRequest) -> Resources {
+    let held = request.last_permit.unwrap_or_default();
+    held.field_min(request.resources)
 }
 
 /// A failure shows what led to it.
