@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use clap::Parser as _;
 use protocol::permit::AgentRequest;
 use protocol::time::{Span, Timestamp};
 use scheduler::config::Config;
@@ -22,9 +23,6 @@ use crate::store::{Change, Kind, Object};
 use crate::watch::number_of;
 use crate::world::{UNIT, World};
 
-/// Pause of a new scheduler before it lists, so that no call of the one before is under way
-/// (`--takeover-wait-ms`).
-const TAKEOVER_WAIT: Span = Span::from_secs(2);
 /// Counts of those that began to lead: with what they knew already, and with lists.
 pub(crate) const TAKEN_WARM: &str = "lead taken over warm";
 pub(crate) const TAKEN_COLD: &str = "lead taken over with lists";
@@ -64,6 +62,13 @@ impl SchedulerPart {
     }
 }
 
+/// Pause of a new scheduler before it lists, by the options of one machine.
+fn takeover_wait() -> Span {
+    let options = ["autoscale-scheduler", "--embedded-bind"];
+    let args = scheduler::args::Args::try_parse_from(options);
+    args.expect("they are an operator's").takeover_wait()
+}
+
 impl World {
     pub(crate) fn build_schedulers(&mut self) {
         self.schedulers
@@ -78,7 +83,7 @@ impl World {
         let part = &mut self.schedulers[replica];
         part.core = Some(Core::new(settings));
         part.alarm = None;
-        self.open_streams(Part::Scheduler(replica), TAKEOVER_WAIT);
+        self.open_streams(Part::Scheduler(replica), takeover_wait());
     }
 
     pub(crate) fn crash_scheduler(&mut self, replica: usize) {

@@ -163,3 +163,14 @@ fn n20_a_quota_that_rises_before_its_order_is_caught() {
 fn cpus_that_stay_plugged_ahead_are_caught() {
     catches(Sabotage::KeepAhead, "nothing_stays_plugged_ahead");
 }
+
+/// A cheat belongs to a part. A check that knows of it proves nothing.
+#[test]
+fn no_check_knows_of_a_cheat() {
+    let checks = concat!(env!("CARGO_MANIFEST_DIR"), "/src/check");
+    for file in std::fs::read_dir(checks).expect("the checks are there") {
+        let path = file.expect("a file").path();
+        let text = std::fs::read_to_string(&path).expect("it is text");
+        assert!(!text.contains("Sabotage"), "{}", path.display());
+    }
+}
