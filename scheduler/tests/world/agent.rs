@@ -260,7 +260,7 @@ impl World {
         self.last_ticket += 1;
         let ticket = (vm, NOBODY, request.clone());
         self.tickets.insert(self.last_ticket, ticket);
-        let event = Event::Permit(self.last_ticket, request);
+        let event = Event::PermitRequest(self.last_ticket, request);
         self.core.handle(self.time(), event);
     }
 

@@ -24,6 +24,7 @@ enum Happening {
     Annotate(u8),
     EndPod { well: bool },
     LosePod,
+    HidePod,
     DeletePod,
     StartPod,
     FinishResize,
@@ -39,6 +40,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         any::<u8>().prop_map(Happening::Annotate),
         any::<bool>().prop_map(|well| Happening::EndPod { well }),
         Just(Happening::LosePod),
+        Just(Happening::HidePod),
         Just(Happening::DeletePod),
         Just(Happening::StartPod),
         Just(Happening::FinishResize),
@@ -103,6 +105,10 @@ fn happen(world: &mut World, what: &Happening) {
             world.end(&pod, if *well { "Succeeded" } else { "Failed" }, 1);
         }
         Happening::LosePod if there => world.remove_pod(&pod),
+        Happening::HidePod if there => {
+            world.take_label(&pod);
+            world.settle();
+        }
         Happening::DeletePod if there => {
             let at = world.at.wall;
             let object = world.pods.get_mut(&pod).expect("it is there");
@@ -178,6 +184,29 @@ proptest! {
         prop_assert!(matches!(status.phase, VmPhase::Running | VmPhase::Succeeded | VmPhase::Failed));
         prop_assert_eq!(status.restart_count, 0);
         prop_assert!(world.most_pods <= 1);
+    }
+
+    /// Somebody else has a pod of the name that the VM chose.
+    #[test]
+    fn pod_of_somebody_else_is_left_alone(
+        happenings in proptest::collection::vec(happening(), 0..30),
+    ) {
+        let mut vm = sample_vm();
+        vm.status = Some(VmStatus {
+            phase: VmPhase::Pending,
+            pod_name: "example-first".into(),
+            ..VmStatus::default()
+        });
+        let mut world = World::with(&vm, Settings::one_machine());
+        world.make_foreign_pod("example-first");
+        for what in &happenings {
+            happen(&mut world, what);
+        }
+        world.live();
+        let status = world.status();
+        prop_assert_eq!(status.phase, VmPhase::Running);
+        prop_assert_ne!(&status.pod_name, "example-first");
+        prop_assert_eq!(world.pods.len(), 1);
     }
 
     #[test]

@@ -12,11 +12,13 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 use serde_json::{Value, json};
 
+use crate::core::action::VmEdit;
 use crate::core::certificate::Step;
 use crate::core::certificate::testing::{Ca, Manner};
 use crate::core::container::CONTAINER;
 use crate::core::metadata::{PatchOp, said};
 use crate::core::observe::{size_of, told_size};
+use crate::core::plan::STUCK_POD_PATIENCE;
 use crate::core::refusal::Refusal;
 use crate::core::testing::{runner_at, wall};
 use crate::core::vm::{Event, Reply, VmCore};
@@ -34,6 +36,8 @@ pub(super) struct World {
     pub(super) migrations: BTreeMap<String, String>,
     /// The objects of its certificate, and their issuer.
     pub(super) ca: Ca,
+    /// Pods of somebody else, by name. The watch does not show them.
+    pub(super) foreign: BTreeMap<String, Value>,
     /// Pods ever created.
     pub(super) created: Vec<String>,
     /// The size that a pod's runner is told to boot with: the spec's when the pod was made.
@@ -73,6 +77,7 @@ impl World {
             settings,
             migrations: BTreeMap::new(),
             ca: Ca::default(),
+            foreign: BTreeMap::new(),
             created: Vec::new(),
             boots: BTreeMap::new(),
             forbids: None,
@@ -110,12 +115,17 @@ impl World {
 
     /// A person or the agent edits the spec.
     pub(super) fn edit(&mut self, edit: impl FnOnce(&mut VirtualMachine)) {
+        self.write_vm(edit);
+        self.show_vm();
+    }
+
+    /// The same, before the watch tells of it.
+    pub(super) fn write_vm(&mut self, edit: impl FnOnce(&mut VirtualMachine)) {
         let mut vm = self.vm();
         edit(&mut vm);
         vm.metadata.generation = vm.metadata.generation.map(|generation| generation + 1);
         self.vm = Some(serde_json::to_value(vm).expect("a VM"));
         self.touch_vm();
-        self.show_vm();
     }
 
     /// The node starts the pod: bound, running, ready, its runner at the size its spec asks for.
@@ -388,6 +398,28 @@ impl World {
         }
     }
 
+    /// The finalizer holds the VM until its pods are gone, or are stuck.
+    fn pods_have_gone_before(&self) {
+        let asked = self.vm().metadata.deletion_timestamp.unwrap_or_default();
+        let patience = i64::try_from(STUCK_POD_PATIENCE.0).expect("small");
+        let are_stuck = self.at.wall.0 - asked.0 > patience;
+        let is_owned = |pod: &Value| pod["metadata"].get("ownerReferences").is_some();
+        let left: Vec<&Value> = self.pods.values().filter(|pod| is_owned(pod)).collect();
+        assert!(left.is_empty() || are_stuck, "pods are left: {left:#?}");
+    }
+
+    /// Somebody else has a pod of that name.
+    pub(super) fn make_foreign_pod(&mut self, name: &str) {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "default", "uid": "uid-foreign",
+                "resourceVersion": "1", "ownerReferences": [{"apiVersion": "apps/v1",
+                    "kind": "ReplicaSet", "name": "other", "uid": "uid-other"}]},
+            "spec": {"nodeName": "here", "containers": []},
+            "status": {"phase": "Running"},
+        });
+        self.foreign.insert(name.to_owned(), pod);
+    }
+
     /// The watches tell of all there is: of pods, those that are marked as a VM's.
     pub(super) fn show(&mut self) {
         self.show_vm();
@@ -438,6 +470,11 @@ impl World {
     }
 
     pub(super) fn carry_out(&mut self, action: &Action) -> Result<Reply, Refusal> {
+        if let Action::PatchVm { what, .. } = action
+            && *what == VmEdit::DropFinalizer
+        {
+            self.pods_have_gone_before();
+        }
         match action {
             Action::PatchVm { patch, .. } | Action::WriteStatus { patch, .. } => {
                 let vm = self.vm.as_mut().ok_or(Refusal::Gone)?;
@@ -530,7 +567,8 @@ impl World {
 
     fn create_pod(&mut self, name: &str, pod: &Value) {
         assert_eq!(self.status().pod_name, name, "the name is stored first");
-        if !self.pods.contains_key(name) {
+        let is_free = !self.pods.contains_key(name) && !self.foreign.contains_key(name);
+        if is_free {
             let mut pod = pod.clone();
             pod["metadata"]["uid"] = json!(format!("uid-{name}"));
             pod["metadata"]["creationTimestamp"] = json!(self.at.wall);
@@ -551,6 +589,7 @@ impl World {
     /// As a server that lets somebody have a say does it. What changes nothing makes no new
     /// version.
     fn sync_pod(&mut self, name: &str, ops: &[PatchOp]) -> Reply {
+        self.is_its_own(name);
         let Some(before) = self.pods.get(name).cloned() else {
             return self.pod_reply(name);
         };
@@ -566,7 +605,13 @@ impl World {
         self.pod_reply(name)
     }
 
+    fn is_its_own(&self, name: &str) {
+        let is_foreign = self.foreign.contains_key(name);
+        assert!(!is_foreign, "pod {name} belongs to somebody else");
+    }
+
     fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut Value)) -> Reply {
+        self.is_its_own(name);
         if let Some(pod) = self.pods.get_mut(name) {
             change(pod);
             self.touch_pod(name);
@@ -577,6 +622,9 @@ impl World {
     fn pod_reply(&self, name: &str) -> Reply {
         if self.pods.contains_key(name) {
             Reply::Pod(Box::new(self.pod(name)))
+        } else if let Some(pod) = self.foreign.get(name) {
+            let pod = serde_json::from_value(pod.clone()).expect("a pod");
+            Reply::Pod(Box::new(pod))
         } else {
             Reply::PodGone(name.to_owned())
         }
@@ -619,7 +667,7 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-fn apply(pod: &mut Value, ops: &[PatchOp]) {
+pub(super) fn apply(pod: &mut Value, ops: &[PatchOp]) {
     for op in ops {
         let (parent, key) = op.path().rsplit_once('/').expect("a pointer");
         let key = key.replace("~1", "/").replace("~0", "~");
