@@ -219,8 +219,10 @@ impl World {
             return;
         };
         self.note(Note::AgentLetsGo { vm });
-        self.left
-            .insert((agent_task.node, vm), (agent_task.uid, agent_task.core.handoff()));
+        self.left.insert(
+            (agent_task.node, vm),
+            (agent_task.uid, agent_task.core.handoff()),
+        );
         if let Some(connection) = agent_task.connection {
             self.hang_up(vm, connection);
         }

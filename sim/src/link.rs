@@ -243,7 +243,10 @@ impl World {
             {
                 held.wished_at = Some(now);
                 self.note(Note::MonitorWants { vm });
-                self.tell_agent_task(vm, CoreEvent::MonitorUpscaleRequested(UpscaleRequest::default()));
+                self.tell_agent_task(
+                    vm,
+                    CoreEvent::MonitorUpscaleRequested(UpscaleRequest::default()),
+                );
             }
             return;
         }

@@ -246,7 +246,8 @@ impl Pair {
                 };
                 let event = match outcome.expect("an answer") {
                     MonitorResponse::Downscale(result) => {
-                        self.approvals += usize::from(result.response == DownscaleResponse::Allowed);
+                        self.approvals +=
+                            usize::from(result.response == DownscaleResponse::Allowed);
                         Event::MonitorDownscaleDone(request, Ok(result.response))
                     }
                     _ => Event::MonitorUpscaleDone(request, Ok(())),

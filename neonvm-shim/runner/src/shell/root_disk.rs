@@ -50,10 +50,7 @@ pub enum RootDiskError {
     #[error("{0} is in use by another QEMU: the VM starts once that has ended")]
     InUse(PathBuf),
     #[error("{path} is damaged: {report}; nothing was changed, restore it from a backup")]
-    Damaged {
-        path: PathBuf,
-        report: String,
-    },
+    Damaged { path: PathBuf, report: String },
     /// The disk cannot be made or grown.
     #[error("cannot make or grow {path}; is there room on its file system?")]
     Make { path: PathBuf, source: DiskError },
