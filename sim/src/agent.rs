@@ -206,7 +206,7 @@ impl World {
             is_started: false,
         });
         self.checks.agent_task_opened(vm, size);
-        self.note(Note::AgentManages { vm, agent_task: id });
+        self.note(Note::AgentManages { vm, desk: id });
         let first = Span::from_secs(self.rng.below(5));
         self.after(first, Event::Scrape { vm, agent_task: id });
         self.after(Span(0), Event::Dial { vm, agent_task: id });
