@@ -1,9 +1,10 @@
 //! Clears `metadata.managedFields` of runner pods and VMs, which makes their writes cheaper.
 //!
 //! API servers record there which client set which field. At every write they convert the whole
-//! object once for each entry. That is nearly half the cost of a write of a runner pod or a VM, also
-//! of the kubelet's and the agent's writes. Only server-side apply needs the entries. If no client
-//! applies, the controller clears them once. The API server then keeps none until a client applies.
+//! object once for each entry. That is nearly half the cost of a write of a runner pod or a VM,
+//! also of the kubelet's and the agent's writes. Only server-side apply needs the entries. If no
+//! client applies, the controller clears them once. The API server then keeps none until a client
+//! applies.
 
 use daemon_kit::chain;
 use kube::api::Patch;
@@ -13,8 +14,8 @@ use serde_json::{Value, json};
 use super::api::{ApiError, KubeApi, as_json_patch, patch_params};
 
 impl KubeApi {
-    /// Clears the field managers of an object that was just written, and returns the object. Returns
-    /// it unchanged if a client applies it or the settings keep field managers.
+    /// Clears the field managers of an object that was just written, and returns the object.
+    /// Returns it unchanged if a client applies it or the settings keep field managers.
     pub(super) async fn disown(
         &self,
         objects: &Request,

@@ -297,8 +297,8 @@ fn shown<D: Serialize>(dumps: BTreeMap<String, Arc<D>>) -> BTreeMap<String, Valu
         .collect()
 }
 
-/// Removes the key of the guest's daemon from a runner's state. Only the other runner of a migration
-/// needs that key.
+/// Removes the key of the guest's daemon from a runner's state. Only the other runner of a
+/// migration needs that key.
 fn hide_secrets(shown: &mut Value) {
     match shown {
         Value::Object(members) => {
