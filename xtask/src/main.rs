@@ -48,7 +48,7 @@ enum Command {
     Check,
     /// The rules of the house that no compiler knows: arrows, docs, file lengths, golden files,
     /// licences and sources of crates
-    Tidy,
+    Tidy(tidy::Options),
     /// Write docs/protocol.md from the types and the golden files of crate `protocol`
     ProtocolDoc,
     /// Measure a promise of SPECIFICATION.md and print it as a table
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Check => test::check(),
-        Command::Tidy => tidy::run(),
+        Command::Tidy(options) => tidy::chosen(&options),
         Command::ProtocolDoc => protocol_doc::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Dist(options) => dist::run(&options),

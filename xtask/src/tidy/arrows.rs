@@ -195,10 +195,7 @@ fn core_findings() -> Result<Vec<String>> {
             continue;
         }
         let text = std::fs::read_to_string(shell::root().join(&file))?;
-        let code = text
-            .split("\n#[cfg(test)]\nmod tests")
-            .next()
-            .unwrap_or_default();
+        let code = super::source::code_of(&text);
         for (number, line) in code.lines().enumerate() {
             let line = line.split("//").next().unwrap_or_default();
             for (ban, why) in CORE_BANS {

@@ -82,10 +82,7 @@ fn file_findings(file: &str, text: &str) -> Vec<String> {
     let mut findings = Vec::new();
     let is_test = file.contains("/tests/") || file.ends_with("tests.rs");
     // Unit tests sit below the code and do not count towards its length.
-    let code = text
-        .split("\n#[cfg(test)]\nmod tests")
-        .next()
-        .unwrap_or_default();
+    let code = super::source::code_of(text);
     let lines = code.lines().count();
     if lines > ALARM_LINES && !is_test && !LONG_FILES.iter().any(|(long, _)| *long == file) {
         findings.push(format!(
@@ -127,7 +124,7 @@ fn file_findings(file: &str, text: &str) -> Vec<String> {
 
 /// Numbers of lines that are comments of too many columns and could be broken. Tables, fenced
 /// drawings and long words cannot.
-fn wide_comments(text: &str) -> impl Iterator<Item = usize> {
+pub(crate) fn wide_comments(text: &str) -> impl Iterator<Item = usize> {
     let mut is_fenced = false;
     (1..).zip(text.lines()).filter_map(move |(number, line)| {
         let trimmed = line.trim_start();
@@ -181,6 +178,9 @@ mod tests {
                 .iter()
                 .any(|f| f.contains("alarm"))
         );
+        let late = format!("//! doc\n#[cfg(test)]\nmod tests;\n{long}");
+        let found = file_findings("a/src/b.rs", &late);
+        assert!(found.iter().any(|it| it.contains("alarm")), "{found:?}");
         let bare = "//! doc\n#[allow(dead_code)]\nfn x() {}\n";
         assert!(
             file_findings("a/src/b.rs", bare)

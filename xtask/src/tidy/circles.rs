@@ -1,0 +1,287 @@
+//! Circles of files within a crate: each file of a circle needs all others to be understood.
+//!
+//! Modules and paths are read as text. A name that a file passes on with `use` counts for the file
+//! that defines it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::source;
+
+/// Longest chain of `use` declarations that is followed.
+const CHAIN: usize = 8;
+
+type Path = Vec<String>;
+
+/// One file as a module of its crate.
+struct Module {
+    file: String,
+    code: String,
+    children: BTreeSet<String>,
+    /// Names that `use` declares, and what they stand for.
+    imports: BTreeMap<String, Path>,
+}
+
+/// A crate, by the paths of its modules.
+struct Crate(BTreeMap<Path, Module>);
+
+/// Circles of two files or more, the largest first. `files` maps a file to its text.
+pub(crate) fn of(files: &BTreeMap<String, String>) -> Vec<Vec<String>> {
+    let mut circles: Vec<Vec<String>> = Vec::new();
+    for root in files.keys().filter(|file| is_root(file)) {
+        circles.extend(rings(&Crate::read(root, files).arrows()));
+    }
+    circles.sort_by_key(|circle| (usize::MAX - circle.len(), circle.clone()));
+    circles.dedup();
+    circles
+}
+
+fn is_root(file: &str) -> bool {
+    let Some((_, inner)) = file.rsplit_once("src/") else {
+        return false;
+    };
+    match inner.strip_prefix("bin/") {
+        Some(program) => !program.contains('/') || program.ends_with("/main.rs"),
+        None => inner == "lib.rs" || inner == "main.rs",
+    }
+}
+
+impl Crate {
+    fn read(root: &str, files: &BTreeMap<String, String>) -> Self {
+        let mut modules = BTreeMap::new();
+        let mut waiting = vec![(Path::new(), root.to_owned())];
+        while let Some((path, file)) = waiting.pop() {
+            let Some(text) = files.get(&file) else {
+                continue;
+            };
+            let code = source::blanked(source::code_of(text));
+            let folder = match file.rsplit_once('/') {
+                Some((folder, _)) if path.is_empty() || file.ends_with("/mod.rs") => folder,
+                _ => file.trim_end_matches(".rs"),
+            };
+            let mut children = BTreeSet::new();
+            for name in declared(&code) {
+                let places = [
+                    format!("{folder}/{name}.rs"),
+                    format!("{folder}/{name}/mod.rs"),
+                ];
+                if let Some(place) = places.into_iter().find(|place| files.contains_key(place)) {
+                    waiting.push(([path.as_slice(), &[name.clone()]].concat(), place));
+                    children.insert(name);
+                }
+            }
+            let imports = imports(&code);
+            let module = Module {
+                file,
+                code,
+                children,
+                imports,
+            };
+            modules.insert(path, module);
+        }
+        Self(modules)
+    }
+
+    /// For each file, the files whose names it uses.
+    fn arrows(&self) -> BTreeMap<&str, BTreeSet<&str>> {
+        let mut arrows: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (path, module) in &self.0 {
+            let named = module.imports.values().cloned().chain(inline(&module.code));
+            let used = named
+                .filter_map(|name| self.resolve(path, &name, CHAIN))
+                .map(|(target, _)| self.0[&target].file.as_str())
+                .filter(|file| *file != module.file);
+            arrows.entry(&module.file).or_default().extend(used);
+        }
+        arrows
+    }
+
+    /// The module that a path leads to or whose item it names, and whether it is the module.
+    fn resolve(&self, from: &Path, name: &Path, chain: usize) -> Option<(Path, bool)> {
+        let mut at = from.clone();
+        for (index, part) in name.iter().enumerate() {
+            let module = self.0.get(&at)?;
+            match part.as_str() {
+                "crate" => at.clear(),
+                "super" => at.pop().map(|_| ())?,
+                "self" => {}
+                _ if module.children.contains(part) => at.push(part.clone()),
+                _ => {
+                    let meant = module.imports.get(part).filter(|_| chain > 0);
+                    let Some((target, is_module)) =
+                        meant.and_then(|meant| self.resolve(&at, meant, chain - 1))
+                    else {
+                        return (index > 0).then_some((at, false));
+                    };
+                    if !is_module {
+                        return Some((target, false));
+                    }
+                    at = target;
+                }
+            }
+        }
+        self.0.contains_key(&at).then_some((at, true))
+    }
+}
+
+/// Modules that a file declares outside of its tests.
+fn declared(code: &str) -> Vec<String> {
+    let lines: Vec<&str> = code.lines().collect();
+    let is_gated = |number: usize| {
+        let above = lines[..number].iter().rev();
+        above
+            .take_while(|line| line.trim_start().starts_with('#'))
+            .any(|line| line.contains("cfg(test)"))
+    };
+    (0..lines.len())
+        .filter(|number| !is_gated(*number))
+        .filter_map(|number| {
+            let (_, name) = lines[number].split_once("mod ")?;
+            Some(name.strip_suffix(';')?.trim().to_owned())
+        })
+        .collect()
+}
+
+/// What `use` declares: the name in this file, and the path behind it.
+fn imports(code: &str) -> BTreeMap<String, Path> {
+    let mut found = BTreeMap::new();
+    for part in code.split(';') {
+        let Some(start) = part.rfind("use ") else {
+            continue;
+        };
+        let before = part[..start].trim_end();
+        if before.is_empty() || before.ends_with(['}', '{', ']', ')', 'b']) {
+            spread(&part[start + 4..], &Path::new(), &mut found);
+        }
+    }
+    found
+}
+
+/// Takes a tree of `use` apart.
+fn spread(tree: &str, prefix: &Path, found: &mut BTreeMap<String, Path>) {
+    let tree = tree.trim();
+    if let Some((head, group)) = tree.split_once('{') {
+        let mut path = prefix.clone();
+        path.extend(parts(head));
+        let group = group.strip_suffix('}').unwrap_or(group);
+        top_level(group).for_each(|branch| spread(branch, &path, found));
+        return;
+    }
+    let (name, alias) = tree.split_once(" as ").unwrap_or((tree, ""));
+    let mut path = prefix.clone();
+    path.extend(parts(name));
+    if path.last().is_some_and(|last| last == "self") && path.len() > 1 {
+        path.pop();
+    }
+    let Some(last) = path.last().cloned() else {
+        return;
+    };
+    let is_unnamed = alias.trim() == "_" || last == "*";
+    let key = match alias.trim() {
+        "" if !is_unnamed => last,
+        alias if !is_unnamed => alias.to_owned(),
+        _ => path.join("::"),
+    };
+    path.retain(|part| part != "*");
+    found.insert(key, path);
+}
+
+fn parts(path: &str) -> impl Iterator<Item = String> {
+    let all = path.split("::").map(str::trim);
+    all.filter(|part| !part.is_empty()).map(str::to_owned)
+}
+
+/// Branches of a group, cut at the commas outside of inner groups.
+fn top_level(group: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_usize;
+    group
+        .split(move |c| {
+            match c {
+                '{' => depth += 1,
+                '}' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            c == ',' && depth == 0
+        })
+        .filter(|branch| !branch.trim().is_empty())
+}
+
+/// Paths that stand within the code.
+fn inline(code: &str) -> impl Iterator<Item = Path> {
+    code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
+        .filter(|word| word.contains("::") && !word.starts_with(':'))
+        .map(|word| parts(word).collect())
+}
+
+/// Groups of files each of which reaches all others.
+fn rings(arrows: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<Vec<String>> {
+    let reach: BTreeMap<&str, BTreeSet<&str>> = arrows
+        .keys()
+        .map(|file| (*file, reachable(file, arrows)))
+        .collect();
+    let mut done = BTreeSet::new();
+    let mut rings = Vec::new();
+    for file in arrows.keys() {
+        let returns = |other: &&&str| reach.get(**other).is_some_and(|all| all.contains(file));
+        let ring: Vec<&str> = reach[file].iter().filter(returns).copied().collect();
+        if ring.len() > 1 && done.insert(ring.clone()) {
+            rings.push(ring.into_iter().map(str::to_owned).collect());
+        }
+    }
+    rings
+}
+
+fn reachable<'a>(from: &str, arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<&'a str> {
+    let mut seen = BTreeSet::new();
+    let mut waiting: Vec<&str> = arrows.get(from).into_iter().flatten().copied().collect();
+    while let Some(file) = waiting.pop() {
+        if seen.insert(file) {
+            waiting.extend(arrows.get(file).into_iter().flatten().copied());
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let all = files
+            .iter()
+            .map(|(file, text)| ((*file).to_owned(), (*text).to_owned()));
+        of(&all.collect())
+    }
+
+    #[test]
+    fn circle_of_three_files_is_found() {
+        let found = circles(&[
+            ("a/src/lib.rs", "mod x;\nmod y;\nmod z;\n"),
+            ("a/src/x.rs", "use crate::{y::{Y, self}, z as w};\n"),
+            ("a/src/y.rs", "fn f() { super::z::g(); }\n"),
+            ("a/src/z.rs", "// a comment\npub use super::x::X;\n"),
+        ]);
+        assert_eq!(found, [["a/src/x.rs", "a/src/y.rs", "a/src/z.rs"]]);
+    }
+
+    #[test]
+    fn name_that_is_passed_on_counts_for_its_definition() {
+        let found = circles(&[
+            ("a/src/lib.rs", "mod x;\nmod y;\npub use x::X;\n"),
+            ("a/src/x.rs", "pub struct X;\n"),
+            ("a/src/y.rs", "use crate::X;\n"),
+        ]);
+        assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn tests_comments_and_strings_make_no_circle() {
+        let found = circles(&[
+            ("a/src/lib.rs", "mod x;\nfn f() { x::g(); }\n"),
+            (
+                "a/src/x.rs",
+                "//! crate::f\nconst T: &str = \"crate::f\";\n#[cfg(test)]\nmod tests {\nuse crate::f;\n}\n",
+            ),
+        ]);
+        assert!(found.is_empty(), "{found:?}");
+    }
+}
