@@ -52,7 +52,6 @@ pub(crate) struct Decision {
 pub(crate) struct Refusal {
     /// Time of the refusal, RFC 3339.
     pub(crate) at: String,
-    /// Requested size.
     pub(crate) target: Resources,
     /// Smallest size that the monitor would accept.
     #[serde(default, skip_serializing_if = "Option::is_none")]

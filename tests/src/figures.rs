@@ -25,7 +25,7 @@ pub struct Benchmark {
     pub bench: String,
     /// Machine that ran the benchmark.
     pub machine: Machine,
-    /// Measured values.
+    /// Measured values, in the order in which they are printed.
     pub figures: Vec<Figure>,
 }
 
@@ -63,7 +63,7 @@ pub struct Figure {
     pub unit: String,
     /// The promise, if there is one.
     pub target: Option<f64>,
-    /// Better direction.
+    /// Whether more or less is better.
     pub better: Better,
     /// Whether the promise holds; `null` without one.
     pub met: Option<bool>,

@@ -56,7 +56,7 @@ impl Process {
         Ok(line)
     }
 
-    /// Process ID.
+    /// Id of the process, valid until it is waited for.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()

@@ -52,7 +52,7 @@ pub const CALLS: [&str; 40] = [
 /// Status of the binary when an attempt is refused.
 pub const REFUSED: u8 = 3;
 
-/// One attempt.
+/// One attempt to reach what a process may not reach.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Attempt {
     /// Make a file, which is removed again.

@@ -127,7 +127,7 @@ pub enum BuildError {
         tool: String,
         /// Purpose of the run.
         step: String,
-        /// Exit status.
+        /// Exit status or signal, as the system names it.
         status: String,
         /// End of its standard error, at most 2 KiB, host names removed.
         tail: String,

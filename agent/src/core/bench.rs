@@ -62,7 +62,6 @@ pub(super) fn load(value: f32) -> Option<RequestMetrics> {
     Some(RequestMetrics { load_avg_1m: value })
 }
 
-/// Expected actions.
 #[derive(Default, Clone)]
 pub(super) struct Want(pub(super) Actions);
 

@@ -177,7 +177,7 @@ pub struct Decision {
     pub votes: Votes,
     /// Rules that keep the VM from the goal or from the target.
     pub bounded_by: Bounds,
-    /// Target revision.
+    /// Revision that the patch carries, and the monitor acknowledges.
     pub revision: Revision,
     /// All metrics that the settings use were fresh.
     pub has_all_metrics: bool,

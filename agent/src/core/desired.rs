@@ -85,7 +85,7 @@ pub struct Desired {
 /// Fields of a size that [`units_above`] counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fields {
-    /// Memory only.
+    /// Memory limited the size, and CPU did not.
     Memory,
     /// CPU and memory.
     Both,

@@ -16,7 +16,6 @@ pub enum Path {
     VmPatch,
 }
 
-/// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Observation {
     /// A revision reached the end of a path.

@@ -234,7 +234,7 @@ impl Members<'_> {
 }
 
 impl ScalingOverrides {
-    /// All keys.
+    /// Names of the members in the configuration, in their order there.
     pub const KEYS: [&'static str; 18] = [
         "loadAverageFractionTarget",
         "memoryUsageFractionTarget",

@@ -31,7 +31,6 @@ pub(super) type Http = Client<Connector, Full<Bytes>>;
 
 /// Source of the HTTP client for the next request.
 pub(super) enum PermitLink {
-    /// Without TLS.
     Plain(Http),
     Tls(Box<TlsLink>),
 }

@@ -79,7 +79,6 @@ impl History {
     }
 }
 
-/// Fetches frames.
 pub(crate) struct Source {
     context: Context,
     api: Api,

@@ -73,7 +73,6 @@ pub(crate) struct PortView {
 pub(crate) struct Sizes<T> {
     /// Size of the guest, from the object's status.
     pub(crate) now: Option<T>,
-    /// Wanted size.
     pub(crate) want: T,
     /// Lower bound in force.
     pub(crate) min: T,

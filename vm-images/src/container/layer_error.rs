@@ -27,7 +27,7 @@ pub enum LayerError {
         name: String,
         /// Hashed part: the file, or the tar in it.
         what: &'static str,
-        /// Computed SHA-256.
+        /// SHA-256 of the content that was read.
         found: Digest,
         /// SHA-256 in the image's documents.
         wanted: Digest,

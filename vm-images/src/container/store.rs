@@ -48,7 +48,7 @@ pub enum StoreError {
     Digest {
         /// Name inside the image, which contains the expected digest.
         name: String,
-        /// Computed SHA-256.
+        /// SHA-256 of the content that was read.
         found: Digest,
     },
     /// A name leads out of the image. Holds the name.

@@ -65,7 +65,10 @@ impl Crate {
                     format!("{folder}/{name}/mod.rs"),
                 ];
                 if let Some(place) = places.into_iter().find(|place| files.contains_key(place)) {
-                    waiting.push(([path.as_slice(), &[name.clone()]].concat(), place));
+                    waiting.push((
+                        [path.as_slice(), std::slice::from_ref(&name)].concat(),
+                        place,
+                    ));
                     children.insert(name);
                 }
             }

@@ -105,11 +105,6 @@ fn raw_end(chars: &[char], from: usize) -> usize {
     chars.len()
 }
 
-/// Whether a file holds tests alone.
-pub(crate) fn is_test(file: &str) -> bool {
-    file.contains("/tests/") || file.ends_with("tests.rs")
-}
-
 /// The folder of a file's crate.
 pub(crate) fn component(file: &str) -> &str {
     ["/src/", "/tests/", "/benches/", "/fuzz_targets/"]

@@ -67,7 +67,11 @@ fn item_below<'a>(lines: &[&'a str]) -> Item<'a> {
 
 fn is_stub(doc: &[&str], item: &str) -> bool {
     let text = doc.iter().filter_map(|line| doc_of(line)).map(str::trim);
-    let own = text.filter(|line| !line.starts_with("Requirement:"));
+    // Of a line with ids of requirements, what follows them.
+    let own = text.map(|line| match line.strip_prefix("Requirement:") {
+        Some(ids) => ids.split_once(". ").map_or("", |(_, text)| text),
+        None => line,
+    });
     let words: Vec<String> = own
         .flat_map(str::split_whitespace)
         .map(|word| {
@@ -131,6 +135,9 @@ mod tests {
     #[test]
     fn help_and_ids_of_requirements_are_no_stubs() {
         assert!(lines("#[derive(Args)]\nstruct A {\n    /// Port\n    port: u16,\n}\n").is_empty());
+        assert_eq!(lines("/// Requirement: N17. Holds.\nfn a() {}\n"), [1]);
+        let told = "/// Requirement: N17, N18. A guest runs\n/// on.\nfn a() {}\n";
+        assert!(lines(told).is_empty());
         assert!(lines("/// Requirement: N17\nfn a() {}\n").is_empty());
         assert_eq!(
             lines("#[derive(Args)]\nstruct A {\n}\n/// Port.\nfn a() {}\n"),

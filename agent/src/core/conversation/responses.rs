@@ -13,7 +13,6 @@ pub enum MonitorRequest {
     Upscale,
     /// Request to approve a smaller size.
     Downscale,
-    /// Health check.
     Health,
     /// Exchange of capabilities, version 2 only.
     Capabilities,

@@ -55,7 +55,6 @@ struct Replica {
     ready: String,
 }
 
-/// Measured times.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     /// Milliseconds from each leader's end to the first increase permitted by the other.
