@@ -5,6 +5,7 @@ mod peers;
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,6 +18,8 @@ use tokio::process::{Child, Command};
 
 /// Longest wait for anything.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Ports that are tried for a server.
+const PORTS_TRIED: u32 = 5;
 const ACCESS: &str = "test-access";
 const SECRET: &str = "test-secret-key";
 const BUCKET: &str = "bills";
@@ -39,16 +42,41 @@ fn installed(name: &str) -> Option<PathBuf> {
 }
 
 /// An address nobody listens at.
-async fn free_address() -> std::net::SocketAddr {
+async fn free_address() -> SocketAddr {
     let free = tokio::net::TcpListener::bind((address(), 0)).await;
     free.expect("binds").local_addr().expect("has an address")
 }
 
-async fn until_listens(what: &str, listen: std::net::SocketAddr) {
-    until(what, async || {
-        tokio::net::TcpStream::connect(listen).await.is_ok()
-    })
-    .await;
+/// Starts a server at an address of its own. A process that listens at the same port of all
+/// addresses keeps the server from it: the server ends, and gets another port.
+async fn serve(what: &str, command: impl Fn(SocketAddr) -> Command) -> (SocketAddr, Child) {
+    for _ in 0..PORTS_TRIED {
+        let listen = free_address().await;
+        let mut command = command(listen);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut process = command.kill_on_drop(true).spawn().expect("starts");
+        let mut is_ended = false;
+        until(what, async || {
+            is_ended = process.try_wait().expect("is a child").is_some();
+            is_ended || is_bound(listen)
+        })
+        .await;
+        if !is_ended {
+            return (listen, process);
+        }
+    }
+    panic!("no port in {PORTS_TRIED} is free until {what}");
+}
+
+/// Whether a socket listens at exactly this address.
+fn is_bound(listen: SocketAddr) -> bool {
+    let IpAddr::V4(ip) = listen.ip() else {
+        return false;
+    };
+    let bytes = u32::from_ne_bytes(ip.octets());
+    let row = format!(" {bytes:08X}:{:04X} 00000000:0000 0A ", listen.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("is there");
+    table.contains(&row)
 }
 
 /// A folder of buckets behind an S3 server.
@@ -61,17 +89,15 @@ struct Server {
 impl Server {
     async fn start(program: &Path) -> Self {
         let root = tempfile::tempdir().expect("makes a folder");
-        let listen = free_address().await;
-        let process = Command::new(program)
-            .args(["--access", ACCESS, "--secret", SECRET])
-            .args(["--port", &listen.to_string(), "posix"])
-            .arg(root.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("starts");
-        until_listens("the S3 server listens", listen).await;
+        let command = |listen: SocketAddr| {
+            let mut command = Command::new(program);
+            command
+                .args(["--access", ACCESS, "--secret", SECRET])
+                .args(["--port", &listen.to_string(), "posix"])
+                .arg(root.path());
+            command
+        };
+        let (listen, process) = serve("the S3 server listens", command).await;
         Self {
             url: format!("http://{listen}"),
             root,
@@ -272,20 +298,18 @@ require('http').request(to, {method: 'PUT', headers}, got => process.exit(got.st
 impl BlobServer {
     async fn start(program: &Path) -> Self {
         let root = tempfile::tempdir().expect("makes a folder");
-        let listen = free_address().await;
-        let process = Command::new("node")
-            .arg(program)
-            .args(["--silent", "--skipApiVersionCheck", "--disableTelemetry"])
-            .args(["--blobHost", &listen.ip().to_string()])
-            .args(["--blobPort", &listen.port().to_string(), "--location"])
-            .arg(root.path())
-            .env("AZURITE_ACCOUNTS", format!("{ACCOUNT}:{ACCOUNT_KEY}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("starts");
-        until_listens("the blob server listens", listen).await;
+        let command = |listen: SocketAddr| {
+            let mut command = Command::new("node");
+            command
+                .arg(program)
+                .args(["--silent", "--skipApiVersionCheck", "--disableTelemetry"])
+                .args(["--blobHost", &listen.ip().to_string()])
+                .args(["--blobPort", &listen.port().to_string(), "--location"])
+                .arg(root.path())
+                .env("AZURITE_ACCOUNTS", format!("{ACCOUNT}:{ACCOUNT_KEY}"));
+            command
+        };
+        let (listen, process) = serve("the blob server listens", command).await;
         Self {
             url: format!("http://{listen}/{ACCOUNT}"),
             _root: root,
