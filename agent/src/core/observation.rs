@@ -16,6 +16,7 @@ pub enum Path {
     VmPatch,
 }
 
+/// Something that metrics count: an event of the core, with its times and sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Observation {
     /// A revision reached the end of a path.

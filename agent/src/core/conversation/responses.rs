@@ -13,6 +13,7 @@ pub enum MonitorRequest {
     Upscale,
     /// Request to approve a smaller size.
     Downscale,
+    /// Check that the monitor still answers.
     Health,
     /// Exchange of capabilities, version 2 only.
     Capabilities,
