@@ -36,7 +36,7 @@ pub(crate) async fn come_late(site: &Site) {
     wait_for("an event about the secret", PATIENCE, || async {
         let events = site.kubectl(&["get", "events", "-o", "json"]).await;
         let events = events.map_err(|error| format!("{error:#}"))?;
-        let told = "secret \\\"password\\\" is not there, create it";
+        let told = "secret \\\"password\\\" does not exist, create it";
         if events.contains(told) && events.contains("FailedMount") {
             Ok(())
         } else {

@@ -349,7 +349,7 @@ mod tests {
         let missing = one.write(temp.path(), None, &clock).unwrap_err();
         assert_eq!(
             missing.to_string(),
-            "volume \"a\": secret \"s\" is not there, create it"
+            "volume \"a\": secret \"s\" does not exist, create it"
         );
         one.write(
             temp.path(),
