@@ -19,7 +19,7 @@ use crate::Record;
 pub const FACTOR: u32 = 20;
 
 /// A wait may take this long whatever the earlier ones took. On a shared machine without KVM a
-/// guest of a quarter of a CPU has been seen to need 85 s for what takes it 1 s alone.
+/// guest of a quarter of a CPU has been seen to take 85 s to answer.
 pub const FLOOR: Duration = Duration::from_secs(60);
 
 /// A step that happened.
