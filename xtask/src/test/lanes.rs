@@ -69,21 +69,19 @@ pub(super) fn run(give: &dyn Fn(&mut Command), arguments: &[&str]) -> Result<()>
             .into_iter()
             .chain(other)
             .collect::<Result<Vec<_>>>()?,
+        shell::say,
     )
 }
 
 /// Says all failures at the end: where a log is cut, its middle goes first.
-fn verdict(ended: Vec<Ended>) -> Result<()> {
+fn verdict(ended: Vec<Ended>, say: fn(&str)) -> Result<()> {
     let failed: Vec<&Ended> = ended.iter().filter(|lane| !lane.is_success).collect();
     if failed.is_empty() {
         return Ok(());
     }
-    shell::say("\n==> what failed, once more");
+    say("\n==> what failed, once more");
     for lane in &failed {
-        lane.failures
-            .lines()
-            .iter()
-            .for_each(|line| shell::say(line));
+        lane.failures.lines().iter().for_each(|line| say(line));
     }
     let names: Vec<&str> = failed.iter().map(|lane| lane.what).collect();
     bail!("{} failed", names.join(", "))
@@ -119,6 +117,7 @@ struct Lane {
     shown: Shown,
     failures: Failures,
     pending: Vec<String>,
+    say: fn(&str),
 }
 
 /// A command that ended.
@@ -135,6 +134,7 @@ impl Lane {
             shown,
             failures: Failures::default(),
             pending: Vec::new(),
+            say: shell::say,
         }
     }
 
@@ -142,7 +142,7 @@ impl Lane {
     /// The command cannot be started, or its output cannot be read.
     fn run(mut self, command: &mut Command) -> Result<Ended> {
         let started = std::time::Instant::now();
-        shell::say(&format!("==> {}", self.what));
+        (self.say)(&format!("==> {}", self.what));
         let (reader, writer) = std::io::pipe()?;
         command.stdout(writer.try_clone()?).stderr(writer);
         let mut child = command.spawn().context("could not start cargo")?;
@@ -163,7 +163,7 @@ impl Lane {
         let is_success = child.wait()?.success();
         let word = if is_success { "passed" } else { "FAILED" };
         let took = started.elapsed().as_secs_f64();
-        shell::say(&format!("    {} {word}: {took:.1} s", self.what));
+        (self.say)(&format!("    {} {word}: {took:.1} s", self.what));
         Ok(Ended {
             what: self.what,
             is_success,
@@ -182,7 +182,7 @@ impl Lane {
 
     fn show_pending(&mut self) {
         if !self.pending.is_empty() {
-            shell::say(&self.pending.join("\n"));
+            (self.say)(&self.pending.join("\n"));
             self.pending.clear();
         }
     }
@@ -258,9 +258,10 @@ mod tests {
     fn lane(script: &str, shown: Shown) -> Ended {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Lane::new("a lane", shown)
-            .run(&mut command)
-            .expect("it runs")
+        let mut lane = Lane::new("a lane", shown);
+        // The output of a fixture is not that of this test.
+        lane.say = |_| {};
+        lane.run(&mut command).expect("it runs")
     }
 
     #[test]
@@ -279,8 +280,8 @@ mod tests {
         );
         let passed = lane("echo test a ... ok", Shown::AsItComes);
         assert!(passed.is_success && passed.failures.lines().is_empty());
-        let error = verdict(vec![passed, failed]).expect_err("one failed");
+        let error = verdict(vec![passed, failed], |_| {}).expect_err("one failed");
         assert_eq!(error.to_string(), "a lane failed");
-        verdict(vec![lane("true", Shown::AsItComes)]).expect("none failed");
+        verdict(vec![lane("true", Shown::AsItComes)], |_| {}).expect("none failed");
     }
 }
