@@ -24,6 +24,13 @@ pub(super) async fn moved_by_the_scheduler(world: &World) -> Result<()> {
         may_migrate(world, false)?;
         let plane = world.cluster.plane();
         plane.ask(&["delete", "pod", FILLER, "--ignore-not-found", "--now"])?;
+        // Cases after this one find agents that observe, as they are deployed.
+        plane.ask(&[
+            "label",
+            "namespace",
+            "default",
+            "autoscaling.neon.tech/mode-",
+        ])?;
         if !again_with_another_guest(world, &mut attempts, &ended).await? {
             return ended;
         }
