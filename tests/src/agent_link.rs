@@ -90,11 +90,15 @@ impl AgentLink {
     }
 
     async fn text(&mut self) -> Result<String> {
+        tokio::time::timeout(PATIENCE, self.next_text())
+            .await
+            .context("the monitor did not answer in time")?
+    }
+
+    async fn next_text(&mut self) -> Result<String> {
         loop {
-            let message = tokio::time::timeout(PATIENCE, self.socket.next())
-                .await
-                .context("the monitor did not answer in time")?
-                .context("the monitor closed the connection")??;
+            let message = self.socket.next().await;
+            let message = message.context("the monitor closed the connection")??;
             if let Message::Text(text) = message {
                 return Ok(text.to_string());
             }
@@ -133,7 +137,7 @@ impl AgentLink {
     /// # Errors
     /// When none comes within `patience`.
     pub async fn own_frame(&mut self, patience: Duration) -> Result<String> {
-        tokio::time::timeout(patience, self.text())
+        tokio::time::timeout(patience, self.next_text())
             .await
             .context("the monitor asked for nothing")?
     }
