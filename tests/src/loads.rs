@@ -182,6 +182,9 @@ impl Rig {
             "memoryTotalFractionTarget": 0.99,
             // Each load begins at the smallest size, and many follow one another.
             "downscaleHoldSeconds": 0,
+            // On a busy machine a guest of one CPU has a high load. The leak ends with a shrink,
+            // so that the climb is not grown for by load.
+            "upscaleCooldownSeconds": 3600,
         });
         let config = config.to_string();
         object["metadata"]["annotations"] = json!({"autoscaling.neon.tech/config": config});
