@@ -3,6 +3,7 @@
 mod failures;
 mod lanes;
 mod records;
+mod seconds;
 
 use std::process::Command;
 

@@ -1,8 +1,8 @@
-//! Two lanes of tests that run side by side: tests of real guests and clusters, which wait most of
-//! their time, and all others.
+//! Two lanes of tests that run side by side: tests of real clusters in one lane, all others in the
+//! other, those of real guests last.
 //!
 //! Cargo compiles everything first, by one command, so that neither lane compiles. The output of
-//! the lane of guests is shown as it comes; that of the other one is shown a test binary at a time.
+//! the lane of clusters is shown as it comes; that of the other one a test binary at a time.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, PipeReader};
@@ -15,10 +15,26 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use super::failures::Failures;
+use super::seconds::{self, Seconds};
 use crate::shell;
 
 /// Packages whose test binaries run real guests or clusters.
 const REAL: [&str; 2] = ["bellows-tests", "neonvm-runner"];
+/// Those that run clusters. Two clusters at once would find each other's control groups.
+const CLUSTERS: [&str; 12] = [
+    "api_contract",
+    "attacks",
+    "cluster",
+    "cluster_vms",
+    "controller_failover",
+    "drop_in",
+    "guest_certificates",
+    "install",
+    "install_cluster",
+    "kube_scheduler",
+    "overlay_addresses",
+    "rights",
+];
 
 /// How often a lane that is silent looks whether its command has ended.
 const POLL: Duration = Duration::from_secs(1);
@@ -28,7 +44,8 @@ const LINES: usize = 1024;
 /// Names of test binaries, by lane.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Binaries {
-    real: BTreeSet<String>,
+    clusters: BTreeSet<String>,
+    guests: BTreeSet<String>,
     other: BTreeSet<String>,
 }
 
@@ -47,30 +64,35 @@ pub(super) fn run(give: &dyn Fn(&mut Command), arguments: &[&str]) -> Result<()>
         Ok(command)
     };
     shell::run("compile all tests", &mut command(&["--no-run"])?)?;
-    let mut real = command(&[])?;
+    let mut clusters = command(&[])?;
     let mut other = command(&["--lib", "--bins"])?;
-    for (lane, names) in [(&mut real, &binaries.real), (&mut other, &binaries.other)] {
+    let mut guests = command(&[])?;
+    for (lane, names) in [
+        (&mut clusters, &binaries.clusters),
+        (&mut other, &binaries.other),
+        (&mut guests, &binaries.guests),
+    ] {
         lane.args(names.iter().flat_map(|name| ["--test", name]));
         lane.arg("--").args(arguments);
     }
     let mut documents = command(&["--doc"])?;
-    let (real, other) = thread::scope(|scope| {
+    let ended: Result<Vec<Ended>> = thread::scope(|scope| {
         let beside = scope.spawn(|| {
-            let tests = Lane::new("tests beside", Shown::ByBinary).run(&mut other);
-            let documents = Lane::new("examples in documents", Shown::ByBinary).run(&mut documents);
-            [tests, documents]
+            [
+                Lane::new("tests without guests", Shown::ByBinary).run(&mut other),
+                Lane::new("examples in documents", Shown::ByBinary).run(&mut documents),
+                Lane::new("tests with real guests", Shown::ByBinary).run(&mut guests),
+            ]
         });
-        let what = "tests with real guests and a real Kubernetes";
-        let real = Lane::new(what, Shown::AsItComes).run(&mut real);
-        (real, beside.join().expect("the lane does not panic"))
+        let what = "tests with a real Kubernetes";
+        let clusters = Lane::new(what, Shown::AsItComes).run(&mut clusters);
+        let beside = beside.join().expect("the lane does not panic");
+        [clusters].into_iter().chain(beside).collect()
     });
-    verdict(
-        [real]
-            .into_iter()
-            .chain(other)
-            .collect::<Result<Vec<_>>>()?,
-        shell::say,
-    )
+    let ended = ended?;
+    let lines = seconds::slowest(ended.iter().map(|lane| &lane.seconds));
+    lines.iter().for_each(|line| shell::say(line));
+    verdict(ended, shell::say)
 }
 
 /// Says all failures at the end: where a log is cut, its middle goes first.
@@ -116,6 +138,7 @@ struct Lane {
     what: &'static str,
     shown: Shown,
     failures: Failures,
+    seconds: Seconds,
     pending: Vec<String>,
     say: fn(&str),
 }
@@ -125,6 +148,7 @@ struct Ended {
     what: &'static str,
     is_success: bool,
     failures: Failures,
+    seconds: Seconds,
 }
 
 impl Lane {
@@ -133,6 +157,7 @@ impl Lane {
             what,
             shown,
             failures: Failures::default(),
+            seconds: Seconds::default(),
             pending: Vec::new(),
             say: shell::say,
         }
@@ -168,11 +193,13 @@ impl Lane {
             what: self.what,
             is_success,
             failures: self.failures,
+            seconds: self.seconds,
         })
     }
 
     fn hear(&mut self, line: String) {
         self.failures.hear(&line);
+        self.seconds.hear(&line);
         let is_last = line.starts_with("test result:");
         self.pending.push(line);
         if is_last || self.shown == Shown::AsItComes {
@@ -196,7 +223,7 @@ impl Binaries {
         Ok(Self::of(&metadata))
     }
 
-    /// Binaries of one name run in one lane, that of guests if one of them belongs there.
+    /// Binaries of one name run together, with those of guests if one of them belongs there.
     fn of(metadata: &Value) -> Self {
         let mut found = Self::default();
         for package in metadata["packages"].as_array().into_iter().flatten() {
@@ -205,14 +232,16 @@ impl Binaries {
                 let name = target["name"].as_str().unwrap_or_default().to_owned();
                 // A target with `test = false` is run by its name alone.
                 if target["kind"][0] != "test" || target["test"] == false {
+                } else if is_real && CLUSTERS.contains(&name.as_str()) {
+                    found.clusters.insert(name);
                 } else if is_real {
-                    found.real.insert(name);
+                    found.guests.insert(name);
                 } else {
                     found.other.insert(name);
                 }
             }
         }
-        found.other = &found.other - &found.real;
+        found.other = &(&found.other - &found.clusters) - &found.guests;
         found
     }
 }
@@ -235,22 +264,24 @@ mod tests {
         let packages = [
             package("neonvm-runner", &["moving", "overlay"]),
             package("neonvm-controller", &["overlay", "versions"]),
-            package("bellows-tests", &["one_machine"]),
+            package("bellows-tests", &["one_machine", "cluster_vms"]),
         ];
         let names = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect();
         assert_eq!(
             Binaries::of(&json!({"packages": packages})),
             Binaries {
-                real: names(&["moving", "one_machine", "overlay"]),
+                clusters: names(&["cluster_vms"]),
+                guests: names(&["moving", "one_machine", "overlay"]),
                 other: names(&["versions"]),
             }
         );
     }
 
     #[test]
-    fn packages_of_the_lane_of_guests_exist() {
+    fn packages_and_binaries_of_the_lanes_exist() {
         let found = Binaries::of_workspace().expect("cargo lists the workspace");
-        assert!(found.real.contains("cluster_vms") && found.real.contains("adoption"));
+        assert_eq!(found.clusters, CLUSTERS.map(str::to_owned).into());
+        assert!(found.guests.contains("one_machine") && found.guests.contains("adoption"));
         assert!(found.other.contains("interleavings"));
         assert!(!found.other.contains("large_models"));
     }
