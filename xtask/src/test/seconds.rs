@@ -35,7 +35,7 @@ pub(super) fn slowest<'a>(all: impl Iterator<Item = &'a Seconds>) -> Vec<String>
     lines
 }
 
-/// Name of the binary that cargo starts, as in `     Running tests/a.rs (target/debug/deps/a-0123)`.
+/// Name of the binary that cargo starts, as in `Running tests/a.rs (target/debug/deps/a-0123)`.
 fn binary(line: &str) -> Option<&str> {
     let path = line.trim_start().strip_prefix("Running ")?;
     let path = path.rsplit_once('(')?.1.strip_suffix(')')?;
