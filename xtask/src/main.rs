@@ -5,6 +5,7 @@
 
 mod bench;
 mod build;
+mod census;
 mod cluster;
 mod crates;
 mod demo;
@@ -49,6 +50,9 @@ enum Command {
     /// The rules of the house that no compiler knows: arrows, docs, file lengths, golden files,
     /// licences and sources of crates
     Tidy(tidy::Options),
+    /// Figures of the house: stub comments, shadow chains, circles, lengths, lines, dead citations
+    /// and doubled ideas
+    Census(census::Options),
     /// Write docs/protocol.md from the types and the golden files of crate `protocol`
     ProtocolDoc,
     /// Measure a promise of SPECIFICATION.md and print it as a table
@@ -99,6 +103,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Check => test::check(),
         Command::Tidy(options) => tidy::chosen(&options),
+        Command::Census(options) => census::run(&options),
         Command::ProtocolDoc => protocol_doc::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Dist(options) => dist::run(&options),

@@ -3,10 +3,10 @@
 
 mod arrows;
 pub(crate) mod circles;
-mod citations;
+pub(crate) mod citations;
 mod commits;
 mod debts;
-mod house;
+pub(crate) mod house;
 mod names;
 pub(crate) mod source;
 pub(crate) mod stubs;
@@ -16,7 +16,8 @@ pub(crate) mod text;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{protocol_doc, shell};
+use crate::protocol_doc;
+use crate::shell;
 pub(crate) use supply::left_out;
 
 /// Options of `tidy`.

@@ -35,7 +35,8 @@ pub(crate) fn of(files: &BTreeMap<String, String>) -> Vec<Vec<String>> {
     circles
 }
 
-fn is_root(file: &str) -> bool {
+/// Whether a file is the root of a crate.
+pub(crate) fn is_root(file: &str) -> bool {
     let Some((_, inner)) = file.rsplit_once("src/") else {
         return false;
     };
@@ -54,12 +55,10 @@ impl Crate {
                 continue;
             };
             let code = source::blanked(source::code_of(text));
-            let folder = match file.rsplit_once('/') {
-                Some((folder, _)) if path.is_empty() || file.ends_with("/mod.rs") => folder,
-                _ => file.trim_end_matches(".rs"),
-            };
+            let folder = source::folder_of_modules(&file, path.is_empty());
             let mut children = BTreeSet::new();
-            for name in declared(&code) {
+            let declared = source::declared(&code).into_iter();
+            for name in declared.filter(|it| !it.is_gated).map(|it| it.name) {
                 let places = [
                     format!("{folder}/{name}.rs"),
                     format!("{folder}/{name}/mod.rs"),
@@ -124,24 +123,6 @@ impl Crate {
         }
         self.0.contains_key(&at).then_some((at, true))
     }
-}
-
-/// Modules that a file declares outside of its tests.
-fn declared(code: &str) -> Vec<String> {
-    let lines: Vec<&str> = code.lines().collect();
-    let is_gated = |number: usize| {
-        let above = lines[..number].iter().rev();
-        above
-            .take_while(|line| line.trim_start().starts_with('#'))
-            .any(|line| line.contains("cfg(test)"))
-    };
-    (0..lines.len())
-        .filter(|number| !is_gated(*number))
-        .filter_map(|number| {
-            let (_, name) = lines[number].split_once("mod ")?;
-            Some(name.strip_suffix(';')?.trim().to_owned())
-        })
-        .collect()
 }
 
 /// What `use` declares: the name in this file, and the path behind it.

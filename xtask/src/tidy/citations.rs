@@ -26,7 +26,7 @@ const HISTORY: &str = "CHANGELOG.md";
 const ENDINGS: [&str; 6] = [".rs", ".md", ".toml", ".yaml", ".yml", ".sh"];
 
 /// Every citation that leads nowhere.
-pub(super) fn findings() -> Result<Vec<String>> {
+pub(crate) fn findings() -> Result<Vec<String>> {
     let files: BTreeSet<String> = super::text::tracked_files("")?.into_iter().collect();
     let mut papers = Papers::default();
     for file in files.iter().filter(|file| file.ends_with(".md")) {

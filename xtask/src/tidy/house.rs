@@ -49,7 +49,7 @@ pub(super) fn settle() -> Result<()> {
 }
 
 /// Rust files of the checkout with their texts.
-pub(super) fn files() -> Result<BTreeMap<String, String>> {
+pub(crate) fn files() -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for file in text::tracked_files(".rs")? {
         let text = std::fs::read_to_string(shell::root().join(&file))?;

@@ -105,6 +105,48 @@ fn raw_end(chars: &[char], from: usize) -> usize {
     chars.len()
 }
 
+/// Whether the path of a file shows that it holds tests alone.
+pub(crate) fn is_test(file: &str) -> bool {
+    file.contains("/tests/") || file.ends_with("tests.rs")
+}
+
+/// A module that a file declares without a body, as in `mod name;`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Declared {
+    pub(crate) name: String,
+    /// It is compiled for tests alone.
+    pub(crate) is_gated: bool,
+}
+
+/// Modules that blanked code declares.
+pub(crate) fn declared(code: &str) -> Vec<Declared> {
+    let lines: Vec<&str> = code.lines().collect();
+    let is_gated = |number: usize| {
+        let above = lines[..number].iter().rev();
+        above
+            .take_while(|line| line.trim_start().starts_with('#'))
+            .any(|line| line.contains("cfg(test)"))
+    };
+    (0..lines.len())
+        .filter_map(|number| {
+            let (_, name) = lines[number].split_once("mod ")?;
+            Some(Declared {
+                name: name.strip_suffix(';')?.trim().to_owned(),
+                is_gated: is_gated(number),
+            })
+        })
+        .collect()
+}
+
+/// The folder in which the modules lie that a file declares. `is_root` says that the file is the
+/// root of a crate.
+pub(crate) fn folder_of_modules(file: &str, is_root: bool) -> &str {
+    match file.rsplit_once('/') {
+        Some((folder, _)) if is_root || file.ends_with("/mod.rs") => folder,
+        _ => file.trim_end_matches(".rs"),
+    }
+}
+
 /// The folder of a file's crate.
 pub(crate) fn component(file: &str) -> &str {
     ["/src/", "/tests/", "/benches/", "/fuzz_targets/"]
@@ -127,6 +169,16 @@ mod tests {
         assert_eq!(code_of(declared), declared);
         let written = "//! doc\n#[cfg(test)]\n#[expect(x)]\nmod tests {\n}\n";
         assert_eq!(code_of(written), "//! doc");
+    }
+
+    #[test]
+    fn modules_of_tests_are_told_from_others() {
+        let code = "mod one;\n#[cfg(test)]\n#[path = \"\"]\npub(crate) mod two;\nmod three {\n}\n";
+        let found = declared(code).into_iter().map(|it| (it.name, it.is_gated));
+        let expected = [("one".to_owned(), false), ("two".to_owned(), true)];
+        assert!(found.eq(expected));
+        assert_eq!(folder_of_modules("a/src/lib.rs", true), "a/src");
+        assert_eq!(folder_of_modules("a/src/one.rs", false), "a/src/one");
     }
 
     #[test]

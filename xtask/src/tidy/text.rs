@@ -41,7 +41,7 @@ const LEFTOVERS: [(&str, &str); 5] = [
 ];
 
 /// Most columns of a comment.
-const COLUMNS: usize = 100;
+pub(crate) const COLUMNS: usize = 100;
 
 /// Files git knows or would add, below the root, with a given ending.
 pub(super) fn tracked_files(ending: &str) -> Result<Vec<String>> {
@@ -80,7 +80,7 @@ pub(super) fn findings() -> Result<Vec<String>> {
 
 fn file_findings(file: &str, text: &str) -> Vec<String> {
     let mut findings = Vec::new();
-    let is_test = file.contains("/tests/") || file.ends_with("tests.rs");
+    let is_test = super::source::is_test(file);
     // Unit tests sit below the code and do not count towards its length.
     let code = super::source::code_of(text);
     let lines = code.lines().count();
@@ -122,16 +122,20 @@ fn file_findings(file: &str, text: &str) -> Vec<String> {
     findings
 }
 
+/// What stands behind the slashes of a line that is a comment.
+pub(crate) fn comment(line: &str) -> Option<&str> {
+    let trimmed = line.trim_start();
+    ["//!", "///", "//"]
+        .into_iter()
+        .find_map(|marker| trimmed.strip_prefix(marker))
+}
+
 /// Numbers of lines that are comments of too many columns and could be broken. Tables, fenced
 /// drawings and long words cannot.
 pub(crate) fn wide_comments(text: &str) -> impl Iterator<Item = usize> {
     let mut is_fenced = false;
     (1..).zip(text.lines()).filter_map(move |(number, line)| {
-        let trimmed = line.trim_start();
-        let words = ["//!", "///", "//"]
-            .into_iter()
-            .find_map(|marker| trimmed.strip_prefix(marker))?
-            .trim();
+        let words = comment(line)?.trim();
         is_fenced ^= words.starts_with("```");
         let may_break = !is_fenced && !words.starts_with('|') && words.contains(' ');
         (may_break && line.chars().count() > COLUMNS).then_some(number)
