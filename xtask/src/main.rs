@@ -43,7 +43,7 @@ enum Command {
     /// Boot a real guest, load it, and watch it grow and shrink
     Demo(demo::Options),
     /// Everything a change must pass: format, lints, tidy, unit, golden, property and black-box
-    /// tests with a real guest
+    /// tests with a real guest; with COMPONENT, its tests alone
     Test(test::Options),
     /// The cheap part of `test`: format, lints, tidy, unit tests
     Check,

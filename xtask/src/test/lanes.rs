@@ -95,6 +95,19 @@ pub(super) fn run(give: &dyn Fn(&mut Command), arguments: &[&str]) -> Result<()>
     verdict(ended, shell::say)
 }
 
+/// Runs one command of tests, and returns how many tests ran.
+///
+/// # Errors
+/// A test failed, or the command could not be started.
+pub(super) fn alone(command: &mut Command) -> Result<usize> {
+    let ended = Lane::new("tests of the component", Shown::AsItComes).run(command)?;
+    let lines = seconds::slowest(std::iter::once(&ended.seconds));
+    lines.iter().for_each(|line| shell::say(line));
+    let count = ended.seconds.tests();
+    verdict(vec![ended], shell::say)?;
+    Ok(count)
+}
+
 /// Says all failures at the end: where a log is cut, its middle goes first.
 fn verdict(ended: Vec<Ended>, say: fn(&str)) -> Result<()> {
     let failed: Vec<&Ended> = ended.iter().filter(|lane| !lane.is_success).collect();

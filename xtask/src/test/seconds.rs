@@ -8,11 +8,18 @@ const SHOWN: usize = 20;
 pub(super) struct Seconds {
     running: Option<String>,
     ended: Vec<(String, f64)>,
+    tests: usize,
 }
 
 impl Seconds {
+    /// How many tests ran, those of documents included.
+    pub(super) fn tests(&self) -> usize {
+        self.tests
+    }
+
     /// Takes the next line of the output.
     pub(super) fn hear(&mut self, line: &str) {
+        self.tests += tests(line).unwrap_or(0);
         if let Some(name) = binary(line) {
             self.running = Some(name.to_owned());
         } else if let Some(seconds) = seconds(line) {
@@ -35,12 +42,20 @@ pub(super) fn slowest<'a>(all: impl Iterator<Item = &'a Seconds>) -> Vec<String>
     lines
 }
 
-/// Name of the binary that cargo starts, as in `Running tests/a.rs (target/debug/deps/a-0123)`.
+/// Name of the binary that cargo starts: `a` in `Running tests/a.rs (target/debug/deps/a-0123)`.
 fn binary(line: &str) -> Option<&str> {
     let path = line.trim_start().strip_prefix("Running ")?;
     let path = path.rsplit_once('(')?.1.strip_suffix(')')?;
     let file = path.rsplit('/').next()?;
     Some(file.rsplit_once('-').map_or(file, |(name, _)| name))
+}
+
+/// Tests that passed or failed, by the last line of a binary.
+fn tests(line: &str) -> Option<usize> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let counts = counts.split("; ").filter_map(|part| part.split_once(' '));
+    let ran = counts.filter(|(_, word)| ["passed", "failed"].contains(word));
+    ran.map(|(count, _)| count.parse::<usize>().ok()).sum()
 }
 
 fn seconds(line: &str) -> Option<f64> {
@@ -65,6 +80,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
 error: test failed";
         let mut heard = Seconds::default();
         output.lines().for_each(|line| heard.hear(line));
+        assert_eq!(heard.tests(), 3);
         assert_eq!(
             slowest([&heard, &Seconds::default()].into_iter()),
             [
