@@ -5,6 +5,7 @@ use protocol::time::Timestamp;
 use protocol::units::Resources;
 
 use super::config::ScalingConfig;
+use super::decision::Bound;
 use super::desired::{Denied, Inputs, desired};
 use super::metrics::{LfcMetrics, Signals, SystemMetrics};
 use super::stabilization::Stabilization;
@@ -213,7 +214,9 @@ proptest! {
     #[test]
     fn desired_size_is_whole_units_within_bounds(case in Case::any()) {
         let got = desired(&case.inputs());
-        let is_stabilized = got.stabilized_until.is_some();
+        // The margin has no end.
+        let by_margin = got.bounded_by.contains(Bound::DownscaleMargin);
+        let is_stabilized = got.stabilized_until.is_some() || by_margin;
         let is_pressed = got.goal.votes.memory_pressure.is_some();
         let may_hold = !got.has_all_metrics || is_pressed || is_stabilized;
         let kept = case.denied.map(|denied| denied.current);

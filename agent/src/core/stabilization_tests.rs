@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use protocol::time::{Span, Timestamp};
-use protocol::units::Resources;
+use protocol::units::{Bytes, Resources};
 
 use super::actions::Action;
 use super::config::{ScalingConfig, ShrinkStep};
@@ -44,11 +44,15 @@ struct Case {
 }
 
 fn decide(case: &Case) -> Desired {
+    decide_in_use(case, units(case.using))
+}
+
+fn decide_in_use(case: &Case, using: Resources) -> Desired {
     desired(&Inputs {
         unit: UNIT,
         min: units(1),
         max: units(16),
-        using: units(case.using),
+        using,
         scaling: &case.scaling,
         system: Some(&case.page),
         lfc: None,
@@ -102,6 +106,26 @@ fn margin_is_a_dead_band_below_the_size_only() {
         );
         assert_eq!(got.stabilized_until, None, "it does not end by time");
     }
+}
+
+#[test]
+fn margin_keeps_a_size_off_the_unit_grid() {
+    let scaling = ScalingConfig {
+        downscale_margin_units: 0.5,
+        ..ScalingConfig::default()
+    };
+    let case = case(scaling, 3, 0.0, 2.9);
+    let using = Resources {
+        cpu: UNIT.cpu,
+        mem: Bytes(units(3).mem.0 + 1),
+    };
+    let got = decide_in_use(&case, using);
+    let kept = Resources {
+        cpu: units(3).cpu,
+        ..using
+    };
+    assert_eq!(got.size, kept);
+    assert_eq!(bounds(&got), [Bound::DownscaleMargin]);
 }
 
 #[test]
