@@ -8,6 +8,7 @@ mod vm_write;
 
 use std::fmt;
 
+use leader_election::core::lease::LeaseSeen;
 use protocol::permit::NamespacedName;
 pub use protocol::permit::{AgentRequest as PermitRequest, PluginResponse as Permit};
 
@@ -17,7 +18,6 @@ pub use ids::{CallId, RequestId};
 pub use state_dump::StateDump;
 pub use vm_write::{VmWrite, annotation_text};
 
-use super::lease::LeaseSeen;
 use super::migrate::object::MigrationView;
 use super::pod_requests::PodView;
 use super::view::{NodeView, VmView};
@@ -72,13 +72,13 @@ pub enum Event {
 /// A kind of object that the scheduler lists and watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ObjectKind {
-    /// Kind `Node`.
+    /// Kind `Node`, cluster-wide.
     Nodes,
-    /// Kind `Pod`.
+    /// Kind `Pod`, of all namespaces.
     Pods,
-    /// Kind `VirtualMachine`.
+    /// Kind `VirtualMachine`, of all namespaces.
     VirtualMachines,
-    /// Kind `VirtualMachineMigration`.
+    /// Kind `VirtualMachineMigration`, of all namespaces.
     Migrations,
 }
 

@@ -17,25 +17,25 @@
 //! that it had none. Until then the pod fits on that node alone. kube-scheduler's next attempt
 //! repeats the binding there or waits. Source: docs/compatibility/scheduler.md §8.3.
 
+mod bind;
 mod fit;
+mod reads;
 mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
-use protocol::permit::NamespacedName;
 use protocol::time::{Span, Timestamp};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::event::{
     Action, BindOutcome, CallId, ExtenderRequest, ExtenderResponse, PodReadOutcome, RequestId,
     Unbound, Unfit,
 };
-use super::ledger::Ledger;
-use super::pod_requests::PodView;
 use super::step::StepContext;
-use fit::{unfit, unfit_of};
+use bind::{Bind, Doubt, Stage};
+use fit::unfit;
+use reads::{filter, preempt, prioritize};
 use waiting::WaitingPods;
 
 /// How long a binding waits for the watch to show its pod. kube-scheduler's watch may be ahead.
@@ -48,41 +48,6 @@ const READ_PAUSE: Span = Span::from_secs(1);
 pub const MAX_BINDS: usize = 1024;
 /// Ids of calls of the extender are above this, ids of calls of placement below it.
 const FIRST_CALL: CallId = 1 << 62;
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-enum Stage {
-    /// The watch has not shown the pod. The binding fails at `until`.
-    Unseen { until: Timestamp },
-    /// The call is in flight.
-    Posting(CallId),
-    /// The pod is read, because the call did not say whether the pod is bound.
-    Reading(CallId, Doubt),
-    /// The call may have an effect before `until`.
-    Landing { until: Timestamp },
-    /// The pod is read to prove that the call had no effect.
-    Proving(CallId),
-}
-
-/// Why the response to a call does not say whether the pod is bound.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-enum Doubt {
-    /// The pod was bound or changed before. This attempt had no effect.
-    Conflict,
-    Unclear(String),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-struct Bind {
-    pod: NamespacedName,
-    node: String,
-    strict: bool,
-    /// The request to respond to. `None` after the response.
-    #[serde(rename = "ticket")]
-    request_id: Option<RequestId>,
-    stage: Stage,
-    /// Until when a call of unknown outcome may have an effect.
-    lands_until: Option<Timestamp>,
-}
 
 #[derive(Debug, Default, Clone)]
 pub(super) struct Extender {
@@ -399,62 +364,6 @@ impl Extender {
         let waiting = self.waiting.as_ref().map(WaitingPods::dump);
         json!({"binds": self.binds, "waiting": waiting})
     }
-}
-
-fn filter(ledger: &Ledger, pod: &PodView, nodes: Vec<String>) -> Vec<(String, Result<(), Unfit>)> {
-    let verdict = |node: &str| unfit(ledger, pod, node).map_or(Ok(()), Err);
-    let verdicts = nodes.into_iter().map(|node| {
-        let verdict = verdict(&node);
-        (node, verdict)
-    });
-    verdicts.collect()
-}
-
-fn prioritize(ledger: &Ledger, pod: &PodView, nodes: Vec<String>) -> Vec<(String, u8)> {
-    let scores = nodes.into_iter().map(|node| {
-        let score = ledger.score(pod, &node);
-        (node, score)
-    });
-    scores.collect()
-}
-
-/// Keeps the nodes where the pod would fit without the victims. Adds victims of lower priority as
-/// needed: pods of ignored namespaces first, then by priority, the youngest first.
-fn preempt(
-    ledger: &Ledger,
-    pod: &PodView,
-    victims: BTreeMap<String, Vec<String>>,
-) -> BTreeMap<String, Vec<String>> {
-    let kept = victims.into_iter().filter_map(|(node, mut victims)| {
-        let mut gone: BTreeSet<String> = victims.iter().cloned().collect();
-        let mut more = candidates(ledger, pod, &node, &gone).into_iter();
-        loop {
-            match unfit_of(ledger.fits_without(pod, &node, &gone)) {
-                None => return Some((node, victims)),
-                Some(unfit) if !unfit.is_about_room() => return None,
-                Some(_) => {
-                    let next = more.next()?;
-                    gone.insert(next.clone());
-                    victims.push(next);
-                }
-            }
-        }
-    });
-    kept.collect()
-}
-
-fn candidates(ledger: &Ledger, pod: &PodView, node: &str, gone: &BTreeSet<String>) -> Vec<String> {
-    let here = ledger.pods().map(|entry| &entry.view);
-    let mut here: Vec<&PodView> = here
-        .filter(|other| other.node.as_deref() == Some(node) && !other.terminal)
-        .filter(|other| other.priority < pod.priority && !gone.contains(&other.uid))
-        .collect();
-    let ignored = &ledger.rules().ignored_namespaces;
-    here.sort_by_key(|other| {
-        let is_ours = !ignored.contains(&other.key.namespace);
-        (is_ours, other.priority, std::cmp::Reverse(other.created))
-    });
-    here.into_iter().map(|other| other.uid.clone()).collect()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use protocol::units::Resources;
 use serde_json::{Value, json};
 
 use super::amount::Both;
-use super::pod_requests::PodProblem;
+use super::pod_problem::PodProblem;
 
 /// A resource, and the conversion of its quantity to an integer.
 #[derive(Clone, Copy)]

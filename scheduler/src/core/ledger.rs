@@ -31,11 +31,14 @@
 //! * a hold outlives errors and time-outs
 //!   (`tests::a_grant_hold_ends_only_when_a_later_version_is_seen`).
 
+mod anomalies;
 mod audit;
 mod bounds;
+mod charges;
 mod digest;
 mod entry;
 mod fit;
+mod fit_check;
 mod legacy;
 mod places;
 mod table;
@@ -46,7 +49,7 @@ use protocol::permit::NamespacedName;
 use protocol::time::Timestamp;
 use protocol::units::Resources;
 
-pub use bounds::Anomalies;
+pub use anomalies::Anomalies;
 pub use entry::{GrantHold, Load, PodEntry, VmEntry, vm_key};
 pub use fit::Fit;
 
@@ -54,7 +57,7 @@ use super::amount::Both;
 use super::pod_requests::PodView;
 use super::rules::Rules;
 use super::view::{NodeView, VmView};
-use entry::{Charge, VmPods, combine, first_peak};
+use entry::{VmPods, first_peak};
 use table::{Index, Table, digest};
 
 /// Nodes, pods and VMs with their sums. A clone is a speculative copy.
@@ -360,83 +363,11 @@ impl Ledger {
         }
     }
 
-    // ---- counting ----
-
-    fn recharge_vm(&mut self, vm: &NamespacedName) {
-        for uid in self.uids_of(vm) {
-            self.recharge(&uid);
-        }
-    }
-
-    fn uids_of(&self, vm: &NamespacedName) -> Vec<String> {
-        let pods = self.vm_pods.get(vm);
-        pods.map_or_else(Vec::new, |pods| pods.uids.iter().cloned().collect())
-    }
-
-    fn recharge(&mut self, uid: &str) {
-        let Some(entry) = self.pods.get(uid) else {
-            return;
-        };
-        let node = entry.view.node.as_ref().or(entry.bind_hold.as_ref());
-        let node = node.filter(|_| !entry.view.terminal).cloned();
-        let fresh = node.map(|node| Charge {
-            load: self.charge_of(&entry.view, &node),
-            node,
-        });
-        let Some(entry) = self.pods.get_mut(uid) else {
-            return;
-        };
-        if entry.charge == fresh {
-            return;
-        }
-        let old = std::mem::replace(&mut entry.charge, fresh.clone());
-        self.move_pod(uid, old.as_ref(), fresh.as_ref());
-        if let Some(fresh) = &fresh {
-            let load = self.loads.entry(fresh.node.clone()).or_default();
-            *load = combine(*load, fresh.load, |sum, part| sum + part);
-            self.touch(&fresh.node);
-        }
-        if let Some(old) = &old {
-            self.discharge(old);
-            self.room_epoch += u64::from(frees(old, fresh.as_ref()));
-        }
-    }
-
-    fn discharge(&mut self, charge: &Charge) {
-        self.touch(&charge.node);
-        if let Some(load) = self.loads.get_mut(&charge.node) {
-            // The charge was added before, so nothing can go below zero.
-            *load = combine(*load, charge.load, |sum, part| sum - part);
-            if *load == Load::default() {
-                self.loads.remove(&charge.node);
-            }
-        }
-    }
-
-    fn unlink(&mut self, vm: Option<NamespacedName>, uid: &str) {
-        let Some(vm) = vm else { return };
-        if let Some(pods) = self.vm_pods.get_mut(&vm) {
-            pods.uids.remove(uid);
-            if pods.uids.is_empty() {
-                self.vm_pods.remove(&vm);
-            }
-        }
-    }
-
     /// Grows whenever a node may have gained headroom.
     #[must_use]
     pub fn room_epoch(&self) -> u64 {
         self.room_epoch
     }
-}
-
-/// Whether the new charge leaves more headroom on some node than the old one.
-fn frees(old: &Charge, fresh: Option<&Charge>) -> bool {
-    let Some(fresh) = fresh.filter(|fresh| fresh.node == old.node) else {
-        return true;
-    };
-    let less = |old: Both<u128>, fresh: Both<u128>| fresh.cpu < old.cpu || fresh.mem < old.mem;
-    less(old.load.reserved, fresh.load.reserved) || less(old.load.ignored, fresh.load.ignored)
 }
 
 #[cfg(test)]

@@ -18,6 +18,9 @@
 //! (`tests::what_is_over_is_cleaned_up_once_and_a_foreign_migration_never`).
 
 pub mod choose;
+mod create;
+mod known;
+mod leaving;
 pub mod object;
 mod objects;
 mod rule;
@@ -33,16 +36,15 @@ use serde_json::{Value, json};
 
 pub use choose::{Choice, PassedOver, Picked};
 use choose::{ChoiceInputs, choose};
+use known::Known;
 pub use object::{MigrationPhase, MigrationView, NewMigration};
-use objects::Known;
 pub use rule::{MigrationMode, MigrationRule};
 use timer_queue::TimerQueue;
 
 use super::amount::Both;
 use super::event::{Action, CallId, MigrationOutcome, NodeWarning};
-use super::ledger::{Ledger, vm_key};
 use super::pod_requests::{PodRole, PodView};
-use super::pressure::{DeniedIncreases, Pressure};
+use super::pressure::Pressure;
 use super::step::StepContext;
 
 /// Shortest time between two checks of a node. A check reads all of its pods.
@@ -168,96 +170,6 @@ impl Migrate {
     /// Whether migrations have been listed.
     pub(super) const fn is_listed(&self) -> bool {
         self.is_listed
-    }
-
-    fn is_leaving(&self, pod: &PodView) -> bool {
-        match pod.role {
-            PodRole::Source => true,
-            PodRole::Target => false,
-            PodRole::Settled => {
-                self.begun.contains_key(&pod.uid)
-                    || vm_key(pod).is_some_and(|vm| self.live.contains_key(&vm))
-            }
-        }
-    }
-
-    /// The pressure on a node, with the accounted part.
-    pub(super) fn pressure(
-        &self,
-        ledger: &Ledger,
-        denied_increases: &DeniedIncreases,
-        node: &str,
-    ) -> Pressure {
-        let load = ledger.load(node);
-        let watermark = ledger.node(node).map(|node| ledger.watermark(node));
-        let logical = load
-            .reserved
-            .zip(watermark.unwrap_or_default())
-            .map(|_, (reserved, mark)| reserved.saturating_sub(u128::from(mark)));
-        let mut pressure = Pressure {
-            logical,
-            capacity: Both::default(),
-            accounted: load.migrating,
-        };
-        let add = |sum: &mut Both<u128>, more: Both<u128>| {
-            *sum = sum.zip(more).map(|_, (a, b)| a.saturating_add(b));
-        };
-        for (vm, denied) in denied_increases.on(node) {
-            add(&mut pressure.capacity, denied);
-            let mut pods = ledger.pods_of(vm).map(|entry| &entry.view);
-            let is_here = |pod: &&PodView| pod.node.as_deref() == Some(node);
-            if self.rule.counts_denied() && pods.any(|pod| is_here(&pod) && self.is_leaving(pod)) {
-                add(&mut pressure.accounted, denied);
-            }
-        }
-        for pod in self.leaving_unseen(ledger, node) {
-            add(&mut pressure.accounted, ledger.share_on(pod, node));
-        }
-        pressure
-    }
-
-    /// Pods on a node that are leaving but are not the source of a migration.
-    fn leaving_unseen<'a>(&'a self, ledger: &'a Ledger, node: &'a str) -> Vec<&'a PodView> {
-        let begun = self.begun.keys().filter_map(|uid| ledger.pod(uid));
-        let live = self.live.keys().flat_map(|vm| ledger.pods_of(vm));
-        let mut pods: BTreeMap<&str, &PodView> = BTreeMap::new();
-        for entry in begun.chain(live) {
-            let view = &entry.view;
-            let is_here = view.node.as_deref() == Some(node) && !view.terminal;
-            if is_here && view.role == PodRole::Settled {
-                pods.insert(&view.uid, view);
-            }
-        }
-        pods.into_values().collect()
-    }
-
-    /// The amount that is on its way to each node and does not count there.
-    fn arriving(&self, ledger: &Ledger) -> BTreeMap<String, Both<u128>> {
-        let mut sums: BTreeMap<String, Both<u128>> = BTreeMap::new();
-        let of_begun = self
-            .begun
-            .iter()
-            .map(|(uid, begun)| (uid, &begun.vm, &begun.target));
-        let of_known = self
-            .known
-            .values()
-            .filter(|known| known.view.is_live())
-            .filter_map(|known| known.chosen.as_ref())
-            .map(|chosen| (&chosen.pod_uid, &chosen.vm, &chosen.target));
-        for (uid, vm, target) in of_begun.chain(of_known) {
-            let (Some(target), Some(pod)) = (target, ledger.pod(uid)) else {
-                continue;
-            };
-            let mut pods = ledger.pods_of(vm).map(|entry| &entry.view);
-            if pods.any(|pod| pod.role == PodRole::Target && pod.node.is_some()) {
-                continue;
-            }
-            let from = pod.view.node.as_deref().unwrap_or_default();
-            let share = ledger.share_on(&pod.view, from);
-            let sum = sums.entry(target.clone()).or_default();
-            *sum = sum.zip(share).map(|_, (a, b)| a.saturating_add(b));
-        }
-        sums
     }
 
     /// Handles due timers and checks the nodes that changed.
@@ -388,47 +300,6 @@ impl Migrate {
         context.out.push_back(Action::WarnOnNode { node, warning });
     }
 
-    fn begin(
-        &mut self,
-        context: &mut StepContext<'_>,
-        node: &str,
-        picked: &Picked,
-        pressure: Pressure,
-    ) {
-        let begun = Begun {
-            new: NewMigration::of(&picked.pod, &picked.vm),
-            vm: picked.vm.clone(),
-            node: node.to_owned(),
-            target: picked.target.clone(),
-            began: context.now,
-            flight: None,
-            is_shown: false,
-        };
-        self.begun.insert(picked.pod_uid.clone(), begun);
-        let vm = context.ledger.vm(&picked.vm);
-        context.out.push_back(Action::MigrationTriggered {
-            vm_uid: vm.map(|vm| vm.view.uid.clone()),
-            node: node.to_owned(),
-            pressure,
-            picked: Box::new(picked.clone()),
-        });
-        self.create(context, &picked.pod_uid);
-    }
-
-    fn create(&mut self, context: &mut StepContext<'_>, uid: &str) {
-        let Some(begun) = self.begun.get_mut(uid) else {
-            return;
-        };
-        self.last_call += 1;
-        begun.flight = Some(self.last_call);
-        self.calls
-            .insert(self.last_call, Call::Create(uid.to_owned()));
-        context.out.push_back(Action::CreateMigration {
-            id: self.last_call,
-            migration: begun.new.clone(),
-        });
-    }
-
     pub(super) fn call_done(
         &mut self,
         context: &mut StepContext<'_>,
@@ -439,47 +310,6 @@ impl Migrate {
             Some(Call::Create(uid)) => self.created(context, &uid, outcome),
             Some(Call::Delete(key)) => self.deleted(context.now, &key, outcome),
             None => {}
-        }
-    }
-
-    fn created(&mut self, context: &mut StepContext<'_>, uid: &str, outcome: &MigrationOutcome) {
-        let Some(begun) = self.begun.get_mut(uid) else {
-            return;
-        };
-        begun.flight = None;
-        if let MigrationOutcome::Refused(_) = outcome {
-            return self.abandon(context.now, uid);
-        }
-        // Created, there before, or unclear. The watch will show it.
-        let again = context.now + RETRY_PAUSE;
-        self.timers.set(again, Timer::Retry(uid.to_owned()));
-    }
-
-    fn retry(&mut self, context: &mut StepContext<'_>, uid: &str) {
-        let Some(begun) = self.begun.get(uid).filter(|begun| begun.flight.is_none()) else {
-            return;
-        };
-        let pod = context.ledger.pod(uid).map(|pod| &pod.view);
-        let is_source = pod.is_some_and(|pod| pod.role == PodRole::Source);
-        let is_gone = pod.is_none_or(|pod| pod.terminal);
-        let stuck = self.rule.stuck_after();
-        let is_late = stuck.is_some_and(|stuck| begun.began + stuck <= context.now);
-        if (is_late && !is_source) || (is_gone && stuck.is_none()) {
-            return self.abandon(context.now, uid);
-        }
-        // The pod shows the migration or is gone with it. The watch of migrations is behind.
-        if is_source || is_gone || (begun.is_shown && stuck.is_some()) {
-            let again = context.now + RETRY_PAUSE;
-            return self.timers.set(again, Timer::Retry(uid.to_owned()));
-        }
-        self.create(context, uid);
-    }
-
-    /// Gives up a migration that was never observed.
-    fn abandon(&mut self, now: Timestamp, uid: &str) {
-        if let Some(begun) = self.begun.remove(uid) {
-            self.check_node_soon(now, &begun.node);
-            self.pause(now, &begun.vm);
         }
     }
 

@@ -6,7 +6,8 @@ use protocol::permit::NamespacedName;
 use serde::Serialize;
 
 use crate::core::amount::Both;
-use crate::core::pod_requests::{PodProblem, PodView};
+use crate::core::pod_problem::PodProblem;
+use crate::core::pod_requests::PodView;
 
 /// Message on a pod that fits on no node. The deployed plugin dictates the text.
 pub const NO_ROOM_MESSAGE: &str = "Not enough resources for Pod";

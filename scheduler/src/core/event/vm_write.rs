@@ -16,9 +16,9 @@ use super::ids::CallId;
 /// One compare-and-set of a VM's three scaling annotations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VmWrite {
-    /// Names the call.
+    /// Names the call in the event of its outcome.
     pub id: CallId,
-    /// The VM.
+    /// The VM that is patched. The patch tests no uid: `base` settles which object it is.
     pub vm: NamespacedName,
     /// The version it applies to, and to no other.
     pub base: u64,
@@ -26,11 +26,11 @@ pub struct VmWrite {
     pub approved_before: Option<String>,
     /// Whether the object has a map of annotations at that version.
     pub has_annotations: bool,
-    /// New scaling-unit.
+    /// New value of the annotation scaling-unit: JSON of the compute unit.
     pub unit: String,
-    /// New resources-requested.
+    /// New value of the annotation resources-requested: JSON of the size that the agent requested.
     pub requested: String,
-    /// New resources-approved.
+    /// New value of the annotation resources-approved: JSON of the permit.
     pub approved: String,
 }
 

@@ -2,11 +2,14 @@
 
 mod waiting;
 
+use protocol::permit::NamespacedName;
+
 use super::*;
 use crate::core::Core;
 use crate::core::amount::Both;
 use crate::core::event::{Event, NO_ROOM_MESSAGE};
 use crate::core::fixtures::{self, MS, important, pod};
+use crate::core::pod_requests::PodView;
 
 /// A core that serves a kube-scheduler, with these nodes of 40 GiB.
 fn core(nodes: &[(&str, u64)]) -> Core {

@@ -5,31 +5,13 @@
 //! so that none of them takes more of a node than the VM could use.
 
 use protocol::units::Resources;
-use serde::Serialize;
 
 use super::Ledger;
+use super::anomalies::Anomalies;
 use super::entry::{Load, VmEntry};
 use crate::core::amount::{Both, NO_OVERCOMMIT_MILLI, shares};
 use crate::core::pod_requests::{PodRole, PodView};
-use crate::core::view::{NodeView, VmView};
-
-/// Counters of states that the scheduler did not write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Anomalies {
-    /// Times that a VM's approved annotation went above the VM's maximum.
-    pub approved_above_max: u64,
-}
-
-impl Anomalies {
-    /// Counts a new state of a VM, observed after `old`.
-    pub(super) fn vm_observed(&mut self, old: Option<&VmView>, new: &VmView) {
-        let was_above =
-            old.is_some_and(|old| old.approved_above_max && old.approved_text == new.approved_text);
-        if new.approved_above_max && !was_above {
-            self.approved_above_max += 1;
-        }
-    }
-}
+use crate::core::view::NodeView;
 
 impl Ledger {
     /// Counters of states that the scheduler did not write, since the start.

@@ -12,12 +12,12 @@ use crate::core::amount::Both;
 use crate::core::pod_requests::PodView;
 use crate::core::view::VmView;
 
-/// Sums over the pods of one node.
+/// Sums over the pods of one node: CPU in thousandths, memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Load {
-    /// After over-commit.
+    /// Sum after over-commit, without ignored namespaces. Grants keep it within the node's total.
     pub reserved: Both<u128>,
-    /// Before over-commit.
+    /// The same pods before over-commit. May be above the node's total.
     pub committed: Both<u128>,
     /// The part of `reserved` of pods that are being migrated away.
     pub migrating: Both<u128>,

@@ -5,33 +5,13 @@ use std::collections::BTreeSet;
 
 use protocol::permit::NamespacedName;
 use protocol::time::Timestamp;
-use serde::Serialize;
 
+use super::known::{Chosen, Known};
 use super::object::{MigrationPhase, MigrationView};
 use super::{Call, Migrate, RETRY_PAUSE, Timer};
-use crate::core::event::{Action, CallId, MigrationOutcome, RemovalCause};
+use crate::core::event::{Action, MigrationOutcome, RemovalCause};
 use crate::core::ledger::Ledger;
 use crate::core::step::StepContext;
-
-/// The choice behind a migration that this process began.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub(super) struct Chosen {
-    pub(super) pod_uid: String,
-    pub(super) vm: NamespacedName,
-    pub(super) target: Option<String>,
-}
-
-/// An observed migration.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub(super) struct Known {
-    pub(super) view: MigrationView,
-    pub(super) chosen: Option<Chosen>,
-    /// When it was first observed.
-    since: Timestamp,
-    /// When its phase or sent bytes last changed.
-    progress: Timestamp,
-    deletion: Option<CallId>,
-}
 
 impl Migrate {
     /// Stores a consistent list of all migrations. One that it does not contain is gone.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::config::Config;
 use crate::core::ledger::GrantHold;
+use crate::core::view::VmView;
 use protocol::permit::NamespacedName;
 
 const GIB: u64 = 1 << 30;
