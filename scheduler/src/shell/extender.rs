@@ -6,7 +6,9 @@
 //! whole nodes) and must not have `ignorable`, because kube-scheduler binds without an ignorable
 //! extender.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod results;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,27 +19,25 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use protocol::extender::{
-    ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult,
-    ExtenderPreemptionArgs, ExtenderPreemptionResult, HostPriority, MetaPod, MetaVictims,
+    ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderPreemptionArgs, MetaVictims,
 };
 use protocol::permit::NamespacedName;
-use rand::Rng as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
+use results::{Victims, desired_zone, filter_result, preemption_result, priorities};
+
 use super::driver::Input;
 use super::metrics::Metrics;
 use crate::config::Config;
-use crate::core::event::{ExtenderRequest, ExtenderResponse, Unfit};
+use crate::core::event::{ExtenderRequest, ExtenderResponse};
 use crate::core::view::PodView;
 
 /// Longest request body, in bytes: a pod of at most 1.5 MiB, and names and victims of 5,000 nodes.
 pub const MAX_EXTENDER_BODY_BYTES: usize = 16 << 20;
 /// Longest time for a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-const ZONE: &str = "topology.kubernetes.io/zone";
-
 /// A verb as a metric label: the framework's name, if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verb {
@@ -182,27 +182,6 @@ async fn filter(State(state): State<ExtenderState>, request: Request) -> Respons
     }
 }
 
-fn filter_result(verdicts: Vec<(String, Result<(), Unfit>)>) -> ExtenderFilterResult {
-    let mut result = ExtenderFilterResult::default();
-    let mut names = Vec::new();
-    for (node, verdict) in verdicts {
-        match verdict {
-            Ok(()) => names.push(node),
-            // No node is at fault. kube-scheduler is misconfigured and reports this on the pod.
-            Err(Unfit::ForeignScheduler) => result.error = Unfit::ForeignScheduler.to_string(),
-            Err(unfit) if unfit.is_about_room() => {
-                result.failed_nodes.insert(node, unfit.to_string());
-            }
-            Err(unfit) => {
-                let hopeless = &mut result.failed_and_unresolvable_nodes;
-                hopeless.insert(node, unfit.to_string());
-            }
-        }
-    }
-    result.node_names = Some(names);
-    result
-}
-
 async fn prioritize(State(state): State<ExtenderState>, request: Request) -> Response {
     let PodArgs { pod, zone, nodes } = match pod_args(request).await {
         Ok(args) => args,
@@ -221,24 +200,6 @@ async fn prioritize(State(state): State<ExtenderState>, request: Request) -> Res
         Ok(_) => Refusal::Crashed.into_response(),
         Err(refusal) => refusal.into_response(),
     }
-}
-
-/// Converts scores of 0 to 100 to an extender's scores of 0 to 10. `randomize` replaces each score
-/// by a random one from 1 up to it, so that simultaneous pods do not all go to the best node.
-fn priorities(scores: Vec<(String, u8)>, randomize: bool) -> Vec<HostPriority> {
-    let mut random = rand::rng();
-    let scores = scores.into_iter().map(|(host, score)| {
-        let score = if randomize && score > 0 {
-            random.random_range(1..=score)
-        } else {
-            score
-        };
-        HostPriority {
-            host,
-            score: i64::from(score.div_ceil(10)),
-        }
-    });
-    scores.collect()
 }
 
 async fn preempt(State(state): State<ExtenderState>, request: Request) -> Response {
@@ -264,33 +225,11 @@ async fn preempt(State(state): State<ExtenderState>, request: Request) -> Respon
     }
 }
 
-type Victims = BTreeMap<String, MetaVictims>;
-
 async fn preemption(request: Request) -> Result<(Box<PodView>, String, Victims), Refusal> {
     let args: ExtenderPreemptionArgs = read(request).await?;
     let victims = args.node_name_to_meta_victims.ok_or(Refusal::NoNames)?;
     let (pod, zone) = pod_of(&args.pod)?;
     Ok((pod, zone, victims))
-}
-
-fn preemption_result(
-    kept: BTreeMap<String, Vec<String>>,
-    given: &Victims,
-) -> ExtenderPreemptionResult {
-    let kept = kept.into_iter().map(|(node, uids)| {
-        // The disruption budgets of added victims are unknown. kube-scheduler checks them before it
-        // deletes a pod.
-        let pdb_violations = given.get(&node).map_or(0, |of| of.pdb_violations);
-        let pods = uids.into_iter().map(|uid| MetaPod { uid }).collect();
-        let victims = MetaVictims {
-            pods,
-            pdb_violations,
-        };
-        (node, victims)
-    });
-    ExtenderPreemptionResult {
-        node_name_to_meta_victims: kept.collect(),
-    }
 }
 
 async fn bind(State(state): State<ExtenderState>, request: Request) -> Response {
@@ -341,103 +280,4 @@ async fn read<T: DeserializeOwned>(request: Request) -> Result<T, Refusal> {
         Ok(Err(_)) | Err(_) => return Err(Refusal::Body),
     };
     serde_json::from_slice(&bytes).map_err(|error| Refusal::Json(error.to_string()))
-}
-
-/// The only zone that a pod's node affinity requires, otherwise the one that it prefers, as a
-/// metric label. Empty if there is none.
-fn desired_zone(pod: &Value) -> String {
-    let affinity = "/spec/affinity/nodeAffinity";
-    let list = |path: String| {
-        let found = pod.pointer(&path).and_then(Value::as_array);
-        found.into_iter().flatten()
-    };
-    let required = list(format!(
-        "{affinity}/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms"
-    ));
-    let preferred = list(format!(
-        "{affinity}/preferredDuringSchedulingIgnoredDuringExecution"
-    ));
-    let preferred = preferred.filter_map(|term| term.get("preference"));
-    let expressions = required
-        .chain(preferred)
-        .filter_map(|term| term.get("matchExpressions")?.as_array())
-        .flatten();
-    let mut zones = expressions.filter_map(|expression| {
-        let is_zone = expression["key"] == ZONE && expression["operator"] == "In";
-        match expression["values"].as_array().map(Vec::as_slice) {
-            Some([zone]) if is_zone => zone.as_str(),
-            _ => None,
-        }
-    });
-    zones.next().unwrap_or_default().to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::core::amount::Both;
-
-    #[test]
-    fn verdicts_become_the_lists_of_kube_scheduler() {
-        let node = |name: &str, verdict| (name.to_owned(), verdict);
-        let result = filter_result(vec![
-            node("a", Err(Unfit::NoRoom(Both::new(1, 0)))),
-            node("b", Ok(())),
-            node("c", Err(Unfit::UnknownNode)),
-        ]);
-        let golden = include_str!("../../../protocol/testdata/extender/filter_result.json");
-        let golden = golden
-            .replace("n1", "a")
-            .replace("n2", "b")
-            .replace("n3", "c");
-        assert_eq!(
-            serde_json::to_string(&result).expect("encodes"),
-            golden.trim()
-        );
-        let result = filter_result(vec![node("a", Err(Unfit::ForeignScheduler))]);
-        assert_eq!(result.error, "spec.schedulerName is not ours");
-        assert_eq!(result.node_names, Some(vec![]));
-    }
-
-    #[test]
-    fn scores_are_rounded_up_to_ten_steps() {
-        let scores = |randomize| {
-            let scores = [0, 1, 10, 11, 99, 100].map(|score| (score.to_string(), score));
-            let list = priorities(scores.to_vec(), randomize);
-            list.into_iter().map(|part| part.score).collect::<Vec<_>>()
-        };
-        assert_eq!(scores(false), [0, 1, 1, 2, 10, 10]);
-        let mut last = BTreeSet::new();
-        for _ in 0..1000 {
-            let got = scores(true);
-            assert_eq!(got[..3], [0, 1, 1]);
-            assert!((1..=2).contains(&got[3]) && (1..=10).contains(&got[5]));
-            last.insert(got[5]);
-        }
-        assert_eq!(last.len(), 10, "every step is drawn: {last:?}");
-    }
-
-    #[test]
-    fn zone_of_a_pod_is_the_only_one_of_its_affinity() {
-        let term = |operator: &str, zones: Value| {
-            json!({"matchExpressions": [
-            {"key": "x", "operator": "In", "values": ["y"]},
-            {"key": ZONE, "operator": operator, "values": zones}]})
-        };
-        let pod = |required: Value, preferred: Value| {
-            json!({"spec": {"affinity": {"nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [required]},
-                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": preferred}]}}}})
-        };
-        let (a, b) = (term("In", json!(["a"])), term("In", json!(["b"])));
-        assert_eq!(desired_zone(&pod(a.clone(), b.clone())), "a");
-        assert_eq!(desired_zone(&pod(json!({}), b.clone())), "b");
-        let many = term("In", json!(["a", "b"]));
-        assert_eq!(desired_zone(&pod(many, json!(7))), "");
-        let others = term("NotIn", json!(["a"]));
-        assert_eq!(desired_zone(&pod(others, b)), "b");
-        assert_eq!(desired_zone(&json!({})), "");
-    }
 }

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
-/// Thread name.
+/// Name of the permit thread, at most 15 bytes on Linux.
 const NAME: &str = "permits";
 
 /// A runtime for a process that is only a scheduler. With the permit thread it has as many threads
