@@ -11,45 +11,45 @@ use crate::core::elect::ElectRule;
 use crate::core::lease::LeaseRule;
 use crate::{Callers, CallersError, Leadership, LeaseName, REVIEW_LASTS, ReviewRule, TokenFile};
 
-/// What a call of the last leader may take beyond its time-out before it has landed or never will.
+/// Time beyond a call's time-out after which the last leader's call has an effect or never will.
 const LATE_CALL: Span = Span::from_secs(1);
 
-/// After this no binding of a dead process is carried out any more: the time-out of a call, and as
-/// much again for the API server.
+/// Time after which no binding of a dead process has an effect: the time-out of a call, and as much
+/// again for the API server.
 const BINDINGS_END: Span = Span::from_secs(2);
 
 /// Grants increases to virtual machines and places their pods.
 #[derive(Debug, Parser)]
 #[command(version)]
 pub struct Args {
-    /// Config file; without it the values that ship are used.
+    /// Config file, JSON. Without it the values that ship are used.
     #[arg(long, env = "SCHEDULER_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Where agents ask for permits.
+    /// Address and port of the permit server for agents; port 0 takes a free one.
     #[arg(long, env = "SCHEDULER_LISTEN", default_value = "127.0.0.1:10299")]
     pub listen: SocketAddr,
-    /// Where the kube-scheduler beside this process asks as its extender; nothing listens without
-    /// it. Only loopback: whoever reaches it may bind pods.
+    /// Address and port of the extender for the kube-scheduler beside this process. Without it
+    /// there is no extender. Only loopback, because each client of it may bind pods.
     #[arg(long, env = "SCHEDULER_EXTENDER_LISTEN", value_parser = loopback)]
     pub extender_listen: Option<SocketAddr>,
-    /// Who may ask for permits: at least one proof, or --permits-for-anyone.
+    /// Proofs that callers of the permit server give.
     #[command(flatten)]
     pub trust: TrustArgs,
-    /// Where metrics and the state are shown.
+    /// Address and port of metrics, health and the state dump.
     #[arg(
         long,
         env = "SCHEDULER_METRICS_LISTEN",
         default_value = "127.0.0.1:9100"
     )]
     pub metrics_listen: SocketAddr,
-    /// Place pods too, on a machine without kube-scheduler.
+    /// Place pods too, on a machine without kube-scheduler. Off by default.
     #[arg(long)]
     pub embedded_bind: bool,
-    /// Without a Lease: milliseconds before the first lists, so that bindings of an earlier process
-    /// have ended; 2000 if this process binds pods, else 0.
+    /// Milliseconds before the first lists, without a Lease, so that bindings of an earlier process
+    /// have ended. Default: 2000 if this process binds pods, otherwise 0.
     #[arg(long)]
     pub takeover_wait_ms: Option<u64>,
-    /// Whether there are other replicas.
+    /// The choice of the leader among replicas.
     #[command(flatten)]
     pub lease: LeaseArgs,
     /// Print the effective configuration and stop.
@@ -58,21 +58,20 @@ pub struct Args {
 }
 
 impl Args {
-    /// How long to wait before the first lists where no Lease says that an earlier process ended.
+    /// Time to wait before the first lists if no Lease shows that an earlier process has ended.
     ///
-    /// By the operator's word no other scheduler runs then. A call that a dead one had sent may
-    /// still be carried out after the lists. A late binding takes room that this process may have
-    /// given away, so a process that binds waits until no call can be late. A late permit needs
-    /// no wait, for three reasons:
+    /// The operator promises that no other scheduler runs then. A call that a dead scheduler sent
+    /// may still have an effect after the lists. A late binding takes headroom that this process
+    /// may have granted, so a process that binds waits until no call can be late. A late permit
+    /// needs no wait, for three reasons:
     ///
-    /// * its agent was not answered, so it uses nothing of it and asks again, and an agent's own
-    ///   word bounds what a request holds (`core::decide`);
-    /// * the write is conditional on the version of the VM: it fails once this process has written;
-    /// * what is written all the same comes by the watch and is counted from then on.
+    /// * the agent received no response, so it does not use the permit and sends the request again.
+    ///   The agent's own claim bounds the headroom that a request holds (`core::decide`);
+    /// * the write tests the version of the VM, so it fails once this process has written;
+    /// * a write that has an effect all the same arrives by the watch and counts from then on.
     ///
-    /// One case is left: an agent that also restarts in that second has no word of its own and
-    /// takes the late approval for a permit. `--takeover-wait-ms` closes it, and the wait
-    /// is the price.
+    /// One case is left: an agent that also restarts in that second has no claim, and takes the
+    /// late approval for a permit. `--takeover-wait-ms` closes this case at the price of the wait.
     #[must_use]
     pub fn takeover_wait(&self) -> Span {
         let binds = self.embedded_bind || self.extender_listen.is_some();
@@ -90,30 +89,30 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// The options about who may ask for permits.
+/// Options about the proofs that callers of the permit server give.
 #[derive(Debug, Clone, ArgGroup)]
 pub struct TrustArgs {
-    /// Tokens of which a caller must send one, each with the node it is for or for all.
+    /// File of tokens, each for one node or for all. A caller must send one of them.
     #[arg(long, env = "SCHEDULER_TOKENS")]
     pub tokens: Option<PathBuf>,
-    /// Certificate (PEM) of the permit port, which speaks TLS then.
+    /// Certificate of the permit port, PEM. With it the port speaks TLS.
     #[arg(long, env = "SCHEDULER_TLS_CERT", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Its key (PEM, mode 0600 or 0400).
+    /// Key of that certificate, PEM, mode 0600 or 0400.
     #[arg(long, env = "SCHEDULER_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Authority (PEM) that must have signed a caller's certificate; without it none is asked for.
+    /// Authority that must have signed a caller's certificate, PEM. Without it callers need none.
     #[arg(long, env = "SCHEDULER_TLS_CLIENT_CA", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Have the API server review callers' tokens, which must be for this audience.
+    /// Audience of the callers' tokens. With it the API server reviews each token.
     #[arg(
         long,
         env = "SCHEDULER_TOKEN_REVIEW_AUDIENCE",
         requires = "token_review_users"
     )]
     pub token_review_audience: Option<String>,
-    /// Users whose reviewed tokens are good, such as
-    /// system:serviceaccount:kube-system:autoscaler-agent.
+    /// Users whose reviewed tokens are accepted, such as
+    /// system:serviceaccount:kube-system:autoscaler-agent, separated by commas.
     #[arg(
         long,
         env = "SCHEDULER_TOKEN_REVIEW_USERS",
@@ -121,8 +120,8 @@ pub struct TrustArgs {
         requires = "token_review_audience"
     )]
     pub token_review_users: Vec<String>,
-    /// Grant permits to anyone who reaches the port, as Neon's scheduler does. Without it a token
-    /// or a client certificate must be asked for.
+    /// Grant permits to every caller that reaches the port, as Neon's scheduler does. Off by
+    /// default: callers then need a token or a client certificate.
     #[arg(
         long,
         env = "SCHEDULER_PERMITS_FOR_ANYONE",
@@ -131,16 +130,16 @@ pub struct TrustArgs {
     pub permits_for_anyone: bool,
 }
 
-/// Why what callers have to prove cannot be set up.
+/// Why the permit server cannot check its callers. The program reports it and exits.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// The file of tokens.
+    /// The file of tokens is not readable or has a bad line.
     #[error(transparent)]
     Tokens(#[from] CallersError),
-    /// The files for TLS.
+    /// A file for TLS is not readable or does not parse.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Neither a proof nor the option that asks for none.
+    /// The options name no proof, and do not include `--permits-for-anyone`.
     #[error(
         "anyone who reaches the permit port could take a whole node: callers must prove who they are. Give --tokens, \
          --token-review-audience or --tls-client-ca; or --permits-for-anyone, if the network lets nobody but agents reach the port"
@@ -149,10 +148,10 @@ pub enum TrustError {
 }
 
 impl TrustArgs {
-    /// What they mean, with the files read.
+    /// Reads the files that the options name.
     ///
     /// # Errors
-    /// [`TrustError`] when a file cannot be used.
+    /// [`TrustError`] if a file is bad, or if callers would need no proof.
     pub fn callers(&self) -> Result<Callers, TrustError> {
         let has_token = self.tokens.is_some() || self.token_review_audience.is_some();
         let needs_no_token = self.permits_for_anyone || self.tls_client_ca.is_some();
@@ -181,21 +180,21 @@ impl TrustArgs {
     }
 }
 
-/// How it is told which replica leads.
+/// The choice of the leading replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LeaseMode {
-    /// There is no other replica.
+    /// No choice: there is no other replica.
     Off,
-    /// The replicas elect one of them.
+    /// The replicas elect one of them by a Lease of their own.
     Own,
-    /// The replica beside the kube-scheduler that holds the Lease leads.
+    /// The replica leads whose host's kube-scheduler holds kube-scheduler's Lease.
     Follow,
 }
 
-/// The options about the Lease.
+/// Options about the Lease of the leader.
 #[derive(Debug, Clone, ArgGroup)]
 pub struct LeaseArgs {
-    /// How it is told which replica leads.
+    /// The choice of the leading replica.
     #[arg(long = "lease", env = "SCHEDULER_LEASE", default_value = "off")]
     pub mode: LeaseMode,
     /// Namespace of the Lease.
@@ -205,27 +204,28 @@ pub struct LeaseArgs {
         default_value = "kube-system"
     )]
     pub namespace: String,
-    /// Name of the Lease; of an election of our own it must not be kube-scheduler's.
+    /// Name of the Lease. With `own` it must not be kube-scheduler's Lease.
     #[arg(
         long = "lease-name",
         env = "SCHEDULER_LEASE_NAME",
         default_value = "autoscale-scheduler-permits"
     )]
     pub name: String,
-    /// This replica's name; of its host by default, as kube-scheduler's.
+    /// Name of this replica's host, as kube-scheduler writes it into its Lease. Default: the host
+    /// name of this machine.
     #[arg(long = "lease-host", env = "SCHEDULER_LEASE_HOST")]
     pub host: Option<String>,
-    /// In an election of our own: seconds after its last renewal from which a leader is replaced.
+    /// With `own`: seconds after its last renewal from which a leader is replaced, 4 to 600.
     #[arg(long = "lease-seconds", env = "SCHEDULER_LEASE_SECONDS", default_value_t = 8,
         value_parser = clap::value_parser!(u64).range(4..=600))]
     pub seconds: u64,
 }
 
 impl LeaseArgs {
-    /// What they mean for a process that starts now. `call` is the time-out of one API call.
+    /// The leadership of a process that starts at `now`. `call`: the time-out of one API call.
     ///
     /// # Errors
-    /// When no host name is given and this machine's cannot be read.
+    /// The options give no host name, and the one of this machine is not readable.
     pub fn leadership(&self, call: Span, now: WallTime) -> std::io::Result<Leadership> {
         let host = || match &self.host {
             Some(host) => Ok(host.clone()),
@@ -240,8 +240,8 @@ impl LeaseArgs {
         Ok(match self.mode {
             LeaseMode::Off => Leadership::Alone,
             LeaseMode::Own => {
-                // The next process of the same host is another one: what this one began may yet be
-                // under way.
+                // The next process of the same host needs another identity, because calls of this
+                // one may still be under way.
                 let identity = format!("{}_{}-{:x}", host()?, std::process::id(), now.0);
                 let duration = Span::from_secs(self.seconds);
                 let rule = ElectRule {

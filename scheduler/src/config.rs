@@ -1,15 +1,19 @@
 //! The config file `autoscale-enforcer-config.json`: same keys and rules as the deployed
 //! scheduler's.
 //!
-//! Unknown keys are refused, keys match whatever their case, and every problem is reported at once.
+//! Unknown keys are refused, keys match in any case, and all problems are reported at once.
 //! Source: docs/compatibility/scheduler.md §5.1.
+
+mod reader;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use protocol::time::Span;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
+
+use reader::Reader;
 
 use crate::core::migrate::MigrationRule;
 use crate::core::overcommit::OvercommitPolicy;
@@ -17,58 +21,66 @@ use crate::core::rules::{Fairness, Rules};
 use crate::core::score::Curve;
 use crate::core::{Settings, Timing};
 
-/// How long a call's outcome may be late before it is taken as lost, beyond the call's own
-/// time-out.
+/// Time beyond a call's own time-out after which the core counts its outcome as lost.
 const CALL_SLACK: Span = Span::from_secs(2);
 
-/// What `fairness` holds.
+/// The shape of `fairness`, for the error of a bad one.
 const FAIRNESS_KEYS: &str = "an object of sharing (true or false), vmGrowthPerSecond and nodeGrowthPerSecond \
     ({vCPUs, mem}), burstSeconds (a whole number)";
 
-/// What `migration` holds.
+/// The shape of `migration`, for the error of a bad one.
 const MIGRATION_KEYS: &str = "an object of mode (off, deployed or pressure), maxPerNode, backoffSeconds, \
     backoffMaxSeconds and stuckSeconds (whole numbers)";
 
-/// What `overcommit` holds.
+/// The shape of `overcommit`, for the error of a bad one.
 const OVERCOMMIT_KEYS: &str =
     "an object of max ({cpu, memory}) and namespaces (by name, the same), factors of at least 1";
 
 /// The checked configuration. [`Config::default`] holds the values that ship.
+///
+/// A file must have the members whose line says *required*. Members that the deployed scheduler
+/// does not have are marked *Bellows only*. They are left out of the output while they have their
+/// defaults, so that the output is also a file for the deployed scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
-    /// The part of a node that should stay in use at most: above 0, at most 1.
+    /// Largest part of a node's total that should be reserved. More is pressure. Above 0, at most
+    /// 1. Required; ships as 0.9.
     pub watermark: f64,
-    /// Shape of the score.
+    /// The scoring curve. Required.
     pub scoring: Scoring,
-    /// The `spec.schedulerName` that is ours.
+    /// The only `spec.schedulerName` that is ours. A pod with another one fits on no node here. Not
+    /// empty. Required; ships as `autoscale-scheduler`.
     pub scheduler_name: String,
-    /// Kept for compatibility; one task owns the ledger.
+    /// No effect, because one task owns the ledger. Above 0. Required; ships as 16.
     pub reconcile_workers: u64,
-    /// Failures in a row after which an object's failures are warned about.
+    /// No effect. Above 0. Required; ships as 10.
     pub log_successive_failures_threshold: u64,
-    /// Seconds after which lists that are not there yet are warned about.
+    /// Seconds from the start after which missing lists are logged as a warning. Above 0.
+    /// Required; ships as 15.
     pub startup_event_handling_timeout_seconds: u64,
-    /// Time-out of one API call, and of one permit request, seconds.
+    /// Time-out of one API call, and of one permit request, in seconds. Above 0. Required; ships as
+    /// 1.
     #[serde(rename = "k8sCRUDTimeoutSeconds")]
     pub crud_timeout_seconds: u64,
-    /// Kept for compatibility; permits are written when they are asked for, not by retries.
+    /// No effect, because each permit request writes at once. Above 0. Required; ships as 1.
     pub patch_retry_wait_seconds: u64,
-    /// Metric label to node label.
+    /// Additional labels of the metrics of a node: metric label to node label. Default: none.
     pub node_metric_labels: BTreeMap<String, String>,
-    /// Namespaces whose pods count for placement only.
+    /// Namespaces whose pods count for placement only. Default: none.
     pub ignored_namespaces: BTreeSet<String>,
-    /// Ours: who grows next when several want more, and how fast. Off by default.
+    /// Sharing of headroom and growth rates. Bellows only. Default: off.
     #[serde(skip_serializing_if = "Fairness::is_off")]
     pub fairness: Fairness,
-    /// Ours: when VMs are migrated.
+    /// When VMs are migrated. Bellows only. Default: [`MigrationRule::default`].
     #[serde(skip_serializing_if = "MigrationRule::is_default")]
     pub migration: MigrationRule,
-    /// Ours: the largest over-commit factors that count.
+    /// Largest over-commit factors that count, each at least 1. Bellows only. Default: 16 for CPU, 4
+    /// for memory.
     #[serde(skip_serializing_if = "OvercommitPolicy::is_default")]
     pub overcommit: OvercommitPolicy,
-    /// Ours: whether a binding that kube-scheduler asks for is refused where there is no room any
-    /// more. On by default; the deployed plugin never refuses one.
+    /// Whether kube-scheduler's binding to a node without headroom is refused. The deployed plugin
+    /// never refuses one. Bellows only. Default: true.
     #[serde(skip_serializing_if = "is_true")]
     pub strict_bind: bool,
 }
@@ -78,18 +90,18 @@ const fn is_true(value: &bool) -> bool {
     *value
 }
 
-/// Shape of the score; all between 0 and 1.
+/// The scoring curve. Scores and fractions are from 0 to 1, and required.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Scoring {
-    /// Score of an empty node.
+    /// Score of an empty node. Ships as 0.5.
     pub min_usage_score: f64,
-    /// Score of a full node.
+    /// Score of a full node. Ships as 0.
     pub max_usage_score: f64,
-    /// Fraction in use that scores best.
+    /// Fraction of a node in use that scores best, with 1. Ships as 0.8.
     pub score_peak: f64,
-    /// Whether an extender's answer is a random number up to the score. The built-in placement
-    /// never randomises.
+    /// Whether the extender replaces each score by a random one of at most the score. The built-in
+    /// placement never does. Ships as true; false if a file does not have it.
     pub randomize: bool,
 }
 
@@ -119,39 +131,39 @@ impl Default for Config {
     }
 }
 
-/// Everything that is wrong with a config file.
+/// All problems of a config file, one text each. Each text names the member and the valid values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the configuration has {} problem(s): {}", .0.len(), .0.join("; "))]
 pub struct ConfigError(pub Vec<String>);
 
-/// Why there is no configuration.
+/// Why there is no configuration. The program reports it and exits; only a changed file helps.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file cannot be read.
+    /// The file is missing or not readable for this process.
     #[error("could not read {path}")]
     Read {
-        /// Its path.
+        /// The file, as the command line names it.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// It is not valid.
+    /// The file is no JSON, or has a bad, missing or unknown member.
     #[error("{path} is not valid")]
     Invalid {
-        /// Its path.
+        /// The file, as the command line names it.
         path: PathBuf,
-        /// All that is wrong with it.
+        /// The problems of the file, all of them.
         #[source]
         source: ConfigError,
     },
 }
 
 impl Config {
-    /// Reads and checks a file; without one, the values that ship.
+    /// Reads and checks a file. `None`: the values that ship.
     ///
     /// # Errors
-    /// [`LoadError`] with every problem found.
+    /// The file is not readable, or [`LoadError::Invalid`] with all problems.
     pub fn load(path: Option<&Path>) -> Result<Self, LoadError> {
         let Some(path) = path else {
             return Ok(Self::default());
@@ -166,16 +178,16 @@ impl Config {
         })
     }
 
-    /// The effective values, as a file would hold them.
+    /// The effective values as a config file. [`Config::parse`] reads it back.
     #[must_use]
     pub fn to_pretty_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_else(|error| error.to_string())
     }
 
-    /// Reads and checks the whole file.
+    /// Reads and checks the text of a config file.
     ///
     /// # Errors
-    /// [`ConfigError`] with every problem found.
+    /// [`ConfigError`] with all problems.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let value: Value = serde_json::from_str(text)
             .map_err(|error| ConfigError(vec![format!("not JSON: {error}")]))?;
@@ -239,7 +251,10 @@ impl Config {
         Span::from_secs(self.crud_timeout_seconds)
     }
 
-    /// What the core needs of it.
+    /// Settings of the core. They have no Lease and no standby cache: the caller adds these.
+    ///
+    /// `places_pods`: there is no kube-scheduler. `count_plugged`: resources that a runner reports
+    /// as plugged count.
     #[must_use]
     pub fn settings(&self, places_pods: bool, count_plugged: bool) -> Settings {
         #[expect(
@@ -275,239 +290,5 @@ impl Config {
     }
 }
 
-/// Takes members out of an object one by one and collects what is wrong.
-struct Reader {
-    prefix: &'static str,
-    members: Map<String, Value>,
-    problems: Vec<String>,
-}
-
-impl Reader {
-    fn new(prefix: &'static str, members: Map<String, Value>) -> Self {
-        Self {
-            prefix,
-            members,
-            problems: Vec::new(),
-        }
-    }
-
-    fn take(&mut self, key: &str) -> Option<Value> {
-        let names = self
-            .members
-            .keys()
-            .filter(|name| name.eq_ignore_ascii_case(key));
-        let names: Vec<String> = names.cloned().collect();
-        if names.len() > 1 {
-            self.problems
-                .push(format!("{}{key} is given more than once", self.prefix));
-        }
-        let mut last = None;
-        for name in names {
-            last = self.members.remove(&name);
-        }
-        last.filter(|value| !value.is_null())
-    }
-
-    fn need<T>(
-        &mut self,
-        key: &str,
-        what: &str,
-        read: impl FnOnce(&Value) -> Option<T>,
-    ) -> Option<T> {
-        let Some(value) = self.take(key) else {
-            self.problems
-                .push(format!("{}{key} is missing", self.prefix));
-            return None;
-        };
-        let found = read(&value);
-        if found.is_none() {
-            self.problems
-                .push(format!("{}{key} must be {what}, not {value}", self.prefix));
-        }
-        found
-    }
-
-    fn number(&mut self, key: &str, valid: impl Fn(f64) -> bool, range: &str) -> f64 {
-        let what = format!("a number {range}");
-        self.need(key, &what, |value| value.as_f64().filter(|n| valid(*n)))
-            .unwrap_or_default()
-    }
-
-    fn positive(&mut self, key: &str) -> u64 {
-        let read = |value: &Value| value.as_u64().filter(|n| *n > 0);
-        self.need(key, "a whole number above 0", read)
-            .unwrap_or_default()
-    }
-
-    fn text(&mut self, key: &str) -> String {
-        let read = |value: &Value| {
-            value
-                .as_str()
-                .filter(|text| !text.is_empty())
-                .map(str::to_owned)
-        };
-        self.need(key, "a text that is not empty", read)
-            .unwrap_or_default()
-    }
-
-    fn optional<T: Default + for<'de> serde::Deserialize<'de>>(
-        &mut self,
-        key: &str,
-        what: &str,
-    ) -> T {
-        let Some(value) = self.take(key) else {
-            return T::default();
-        };
-        T::deserialize(&value).unwrap_or_else(|_| {
-            self.problems
-                .push(format!("{}{key} must be {what}, not {value}", self.prefix));
-            T::default()
-        })
-    }
-
-    fn finish(mut self) -> Vec<String> {
-        let unknown = self
-            .members
-            .keys()
-            .map(|key| format!("{}{key} is not known", self.prefix));
-        let unknown: Vec<String> = unknown.collect();
-        self.problems.extend(unknown);
-        self.problems
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::core::migrate::MigrationMode;
-    use serde_json::json;
-
-    fn shipped() -> Value {
-        serde_json::to_value(Config::default()).expect("encodes")
-    }
-
-    #[test]
-    fn what_ships_reads_back_and_absent_optionals_are_empty() {
-        assert_eq!(Config::parse(&shipped().to_string()), Ok(Config::default()));
-        let mut short = shipped();
-        for key in ["nodeMetricLabels", "ignoredNamespaces"] {
-            short.as_object_mut().expect("object").remove(key);
-        }
-        short["scoring"]
-            .as_object_mut()
-            .expect("object")
-            .remove("randomize");
-        let config = Config::parse(&short.to_string()).expect("is valid");
-        assert!(!config.scoring.randomize && config.ignored_namespaces.is_empty());
-    }
-
-    #[test]
-    fn fairness_is_ours_off_by_default_and_checked() {
-        assert!(!shipped().to_string().contains("fairness"));
-        let mut file = shipped();
-        file["fairness"] = json!({"sharing": true, "vmGrowthPerSecond": {"vCPUs": "500m", "mem": "1Gi"},
-            "burstSeconds": 4});
-        let config = Config::parse(&file.to_string()).expect("is valid");
-        let fairness = config.settings(false, true).rules.fairness;
-        assert!(fairness.sharing && !fairness.is_off());
-        assert_eq!(fairness.vm_growth_per_second.cpu.0, 500);
-        assert_eq!(Config::parse(&config.to_pretty_json()), Ok(config));
-        file["fairness"] = json!({"share": true});
-        let error = Config::parse(&file.to_string()).expect_err("is bad");
-        assert!(error.0[0].starts_with("fairness must be an object of sharing"));
-    }
-
-    #[test]
-    fn migration_is_ours_and_the_deployed_rule_can_be_had() {
-        assert!(!shipped().to_string().contains("migration"));
-        let mut file = shipped();
-        file["migration"] = json!({"mode": "deployed", "backoffSeconds": 5});
-        let config = Config::parse(&file.to_string()).expect("is valid");
-        let rule = config.settings(false, true).migration;
-        assert_eq!(
-            (rule.mode, rule.backoff_seconds),
-            (MigrationMode::Deployed, 5)
-        );
-        assert_eq!(rule.max_per_node, MigrationRule::default().max_per_node);
-        assert_eq!(Config::parse(&config.to_pretty_json()), Ok(config));
-        for bad in [
-            json!({"mode": "some"}),
-            json!({"maxPerNode": -1}),
-            json!({"cap": 1}),
-            json!(7),
-        ] {
-            file["migration"] = bad;
-            let error = Config::parse(&file.to_string()).expect_err("is bad");
-            assert!(
-                error.0[0].starts_with("migration must be an object of mode"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn overcommit_bounds_are_ours_and_a_deployed_file_has_the_defaults() {
-        assert!(!shipped().to_string().contains("overcommit"));
-        let mut file = shipped();
-        let bounds = |file: &Value| -> Result<_, ConfigError> {
-            Ok(Config::parse(&file.to_string())?
-                .settings(false, true)
-                .rules
-                .overcommit)
-        };
-        assert_eq!(bounds(&file), Ok(OvercommitPolicy::default()));
-        file["overcommit"] =
-            json!({"max": {"memory": 1}, "namespaces": {"a": {"memory": "1500m"}}});
-        let policy = bounds(&file).expect("is valid");
-        assert_eq!(policy.of("a").mem, 1500);
-        assert_eq!(policy.of("b").mem, 1000);
-        let config = Config::parse(&file.to_string()).expect("is valid");
-        assert_eq!(Config::parse(&config.to_pretty_json()), Ok(config));
-        file["overcommit"] = json!({"max": {"cpu": 0.9}});
-        let error = Config::parse(&file.to_string()).expect_err("is bad");
-        assert!(error.0[0].starts_with("overcommit must be an object of max"));
-    }
-
-    #[test]
-    fn keys_match_whatever_their_case() {
-        let text = shipped()
-            .to_string()
-            .replace("watermark", "WaterMark")
-            .replace("scorePeak", "scorepeak");
-        assert_eq!(Config::parse(&text), Ok(Config::default()));
-        let twice = shipped()
-            .to_string()
-            .replacen('{', r#"{"WATERMARK":0.5,"#, 1);
-        let error = Config::parse(&twice).expect_err("is ambiguous");
-        assert_eq!(error.0, ["watermark is given more than once"]);
-    }
-
-    #[test]
-    fn all_problems_are_reported_at_once() {
-        let bad = json!({"watermark": 1.5, "scoring": {"minUsageScore": -0.1, "maxUsageScore": "x", "randomise": true},
-            "schedulerName": "", "reconcileWorkers": 0, "logSuccessiveFailuresThreshold": 1.5,
-            "startupEventHandlingTimeoutSeconds": -1, "k8sCRUDTimeoutSeconds": null, "patchRetryWaitSeconds": 1,
-            "nodeMetricLabels": ["a"], "ignoredNamespaces": "kube-system", "extra": 1});
-        let error = Config::parse(&bad.to_string()).expect_err("is bad");
-        let expected = [
-            "watermark must be a number above 0 and at most 1, not 1.5",
-            "schedulerName must be a text that is not empty, not \"\"",
-            "reconcileWorkers must be a whole number above 0, not 0",
-            "logSuccessiveFailuresThreshold must be a whole number above 0, not 1.5",
-            "startupEventHandlingTimeoutSeconds must be a whole number above 0, not -1",
-            "k8sCRUDTimeoutSeconds is missing",
-            "nodeMetricLabels must be a map of texts, not [\"a\"]",
-            "ignoredNamespaces must be a list of texts, not \"kube-system\"",
-            "extra is not known",
-            "scoring.minUsageScore must be a number between 0 and 1, not -0.1",
-            "scoring.maxUsageScore must be a number between 0 and 1, not \"x\"",
-            "scoring.scorePeak is missing",
-            "scoring.randomise is not known",
-        ];
-        assert_eq!(error.0, expected);
-        for text in ["", "[]", "{", "null", "7"] {
-            assert!(Config::parse(text).is_err(), "{text:?}");
-        }
-        assert!(Config::parse("{}").expect_err("is empty").0.len() >= 8);
-    }
-}
+mod tests;

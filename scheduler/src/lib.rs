@@ -1,12 +1,12 @@
-//! The permit server and the ledger behind it; on one machine also the placer of pods.
+//! The permit server and its ledger. On one machine it also places pods.
 //!
-//! Agents ask for every increase before they use it; this room grants what a node has left, writes
-//! the grant on the VM object, and only then answers. The rules are in `core`, which does no I/O;
-//! `shell` moves bytes.
+//! An agent requests a permit for each increase before it uses it. The scheduler grants headroom of
+//! the node, writes the permit on the VM object, and then responds. The rules are in `core`, which
+//! does no I/O. `shell` does the I/O.
 //!
 //! ```text
 //! agent ──POST──► server ─┐                    ┌─► patch of the VM, bindings, events ──► API server
-//!                         ├─► owner of the core┤                                             │
+//!                         ├─► the core's driver┤                                             │
 //! watches ────────────────┘                    └─► metrics, state dump                       │
 //!    ▲──────────────────────────── nodes, pods, VMs ─────────────────────────────────────────┘
 //! ```

@@ -38,7 +38,7 @@ impl Held {
 type Trap = Arc<Mutex<Option<(Hold, mpsc::Sender<Held>)>>>;
 
 #[derive(Clone)]
-struct Door {
+struct ProxyState {
     client: kube::Client,
     trap: Trap,
 }
@@ -51,13 +51,13 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) async fn start(client: kube::Client) -> Self {
         let trap = Trap::default();
-        let door = Door {
+        let state = ProxyState {
             client,
             trap: Arc::clone(&trap),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let address = listener.local_addr().expect("has an address");
-        let router = Router::new().fallback(pass).with_state(door);
+        let router = Router::new().fallback(pass).with_state(state);
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self { address, trap }
     }
@@ -78,18 +78,18 @@ impl Proxy {
     }
 }
 
-async fn pass(State(door): State<Door>, request: Request<Body>) -> Response {
+async fn pass(State(state): State<ProxyState>, request: Request<Body>) -> Response {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 8 << 20)
         .await
         .unwrap_or_default();
     let is_write = parts.method == Method::PATCH && parts.uri.path().contains("/virtualmachines/");
     let trap = if is_write {
-        door.trap.lock().await.take()
+        state.trap.lock().await.take()
     } else {
         None
     };
-    let forward = forward(door.client, parts, body.to_vec());
+    let forward = forward(state.client, parts, body.to_vec());
     let Some((hold, caught)) = trap else {
         return forward.await;
     };

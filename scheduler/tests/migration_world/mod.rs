@@ -77,9 +77,9 @@ struct Object {
     phase: Phase,
 }
 
-/// What a watch has yet to tell.
+/// An update that a watch has not delivered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Told {
+enum WatchUpdate {
     Pod {
         vm: usize,
         pod: u32,
@@ -163,8 +163,8 @@ pub(crate) struct State {
     vms: Vec<Vm>,
     objects: Vec<Object>,
     calls: Vec<Call>,
-    pods: VecDeque<Told>,
-    migrations: VecDeque<Told>,
+    pods: VecDeque<WatchUpdate>,
+    migrations: VecDeque<WatchUpdate>,
     brain: Brain,
     last_uid: u32,
     asks: u8,
@@ -413,19 +413,19 @@ impl System {
                 None
             }
             Step::SeePods => None,
-            Step::SeeMigration => state.migrations.pop_front().map(see),
+            Step::SeeMigration => state.migrations.pop_front().map(event_of),
             Step::Pass(seconds) => {
                 state.pauses += 1;
                 state.now += seconds;
                 None
             }
         };
-        let told = if step == Step::SeePods {
-            state.pods.drain(..).map(see).collect()
+        let events = if step == Step::SeePods {
+            state.pods.drain(..).map(event_of).collect()
         } else {
             Vec::from_iter(event)
         };
-        for event in told {
+        for event in events {
             state.oracle.before(state.now, &event);
             core.handle(time(state.now), event);
         }
@@ -540,7 +540,9 @@ fn land(state: &mut State, index: usize, outcome: MigrationOutcome) -> Event {
                     uid: state.last_uid,
                     phase: Phase::Pending,
                 };
-                state.migrations.push_back(Told::Migration(object.clone()));
+                state
+                    .migrations
+                    .push_back(WatchUpdate::Migration(object.clone()));
                 state.objects.push(object);
             }
             Event::MigrationDone(id, outcome)
@@ -551,7 +553,9 @@ fn land(state: &mut State, index: usize, outcome: MigrationOutcome) -> Event {
                 if object.phase == Phase::Running {
                     undo(state, &object);
                 }
-                state.migrations.push_back(Told::MigrationGone(object));
+                state
+                    .migrations
+                    .push_back(WatchUpdate::MigrationGone(object));
             }
             Event::MigrationDone(id, outcome)
         }
@@ -562,8 +566,10 @@ fn land(state: &mut State, index: usize, outcome: MigrationOutcome) -> Event {
 fn undo(state: &mut State, object: &Object) {
     let (vm, pod) = (object.vm, object.pod);
     let node = state.vms[vm].node;
-    state.pods.push_back(Told::PodGone { vm, pod: pod + 1 });
-    state.pods.push_back(Told::Pod {
+    state
+        .pods
+        .push_back(WatchUpdate::PodGone { vm, pod: pod + 1 });
+    state.pods.push_back(WatchUpdate::Pod {
         vm,
         pod,
         node,
@@ -576,7 +582,7 @@ fn advance(state: &mut State, index: usize) {
     let object = &mut state.objects[index];
     let (vm, pod) = (object.vm, object.pod);
     let from = state.vms[vm].node;
-    let told = |pod: u32, node: usize, role: Role| Told::Pod {
+    let pod_update = |pod: u32, node: usize, role: Role| WatchUpdate::Pod {
         vm,
         pod,
         node,
@@ -584,18 +590,22 @@ fn advance(state: &mut State, index: usize) {
     };
     if object.phase == Phase::Pending {
         object.phase = Phase::Running;
-        state.pods.push_back(told(pod, from, Role::Source));
-        state.pods.push_back(told(pod + 1, 1 - from, Role::Target));
+        state.pods.push_back(pod_update(pod, from, Role::Source));
+        state
+            .pods
+            .push_back(pod_update(pod + 1, 1 - from, Role::Target));
     } else {
         object.phase = Phase::Succeeded;
         state.vms[vm].pod = pod + 1;
         state.vms[vm].node = 1 - from;
-        state.pods.push_back(told(pod + 1, 1 - from, Role::Settled));
-        state.pods.push_back(Told::PodGone { vm, pod });
+        state
+            .pods
+            .push_back(pod_update(pod + 1, 1 - from, Role::Settled));
+        state.pods.push_back(WatchUpdate::PodGone { vm, pod });
         state.reached.arrived = true;
     }
     let object = state.objects[index].clone();
-    state.migrations.push_back(Told::Migration(object));
+    state.migrations.push_back(WatchUpdate::Migration(object));
 }
 
 fn fail(state: &mut State, index: usize) {
@@ -607,20 +617,20 @@ fn fail(state: &mut State, index: usize) {
     }
     state.objects[index].phase = Phase::Failed;
     let object = state.objects[index].clone();
-    state.migrations.push_back(Told::Migration(object));
+    state.migrations.push_back(WatchUpdate::Migration(object));
 }
 
-fn see(told: Told) -> Event {
-    match told {
-        Told::Pod {
+fn event_of(update: WatchUpdate) -> Event {
+    match update {
+        WatchUpdate::Pod {
             vm,
             pod,
             node,
             role,
         } => Event::PodApplied(pod_view(vm, pod, node, role)),
-        Told::PodGone { vm, pod } => Event::PodDeleted(pod_name(vm, pod)),
-        Told::Migration(object) => Event::MigrationApplied(migration_view(&object)),
-        Told::MigrationGone(object) => {
+        WatchUpdate::PodGone { vm, pod } => Event::PodDeleted(pod_name(vm, pod)),
+        WatchUpdate::Migration(object) => Event::MigrationApplied(migration_view(&object)),
+        WatchUpdate::MigrationGone(object) => {
             let view = migration_view(&object);
             Event::MigrationDeleted(view.key, view.uid)
         }
