@@ -47,6 +47,7 @@
 #![forbid(unsafe_code)]
 
 pub mod core;
+mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod kinds;
@@ -62,19 +63,19 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::error::ApiError;
 use crate::core::object::meta;
 use crate::core::protobuf::Messages;
 use crate::core::request::{FieldValidation, Target, Verb, WriteOptions};
 use crate::core::store::{NAMESPACE_KIND, Store, WriteRequest};
 use crate::core::view::{CRD_KIND, Change};
-use crate::shell::db::{Db, DbError, File, Storage};
+use crate::shell::db::{Db, File, Storage};
 use crate::shell::engine::{Engine, StoreThread};
-use crate::shell::files::{self, FileError};
+use crate::shell::files;
 use crate::shell::http::{self, App};
 use crate::shell::hub::Hub;
 use crate::shell::{listen, pki, snapshots};
 
+pub use crate::error::{RunError, StartError};
 pub use crate::shell::db::Position;
 pub use crate::shell::engine::Backups;
 pub use crate::shell::snapshots::{check as check_store, copy as copy_store};
@@ -100,61 +101,6 @@ pub struct Config {
     /// Positions of stores that were seen before, for example by the node driver. A store that is
     /// older than its own among them is a copy that was put back, and gets a new identity.
     pub seen: Vec<Position>,
-}
-
-/// Why the server did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The store cannot be opened.
-    #[error(transparent)]
-    Store(#[from] DbError),
-    /// A file beside it cannot be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// There is no certificate to serve with.
-    #[error(transparent)]
-    Pki(#[from] pki::PkiError),
-    /// Another program listens on the address.
-    #[error("the address {addr} is taken by another program: stop it or choose another port")]
-    AddressInUse {
-        /// Address that the server was to listen on.
-        addr: SocketAddr,
-    },
-    /// The address cannot be listened on.
-    #[error("listen on {addr}")]
-    Listen {
-        /// Address that the server was to listen on.
-        addr: SocketAddr,
-        /// Error of the system call.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A document that is part of the program is broken.
-    #[error(transparent)]
-    Documents(#[from] kinds::DocumentError),
-    /// The objects every store has could not be put in.
-    #[error("put in the object {name}")]
-    Bootstrap {
-        /// Name of the object that was refused.
-        name: String,
-        /// Why the store refused it.
-        #[source]
-        source: ApiError,
-    },
-    /// The preparation ended with a panic.
-    #[error("the start failed inside the server")]
-    Panicked,
-    /// The system gave no thread.
-    #[error("start the store's thread")]
-    Thread(#[source] std::io::Error),
-}
-
-/// Why the server ended other than by being told to.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The writing thread ended with a panic; what was answered is durable.
-    #[error("the store's thread failed")]
-    Store,
 }
 
 /// A server that is ready to run.

@@ -7,6 +7,7 @@ pub mod http;
 pub mod hub;
 pub mod listen;
 pub mod pki;
+mod snapshot_files;
 pub mod snapshots;
 
 use crate::core::time::WallTime;

@@ -87,7 +87,7 @@ impl Reason {
 pub struct Cause {
     /// `FieldValueInvalid`, `FieldValueRequired`, `FieldManagerConflict`, …
     pub reason: String,
-    /// Human-readable message.
+    /// Sentence for the caller: the bad value and the rule that it breaks.
     pub message: String,
     /// Path of the field (`spec.guest.cpus.use`).
     pub field: String,
@@ -99,7 +99,7 @@ pub struct Cause {
 pub struct ApiError {
     /// Class of the refusal; fixes the HTTP code.
     pub reason: Reason,
-    /// Human-readable message.
+    /// Sentence for the caller. `kubectl` prints it as `Error from server (REASON): MESSAGE`.
     pub message: String,
     /// What the request was about, if known. Boxed: refusals travel in every result.
     pub details: Option<Box<Details>>,

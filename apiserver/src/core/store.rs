@@ -4,6 +4,7 @@ mod apply;
 mod bind;
 mod crd;
 mod delete;
+mod rules;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};

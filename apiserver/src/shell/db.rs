@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use redb::{
     Builder, Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _,
-    TableDefinition,
 };
 
 use crate::core::object::Object;
@@ -23,39 +22,20 @@ use crate::core::store::Store;
 use crate::core::view::{CRD_KIND, Change, ObjectKey};
 
 mod error;
+mod failure;
 mod frozen;
+mod layout;
+mod position;
 mod storage;
 
 use error::io_error;
+use failure::Failure;
+use layout::{CACHE_BYTES, COUNT, FORMAT, FORMAT_VERSION, ID, META, OBJECTS, REVISION};
 
 pub use error::DbError;
 pub use frozen::Frozen;
+pub use position::Position;
 pub use storage::{File, Storage};
-
-/// `kind \0 namespace \0 name` → JSON text.
-const OBJECTS: TableDefinition<'_, &str, &str> = TableDefinition::new("objects");
-/// Numbers about the store itself.
-const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
-/// Last revision given out, also for removals.
-const REVISION: &str = "revision";
-/// Number of objects: a cheap check that nothing got lost.
-const COUNT: &str = "count";
-/// Version of this layout.
-const FORMAT: &str = "format";
-const FORMAT_VERSION: u64 = 1;
-/// Identity of the store. Files of before it was introduced get one when they are opened.
-const ID: &str = "id";
-/// Page cache. The objects live in memory anyway.
-const CACHE_BYTES: usize = 16 << 20;
-
-/// Which store, and how far it had come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Position {
-    /// Random identity of the store.
-    pub id: u64,
-    /// Newest revision that the store gave out.
-    pub revision: u64,
-}
 
 /// Open database file of a store.
 #[derive(Debug)]
@@ -228,15 +208,6 @@ impl Db {
                 why: "a page cannot be read".to_owned(),
             }),
         }
-    }
-}
-
-/// Any failure of redb, in a box: its error types are large.
-struct Failure(Box<redb::Error>);
-
-impl<E: Into<redb::Error>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self(Box::new(error.into()))
     }
 }
 

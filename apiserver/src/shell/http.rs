@@ -3,6 +3,9 @@
 mod accept;
 mod body;
 mod docs;
+mod documents;
+mod exchange;
+mod output;
 mod read;
 mod respond;
 mod watch;
@@ -14,40 +17,19 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use daemon_kit::connections::Connection;
-use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use self::accept::Accept;
-pub use self::docs::Documents;
-use self::respond::Output;
-use super::engine::Engine;
-use super::hub::Hub;
-use crate::core::codec::Form;
+pub use self::documents::Documents;
+pub use self::exchange::App;
+use self::exchange::Exchange;
+use self::output::{json, text_header};
 use crate::core::error::{ApiError, Reason};
-use crate::core::protobuf::Messages;
 use crate::core::request::{self, DeleteOptions, PatchKind, Query, Target, Verb, WriteOptions};
 use crate::core::store::{self, WriteRequest};
 
 /// Beginning of the headers by which a caller asks to act as another user: `Impersonate-User`,
 /// `-Group`, `-Uid` and `-Extra-*`.
 const IMPERSONATE: &str = "impersonate-";
-
-/// Shared state of all request handlers.
-#[derive(Debug)]
-pub struct App {
-    /// Queue of the thread that writes.
-    pub engine: Engine,
-    /// Committed objects and their watchers.
-    pub hub: Arc<Hub>,
-    /// The only token that is let in.
-    pub token: String,
-    /// How core kinds look in protobuf.
-    pub messages: Messages,
-    /// OpenAPI documents made so far.
-    pub documents: Documents,
-    /// Ends all running watches.
-    pub cancel: CancellationToken,
-}
 
 /// Router of the whole API.
 pub fn router(app: Arc<App>) -> Router {
@@ -166,16 +148,6 @@ async fn review(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     Ok(json(StatusCode::CREATED, &review))
 }
 
-/// One request for objects.
-struct Exchange {
-    app: Arc<App>,
-    target: Target,
-    form: Form,
-    query: Query,
-    agent: String,
-    output: Output,
-}
-
 impl Exchange {
     async fn write(&self, request: Request) -> Result<Response, ApiError> {
         let options = WriteOptions::parse(&self.query, &self.agent)?;
@@ -230,17 +202,4 @@ fn patch_kind(request: &Request) -> Result<PatchKind, ApiError> {
             ),
         )
     })
-}
-
-fn text_header<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> &'a str {
-    headers
-        .get(name)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default()
-}
-
-/// JSON as a response.
-fn json(code: StatusCode, value: &Value) -> Response {
-    let text = value.to_string();
-    (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }

@@ -9,9 +9,12 @@ use std::time::Duration;
 use super::db::{Db, DbError, Frozen, Position};
 use super::engine::Engine;
 use super::files;
+use super::snapshot_files::name;
+pub use super::snapshot_files::{Snapshot, dir_of, list};
 use crate::core::store::Store;
 use crate::core::time::WallTime;
-use crate::{StartError, kinds};
+use crate::error::StartError;
+use crate::kinds;
 
 /// Shortest time between two snapshots.
 const EVERY: Duration = Duration::from_secs(600);
@@ -22,33 +25,6 @@ const KEPT: usize = 12;
 /// Days of which the newest snapshot is kept. Snapshots of other stores are kept that long too.
 const KEPT_DAYS: i64 = 7;
 const DAY_US: i64 = 86_400_000_000;
-
-/// A snapshot file of the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Path of the snapshot's file.
-    pub path: PathBuf,
-    /// When it was taken, to the second.
-    pub taken: WallTime,
-    /// Identity and newest revision of the snapshot.
-    pub position: Position,
-}
-
-/// Where the snapshots of the store `store` are.
-#[must_use]
-pub fn dir_of(store: &Path) -> PathBuf {
-    store.with_file_name("snapshots")
-}
-
-/// The snapshots beside `store`, oldest first.
-#[must_use]
-pub fn list(store: &Path) -> Vec<Snapshot> {
-    let entries = std::fs::read_dir(dir_of(store));
-    let paths = entries.into_iter().flatten().flatten();
-    let mut all: Vec<Snapshot> = paths.filter_map(|entry| parse(entry.path())).collect();
-    all.sort_by_key(|snapshot| (snapshot.taken.0, snapshot.position.revision));
-    all
-}
 
 /// Copies a store that nobody has open to `file`, which must not exist. Returns what it holds.
 ///
@@ -70,25 +46,6 @@ pub fn check(store: &Path) -> Result<Position, StartError> {
     let mut objects = Store::new(kinds::builtin()?, position.revision);
     db.load(&mut objects)?;
     Ok(position)
-}
-
-/// What to do about a damaged store. Nothing here loses a disk.
-pub(super) fn advice(store: &Path) -> String {
-    let dir = store.parent().unwrap_or(Path::new("."));
-    let dir = dir.display();
-    match list(store).last() {
-        Some(newest) => format!(
-            "put the snapshot of {} back: bellows restore --store {} --state-dir {dir}. \
-             Running guests are kept, and so are their disks",
-            newest.taken,
-            newest.path.display()
-        ),
-        None => format!(
-            "there is no snapshot. Put a copy of yours back: bellows restore --store FILE --state-dir {dir}; or rename the \
-             file, start bellows up, and get the objects of the guests that run back: bellows adopt --state-dir {dir}. \
-             Running guests are kept, and so are their disks"
-        ),
-    }
 }
 
 /// Takes a snapshot if one is due, and removes those that are surplus. The path of the new one.
@@ -167,29 +124,10 @@ fn surplus(all: &[Snapshot], id: u64, now: WallTime) -> Vec<PathBuf> {
     gone
 }
 
-fn name(position: Position, now: WallTime) -> String {
-    // A colon in a name is a host's end for scp.
-    let time = now.to_string().replace(':', ".");
-    format!("api_{:016x}_{time}_{}.redb", position.id, position.revision)
-}
-
-fn parse(path: PathBuf) -> Option<Snapshot> {
-    let name = path.file_name()?.to_str()?.strip_suffix(".redb")?;
-    let mut parts = name.split('_');
-    let is_ours = parts.next()? == "api";
-    let id = u64::from_str_radix(parts.next()?, 16).ok()?;
-    let taken = WallTime::parse(&parts.next()?.replace('.', ":")).ok()?;
-    let revision = parts.next()?.parse().ok()?;
-    (is_ours && parts.next().is_none()).then_some(Snapshot {
-        path,
-        taken,
-        position: Position { id, revision },
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell::snapshot_files::{advice, parse};
 
     const NOW: WallTime = WallTime(1_764_000_000_000_000);
 

@@ -23,14 +23,14 @@ pub(super) enum End {
 
 /// One object, from its creation to its removal.
 #[derive(Debug, Clone)]
-pub(super) struct Life {
+pub(super) struct Incarnation {
     pub(super) uid: Uid,
     /// By revision, the one of the creation among them.
     pub(super) versions: BTreeMap<u64, Token>,
     pub(super) end: End,
 }
 
-impl Life {
+impl Incarnation {
     pub(super) fn first(&self) -> u64 {
         *self.versions.keys().next().expect("a version")
     }
@@ -52,7 +52,7 @@ impl Life {
 /// The lives of one name in their order, and the calls that nobody knows the outcome of.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
-    pub(super) lives: Vec<Life>,
+    pub(super) lives: Vec<Incarnation>,
     by_uid: BTreeMap<Uid, usize>,
     /// Deletes without an answer.
     pub(super) lost_removes: usize,
@@ -63,12 +63,12 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    pub(super) fn life(&self, uid: Uid) -> Option<&Life> {
+    pub(super) fn life(&self, uid: Uid) -> Option<&Incarnation> {
         self.by_uid.get(&uid).map(|index| &self.lives[*index])
     }
 
     /// The life that was the last one to have begun at a revision.
-    pub(super) fn life_at(&self, revision: u64) -> Option<&Life> {
+    pub(super) fn life_at(&self, revision: u64) -> Option<&Incarnation> {
         let after = self.lives.partition_point(|life| life.first() <= revision);
         self.lives[..after].last()
     }
@@ -127,7 +127,7 @@ impl Timeline {
 
     /// Says how lives ended, once all versions, removals and calls are known.
     fn set_ends(&mut self, removals: &BTreeMap<Uid, u64>) {
-        self.lives.sort_by_key(Life::first);
+        self.lives.sort_by_key(Incarnation::first);
         let uids = self.lives.iter().map(|life| life.uid);
         self.by_uid = uids.zip(0..).collect();
         let count = self.lives.len();
@@ -237,7 +237,7 @@ impl Seen {
         }
         for ((key, uid), versions) in self.lives {
             let end = End::None;
-            let life = Life { uid, versions, end };
+            let life = Incarnation { uid, versions, end };
             keys.entry(key).or_default().lives.push(life);
         }
         for timeline in keys.values_mut() {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Schema;
+use super::model::Schema;
 
 /// Sets every absent member that has a default, also inside defaults just set. A `null` where the
 /// schema is not nullable counts as absent, as in the real server.

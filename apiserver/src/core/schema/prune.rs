@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Schema;
+use super::model::Schema;
 
 /// Removes unknown members from `value` and adds the path of each to `dropped` (`spec.guest.foo`,
 /// `spec.disks[0].x`). At the root and in embedded objects `apiVersion`, `kind` and `metadata` are

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::write::{check_name, report_dropped, settle_namespace};
+use super::rules::{check_name, report_dropped, settle_namespace};
 use super::{Body, Context, Store};
 use crate::core::error::{ApiError, Cause, Reason};
 use crate::core::hooks;

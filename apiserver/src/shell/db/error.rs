@@ -3,8 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{FORMAT_VERSION, Failure};
-use crate::shell::snapshots;
+use super::failure::Failure;
+use super::layout::FORMAT_VERSION;
+use crate::shell::snapshot_files;
 
 /// Why the store cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +17,10 @@ pub enum DbError {
         path: PathBuf,
     },
     /// A page, a table or an object of the file is unreadable.
-    #[error("the store {path:?} is damaged ({why}): {}", snapshots::advice(path))]
+    #[error(
+        "the store {path:?} is damaged ({why}): {}",
+        snapshot_files::advice(path)
+    )]
     Damaged {
         /// Path of the store's file.
         path: PathBuf,

@@ -9,7 +9,8 @@ use redb::backends::FileBackend;
 use redb::{Builder, ReadableTable as _};
 
 use super::error::{DbError, io_error};
-use super::{CACHE_BYTES, Failure, META, OBJECTS};
+use super::failure::Failure;
+use super::layout::{CACHE_BYTES, META, OBJECTS};
 
 /// The store as it was at one moment.
 #[expect(missing_debug_implementations, reason = "redb's transaction has none")]

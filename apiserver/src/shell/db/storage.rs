@@ -7,8 +7,9 @@ use std::path::Path;
 
 use redb::{Builder, Database, DatabaseError};
 
-use super::error::io_error;
-use super::{CACHE_BYTES, DbError, Failure};
+use super::error::{DbError, io_error};
+use super::failure::Failure;
+use super::layout::CACHE_BYTES;
 
 /// What reads and writes the bytes of a store's file. A test puts a disk that loses writes here.
 pub trait Storage: Debug + Send + Sync {

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderMap, header};
 
-use super::respond::{Output, Shape};
+use super::output::{Output, Shape};
 use crate::core::error::{ApiError, Reason};
 
 /// Most alternatives looked at.

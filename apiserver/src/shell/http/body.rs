@@ -8,6 +8,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::Value;
 use tokio::time::timeout;
 
+use super::output::text_header;
 use crate::core::body::{MAX_BODY_BYTES, parse};
 use crate::core::error::{ApiError, Reason};
 use crate::core::protobuf::{Messages, ProtobufError};
@@ -18,7 +19,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The body's media type without parameters, empty if not given.
 pub(super) fn media_type(headers: &HeaderMap) -> &str {
-    let text = super::text_header(headers, &header::CONTENT_TYPE);
+    let text = text_header(headers, &header::CONTENT_TYPE);
     text.split(';').next().unwrap_or_default().trim()
 }
 

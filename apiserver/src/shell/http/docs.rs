@@ -1,84 +1,21 @@
 //! Paths that are no objects: version, discovery, OpenAPI.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::http::{Method, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::App;
 use super::accept::Accept;
+use super::exchange::App;
+use super::output;
 use crate::core::discovery;
 use crate::core::error::ApiError;
-use crate::core::openapi;
-use crate::core::registry::Registry;
 use crate::core::store::method_not_allowed;
 
 /// Version of the Kubernetes API that clients are told.
 const MAJOR: &str = "1";
 const MINOR: &str = "32";
-
-/// OpenAPI documents already made for a registry: they are large, and clients ask for them again
-/// and again.
-#[derive(Debug, Default)]
-pub struct Documents {
-    made: Mutex<Made>,
-}
-
-#[derive(Debug, Default)]
-struct Made {
-    registry: Arc<Registry>,
-    texts: BTreeMap<String, Arc<str>>,
-}
-
-impl Documents {
-    /// The index, or the document of a group and version.
-    fn answer(&self, registry: &Arc<Registry>, path: &[&str]) -> Result<Response, ApiError> {
-        let key = path.join("/");
-        let known = self.known(registry, &key);
-        let text = match known {
-            Some(text) => text,
-            None => {
-                let document = match path {
-                    [] => Some(openapi::index(registry, hash)),
-                    ["api", version] => openapi::document(registry, "", version),
-                    ["apis", group, version] => openapi::document(registry, group, version),
-                    _ => None,
-                };
-                // Only documents that exist are kept, so no client can fill the map.
-                let text: Arc<str> = document
-                    .ok_or_else(ApiError::unknown_path)?
-                    .to_string()
-                    .into();
-                let mut made = self.lock();
-                if Arc::ptr_eq(&made.registry, registry) {
-                    made.texts.insert(key, Arc::clone(&text));
-                }
-                text
-            }
-        };
-        let headers = [(header::CONTENT_TYPE, "application/json")];
-        Ok((StatusCode::OK, headers, text.to_string()).into_response())
-    }
-
-    fn known(&self, registry: &Arc<Registry>, key: &str) -> Option<Arc<str>> {
-        let mut made = self.lock();
-        if !Arc::ptr_eq(&made.registry, registry) {
-            *made = Made {
-                registry: Arc::clone(registry),
-                texts: BTreeMap::new(),
-            };
-        }
-        made.texts.get(key).cloned()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Made> {
-        self.made
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
 
 /// Answers a path of this module.
 pub(super) fn answer(
@@ -125,22 +62,11 @@ pub(super) fn answer(
         }
         _ => return Err(ApiError::unknown_path()),
     };
-    Ok(super::json(StatusCode::OK, &value))
-}
-
-/// A short hash of a document.
-fn hash(document: &Value) -> String {
-    use sha2::Digest as _;
-    let digest = sha2::Sha256::digest(document.to_string());
-    digest
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02X}"))
-        .collect()
+    Ok(output::json(StatusCode::OK, &value))
 }
 
 fn aggregated_response(value: &Value) -> Response {
-    let mut response = super::json(StatusCode::OK, value);
+    let mut response = output::json(StatusCode::OK, value);
     let content = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     response.headers_mut().insert(
         header::CONTENT_TYPE,

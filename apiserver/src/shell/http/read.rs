@@ -7,8 +7,8 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use super::Exchange;
-use super::respond::Shape;
+use super::exchange::Exchange;
+use super::output::Shape;
 use crate::core::error::{ApiError, Cause, Reason};
 use crate::core::object::Object;
 use crate::core::request::Selection;

@@ -5,35 +5,18 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
-use super::Exchange;
+use super::exchange::Exchange;
+use super::output::{self, Shape};
 use crate::core::error::ApiError;
 use crate::core::kind::Column;
 use crate::core::object::Object;
 use crate::core::store::{Body, WriteResponse};
 use crate::core::table::{self, IncludeObject};
 
-/// What an answer is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Shape {
-    /// The objects themselves.
-    #[default]
-    Object,
-    /// A table for people.
-    Table,
-    Metadata,
-}
-
-/// How to answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Output {
-    pub(super) shape: Shape,
-    pub(super) yaml: bool,
-}
-
 /// A refusal as a `Status`.
 pub(super) fn refusal(error: &ApiError) -> Response {
     let code = StatusCode::from_u16(error.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    super::json(code, &error.to_status())
+    output::json(code, &error.to_status())
 }
 
 /// The answer to a write.
@@ -141,7 +124,7 @@ impl Exchange {
     /// A value as JSON or YAML.
     pub(super) fn encode(&self, code: StatusCode, value: &Value) -> Result<Response, ApiError> {
         if !self.output.yaml {
-            return Ok(super::json(code, value));
+            return Ok(output::json(code, value));
         }
         let text = serde_saphyr::to_string(value).map_err(|error| {
             ApiError::new(crate::core::error::Reason::InternalError, error.to_string())

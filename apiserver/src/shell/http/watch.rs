@@ -11,9 +11,9 @@ use futures::stream;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Exchange;
+use super::exchange::Exchange;
+use super::output::Shape;
 use super::read::from_the_future;
-use super::respond::Shape;
 use crate::core::error::{ApiError, Reason};
 use crate::core::object::Object;
 use crate::core::request::{Query, Selection};
