@@ -3,7 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::container::{ConfigError, LayerError, MergeError, SpecError};
+// One line each: a group would name `container` itself, whose modules use this one.
+use crate::container::ConfigError;
+use crate::container::LayerError;
+use crate::container::MergeError;
+use crate::container::SpecError;
 use crate::recipe::RecipeError;
 use crate::store::StoreError;
 

@@ -24,6 +24,7 @@ pub mod digest;
 mod error;
 mod ext4;
 mod guest;
+mod host;
 mod initrd;
 mod inputs;
 mod kernel;
@@ -54,6 +55,7 @@ pub use requirements::{Requirement, host_requirements};
 pub use sandbox::sandbox_refused;
 pub use store::{Collected, Image, Store, StoreError};
 
+use host::preconditions;
 use progress::Reporter;
 
 /// Builds an image and sets its name. Waits for other builds in the same cache.
@@ -91,27 +93,4 @@ pub fn build(
             runtime::build(store, &guard, (recipe, runtime), &packages, reporter)
         }
     }
-}
-
-fn preconditions() -> Result<(), BuildError> {
-    let architecture = std::env::consts::ARCH;
-    if architecture != "x86_64" {
-        return Err(BuildError::Architecture {
-            found: architecture.to_owned(),
-        });
-    }
-    if !nix::unistd::geteuid().is_root() {
-        return Err(BuildError::NotRoot);
-    }
-    if let Some(missing) = host_requirements()
-        .into_iter()
-        .find(|requirement| !requirement.present)
-    {
-        return Err(BuildError::MissingTool {
-            tool: missing.name.to_owned(),
-            why: missing.why.to_owned(),
-            package: missing.package.to_owned(),
-        });
-    }
-    sandbox_refused().map_or(Ok(()), |why| Err(BuildError::Unconfined { why }))
 }

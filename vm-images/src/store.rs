@@ -18,30 +18,27 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use protocol::image::{
-    Digest, FileRecord, ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT,
-};
+use protocol::image::{Digest, ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT};
 
 use crate::digest;
 
+mod cache;
 mod collect;
 mod error;
 mod files;
 mod layer;
 mod lock;
+mod manifest;
 
+use cache::IMAGE_KIND;
+pub use cache::Store;
 pub use collect::Collected;
 pub use error::StoreError;
 use error::StoreIo;
 use files::{files_below, read_digest};
 pub(crate) use layer::{Layer, LayerManifest};
 pub(crate) use lock::Guard;
-
-/// Cache of images and layers in one directory. All builds that open it share it.
-#[derive(Debug, Clone)]
-pub struct Store {
-    root: PathBuf,
-}
+use manifest::{check_lengths, read_manifest, to_json};
 
 /// A finished image in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,12 +68,6 @@ impl Image {
         }
     }
 }
-
-/// Kind of the layer that stores an image's own key.
-const IMAGE_KIND: &str = "image";
-
-/// Longest accepted manifest in bytes. A guest's has about 60 KiB.
-const MANIFEST_BYTES: u64 = 4 << 20;
 
 impl Store {
     /// Opens the cache in `dir`, and creates it if it is missing.
@@ -287,56 +278,6 @@ impl Store {
             .at("replace", path)?;
         Ok(())
     }
-}
-
-fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
-    let mut json = serde_json::to_vec_pretty(value).expect("manifests have string keys only");
-    json.push(b'\n');
-    json
-}
-
-/// Reads a manifest and checks its digest, which is the name of its directory.
-fn read_manifest(dir: &Path, file: &str, digest: &Digest) -> Result<Vec<u8>, StoreError> {
-    let damaged = |problem: &str| StoreError::Damaged {
-        dir: dir.to_owned(),
-        problem: format!("{file} {problem}"),
-    };
-    let path = dir.join(file);
-    let length = match fs::metadata(&path) {
-        Ok(meta) => meta.len(),
-        Err(e) if e.kind() == ErrorKind::NotFound => return Err(damaged("is missing")),
-        Err(e) => return Err(e).at("read", &path),
-    };
-    if length > MANIFEST_BYTES {
-        return Err(damaged("is too long"));
-    }
-    let bytes = fs::read(&path).at("read", &path)?;
-    if digest::of_bytes(&bytes) == *digest {
-        Ok(bytes)
-    } else {
-        Err(damaged("has changed"))
-    }
-}
-
-fn check_lengths<'a>(
-    dir: &Path,
-    files: impl Iterator<Item = (&'a String, &'a FileRecord)>,
-) -> Result<(), StoreError> {
-    for (name, record) in files {
-        let path = dir.join(name);
-        let found = fs::metadata(&path).map(|meta| meta.len()).ok();
-        if found != Some(record.bytes) {
-            let problem = match found {
-                Some(bytes) => format!("{name} has {bytes} bytes instead of {}", record.bytes),
-                None => format!("{name} is missing"),
-            };
-            return Err(StoreError::Damaged {
-                dir: dir.to_owned(),
-                problem,
-            });
-        }
-    }
-    Ok(())
 }
 
 /// A temporary directory is private. A finished artefact is open to all users that may enter the

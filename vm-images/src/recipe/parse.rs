@@ -1,16 +1,19 @@
 //! Converts a TOML table into a checked [`Recipe`].
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use protocol::image::Digest;
 use toml::Table;
 
 use super::fields::Fields;
-use super::problem::Problem;
-use super::{
+use super::model::{
     BinaryRecipe, DebianRecipe, GuestRecipe, KernelRecipe, PortRecipe, PostgresRecipe, Recipe,
     RecipeContent, RoleRecipe, RuntimeRecipe, ServiceRecipe, SuiteRecipe, UserRecipe,
 };
+use super::problem::Problem;
+use super::rules::{
+    ABSOLUTE, Problems, RELATIVE, SETTING, WORD, check, is_absolute_path, is_image_name,
+    is_package_name, is_relative_path, is_setting_name, is_word, unique,
+};
+use super::users::check_users;
 
 /// Supported version of the format.
 const FORMAT: u32 = 1;
@@ -18,7 +21,8 @@ const FORMAT: u32 = 1;
 /// Longest kernel command line on x86, in bytes.
 const CMDLINE_BYTES: usize = 2047;
 
-type Problems = Vec<Problem>;
+/// First major version of PostgreSQL with grants on settings.
+const ROLES_SINCE: u32 = 15;
 
 pub(super) fn recipe(table: Table, sha256: Digest) -> Result<Recipe, Problems> {
     let mut problems = Vec::new();
@@ -377,109 +381,4 @@ fn runtime_part(mut fields: Fields, p: &mut Problems) -> RuntimeRecipe {
     }
     fields.finish(p);
     runtime
-}
-
-fn check_users(guest: &GuestRecipe, p: &mut Problems) {
-    let mut ids = BTreeMap::new();
-    for user in &guest.users {
-        if let Some(other) = ids.insert(user.id, &user.name) {
-            p.push(Problem {
-                at: format!("guest.users.{}", user.name),
-                problem: format!("has the number of {other}"),
-                rule: "numbers must be unique".into(),
-            });
-        }
-    }
-    let known = |name: &str| name == "root" || guest.users.iter().any(|u| u.name == name);
-    let mut used: Vec<_> = guest
-        .services
-        .iter()
-        .map(|s| (s.name.as_str(), s.user.as_str()))
-        .collect();
-    if let Some(database) = &guest.postgres {
-        used.push(("postgres", "postgres"));
-        used.extend(
-            database
-                .monitor
-                .iter()
-                .map(|role| (role.name.as_str(), role.user.as_str())),
-        );
-    }
-    for (service, user) in used.into_iter().filter(|(_, user)| !known(user)) {
-        p.push(Problem {
-            at: format!("guest.services.{service}"),
-            problem: format!("runs as {user:?}, whom nobody defines"),
-            rule: "add the user to guest.users".into(),
-        });
-    }
-}
-
-fn unique<'a>(p: &mut Problems, at: &str, names: impl Iterator<Item = &'a str>) {
-    let mut seen = BTreeSet::new();
-    for name in names {
-        if !seen.insert(name) {
-            let problem = format!("has {name:?} twice");
-            p.push(Problem {
-                at: at.to_owned(),
-                problem,
-                rule: "names must be unique".into(),
-            });
-        }
-    }
-}
-
-fn check(p: &mut Problems, at: &str, text: &str, holds: impl Fn(&str) -> bool, rule: &str) {
-    // A missing text is a problem of its own.
-    if !text.is_empty() && !holds(text) {
-        p.push(Problem {
-            at: at.to_owned(),
-            problem: format!("is {text:?}"),
-            rule: rule.to_owned(),
-        });
-    }
-}
-
-/// First major version of PostgreSQL with grants on settings.
-const ROLES_SINCE: u32 = 15;
-
-const SETTING: &str = "must be a server setting: a-z, 0-9, '_', '.'";
-const WORD: &str = "must be a word of a-z, A-Z, 0-9, '_', '-', '.', not beginning with '-' or '.'";
-const RELATIVE: &str = "must be a path without a leading '/', empty parts or '..'";
-const ABSOLUTE: &str = "must be an absolute path without spaces, empty parts or '..'";
-
-fn is_word(text: &str) -> bool {
-    !text.starts_with(['-', '.'])
-        && text.len() <= 63
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
-}
-
-fn is_package_name(text: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c);
-    text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(allowed)
-}
-
-fn is_setting_name(text: &str) -> bool {
-    text.chars()
-        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.".contains(c))
-}
-
-fn is_relative_path(text: &str) -> bool {
-    let part = |p: &str| !p.is_empty() && p != ".." && p != ".";
-    !text.contains(['\n', '\0']) && text.split('/').all(part)
-}
-
-fn is_absolute_path(text: &str) -> bool {
-    !text.contains(' ') && text.strip_prefix('/').is_some_and(is_relative_path)
-}
-
-/// Whether the text is `word/word:tag` in lower case, which makes a safe path in the cache.
-pub(crate) fn is_image_name(text: &str) -> bool {
-    let (path, tag) = text
-        .split_once(':')
-        .map_or((text, None), |(path, tag)| (path, Some(tag)));
-    let lower =
-        |w: &str| !w.is_empty() && is_word(w) && !w.contains(|c: char| c.is_ascii_uppercase());
-    text.len() <= 128 && path.split('/').all(lower) && tag.is_none_or(lower)
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::*;
 
 const GOOD: &str = r#"
@@ -160,7 +162,7 @@ fn paths_cannot_leave_the_tree() {
         assert!(problems(&text).join("").contains("prune is"), "{bad}");
     }
     for bad in ["a/../b", "/abs", "A", "a:b:c", "", ".hidden", "a/"] {
-        assert!(!parse::is_image_name(bad), "{bad}");
+        assert!(!is_image_name(bad), "{bad}");
     }
 }
 

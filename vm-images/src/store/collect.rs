@@ -6,10 +6,10 @@ use std::path::Path;
 
 use protocol::image::{Digest, MANIFEST_FILE};
 
+use super::cache::{IMAGE_KIND, Store};
 use super::error::{StoreError, StoreIo};
 use super::files::{files_below, read_digest};
 use super::lock::Guard;
-use super::{IMAGE_KIND, Store};
 use crate::progress::Reporter;
 
 /// Artefacts that [`Store::collect`] removed.

@@ -6,7 +6,11 @@ use std::path::{Path, PathBuf};
 use protocol::image::{Digest, FileRecord};
 use serde::{Deserialize, Serialize};
 
-use super::{Guard, Store, StoreError, check_lengths, read_digest, read_manifest, to_json};
+use super::cache::Store;
+use super::error::StoreError;
+use super::files::read_digest;
+use super::lock::Guard;
+use super::manifest::{check_lengths, read_manifest, to_json};
 
 const LAYER_FILE: &str = "layer.json";
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Instant;
 
-use super::Store;
+use super::cache::Store;
 use super::error::{StoreError, StoreIo};
 use crate::progress::{Reporter, Step, TICK};
 

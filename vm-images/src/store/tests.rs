@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use protocol::image::FileRecord;
+
 use super::*;
 use crate::progress::{Reporter, Step};
 
