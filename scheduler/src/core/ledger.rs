@@ -26,10 +26,10 @@
 //! * sums equal the charges of the pods (`Ledger::audit`, which every property test calls);
 //! * an older state of a VM never replaces a newer one (`tests::an_older_vm_state_is_ignored`);
 //! * all that a guest may still have counts
-//!   (`tests::a_late_report_frees_nothing_a_guest_may_still_have`);
+//!   (`tests::reports::a_late_report_frees_nothing_a_guest_may_still_have`);
 //! * no object or caller makes a VM count at more than its maximum (`bounds::tests`);
 //! * a hold outlives errors and time-outs
-//!   (`tests::a_grant_hold_ends_only_when_a_later_version_is_seen`).
+//!   (`tests::holds::a_grant_hold_ends_only_when_a_later_version_is_seen`).
 
 mod anomalies;
 mod audit;

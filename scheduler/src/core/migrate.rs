@@ -14,8 +14,8 @@
 //!
 //! Invariants: no migration begins unless the pressure is above the accounted amount, and at most
 //! one VM more than necessary leaves (`tests/migrations.rs`, exhaustively); no VM is moved twice
-//! within its pause (`tests::n25_…`); no foreign migration is deleted
-//! (`tests::what_is_over_is_cleaned_up_once_and_a_foreign_migration_never`).
+//! within its pause (`tests::pauses::n25_…`); no foreign migration is deleted
+//! (`tests::lifecycle::what_is_over_is_cleaned_up_once_and_a_foreign_migration_never`).
 
 pub mod choose;
 mod create;

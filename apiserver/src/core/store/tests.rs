@@ -1,6 +1,8 @@
 mod definitions;
 mod laws;
+mod names;
 mod removal;
+mod variants;
 
 use serde_json::{Value, json};
 
@@ -333,98 +335,6 @@ fn a_write_that_changes_nothing_is_no_change() {
 }
 
 #[test]
-fn names_taken_missing_and_generated() {
-    let mut store = store();
-    create(&mut store, VMS, vm()).expect("created");
-    assert_eq!(
-        create(&mut store, VMS, vm()).expect_err("taken").reason,
-        Reason::AlreadyExists
-    );
-    let made = create(
-        &mut store,
-        "/configmaps",
-        json!({"metadata": {"generateName": "x-"}}),
-    )
-    .expect("created");
-    let name = made["metadata"]["name"].as_str().expect("name");
-    assert!(name.starts_with("x-") && name.len() == 7, "{name}");
-    assert_eq!(
-        create(&mut store, "/configmaps", json!({}))
-            .expect_err("no name")
-            .code(),
-        422
-    );
-    assert_eq!(
-        create(
-            &mut store,
-            "/configmaps",
-            json!({"metadata": {"name": "A"}})
-        )
-        .expect_err("bad name")
-        .code(),
-        422
-    );
-    assert_eq!(
-        merge(&mut store, "/configmaps/none", json!({}))
-            .expect_err("absent")
-            .code(),
-        404
-    );
-    assert_eq!(
-        create(&mut store, "no.group/things", json!({}))
-            .expect_err("unknown kind")
-            .code(),
-        404
-    );
-}
-
-#[test]
-fn the_path_must_fit_the_object() {
-    let mut store = store();
-    let other_namespace = json!({"metadata": {"name": "a", "namespace": "other"}});
-    assert_eq!(
-        create(&mut store, "/configmaps", other_namespace)
-            .expect_err("mismatch")
-            .code(),
-        400
-    );
-    let other_kind = json!({"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "a"}});
-    assert_eq!(
-        create(&mut store, "/configmaps", other_kind)
-            .expect_err("mismatch")
-            .code(),
-        400
-    );
-    create(
-        &mut store,
-        "/configmaps",
-        json!({"metadata": {"name": "a"}}),
-    )
-    .expect("created");
-    let other_name = json!({"metadata": {"name": "b"}});
-    assert_eq!(
-        update(&mut store, "/configmaps/a", other_name.clone())
-            .expect_err("mismatch")
-            .code(),
-        400
-    );
-    assert_eq!(
-        merge(&mut store, "/configmaps/a", other_name)
-            .expect_err("mismatch")
-            .code(),
-        422
-    );
-    for body in [json!([]), json!("x"), json!({"metadata": 1})] {
-        assert_eq!(
-            create(&mut store, "/configmaps", body)
-                .expect_err("malformed")
-                .code(),
-            400
-        );
-    }
-}
-
-#[test]
 fn unknown_members_warn_or_are_refused() {
     let mut store = store();
     let mut body = vm();
@@ -453,71 +363,5 @@ fn unknown_members_warn_or_are_refused() {
         get(&store, VM).expect("there")["spec"]["guest"]
             .get("color")
             .is_none()
-    );
-}
-
-#[test]
-fn a_dry_run_answers_and_keeps_nothing() {
-    let mut store = store();
-    let revision = store.view().revision;
-    let dry = WriteOptions {
-        dry_run: true,
-        ..WriteOptions::default()
-    };
-    let made = object(call(&mut store, VMS, Verb::Create(vm()), dry)).expect("would work");
-    assert_eq!(made["metadata"]["name"], "pg");
-    assert!(get(&store, VM).is_none());
-    assert_eq!(store.view().revision, revision);
-}
-
-#[test]
-fn events_are_one_kind_with_two_spellings() {
-    let mut store = store();
-    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"},
-        "regarding": {"kind": "Pod", "name": "p"}, "note": "hello", "reportingController": "c", "type": "Normal"});
-    create(&mut store, "events.k8s.io/events", event).expect("created");
-    let stored = get(&store, "/events/e").expect("stored as a core event");
-    assert_eq!(
-        (&stored["message"], &stored["involvedObject"]["name"]),
-        (&json!("hello"), &json!("p"))
-    );
-    assert_eq!(stored["apiVersion"], "v1");
-    merge(
-        &mut store,
-        "events.k8s.io/events/e",
-        json!({"note": "again"}),
-    )
-    .expect("patched");
-    assert_eq!(get(&store, "/events/e").expect("there")["message"], "again");
-}
-
-#[test]
-fn applies_to_the_object_and_to_its_status_are_apart() {
-    let mut store = store();
-    let apply = |store: &mut Store, path: &str, body: Value| {
-        let options = WriteOptions {
-            manager: "me".to_owned(),
-            ..WriteOptions::default()
-        };
-        object(call(
-            store,
-            path,
-            Verb::Patch(PatchKind::Apply, body),
-            options,
-        ))
-    };
-    let mut both = vm();
-    both["status"] = json!({"phase": "Failed"});
-    let made = apply(&mut store, VM, both.clone()).expect("created");
-    assert!(made.get("status").is_none());
-    let after = apply(&mut store, &format!("{VM}/status"), both).expect("applied");
-    assert_eq!(after["status"]["phase"], "Failed");
-    let fields =
-        |operation: usize| after["metadata"]["managedFields"][operation]["fieldsV1"].clone();
-    assert!(fields(0)["f:spec"].is_object() && fields(0)["f:status"].is_null());
-    assert_eq!(fields(1), json!({"f:status": {"f:phase": {}}}));
-    assert_eq!(
-        after["metadata"]["managedFields"][1]["subresource"],
-        "status"
     );
 }
