@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::quantity::Quantity;
 use crate::units::{Bytes, MilliCpu, Resources};
-use crate::vm::{CpuBounds, MemorySlots};
+use crate::vm::guest::{CpuBounds, MemorySlots};
 
 /// Label, `"true"`: the VM is autoscaled.
 pub const LABEL_ENABLED: &str = "autoscaling.neon.tech/enabled";
@@ -153,7 +153,7 @@ pub struct ScalingBounds {
 /// Lower or upper end of [`ScalingBounds`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoundsLeaf {
-    /// CPU, milli-CPU.
+    /// CPU in milli-CPU, as a quantity: `0.25` or `"250m"`.
     pub cpu: MilliCpu,
     /// Memory, bytes. A signed quantity, so that a negative value gets its own error.
     pub mem: Quantity,

@@ -133,10 +133,10 @@ impl<'de> Deserialize<'de> for Bytes {
 /// docs/compatibility/agent.md §4.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Resources {
-    /// CPU, milli-CPU.
+    /// CPU in thousandths of a CPU.
     #[serde(rename = "vCPUs")]
     pub cpu: MilliCpu,
-    /// Memory, bytes.
+    /// Memory in whole bytes.
     pub mem: Bytes,
 }
 

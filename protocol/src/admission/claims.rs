@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::disks::invalid;
-use super::{FieldError, at};
+use super::field_error::FieldError;
+use super::members::at;
 use crate::quantity::Quantity;
 
 /// Smallest disk on a claim, in bytes.

@@ -3,7 +3,21 @@
 
 use serde_json::Value;
 
-use super::{FieldError, FieldErrorKind, RESERVED_DISK_NAMES, at, reserved};
+use super::field_error::{FieldError, FieldErrorKind, reserved};
+use super::members::at;
+
+/// Disk names that are the VM's own.
+pub const RESERVED_DISK_NAMES: [&str; 9] = [
+    "virtualmachineimages",
+    "rootdisk",
+    "runtime",
+    "swapdisk",
+    "sysfscgroup",
+    "ssh-privatekey",
+    "ssh-publickey",
+    "ssh-authorized-keys",
+    "tls",
+];
 
 /// Most disks of a VM: each drive takes a place on the machine's one bus, which has 31.
 pub const MAX_DISKS: usize = 16;

@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{FieldError, FieldErrorKind, at};
+use super::field_error::{FieldError, FieldErrorKind};
+use super::members::at;
 use crate::object::without_nulls;
 use crate::vm::{Disk, EnvVar, GuestSettings, MigrationSpec, Port, RootDisk};
 

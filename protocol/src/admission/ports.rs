@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{FieldError, at, reserved};
+use super::field_error::{FieldError, reserved};
+use super::members::at;
 use crate::runner::pods_own_ports;
 
 /// Port name the runner pod uses itself.

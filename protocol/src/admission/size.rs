@@ -8,7 +8,7 @@
 
 use serde_json::Value;
 
-use super::{at, at_mut};
+use super::members::{at, at_mut};
 use crate::annotations::{ANNOTATION_BOUNDS, LABEL_ENABLED};
 use crate::units::MilliCpu;
 

@@ -1,8 +1,8 @@
 //! Reading a segment: every line checked, the head understood, a torn tail told from damage in the
 //! middle.
 
+use super::line::{DecodeError, FORMAT, OLDEST_FORMAT, crc, decode, open};
 use super::record::{Head, Record};
-use super::{DecodeError, FORMAT, OLDEST_FORMAT, crc, decode, open};
 
 /// CRC-32C of a line with its line feed: what the next segment's head names.
 #[must_use]

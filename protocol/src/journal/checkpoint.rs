@@ -3,31 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::pack::Block;
-use super::record::{FaultCounts, Size, VmObject, Wished, is_default};
-use crate::revision::Revision;
-
-/// A revision and when it was set, on the writer's clock: `[value, flags, microseconds]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Stamped(pub i64, pub u64, pub u64);
-
-/// A revision alone: `[value, flags]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Issued(pub i64, pub u64);
-
-impl From<Revision> for Issued {
-    fn from(revision: Revision) -> Self {
-        Self(revision.value, revision.flags)
-    }
-}
-
-impl From<Issued> for Revision {
-    fn from(issued: Issued) -> Self {
-        Self {
-            value: issued.0,
-            flags: issued.1,
-        }
-    }
-}
+use super::values::{Issued, Size, Stamped, is_default};
+use super::vm_state::{FaultCounts, VmObject, Wished};
 
 /// State of one VM's core.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -3,128 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use super::checkpoint::{Checkpoint, Stamped};
-use super::pack::Sampled;
-use crate::mode::Mode;
-use crate::monitor_v2::AskReason;
-use crate::units::Resources;
-
-pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
-/// A checksum as it is written: eight lower-case hex digits.
-#[must_use]
-pub fn hash_text(hash: u32) -> String {
-    format!("{hash:08x}")
-}
-
-/// A checksum in a record.
-pub(super) mod hash {
-    use super::{Deserialize, Deserializer, Serializer, hash_text};
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-    pub(in crate::journal) fn serialize<S: Serializer>(
-        hash: &u32,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&hash_text(*hash))
-    }
-
-    pub(in crate::journal) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<u32, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        u32::from_str_radix(&text, 16).map_err(serde::de::Error::custom)
-    }
-}
-
-/// A size as `[milli-CPU, bytes]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Size(pub u32, pub u64);
-
-impl From<Resources> for Size {
-    fn from(size: Resources) -> Self {
-        Self(size.cpu.0, size.mem.0)
-    }
-}
-
-impl From<Size> for Resources {
-    fn from(size: Size) -> Self {
-        Self::new(size.0, size.1)
-    }
-}
-
-/// A size in a decision: a number of compute units where it is exactly that, else as it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Amount {
-    /// A whole number of compute units.
-    Units(u32),
-    /// A size that is no number of compute units.
-    Exact(Size),
-}
-
-impl Amount {
-    /// A size in the shorter of its two spellings.
-    #[must_use]
-    pub fn of(size: Resources, unit: Resources) -> Self {
-        size.exact_multiple_of(unit)
-            .map_or_else(|| Self::Exact(size.into()), Self::Units)
-    }
-
-    /// The size that this amount stands for, with compute units of `unit`.
-    #[must_use]
-    pub fn size(self, unit: Resources) -> Resources {
-        match self {
-            Self::Units(count) => unit.saturating_mul(count),
-            Self::Exact(size) => size.into(),
-        }
-    }
-}
-
-/// Compute units in thousandths, rounded half to even; NaN is 0, and what does not fit is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Milli(pub i64);
-
-impl Milli {
-    /// Thousandths of `units`, cut to the range of the canonical form.
-    #[must_use]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the cast saturates, and NaN becomes 0"
-    )]
-    pub fn of(units: f64) -> Self {
-        let bound = super::MAX_INTEGER;
-        Self(((units * 1000.0).round_ties_even() as i64).clamp(-bound, bound))
-    }
-
-    /// The number of compute units as a float, for display.
-    #[must_use]
-    pub fn units(self) -> f64 {
-        self.0 as f64 / 1000.0
-    }
-}
-
-/// A setting: a float as the shortest decimal text that reads as the same float.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Decimal(pub f64);
-
-impl Serialize for Decimal {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Decimal {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map(Self).map_err(serde::de::Error::custom)
-    }
-}
+use super::checkpoint::Checkpoint;
+use super::hash;
+use super::sampled::Sampled;
+use super::values::{Amount, Milli, Size, is_default};
+use super::vm_state::{Scaling, VmObject, Wished};
 
 /// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -283,52 +168,6 @@ pub struct Waits {
     pub migration_hold: u64,
 }
 
-/// Scaling settings, by the names of the annotation `autoscaling.neon.tech/config`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[expect(missing_docs, reason = "the keys of the annotation, one to one")]
-pub struct Scaling {
-    pub load_average_fraction_target: Decimal,
-    pub memory_usage_fraction_target: Decimal,
-    pub memory_total_fraction_target: Decimal,
-    #[serde(rename = "enableLFCMetrics")]
-    pub enable_lfc_metrics: bool,
-    pub lfc_use_largest_window: bool,
-    pub lfc_to_memory_ratio: Decimal,
-    pub lfc_window_size_minutes: u32,
-    pub lfc_min_wait_before_downscale_minutes: u32,
-    pub cpu_stable_zone_ratio: Decimal,
-    pub cpu_mixed_zone_ratio: Decimal,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub shrink_step: ShrinkStep,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub downscale_margin_units: Decimal,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub downscale_hold_seconds: u32,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub downscale_cooldown_seconds: u32,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub upscale_cooldown_seconds: u32,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub enable_monitor_estimate: bool,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub memory_pressure_hold_percent: Decimal,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub mode: Mode,
-}
-
-/// How much less a monitor is asked to agree to at once. Journals older than the setting say
-/// nothing, and mean one unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ShrinkStep {
-    /// The agent requests one compute unit less at a time.
-    #[default]
-    Unit,
-    /// The agent requests the whole reduction at once.
-    Whole,
-}
-
 /// `V`: something about a VM changed that the core reads. Exactly one of `obj` and `monitor` is
 /// there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -349,18 +188,6 @@ pub struct Stated {
     pub wish: Wished,
 }
 
-/// Details of a monitor's upscale request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Wished {
-    /// Cause that the monitor gave. `None` in protocol v1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<AskReason>,
-    /// Memory that would be enough, bytes. `None` if the monitor gave no size.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub wanted: Option<u64>,
-}
-
 /// Events of the link between agent and monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -371,36 +198,6 @@ pub enum LinkEvent {
     Down,
     /// The monitor has sent an upscale request.
     Wish,
-}
-
-/// The members of a VM object that the core reads.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct VmObject {
-    /// Size that the controller reports for the guest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub actual: Option<Size>,
-    /// Smallest, largest, in use: milli-CPU.
-    pub cpu: [u32; 3],
-    /// Newest revision on the object.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub last: i64,
-    /// Smallest, largest, in use: slots.
-    pub mem: [u32; 3],
-    /// Whether a migration claims the VM.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub migrating: bool,
-    /// Scaling settings of the VM. `None`: those of the node apply.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub own: Option<Scaling>,
-    /// Newest revision that the guest has reached.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reached: Option<Stamped>,
-    /// Size of one memory slot, bytes.
-    pub slot: u64,
-    /// Resource version of the object. `None` if it is not a number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<u64>,
 }
 
 /// `T`: the outputs of the steps since the VM's last `T` or `K`.
@@ -587,25 +384,4 @@ pub enum Why {
     Disk,
     /// The VM exceeded its share of the journal.
     Noisy,
-}
-
-/// Number of times that each invariant was broken, as the core counts it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[expect(missing_docs, reason = "the core's counters, same names")]
-pub struct FaultCounts {
-    #[serde(skip_serializing_if = "is_default")]
-    pub approved_above_use: u64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub use_above_permit: u64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub downscale_below_denied: u64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub desired_out_of_bounds: u64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub invalid_permit: u64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub unknown_reply: u64,
-    #[serde(skip_serializing_if = "is_default")]
-    pub observation_lost: u64,
 }
