@@ -78,7 +78,7 @@ pub struct LeaseState {
     pub holder: String,
     /// `spec.leaseDurationSeconds`. Zero if it is absent.
     pub duration: Span,
-    /// `spec.leaseTransitions`.
+    /// `spec.leaseTransitions`: how often the holder changed. Zero if it is absent.
     pub transitions: u32,
     /// Whether the last holder released it with no call in flight, of its own or of an earlier
     /// leader.
@@ -141,7 +141,7 @@ pub struct LeaseWrite {
 /// The observed state of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 enum Known {
-    /// Not observed.
+    /// No read or watch has shown the Lease.
     Not,
     /// There is no Lease.
     Absent,

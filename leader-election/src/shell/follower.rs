@@ -41,7 +41,7 @@ pub struct Follower<W> {
     pub timeout: Duration,
     /// Field manager of writes.
     pub writer: String,
-    /// Receives observations.
+    /// Receives each observed state, and whether the watch fails.
     pub observer: W,
 }
 

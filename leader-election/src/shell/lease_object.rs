@@ -17,9 +17,9 @@ const MAX_HANDOVER_BYTES: usize = 1024;
 /// Name of a Lease object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseName {
-    /// `metadata.namespace`.
+    /// Namespace of the Lease, such as `kube-system`.
     pub namespace: String,
-    /// `metadata.name`.
+    /// Name of the Lease. All replicas of one election use the same.
     pub name: String,
 }
 
