@@ -75,8 +75,8 @@ pub struct Config {
     /// When VMs are migrated. Bellows only. Default: [`MigrationRule::default`].
     #[serde(skip_serializing_if = "MigrationRule::is_default")]
     pub migration: MigrationRule,
-    /// Largest over-commit factors that count, each at least 1. Bellows only. Default: 16 for CPU, 4
-    /// for memory.
+    /// Largest over-commit factors that count, each at least 1. Bellows only. Default: 16 for CPU,
+    /// 4 for memory.
     #[serde(skip_serializing_if = "OvercommitPolicy::is_default")]
     pub overcommit: OvercommitPolicy,
     /// Whether kube-scheduler's binding to a node without headroom is refused. The deployed plugin

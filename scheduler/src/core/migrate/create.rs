@@ -1,5 +1,5 @@
-//! The creation of migrations. A creation whose outcome is unclear is repeated until the watch shows
-//! the migration, or until the pod or the time shows that there is none.
+//! The creation of migrations. A creation whose outcome is unclear is repeated until the watch
+//! shows the migration, or until the pod or the time shows that there is none.
 
 use protocol::time::Timestamp;
 
