@@ -15,7 +15,8 @@ type Path = Vec<String>;
 /// One file as a module of its crate.
 struct Module {
     file: String,
-    code: String,
+    /// Every path that the file names, in `use` or elsewhere.
+    named: Vec<Path>,
     children: BTreeSet<String>,
     /// Names that `use` declares, and what they stand for.
     imports: BTreeMap<String, Path>,
@@ -71,12 +72,13 @@ impl Crate {
                     children.insert(name);
                 }
             }
-            let imports = imports(&code);
+            let declared: Vec<(String, Path)> = declared_by_use(&code).collect();
+            let in_use = declared.iter().map(|(_, meant)| meant.clone());
             let module = Module {
                 file,
-                code,
+                named: in_use.chain(inline(&code)).collect(),
                 children,
-                imports,
+                imports: declared.into_iter().collect(),
             };
             modules.insert(path, module);
         }
@@ -87,9 +89,9 @@ impl Crate {
     fn arrows(&self) -> BTreeMap<&str, BTreeSet<&str>> {
         let mut arrows: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (path, module) in &self.0 {
-            let named = module.imports.values().cloned().chain(inline(&module.code));
+            let named = module.named.iter();
             let used = named
-                .filter_map(|name| self.resolve(path, &name, CHAIN))
+                .filter_map(|name| self.resolve(path, name, CHAIN))
                 .map(|(target, _)| self.0[&target].file.as_str())
                 .filter(|file| *file != module.file);
             arrows.entry(&module.file).or_default().extend(used);
@@ -126,22 +128,33 @@ impl Crate {
 }
 
 /// What `use` declares: the name in this file, and the path behind it.
-fn imports(code: &str) -> BTreeMap<String, Path> {
-    let mut found = BTreeMap::new();
-    for part in code.split(';') {
-        let Some(start) = part.rfind("use ") else {
-            continue;
-        };
-        let before = part[..start].trim_end();
-        if before.is_empty() || before.ends_with(['}', '{', ']', ')', 'b']) {
-            spread(&part[start + 4..], &Path::new(), &mut found);
-        }
+fn declared_by_use(code: &str) -> impl Iterator<Item = (String, Path)> {
+    let trees = code.split(';').filter_map(|part| split_at_use(part).1);
+    trees.flat_map(|tree| {
+        let mut found = Vec::new();
+        spread(tree, &Path::new(), &mut found);
+        found
+    })
+}
+
+/// Takes apart what stands between two semicolons: the code, and the tree of the `use` behind it.
+fn split_at_use(part: &str) -> (&str, Option<&str>) {
+    const USE: &str = "use ";
+    let Some(start) = part.rfind(USE) else {
+        return (part, None);
+    };
+    let before = &part[..start];
+    let is_word = !before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+    let code = before.trim_end();
+    if is_word && (code.is_empty() || code.ends_with(['}', '{', ']', ')', 'b'])) {
+        (code, Some(&part[start + USE.len()..]))
+    } else {
+        (part, None)
     }
-    found
 }
 
 /// Takes a tree of `use` apart.
-fn spread(tree: &str, prefix: &Path, found: &mut BTreeMap<String, Path>) {
+fn spread(tree: &str, prefix: &Path, found: &mut Vec<(String, Path)>) {
     let tree = tree.trim();
     if let Some((head, group)) = tree.split_once('{') {
         let mut path = prefix.clone();
@@ -166,7 +179,7 @@ fn spread(tree: &str, prefix: &Path, found: &mut BTreeMap<String, Path>) {
         _ => path.join("::"),
     };
     path.retain(|part| part != "*");
-    found.insert(key, path);
+    found.push((key, path));
 }
 
 fn parts(path: &str) -> impl Iterator<Item = String> {
@@ -189,9 +202,13 @@ fn top_level(group: &str) -> impl Iterator<Item = &str> {
         .filter(|branch| !branch.trim().is_empty())
 }
 
-/// Paths that stand within the code.
+/// Paths that stand within the code, outside of `use`. A word before or in a group of `use` is a
+/// part of a path, not a path.
 fn inline(code: &str) -> impl Iterator<Item = Path> {
-    code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
+    let code = code.split(';').map(|part| split_at_use(part).0);
+    let words =
+        code.flat_map(|part| part.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')));
+    words
         .filter(|word| word.contains("::") && !word.starts_with(':'))
         .map(|word| parts(word).collect())
 }
@@ -255,6 +272,33 @@ mod tests {
             ("a/src/y.rs", "use crate::X;\n"),
         ]);
         assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn group_of_names_counts_for_the_names_and_not_for_the_module_before_it() {
+        let found = circles(&[
+            ("a/src/lib.rs", "mod x;\nmod y;\nmod z;\nuse x::X;\n"),
+            ("a/src/x.rs", "mod z;\nuse crate::{y::Y, z::{W, Z}};\n"),
+            ("a/src/x/z.rs", "fn f() { super::g(); }\n"),
+            ("a/src/y.rs", "pub struct Y;\n"),
+            ("a/src/z.rs", "pub struct Z;\n"),
+        ]);
+        assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn module_in_a_group_and_every_use_of_one_name_count() {
+        let found = circles(&[
+            ("a/src/lib.rs", "mod x;\nmod y;\nmod z;\nuse x::X;\n"),
+            (
+                "a/src/x.rs",
+                "fn f() { use crate::{y::T, self}; }\nfn g() { use crate::{z::T}; }\n",
+            ),
+            ("a/src/y.rs", "use super::x::X;\n"),
+            ("a/src/z.rs", "use super::x::X;\n"),
+        ]);
+        let all = ["a/src/lib.rs", "a/src/x.rs", "a/src/y.rs", "a/src/z.rs"];
+        assert_eq!(found, [all]);
     }
 
     #[test]
