@@ -3,6 +3,7 @@
 //! "figures":[{name,value,unit,target,better,met,samples?}]}`. `bench all` runs all of them.
 
 mod all;
+mod record;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
+use self::record::{Outcome, Part, Run};
 use self::report::Report;
 use crate::progress::{Cargo, Depends};
 use crate::{build, cluster, shell};
@@ -27,6 +29,9 @@ pub(crate) struct Options {
     /// Fail when a figure misses its target
     #[arg(long)]
     check: bool,
+    /// Append the figures, with commit and machine, to docs/measurements/YYYY-MM.md
+    #[arg(long)]
+    record: bool,
     /// Repeats of each measurement
     #[arg(long, visible_alias = "runs", default_value_t = 20,
         value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -169,16 +174,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Which::One(name) => name,
     };
     let dir = tempfile::tempdir()?;
-    let Ran { report, ended } = measure(name, options, dir.path())?;
-    if let Some(report) = report {
+    let run = options.begin_record()?;
+    let ran = measure(name, options, dir.path())?;
+    let counts = ran.counts(options.check);
+    if let Some(report) = &ran.report {
         if let Some(file) = &options.json {
             report.write(file)?;
+        }
+        if let Some(run) = run.filter(|_| counts) {
+            let (label, outcome) = (&name.label(), Outcome::Figures(report));
+            run.record(&[Part { label, outcome }])?;
         }
         if options.check {
             report.check()?;
         }
     }
-    ended
+    ran.ended
 }
 
 /// A benchmark that was run.
@@ -197,6 +208,14 @@ fn measure(name: Name, options: &Options, dir: &Path) -> Result<Ran> {
 }
 
 impl Ran {
+    /// Whether the figures are those of a whole run. With `checked`, a missed target makes the
+    /// program fail.
+    fn counts(&self, checked: bool) -> bool {
+        let mut reports = self.report.iter();
+        let has_missed = reports.any(|report| report.missed().count() > 0);
+        self.ended.is_ok() || checked && has_missed
+    }
+
     fn of(label: &str, command: &mut Command, dir: &Path) -> Result<Self> {
         let json = dir.join(format!("{label}.json"));
         command.arg("--json").arg(&json);
@@ -208,6 +227,31 @@ impl Ran {
             "benchmark {label} wrote no figures"
         );
         Ok(Self { report, ended })
+    }
+}
+
+impl Options {
+    /// The start of a run that is to be recorded.
+    fn begin_record(&self) -> Result<Option<Run>> {
+        let begin = || Run::begin(self.recorded());
+        self.record.then(begin).transpose()
+    }
+
+    /// Arguments that say what is measured.
+    fn recorded(&self) -> Vec<String> {
+        let label = match self.name {
+            Which::All => "all".to_owned(),
+            Which::One(name) => name.label(),
+        };
+        let mut arguments = vec![label, "--repeats".to_owned(), self.repeats.to_string()];
+        if let Some(vms) = &self.vms {
+            arguments.extend(["--vms".to_owned(), vms.clone()]);
+        }
+        if !self.own.is_empty() {
+            arguments.push("--".to_owned());
+            arguments.extend(self.own.iter().cloned());
+        }
+        arguments
     }
 }
 
@@ -291,6 +335,16 @@ mod tests {
         assert_eq!(arguments, ["--repeats", "20", "--vms", "200"]);
         let arguments = common_options(Name::Flood, &options(&["flood", "--vms", "50"]));
         assert_eq!(arguments, ["--repeats", "20", "--vms", "50"]);
+    }
+
+    #[test]
+    fn recorded_arguments_say_what_is_measured() {
+        let line = ["oom", "--record", "--check", "--runs", "3", "--", "--x"];
+        let recorded = options(&line).recorded();
+        assert_eq!(recorded, ["oom", "--repeats", "3", "--", "--x"]);
+        let all = options(&["all", "--record", "--json", "/tmp/figures"]);
+        assert!(all.record);
+        assert_eq!(all.recorded(), ["all", "--repeats", "20"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum as _;
 use serde_json::{Value, json};
 
+use super::record::{Outcome, Part};
 use super::report::{Figure, Report};
 use super::{Name, Options, Ran, measure};
 use crate::shell;
@@ -32,6 +33,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         "options of a single benchmark do not go with `all`"
     );
     let dir = tempfile::tempdir()?;
+    let run = options.begin_record()?;
     let names = Name::value_variants();
     let mut entries = Vec::new();
     for (index, name) in names.iter().enumerate() {
@@ -52,6 +54,10 @@ pub(super) fn run(options: &Options) -> Result<()> {
         std::fs::write(file, serde_json::to_string_pretty(&whole(&entries))?)
             .with_context(|| format!("failed to write figures to {}", file.display()))?;
     }
+    if let Some(run) = run {
+        let parts: Vec<Part<'_>> = entries.iter().map(Entry::part).collect();
+        run.record(&parts)?;
+    }
     verdict(&entries, options.check)
 }
 
@@ -66,16 +72,30 @@ impl Entry {
 
     /// With `checked`, a missed target makes the program fail. It is not an additional problem.
     fn of(label: String, ran: Result<Ran>, checked: bool) -> Self {
-        let (report, ended) = match ran {
-            Ok(Ran { report, ended }) => (report, ended),
-            Err(error) => (None, Err(error)),
+        let (report, problem) = match ran {
+            Ok(ran) => {
+                let counts = ran.counts(checked);
+                (ran.report, ran.ended.err().filter(|_| !counts))
+            }
+            Err(error) => (None, Some(error)),
         };
-        let has_missed = report.as_ref().is_some_and(|all| all.missed().count() > 0);
-        let problem = ended.err().filter(|_| !(checked && has_missed));
         Self {
             label,
             report,
             problem: problem.map(|error| Problem::Failed(format!("{error:#}"))),
+        }
+    }
+
+    /// What is recorded of it.
+    fn part(&self) -> Part<'_> {
+        let outcome = match (&self.problem, &self.report) {
+            (Some(Problem::LeftOut(reason)), _) => Outcome::LeftOut(reason),
+            (None, Some(report)) => Outcome::Figures(report),
+            _ => Outcome::Failed,
+        };
+        Part {
+            label: &self.label,
+            outcome,
         }
     }
 

@@ -23,7 +23,27 @@ pub(super) struct Figure {
     pub(super) value: Option<f64>,
     pub(super) unit: String,
     pub(super) target: Option<f64>,
+    /// Side of the target on which values meet it.
+    pub(super) better: Option<Better>,
     pub(super) met: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Better {
+    Lower,
+    Higher,
+}
+
+/// Machine that ran a benchmark.
+#[derive(Debug, Deserialize)]
+pub(super) struct Machine {
+    pub(super) cpus: usize,
+    /// Memory in GiB.
+    pub(super) mem: f64,
+    pub(super) kernel: String,
+    /// `kvm` or `tcg`, `none` where no guest runs.
+    pub(super) accel: String,
 }
 
 impl Report {
@@ -44,6 +64,10 @@ impl Report {
     pub(super) fn write(&self, file: &Path) -> Result<()> {
         std::fs::write(file, serde_json::to_string_pretty(&self.whole)?)
             .with_context(|| format!("failed to write figures to {}", file.display()))
+    }
+
+    pub(super) fn machine(&self) -> Result<Machine> {
+        Ok(Machine::deserialize(&self.whole["machine"])?)
     }
 
     /// The figures that have a target.

@@ -85,6 +85,19 @@ fn exit_status_is_a_failure_unless_a_missed_target_explains_it() {
 }
 
 #[test]
+fn figures_of_a_failed_benchmark_are_not_recorded() {
+    let of = |figures: &[&str], ended| Entry::of("oom".to_owned(), ran(figures, ended), true);
+    let is_recorded = |entry: &Entry| matches!(entry.part().outcome, Outcome::Figures(_));
+    assert!(is_recorded(&of(&[MET], Ok(()))));
+    assert!(is_recorded(&of(&[MISSED], Err(anyhow!("exit status: 1")))));
+    let failed = of(&[MET], Err(anyhow!("exit status: 1")));
+    assert!(matches!(failed.part().outcome, Outcome::Failed));
+    let left_out = Entry::left_out("walls".to_owned(), "needs root");
+    let outcome = left_out.part().outcome;
+    assert!(matches!(outcome, Outcome::LeftOut("needs root")));
+}
+
+#[test]
 fn json_holds_all_reports_as_they_were_written() {
     let entries = [
         entry("a", &[MET, UNTARGETED]),
