@@ -193,7 +193,8 @@ pub enum Kind {
     ReleaseAddress,
     ReadCertificate,
     MakeTlsKey,
-    AskCertificate,
+    #[serde(rename = "ask_certificate")]
+    RequestCertificate,
     AwaitCertificate,
     StoreCertificate,
     WithdrawRequest,
@@ -225,7 +226,7 @@ impl Action {
             Self::Certificate { step, .. } => match step {
                 Step::Read => Kind::ReadCertificate,
                 Step::MakeKey => Kind::MakeTlsKey,
-                Step::Ask => Kind::AskCertificate,
+                Step::Request => Kind::RequestCertificate,
                 Step::Await { .. } => Kind::AwaitCertificate,
                 Step::Store => Kind::StoreCertificate,
                 Step::Withdraw { .. } => Kind::WithdrawRequest,
@@ -246,7 +247,7 @@ impl Kind {
             Self::ResizePod => Peer::Requests,
             Self::ReadCertificate
             | Self::MakeTlsKey
-            | Self::AskCertificate
+            | Self::RequestCertificate
             | Self::AwaitCertificate
             | Self::StoreCertificate
             | Self::WithdrawRequest
@@ -283,7 +284,7 @@ impl fmt::Display for Kind {
             Self::ReleaseAddress => "release the overlay address",
             Self::ReadCertificate => "read the certificate",
             Self::MakeTlsKey => "make a key for the certificate",
-            Self::AskCertificate => "ask for the certificate",
+            Self::RequestCertificate => "ask for the certificate",
             Self::AwaitCertificate => "wait for the certificate",
             Self::StoreCertificate => "store the certificate",
             Self::WithdrawRequest => "withdraw the request for the certificate",

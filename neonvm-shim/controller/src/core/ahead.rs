@@ -31,52 +31,54 @@ const LONGEST: Span = Span::from_millis(100);
 pub struct HeadStart {
     /// Measured time from the order until the guest had one more CPU.
     per_cpu: Option<Span>,
-    begun: Option<Begun>,
+    #[serde(rename = "begun")]
+    plugging: Option<Plugging>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Begun {
+struct Plugging {
     at: Timestamp,
-    wish: MilliCpu,
-    /// CPUs that the guest has to start for it, one or more.
+    #[serde(rename = "wish")]
+    target: MilliCpu,
+    /// CPUs that the guest has to start for the target, one or more.
     more: u32,
 }
 
 impl HeadStart {
-    /// The runner is asked for CPUs of a guest that has `online` of them. A wish for none takes the
-    /// one before back.
-    pub fn asked(&mut self, now: Timestamp, wish: MilliCpu, online: Option<u32>) {
-        let more = online.map(|online| wish.rounded_up_cores().saturating_sub(online));
-        self.begun = more.filter(|more| *more > 0).map(|more| Begun {
+    /// Records a request for `cpu` to the runner of a guest that has `online` CPUs. A request for
+    /// none cancels the one before.
+    pub fn request(&mut self, now: Timestamp, cpu: MilliCpu, online: Option<u32>) {
+        let more = online.map(|online| cpu.rounded_up_cores().saturating_sub(online));
+        self.plugging = more.filter(|more| *more > 0).map(|more| Plugging {
             at: now,
-            wish,
+            target: cpu,
             more,
         });
     }
 
     /// Ends the head start: the guest did not get its CPUs in time.
-    pub fn given_up(&mut self) {
-        self.begun = None;
+    pub fn cancel(&mut self) {
+        self.plugging = None;
     }
 
-    /// The guest has this many.
+    /// Records how many CPUs the guest has online.
     pub fn reported(&mut self, now: Timestamp, online: Option<u32>) {
-        let Some(Begun { at, wish, more }) = self.begun else {
+        let Some(Plugging { at, target, more }) = self.plugging else {
             return;
         };
-        if online.is_some_and(|online| online >= wish.rounded_up_cores()) {
+        if online.is_some_and(|online| online >= target.rounded_up_cores()) {
             self.per_cpu = Some(Span(now.since(at).0 / u64::from(more)));
-            self.begun = None;
+            self.plugging = None;
         }
     }
 
-    /// Until when the write of this CPU waits, if the guest is starting it.
+    /// When the write for a growth to `cpu` begins, if the guest is starting these CPUs.
     #[must_use]
     pub fn until(&self, cpu: MilliCpu) -> Option<Timestamp> {
-        let Begun { at, wish, more } = self.begun?;
+        let Plugging { at, target, more } = self.plugging?;
         let takes = self.per_cpu?.0.saturating_mul(u64::from(more));
         let waits = takes.saturating_sub(WRITE.0).min(LONGEST.0);
-        (wish == cpu).then_some(at + Span(waits))
+        (target == cpu).then_some(at + Span(waits))
     }
 }
 
@@ -123,7 +125,7 @@ mod tests {
     /// One that took 80 ms for its second CPU.
     fn seen_once() -> HeadStart {
         let mut start = HeadStart::default();
-        start.asked(at(0), MilliCpu(2000), Some(1));
+        start.request(at(0), MilliCpu(2000), Some(1));
         assert_eq!(start.until(MilliCpu(2000)), None, "nothing is known of it");
         start.reported(at(40), Some(1));
         start.reported(at(80), Some(2));
@@ -133,35 +135,35 @@ mod tests {
     #[test]
     fn the_write_begins_as_long_before_the_cpus_as_it_takes() {
         let mut start = seen_once();
-        start.asked(at(1000), MilliCpu(1500), Some(1));
+        start.request(at(1000), MilliCpu(1500), Some(1));
         assert_eq!(start.until(MilliCpu(1500)), Some(at(1060)));
         assert_eq!(start.until(MilliCpu(2500)), None, "another size");
         start.reported(at(1030), Some(2));
         assert_eq!(start.until(MilliCpu(1500)), None, "it has them");
-        start.asked(at(2000), MilliCpu(2000), Some(1));
+        start.request(at(2000), MilliCpu(2000), Some(1));
         assert_eq!(start.until(MilliCpu(2000)), Some(at(2010)), "30 ms now");
     }
 
     #[test]
     fn nothing_waits_long_or_for_what_is_taken_back() {
         let mut start = seen_once();
-        start.asked(at(1000), MilliCpu(4000), Some(1));
+        start.request(at(1000), MilliCpu(4000), Some(1));
         assert_eq!(start.until(MilliCpu(4000)), Some(at(1100)));
-        start.asked(at(1010), MilliCpu(0), Some(1));
+        start.request(at(1010), MilliCpu(0), Some(1));
         assert_eq!(start.until(MilliCpu(4000)), None);
-        start.asked(at(1020), MilliCpu(4000), Some(1));
-        start.given_up();
+        start.request(at(1020), MilliCpu(4000), Some(1));
+        start.cancel();
         assert_eq!(start.until(MilliCpu(4000)), None);
-        start.asked(at(1030), MilliCpu(4000), None);
+        start.request(at(1030), MilliCpu(4000), None);
         assert_eq!(start.until(MilliCpu(4000)), None, "nobody knows its CPUs");
     }
 
     #[test]
     fn a_guest_that_is_quicker_than_the_write_has_none_wait_for_it() {
         let mut start = HeadStart::default();
-        start.asked(at(0), MilliCpu(2000), Some(1));
+        start.request(at(0), MilliCpu(2000), Some(1));
         start.reported(at(7), Some(2));
-        start.asked(at(100), MilliCpu(2000), Some(1));
+        start.request(at(100), MilliCpu(2000), Some(1));
         assert_eq!(start.until(MilliCpu(2000)), Some(at(100)));
     }
 }

@@ -47,7 +47,7 @@ pub struct About<'a> {
 }
 
 #[derive(Debug, Clone)]
-struct Said {
+struct Announced {
     name: String,
     last: Timestamp,
     count: u32,
@@ -58,7 +58,7 @@ struct Said {
 pub struct Announcer {
     tokens: u32,
     refilled: Timestamp,
-    said: BTreeMap<(String, &'static str, String), Said>,
+    announced: BTreeMap<(String, &'static str, String), Announced>,
     serial: u32,
 }
 
@@ -67,7 +67,7 @@ impl Default for Announcer {
         Self {
             tokens: BURST,
             refilled: Timestamp(0),
-            said: BTreeMap::new(),
+            announced: BTreeMap::new(),
             serial: 0,
         }
     }
@@ -77,39 +77,39 @@ impl Announcer {
     /// What to write for a note, if anything.
     pub fn announce(
         &mut self,
-        note: &VmEvent,
+        event: &VmEvent,
         about: About<'_>,
         at: Moment,
     ) -> Option<Announcement> {
         self.refill(at.now);
         self.tokens = self.tokens.checked_sub(1)?;
-        let mut message = note.to_string();
+        let mut message = event.to_string();
         while message.len() > MESSAGE_LIMIT {
             message.pop();
         }
-        let key = (about.uid.to_owned(), note.reason(), message);
-        if let Some(said) = self.said.get_mut(&key)
-            && at.now.since(said.last) < SAME_WITHIN
+        let key = (about.uid.to_owned(), event.reason(), message);
+        if let Some(announced) = self.announced.get_mut(&key)
+            && at.now.since(announced.last) < SAME_WITHIN
         {
-            said.last = at.now;
-            said.count = said.count.saturating_add(1);
+            announced.last = at.now;
+            announced.count = announced.count.saturating_add(1);
             return Some(Announcement::Again {
-                name: said.name.clone(),
-                patch: json!({"count": said.count, "lastTimestamp": at.wall}),
+                name: announced.name.clone(),
+                patch: json!({"count": announced.count, "lastTimestamp": at.wall}),
             });
         }
         self.serial = self.serial.wrapping_add(1);
         let name = format!("{}.{:x}{:04x}", about.name, at.wall.0, self.serial & 0xffff);
-        let event = event(&name, note, &key.2, about, at.wall);
+        let object = event_object(&name, event, &key.2, about, at.wall);
         self.remember(
             key,
-            Said {
+            Announced {
                 name,
                 last: at.now,
                 count: 1,
             },
         );
-        Some(Announcement::New(event))
+        Some(Announcement::New(object))
     }
 
     fn refill(&mut self, now: Timestamp) {
@@ -121,18 +121,27 @@ impl Announcer {
         }
     }
 
-    fn remember(&mut self, key: (String, &'static str, String), said: Said) {
-        if self.said.len() >= REMEMBERED {
-            let oldest = self.said.iter().min_by_key(|(_, said)| said.last);
+    fn remember(&mut self, key: (String, &'static str, String), announced: Announced) {
+        if self.announced.len() >= REMEMBERED {
+            let oldest = self
+                .announced
+                .iter()
+                .min_by_key(|(_, announced)| announced.last);
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                self.said.remove(&oldest);
+                self.announced.remove(&oldest);
             }
         }
-        self.said.insert(key, said);
+        self.announced.insert(key, announced);
     }
 }
 
-fn event(name: &str, note: &VmEvent, message: &str, about: About<'_>, wall: WallTime) -> Value {
+fn event_object(
+    name: &str,
+    event: &VmEvent,
+    message: &str,
+    about: About<'_>,
+    wall: WallTime,
+) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Event",
@@ -144,8 +153,8 @@ fn event(name: &str, note: &VmEvent, message: &str, about: About<'_>, wall: Wall
             "name": about.name,
             "uid": about.uid,
         },
-        "type": if note.is_warning() { "Warning" } else { "Normal" },
-        "reason": note.reason(),
+        "type": if event.is_warning() { "Warning" } else { "Normal" },
+        "reason": event.reason(),
         "message": message,
         "count": 1,
         "firstTimestamp": wall,
@@ -217,14 +226,14 @@ mod tests {
     #[test]
     fn a_flood_is_cut_and_recovers() {
         let mut announcer = Announcer::default();
-        let said = (0..100)
+        let announced = (0..100)
             .filter(|n| announcer.announce(&slot(*n), VM, at(1)).is_some())
             .count();
-        assert_eq!(said, 25);
-        assert!(announcer.said.len() <= REMEMBERED);
-        let said = (0..100)
+        assert_eq!(announced, 25);
+        assert!(announcer.announced.len() <= REMEMBERED);
+        let announced = (0..100)
             .filter(|n| announcer.announce(&slot(*n), VM, at(31)).is_some())
             .count();
-        assert_eq!(said, 3);
+        assert_eq!(announced, 3);
     }
 }

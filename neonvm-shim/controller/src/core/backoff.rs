@@ -63,7 +63,7 @@ impl<K: Ord + Copy> Backoff<K> {
     }
 
     /// Forgets the failures of this kind: an attempt succeeded.
-    pub fn worked(&mut self, kind: K) {
+    pub fn succeeded(&mut self, kind: K) {
         self.kinds.remove(&kind);
     }
 
@@ -77,12 +77,12 @@ impl<K: Ord + Copy> Backoff<K> {
     }
 
     /// The world has changed: whatever waits may be tried at once, its count kept.
-    pub fn hurry(&mut self, now: Timestamp) {
-        self.hurry_only(now, |_| true);
+    pub fn retry_now(&mut self, now: Timestamp) {
+        self.retry_now_if(now, |_| true);
     }
 
     /// The same for some kinds.
-    pub fn hurry_only(&mut self, now: Timestamp, which: impl Fn(K) -> bool) {
+    pub fn retry_now_if(&mut self, now: Timestamp, which: impl Fn(K) -> bool) {
         for (_, strikes) in self.kinds.iter_mut().filter(|(kind, _)| which(**kind)) {
             strikes.not_before = strikes.not_before.min(now);
         }
@@ -132,45 +132,46 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_cap_and_success_forgets_them() {
-        let mut pace = Backoff::default();
+        let mut backoff = Backoff::default();
         let mut pauses = Vec::new();
         for _ in 0..40 {
-            pace.failed(Kind::CreatePod, NOW);
+            backoff.failed(Kind::CreatePod, NOW);
             pauses.push(
-                pace.waits(Kind::CreatePod, NOW)
+                backoff
+                    .waits(Kind::CreatePod, NOW)
                     .map(|at| at.since(NOW).as_millis()),
             );
         }
         assert_eq!(pauses[..4], [Some(5), Some(10), Some(20), Some(40)]);
         assert_eq!(pauses[39], Some(15_000));
         assert_eq!(
-            pace.waits(Kind::WriteStatus, NOW),
+            backoff.waits(Kind::WriteStatus, NOW),
             None,
             "kinds do not hold each other up"
         );
-        assert_eq!(pace.waits(Kind::CreatePod, NOW + RETRY_CAP), None);
-        pace.worked(Kind::CreatePod);
-        assert_eq!(pace.failed(Kind::CreatePod, NOW), 1);
-        pace.hurry(NOW);
-        assert_eq!(pace.waits(Kind::CreatePod, NOW), None);
-        assert_eq!(pace.failed(Kind::CreatePod, NOW), 2);
+        assert_eq!(backoff.waits(Kind::CreatePod, NOW + RETRY_CAP), None);
+        backoff.succeeded(Kind::CreatePod);
+        assert_eq!(backoff.failed(Kind::CreatePod, NOW), 1);
+        backoff.retry_now(NOW);
+        assert_eq!(backoff.waits(Kind::CreatePod, NOW), None);
+        assert_eq!(backoff.failed(Kind::CreatePod, NOW), 2);
     }
 
     #[test]
     fn a_crash_loop_slows_down_and_a_steady_run_starts_afresh() {
-        let mut pace = RestartBackoff::default();
+        let mut backoff = RestartBackoff::default();
         let mut now = NOW;
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            pace.running(now);
+            backoff.running(now);
             now = now + Span::from_secs(1);
-            pace.ended(now);
-            pauses.push(pace.not_before().since(now).as_millis() / 1000);
+            backoff.ended(now);
+            pauses.push(backoff.not_before().since(now).as_millis() / 1000);
         }
         assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
-        pace.running(now);
+        backoff.running(now);
         now = now + STEADY;
-        pace.ended(now);
-        assert_eq!(pace.not_before(), now);
+        backoff.ended(now);
+        assert_eq!(backoff.not_before(), now);
     }
 }

@@ -37,8 +37,8 @@ use protocol::time::WallTime;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use decide::{Verdict, decide, renewal};
-pub use state::{CertificateState, NextStep, Shown};
+pub use decide::{Decision, decide, renewal};
+pub use state::{CertificateDump, CertificateState, NextStep};
 pub use wanted::{Span as Lifetime, TlsFault, Wanted};
 
 /// A public key, as its subject-public-key-info in DER.
@@ -114,7 +114,7 @@ pub struct OwnRequest {
     /// The name and the key it asks for; `None` if that cannot be read.
     pub subject: Option<(String, PublicKey)>,
     /// State of the request.
-    pub answer: RequestStatus,
+    pub status: RequestStatus,
 }
 
 /// State of a certificate request.
@@ -155,8 +155,9 @@ pub enum Step {
     Read,
     /// Put a new key into the temporary secret.
     MakeKey,
-    /// Ask for a certificate for that key.
-    Ask,
+    /// Create the CertificateRequest for that key.
+    #[serde(rename = "ask")]
+    Request,
     /// Wait for news of the request.
     Await {
         /// `metadata.uid` of the request.

@@ -85,19 +85,19 @@ impl<K: Ord + Copy> FailureLag<K> {
         for streaks in [&mut self.failing, &mut self.conflicting] {
             streaks.retain(|_, streak| !streak.is_over(now));
         }
-        let place = (object.to_owned(), kind);
+        let key = (object.to_owned(), kind);
         if outcome != Outcome::Conflict {
-            self.conflicting.remove(&place);
+            self.conflicting.remove(&key);
         }
         let streaks = match outcome {
             Outcome::Success => {
-                self.failing.remove(&place);
+                self.failing.remove(&key);
                 return;
             }
             Outcome::Conflict => &mut self.conflicting,
             Outcome::Failure => &mut self.failing,
         };
-        let streak = streaks.entry(place).or_insert(Streak {
+        let streak = streaks.entry(key).or_insert(Streak {
             first: now,
             last: now,
         });

@@ -202,7 +202,7 @@ fn annotation(key: &str) -> String {
 
 /// The size that a pod with this metadata says; `None` where it says nothing that can be read.
 #[must_use]
-pub fn said(found: &ObjectMeta) -> Option<Resources> {
+pub fn annotated_size(found: &ObjectMeta) -> Option<Resources> {
     let usage: VmUsage = serde_json::from_str(found.annotations.get(ANNOTATION_VM_USAGE)?).ok()?;
     usage.size()
 }
@@ -357,14 +357,14 @@ mod tests {
     fn a_change_of_what_is_counted_rests_on_what_was_said_before() {
         let mut vm = sample_vm();
         let settings = Settings::one_machine();
-        let said = |vm: &VirtualMachine| ObjectMeta {
+        let carried = |vm: &VirtualMachine| ObjectMeta {
             labels: expected(vm, &settings).labels,
             annotations: expected(vm, &settings).annotations,
             ..ObjectMeta::default()
         };
-        let small = said(&vm);
+        let small = carried(&vm);
         vm.spec.guest.memory_slots.r#use = 3;
-        let grown = said(&vm);
+        let grown = carried(&vm);
         let growth = expected(&vm, &settings).patch(&small);
         let tests = |ops: &[PatchOp]| {
             let is_test = |op: &&PatchOp| matches!(op, PatchOp::Test { .. });
@@ -468,7 +468,7 @@ mod tests {
     fn a_pod_says_a_size_or_nothing() {
         let says = |usage: &str| {
             let annotations = [(ANNOTATION_VM_USAGE.to_owned(), usage.to_owned())].into();
-            said(&ObjectMeta {
+            annotated_size(&ObjectMeta {
                 annotations,
                 ..ObjectMeta::default()
             })
@@ -478,7 +478,7 @@ mod tests {
         for wrong in ["rubbish", r#"{"cpu":"-1","memory":"2Gi"}"#] {
             assert_eq!(says(wrong), None, "{wrong}");
         }
-        assert_eq!(said(&ObjectMeta::default()), None);
+        assert_eq!(annotated_size(&ObjectMeta::default()), None);
     }
 
     #[test]
@@ -490,7 +490,7 @@ mod tests {
             annotations: expected.annotations,
             ..ObjectMeta::default()
         };
-        assert_eq!(said(&found), Some(size));
+        assert_eq!(annotated_size(&found), Some(size));
         let resources = &found.annotations[ANNOTATION_VM_RESOURCES];
         let resources: VmResources = serde_json::from_str(resources).expect("what we wrote");
         assert_eq!(resources.in_use(), size);

@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use action::{Action, Kind, Peer};
 pub use done::Reply;
-pub use plan::{FAILED, Heard, Input, PENDING, Plan, RUNNING, SUCCEEDED, VmView, plan};
+pub use plan::{FAILED, Input, KnownRunner, PENDING, Plan, RUNNING, SUCCEEDED, VmView, plan};
 use protocol::object::Pod;
 use protocol::runner::RunnerState;
 use protocol::time::{Span, Timestamp};
@@ -53,7 +53,7 @@ pub const LOOK_AGAIN: Span = Span::from_secs(15);
 /// Whatever the watches say or not, objects are read afresh after this long.
 pub const READ_AGAIN: Span = Span::from_secs(60);
 /// Notes kept for a shell that does not fetch them; the oldest fall out.
-const NOTES_LIMIT: usize = 64;
+const EVENTS_LIMIT: usize = 64;
 
 /// What the core is given: a change that a watch or a runner reports, or the end of an action.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,9 +124,9 @@ pub struct MoveCore {
     missing_pods: MissingPods,
     /// The uids of the pods that went, by their names.
     gone: BTreeMap<String, String>,
-    runners: BTreeMap<String, Heard>,
+    runners: BTreeMap<String, KnownRunner>,
     busy: BTreeMap<Peer, Action>,
-    pace: Backoff<Kind>,
+    backoff: Backoff<Kind>,
     failures: BTreeMap<Kind, String>,
     suffix: String,
     /// Whose turn it was when there was a plan last.
@@ -145,7 +145,7 @@ pub struct MoveCore {
 pub struct Dump {
     migrations: BTreeMap<String, String>,
     known_pods: Vec<String>,
-    runners: BTreeMap<String, Heard>,
+    runners: BTreeMap<String, KnownRunner>,
     under_way: Vec<(Peer, Kind)>,
     retries: Backoff<Kind>,
     failures: BTreeMap<Kind, String>,
@@ -167,7 +167,7 @@ impl MoveCore {
             gone: BTreeMap::new(),
             runners: BTreeMap::new(),
             busy: BTreeMap::new(),
-            pace: Backoff::default(),
+            backoff: Backoff::default(),
             failures: BTreeMap::new(),
             suffix: String::new(),
             turn: None,
@@ -191,9 +191,9 @@ impl MoveCore {
                 let before = held.map(|held| held.metadata.generation);
                 // A refusal told in the status must not lead to the next one at once.
                 let edited = before != Some(migration.metadata.generation);
-                self.saw_migration(*migration);
+                self.observe_migration(*migration);
                 if edited {
-                    self.pace.hurry(at.now);
+                    self.backoff.retry_now(at.now);
                 }
             }
             Event::MigrationGone { name, uid } => {
@@ -203,9 +203,9 @@ impl MoveCore {
                 }
             }
             Event::Vm(vm) => {
-                self.saw_vm(vm);
-                self.pace
-                    .hurry_only(at.now, |kind| kind.peer() == Peer::Api);
+                self.observe_vm(vm);
+                self.backoff
+                    .retry_now_if(at.now, |kind| kind.peer() == Peer::Api);
             }
             Event::VmGone => self.vm = KnownVm::Absent,
             Event::Pod(pod) => {
@@ -213,16 +213,18 @@ impl MoveCore {
                 // What our own write has made of it was in the answer, and is no reason to write
                 // again.
                 let is_news = self.pods.get(&name) != Some(&*pod);
-                if self.saw_pod(*pod) {
+                if self.observe_pod(*pod) {
                     self.missing_pods.remove(&name);
                 }
                 if is_news {
-                    self.pace.hurry(at.now);
+                    self.backoff.retry_now(at.now);
                 }
             }
             Event::PodUnseen { name, uid } => self.missed_pod(at, &name, uid.as_deref()),
-            Event::Runner { pod, state } => self.heard(pod, Heard::Known { state }),
-            Event::RunnerSilent { pod, error } => self.heard(pod, Heard::Silent { error }),
+            Event::Runner { pod, state } => self.runner_reported(pod, KnownRunner::Known { state }),
+            Event::RunnerSilent { pod, error } => {
+                self.runner_reported(pod, KnownRunner::Silent { error })
+            }
             Event::Done { kind, result } => self.done(at, kind, result),
         }
         self.wake_at = Some(at.now);
@@ -341,7 +343,7 @@ impl MoveCore {
                 .iter()
                 .map(|(peer, action)| (*peer, action.kind()))
                 .collect(),
-            retries: self.pace.clone(),
+            retries: self.backoff.clone(),
             failures: self.failures.clone(),
             look_again_at: self.wake_at,
         }
@@ -381,7 +383,7 @@ impl MoveCore {
 
     /// Plans, and forgets the failures of what is no longer wanted.
     fn plan(&mut self, at: Moment) -> Plan {
-        let first = self.look(at);
+        let first = self.plan_once(at);
         let wanted: BTreeSet<Kind> = first.actions.iter().map(Action::kind).collect();
         let busy: BTreeSet<Kind> = self.busy.values().map(Action::kind).collect();
         let before = self.failures.len();
@@ -390,13 +392,13 @@ impl MoveCore {
         let plan = if self.failures.len() == before {
             first
         } else {
-            self.look(at)
+            self.plan_once(at)
         };
         self.turn.clone_from(&plan.turn);
         plan
     }
 
-    fn look(&self, at: Moment) -> Plan {
+    fn plan_once(&self, at: Moment) -> Plan {
         plan(&Input {
             settings: &self.settings,
             vm: match &self.vm {
@@ -416,7 +418,7 @@ impl MoveCore {
     }
 
     fn may(&mut self, kind: Kind, now: Timestamp) -> bool {
-        match self.pace.waits(kind, now) {
+        match self.backoff.waits(kind, now) {
             None => true,
             Some(at) => {
                 self.wake_no_later(at);
@@ -429,7 +431,7 @@ impl MoveCore {
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    fn saw_migration(&mut self, migration: VirtualMachineMigration) {
+    fn observe_migration(&mut self, migration: VirtualMachineMigration) {
         let name = migration.metadata.name.clone();
         let held = self.migrations.get(&name);
         let same = held.filter(|held| held.metadata.uid == migration.metadata.uid);
@@ -452,7 +454,7 @@ impl MoveCore {
         self.migrations.insert(name, migration);
     }
 
-    fn saw_vm(&mut self, vm: Box<VirtualMachine>) {
+    fn observe_vm(&mut self, vm: Box<VirtualMachine>) {
         let old = self.vm().is_some_and(|held| {
             held.metadata.uid == vm.metadata.uid
                 && is_older(
@@ -466,7 +468,7 @@ impl MoveCore {
     }
 
     /// Whether it is not older than what is known.
-    fn saw_pod(&mut self, pod: Pod) -> bool {
+    fn observe_pod(&mut self, pod: Pod) -> bool {
         let name = pod.metadata.name.clone();
         // The answer to a call may come after the watch has told of the end of the pod it was
         // about.
@@ -501,7 +503,8 @@ impl MoveCore {
         }
         let busy = self.busy.get(&Peer::Api).map(Action::kind);
         self.missing_pods.add(held, busy == Some(Kind::ReadPod));
-        self.pace.hurry_only(at.now, |kind| kind == Kind::ReadPod);
+        self.backoff
+            .retry_now_if(at.now, |kind| kind == Kind::ReadPod);
     }
 
     /// A pod was read. Of its name there may be another by now.
@@ -509,7 +512,7 @@ impl MoveCore {
         if self.missing_pods.read(&pod) == Found::Another {
             self.lost_pod(&pod.metadata.name);
         }
-        self.saw_pod(pod);
+        self.observe_pod(pod);
     }
 
     /// There is no such pod.
@@ -535,16 +538,16 @@ impl MoveCore {
             .collect()
     }
 
-    fn heard(&mut self, pod: String, news: Heard) {
+    fn runner_reported(&mut self, pod: String, known: KnownRunner) {
         if self.link_targets().contains(&pod) {
-            self.runners.insert(pod, news);
+            self.runners.insert(pod, known);
         } else {
             self.runners.remove(&pod);
         }
     }
 
-    fn note(&mut self, note: VmEvent) {
-        if self.notes.len() == NOTES_LIMIT {
+    fn push_event(&mut self, note: VmEvent) {
+        if self.notes.len() == EVENTS_LIMIT {
             self.notes.pop_front();
         }
         self.notes.push_back(note);

@@ -198,7 +198,7 @@ pub fn size_of(state: &RunnerState) -> Resources {
 
 /// The size that the status of a VM says its guest has.
 #[must_use]
-pub fn told_size(status: &VmStatus) -> Resources {
+pub fn status_size(status: &VmStatus) -> Resources {
     let memory = status.memory_size.as_ref();
     Resources {
         cpu: status.cpus.unwrap_or_default(),

@@ -25,7 +25,7 @@ use super::conditions::whole_seconds;
 use super::metadata::PatchOp;
 use super::observe::{
     DELETED_COUNTS_AS_FAILED_US, Fit, PodState, deletion_age_us, end_of, fit, grows, held_up,
-    ordered, pod_state, size_of, told_size,
+    ordered, pod_state, size_of, status_size,
 };
 use super::plan::{Draft, PodView, RunnerView};
 use super::problem::{Problem, peer_text};
@@ -51,15 +51,15 @@ impl Draft<'_> {
     /// the VM would be taken for ever. Whether it is taken back. No other migration takes it
     /// without a newer version of the object.
     pub(super) fn release_claim(&mut self) -> bool {
-        let Some(taker) = self.stored.migration.clone() else {
+        let Some(claim) = self.stored.migration.clone() else {
             return false;
         };
-        match self.input.ask_taker_at {
+        match self.input.check_claim_at {
             None => {
                 self.status.phase = VmPhase::Running;
                 self.status.migration = None;
                 self.notes.push(VmEvent::TakenBack {
-                    migration: taker.name,
+                    migration: claim.name,
                 });
                 true
             }
@@ -68,7 +68,7 @@ impl Draft<'_> {
                 false
             }
             Some(_) => {
-                let TakenBy { name, uid } = taker;
+                let TakenBy { name, uid } = claim;
                 self.actions.push(Action::ReadTaker { name, uid });
                 false
             }
@@ -317,7 +317,7 @@ impl Draft<'_> {
             return;
         }
         let wanted = self.vm.spec.guest.in_use();
-        let said = metadata::said(&pod.metadata);
+        let said = metadata::annotated_size(&pod.metadata);
         let size = if self.may_say_less() {
             wanted
         } else {
@@ -325,7 +325,7 @@ impl Draft<'_> {
         };
         let ops = metadata::expected_at(self.vm, self.input.settings, size).patch(&pod.metadata);
         let resize = self.requests(pod);
-        let by_requests = self.is_told_by_requests(pod);
+        let by_requests = self.is_sized_by_requests(pod);
         let may_be_less = self.input.resizing;
         let may_be_less = may_be_less.is_some_and(|ops| requests::undercuts(self.vm, ops));
         let counted = metadata::counted(&ops);
@@ -441,7 +441,7 @@ impl Draft<'_> {
             .spec
             .guest
             .in_use()
-            .field_max(told_size(&self.status));
+            .field_max(status_size(&self.status));
         let has = self.may_have(state);
         has.is_some_and(|has| !has.has_field_above(told))
     }
@@ -449,20 +449,20 @@ impl Draft<'_> {
     /// Whether the guest shrinks and its pod's requests followed lately. If so, looks again.
     fn has_yet_to_shrink(&mut self) -> bool {
         let is_there = matches!(self.input.runner, RunnerView::Known(state) if self.fit(state) == Fit::Reached);
-        let next = self.input.wished_at.max(self.input.resized_at) + REQUESTS_INTERVAL;
+        let next = self.input.wanted_since.max(self.input.resized_at) + REQUESTS_INTERVAL;
         !is_there && self.is_before(next)
     }
 
     /// Whether others see by what the pod requests how large its guest may be.
-    fn is_told_by_requests(&self, pod: &Pod) -> bool {
+    fn is_sized_by_requests(&self, pod: &Pod) -> bool {
         self.input.settings.true_requests
             && !self.input.failures.contains_key(&Kind::ResizePod)
-            && requests::tell_all(self.vm, pod)
+            && requests::cover_vm(self.vm, pod)
     }
 
     /// Whether the resize may end before its progress is worth a write. If so, looks again.
     fn may_be_quick(&mut self) -> bool {
-        let until = self.input.wished_at + self.input.settings.quick;
+        let until = self.input.wanted_since + self.input.settings.quick;
         self.stored.phase == VmPhase::Running && self.is_before(until)
     }
 
@@ -568,7 +568,7 @@ impl Draft<'_> {
         }
         let mut size = size_of(state);
         if self.fit(state) == Fit::Unordered || self.is_ordering_another() {
-            size = size.field_max(told_size(&self.status));
+            size = size.field_max(status_size(&self.status));
         }
         self.status.cpus = Some(size.cpu);
         self.status.memory_size = Some(Quantity::from_bytes(size.mem.0));

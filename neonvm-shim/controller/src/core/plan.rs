@@ -81,13 +81,13 @@ pub struct Input<'a> {
     pub certificate: &'a CertificateState,
     /// When to ask whether the migration exists that the VM is taken for; `None` once it is known
     /// not to.
-    pub ask_taker_at: Option<Timestamp>,
+    pub check_claim_at: Option<Timestamp>,
     /// Five characters for the next pod name.
     pub suffix: &'a str,
     /// Not before this may a finished VM be started again.
     pub restart_at: Timestamp,
     /// When the size wished for now was first seen.
-    pub wished_at: Timestamp,
+    pub wanted_since: Timestamp,
     /// When progress of a resize was last written.
     pub progress_at: Timestamp,
     /// When what the pod requests was last changed.
@@ -351,20 +351,20 @@ impl<'a> Draft<'a> {
         let Some(tls) = &self.vm.spec.tls else {
             return;
         };
-        let (course, secret) = (self.input.certificate, &self.status.tls_secret_name);
-        let outlook = match course.outlook(self.vm, secret, tls, self.input.at) {
-            Ok(outlook) => outlook,
+        let (state, secret) = (self.input.certificate, &self.status.tls_secret_name);
+        let next_step = match state.next_step(self.vm, secret, tls, self.input.at) {
+            Ok(next_step) => next_step,
             Err(fault) => {
                 self.certified = false;
                 return self.problems.push(Problem::Tls { fault });
             }
         };
-        self.certified = outlook.ready;
-        self.actions.extend(outlook.action);
-        let trouble = outlook.trouble;
+        self.certified = next_step.ready;
+        self.actions.extend(next_step.action);
+        let failure = next_step.failure;
         self.problems
-            .extend(trouble.map(|trouble| Problem::Certificate { trouble }));
-        if let Some(at) = outlook.look_again {
+            .extend(failure.map(|failure| Problem::Certificate { failure }));
+        if let Some(at) = next_step.look_again {
             self.wake_at(at);
         }
     }

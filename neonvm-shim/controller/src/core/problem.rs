@@ -33,7 +33,8 @@ pub enum Problem {
     /// The guest's certificate cannot be made or renewed.
     Certificate {
         /// What stands in its way.
-        trouble: CertificateFailure,
+        #[serde(rename = "trouble")]
+        failure: CertificateFailure,
     },
     /// The node of the pod does not set aside what it requests.
     RequestsPending {
@@ -126,7 +127,7 @@ impl Problem {
             Self::SlotSize { .. } => "slot_size",
             Self::Bounds { .. } => "bounds",
             Self::Tls { .. } => "tls",
-            Self::Certificate { trouble } => match trouble {
+            Self::Certificate { failure } => match failure {
                 CertificateFailure::Awaited { .. } => "certificate_awaited",
                 CertificateFailure::Refused { .. } => "certificate_refused",
                 CertificateFailure::Unfit { .. } => "certificate_unfit",
@@ -178,7 +179,7 @@ impl fmt::Display for Problem {
                 write!(f, "{field}: must hold 0 < min <= use <= max")
             }
             Self::Tls { fault } => fault.fmt(f),
-            Self::Certificate { trouble } => trouble.fmt(f),
+            Self::Certificate { failure } => failure.fmt(f),
             Self::NoOverlay => f.write_str(
                 ".spec.extraNetwork: there is no overlay network here, the VM runs without it",
             ),

@@ -43,12 +43,12 @@ impl Resource {
 
     /// Whether the VM's author has said what the pod requests of it, or may use at most.
     fn is_authors(self, vm: &VirtualMachine) -> bool {
-        let said = |list: &str| {
+        let is_listed = |list: &str| {
             let resources = vm.spec.pod_resources.as_ref();
             let list = resources.and_then(|resources| resources.get(list));
             list.and_then(|list| list.get(self.name())).is_some()
         };
-        said("requests") || said("limits")
+        is_listed("requests") || is_listed("limits")
     }
 
     fn of(self, size: Resources) -> Quantity {
@@ -197,7 +197,7 @@ pub fn rest_on_another(ops: &[PatchOp], pod: &Pod) -> bool {
 }
 
 /// Whether a pod requests all that its VM has: then its requests say how large the guest may be.
-pub(super) fn tell_all(vm: &VirtualMachine, pod: &Pod) -> bool {
+pub(super) fn cover_vm(vm: &VirtualMachine, pod: &Pod) -> bool {
     let mut containers = pod.spec.containers.iter();
     let runner = containers.find(|container| container.name == CONTAINER);
     runner.is_some_and(|runner| {
@@ -355,10 +355,10 @@ mod tests {
     fn requests_tell_all_of_a_vm_or_they_do_not() {
         let mut vm = vm();
         let both = pod(&json!({"cpu": "1m", "memory": "1Gi"}));
-        assert!(tell_all(&vm, &both));
-        assert!(!tell_all(&vm, &pod(&json!({"memory": "1Gi"}))));
+        assert!(cover_vm(&vm, &both));
+        assert!(!cover_vm(&vm, &pod(&json!({"memory": "1Gi"}))));
         vm.spec.pod_resources = Some(json!({"limits": {"cpu": 2}}));
-        assert!(!tell_all(&vm, &both));
+        assert!(!cover_vm(&vm, &both));
     }
 
     #[test]

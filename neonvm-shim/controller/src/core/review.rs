@@ -82,7 +82,7 @@ pub enum NoReview {
 ///
 /// # Errors
 /// [`NoReview`]; the sender made a mistake.
-pub fn answer(task: Task, review: &Value, excused: &Excused) -> Result<ReviewResponse, NoReview> {
+pub fn respond(task: Task, review: &Value, excused: &Excused) -> Result<ReviewResponse, NoReview> {
     if review["apiVersion"] != API_VERSION || review["kind"] != "AdmissionReview" {
         return Err(NoReview::OtherKind);
     }
@@ -94,14 +94,14 @@ pub fn answer(task: Task, review: &Value, excused: &Excused) -> Result<ReviewRes
     if !request["object"].is_object() {
         return Err(NoReview::Incomplete);
     }
-    let mut answer = match task {
+    let mut response = match task {
         Task::Mutate => mutated(kind, request),
         Task::Validate => validated(kind, request, excused),
     };
-    answer.review["uid"] = uid.into();
-    answer.review =
-        json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": answer.review});
-    Ok(answer)
+    response.review["uid"] = uid.into();
+    response.review =
+        json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response.review});
+    Ok(response)
 }
 
 /// Each changed member of the object as a whole: there are three or four.
@@ -159,7 +159,7 @@ fn validated(kind: &str, request: &Value, excused: &Excused) -> ReviewResponse {
     if request["operation"] != "UPDATE" || !excused.0.contains(&key) {
         return denied(&errors);
     }
-    let message = said(&errors);
+    let message = joined(&errors);
     let warning = format!("{key} may not be so, and passes because it is excused: {message}");
     let uid = new["metadata"]["uid"].as_str().unwrap_or_default();
     let skipped = Skipped {
@@ -205,16 +205,16 @@ fn denied(errors: &[FieldError]) -> ReviewResponse {
     });
     let causes: Vec<Value> = causes.collect();
     passed(json!({"allowed": false, "status": {
-        "code": INVALID, "reason": "Invalid", "message": said(errors), "details": {"causes": causes},
+        "code": INVALID, "reason": "Invalid", "message": joined(errors), "details": {"causes": causes},
     }}))
 }
 
-/// All of it in one line, as the API server itself would say it.
-fn said(errors: &[FieldError]) -> String {
-    let errors = errors.iter();
-    let said = errors.map(|error| format!("{}: {}", error.field, error.to_message()));
-    let said: Vec<String> = said.collect();
-    match &said[..] {
+/// All errors in one line, in the form of the API server's own messages.
+fn joined(errors: &[FieldError]) -> String {
+    let texts = errors
+        .iter()
+        .map(|error| format!("{}: {}", error.field, error.to_message()));
+    match &texts.collect::<Vec<_>>()[..] {
         [one] => one.clone(),
         many => format!("[{}]", many.join(", ")),
     }

@@ -52,7 +52,7 @@ impl StageWatch {
 
     /// When the newest wish arrived; zero before the first.
     #[must_use]
-    pub fn wished_at(&self) -> Timestamp {
+    pub fn wanted_since(&self) -> Timestamp {
         self.wanted.map_or(Timestamp(0), |(_, at)| at.now)
     }
 

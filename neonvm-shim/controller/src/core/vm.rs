@@ -42,9 +42,9 @@ use super::vm_event::VmEvent;
 pub const LOOK_AGAIN: Span = Span::from_secs(15);
 /// A VM that is taken for a migration is left to it this long before it is asked whether there is
 /// one.
-pub const TAKER_PATIENCE: Span = Span::from_secs(10);
+pub const CLAIM_CHECK_AFTER: Span = Span::from_secs(10);
 /// Notes kept for a shell that does not fetch them; the oldest fall out.
-const NOTES_LIMIT: usize = 64;
+const EVENTS_LIMIT: usize = 64;
 /// What the core is given: a change that a watch or a runner reports, or the end of an action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
@@ -121,22 +121,22 @@ pub enum Reply {
 #[derive(Debug, Clone, Default, Serialize)]
 struct MigrationClaim {
     uid: Option<String>,
-    ask_at: Option<Timestamp>,
+    check_at: Option<Timestamp>,
 }
 
 impl MigrationClaim {
-    fn saw(&mut self, status: Option<&VmStatus>, now: Timestamp) {
+    fn observe(&mut self, status: Option<&VmStatus>, now: Timestamp) {
         let uid = status.and_then(|status| Some(&status.migration.as_ref()?.uid));
         if uid != self.uid.as_ref() {
             self.uid = uid.cloned();
-            self.ask_at = Some(now + TAKER_PATIENCE);
+            self.check_at = Some(now + CLAIM_CHECK_AFTER);
         }
     }
 
     /// The migration of the name it was taken for has this uid, or there is none.
     fn found(&mut self, asked: &str, found: Option<&str>, now: Timestamp) {
         if self.uid.as_deref() == Some(asked) {
-            self.ask_at = (found == Some(asked)).then(|| now + TAKER_PATIENCE);
+            self.check_at = (found == Some(asked)).then(|| now + CLAIM_CHECK_AFTER);
         }
     }
 }
@@ -169,7 +169,7 @@ pub struct VmCore {
     missing_pods: MissingPods,
     link: Link,
     busy: BTreeMap<Peer, Action>,
-    pace: Backoff<Kind>,
+    backoff: Backoff<Kind>,
     failures: BTreeMap<Kind, Problem>,
     restarts: RestartBackoff,
     ssh_secret_ready: bool,
@@ -177,7 +177,7 @@ pub struct VmCore {
     address: Option<(Ipv4Addr, Ipv4Addr)>,
     address_released: bool,
     certificate: CertificateState,
-    taker: MigrationClaim,
+    claim: MigrationClaim,
     suffix: String,
     progress_at: Timestamp,
     resized_at: Timestamp,
@@ -196,7 +196,7 @@ pub struct VmCore {
     read_at: Timestamp,
     reads_due: BTreeSet<Kind>,
     wake_at: Option<Timestamp>,
-    told: BTreeSet<&'static str>,
+    reported: BTreeSet<&'static str>,
     problems: Vec<Problem>,
     notes: VecDeque<VmEvent>,
     stages: StageWatch,
@@ -215,7 +215,7 @@ impl VmCore {
             missing_pods: MissingPods::default(),
             link: Link::None,
             busy: BTreeMap::new(),
-            pace: Backoff::default(),
+            backoff: Backoff::default(),
             failures: BTreeMap::new(),
             restarts: RestartBackoff::default(),
             ssh_secret_ready: false,
@@ -223,7 +223,7 @@ impl VmCore {
             address: None,
             address_released: false,
             certificate: CertificateState::default(),
-            taker: MigrationClaim::default(),
+            claim: MigrationClaim::default(),
             suffix: String::new(),
             progress_at: Timestamp(0),
             resized_at: Timestamp(0),
@@ -236,7 +236,7 @@ impl VmCore {
             read_at: Timestamp(0),
             reads_due: BTreeSet::new(),
             wake_at: None,
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             problems: Vec::new(),
             notes: VecDeque::new(),
             stages: StageWatch::default(),
@@ -248,7 +248,7 @@ impl VmCore {
     /// Something happened at `at`; for a watch event, the moment it was received.
     pub fn handle(&mut self, at: Moment, event: Event) {
         match event {
-            Event::Vm(vm) => self.saw_vm(at, *vm),
+            Event::Vm(vm) => self.observe_vm(at, *vm),
             Event::VmGone { uid } => {
                 if self.vm.as_ref().is_some_and(|vm| vm.metadata.uid == uid) {
                     self.vm = None;
@@ -256,12 +256,12 @@ impl VmCore {
             }
             Event::Pod(pod) => {
                 let name = pod.metadata.name.clone();
-                if self.saw_pod(at, *pod) {
+                if self.observe_pod(at, *pod) {
                     self.missing_pods.remove(&name);
                 }
             }
             Event::PodUnseen { name, uid } => self.missed_pod(at, &name, uid.as_deref()),
-            Event::Runner { pod, state } => self.heard(at, &pod, state),
+            Event::Runner { pod, state } => self.runner_reported(at, &pod, state),
             Event::RunnerSilent { pod, error } => {
                 let since = match &self.link {
                     Link::Silent {
@@ -308,7 +308,7 @@ impl VmCore {
                 }
                 Action::PlugAhead { wish, .. } => {
                     let online = state.cpus.guest_online;
-                    self.head_start.asked(at.now, wish.cpu, online);
+                    self.head_start.request(at.now, wish.cpu, online);
                 }
                 _ => {}
             }
@@ -415,7 +415,7 @@ impl VmCore {
 
     /// Plans, and forgets the failures of what is no longer wanted.
     fn plan(&mut self, at: Moment) -> Plan {
-        let first = self.look(at);
+        let first = self.plan_once(at);
         let planned: BTreeSet<Kind> = first.actions.iter().map(Action::kind).collect();
         let busy: BTreeSet<Kind> = self.busy.values().map(Action::kind).collect();
         let before = self.failures.len();
@@ -424,22 +424,22 @@ impl VmCore {
         let plan = if self.failures.len() == before {
             first
         } else {
-            self.look(at)
+            self.plan_once(at)
         };
         let labels: BTreeSet<&'static str> = plan.problems.iter().map(Problem::label).collect();
         for problem in &plan.problems {
-            if !self.told.contains(problem.label()) {
-                self.note(VmEvent::Problem {
+            if !self.reported.contains(problem.label()) {
+                self.push_event(VmEvent::Problem {
                     problem: problem.clone(),
                 });
             }
         }
-        self.told = labels;
+        self.reported = labels;
         self.problems.clone_from(&plan.problems);
         plan
     }
 
-    fn look(&self, at: Moment) -> Plan {
+    fn plan_once(&self, at: Moment) -> Plan {
         let vm = self.vm.as_ref().expect("checked by the caller");
         let name = vm
             .status
@@ -470,10 +470,10 @@ impl VmCore {
             address: self.address,
             address_released: self.address_released,
             certificate: &self.certificate,
-            ask_taker_at: self.taker.ask_at,
+            check_claim_at: self.claim.check_at,
             suffix: &self.suffix,
             restart_at: self.restarts.not_before(),
-            wished_at: self.stages.wished_at(),
+            wanted_since: self.stages.wanted_since(),
             progress_at: self.progress_at,
             resized_at: self.resized_at,
             head_start: &self.head_start,
@@ -495,7 +495,7 @@ impl VmCore {
     }
 
     fn may(&mut self, kind: Kind, now: Timestamp) -> bool {
-        match self.pace.waits(kind, now) {
+        match self.backoff.waits(kind, now) {
             None => true,
             Some(at) => {
                 self.wake_no_later(at);
@@ -508,7 +508,7 @@ impl VmCore {
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    fn saw_vm(&mut self, at: Moment, vm: VirtualMachine) {
+    fn observe_vm(&mut self, at: Moment, vm: VirtualMachine) {
         if let Some(held) = &self.vm {
             let versions = (
                 &vm.metadata.resource_version,
@@ -528,13 +528,13 @@ impl VmCore {
                 // writes, though: a refusal told in the status would lead to the next refusal at
                 // once.
                 let with_the_vm = [Kind::ReadVm, Kind::PatchVm, Kind::WriteStatus];
-                self.pace
-                    .hurry_only(at.now, |kind| edited || with_the_vm.contains(&kind));
+                self.backoff
+                    .retry_now_if(at.now, |kind| edited || with_the_vm.contains(&kind));
             }
         }
         self.stages.wanted(vm.spec.guest.in_use(), at);
         let status = vm.status.as_ref();
-        self.taker.saw(status, at.now);
+        self.claim.observe(status, at.now);
         let uses_the_suffix = status.is_some_and(|status| status.pod_name.ends_with(&self.suffix));
         let pod = status.map_or("", |status| status.pod_name.as_str());
         self.ordering.retain(|(of, _)| of == pod);
@@ -560,7 +560,7 @@ impl VmCore {
     }
 
     /// Whether it is not older than what is known.
-    fn saw_pod(&mut self, at: Moment, pod: Pod) -> bool {
+    fn observe_pod(&mut self, at: Moment, pod: Pod) -> bool {
         let name = pod.metadata.name.clone();
         // Versions go on from one pod to the next of its name: what is known of the next is not
         // undone by old news.
@@ -581,7 +581,7 @@ impl VmCore {
         let is_news = self.pods.get(&name) != Some(&pod);
         self.pods.insert(name, pod);
         if is_news {
-            self.pace.hurry(at.now);
+            self.backoff.retry_now(at.now);
         }
         true
     }
@@ -600,7 +600,8 @@ impl VmCore {
         }
         let busy = self.busy.get(&Peer::Api).map(Action::kind);
         self.missing_pods.add(held, busy == Some(Kind::ReadPod));
-        self.pace.hurry_only(at.now, |kind| kind == Kind::ReadPod);
+        self.backoff
+            .retry_now_if(at.now, |kind| kind == Kind::ReadPod);
     }
 
     /// A pod was read.
@@ -611,7 +612,7 @@ impl VmCore {
         if self.missing_pods.read(&pod) == Found::Another && !is_owned {
             return self.lost_pod(&pod.metadata.name);
         }
-        self.saw_pod(at, pod);
+        self.observe_pod(at, pod);
     }
 
     /// There is no such pod.
@@ -630,7 +631,7 @@ impl VmCore {
         status.is_some_and(|status| status.pod_name == name)
     }
 
-    fn heard(&mut self, at: Moment, pod: &str, state: Box<RunnerState>) {
+    fn runner_reported(&mut self, at: Moment, pod: &str, state: Box<RunnerState>) {
         if self.link_target().is_none_or(|target| target != pod) {
             return;
         }
@@ -642,8 +643,8 @@ impl VmCore {
         };
     }
 
-    fn note(&mut self, note: VmEvent) {
-        if self.notes.len() == NOTES_LIMIT {
+    fn push_event(&mut self, note: VmEvent) {
+        if self.notes.len() == EVENTS_LIMIT {
             self.notes.pop_front();
         }
         self.notes.push_back(note);

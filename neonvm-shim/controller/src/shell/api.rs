@@ -162,7 +162,7 @@ impl KubeApi {
                 let request = vms.get(vm, &GetParams::default());
                 object(self.send(request).await, as_vm)
             }
-            Action::ReadTaker { name, .. } => self.read_taker(namespace, &name).await,
+            Action::ReadTaker { name, .. } => self.read_claiming_migration(namespace, &name).await,
             Action::EnsureSshSecret { name, owner } => {
                 let make = || ssh_secret(namespace, &name, &owner);
                 let fits = |secret: &Value| is_key_pair_of(secret, &owner);
@@ -211,7 +211,7 @@ impl KubeApi {
     }
 
     /// The uid of the migration of that name, if there is one.
-    async fn read_taker(&self, namespace: &str, name: &str) -> Result<Reply, Refusal> {
+    async fn read_claiming_migration(&self, namespace: &str, name: &str) -> Result<Reply, Refusal> {
         let migrations = Request::new(format!(
             "/apis/vm.neon.tech/v1/namespaces/{namespace}/virtualmachinemigrations"
         ));

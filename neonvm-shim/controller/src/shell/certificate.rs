@@ -61,7 +61,7 @@ impl<'a> CertificateClient<'a> {
         let done = match step {
             Step::Read => Ok(()),
             Step::MakeKey => self.make_key().await,
-            Step::Ask => self.ask().await,
+            Step::Request => self.ask().await,
             Step::Await { version, .. } => self.wait(version).await,
             Step::Store => self.store().await,
             Step::Withdraw { uid } => self.withdraw(uid).await,

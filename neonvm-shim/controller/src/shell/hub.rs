@@ -308,7 +308,7 @@ impl Hub {
             core: VmCore::new(self.settings.clone(), rand::rng().random()),
             mailbox: mailbox.clone(),
             common: self.common.clone(),
-            place: self.common.state.vm_slot(&text_of(&key)),
+            slot: self.common.state.vm_slot(&text_of(&key)),
             announcer: Announcer::default(),
             key: Arc::new(RunnerKey::new(Arc::clone(&self.common.api), &key.0, &key.1)),
         };

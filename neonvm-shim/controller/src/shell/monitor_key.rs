@@ -17,14 +17,14 @@ const KEY: &str = "key";
 /// The key, read once.
 #[derive(Debug)]
 pub(super) struct MonitorKey {
-    place: SecretName,
+    secret_name: SecretName,
     read: OnceCell<VmKey>,
 }
 
 impl MonitorKey {
-    pub(super) fn new(place: SecretName) -> Self {
+    pub(super) fn new(secret_name: SecretName) -> Self {
         Self {
-            place,
+            secret_name,
             read: OnceCell::new(),
         }
     }
@@ -37,11 +37,11 @@ impl KubeApi {
         namespace: &str,
         owner: &Value,
     ) -> Result<Option<String>, Refusal> {
-        let Some(MonitorKey { place, read }) = &self.monitor_key else {
+        let Some(MonitorKey { secret_name, read }) = &self.monitor_key else {
             return Ok(None);
         };
         let key = read
-            .get_or_try_init(|| self.ensure_monitor_key(place))
+            .get_or_try_init(|| self.ensure_monitor_key(secret_name))
             .await?;
         let text = |member: &str| owner[member].as_str().unwrap_or_default();
         Ok(Some(key.token(namespace, text("name"), text("uid"))))
@@ -49,9 +49,9 @@ impl KubeApi {
 
     /// Reads the key, or makes it. It is never replaced: guests that run ask for what was derived
     /// from it.
-    async fn ensure_monitor_key(&self, place: &SecretName) -> Result<VmKey, Refusal> {
-        let SecretName { namespace, name } = place;
-        let make = || Ok(secret(place));
+    async fn ensure_monitor_key(&self, secret_name: &SecretName) -> Result<VmKey, Refusal> {
+        let SecretName { namespace, name } = secret_name;
+        let make = || Ok(secret(secret_name));
         let found = self.ensure_secret(namespace, name, make, |_| true).await?;
         key_of(&found).ok_or_else(|| Refusal::Failed {
             message: format!(
@@ -63,11 +63,11 @@ impl KubeApi {
     }
 }
 
-fn secret(place: &SecretName) -> Value {
+fn secret(secret_name: &SecretName) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": place.name, "namespace": place.namespace},
+        "metadata": {"name": secret_name.name, "namespace": secret_name.namespace},
         "type": "Opaque",
         "immutable": true,
         "data": {KEY: STANDARD.encode(bearer::random())},
@@ -85,8 +85,8 @@ mod tests {
 
     #[test]
     fn key_that_is_made_is_one_and_anything_else_is_none() {
-        let place: SecretName = "kube-system/key".parse().expect("a name");
-        let (one, other) = (secret(&place), secret(&place));
+        let secret_name: SecretName = "kube-system/key".parse().expect("a name");
+        let (one, other) = (secret(&secret_name), secret(&secret_name));
         assert!(key_of(&one).is_some());
         assert_ne!(one["data"], other["data"]);
         assert_eq!(one["metadata"]["namespace"], "kube-system");

@@ -33,7 +33,7 @@ pub(super) struct Mover {
     pub(super) core: MoveCore,
     pub(super) mailbox: Mailbox<Event>,
     pub(super) common: Common,
-    pub(super) place: MigrationSlot,
+    pub(super) slot: MigrationSlot,
     pub(super) announcer: Announcer,
     pub(super) key: Arc<RunnerKey>,
 }
@@ -56,7 +56,7 @@ impl Mover {
                 under_way.push(self.begin(action, &links));
             }
             self.tell();
-            self.place.publish(self.core.snapshot());
+            self.slot.publish(self.core.snapshot());
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = self.mailbox.changed() => {}
@@ -73,7 +73,7 @@ impl Mover {
             let outcome = Refusal::outcome(result);
             if let Some(migration) = self.core.migration_of(*kind) {
                 let object = format!("{}/{migration}", self.namespace);
-                self.place.note(&object, *kind, outcome, now.now);
+                self.slot.note(&object, *kind, outcome, now.now);
             }
             if let Err(Refusal::Failed { message, permanent }) = result {
                 tracing::warn!(vm = key, action = ?kind, permanent, error = message, "a step of a migration failed");

@@ -206,7 +206,7 @@ impl Moves {
             core: MoveCore::new(self.settings.clone(), rand::rng().random()),
             mailbox: mailbox.clone(),
             common: self.common.clone(),
-            place: self.common.state.migration_slot(&text_of(&key)),
+            slot: self.common.state.migration_slot(&text_of(&key)),
             announcer: Announcer::default(),
             key: Arc::new(RunnerKey::new(Arc::clone(&self.common.api), &key.0, &key.1)),
         };

@@ -224,7 +224,7 @@ fn answered(task: Task, context: &WebhookContext, body: &[u8]) -> Response {
         Ok(review) => review,
         Err(error) => return bad(format!("not JSON: {error}")),
     };
-    match review::answer(task, &review, &context.excused) {
+    match review::respond(task, &review, &context.excused) {
         Ok(answer) => {
             if let Some(skipped) = answer.skipped {
                 context.tell(skipped);

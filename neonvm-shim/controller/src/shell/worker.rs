@@ -44,7 +44,7 @@ pub(super) struct Worker {
     pub(super) core: VmCore,
     pub(super) mailbox: Mailbox<Event>,
     pub(super) common: Common,
-    pub(super) place: VmSlot,
+    pub(super) slot: VmSlot,
     pub(super) announcer: Announcer,
     pub(super) key: Arc<RunnerKey>,
 }
@@ -98,7 +98,7 @@ impl Worker {
                 continue;
             }
             self.tell();
-            self.place.publish(self.core.snapshot());
+            self.slot.publish(self.core.snapshot());
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = self.mailbox.changed() => {}
@@ -120,7 +120,7 @@ impl Worker {
             let outcome = Refusal::outcome(result);
             self.common.metrics.ended(outcome, now.now.since(began.now));
             if kind.is_needed() {
-                self.place.note(key, *kind, outcome, now.now);
+                self.slot.note(key, *kind, outcome, now.now);
             }
             if let Err(Refusal::Failed { message, permanent }) = result {
                 tracing::warn!(vm = key, action = ?kind, permanent, error = message, "action failed");

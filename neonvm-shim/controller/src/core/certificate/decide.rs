@@ -9,7 +9,7 @@ use super::{
 
 /// Decision about a certificate at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Decision {
     /// This step is the next one. Once it ends, the three objects are read and decided on again.
     Do(Step),
     /// The request has failed: withdraw it, but not at once.
@@ -17,7 +17,7 @@ pub enum Verdict {
         /// Uid of the failed request. Only this incarnation is withdrawn.
         uid: String,
         /// Failure that leads to the withdrawal.
-        trouble: CertificateFailure,
+        failure: CertificateFailure,
     },
     /// Nothing can be done before somebody else has done something.
     Stuck(CertificateFailure),
@@ -45,9 +45,9 @@ pub fn renewal(wanted: &Wanted, certificate: &Certificate) -> WallTime {
 /// Returns the one next step of a VM's certificate. It has no state: the objects and the time are
 /// all it rests on.
 #[must_use]
-pub fn decide(wanted: &Wanted, facts: &Facts, now: WallTime) -> Verdict {
+pub fn decide(wanted: &Wanted, facts: &Facts, now: WallTime) -> Decision {
     if facts.stored == Stored::Foreign {
-        return Verdict::Stuck(CertificateFailure::Taken { kind: "secret" });
+        return Decision::Stuck(CertificateFailure::Taken { kind: "secret" });
     }
     if let Stored::Pair(pair) = &facts.stored
         && pair.names.contains(&wanted.name)
@@ -60,63 +60,63 @@ pub fn decide(wanted: &Wanted, facts: &Facts, now: WallTime) -> Verdict {
     next(wanted, facts, now)
 }
 
-fn rest(facts: &Facts, until: WallTime) -> Verdict {
+fn rest(facts: &Facts, until: WallTime) -> Decision {
     let key = matches!(facts.key, TemporaryKey::Key(_) | TemporaryKey::Unusable);
     if key || matches!(facts.request, Request::Ours(_)) {
-        Verdict::Do(Step::Tidy)
+        Decision::Do(Step::Tidy)
     } else {
-        Verdict::Rest { until }
+        Decision::Rest { until }
     }
 }
 
 /// On the way to a certificate: a key, a request for it, the answer.
-fn next(wanted: &Wanted, facts: &Facts, now: WallTime) -> Verdict {
+fn next(wanted: &Wanted, facts: &Facts, now: WallTime) -> Decision {
     let key = match (&facts.key, &facts.request) {
         (TemporaryKey::Foreign, _) => {
-            return Verdict::Stuck(CertificateFailure::Taken { kind: "secret" });
+            return Decision::Stuck(CertificateFailure::Taken { kind: "secret" });
         }
         (_, Request::Foreign) => {
             let kind = "CertificateRequest";
-            return Verdict::Stuck(CertificateFailure::Taken { kind });
+            return Decision::Stuck(CertificateFailure::Taken { kind });
         }
         (TemporaryKey::Key(key), _) => key,
         // Whoever it asks for has no key any more.
-        (TemporaryKey::Absent | TemporaryKey::Unusable, Request::Ours(asked)) => {
-            return withdraw(asked);
+        (TemporaryKey::Absent | TemporaryKey::Unusable, Request::Ours(request)) => {
+            return withdraw(request);
         }
         (TemporaryKey::Absent | TemporaryKey::Unusable, Request::Absent) => {
-            return Verdict::Do(Step::MakeKey);
+            return Decision::Do(Step::MakeKey);
         }
     };
     match &facts.request {
-        Request::Ours(asked) => answered(wanted, &facts.stored, asked, key, now),
-        Request::Absent | Request::Foreign => Verdict::Do(Step::Ask),
+        Request::Ours(request) => by_status(wanted, &facts.stored, request, key, now),
+        Request::Absent | Request::Foreign => Decision::Do(Step::Request),
     }
 }
 
-fn withdraw(asked: &OwnRequest) -> Verdict {
-    let uid = asked.uid.clone();
-    Verdict::Do(Step::Withdraw { uid })
+fn withdraw(request: &OwnRequest) -> Decision {
+    let uid = request.uid.clone();
+    Decision::Do(Step::Withdraw { uid })
 }
 
-fn answered(
+fn by_status(
     wanted: &Wanted,
     stored: &Stored,
-    asked: &OwnRequest,
+    request: &OwnRequest,
     key: &PublicKey,
     now: WallTime,
-) -> Verdict {
-    let subject = asked.subject.as_ref();
+) -> Decision {
+    let subject = request.subject.as_ref();
     let is_it = subject.is_some_and(|(name, of)| *name == wanted.name && of == key);
-    if !is_it || asked.issuer != wanted.issuer {
+    if !is_it || request.issuer != wanted.issuer {
         // The spec was changed, or the key lost, since it was made.
-        return withdraw(asked);
+        return withdraw(request);
     }
     let issuer = || wanted.issuer.clone();
-    let trouble = match &asked.answer {
+    let failure = match &request.status {
         RequestStatus::Waiting { .. } => {
-            let (uid, version) = (asked.uid.clone(), asked.version.clone());
-            return Verdict::Do(Step::Await { uid, version });
+            let (uid, version) = (request.uid.clone(), request.version.clone());
+            return Decision::Do(Step::Await { uid, version });
         }
         RequestStatus::Refused { reason, message } => CertificateFailure::Refused {
             issuer: issuer(),
@@ -124,15 +124,15 @@ fn answered(
             message: message.clone(),
         },
         RequestStatus::Issued(issued) => match unfit(wanted, stored, issued, key, now) {
-            None => return Verdict::Do(Step::Store),
+            None => return Decision::Do(Step::Store),
             Some(why) => CertificateFailure::Unfit {
                 issuer: issuer(),
                 why,
             },
         },
     };
-    let uid = asked.uid.clone();
-    Verdict::Failed { uid, trouble }
+    let uid = request.uid.clone();
+    Decision::Failed { uid, failure }
 }
 
 fn unfit(

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    CertificateFailure, Facts, Order, Request, RequestStatus, Step, Stored, TlsFault, Verdict,
+    CertificateFailure, Decision, Facts, Order, Request, RequestStatus, Step, Stored, TlsFault,
     Wanted, decide,
 };
 use crate::core::action::Action;
@@ -18,15 +18,15 @@ use crate::core::pod;
 /// Whatever is believed of the three objects, they are read again after this long.
 const READ_AGAIN: Span = Span::from_secs(300);
 /// The same while somebody else's object stands in the way.
-const TAKEN_READ_AGAIN: Span = Span::from_secs(15);
+const FOREIGN_READ_AGAIN: Span = Span::from_secs(15);
 /// A request that has failed is withdrawn and made anew after this long, at first.
 const RETRY_FIRST: Span = Span::from_secs(10);
 /// And at most after this long.
 const RETRY_CAP: Span = Span::from_secs(600);
 /// An issuer that takes longer over the first certificate is told of.
-const FIRST_TOLD: Span = Span::from_secs(5);
+const FIRST_REPORTED_AFTER: Span = Span::from_secs(5);
 /// The same for one to renew, while the old one is good.
-const RENEWAL_TOLD: Span = Span::from_secs(300);
+const RENEWAL_REPORTED_AFTER: Span = Span::from_secs(300);
 
 /// Objects of a VM's certificate as last read, and the failures of its issuer.
 #[derive(Debug, Clone, Default)]
@@ -53,14 +53,14 @@ pub struct NextStep {
     /// Whether a usable key pair is stored.
     pub ready: bool,
     /// Failure that prevents the first certificate or its renewal.
-    pub trouble: Option<CertificateFailure>,
+    pub failure: Option<CertificateFailure>,
     /// Time of the next look if no event comes before.
     pub look_again: Option<Timestamp>,
 }
 
 /// Certificate in `/debug/state`.
 #[derive(Debug, Clone, Serialize)]
-pub struct Shown {
+pub struct CertificateDump {
     stored: String,
     request: String,
     refused_in_a_row: u32,
@@ -71,7 +71,7 @@ impl CertificateState {
     ///
     /// # Errors
     /// [`TlsFault`] if `tls` is unusable.
-    pub fn outlook(
+    pub fn next_step(
         &self,
         vm: &VirtualMachine,
         secret: &str,
@@ -87,52 +87,52 @@ impl CertificateState {
             return Ok(NextStep {
                 action: Some(action(Step::Read, order)),
                 ready: false,
-                trouble: None,
+                failure: None,
                 look_again: None,
             });
         };
-        let verdict = decide(&order.wanted, facts, at.wall);
-        let look_again = self.look_again(&verdict, at);
-        let mut step = self.step(&verdict, at);
+        let decision = decide(&order.wanted, facts, at.wall);
+        let look_again = self.look_again(&decision, at);
+        let mut step = self.step(&decision, at);
         if at.now >= self.read_at && !matches!(step, Some(Step::Await { .. })) {
             step = step.or(Some(Step::Read));
         }
         Ok(NextStep {
             ready: matches!(facts.stored, Stored::Pair(_)),
-            trouble: self.trouble(&order.wanted, verdict, at),
+            failure: self.failure(&order.wanted, decision, at),
             action: step.map(|step| action(step, order)),
             look_again,
         })
     }
 
-    fn step(&self, verdict: &Verdict, at: Moment) -> Option<Step> {
-        match verdict {
-            Verdict::Do(step) => Some(step.clone()),
-            Verdict::Failed { uid, .. } if self.withdraws(uid) <= at.now => {
+    fn step(&self, decision: &Decision, at: Moment) -> Option<Step> {
+        match decision {
+            Decision::Do(step) => Some(step.clone()),
+            Decision::Failed { uid, .. } if self.withdraw_at(uid) <= at.now => {
                 Some(Step::Withdraw { uid: uid.clone() })
             }
-            Verdict::Failed { .. } | Verdict::Stuck(_) | Verdict::Rest { .. } => None,
+            Decision::Failed { .. } | Decision::Stuck(_) | Decision::Rest { .. } => None,
         }
     }
 
     /// When the failed request of that uid is withdrawn.
-    fn withdraws(&self, uid: &str) -> Timestamp {
+    fn withdraw_at(&self, uid: &str) -> Timestamp {
         let failed = self.failed.as_ref().filter(|failed| failed.uid == uid);
         failed.map_or(Timestamp(0), |failed| failed.withdraw_at)
     }
 
-    fn look_again(&self, verdict: &Verdict, at: Moment) -> Option<Timestamp> {
-        let next = match verdict {
-            Verdict::Do(Step::Await { uid, .. }) => {
+    fn look_again(&self, decision: &Decision, at: Moment) -> Option<Timestamp> {
+        let next = match decision {
+            Decision::Do(Step::Await { uid, .. }) => {
                 let known = self.waiting_since.as_ref().filter(|(of, _)| of == uid);
-                known.map_or(at.now, |(_, since)| *since) + self.told_after(at)
+                known.map_or(at.now, |(_, since)| *since) + self.reported_after(at)
             }
-            Verdict::Failed { uid, .. } => self.withdraws(uid),
-            Verdict::Rest { until } => {
+            Decision::Failed { uid, .. } => self.withdraw_at(uid),
+            Decision::Rest { until } => {
                 let left = until.0.saturating_sub(at.wall.0);
                 at.now + Span(u64::try_from(left).unwrap_or(0))
             }
-            Verdict::Do(_) | Verdict::Stuck(_) => self.read_at,
+            Decision::Do(_) | Decision::Stuck(_) => self.read_at,
         };
         // What is past has been told or is being done.
         let ahead = [next, self.read_at].into_iter();
@@ -140,26 +140,31 @@ impl CertificateState {
     }
 
     /// How long an issuer may take before that is told.
-    fn told_after(&self, at: Moment) -> Span {
+    fn reported_after(&self, at: Moment) -> Span {
         match self.facts.as_ref().map(|facts| &facts.stored) {
-            Some(Stored::Pair(pair)) if at.wall < pair.not_after => RENEWAL_TOLD,
-            _ => FIRST_TOLD,
+            Some(Stored::Pair(pair)) if at.wall < pair.not_after => RENEWAL_REPORTED_AFTER,
+            _ => FIRST_REPORTED_AFTER,
         }
     }
 
-    fn trouble(&self, wanted: &Wanted, verdict: Verdict, at: Moment) -> Option<CertificateFailure> {
-        match verdict {
-            Verdict::Failed { trouble, .. } | Verdict::Stuck(trouble) => return Some(trouble),
-            Verdict::Do(Step::Await { uid, .. }) => {
+    fn failure(
+        &self,
+        wanted: &Wanted,
+        decision: Decision,
+        at: Moment,
+    ) -> Option<CertificateFailure> {
+        match decision {
+            Decision::Failed { failure, .. } | Decision::Stuck(failure) => return Some(failure),
+            Decision::Do(Step::Await { uid, .. }) => {
                 let known = self.waiting_since.as_ref().filter(|(of, _)| *of == uid);
                 let waited = known.map_or(Span(0), |(_, since)| at.now.since(*since));
-                if waited >= self.told_after(at) {
+                if waited >= self.reported_after(at) {
                     let issuer = wanted.issuer.clone();
-                    let message = self.words();
+                    let message = self.issuer_message();
                     return Some(CertificateFailure::Awaited { issuer, message });
                 }
             }
-            Verdict::Do(_) | Verdict::Rest { .. } => {}
+            Decision::Do(_) | Decision::Rest { .. } => {}
         }
         match self.facts.as_ref().map(|facts| &facts.stored) {
             Some(Stored::Pair(pair)) if at.wall >= pair.not_after => {
@@ -171,9 +176,9 @@ impl CertificateState {
     }
 
     /// What the issuer says to its taking time.
-    fn words(&self) -> String {
+    fn issuer_message(&self) -> String {
         match self.facts.as_ref().map(|facts| &facts.request) {
-            Some(Request::Ours(asked)) => match &asked.answer {
+            Some(Request::Ours(request)) => match &request.status {
                 RequestStatus::Waiting { message } => message.clone(),
                 RequestStatus::Refused { .. } | RequestStatus::Issued(_) => String::new(),
             },
@@ -182,24 +187,24 @@ impl CertificateState {
     }
 
     /// The three objects were read, for this.
-    pub fn learnt(&mut self, wanted: &Wanted, facts: Facts, at: Moment) {
-        let verdict = decide(wanted, &facts, at.wall);
-        let pause = if matches!(verdict, Verdict::Stuck(_)) {
-            TAKEN_READ_AGAIN
+    pub fn refresh(&mut self, wanted: &Wanted, facts: Facts, at: Moment) {
+        let decision = decide(wanted, &facts, at.wall);
+        let pause = if matches!(decision, Decision::Stuck(_)) {
+            FOREIGN_READ_AGAIN
         } else {
             READ_AGAIN
         };
         self.read_at = at.now + pause;
-        match &verdict {
-            Verdict::Failed { uid, .. } => self.has_failed(uid, at.now),
-            Verdict::Rest { .. } => {
+        match &decision {
+            Decision::Failed { uid, .. } => self.has_failed(uid, at.now),
+            Decision::Rest { .. } => {
                 self.in_a_row = 0;
                 self.failed = None;
             }
-            Verdict::Do(_) | Verdict::Stuck(_) => {}
+            Decision::Do(_) | Decision::Stuck(_) => {}
         }
-        match &verdict {
-            Verdict::Do(Step::Await { uid, .. }) => {
+        match &decision {
+            Decision::Do(Step::Await { uid, .. }) => {
                 if self.waiting_since.as_ref().is_none_or(|(of, _)| of != uid) {
                     self.waiting_since = Some((uid.clone(), at.now));
                 }
@@ -222,21 +227,21 @@ impl CertificateState {
 
     /// The objects are to be read again soon. What is known of them stands until then: nothing
     /// waits for it.
-    pub fn doubt(&mut self) {
+    pub fn expire(&mut self) {
         self.read_at = Timestamp(0);
     }
 
     /// For people; no key, and nothing of a VM without a certificate.
     #[must_use]
-    pub fn shown(&self) -> Option<Shown> {
+    pub fn dump(&self) -> Option<CertificateDump> {
         let facts = self.facts.as_ref()?;
-        Some(Shown {
+        Some(CertificateDump {
             stored: match &facts.stored {
                 Stored::Pair(pair) => format!("until {}", pair.not_after),
                 other => format!("{other:?}"),
             },
             request: match &facts.request {
-                Request::Ours(asked) => match &asked.answer {
+                Request::Ours(request) => match &request.status {
                     RequestStatus::Waiting { .. } => "waiting".into(),
                     RequestStatus::Refused { reason, .. } => (*reason).into(),
                     RequestStatus::Issued(_) => "issued".into(),

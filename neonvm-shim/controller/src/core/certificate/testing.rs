@@ -83,11 +83,11 @@ impl Ca {
                     self.facts.key = TemporaryKey::Key(key(self.keys));
                 }
             }
-            Step::Ask => self.ask(order),
+            Step::Request => self.ask(order),
             Step::Await { .. } => self.issue(now),
             Step::Store => self.store(),
             Step::Withdraw { uid } => {
-                if matches!(&self.facts.request, Request::Ours(asked) if asked.uid == *uid) {
+                if matches!(&self.facts.request, Request::Ours(request) if request.uid == *uid) {
                     self.facts.request = Request::Absent;
                 }
             }
@@ -112,7 +112,7 @@ impl Ca {
                 version: self.version.to_string(),
                 issuer: order.wanted.issuer.clone(),
                 subject: Some((order.wanted.name.clone(), key.clone())),
-                answer: RequestStatus::Waiting {
+                status: RequestStatus::Waiting {
                     message: "in the queue".into(),
                 },
             }));
@@ -121,15 +121,15 @@ impl Ca {
 
     /// The issuer looks at what waits.
     pub(crate) fn issue(&mut self, now: WallTime) {
-        let Request::Ours(asked) = &mut self.facts.request else {
+        let Request::Ours(request) = &mut self.facts.request else {
             return;
         };
-        let (RequestStatus::Waiting { .. }, Some((name, of))) = (&asked.answer, &asked.subject)
+        let (RequestStatus::Waiting { .. }, Some((name, of))) = (&request.status, &request.subject)
         else {
             return;
         };
         let (name, of) = (name.as_str(), of.clone());
-        asked.answer = match self.manner {
+        request.status = match self.manner {
             Manner::Ponders => return,
             Manner::Signs => RequestStatus::Issued(Ok(certificate(of, name, now, 24))),
             Manner::Denies => RequestStatus::Refused {
@@ -145,14 +145,14 @@ impl Ca {
             Manner::Rubbish => RequestStatus::Issued(Err("no PEM".into())),
         };
         self.version += 1;
-        asked.version = self.version.to_string();
+        request.version = self.version.to_string();
     }
 
     /// The pair that was handed out for the key that is there becomes the one that guests get.
     pub(crate) fn store(&mut self) {
-        if let (TemporaryKey::Key(key), Request::Ours(asked)) =
+        if let (TemporaryKey::Key(key), Request::Ours(request)) =
             (&self.facts.key, &self.facts.request)
-            && let RequestStatus::Issued(Ok(issued)) = &asked.answer
+            && let RequestStatus::Issued(Ok(issued)) = &request.status
             && issued.key == *key
             && self.facts.stored != Stored::Foreign
         {

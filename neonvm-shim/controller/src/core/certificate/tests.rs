@@ -20,13 +20,13 @@ fn wanted() -> Wanted {
     Wanted::read(&tls()).expect("all is set")
 }
 
-fn asked(answer: RequestStatus) -> Request {
+fn own_request(status: RequestStatus) -> Request {
     Request::Ours(Box::new(OwnRequest {
         uid: "r".into(),
         version: "5".into(),
         issuer: "neon-ca-issuer".into(),
         subject: Some((NAME.into(), key(1))),
-        answer,
+        status,
     }))
 }
 
@@ -37,24 +37,24 @@ fn waiting() -> RequestStatus {
 }
 
 /// The kind of a verdict, in a word.
-fn word(verdict: &Verdict) -> &'static str {
-    match verdict {
-        Verdict::Do(step) => match step {
+fn label(decision: &Decision) -> &'static str {
+    match decision {
+        Decision::Do(step) => match step {
             Step::Read => "read",
             Step::MakeKey => "make key",
-            Step::Ask => "ask",
+            Step::Request => "ask",
             Step::Await { .. } => "await",
             Step::Store => "store",
             Step::Withdraw { .. } => "withdraw",
             Step::Tidy => "tidy",
         },
-        Verdict::Failed { trouble, .. } => match trouble {
+        Decision::Failed { failure, .. } => match failure {
             CertificateFailure::Refused { .. } => "refused",
             CertificateFailure::Unfit { .. } => "unfit",
             _ => "failed otherwise",
         },
-        Verdict::Stuck(_) => "stuck",
-        Verdict::Rest { .. } => "rest",
+        Decision::Stuck(_) => "stuck",
+        Decision::Rest { .. } => "rest",
     }
 }
 
@@ -88,27 +88,27 @@ fn each_state_at_each_time() {
         (Key(key(1)), Request::Absent, ["ask", "tidy", "ask", "ask"]),
         (
             Absent,
-            asked(issued()),
+            own_request(issued()),
             ["withdraw", "tidy", "withdraw", "withdraw"],
         ),
         (
             Key(key(1)),
-            asked(waiting()),
+            own_request(waiting()),
             ["await", "tidy", "await", "await"],
         ),
         (
             Key(key(1)),
-            asked(issued()),
+            own_request(issued()),
             ["store", "tidy", "store", "store"],
         ),
         (
             Key(key(1)),
-            asked(refused()),
+            own_request(refused()),
             ["refused", "tidy", "refused", "refused"],
         ),
         (
             Key(key(2)),
-            asked(issued()),
+            own_request(issued()),
             ["withdraw", "tidy", "withdraw", "withdraw"],
         ),
         (
@@ -129,7 +129,11 @@ fn each_state_at_each_time() {
                 key: temporary.clone(),
                 request: request.clone(),
             };
-            assert_eq!(word(&decide(&wanted(), &facts, now)), expected, "{facts:?}");
+            assert_eq!(
+                label(&decide(&wanted(), &facts, now)),
+                expected,
+                "{facts:?}"
+            );
         }
         for stored in [Stored::Foreign, Stored::Unusable] {
             let facts = Facts {
@@ -142,7 +146,7 @@ fn each_state_at_each_time() {
             } else {
                 expected[0]
             };
-            assert_eq!(word(&decide(&wanted(), &facts, now)), first, "{facts:?}");
+            assert_eq!(label(&decide(&wanted(), &facts, now)), first, "{facts:?}");
         }
     }
 }
@@ -175,16 +179,16 @@ fn what_the_issuer_hands_out_is_looked_at() {
         let facts = Facts {
             stored: Stored::Absent,
             key: TemporaryKey::Key(key(1)),
-            request: asked(RequestStatus::Issued(issued)),
+            request: own_request(RequestStatus::Issued(issued)),
         };
-        let Verdict::Failed { uid, trouble } = decide(&wanted(), &facts, now) else {
+        let Decision::Failed { uid, failure } = decide(&wanted(), &facts, now) else {
             panic!("{words}: taken");
         };
         assert_eq!(uid, "r");
-        let told = trouble.to_string();
+        let text = failure.to_string();
         assert!(
-            told.contains("neon-ca-issuer") && told.ends_with(&words),
-            "{told}"
+            text.contains("neon-ca-issuer") && text.ends_with(&words),
+            "{text}"
         );
     }
 }
@@ -200,7 +204,7 @@ fn another_issuer_or_name_in_the_spec_is_asked_for_at_once() {
     };
     let mut other = wanted();
     other.name = "new.local".into();
-    assert_eq!(word(&decide(&other, &facts, now)), "make key");
+    assert_eq!(label(&decide(&other, &facts, now)), "make key");
     for change in [
         (|it: &mut Wanted| it.issuer = "b".into()) as fn(&mut Wanted),
         |it| it.name = "new.local".into(),
@@ -210,9 +214,9 @@ fn another_issuer_or_name_in_the_spec_is_asked_for_at_once() {
         let facts = Facts {
             stored: Stored::Absent,
             key: TemporaryKey::Key(key(1)),
-            request: asked(waiting()),
+            request: own_request(waiting()),
         };
-        assert_eq!(word(&decide(&other, &facts, now)), "withdraw");
+        assert_eq!(label(&decide(&other, &facts, now)), "withdraw");
     }
 }
 
@@ -235,7 +239,7 @@ fn renewal_is_never_due_at_once() {
 
 /// A course, its objects, and a time that is moved on.
 struct Scene {
-    course: CertificateState,
+    state: CertificateState,
     ca: Ca,
     at: Moment,
 }
@@ -243,7 +247,7 @@ struct Scene {
 impl Scene {
     fn new(ca: Ca) -> Self {
         Self {
-            course: CertificateState::default(),
+            state: CertificateState::default(),
             ca,
             at: Moment {
                 now: Timestamp(1_000_000),
@@ -252,21 +256,21 @@ impl Scene {
         }
     }
 
-    fn outlook(&self) -> NextStep {
+    fn next_step(&self) -> NextStep {
         let vm = sample_vm();
-        let outlook = self
-            .course
-            .outlook(&vm, "tls-neonvm-example", &tls(), self.at);
-        outlook.expect("the spec is in order")
+        let next_step = self
+            .state
+            .next_step(&vm, "tls-neonvm-example", &tls(), self.at);
+        next_step.expect("the spec is in order")
     }
 
     /// Does the next thing; `None` if there is none.
     fn step(&mut self) -> Option<Step> {
-        let Action::Certificate { step, order } = self.outlook().action? else {
+        let Action::Certificate { step, order } = self.next_step().action? else {
             panic!("another action");
         };
         let facts = self.ca.take(&step, &order, self.at.wall);
-        self.course.learnt(&order.wanted, facts, self.at);
+        self.state.refresh(&order.wanted, facts, self.at);
         Some(step)
     }
 
@@ -314,18 +318,21 @@ fn renewal_goes_on_with_the_old_pair() {
         Some(&first),
         "the old one until the next is there"
     );
-    let outlook = scene.outlook();
-    assert!(outlook.ready);
-    assert_eq!(outlook.trouble, None, "it is good for an hour");
+    let next_step = scene.next_step();
+    assert!(next_step.ready);
+    assert_eq!(next_step.failure, None, "it is good for an hour");
     scene.pass(Span::from_secs(301));
     assert!(matches!(
-        scene.outlook().trouble,
+        scene.next_step().failure,
         Some(CertificateFailure::Awaited { .. })
     ));
     scene.pass(Span::from_secs(3600));
-    let outlook = scene.outlook();
-    assert!(outlook.ready, "an issuer that is away keeps no guest down");
-    assert!(outlook.trouble.is_some());
+    let next_step = scene.next_step();
+    assert!(
+        next_step.ready,
+        "an issuer that is away keeps no guest down"
+    );
+    assert!(next_step.failure.is_some());
     scene.ca.manner = Manner::Signs;
     scene.settle();
     let second = scene.kept().expect("issued");
@@ -334,7 +341,7 @@ fn renewal_goes_on_with_the_old_pair() {
         (key(2), 2),
         "another key"
     );
-    assert_eq!(scene.outlook().trouble, None);
+    assert_eq!(scene.next_step().failure, None);
 }
 
 #[test]
@@ -352,8 +359,11 @@ fn an_issuer_that_says_no_is_asked_again_with_growing_pauses() {
         });
         scene.settle();
         for (times, pause) in [10, 20, 40, 80, 160, 320, 600, 600].into_iter().enumerate() {
-            let outlook = scene.outlook();
-            assert!(!outlook.ready && outlook.trouble.is_some(), "{manner:?}");
+            let next_step = scene.next_step();
+            assert!(
+                !next_step.ready && next_step.failure.is_some(),
+                "{manner:?}"
+            );
             assert_eq!(usize::try_from(scene.ca.requests), Ok(times + 1));
             scene.pass(Span(pause * 1_000_000 - 1));
             scene.settle();
@@ -369,7 +379,7 @@ fn an_issuer_that_says_no_is_asked_again_with_growing_pauses() {
         scene.ca.manner = Manner::Signs;
         scene.pass(Span::from_secs(600));
         scene.settle();
-        assert!(scene.outlook().ready && scene.outlook().trouble.is_none());
+        assert!(scene.next_step().ready && scene.next_step().failure.is_none());
     }
 }
 
@@ -380,16 +390,19 @@ fn waiting_is_told_after_a_while_and_wakes_at_that_time() {
         ..Ca::default()
     });
     scene.settle();
-    let outlook = scene.outlook();
-    assert_eq!((outlook.ready, outlook.trouble), (false, None));
-    assert_eq!(outlook.look_again, Some(scene.at.now + Span::from_secs(5)));
-    scene.pass(Span::from_secs(5));
-    let told = scene.outlook().trouble.expect("told").to_string();
+    let next_step = scene.next_step();
+    assert_eq!((next_step.ready, next_step.failure), (false, None));
     assert_eq!(
-        told,
+        next_step.look_again,
+        Some(scene.at.now + Span::from_secs(5))
+    );
+    scene.pass(Span::from_secs(5));
+    let text = scene.next_step().failure.expect("told").to_string();
+    assert_eq!(
+        text,
         "no certificate from ClusterIssuer neon-ca-issuer yet: in the queue"
     );
-    let next = scene.outlook().look_again.expect("the objects are read");
+    let next = scene.next_step().look_again.expect("the objects are read");
     assert!(next > scene.at.now, "no wake-up that is due for ever");
 }
 
@@ -404,10 +417,10 @@ fn somebody_elses_objects_are_left_alone() {
         change(&mut ca.facts);
         let mut scene = Scene::new(ca);
         scene.settle();
-        let outlook = scene.outlook();
-        assert!(!outlook.ready);
+        let next_step = scene.next_step();
+        assert!(!next_step.ready);
         assert!(matches!(
-            outlook.trouble,
+            next_step.failure,
             Some(CertificateFailure::Taken { .. })
         ));
         let before = scene.ca.facts.clone();
@@ -426,7 +439,7 @@ fn a_pair_that_is_due_and_whose_request_is_still_there_is_renewed() {
     let facts = Facts {
         stored: Stored::Pair(pair.clone()),
         key: TemporaryKey::Key(key(1)),
-        request: asked(RequestStatus::Issued(Ok(pair.clone()))),
+        request: own_request(RequestStatus::Issued(Ok(pair.clone()))),
     };
     let mut scene = Scene::new(Ca {
         keys: 1,
@@ -434,19 +447,22 @@ fn a_pair_that_is_due_and_whose_request_is_still_there_is_renewed() {
         ..Ca::default()
     });
     scene.settle();
-    let outlook = scene.outlook();
-    assert!(outlook.ready, "the old one is good for an hour");
-    let told = outlook.trouble.expect("told").to_string();
+    let next_step = scene.next_step();
+    assert!(next_step.ready, "the old one is good for an hour");
+    let text = next_step.failure.expect("told").to_string();
     let end = format!(
         "ends at {}, no later than the one that is due",
         pair.not_after
     );
-    assert!(told.ends_with(&end), "{told}");
-    assert_eq!(outlook.look_again, Some(scene.at.now + Span::from_secs(10)));
+    assert!(text.ends_with(&end), "{text}");
+    assert_eq!(
+        next_step.look_again,
+        Some(scene.at.now + Span::from_secs(10))
+    );
     scene.pass(Span::from_secs(10));
     scene.settle();
     assert!(scene.kept().expect("a pair").not_after > pair.not_after);
-    assert_eq!(scene.outlook().trouble, None);
+    assert_eq!(scene.next_step().failure, None);
     assert_eq!(scene.ca.requests, 1);
 }
 
@@ -457,7 +473,7 @@ fn an_issuer_of_short_lives_is_not_asked_again_and_again() {
     let short = certificate(key(1), NAME, from, 24);
     let mut ca = Ca::default();
     ca.facts.key = TemporaryKey::Key(key(1));
-    ca.facts.request = asked(RequestStatus::Issued(Ok(short.clone())));
+    ca.facts.request = own_request(RequestStatus::Issued(Ok(short.clone())));
     let mut scene = Scene::new(ca);
     assert_eq!(scene.step(), Some(Step::Read));
     assert_eq!(scene.step(), Some(Step::Store), "better than none");
@@ -487,7 +503,7 @@ fn any_certificate() -> impl Strategy<Value = Certificate> {
 }
 
 fn any_request() -> impl Strategy<Value = Request> {
-    let answer = prop_oneof![
+    let status = prop_oneof![
         Just(waiting()),
         Just(RequestStatus::Refused {
             reason: "Denied",
@@ -498,10 +514,10 @@ fn any_request() -> impl Strategy<Value = Request> {
     ];
     prop_oneof![
         Just(Request::Absent),
-        (answer, 100_u8..103, any::<bool>()).prop_map(|(answer, of, known)| {
-            let mut request = asked(answer);
-            if let Request::Ours(asked) = &mut request {
-                asked.subject = known.then(|| (NAME.to_owned(), key(of)));
+        (status, 100_u8..103, any::<bool>()).prop_map(|(status, of, known)| {
+            let mut request = own_request(status);
+            if let Request::Ours(own_request) = &mut request {
+                own_request.subject = known.then(|| (NAME.to_owned(), key(of)));
             }
             request
         }),
@@ -537,7 +553,7 @@ proptest! {
                 prop_assert_eq!(step, Step::Store, "nothing else touches what guests get");
             }
             if crash {
-                scene.course = CertificateState::default();
+                scene.state = CertificateState::default();
             }
         }
         // A request that had failed before is withdrawn by its time.
@@ -549,6 +565,6 @@ proptest! {
         prop_assert!(kept.not_after > now && kept.names.contains(&NAME.to_owned()));
         prop_assert_eq!(&scene.ca.facts.key, &TemporaryKey::Absent);
         prop_assert_eq!(&scene.ca.facts.request, &Request::Absent);
-        prop_assert_eq!(scene.outlook().trouble, None);
+        prop_assert_eq!(scene.next_step().failure, None);
     }
 }

@@ -5,7 +5,7 @@ use protocol::runner::RunnerState;
 use protocol::vm::{VirtualMachine, VirtualMachineMigration};
 
 use super::action::{Action, Kind};
-use super::plan::Heard;
+use super::plan::KnownRunner;
 use super::{KnownVm, MoveCore};
 use crate::core::backoff::TOLD_FROM;
 use crate::core::metadata;
@@ -45,19 +45,19 @@ impl MoveCore {
                     }
                     _ => None,
                 };
-                self.worked(action, reply);
+                self.apply(action, reply);
                 let Some(message) = unmet else {
-                    self.pace.worked(kind);
+                    self.backoff.succeeded(kind);
                     self.failures.remove(&kind);
                     return;
                 };
                 // Tried again at once, it might for ever.
-                if self.pace.failed(kind, at.now) >= TOLD_FROM {
+                if self.backoff.failed(kind, at.now) >= TOLD_FROM {
                     self.failures.insert(kind, peer_text(&message));
                 }
             }
             Err(Refusal::Conflict) => {
-                self.pace.failed(kind, at.now);
+                self.backoff.failed(kind, at.now);
                 self.is_stale(&action);
             }
             Err(Refusal::Gone) => self.is_gone(&action),
@@ -70,7 +70,7 @@ impl MoveCore {
                 self.settings = self.settings.unprivileged();
             }
             Err(Refusal::Failed { message, permanent }) => {
-                let times = self.pace.failed(kind, at.now);
+                let times = self.backoff.failed(kind, at.now);
                 if permanent || times >= TOLD_FROM {
                     let tells = !matches!(
                         kind,
@@ -116,10 +116,10 @@ impl MoveCore {
         }
     }
 
-    fn worked(&mut self, action: Action, reply: Reply) {
+    fn apply(&mut self, action: Action, reply: Reply) {
         if let Action::WriteMigration { notes, .. } = &action {
             for note in notes {
-                self.note(note.clone());
+                self.push_event(note.clone());
             }
         }
         match (action, reply) {
@@ -127,17 +127,17 @@ impl MoveCore {
                 if action == Action::ReadVm {
                     self.stale_vm = false;
                 }
-                self.saw_vm(vm);
+                self.observe_vm(vm);
             }
             (action, Reply::Migration(migration)) => {
                 if matches!(action, Action::ReadMigration { .. }) {
                     self.stale_migration = None;
                 }
-                self.saw_migration(*migration);
+                self.observe_migration(*migration);
             }
             (Action::ReadPod { .. }, Reply::Pod(pod)) => self.read_pod(*pod),
             (_, Reply::Pod(pod)) => {
-                self.saw_pod(*pod);
+                self.observe_pod(*pod);
             }
             (_, Reply::PodGone(name)) => self.lost_pod(&name),
             (
@@ -149,10 +149,10 @@ impl MoveCore {
                 Reply::Runner(state),
             ) => {
                 // A later report may have come before it over the other connection.
-                let is_late = matches!(self.runners.get(&pod), Some(Heard::Known { state: held })
+                let is_late = matches!(self.runners.get(&pod), Some(KnownRunner::Known { state: held })
                     if held.generation > state.generation);
                 if !is_late {
-                    self.heard(pod, Heard::Known { state });
+                    self.runner_reported(pod, KnownRunner::Known { state });
                 }
             }
             (_, Reply::Runner(_)) => {}

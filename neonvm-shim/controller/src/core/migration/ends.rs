@@ -9,7 +9,7 @@ use protocol::vm::{VirtualMachineMigration, VmPhase};
 
 use super::action::Action;
 use super::objects::{Part, is_of, is_reachable};
-use super::plan::{Draft, FAILED, Heard, PodView, SUCCEEDED, is_over};
+use super::plan::{Draft, FAILED, KnownRunner, PodView, SUCCEEDED, is_over};
 use super::reason::{Reason, Wait};
 use crate::core::vm_event::VmEvent;
 
@@ -187,7 +187,7 @@ impl Draft<'_> {
     /// after this one has let it go, so once another has begun it is that one's.
     fn holds_vm(&self) -> bool {
         let taken = matches!(self.vm_phase(), VmPhase::PreMigrating | VmPhase::Migrating);
-        if let Some(is_ours) = self.is_taker() {
+        if let Some(is_ours) = self.holds_claim() {
             return taken && is_ours;
         }
         // Taken by a controller that did not yet write for which one.
@@ -229,13 +229,13 @@ impl Draft<'_> {
         }
         if self.end(pod).is_none() {
             match self.input.runners.get(&name) {
-                Some(Heard::Known { .. }) if self.outgoing().is_some() => {
+                Some(KnownRunner::Known { .. }) if self.outgoing().is_some() => {
                     let id = self.id().to_owned();
                     return self.actions.push(Action::Recall { pod: name, id });
                 }
-                Some(Heard::Known { .. }) => {}
+                Some(KnownRunner::Known { .. }) => {}
                 // It may hold the guest: it is waited for.
-                Some(Heard::Silent { .. }) => return,
+                Some(KnownRunner::Silent { .. }) => return,
                 None if is_reachable(pod, self.vm, self.input.settings) => return,
                 None => {}
             }

@@ -50,7 +50,7 @@ pub enum VmView<'a> {
 /// What is known of a runner.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[serde(tag = "link", rename_all = "snake_case")]
-pub enum Heard {
+pub enum KnownRunner {
     /// The runner does not answer.
     Silent {
         /// Text of the last error on the link to the runner.
@@ -79,7 +79,7 @@ pub struct Input<'a> {
     /// Pods of which it is only known that the watch does not show them.
     pub missing_pods: &'a MissingPods,
     /// Newest report of each runner, by pod name.
-    pub runners: &'a BTreeMap<String, Heard>,
+    pub runners: &'a BTreeMap<String, KnownRunner>,
     /// Actions that keep failing, and the peer's words.
     pub failures: &'a BTreeMap<Kind, String>,
     /// Five characters for the next target pod's name.
@@ -261,9 +261,9 @@ impl<'a> Draft<'a> {
 
     /// Whether a VM that is taken is taken for this one, as far as the VM says; `None` if it does
     /// not.
-    pub(super) fn is_taker(&self) -> Option<bool> {
-        let taker = self.vm_status()?.migration.as_ref()?;
-        Some(taker.uid == self.id())
+    pub(super) fn holds_claim(&self) -> Option<bool> {
+        let claim = self.vm_status()?.migration.as_ref()?;
+        Some(claim.uid == self.id())
     }
 
     pub(super) fn name(&self) -> String {
@@ -298,7 +298,7 @@ impl<'a> Draft<'a> {
     /// What a pod's runner says, if it answers.
     pub(super) fn runner(&self, pod: &str) -> Option<&'a RunnerState> {
         match self.input.runners.get(pod) {
-            Some(Heard::Known { state }) => Some(state),
+            Some(KnownRunner::Known { state }) => Some(state),
             _ => None,
         }
     }
@@ -344,8 +344,8 @@ impl<'a> Draft<'a> {
     pub(super) fn write_vm(&mut self, phase: VmPhase, pod: Option<&Pod>) {
         let Some(vm) = self.vm else { return };
         let is_taken = matches!(phase, VmPhase::PreMigrating | VmPhase::Migrating);
-        let taker = is_taken.then(|| json!({"name": self.name(), "uid": self.id()}));
-        let mut status = json!({"phase": phase, "migration": taker});
+        let claim = is_taken.then(|| json!({"name": self.name(), "uid": self.id()}));
+        let mut status = json!({"phase": phase, "migration": claim});
         if let Some(pod) = pod {
             status["podName"] = json!(pod.metadata.name);
             status["podIP"] = json!(pod.status.pod_ip);

@@ -62,7 +62,7 @@ impl Draft<'_> {
             && !self.stored.target_pod_name.is_empty();
         match phase {
             VmPhase::Running if is_named => self.write_vm(VmPhase::PreMigrating, None),
-            VmPhase::PreMigrating if is_named && self.is_taker() != Some(false) => {
+            VmPhase::PreMigrating if is_named && self.holds_claim() != Some(false) => {
                 self.status.phase = PENDING.into();
                 let pod = self.status.target_pod_name.clone();
                 let why = String::new();
@@ -113,7 +113,7 @@ impl Draft<'_> {
         }
         let status = vm.status.clone().unwrap_or_default();
         let taken = matches!(status.phase, VmPhase::PreMigrating | VmPhase::Migrating)
-            && self.is_taker() != Some(false);
+            && self.holds_claim() != Some(false);
         if !taken || status.pod_name != self.stored.source_pod_name {
             return Some(Reason::VmChanged {
                 phase: status.phase,
@@ -316,8 +316,8 @@ impl Draft<'_> {
 
     fn waits_for_runner(&mut self, pod: &str) {
         let why = match self.input.runners.get(pod) {
-            Some(super::plan::Heard::Silent { error }) => peer_text(error),
-            Some(super::plan::Heard::Known { .. }) => "it is not ready".into(),
+            Some(super::plan::KnownRunner::Silent { error }) => peer_text(error),
+            Some(super::plan::KnownRunner::Known { .. }) => "it is not ready".into(),
             None => "it has not answered yet".into(),
         };
         let pod = pod.to_owned();

@@ -33,13 +33,13 @@ impl Leaks {
         for by in allocations.values().filter(|by| !is_known(&by.id)) {
             let uid = by.podref.clone().unwrap_or_default();
             // A VM of the same name but another uid has its own time.
-            let place = (pool.to_owned(), format!("{} {uid}", by.id));
-            let since = self.away.get(&place).copied().unwrap_or(now);
+            let key = (pool.to_owned(), format!("{} {uid}", by.id));
+            let since = self.away.get(&key).copied().unwrap_or(now);
             if now.since(since) >= grace {
                 let id = by.id.clone();
                 due.push(Holder { id, uid });
             }
-            still.insert(place, since);
+            still.insert(key, since);
         }
         self.away.retain(|(of, _), _| of != pool);
         self.away.append(&mut still);

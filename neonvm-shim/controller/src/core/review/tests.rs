@@ -33,11 +33,11 @@ fn validate(
     old: Option<&Value>,
     excused: &Excused,
 ) -> ReviewResponse {
-    answer(Task::Validate, &review(operation, object, old), excused).expect("a review")
+    respond(Task::Validate, &review(operation, object, old), excused).expect("a review")
 }
 
-fn is_allowed(answer: &ReviewResponse) -> bool {
-    let response = &answer.review["response"];
+fn is_allowed(reviewed: &ReviewResponse) -> bool {
+    let response = &reviewed.review["response"];
     assert_eq!(response["uid"], "u-1");
     response["allowed"].as_bool().expect("an answer")
 }
@@ -49,10 +49,13 @@ fn an_amount_that_cannot_be_read_is_refused_by_the_check_as_well() {
     for wrong in [json!(-1), json!("much"), json!(1_000_000_000_000_u64)] {
         let new = vm(wrong);
         assert!(!is_allowed(&validate("CREATE", &new, None, &none)));
-        let answer = validate("UPDATE", &new, Some(&old), &none);
-        assert!(!is_allowed(&answer));
-        let said = answer.review["response"]["status"]["message"].to_string();
-        assert!(said.contains(".spec.guest.cpus.use must be"), "{said}");
+        let reviewed = validate("UPDATE", &new, Some(&old), &none);
+        assert!(!is_allowed(&reviewed));
+        let message = reviewed.review["response"]["status"]["message"].to_string();
+        assert!(
+            message.contains(".spec.guest.cpus.use must be"),
+            "{message}"
+        );
         // What is stored may lose its finalizer.
         assert!(is_allowed(&validate("UPDATE", &new, Some(&new), &none)));
     }
@@ -61,9 +64,9 @@ fn an_amount_that_cannot_be_read_is_refused_by_the_check_as_well() {
 #[test]
 fn amounts_are_brought_into_form() {
     let review = review("CREATE", &vm(json!(0.5)), None);
-    let answer = answer(Task::Mutate, &review, &Excused::default()).expect("a review");
-    assert!(is_allowed(&answer));
-    let response = &answer.review["response"];
+    let reviewed = respond(Task::Mutate, &review, &Excused::default()).expect("a review");
+    assert!(is_allowed(&reviewed));
+    let response = &reviewed.review["response"];
     assert_eq!(response["patchType"], "JSONPatch");
     let patch = STANDARD.decode(response["patch"].as_str().expect("a patch"));
     let patch: Value = serde_json::from_slice(&patch.expect("base64")).expect("JSON");
@@ -81,9 +84,9 @@ fn amounts_are_brought_into_form() {
 
 /// The spec that a review's object gets.
 fn mutated_spec(review: &Value) -> (Value, Value) {
-    let answer = answer(Task::Mutate, review, &Excused::default()).expect("a review");
-    assert!(is_allowed(&answer));
-    let response = answer.review["response"].clone();
+    let reviewed = respond(Task::Mutate, review, &Excused::default()).expect("a review");
+    assert!(is_allowed(&reviewed));
+    let response = reviewed.review["response"].clone();
     let Some(patch) = response["patch"].as_str() else {
         return (review["request"]["object"]["spec"].clone(), response);
     };
@@ -148,16 +151,16 @@ fn what_is_in_form_is_left_alone() {
     let mut kept = vm(json!("500m"));
     admission::normalise("VirtualMachine", &mut kept).expect("is good");
     let review = review("UPDATE", &kept, Some(&kept));
-    let answer = answer(Task::Mutate, &review, &Excused::default()).expect("a review");
-    assert!(is_allowed(&answer));
-    assert_eq!(answer.review["response"].get("patch"), None);
+    let reviewed = respond(Task::Mutate, &review, &Excused::default()).expect("a review");
+    assert!(is_allowed(&reviewed));
+    assert_eq!(reviewed.review["response"].get("patch"), None);
 }
 
 #[test]
 fn a_new_vm_out_of_its_range_is_refused_by_field() {
-    let answer = validate("CREATE", &vm(json!(5)), None, &Excused::default());
-    assert!(!is_allowed(&answer));
-    let status = &answer.review["response"]["status"];
+    let reviewed = validate("CREATE", &vm(json!(5)), None, &Excused::default());
+    assert!(!is_allowed(&reviewed));
+    let status = &reviewed.review["response"]["status"];
     assert_eq!(
         (&status["code"], &status["reason"]),
         (&json!(422), &json!("Invalid"))
@@ -180,8 +183,8 @@ fn what_may_change_may_and_what_may_not_may_not() {
         &Excused::default()
     )));
     other["spec"]["guest"]["rootDisk"]["image"] = json!("other");
-    let answer = validate("UPDATE", &other, Some(&old), &Excused::default());
-    assert!(!is_allowed(&answer) && answer.skipped.is_none());
+    let reviewed = validate("UPDATE", &other, Some(&old), &Excused::default());
+    assert!(!is_allowed(&reviewed) && reviewed.skipped.is_none());
 }
 
 #[test]
@@ -219,18 +222,18 @@ fn what_is_hardly_meant_passes_with_a_warning() {
         vm
     };
     let (old, new) = (with_port(1), with_port(2));
-    let answer = validate("CREATE", &old, None, &Excused::default());
-    let response = &answer.review["response"];
+    let reviewed = validate("CREATE", &old, None, &Excused::default());
+    let response = &reviewed.review["response"];
     let warning = response["warnings"][0].as_str().unwrap_or_default();
     assert!(
-        is_allowed(&answer) && warning.contains("20188"),
+        is_allowed(&reviewed) && warning.contains("20188"),
         "{response}"
     );
     // Who resizes it later is not told again.
-    let answer = validate("UPDATE", &new, Some(&old), &Excused::default());
-    let response = &answer.review["response"];
+    let reviewed = validate("UPDATE", &new, Some(&old), &Excused::default());
+    let response = &reviewed.review["response"];
     assert!(
-        is_allowed(&answer) && response.get("warnings").is_none(),
+        is_allowed(&reviewed) && response.get("warnings").is_none(),
         "{response}"
     );
 }
@@ -239,10 +242,10 @@ fn what_is_hardly_meant_passes_with_a_warning() {
 fn who_is_excused_passes_with_a_warning() {
     let (old, new) = (vm(json!(1)), vm(json!(9)));
     let excused = Excused::of("prod/pg, other".split(','));
-    let answer = validate("UPDATE", &new, Some(&old), &excused);
-    assert!(is_allowed(&answer));
-    assert!(answer.review["response"]["warnings"][0].is_string());
-    let skipped = answer.skipped.expect("is told of");
+    let reviewed = validate("UPDATE", &new, Some(&old), &excused);
+    assert!(is_allowed(&reviewed));
+    assert!(reviewed.review["response"]["warnings"][0].is_string());
+    let skipped = reviewed.skipped.expect("is told of");
     assert_eq!(
         (skipped.key.to_string(), &*skipped.uid),
         ("prod/pg".into(), "u-vm")
@@ -250,8 +253,8 @@ fn who_is_excused_passes_with_a_warning() {
     // Nothing is written for a dry run.
     let mut dry = review("UPDATE", &new, Some(&old));
     dry["request"]["dryRun"] = json!(true);
-    let answer = super::answer(Task::Validate, &dry, &excused).expect("a review");
-    assert!(is_allowed(&answer) && answer.skipped.is_none());
+    let reviewed = super::respond(Task::Validate, &dry, &excused).expect("a review");
+    assert!(is_allowed(&reviewed) && reviewed.skipped.is_none());
     // A new one is not excused, and neither is one of another namespace.
     assert!(!is_allowed(&validate("CREATE", &new, None, &excused)));
     let excused = Excused::of(["pg"]);
@@ -261,7 +264,7 @@ fn who_is_excused_passes_with_a_warning() {
 
 #[test]
 fn what_is_no_review_is_not_answered() {
-    let ask = |review: Value| answer(Task::Validate, &review, &Excused::default()).map(drop);
+    let ask = |review: Value| respond(Task::Validate, &review, &Excused::default()).map(drop);
     assert_eq!(ask(json!({})), Err(NoReview::OtherKind));
     let mut old = review("CREATE", &vm(json!(1)), None);
     old["apiVersion"] = json!("admission.k8s.io/v1beta1");
@@ -307,7 +310,7 @@ proptest! {
         let operation = if update { "UPDATE" } else { "CREATE" };
         let review = review(operation, &object(spec), Some(&object(old)));
         let task = if mutate { Task::Mutate } else { Task::Validate };
-        let answer = answer(task, &review, &Excused::default()).expect("a review");
-        is_allowed(&answer);
+        let reviewed = respond(task, &review, &Excused::default()).expect("a review");
+        is_allowed(&reviewed);
     }
 }

@@ -45,10 +45,10 @@ impl VmCore {
         match result {
             Ok(reply) => {
                 let unmet = unmet(&action, &reply);
-                self.worked(at, began, &action, reply);
+                self.apply(at, began, &action, reply);
                 match unmet {
                     None => {
-                        self.pace.worked(kind);
+                        self.backoff.succeeded(kind);
                         self.failures.remove(&kind);
                     }
                     // After the news, which would hurry it.
@@ -56,7 +56,7 @@ impl VmCore {
                 }
             }
             Err(Refusal::Conflict) => {
-                self.pace.failed(kind, at.now);
+                self.backoff.failed(kind, at.now);
                 self.must_read_vm = true;
             }
             Err(Refusal::Gone) => self.vm = None,
@@ -71,12 +71,12 @@ impl VmCore {
                     }
                     _ => {}
                 }
-                let times = self.pace.failed(kind, at.now);
+                let times = self.backoff.failed(kind, at.now);
                 if permanent || times >= TOLD_FROM {
                     self.failed(kind, &message);
                 }
                 match kind {
-                    Kind::PlugAhead => self.head_start.given_up(),
+                    Kind::PlugAhead => self.head_start.cancel(),
                     Kind::PatchVm | Kind::WriteStatus => self.must_read_vm = true,
                     // A patch or deletion that does not apply may rest on an old view of the pod.
                     Kind::PatchPodMetadata
@@ -100,13 +100,13 @@ impl VmCore {
             return false;
         }
         self.settings = self.settings.unprivileged();
-        self.note(VmEvent::Unprivileged);
+        self.push_event(VmEvent::Unprivileged);
         true
     }
 
     /// It was taken, and has not led to what was asked for: tried again at once, it might for ever.
     fn not_as_asked(&mut self, at: Moment, kind: Kind, message: &str) {
-        if self.pace.failed(kind, at.now) >= TOLD_FROM {
+        if self.backoff.failed(kind, at.now) >= TOLD_FROM {
             self.failed(kind, message);
         }
     }
@@ -126,7 +126,7 @@ impl VmCore {
         self.failures.insert(kind, problem);
     }
 
-    fn worked(&mut self, at: Moment, began: Moment, action: &Action, reply: Reply) {
+    fn apply(&mut self, at: Moment, began: Moment, action: &Action, reply: Reply) {
         match (action, reply) {
             (Action::WriteStatus { status, notes, .. }, Reply::Vm(vm)) => {
                 let before = self
@@ -139,19 +139,19 @@ impl VmCore {
                     if matches!(note, VmEvent::Scaled { .. }) {
                         self.scaling_from = None;
                     }
-                    self.note(note.clone());
+                    self.push_event(note.clone());
                 }
                 self.saw_own(at, *vm);
             }
             (Action::ReadVm, Reply::Vm(vm)) => {
                 self.must_read_vm = false;
                 self.reads_due.remove(&Kind::ReadVm);
-                self.saw_vm(at, *vm);
+                self.observe_vm(at, *vm);
             }
             (_, Reply::Vm(vm)) => self.saw_own(at, *vm),
             (Action::CreatePod { .. }, Reply::Pod(pod)) => {
-                self.note_created(&pod);
-                self.saw_pod(at, *pod);
+                self.push_created(&pod);
+                self.observe_pod(at, *pod);
             }
             (action, Reply::Pod(pod)) => {
                 match action.kind() {
@@ -165,20 +165,20 @@ impl VmCore {
                     }
                     _ => {}
                 }
-                self.saw_pod(at, *pod);
+                self.observe_pod(at, *pod);
             }
             (_, Reply::PodGone(name)) => {
                 self.resize_unsure = None;
                 self.lost_pod(&name);
             }
             (Action::ReadTaker { uid, .. }, Reply::MigrationClaim(found)) => {
-                self.taker.found(uid, found.as_deref(), at.now);
+                self.claim.found(uid, found.as_deref(), at.now);
             }
             (_, Reply::MigrationClaim(_)) => {}
             (_, Reply::Address { address, mask }) => self.address = Some((address, mask)),
             (_, Reply::AddressReleased) => self.address_released = true,
             (Action::Certificate { order, .. }, Reply::Certificate(facts)) => {
-                self.certificate.learnt(&order.wanted, *facts, at);
+                self.certificate.refresh(&order.wanted, *facts, at);
             }
             (_, Reply::Certificate(_)) => {}
             (Action::EnsureRunnerSecret { .. }, Reply::SecretReady) => {
@@ -203,20 +203,20 @@ impl VmCore {
         let is_late = matches!(&self.link, Link::Known { pod: known, state: held }
             if known == pod && held.generation > state.generation);
         if !is_late {
-            self.heard(at, pod, state);
+            self.runner_reported(at, pod, state);
         }
     }
 
     /// The answer to a write of ours is newer than anything held.
     fn saw_own(&mut self, at: Moment, vm: VirtualMachine) {
-        self.saw_vm(at, vm);
+        self.observe_vm(at, vm);
     }
 
     fn wrote_status(&mut self, at: Moment, before: &VmStatus, now: &VmStatus) {
         if now.pod_name != before.pod_name {
             self.absent = None;
             self.ssh_secret_ready = false;
-            self.certificate.doubt();
+            self.certificate.expire();
             self.runner_secret_ready = false;
         }
         if now.phase == VmPhase::Scaling {
@@ -239,7 +239,7 @@ impl VmCore {
         }
     }
 
-    fn note_created(&mut self, pod: &Pod) {
+    fn push_created(&mut self, pod: &Pod) {
         let since_vm = self.vm.as_ref().and_then(|vm| {
             let first = vm
                 .status
@@ -249,7 +249,7 @@ impl VmCore {
             let us = pod.metadata.creation_timestamp?.0.checked_sub(born.0)?;
             u64::try_from(us).ok().map(protocol::time::Span)
         });
-        self.note(VmEvent::PodCreated {
+        self.push_event(VmEvent::PodCreated {
             pod: pod.metadata.name.clone(),
             since_vm,
         });

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::core::action::{Kind, Peer};
 use crate::core::ahead::HeadStart;
 use crate::core::backoff::{Backoff, RestartBackoff};
-use crate::core::certificate::Shown;
+use crate::core::certificate::CertificateDump;
 use crate::core::problem::Problem;
 
 use super::{Link, VmCore};
@@ -28,7 +28,7 @@ pub struct Dump {
     runner: Link,
     under_way: Vec<(Peer, Kind)>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    certificate: Option<Shown>,
+    certificate: Option<CertificateDump>,
     retries: Backoff<Kind>,
     restarts: RestartBackoff,
     head_start: HeadStart,
@@ -62,8 +62,8 @@ impl VmCore {
                 .iter()
                 .map(|(peer, action)| (*peer, action.kind()))
                 .collect(),
-            certificate: self.certificate.shown(),
-            retries: self.pace.clone(),
+            certificate: self.certificate.dump(),
+            retries: self.backoff.clone(),
             restarts: self.restarts,
             head_start: self.head_start,
             problems: self.problems.clone(),

@@ -74,12 +74,12 @@ pub(super) fn request(object: Option<&Value>, owner: &Value) -> Request {
         version: text(&object["metadata"]["resourceVersion"]),
         issuer: text(&object["spec"]["issuerRef"]["name"]),
         subject: pem.and_then(|pem| x509::subject(&pem)),
-        answer: answer(object),
+        status: request_status(object),
     }))
 }
 
 /// What has become of it: a refusal counts before a certificate, as the issuer's last word.
-fn answer(object: &Value) -> RequestStatus {
+fn request_status(object: &Value) -> RequestStatus {
     let conditions = object["status"]["conditions"].as_array();
     let condition = |kind: &str| {
         let mut all = conditions.into_iter().flatten();
@@ -126,7 +126,7 @@ mod tests {
     use serde_json::json;
 
     fn answered(status: &Value) -> RequestStatus {
-        answer(&json!({"status": status}))
+        request_status(&json!({"status": status}))
     }
 
     #[test]
@@ -175,9 +175,9 @@ mod tests {
         assert_eq!(temporary(Some(&other), &owner), TemporaryKey::Foreign);
         assert_eq!(temporary(Some(&ours), &owner), TemporaryKey::Unusable);
         assert_eq!(request(Some(&other), &owner), Request::Foreign);
-        let Request::Ours(asked) = request(Some(&ours), &owner) else {
+        let Request::Ours(found) = request(Some(&ours), &owner) else {
             panic!("it is ours");
         };
-        assert_eq!(asked.subject, None);
+        assert_eq!(found.subject, None);
     }
 }

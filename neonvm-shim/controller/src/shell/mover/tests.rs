@@ -16,7 +16,7 @@ fn mover(common: &Common) -> Mover {
         core: MoveCore::new(Settings::one_machine(), 7),
         mailbox: Mailbox::default(),
         common: common.clone(),
-        place: common.state.migration_slot(VM),
+        slot: common.state.migration_slot(VM),
         announcer: Announcer::default(),
         key: key(common),
     }
@@ -68,7 +68,7 @@ async fn a_migration_fails_by_its_own_name_under_its_own_controller() {
     assert_eq!(of_vms.failing, Degraded::default());
     assert_eq!(of_moves.controller, "virtualmachinemigration");
     assert!(of_moves.failing.active.contains(&"default/m".to_owned()));
-    mover.place.publish(mover.core.snapshot());
+    mover.slot.publish(mover.core.snapshot());
     let dump = common.state.dump();
     assert_eq!(dump[1]["controllerName"], "virtualmachinemigration");
     assert!(dump[1]["migrations"][VM]["migrations"]["m"].is_string());

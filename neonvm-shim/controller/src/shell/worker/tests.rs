@@ -15,7 +15,7 @@ fn worker(common: &Common) -> Worker {
         core: VmCore::new(Settings::one_machine(), 7),
         mailbox: Mailbox::default(),
         common: common.clone(),
-        place: common.state.vm_slot(VM),
+        slot: common.state.vm_slot(VM),
         announcer: Announcer::default(),
         key: key(common),
     }
@@ -176,7 +176,7 @@ async fn a_vm_made_anew_keeps_its_own_entry_whatever_the_last_ones_worker_says()
     let mut next = worker(&common);
     let vm = Event::Vm(Box::new(sample_vm()));
     next.core.handle(moment(&common.clock), vm);
-    next.place.publish(next.core.snapshot());
+    next.slot.publish(next.core.snapshot());
     let minute_later = fail_for_a_minute(&mut late);
     late.run(cancelled()).await;
     assert_eq!(common.state.dump()[0]["vms"][VM]["uid"], "uid-1");
@@ -190,7 +190,7 @@ async fn a_worker_that_starts_again_is_shown_as_it_was_until_it_speaks() {
     let mut died = worker(&common);
     let vm = Event::Vm(Box::new(sample_vm()));
     died.core.handle(moment(&common.clock), vm);
-    died.place.publish(died.core.snapshot());
+    died.slot.publish(died.core.snapshot());
     let minute_later = fail_for_a_minute(&mut died);
     let _next = worker(&common);
     assert_eq!(common.state.dump()[0]["vms"][VM]["uid"], "uid-1");

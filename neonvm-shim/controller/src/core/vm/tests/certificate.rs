@@ -50,7 +50,7 @@ fn n17_the_pod_waits_for_the_first_certificate() {
     world.settle();
     assert_eq!(world.created.len(), 1);
     use Kind::{
-        AskCertificate, AwaitCertificate, MakeTlsKey, ReadCertificate, StoreCertificate,
+        AwaitCertificate, MakeTlsKey, ReadCertificate, RequestCertificate, StoreCertificate,
         TidyCertificate,
     };
     assert_eq!(
@@ -58,7 +58,7 @@ fn n17_the_pod_waits_for_the_first_certificate() {
         [
             ReadCertificate,
             MakeTlsKey,
-            AskCertificate,
+            RequestCertificate,
             AwaitCertificate,
             StoreCertificate,
             TidyCertificate
@@ -138,7 +138,7 @@ fn a_cluster_without_cert_manager_is_told_and_tried_again() {
             continue;
         };
         let (kind, began) = (action.kind(), world.at);
-        let result = if kind == Kind::AskCertificate && refused < 3 {
+        let result = if kind == Kind::RequestCertificate && refused < 3 {
             refused += 1;
             Err(Refusal::Failed {
                 message: "no such kind".into(),

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::phases::running;
 use super::world::World;
-use crate::core::metadata::said;
+use crate::core::metadata::annotated_size;
 use crate::core::refusal::Refusal;
 use crate::core::testing::sample_vm;
 use crate::core::vm::Event;
@@ -276,7 +276,11 @@ fn a_guest_that_boots_larger_than_its_pod_says_is_told_a_size_once_the_pod_says_
     let mut world = World::new(&vm);
     world.settle();
     let pod = world.status().pod_name;
-    let says = |world: &World| said(&world.pod(&pod).metadata).expect("a size").cpu;
+    let says = |world: &World| {
+        annotated_size(&world.pod(&pod).metadata)
+            .expect("a size")
+            .cpu
+    };
     world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(250));
     world.settle();
     assert_eq!(says(&world), MilliCpu(1750), "it boots with that");

@@ -10,7 +10,7 @@ use super::resizing::ask;
 use super::world::World;
 use crate::core::action::Action;
 use crate::core::conditions::DEGRADED;
-use crate::core::metadata::{PatchOp, said};
+use crate::core::metadata::{PatchOp, annotated_size};
 use crate::core::testing::sample_vm;
 use crate::core::vm::LOOK_AGAIN;
 
@@ -50,7 +50,7 @@ fn grows(world: &mut World, pod: &str) {
     assert!(kinds.contains(&"SetSize".to_owned()), "{kinds:?}");
     let order = world.runners[pod].resize.clone().expect("an order").order;
     assert_eq!((order.cpu, order.memory), (MilliCpu(2000), Bytes::gib(4)));
-    let says = said(&world.pod(pod).metadata).expect("a size");
+    let says = annotated_size(&world.pod(pod).metadata).expect("a size");
     assert_eq!((says.cpu, says.mem), (MilliCpu(2000), Bytes::gib(4)));
     world.finish_resize(pod);
     world.settle();

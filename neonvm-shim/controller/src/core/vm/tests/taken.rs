@@ -6,7 +6,7 @@ use serde_json::json;
 use super::phases::running;
 use super::world::World;
 use crate::core::testing::sample_vm;
-use crate::core::vm::TAKER_PATIENCE;
+use crate::core::vm::CLAIM_CHECK_AFTER;
 
 /// A VM that runs and has then been taken for `m`, by a write of somebody who may be gone.
 fn taken(phase: &str) -> World {
@@ -22,7 +22,7 @@ fn taken(phase: &str) -> World {
 fn wait(world: &mut World) -> Vec<String> {
     let mut done = world.settle();
     for _ in 0..3 {
-        world.pass(TAKER_PATIENCE);
+        world.pass(CLAIM_CHECK_AFTER);
         done.extend(world.settle());
     }
     done

@@ -16,8 +16,8 @@ use crate::core::action::VmEdit;
 use crate::core::certificate::Step;
 use crate::core::certificate::testing::{Ca, Manner};
 use crate::core::container::CONTAINER;
-use crate::core::metadata::{PatchOp, said};
-use crate::core::observe::{size_of, told_size};
+use crate::core::metadata::{PatchOp, annotated_size};
+use crate::core::observe::{size_of, status_size};
 use crate::core::plan::STUCK_POD_PATIENCE;
 use crate::core::refusal::Refusal;
 use crate::core::testing::{runner_at, wall};
@@ -301,8 +301,8 @@ impl World {
         let (Some(object), Some(state)) = (self.pods.get(pod), runner) else {
             return;
         };
-        let told = told_size(&status);
-        let said = said(&self.pod(pod).metadata).unwrap_or_default();
+        let told = status_size(&status);
+        let said = annotated_size(&self.pod(pod).metadata).unwrap_or_default();
         let requests = &object["spec"]["containers"][0]["resources"]["requests"];
         let requests: Option<VmUsage> = serde_json::from_value(requests.clone()).ok();
         let requested = requests.and_then(|requests| requests.size());
