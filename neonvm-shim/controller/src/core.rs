@@ -1,36 +1,36 @@
-//! The controller's core. The question it answers: given what a VM should be, what is stored of it,
-//! what its pod and its runner say, and what time it is: what should its status say, and what is to
-//! be done now?
+//! The controller's core. The question it answers: given the wanted VM, its stored status, the
+//! reports of its pod and its runner and the time, what should the status say, and which actions
+//! are due?
 //!
 //! ```text
-//! watch ─┐                       ┌─► Kubernetes API (one write at a time, and one of a pod's requests)
+//! watch ─┐                       ┌─► API server (one write at a time, one of pod requests)
 //! runner ┼─► VmCore ─► plan() ───┤
 //! timer ─┘   (newest state)      └─► runner: PUT /v1/size (one order at a time)
 //! ```
 //!
 //! Happy path of a VM: finalizer, scaling mode, phase Pending with a pod name, SSH secret, pod,
-//! Running with size and revision. Happy path of a resize: what its pod requests or else says in
-//! its metadata (first when it grows), order, phase Scaling, the runner's report, phase Running
-//! with the new size and revision.
+//! Running with size and revision. Happy path of a resize: the pod's requests, or else its metadata
+//! (first for a growth), order, phase Scaling, the runner's report, phase Running with the new size
+//! and revision.
 //!
-//! Failure paths: a write on an old version is refused, the VM is read and planned afresh; any
-//! other failure is retried with doubling pauses per kind of action, told in condition Degraded
-//! from the second time on, and holds up nothing else; a pod or runner that ended leads to
-//! Succeeded or Failed and from there by the restart policy; a runner that is silent leaves the
-//! phase alone, because its guest may be well.
+//! Failure paths: a write on an old version is refused, and the VM is read and planned again. Any
+//! other failure is retried with doubling pauses per kind of action, and delays nothing else. From
+//! the second time on, condition Degraded reports it. A pod or runner that ended leads to Succeeded
+//! or Failed, and from there by the restart policy. A silent runner leaves the phase as it is,
+//! because its guest may be well.
 //!
 //! Invariants:
 //! * The name of a pod is stored before the pod is created, and the next name only after the last
-//!   pod is gone (unless told otherwise): never two pods for one VM.
+//!   pod is gone (unless the settings allow it): never two pods for one VM.
 //!   `plan_converges_and_never_has_two_pods`
-//! * A pod says how much its VM uses before the guest grows, by its requests where they tell all of
-//!   it, else by its metadata. `growth_waits_for_the_pods_annotations`,
-//!   `n41_a_growth_waits_for_what_its_pod_requests_alone`, `World::is_on_pod`
+//! * A pod shows the size of its VM before the guest grows, by its requests if they cover both
+//!   resources, else by its metadata. `growth_waits_for_pod_annotations`,
+//!   `growth_waits_for_its_pods_requests_alone`, `World::is_on_pod`
 //! * The restart count never falls. `plan_converges_and_never_has_two_pods`
 //! * A plan whose actions are carried out plans nothing more.
 //!   `plan_converges_and_never_has_two_pods`
-//! * A pod is taken for gone by the word of the API server about this pod alone: a watch that shows
-//!   it no more is a reason to read it.
+//! * Only the API server's response about a pod proves that the pod is gone. A watch that no longer
+//!   shows the pod is a reason to read it.
 //!   `a_pod_that_loses_its_label_keeps_its_guest_and_gets_the_label_back`
 //! * Phases PreMigrating and Migrating are [`migration`]'s. `migrating_vms_are_left_alone`
 
@@ -41,7 +41,11 @@ pub mod backoff;
 pub mod certificate;
 pub mod conditions;
 pub mod container;
+mod deletion;
+mod draft;
 pub mod failing;
+pub mod head_start;
+pub mod kind;
 pub mod metadata;
 pub mod migration;
 pub mod missing_pods;
@@ -59,6 +63,7 @@ pub mod requests;
 pub mod review;
 pub mod settings;
 pub mod stages;
+pub mod view;
 pub mod vm;
 pub mod vm_event;
 pub mod volumes;
@@ -66,7 +71,8 @@ pub mod volumes;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use action::{Action, Kind, Peer};
+pub use action::Action;
+pub use kind::{Kind, Peer};
 pub use moment::Moment;
 pub use problem::Problem;
 pub use refusal::Refusal;

@@ -1,32 +1,15 @@
-//! What the core asks its shell to do, one thing per peer at a time.
-
-use std::fmt;
+//! Actions that the core asks its shell to carry out, one per peer at a time.
 
 use protocol::runner::{CpusAhead, SizeOrder};
 use protocol::vm::{CpuScalingMode, VmStatus};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::certificate::{Order, Step};
+use super::certificate::objects::{Order, Step};
+use super::kind::Kind;
 use super::metadata::PatchOp;
-use super::overlay::Holder;
+use super::overlay::holder::Holder;
 use super::vm_event::VmEvent;
-
-/// Whom an action talks to. At most one action per peer is under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Peer {
-    /// The Kubernetes API server.
-    Api,
-    /// The API server about what a pod requests, an endpoint of its own: a growth that waits for
-    /// the pod's metadata too waits for the slower of the two, not for both.
-    Requests,
-    /// The runner of the VM.
-    Runner,
-    /// The API server once more: an issuer may take its time, and nothing else of a VM waits for
-    /// that.
-    Certificates,
-}
 
 /// One thing to do. Writes to the VM object carry the version they rest on, so that one based on an
 /// old state is refused.
@@ -45,9 +28,9 @@ pub enum Action {
         /// The status as it should be.
         #[serde(skip)]
         status: Box<VmStatus>,
-        /// What is to be told once it is written.
+        /// Events to publish once the status is written.
         notes: Vec<VmEvent>,
-        /// The merge patch from what is stored, version included.
+        /// Merge patch from the stored status, with its version.
         patch: Value,
     },
     /// Read the VM object afresh.
@@ -57,7 +40,7 @@ pub enum Action {
         /// Name of the pod, from `status.podName` or from a watch.
         name: String,
     },
-    /// See whether the migration the VM is taken for exists.
+    /// Check whether the migration that claims the VM exists.
     ReadTaker {
         /// Name of the migration, in the VM's namespace.
         name: String,
@@ -71,7 +54,8 @@ pub enum Action {
         /// The owner reference it gets.
         owner: Value,
     },
-    /// See that there is the token by which the VM's runners know us.
+    /// Make the secret with the token by which the VM's runners recognize the controller, if it is
+    /// missing.
     EnsureRunnerSecret {
         /// Name of the secret, in the VM's namespace.
         name: String,
@@ -99,7 +83,7 @@ pub enum Action {
         /// Operations of one JSON patch: only those on labels and annotations that others count by.
         ops: Vec<PatchOp>,
     },
-    /// JSON-patch what the pod requests, by its subresource.
+    /// JSON-patch the pod's requests, by the subresource `resize`.
     ResizePod {
         /// Name of the pod, in the VM's namespace.
         name: String,
@@ -125,10 +109,10 @@ pub enum Action {
     },
     /// See that the VM holds an address of the overlay.
     TakeAddress {
-        /// The VM that asks. Its id and uid are what the pool object records.
+        /// The VM that gets the address. The pool object records its id and uid.
         holder: Holder,
     },
-    /// Give back what address the VM holds.
+    /// Release the VM's address.
     ReleaseAddress {
         /// The VM that gives back. An address of a VM with the same name and another uid stays.
         holder: Holder,
@@ -137,7 +121,7 @@ pub enum Action {
     Certificate {
         /// The step; it also decides the [`Kind`] of the action.
         step: Step,
-        /// Secret, wishes and owner that the step works with.
+        /// Secret, wanted certificate and owner that the step works with.
         order: Box<Order>,
     },
     /// Have the runner plug CPUs ahead of the order for them, or take them back.
@@ -147,14 +131,14 @@ pub enum Action {
         /// CPUs that the guest shall have plugged.
         wish: CpusAhead,
     },
-    /// Tell the runner the size.
+    /// Send the size to the runner.
     SetSize {
         /// Name of the runner's pod.
         pod: String,
         /// The size, and which order of the VM it is.
         order: SizeOrder,
-        /// How many it has taken up, by the state that the order was decided by; nothing of a
-        /// runner that does not say.
+        /// Number of orders that the runner had taken up in the state on which this order rests.
+        /// `None` if the runner does not report it.
         over: Option<u64>,
     },
 }
@@ -169,38 +153,6 @@ pub enum VmEdit {
     DropFinalizer,
     /// Fill in the scaling mode.
     SetScalingMode(CpuScalingMode),
-}
-
-/// The kind of an action: what errors, back-off and metrics are kept by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the variants of `Action`, one to one")]
-pub enum Kind {
-    PatchVm,
-    WriteStatus,
-    ReadVm,
-    ReadPod,
-    ReadTaker,
-    EnsureSshSecret,
-    EnsureRunnerSecret,
-    CreatePod,
-    PatchPodMetadata,
-    PatchPodCounted,
-    ResizePod,
-    DeletePod,
-    OrphanPod,
-    TakeAddress,
-    ReleaseAddress,
-    ReadCertificate,
-    MakeTlsKey,
-    #[serde(rename = "ask_certificate")]
-    RequestCertificate,
-    AwaitCertificate,
-    StoreCertificate,
-    WithdrawRequest,
-    TidyCertificate,
-    PlugAhead,
-    SetSize,
 }
 
 impl Action {
@@ -235,63 +187,6 @@ impl Action {
             Self::PlugAhead { .. } => Kind::PlugAhead,
             Self::SetSize { .. } => Kind::SetSize,
         }
-    }
-}
-
-impl Kind {
-    /// Peer that carries out the action. Each peer has at most one action under way.
-    #[must_use]
-    pub fn peer(self) -> Peer {
-        match self {
-            Self::PlugAhead | Self::SetSize => Peer::Runner,
-            Self::ResizePod => Peer::Requests,
-            Self::ReadCertificate
-            | Self::MakeTlsKey
-            | Self::RequestCertificate
-            | Self::AwaitCertificate
-            | Self::StoreCertificate
-            | Self::WithdrawRequest
-            | Self::TidyCertificate => Peer::Certificates,
-            _ => Peer::Api,
-        }
-    }
-
-    /// Whether its VM lacks something as long as it fails. CPUs that do not come ahead of their
-    /// order come with it.
-    #[must_use]
-    pub fn is_needed(self) -> bool {
-        self != Self::PlugAhead
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PatchVm => "edit the VM object",
-            Self::WriteStatus => "write the status",
-            Self::ReadVm => "read the VM object",
-            Self::ReadPod => "read the pod",
-            Self::ReadTaker => "read the migration",
-            Self::EnsureSshSecret => "create the SSH secret",
-            Self::EnsureRunnerSecret => "create the runner's secret",
-            Self::CreatePod => "create the pod",
-            Self::PatchPodMetadata => "sync the pod's labels and annotations",
-            Self::PatchPodCounted => "say in the pod what its VM has",
-            Self::ResizePod => "resize what the pod requests",
-            Self::DeletePod => "delete the pod",
-            Self::OrphanPod => "release the pod",
-            Self::TakeAddress => "take an overlay address",
-            Self::ReleaseAddress => "release the overlay address",
-            Self::ReadCertificate => "read the certificate",
-            Self::MakeTlsKey => "make a key for the certificate",
-            Self::RequestCertificate => "ask for the certificate",
-            Self::AwaitCertificate => "wait for the certificate",
-            Self::StoreCertificate => "store the certificate",
-            Self::WithdrawRequest => "withdraw the request for the certificate",
-            Self::TidyCertificate => "delete what the certificate was made with",
-            Self::PlugAhead => "plug CPUs ahead of their order",
-            Self::SetSize => "set the size",
-        })
     }
 }
 

@@ -1,5 +1,5 @@
-//! Which notes become events: the same thing said again is counted, not repeated, and no VM can
-//! flood the log.
+//! Which VM events become Kubernetes events. A repeated event is counted, and no VM can flood the
+//! log.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ impl Default for Announcer {
 }
 
 impl Announcer {
-    /// What to write for a note, if anything.
+    /// Returns the write for an event, or `None` if the VM has used up its events.
     pub fn announce(
         &mut self,
         event: &VmEvent,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_again_is_counted_and_another_text_is_another_event() {
+    fn repeated_event_is_counted_and_other_text_is_new_event() {
         let mut announcer = Announcer::default();
         let Some(Announcement::New(first)) = announcer.announce(&slot(1), VM, at(1)) else {
             panic!("a first event is new")
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_cut_and_recovers() {
+    fn flood_of_events_is_cut_and_recovers() {
         let mut announcer = Announcer::default();
         let announced = (0..100)
             .filter(|n| announcer.announce(&slot(*n), VM, at(1)).is_some())

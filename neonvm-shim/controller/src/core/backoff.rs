@@ -76,7 +76,8 @@ impl<K: Ord + Copy> Backoff<K> {
             .filter(|at| *at > now)
     }
 
-    /// The world has changed: whatever waits may be tried at once, its count kept.
+    /// Lets each kind be tried at once, because the state of the world has changed. The counts
+    /// stay.
     pub fn retry_now(&mut self, now: Timestamp) {
         self.retry_now_if(now, |_| true);
     }
@@ -131,7 +132,7 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_000_000);
 
     #[test]
-    fn pauses_double_up_to_the_cap_and_success_forgets_them() {
+    fn pauses_double_up_to_cap_until_success() {
         let mut backoff = Backoff::default();
         let mut pauses = Vec::new();
         for _ in 0..40 {
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_loop_slows_down_and_a_steady_run_starts_afresh() {
+    fn crash_loop_slows_down_until_steady_run() {
         let mut backoff = RestartBackoff::default();
         let mut now = NOW;
         let mut pauses = Vec::new();

@@ -5,9 +5,9 @@ use protocol::vm::Condition;
 
 /// Condition that is true while the guest runs.
 pub const AVAILABLE: &str = "Available";
-/// Something stands in the way; the message says what.
+/// Condition that is true while a problem is known. The message names it.
 pub const DEGRADED: &str = "Degraded";
-/// It has no pod because its power state says so.
+/// Condition of a VM that has no pod because of its power state.
 pub const STOPPED: &str = "Stopped";
 /// The one reason ever written.
 const REASON: &str = "Reconciling";
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_moves_with_the_status_alone() {
+    fn transition_time_changes_only_with_status() {
         let mut list = Vec::new();
         set(&mut list, AVAILABLE, "Unknown", "a", WallTime(1_500_000));
         set(&mut list, AVAILABLE, "Unknown", "b", WallTime(9_000_000));

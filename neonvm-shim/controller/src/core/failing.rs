@@ -9,16 +9,16 @@ use super::backoff::READ_AGAIN;
 
 /// An object counts as degraded once something about it has had only failures for this long.
 pub const PENDING: Span = Span::from_secs(60);
-/// Failures are over when no new one has come for this long. What is still to be done is tried
-/// again within [`READ_AGAIN`] at the latest, and a try takes less than that; so nobody asks any
-/// more for what has not failed again.
+/// Failures are over when no new one has come for this long. An action that is still wanted is
+/// tried again within [`READ_AGAIN`], and one attempt takes less than that. An action without a new
+/// failure is therefore no longer wanted.
 pub const OVER: Span = Span(3 * READ_AGAIN.0);
 
 /// Result of one attempt of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The peer did what was asked. The failures of this kind are forgotten.
+    /// The action succeeded. The failures of this kind are forgotten.
     Success,
     /// It rested on an old state; tried again on a fresh one.
     Conflict,
@@ -39,13 +39,13 @@ impl Streak {
     }
 }
 
-/// By object and kind of action: that a pod can be read says nothing of whether one can be made.
+/// Failures by object and kind of action. A pod that can be read may still be impossible to create.
 type Streaks<K> = BTreeMap<(String, K), Streak>;
 
-/// Follows the failures of objects by the kind `K` of what was tried. An object is degraded as long
-/// as one kind has had failures for [`PENDING`] and nothing else; it is actively retried while the
-/// newest of these is younger than that. A single failure that nothing follows degrades nobody.
-/// Conflicts are kept apart; a failure of another sort clears those of its kind.
+/// Follows the failures of objects by the kind `K` of action. An object is degraded if one kind has
+/// had failures and no success for [`PENDING`]. It is actively retried while the newest of these
+/// failures is younger than that. A single failure makes no object degraded. Conflicts are kept
+/// apart, and another failure of the same kind clears them.
 #[derive(Debug, Clone)]
 pub struct FailureLag<K> {
     failing: Streaks<K>,
@@ -81,7 +81,7 @@ impl<K: Ord> Default for FailureLag<K> {
 impl<K: Ord + Copy> FailureLag<K> {
     /// Notes an attempt of a kind for an object.
     pub fn note(&mut self, object: &str, kind: K, outcome: Outcome, now: Timestamp) {
-        // No more is kept than what fails now.
+        // Failures that are over are dropped.
         for streaks in [&mut self.failing, &mut self.conflicting] {
             streaks.retain(|_, streak| !streak.is_over(now));
         }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_degraded_after_a_minute_of_failures_only() {
+    fn object_is_degraded_after_one_minute_of_failures_alone() {
         let mut lag = noted(&[
             ("default/a", Kind::CreatePod, Outcome::Failure, 0),
             ("default/a", Kind::CreatePod, Outcome::Failure, 59),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_tried_any_more_does_not_fail_for_ever() {
+    fn failures_of_abandoned_action_expire() {
         let mut lag = noted(&[
             ("default/a", Kind::CreatePod, Outcome::Failure, 0),
             ("default/a", Kind::CreatePod, Outcome::Failure, 70),
@@ -204,7 +204,7 @@ mod tests {
         ]);
         let over = at(70) + OVER;
         assert_eq!(lag.failing(over), Degraded::default());
-        // A new failure after that begins anew.
+        // A new failure after that begins a new streak.
         lag.note("default/a", Kind::CreatePod, Outcome::Failure, over);
         assert_eq!(lag.failing(over), Degraded::default());
     }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_are_kept_apart_and_a_failure_clears_them() {
+    fn conflicts_are_kept_apart_until_failure_clears_them() {
         let mut lag = noted(&[
             ("default/a", Kind::PatchVm, Outcome::Conflict, 0),
             ("default/a", Kind::PatchVm, Outcome::Conflict, 60),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_gone_does_not_fail() {
+    fn deleted_object_does_not_fail() {
         let mut lag = noted(&[
             ("default/a", Kind::PatchVm, Outcome::Failure, 0),
             ("default/a", Kind::PatchVm, Outcome::Failure, 60),

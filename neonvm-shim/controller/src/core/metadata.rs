@@ -1,5 +1,5 @@
-//! Labels and annotations of a runner pod: what they must be (docs/compatibility/neonvm.md §1.10)
-//! and the patch that makes them so (§2.5).
+//! Labels and annotations of a runner pod (docs/compatibility/neonvm.md §1.10), and the patch that
+//! sets them (§2.5).
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub const LABEL_APP: (&str, &str) = ("app.kubernetes.io/name", "NeonVM");
 pub const ANNOTATION_DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// Annotation of VMs that `kubectl apply` keeps; of no use on a pod.
 pub const ANNOTATION_LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Annotation by which the network plugin is asked for the overlay interface.
+/// Annotation that asks the network plugin for the overlay interface.
 pub const ANNOTATION_NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 /// Pod annotations of the network plugin that a sync leaves alone.
 pub const LEFT_ALONE: [&str; 3] = [
@@ -68,7 +68,7 @@ pub enum PatchOp {
 }
 
 impl PatchOp {
-    /// What it is about, a JSON pointer.
+    /// JSON pointer to the member that the operation changes or tests.
     #[must_use]
     pub fn path(&self) -> &str {
         match self {
@@ -77,13 +77,13 @@ impl PatchOp {
     }
 }
 
-/// What the pod of `vm` must carry once its guest has what the spec wants.
+/// Metadata of the pod of `vm` once its guest has the size in the spec.
 #[must_use]
 pub fn expected(vm: &VirtualMachine, settings: &Settings) -> Expected {
     expected_at(vm, settings, vm.spec.guest.in_use())
 }
 
-/// What the pod of `vm` must carry while it is to say that its guest has `size`.
+/// Metadata of the pod of `vm` while the pod says that its guest has `size`.
 #[must_use]
 pub fn expected_at(vm: &VirtualMachine, settings: &Settings, size: Resources) -> Expected {
     let mut labels = vm.metadata.labels.clone();
@@ -148,11 +148,12 @@ fn networks(vm: &VirtualMachine, settings: &Settings) -> Option<String> {
     ))
 }
 
-/// The sizes that others add up a node by. A change of them rests on what they were: one that
-/// arrives late, or again, does not undo a later one, unless that has brought back what they were.
+/// Annotations with sizes, by which others sum up a node. A change of them tests their old values.
+/// A patch that arrives late or twice then cannot undo a later one, unless the later one restored
+/// these values.
 const SIZES: [&str; 2] = [ANNOTATION_VM_USAGE, ANNOTATION_VM_RESOURCES];
-/// All by which others know how much to count for a pod: what a cluster-autoscaler reads of its
-/// annotations, and what the scheduler does.
+/// Annotations by which others count a pod: those that cluster-autoscaler reads, and those that the
+/// scheduler reads.
 const COUNTED: [&str; 6] = [
     ANNOTATION_VM_USAGE,
     ANNOTATION_VM_RESOURCES,
@@ -200,15 +201,15 @@ fn annotation(key: &str) -> String {
     format!("{ANNOTATIONS}/{}", pointer_escape(key))
 }
 
-/// The size that a pod with this metadata says; `None` where it says nothing that can be read.
+/// Size in the usage annotation of a pod; `None` if it is missing or malformed.
 #[must_use]
 pub fn annotated_size(found: &ObjectMeta) -> Option<Resources> {
     let usage: VmUsage = serde_json::from_str(found.annotations.get(ANNOTATION_VM_USAGE)?).ok()?;
     usage.size()
 }
 
-/// Of a pod's sync, what others count it by. A guest grows once this is so, whatever becomes of the
-/// rest.
+/// Operations of a sync on the annotations by which others count the pod. A guest grows once these
+/// are done, even if the rest of the sync fails.
 #[must_use]
 pub fn counted(ops: &[PatchOp]) -> Vec<PatchOp> {
     let is_counted = |path: &str| COUNTED.iter().any(|key| annotation(key) == path);
@@ -228,8 +229,8 @@ pub fn counted(ops: &[PatchOp]) -> Vec<PatchOp> {
     ops.iter().filter_map(part).collect()
 }
 
-/// Where a pod has not the labels and annotations that it was to have by these operations, by the
-/// answer to them: a server may change in the same request what it was asked for.
+/// First path of the operations that the API server's response does not show as applied. An
+/// admission webhook may change a patched value in the same request.
 #[must_use]
 pub fn unmet<'a>(ops: &'a [PatchOp], found: &ObjectMeta) -> Option<&'a str> {
     let found = json!({"metadata": found});
@@ -269,8 +270,8 @@ pub fn mark(vm: &str, found: &ObjectMeta) -> Vec<PatchOp> {
     ops
 }
 
-/// Whether the operations rest on other values of what is counted than a pod has. A server refuses
-/// those by the same code as what it would never take.
+/// Whether the operations test other sizes than the pod has. An API server refuses such a patch
+/// with the same code as one that it would never accept.
 #[must_use]
 pub fn rest_on_others(ops: &[PatchOp], found: &ObjectMeta) -> bool {
     SIZES.iter().any(|key| {
@@ -318,244 +319,4 @@ fn difference(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::core::testing::sample_vm;
-    use serde_json::json;
-
-    #[test]
-    fn usage_and_resources_come_from_the_spec() {
-        let mut vm = sample_vm();
-        vm.metadata
-            .annotations
-            .insert("autoscaling.neon.tech/bounds".into(), "{}".into());
-        vm.metadata
-            .annotations
-            .insert(ANNOTATION_LAST_APPLIED.into(), "{}".into());
-        vm.metadata
-            .labels
-            .insert("autoscaling.neon.tech/enabled".into(), "true".into());
-        vm.spec.overcommit = serde_json::from_value(json!({"cpu": 2, "memory": "1.5"})).ok();
-        let expected = expected(&vm, &Settings::one_machine());
-        assert_eq!(
-            serde_json::to_value(&expected.labels).expect("encodes"),
-            json!({"app.kubernetes.io/name": "NeonVM", "vm.neon.tech/name": "example", "autoscaling.neon.tech/enabled": "true"})
-        );
-        assert_eq!(
-            serde_json::to_value(&expected.annotations).expect("encodes"),
-            json!({
-                "autoscaling.neon.tech/bounds": "{}",
-                "kubectl.kubernetes.io/default-container": "neonvm-runner",
-                "vm.neon.tech/usage": r#"{"cpu":"250m","memory":"1Gi"}"#,
-                "vm.neon.tech/resources": r#"{"cpus":{"min":"250m","max":2,"use":"250m"},"memorySlots":{"min":1,"max":4,"use":1},"memorySlotSize":"1Gi"}"#,
-                "vm.neon.tech/overcommit": r#"{"cpu":"2","memory":"1500m"}"#,
-            })
-        );
-    }
-
-    #[test]
-    fn a_change_of_what_is_counted_rests_on_what_was_said_before() {
-        let mut vm = sample_vm();
-        let settings = Settings::one_machine();
-        let carried = |vm: &VirtualMachine| ObjectMeta {
-            labels: expected(vm, &settings).labels,
-            annotations: expected(vm, &settings).annotations,
-            ..ObjectMeta::default()
-        };
-        let small = carried(&vm);
-        vm.spec.guest.memory_slots.r#use = 3;
-        let grown = carried(&vm);
-        let growth = expected(&vm, &settings).patch(&small);
-        let tests = |ops: &[PatchOp]| {
-            let is_test = |op: &&PatchOp| matches!(op, PatchOp::Test { .. });
-            ops.iter().filter(is_test).count()
-        };
-        assert_eq!(tests(&growth), 2, "{growth:?}");
-        assert!(!rest_on_others(&growth, &small));
-        assert!(rest_on_others(&growth, &grown), "once it is carried out");
-        assert!(rest_on_others(&growth, &ObjectMeta::default()));
-        // Of what nobody counts the last word stays, and where nothing was said there is nothing to
-        // rest on.
-        vm.metadata.labels.insert("a".into(), "b".into());
-        let label = expected(&vm, &settings).patch(&grown);
-        assert_eq!((label.len(), tests(&label)), (1, 0));
-        let first = expected(&vm, &settings).patch(&ObjectMeta::default());
-        assert_eq!(tests(&first), 0);
-    }
-
-    fn add(path: &str, value: &Value) -> PatchOp {
-        let (path, value) = (path.to_owned(), value.clone());
-        PatchOp::Add { path, value }
-    }
-
-    #[test]
-    fn what_is_counted_is_the_sizes_and_what_the_scheduler_reads() {
-        let mut vm = sample_vm();
-        let settings = Settings::one_machine();
-        for key in [ANNOTATION_APPROVED, "note"] {
-            vm.metadata.annotations.insert(key.into(), "{}".into());
-        }
-        let wanted = expected(&vm, &settings);
-        let all = counted(&wanted.patch(&ObjectMeta::default()));
-        let keys = [
-            ANNOTATION_APPROVED,
-            ANNOTATION_VM_RESOURCES,
-            ANNOTATION_VM_USAGE,
-        ];
-        let keys = keys.map(|key| (key, &wanted.annotations[key]));
-        let keys: BTreeMap<_, _> = keys.into();
-        assert_eq!(all, [add(ANNOTATIONS, &json!(keys))]);
-        let mut found = ObjectMeta {
-            annotations: wanted.annotations.clone(),
-            ..ObjectMeta::default()
-        };
-        found.annotations.insert("foreign".into(), "x".into());
-        found
-            .annotations
-            .insert(ANNOTATION_VM_USAGE.into(), "{}".into());
-        found.annotations.remove("note");
-        let (path, value) = (annotation(ANNOTATION_VM_USAGE), json!("{}"));
-        let usage = json!(wanted.annotations[ANNOTATION_VM_USAGE]);
-        let part = [
-            PatchOp::Test {
-                path: path.clone(),
-                value,
-            },
-            add(&path, &usage),
-        ];
-        assert_eq!(
-            counted(&wanted.patch(&found)),
-            part,
-            "with what it rests on"
-        );
-    }
-
-    #[test]
-    fn an_answer_is_held_against_what_was_asked() {
-        let gone = PatchOp::Remove {
-            path: "/metadata/labels/a~1b".into(),
-        };
-        let set = add("/metadata/annotations/x~0y", &json!("1"));
-        let owners = add("/metadata/ownerReferences", &json!([{"kind": "x"}]));
-        let ops = [owners, gone, set];
-        let mut found = ObjectMeta::default();
-        found.annotations.insert("x~y".into(), "1".into());
-        assert_eq!(unmet(&ops, &found), None);
-        found.annotations.insert("x~y".into(), "2".into());
-        assert_eq!(unmet(&ops, &found), Some("/metadata/annotations/x~0y"));
-        found.labels.insert("a/b".into(), String::new());
-        assert_eq!(unmet(&ops, &found), Some("/metadata/labels/a~1b"));
-        let all = [add(LABELS, &json!({"a/b": ""}))];
-        assert_eq!(unmet(&all, &found), None);
-        assert_eq!(unmet(&all, &ObjectMeta::default()), Some(LABELS));
-    }
-
-    #[test]
-    fn the_label_by_which_a_pod_is_found_is_put_back_alone() {
-        let label = "/metadata/labels/vm.neon.tech~1name";
-        let mut found = ObjectMeta::default();
-        let whole = json!({ LABEL_VM_NAME: "vm" });
-        assert_eq!(mark("vm", &found), [add(LABELS, &whole)]);
-        found.labels.insert("foreign".into(), "x".into());
-        assert_eq!(mark("vm", &found), [add(label, &json!("vm"))]);
-        found.labels.insert(LABEL_VM_NAME.into(), "other".into());
-        assert_eq!(mark("vm", &found), [add(label, &json!("vm"))]);
-        found.labels.insert(LABEL_VM_NAME.into(), "vm".into());
-        assert!(mark("vm", &found).is_empty());
-    }
-
-    #[test]
-    fn a_pod_says_a_size_or_nothing() {
-        let says = |usage: &str| {
-            let annotations = [(ANNOTATION_VM_USAGE.to_owned(), usage.to_owned())].into();
-            annotated_size(&ObjectMeta {
-                annotations,
-                ..ObjectMeta::default()
-            })
-        };
-        let usage = r#"{"cpu":"1500m","memory":"2Gi"}"#;
-        assert_eq!(says(usage), Some(Resources::new(1500, 2 << 30)));
-        for wrong in ["rubbish", r#"{"cpu":"-1","memory":"2Gi"}"#] {
-            assert_eq!(says(wrong), None, "{wrong}");
-        }
-        assert_eq!(annotated_size(&ObjectMeta::default()), None);
-    }
-
-    #[test]
-    fn a_size_that_is_not_the_wanted_one_is_said_in_both_annotations() {
-        let vm = sample_vm();
-        let size = Resources::new(1750, 3 << 30);
-        let expected = expected_at(&vm, &Settings::one_machine(), size);
-        let found = ObjectMeta {
-            annotations: expected.annotations,
-            ..ObjectMeta::default()
-        };
-        assert_eq!(annotated_size(&found), Some(size));
-        let resources = &found.annotations[ANNOTATION_VM_RESOURCES];
-        let resources: VmResources = serde_json::from_str(resources).expect("what we wrote");
-        assert_eq!(resources.in_use(), size);
-        assert_eq!(resources.cpus.max, vm.spec.guest.cpus.max);
-    }
-
-    #[test]
-    fn the_overlay_is_asked_for_when_enabled() {
-        let mut vm = sample_vm();
-        vm.spec.extra_network = Some(json!({"enable": true}));
-        let mut settings = Settings::one_machine();
-        assert_eq!(networks(&vm, &settings), None);
-        settings.network_attachment = Some("neonvm-system/runner".into());
-        assert_eq!(
-            networks(&vm, &settings).as_deref(),
-            Some("neonvm-system/runner@net1")
-        );
-        vm.spec.extra_network =
-            Some(json!({"enable": true, "interface": "net7", "multusNetwork": "a/b"}));
-        assert_eq!(networks(&vm, &settings).as_deref(), Some("a/b@net7"));
-        vm.spec.extra_network = Some(json!({"enable": false}));
-        assert_eq!(networks(&vm, &settings), None);
-    }
-
-    #[test]
-    fn the_patch_adds_changes_and_removes_but_leaves_the_network_plugin_alone() {
-        let wanted = Expected {
-            labels: [("a/b".to_owned(), "1".to_owned())].into(),
-            annotations: [("k~x".to_owned(), "new".to_owned())].into(),
-        };
-        let found = ObjectMeta {
-            labels: [
-                ("a/b".to_owned(), "1".to_owned()),
-                ("foreign".to_owned(), "x".to_owned()),
-            ]
-            .into(),
-            annotations: [
-                ("k~x".to_owned(), "old".to_owned()),
-                ("stray".to_owned(), "x".to_owned()),
-                (
-                    "k8s.v1.cni.cncf.io/network-status".to_owned(),
-                    "[]".to_owned(),
-                ),
-            ]
-            .into(),
-            ..ObjectMeta::default()
-        };
-        assert_eq!(
-            serde_json::to_value(wanted.patch(&found)).expect("encodes"),
-            json!([
-                {"op": "remove", "path": "/metadata/labels/foreign"},
-                {"op": "add", "path": "/metadata/annotations/k~0x", "value": "new"},
-                {"op": "remove", "path": "/metadata/annotations/stray"},
-            ])
-        );
-        let bare = wanted.patch(&ObjectMeta::default());
-        assert_eq!(
-            serde_json::to_value(bare).expect("encodes")[0],
-            json!({"op": "add", "path": "/metadata/labels", "value": {"a/b": "1"}})
-        );
-        let exact = ObjectMeta {
-            labels: wanted.labels.clone(),
-            annotations: wanted.annotations.clone(),
-            ..ObjectMeta::default()
-        };
-        assert!(wanted.patch(&exact).is_empty());
-    }
-}
+mod tests;

@@ -31,7 +31,8 @@ struct Doubt {
 }
 
 impl MissingPods {
-    /// Adds a pod that the watch no longer shows. `is_being_read` says that a read is in flight.
+    /// Adds a pod that the watch no longer shows. `is_being_read` tells whether a read is in
+    /// flight.
     pub(super) fn add(&mut self, pod: &Pod, is_being_read: bool) {
         let doubt = Doubt {
             uid: pod.metadata.uid.clone(),

@@ -1,4 +1,4 @@
-//! What a pod and a runner say, reduced to what the phases ask.
+//! State of a pod and of its runner, reduced to the facts that the phases need.
 
 use std::net::SocketAddr;
 
@@ -15,15 +15,15 @@ use serde::Serialize;
 
 use super::container::{CONTAINER, INIT_CONTAINER};
 
-/// A pod whose deletion was asked this long ago counts as failed, whatever its phase says: a node
-/// that does not answer must not hold a VM for ever. Microseconds.
+/// A pod whose deletion was requested this many microseconds ago counts as failed in any phase. A
+/// node that does not respond must not hold a VM for ever.
 pub const DELETED_COUNTS_AS_FAILED_US: i64 = 5_000_000;
 
 /// State of a runner by its pod (docs/compatibility/neonvm.md §2.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PodState {
-    /// Not there yet, or not ready.
+    /// The pod is not bound, or its runner is not ready.
     Pending,
     /// The runner's container is ready.
     Running,
@@ -43,7 +43,7 @@ pub fn pod_state(pod: &Pod, wall: WallTime) -> PodState {
         "Succeeded" => PodState::Succeeded,
         "Failed" => PodState::Failed,
         "Running" if pod.status.container_statuses.is_empty() => PodState::Pending,
-        // The guest of a migration target is not up before the end, so its readiness says nothing.
+        // The guest of a migration target comes up last, so the pod's readiness is of no use.
         "Running" if is_migration_target(pod) => PodState::Running,
         "Running" if runner_is_ready(pod) => PodState::Running,
         _ => PodState::Pending,
@@ -96,8 +96,7 @@ fn says(pod: &Pod, name: &str, value: &str) -> bool {
     variables.any(|it| it.name == name && it.value == value)
 }
 
-/// The very image of the guest's disk in a pod, as its kubelet resolved it; `None` where nobody
-/// says it.
+/// Image of the guest's disk, as the kubelet resolved it; `None` if the pod does not report it.
 #[must_use]
 pub fn disk_image(pod: &Pod) -> Option<&str> {
     let mut all = pod.status.init_container_statuses.iter();
@@ -105,11 +104,11 @@ pub fn disk_image(pod: &Pod) -> Option<&str> {
     Some(init.image_id.as_str()).filter(|id| !id.is_empty())
 }
 
-/// What a container that does not run yet says when it is on its way.
+/// Reasons of a waiting container that starts normally.
 const ON_ITS_WAY: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
 
-/// Why a pod that was made does not start: no node takes it, or an image is not to be had, or the
-/// like. `None` while there is nothing unusual to be said.
+/// Why a pod does not start: no node fits, an image cannot be pulled, or similar. `None` while it
+/// starts normally.
 #[must_use]
 pub fn held_up(pod: &Pod) -> Option<String> {
     let mut conditions = pod.status.conditions.iter();
@@ -135,7 +134,7 @@ pub fn held_up(pod: &Pod) -> Option<String> {
     })
 }
 
-/// How long ago the deletion of the pod was asked, microseconds.
+/// Microseconds since the deletion of the pod was requested.
 #[must_use]
 pub fn deletion_age_us(pod: &Pod, wall: WallTime) -> Option<i64> {
     pod.metadata
@@ -143,7 +142,7 @@ pub fn deletion_age_us(pod: &Pod, wall: WallTime) -> Option<i64> {
         .map(|at| wall.0.saturating_sub(at.0))
 }
 
-/// A pod whose controller is a migration is the target of it.
+/// Whether the pod is the target of a migration: its controller is one.
 #[must_use]
 pub fn is_migration_target(pod: &Pod) -> bool {
     pod.metadata
@@ -151,7 +150,7 @@ pub fn is_migration_target(pod: &Pod) -> bool {
         .is_some_and(|owner| owner.controller == Some(true))
 }
 
-/// Why a pod ended, in the words it carries; empty if it carries none.
+/// Exit code, reasons and messages of a pod that ended; empty if it has none.
 #[must_use]
 pub fn end_of(pod: &Pod) -> String {
     let container = pod
@@ -171,14 +170,14 @@ pub fn end_of(pod: &Pod) -> String {
     words.join(": ")
 }
 
-/// The size a guest has: what both QEMU's quota and the guest's own CPUs allow, and the memory QEMU
-/// has plugged.
+/// Size of the guest: the CPU that both QEMU's quota and the guest's own CPUs allow, and the memory
+/// that QEMU has plugged.
 ///
-/// On its way down a guest keeps the quota of the order before for a while. That counts until it is
+/// A guest that shrinks keeps the quota of the order before for a while. That counts until it is
 /// lowered, because the guest may use it. A guest that boots has the quota of its largest size,
 /// which does not count.
 ///
-/// Until the guest's daemon has answered, plugged CPUs stand for those online.
+/// Until the guest's daemon responds, plugged CPUs stand for those online.
 #[must_use]
 pub fn size_of(state: &RunnerState) -> Resources {
     let online = state.cpus.guest_online.unwrap_or(state.cpus.plugged);
@@ -196,7 +195,7 @@ pub fn size_of(state: &RunnerState) -> Resources {
     }
 }
 
-/// The size that the status of a VM says its guest has.
+/// Size of the guest in the status of its VM.
 #[must_use]
 pub fn status_size(status: &VmStatus) -> Resources {
     let memory = status.memory_size.as_ref();
@@ -212,13 +211,14 @@ pub fn status_size(status: &VmStatus) -> Resources {
 pub enum Fit {
     /// QEMU and guest have it.
     Reached,
-    /// It is the newest order, and not carried out yet.
+    /// The size is the newest order, and the runner is carrying it out.
     UnderWay,
-    /// The runner was told something else, or nothing.
+    /// The newest order is another size, or there is none.
     Unordered,
 }
 
-/// Compares. Nothing is remembered: a controller that has just started reads the same answer.
+/// Compares the wanted size with the runner's report. No earlier state is used, so a controller
+/// that has just started gets the same result.
 #[must_use]
 pub fn fit(wanted: Resources, state: &RunnerState) -> Fit {
     match &state.resize {
@@ -252,7 +252,7 @@ pub fn ordered(order: &SizeOrder) -> Resources {
     }
 }
 
-/// Whether going to `wanted` takes more of anything than the runner was last told, or has.
+/// Whether `wanted` has more CPU or memory than the newest order, or than the guest has.
 #[must_use]
 pub fn grows(wanted: Resources, state: &RunnerState) -> bool {
     let held = match &state.resize {
@@ -266,143 +266,4 @@ pub fn grows(wanted: Resources, state: &RunnerState) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::core::testing::{ready_pod, runner_at, sample_vm};
-    use protocol::object::OwnerReference;
-
-    const NOW: WallTime = WallTime(1_700_000_000_000_000);
-
-    #[test]
-    fn the_table_of_runner_states() {
-        let mut pod = ready_pod(&sample_vm(), "example-abcde");
-        assert_eq!(pod_state(&pod, NOW), PodState::Running);
-        pod.status.container_statuses[0].ready = false;
-        assert_eq!(pod_state(&pod, NOW), PodState::Pending);
-        pod.metadata.owner_references.push(OwnerReference {
-            kind: "VirtualMachineMigration".into(),
-            controller: Some(true),
-            ..OwnerReference::default()
-        });
-        assert_eq!(
-            pod_state(&pod, NOW),
-            PodState::Running,
-            "a target's readiness is ignored"
-        );
-        pod.metadata.owner_references.clear();
-        pod.status.container_statuses.clear();
-        assert_eq!(
-            pod_state(&pod, NOW),
-            PodState::Pending,
-            "no container status yet"
-        );
-        for (phase, state) in [
-            ("", PodState::Pending),
-            ("Pending", PodState::Pending),
-            ("Succeeded", PodState::Succeeded),
-            ("Failed", PodState::Failed),
-            ("Unknown", PodState::Pending),
-        ] {
-            pod.status.phase = phase.into();
-            assert_eq!(pod_state(&pod, NOW), state, "{phase}");
-        }
-    }
-
-    #[test]
-    fn a_deletion_older_than_five_seconds_is_a_failure() {
-        let mut pod = ready_pod(&sample_vm(), "example-abcde");
-        pod.metadata.deletion_timestamp = Some(WallTime(NOW.0 - 5_000_000));
-        assert_eq!(pod_state(&pod, NOW), PodState::Running);
-        pod.metadata.deletion_timestamp = Some(WallTime(NOW.0 - 5_000_001));
-        assert_eq!(pod_state(&pod, NOW), PodState::Failed);
-        pod.status.phase = "Succeeded".into();
-        assert_eq!(
-            pod_state(&pod, NOW),
-            PodState::Failed,
-            "the age is asked first"
-        );
-    }
-
-    #[test]
-    fn another_containers_readiness_does_not_count() {
-        let mut pod = ready_pod(&sample_vm(), "example-abcde");
-        pod.status.container_statuses[0].name = "sidecar".into();
-        assert_eq!(pod_state(&pod, NOW), PodState::Pending);
-    }
-
-    #[test]
-    fn size_is_the_smaller_of_quota_and_cpus_online() {
-        let mut state = runner_at(1500, 3);
-        assert_eq!(size_of(&state), Resources::new(1500, 3 << 30));
-        state.cpus.guest_online = Some(1);
-        assert_eq!(size_of(&state).cpu, MilliCpu(1000));
-        state.cpus.guest_online = None;
-        state.cpus.plugged = 1;
-        assert_eq!(size_of(&state).cpu, MilliCpu(1000));
-    }
-
-    #[test]
-    fn quota_counts_until_it_is_lowered_and_not_while_guest_boots() {
-        let mut state = runner_at(1000, 3);
-        state.cpus.guest_online = Some(2);
-        state.quota = QuotaState::Enforced { milli: 1500 };
-        assert_eq!(size_of(&state).cpu, MilliCpu(1500));
-        state.phase = RunnerPhase::Booting;
-        assert_eq!(size_of(&state).cpu, MilliCpu(1000));
-    }
-
-    #[test]
-    fn fit_is_read_from_the_runner_alone() {
-        let wanted = Resources::new(250, 1 << 30);
-        let mut state = runner_at(250, 1);
-        assert_eq!(
-            fit(wanted, &state),
-            Fit::Reached,
-            "right without ever having been told"
-        );
-        assert_eq!(fit(Resources::new(500, 1 << 30), &state), Fit::Unordered);
-        assert_eq!(fit(Resources::new(250, 2 << 30), &state), Fit::Unordered);
-        let order = |cpu: u32| SizeOrder {
-            cpu: MilliCpu(cpu),
-            memory: Bytes::gib(1),
-            trace: protocol::trace::TraceId {
-                vm: "default/example".into(),
-                revision: 1,
-            },
-        };
-        let report = |cpu: u32, done: bool| {
-            Some(ResizeReport {
-                order: order(cpu),
-                done,
-                stages: vec![],
-                problem: None,
-            })
-        };
-        state.resize = report(250, false);
-        assert_eq!(
-            fit(wanted, &state),
-            Fit::UnderWay,
-            "the runner says it is not done"
-        );
-        state.resize = report(250, true);
-        assert_eq!(fit(wanted, &state), Fit::Reached);
-        state.resize = report(500, true);
-        assert_eq!(
-            fit(wanted, &state),
-            Fit::Unordered,
-            "it heads for another size"
-        );
-    }
-
-    #[test]
-    fn growth_is_judged_against_what_the_runner_holds() {
-        let state = runner_at(1000, 2);
-        assert!(grows(Resources::new(1250, 2 << 30), &state));
-        assert!(
-            grows(Resources::new(250, 3 << 30), &state),
-            "one field is enough"
-        );
-        assert!(!grows(Resources::new(250, 1 << 30), &state));
-        assert!(!grows(Resources::new(1000, 2 << 30), &state));
-    }
-}
+mod tests;

@@ -17,16 +17,15 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 pub use super::container::{CONTAINER, INIT_CONTAINER};
+use super::metadata;
+use super::requests;
 use super::settings::{AffinityStyle, Settings};
-use super::{metadata, requests, volumes};
+use super::volumes;
 
 mod privileges;
 
 use privileges::{init_containers, runner_privileges};
 
-/// User and group of the files a guest's disks are made of (`qemu:kvm` in the runner's image).
-const QEMU_UID: u32 = 36;
-const QEMU_GID: u32 = 34;
 /// Seconds a pod stays on a node that is not ready or not reachable.
 const LOST_NODE_S: u32 = 30;
 /// Second byte of "operating system: unknown" in a gzip header, so that the bytes depend on nothing
@@ -110,8 +109,7 @@ pub fn packed(value: &impl Serialize) -> String {
 
 fn tolerations(vm: &VirtualMachine) -> Vec<Value> {
     let lost = |key: &str| {
-        // The operator is left out on purpose: Equal to the empty value is what the deployed pods
-        // have.
+        // The operator is left out, because the deployed pods have Equal to the empty value.
         json!({"key": key, "effect": "NoExecute", "tolerationSeconds": LOST_NODE_S})
     };
     let mut all = vm.spec.tolerations.clone();
@@ -206,8 +204,7 @@ fn environment(vm: &VirtualMachine, settings: &Settings, image: &str) -> Value {
     let quota = percent.map(|it| json!({"name": CPU_QUOTA_PERCENT, "value": it.to_string()}));
     let network = settings.guest_network;
     let network = network.map(|it| json!({"name": GUEST_NETWORK, "value": it.as_str()}));
-    // What came with us knows TLS. Of a runner that somebody else chose nobody knows that before it
-    // is tried.
+    // Our own runner image supports TLS. An image that the VM's author chose may not.
     let knows_tls = settings.runners_at_pods && image == settings.runner_image;
     let orders = knows_tls.then(|| json!({"name": RUNNER_ORDERS, "value": ORDERS_BY_TLS}));
     let privileges =
@@ -220,7 +217,8 @@ fn environment(vm: &VirtualMachine, settings: &Settings, image: &str) -> Value {
     all.chain(owner_of_disks(vm)).collect()
 }
 
-/// What the runner of a VM with disks on claims must know, to tell the VM's own from another's.
+/// Environment by which the runner of a VM with disks on claims tells the VM's own disks from
+/// others.
 fn owner_of_disks(vm: &VirtualMachine) -> Vec<Value> {
     if claimed_disks(&vm.spec).is_empty() {
         return Vec::new();

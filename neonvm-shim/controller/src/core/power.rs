@@ -1,15 +1,16 @@
 //! The power state of a VM: `bellows.dev/power-state: stopped` keeps it without a pod. Object and
 //! disk stay.
 //!
-//! Condition `Stopped` says that a VM has no pod for this reason, so that it starts again when the
-//! annotation goes, whatever its restart policy says about guests that end by themselves.
+//! Condition `Stopped` records that a VM has no pod for this reason. Such a VM starts again when
+//! the annotation goes, under any restart policy.
 
 use protocol::annotations::{ANNOTATION_POWER_STATE, POWER_STOPPED};
 use protocol::vm::{VirtualMachine, VmPhase};
 
 use super::action::Action;
 use super::conditions;
-use super::plan::{Draft, PodView};
+use super::draft::Draft;
+use super::view::PodView;
 use super::vm_event::VmEvent;
 
 /// Whether a VM is to have no pod.
@@ -35,7 +36,7 @@ impl Draft<'_> {
         conditions.any(|one| one.kind == conditions::STOPPED && one.status == "True")
     }
 
-    /// Deletes the pod. The VM is off once the API server says that the pod is gone.
+    /// Deletes the pod. The VM is off once the API server reports that the pod is gone.
     fn switch_off(&mut self) {
         if !self.status.pod_name.is_empty() {
             match self.input.pod {

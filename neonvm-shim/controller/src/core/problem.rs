@@ -1,4 +1,4 @@
-//! What stands in the way of a VM, as data; the condition `Degraded` and the events print it.
+//! Problems of a VM, as data. The condition `Degraded` and the events print them.
 
 use std::fmt;
 
@@ -6,7 +6,9 @@ use protocol::runner::{BeforeSilence, DiskFull, GuestSilence, ResizeProblem};
 use protocol::time::WallTime;
 use serde::Serialize;
 
-use super::certificate::{CertificateFailure, TlsFault};
+use super::certificate::failure::CertificateFailure;
+use super::certificate::wanted::TlsFault;
+use super::kind::Kind;
 
 /// Longest text of a peer that is kept, bytes.
 const PEER_TEXT_LIMIT: usize = 512;
@@ -32,11 +34,11 @@ pub enum Problem {
     },
     /// The guest's certificate cannot be made or renewed.
     Certificate {
-        /// What stands in its way.
+        /// Why there is no certificate, or no new one.
         #[serde(rename = "trouble")]
         failure: CertificateFailure,
     },
-    /// The node of the pod does not set aside what it requests.
+    /// The node has not allocated the pod's requests.
     RequestsPending {
         /// Name of the pod.
         pod: String,
@@ -48,31 +50,31 @@ pub enum Problem {
     /// The API server refused a write or could not be reached.
     Api {
         /// Kind of the action that failed.
-        action: super::action::Kind,
-        /// What the API server answered, or why it could not be reached.
+        action: Kind,
+        /// Error of the API server, or why it could not be reached.
         message: String,
     },
     /// The runner did not take an order.
     Runner {
-        /// What was tried or found.
+        /// Error of the order.
         message: String,
     },
-    /// The runner of a VM that should run has not answered for a while.
+    /// The runner of a VM that should run has not responded for a while.
     RunnerSilent {
         /// Name of the runner's pod.
         pod: String,
         /// Error of the last attempt to reach the runner.
         message: String,
     },
-    /// The guest has not answered its runner for long.
+    /// The guest has not responded to its runner for long.
     GuestSilent {
         /// Name of the runner's pod.
         pod: String,
-        /// Since when, and after what.
+        /// When the silence began, and after which event.
         silence: GuestSilence,
     },
-    /// The guest stands still because the disk of its node, or the claim of one of its disks, has
-    /// no room for what it writes.
+    /// The guest stands still, because the disk of its node or the claim of one of its disks is
+    /// full.
     DiskFull {
         /// Name of the runner's pod.
         pod: String,
@@ -80,7 +82,8 @@ pub enum Problem {
         node: String,
         /// Since when, and for which disks.
         full: DiskFull,
-        /// The claims of those disks; of all disks where QEMU does not say which.
+        /// Claims of the full disks; claims of all disks if QEMU does not report which disk is
+        /// full.
         claims: Vec<String>,
     },
     /// The runner of the pod is on another machine.
@@ -88,7 +91,7 @@ pub enum Problem {
         /// The node of the pod.
         node: String,
     },
-    /// The runner reports what a resize waits for.
+    /// The runner reports the obstacle of a resize.
     Resize {
         /// Problem that the runner reported.
         problem: ResizeProblem,
@@ -109,10 +112,10 @@ pub enum Problem {
     PodWaits {
         /// Name of the pod that cannot start.
         pod: String,
-        /// In the words of the scheduler or of the kubelet.
+        /// Message of the scheduler or of the kubelet.
         why: String,
     },
-    /// A pod of the chosen name belongs to somebody else.
+    /// A pod with the chosen name belongs to another owner.
     NameTaken {
         /// Name chosen for the VM's pod. The controller chooses another one.
         pod: String,
@@ -120,7 +123,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// One word per kind, for metrics and to tell a problem once.
+    /// Label of the kind, for metrics and to report a problem once.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -158,7 +161,7 @@ impl Problem {
     }
 }
 
-/// A peer's text cut to what an object or a log should carry.
+/// Text of a peer, cut to a length that fits into an object or a log line.
 #[must_use]
 pub fn peer_text(text: &str) -> String {
     let mut end = text.len().min(PEER_TEXT_LIMIT);

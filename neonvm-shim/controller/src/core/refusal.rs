@@ -1,4 +1,4 @@
-//! Why an action did not work, whoever's it is.
+//! Why a peer did not carry out an action.
 
 use super::failing::Outcome;
 
@@ -7,7 +7,7 @@ use super::failing::Outcome;
 pub enum Refusal {
     /// It rested on an old version.
     Conflict,
-    /// The object it is about does not exist. Of a pod this is no refusal but news.
+    /// The object does not exist. For a pod that is a state, not a refusal.
     Gone,
     /// The peer refused for another reason, or could not be reached.
     Failed {

@@ -1,12 +1,11 @@
-//! What a runner pod requests of its node when it requests the truth about its VM (N41):
-//! cluster-autoscaler, other schedulers, quotas and the weights of cgroups go by requests, and the
-//! deployed runner pods carry none.
+//! Requests of a runner pod for its VM (N41). Cluster-autoscaler, other schedulers, quotas and the
+//! weights of cgroups go by requests, and the deployed runner pods carry none.
 //!
-//! A pod is made with what its VM is to have, shared by the over-commit factors as
-//! `vm.neon.tech/usage` is for the patched cluster-autoscaler (docs/compatibility/scheduler.md
-//! §5.5), and resized in place after: up before the guest grows, down once it has shrunk. Resources
-//! that the VM's author requests or limits in `spec.podResources` stay theirs, and a pod that was
-//! made without requests keeps none, for its quality-of-service class may not change.
+//! A pod is made with the size in use, divided by the over-commit factors as `vm.neon.tech/usage`
+//! is for the patched cluster-autoscaler (docs/compatibility/scheduler.md §5.5). It is resized in
+//! place after that: up before the guest grows, down once it has shrunk. Resources that the VM's
+//! author requests or limits in `spec.podResources` stay as they are. A pod that was made without
+//! requests keeps none, because its quality-of-service class may not change.
 
 use protocol::annotations::Overcommit;
 use protocol::object::Pod;
@@ -20,8 +19,7 @@ use super::metadata::PatchOp;
 
 /// The subresource by which a pod is resized (Kubernetes 1.33 and later).
 pub const SUBRESOURCE: &str = "resize";
-/// Type of the condition by which a kubelet says that it has not yet, or will never, set aside what
-/// a pod requests.
+/// Type of the condition by which a kubelet reports that it has not allocated a pod's requests.
 const PENDING: &str = "PodResizePending";
 
 /// One resource a pod may request.
@@ -41,7 +39,7 @@ impl Resource {
         }
     }
 
-    /// Whether the VM's author has said what the pod requests of it, or may use at most.
+    /// Whether the VM's author sets the pod's request or limit of this resource.
     fn is_authors(self, vm: &VirtualMachine) -> bool {
         let is_listed = |list: &str| {
             let resources = vm.spec.pod_resources.as_ref();
@@ -59,7 +57,7 @@ impl Resource {
     }
 }
 
-/// Adds to the resources of a new container what it is to request for the VM.
+/// Adds the VM's requests to the resources of a new container.
 pub(super) fn insert(resources: &mut serde_json::Map<String, Value>, vm: &VirtualMachine) {
     let size = shared(vm, vm.spec.guest.in_use());
     for resource in Resource::ALL {
@@ -73,9 +71,9 @@ pub(super) fn insert(resources: &mut serde_json::Map<String, Value>, vm: &Virtua
     }
 }
 
-/// Limits the CPU time of a new container whose runner cannot hold QEMU to a quota: `percent` of
-/// the VM's largest size, and at least one CPU, so that a small guest boots in time. A limit by the
-/// largest size never has to follow a resize.
+/// Limits the CPU time of a new container whose runner cannot hold QEMU to a quota. The limit is
+/// `percent` of the VM's largest size and at least one CPU, so that a small guest boots in time. A
+/// limit by the largest size never has to follow a resize.
 pub(super) fn bound(
     resources: &mut serde_json::Map<String, Value>,
     vm: &VirtualMachine,
@@ -122,12 +120,11 @@ pub(super) struct Change {
     pub(super) grows: bool,
 }
 
-/// What is to change in the requests of `pod` so that its node sets aside what `vm` is to have and
-/// still `has`; of a guest that does not say what it has, only more than before. `None` when
-/// nothing is.
+/// Change of the pod's requests to the size in use of `vm`, or to what the guest still `has` if
+/// that is more. Without `has` the requests only grow. `None` if nothing changes.
 ///
-/// The change rests on the pod as it is seen: one that arrives late, or a second time, would undo a
-/// newer one.
+/// The change tests the state of the pod that it rests on. Otherwise one that arrives late, or
+/// twice, would undo a newer one.
 pub(super) fn change(vm: &VirtualMachine, pod: &Pod, has: Option<Resources>) -> Option<Change> {
     let mut containers = pod.spec.containers.iter();
     let at = containers.position(|container| container.name == CONTAINER)?;
@@ -185,8 +182,8 @@ pub(super) fn undercuts(vm: &VirtualMachine, ops: &[PatchOp]) -> bool {
     Resource::ALL.into_iter().any(sets_less)
 }
 
-/// Whether the operations rest on another state of the pod than this one. A server answers that as
-/// it answers what it will never have, so it is to be told apart from it by a look at the pod.
+/// Whether the operations test another state of the pod. An API server refuses such a patch with
+/// the same code as one that it would never accept, so the pod must be read to tell the two apart.
 #[must_use]
 pub fn rest_on_another(ops: &[PatchOp], pod: &Pod) -> bool {
     let seen = ops.iter().find_map(|op| match op {
@@ -196,7 +193,8 @@ pub fn rest_on_another(ops: &[PatchOp], pod: &Pod) -> bool {
     seen.is_some() && seen != pod.metadata.generation
 }
 
-/// Whether a pod requests all that its VM has: then its requests say how large the guest may be.
+/// Whether the pod requests both resources for its VM. Its requests then give the size of the
+/// guest.
 pub(super) fn cover_vm(vm: &VirtualMachine, pod: &Pod) -> bool {
     let mut containers = pod.spec.containers.iter();
     let runner = containers.find(|container| container.name == CONTAINER);
@@ -207,7 +205,7 @@ pub(super) fn cover_vm(vm: &VirtualMachine, pod: &Pod) -> bool {
     })
 }
 
-/// Why the node of a pod has not set aside what it requests; `None` when it has.
+/// Why the node has not allocated the pod's requests; `None` if it has.
 pub(super) fn pending(pod: &Pod) -> Option<&str> {
     let conditions = pod.status.conditions.iter();
     let mut pending = conditions.filter(|it| it.kind == PENDING && it.status == "True");
@@ -269,7 +267,7 @@ mod tests {
     proptest! {
         /// The scheduler takes a request times the factor, rounded up, for what the guest has.
         #[test]
-        fn request_times_factor_is_the_size_or_more(
+        fn request_times_factor_covers_size(
             milli in 1..200_000_u32, mem in 1..1_u64 << 45, factor in 1..100_000_u64,
         ) {
             let mut vm = vm();
@@ -286,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_author_says_of_a_resource_stays() {
+    fn resource_of_author_stays() {
         let mut vm = vm();
         vm.spec.pod_resources = Some(json!({"limits": {"cpu": 2}}));
         assert_eq!(inserted(&vm), json!({"requests": {"memory": "2Gi"}}));
@@ -297,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn more_at_once_and_less_when_the_guest_says_that_it_has_less() {
+    fn requests_grow_at_once_and_shrink_after_guest() {
         let vm = vm();
         let larger = pod(&json!({"cpu": "1", "memory": "1Gi"}));
         let more = change(&vm, &larger, None).expect("memory is missing");
@@ -341,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_to_less_than_is_wanted_undercuts() {
+    fn change_below_wanted_size_undercuts() {
         let mut vm = vm();
         let large = pod(&json!({"cpu": "2", "memory": "8Gi"}));
         let less = change(&vm, &large, Some(Resources::new(500, 2 << 30)));
@@ -352,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_tell_all_of_a_vm_or_they_do_not() {
+    fn requests_cover_vm_only_with_both_resources() {
         let mut vm = vm();
         let both = pod(&json!({"cpu": "1m", "memory": "1Gi"}));
         assert!(cover_vm(&vm, &both));
@@ -362,13 +360,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_made_without_requests_keeps_none() {
+    fn pod_made_without_requests_keeps_none() {
         assert_eq!(change(&vm(), &pod(&json!({})), None), None);
         assert_eq!(change(&vm(), &Pod::default(), None), None);
     }
 
     #[test]
-    fn a_kubelet_that_cannot_is_heard() {
+    fn pending_allocation_of_kubelet_is_reported() {
         let mut pod = pod(&json!({}));
         assert_eq!(pending(&pod), None);
         let condition =

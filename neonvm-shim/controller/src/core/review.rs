@@ -1,9 +1,9 @@
-//! Admission of VM objects in front of a real API server: what is answered to an `AdmissionReview`.
-//! The rules are those the embedded API server applies itself (`protocol::admission`). Source:
+//! Admission of VM objects in front of a real API server: the response to an `AdmissionReview`. The
+//! rules are those that the embedded API server applies itself (`protocol::admission`). Source:
 //! docs/compatibility/neonvm.md §1.9.
 //!
 //! A change that leaves the spec as it is (labels, finalizers, owners) always passes: an object
-//! that was stored before there were rules must still be able to go.
+//! that is older than the rules must still be deletable.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +18,12 @@ const API_VERSION: &str = "admission.k8s.io/v1";
 /// The status code of an object that breaks a rule.
 const INVALID: u16 = 422;
 
-/// What an API server asks for.
+/// The two calls of an admission webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     /// Bring the object into the form it is kept in.
     Mutate,
-    /// Say whether it may be so.
+    /// Accept or refuse the object.
     Validate,
 }
 
@@ -58,16 +58,16 @@ pub struct Skipped {
     pub message: String,
 }
 
-/// What the webhook answers to one review.
+/// Response of the webhook to one review.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReviewResponse {
     /// The `AdmissionReview` to send back.
     pub review: Value,
-    /// What was let pass, unless nothing is to be written (`dryRun`).
+    /// The broken rule that was let pass; `None` for a dry run.
     pub skipped: Option<Skipped>,
 }
 
-/// Why there is no answer: it is no review.
+/// Why a request gets no response: it is no review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoReview {
     /// It is of another version or kind.
@@ -137,7 +137,7 @@ fn validated(kind: &str, request: &Value, excused: &Excused) -> ReviewResponse {
     let (new, readable) = kept(kind, &request["object"]);
     let mut warnings = Vec::new();
     let checked = if request["operation"] == "UPDATE" {
-        // An old one that cannot be read is what it is.
+        // The old object may be malformed, and is compared as it is.
         let (old, _) = kept(kind, &request["oldObject"]);
         if old["spec"] == new["spec"] {
             Ok(())
@@ -173,9 +173,8 @@ fn validated(kind: &str, request: &Value, excused: &Excused) -> ReviewResponse {
     }
 }
 
-/// The object in the form it is kept in, and what of it cannot be read. It was not necessarily
-/// brought into that form before: a size of a VM of which nothing else changes is not sent to be
-/// (`webhook.yaml`).
+/// The object in its stored form, and the members that are malformed. The mutating webhook may not
+/// have seen it: `webhook.yaml` does not send it a resize that changes nothing else.
 fn kept(kind: &str, object: &Value) -> (Value, Result<(), Vec<FieldError>>) {
     let mut kept = object.clone();
     match admission::normalise(kind, &mut kept) {

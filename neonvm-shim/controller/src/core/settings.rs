@@ -1,4 +1,4 @@
-//! What an operator may choose about pods and phases.
+//! The operator's choices for pods and phases.
 
 use protocol::disk_cache::DiskCache;
 use protocol::runner::GUEST_NETWORKS;
@@ -12,9 +12,9 @@ use super::overlay::Overlay;
 /// (docs/compatibility/neonvm.md §1.3).
 pub const SLOT_ALIGNMENT_BYTES: u64 = protocol::vm::MEMORY_BLOCK_BYTES;
 
-/// A resize that takes no longer is written once, when it is done: every write costs the machine
-/// time that the guest needs to carry the resize out. Long enough for a gibibyte to come online on
-/// a busy machine, short enough that whoever looks at the VM sees what it is doing.
+/// A resize that takes no longer is written once, at its end. Each write costs CPU time that the
+/// guest needs for the resize. This is long enough for a gibibyte to come online on a busy machine,
+/// and short enough that the status shows longer resizes while they run.
 const QUICK: Span = Span::from_millis(250);
 
 /// How the two terms of ours join the node affinity of a VM's spec.
@@ -39,7 +39,7 @@ pub enum GuestNetwork {
 }
 
 impl GuestNetwork {
-    /// As a runner is told it.
+    /// Value of the runner's environment variable.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         let [bridge, user] = GUEST_NETWORKS;
@@ -91,10 +91,10 @@ pub struct Settings {
     pub qemu_disk_cache: DiskCache,
     /// Passes `-skip-cgroup-management` and leaves the cgroup mount out.
     pub skip_cgroup_management: bool,
-    /// What QEMU may use of the node's CPU time, in per cent of the VM's milli-CPU, enforced by a
-    /// runner of ours in the pod's own cgroup; `None` says nothing of it to the runner.
+    /// CPU time of the node that QEMU may use, in per cent of the VM's milli-CPU. Our runner
+    /// enforces it in the pod's own cgroup. `None` sets no variable for the runner.
     pub cpu_quota_percent: Option<u32>,
-    /// How guests are connected to their pods; `None` says nothing of it to the runner.
+    /// How guests are connected to their pods; `None` sets no variable for the runner.
     pub guest_network: Option<GuestNetwork>,
     /// Runner pods have no privileges, so that namespaces of Pod Security level `baseline` admit
     /// them: QEMU's own network, and a limit of the container in place of the quota. A VM's core
@@ -104,22 +104,21 @@ pub struct Settings {
     pub use_virtio_console: bool,
     /// A VM is restarted only once its old pod is gone.
     pub at_most_one_pod: bool,
-    /// Asks for the device plugin's `neonvm/vhost-net` and `neonvm/kvm`.
+    /// Runner pods request the device plugin's `neonvm/vhost-net` and `neonvm/kvm`.
     pub device_limits: bool,
-    /// Runner pods request what their VMs have, and are resized in place with them.
+    /// Runner pods request the sizes of their VMs, and are resized in place with them.
     pub true_requests: bool,
     /// Seconds before the first readiness probe: a floor of the boot time seen.
     pub readiness_initial_delay_s: u32,
-    /// API servers go on keeping who set which field of VMs and runner pods, though nobody applies
-    /// parts of them.
+    /// API servers keep the field managers of VMs and runner pods, though no client applies parts
+    /// of them.
     pub keep_field_owners: bool,
-    /// How long a resize may take before the object says phase Scaling, and the pod that the VM
-    /// shrinks.
+    /// A resize that is quicker than this is not shown as phase Scaling, and a quick shrink is not
+    /// shown on the pod before its end.
     pub quick: Span,
     /// How node affinity is joined.
     pub affinity: AffinityStyle,
-    /// Scheduler of VMs that name none; `None` leaves the choice to the cluster, whose own
-    /// scheduler takes them.
+    /// Scheduler of VMs that name none; `None` leaves the choice to the cluster.
     pub default_scheduler: Option<String>,
     /// The addresses of the overlay; `None`: VMs get none.
     pub overlay: Option<Overlay>,
@@ -167,7 +166,7 @@ impl Settings {
         }
     }
 
-    /// For a cluster: what the deployed controller does, and a strict quota of CPU time.
+    /// For a cluster: the settings of the deployed controller, with a strict quota of CPU time.
     #[must_use]
     pub fn cluster(runner_image: &str) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! Where the time of a resize goes, as far as the controller sees it: from the watch event to the
-//! order, what the runner stamped, and from its report to the status written.
+//! Times of a resize as the controller measures them: from the watch event to the order, the
+//! runner's stages, and from its report to the written status.
 
 use std::collections::VecDeque;
 
@@ -43,14 +43,14 @@ impl Sent {
 }
 
 impl StageWatch {
-    /// The wish as an object that arrived at `received` states it.
+    /// Records the size in the spec of an object that arrived at `received`.
     pub fn wanted(&mut self, size: Resources, received: Moment) {
         if self.wanted.is_none_or(|(old, _)| old != size) {
             self.wanted = Some((size, received));
         }
     }
 
-    /// When the newest wish arrived; zero before the first.
+    /// When the newest size arrived; zero before the first.
     #[must_use]
     pub fn wanted_since(&self) -> Timestamp {
         self.wanted.map_or(Timestamp(0), |(_, at)| at.now)
@@ -97,7 +97,7 @@ impl StageWatch {
         }
     }
 
-    /// A status that says "this revision is reached" (0: a wish without one) was written at `at`.
+    /// A status with this revision was written at `at`; 0 is a resize without a revision.
     pub fn written(&mut self, revision: i64, at: Moment) {
         let found = self
             .sent

@@ -1,4 +1,5 @@
-//! What happened to a VM, as data: shown as events, counted as metrics.
+//! Events of a VM, as data. The shell publishes them as Kubernetes events and counts them in
+//! metrics.
 
 use std::fmt;
 
@@ -56,9 +57,9 @@ pub enum VmEvent {
         /// Number of restarts so far.
         count: i32,
     },
-    /// The VM has no pod any more, because its power state says so.
+    /// The VM has no pod any more, because of its power state.
     Stopped,
-    /// The VM gets a pod again, because its power state says so.
+    /// The VM gets a pod again, because its power state has changed.
     Started,
     /// The guest ended with success.
     Succeeded {
@@ -90,7 +91,7 @@ pub enum VmEvent {
         /// Milliseconds between its stop and its going on, where one clock saw both.
         pause_ms: Option<u64>,
     },
-    /// It was taken for a migration that is not there any more, and runs on where it is.
+    /// The migration that claimed the VM is gone. The guest runs on in its pod.
     TakenBack {
         /// Name of the migration object.
         migration: String,

@@ -8,13 +8,12 @@ use super::settings::Settings;
 
 /// Volume that holds the SSH public key; the runner offers it to the guest.
 pub const SSH_PUBLIC: &str = "ssh-publickey";
-/// Volume that holds the SSH private key, for people in the runner's container.
+/// Volume that holds the SSH private key, for logins from the runner's container.
 pub const SSH_PRIVATE: &str = "ssh-privatekey";
-/// Volume that holds what a runner shares with others: the token by which it knows its controller,
-/// the certificate by which that knows it, and the key by which it moves its guest to another one;
-/// and where that appears. It gives way to a disk of that name ([`token_volume`]).
+/// Volume with the runner's credentials: the token of its controller, its certificate, and the key
+/// that encrypts a migration. A disk with this name takes precedence ([`token_volume`]).
 pub const RUNNER_TOKEN: &str = "runner-token";
-/// The key of the token in its secret, and the file it appears as.
+/// Key of the token in its secret, and name of its file.
 pub const TOKEN: &str = "token";
 const TOKEN_PATH: &str = "/vm/control";
 /// Where guest mounts appear in the runner's container.
@@ -22,7 +21,7 @@ const MOUNTS: &str = "/vm/mounts";
 /// Where TLS files appear in a guest unless `spec.tls.mountPath` says otherwise.
 const TLS_PATH: &str = "/var/tls";
 
-/// The name of the secret with that token.
+/// Name of the secret with the credentials of a VM's runners.
 #[must_use]
 pub fn runner_secret(vm: &str) -> String {
     format!("runner-neonvm-{vm}")
@@ -55,7 +54,8 @@ pub(super) fn volumes(vm: &VirtualMachine, status: &VmStatus, settings: &Setting
     if settings.runners_at_pods {
         all.push(json!({"name": token_volume(vm), "secret": {
             "secretName": runner_secret(&vm.metadata.name),
-            // Not by their names: a pod whose secret is older than the key would wait for it.
+            // The items are not named: a pod would wait for a key that an older secret does not
+            // have.
             "defaultMode": 0o400,
         }}));
     }
@@ -137,8 +137,8 @@ pub(super) fn mounts(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
     all
 }
 
-/// What the token's volume is called: of all our own names it alone is none that admission keeps
-/// from disks, as the deployed system takes such a disk.
+/// Name of the volume with the token. Admission reserves our other volume names, but not this one,
+/// because the deployed system accepts such a disk.
 fn token_volume(vm: &VirtualMachine) -> String {
     let is_free = |name: &String| vm.spec.disks.iter().all(|disk| disk.name != *name);
     let others = (2_usize..).map(|count| format!("{RUNNER_TOKEN}-{count}"));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn each_claim_is_mounted_in_a_directory_of_its_own_outside_the_guests_mounts() {
+    fn each_claim_is_mounted_in_own_directory_outside_guest_mounts() {
         let mut vm = sample_vm();
         vm.spec.guest.root_disk.persistent_volume_claim = Some(ClaimRef {
             claim_name: "root".into(),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_may_have_any_name_that_is_not_reserved() {
+    fn disk_may_have_any_name_that_is_not_reserved() {
         let settings = Settings::cluster("r:1");
         let own = volumes(&full_vm(&[]), &VmStatus::default(), &settings);
         let free = names(&own);

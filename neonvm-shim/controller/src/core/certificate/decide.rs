@@ -2,10 +2,11 @@
 
 use protocol::time::WallTime;
 
-use super::{
-    Certificate, CertificateFailure, Facts, OwnRequest, PublicKey, Request, RequestStatus, Step,
-    Stored, TemporaryKey, Unfit, Wanted,
+use super::failure::{CertificateFailure, Unfit};
+use super::objects::{
+    Certificate, Facts, OwnRequest, PublicKey, Request, RequestStatus, Step, Stored, TemporaryKey,
 };
+use super::wanted::Wanted;
 
 /// Decision about a certificate at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub enum Decision {
         /// Failure that leads to the withdrawal.
         failure: CertificateFailure,
     },
-    /// Nothing can be done before somebody else has done something.
+    /// No step is possible until another owner has acted.
     Stuck(CertificateFailure),
     /// All is well until then.
     Rest {
@@ -28,9 +29,9 @@ pub enum Decision {
     },
 }
 
-/// When a certificate is to be renewed. One that lives no longer than it would have to be renewed
-/// before its end, or for which nothing is said, is renewed after two thirds of its life: never at
-/// once, or there would be no end of it.
+/// When a certificate is to be renewed. Without `renewBefore`, or if the certificate's life is no
+/// longer than that, it is renewed after two thirds of its life. It is never due at once, or
+/// renewals would not end.
 #[must_use]
 pub fn renewal(wanted: &Wanted, certificate: &Certificate) -> WallTime {
     let (from, until) = (certificate.not_before.0, certificate.not_after.0);
@@ -69,7 +70,8 @@ fn rest(facts: &Facts, until: WallTime) -> Decision {
     }
 }
 
-/// On the way to a certificate: a key, a request for it, the answer.
+/// Next step on the way to a certificate: a key, then a request for it, then the issued
+/// certificate.
 fn next(wanted: &Wanted, facts: &Facts, now: WallTime) -> Decision {
     let key = match (&facts.key, &facts.request) {
         (TemporaryKey::Foreign, _) => {
@@ -80,7 +82,7 @@ fn next(wanted: &Wanted, facts: &Facts, now: WallTime) -> Decision {
             return Decision::Stuck(CertificateFailure::Taken { kind });
         }
         (TemporaryKey::Key(key), _) => key,
-        // Whoever it asks for has no key any more.
+        // The key of the request is lost.
         (TemporaryKey::Absent | TemporaryKey::Unusable, Request::Ours(request)) => {
             return withdraw(request);
         }
@@ -165,9 +167,9 @@ fn unfit(
     }
 }
 
-/// Whether what is stored is of as much use as `issued`. It may be the same one: whoever stored it
-/// ended before they tidied up, and by now it is due. To store it again would change nothing, for
-/// ever.
+/// Whether the stored certificate lasts at least as long as `issued`. It may be the same one: a
+/// controller that ended after the write did not tidy up, and the certificate is due by now.
+/// Storing it again would change nothing.
 fn outlasts(stored: &Stored, wanted: &Wanted, issued: &Certificate) -> bool {
     matches!(stored, Stored::Pair(pair)
         if pair.names.contains(&wanted.name) && pair.not_after >= issued.not_after)

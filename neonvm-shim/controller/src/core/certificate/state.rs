@@ -1,29 +1,28 @@
-//! What is remembered between two looks: the objects as last read, and how often an issuer has
-//! refused.
+//! State between two decisions: the objects as last read, and the failures of the issuer.
 
 use protocol::time::{Span, Timestamp};
 use protocol::vm::VirtualMachine;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{
-    CertificateFailure, Decision, Facts, Order, Request, RequestStatus, Step, Stored, TlsFault,
-    Wanted, decide,
-};
+use super::decide::{Decision, decide};
+use super::failure::CertificateFailure;
+use super::objects::{Facts, Order, Request, RequestStatus, Step, Stored};
+use super::wanted::{TlsFault, Wanted};
 use crate::core::action::Action;
 use crate::core::backoff::doubling;
 use crate::core::moment::Moment;
 use crate::core::pod;
 
-/// Whatever is believed of the three objects, they are read again after this long.
+/// The three objects are read again after this long at the latest.
 const READ_AGAIN: Span = Span::from_secs(300);
-/// The same while somebody else's object stands in the way.
+/// The same while an object of another owner is in the way.
 const FOREIGN_READ_AGAIN: Span = Span::from_secs(15);
-/// A request that has failed is withdrawn and made anew after this long, at first.
+/// First pause before a failed request is withdrawn and made again.
 const RETRY_FIRST: Span = Span::from_secs(10);
 /// And at most after this long.
 const RETRY_CAP: Span = Span::from_secs(600);
-/// An issuer that takes longer over the first certificate is told of.
+/// An issuer that takes longer for the first certificate is reported.
 const FIRST_REPORTED_AFTER: Span = Span::from_secs(5);
 /// The same for one to renew, while the old one is good.
 const RENEWAL_REPORTED_AFTER: Span = Span::from_secs(300);
@@ -45,7 +44,7 @@ struct Failed {
     withdraw_at: Timestamp,
 }
 
-/// Next action for a certificate, and what a guest can have until then.
+/// Next action for a certificate, and whether a usable pair is stored until then.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NextStep {
     /// Action to carry out now, or `None`.
@@ -134,12 +133,12 @@ impl CertificateState {
             }
             Decision::Do(_) | Decision::Stuck(_) => self.read_at,
         };
-        // What is past has been told or is being done.
+        // A time in the past has been reported, or its step is under way.
         let ahead = [next, self.read_at].into_iter();
         ahead.filter(|time| *time > at.now).min()
     }
 
-    /// How long an issuer may take before that is told.
+    /// How long an issuer may take before that is reported.
     fn reported_after(&self, at: Moment) -> Span {
         match self.facts.as_ref().map(|facts| &facts.stored) {
             Some(Stored::Pair(pair)) if at.wall < pair.not_after => RENEWAL_REPORTED_AFTER,
@@ -175,7 +174,7 @@ impl CertificateState {
         }
     }
 
-    /// What the issuer says to its taking time.
+    /// The issuer's message in a request that waits.
     fn issuer_message(&self) -> String {
         match self.facts.as_ref().map(|facts| &facts.request) {
             Some(Request::Ours(request)) => match &request.status {
@@ -225,13 +224,12 @@ impl CertificateState {
         });
     }
 
-    /// The objects are to be read again soon. What is known of them stands until then: nothing
-    /// waits for it.
+    /// Lets the objects be read again soon. Their last state stays in use until then.
     pub fn expire(&mut self) {
         self.read_at = Timestamp(0);
     }
 
-    /// For people; no key, and nothing of a VM without a certificate.
+    /// Dump for `/debug/state`, without the key; `None` for a VM without a certificate.
     #[must_use]
     pub fn dump(&self) -> Option<CertificateDump> {
         let facts = self.facts.as_ref()?;

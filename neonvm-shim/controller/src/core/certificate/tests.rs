@@ -152,7 +152,7 @@ fn each_state_at_each_time() {
 }
 
 #[test]
-fn what_the_issuer_hands_out_is_looked_at() {
+fn unfit_certificate_is_not_stored() {
     let now = wall();
     let good = certificate(key(1), NAME, now, 24);
     let with = |change: fn(&mut Certificate)| {
@@ -194,7 +194,7 @@ fn what_the_issuer_hands_out_is_looked_at() {
 }
 
 #[test]
-fn another_issuer_or_name_in_the_spec_is_asked_for_at_once() {
+fn changed_issuer_or_name_is_requested_at_once() {
     let now = wall();
     let pair = certificate(key(9), NAME, now, 24);
     let facts = Facts {
@@ -345,7 +345,7 @@ fn renewal_goes_on_with_the_old_pair() {
 }
 
 #[test]
-fn an_issuer_that_says_no_is_asked_again_with_growing_pauses() {
+fn refused_request_is_repeated_with_growing_pauses() {
     for manner in [
         Manner::Denies,
         Manner::OtherKey,
@@ -384,7 +384,7 @@ fn an_issuer_that_says_no_is_asked_again_with_growing_pauses() {
 }
 
 #[test]
-fn waiting_is_told_after_a_while_and_wakes_at_that_time() {
+fn slow_issuer_is_reported_after_delay_and_core_wakes_then() {
     let mut scene = Scene::new(Ca {
         manner: Manner::Ponders,
         ..Ca::default()
@@ -407,7 +407,7 @@ fn waiting_is_told_after_a_while_and_wakes_at_that_time() {
 }
 
 #[test]
-fn somebody_elses_objects_are_left_alone() {
+fn objects_of_other_owners_are_left_alone() {
     for change in [
         (|facts: &mut Facts| facts.stored = Stored::Foreign) as fn(&mut Facts),
         |facts| facts.key = TemporaryKey::Foreign,
@@ -468,7 +468,7 @@ fn a_pair_that_is_due_and_whose_request_is_still_there_is_renewed() {
 
 /// An issuer that hands out what is due at once is not asked for it without a pause.
 #[test]
-fn an_issuer_of_short_lives_is_not_asked_again_and_again() {
+fn issuer_of_short_lives_gets_no_endless_requests() {
     let from = WallTime(wall().0 - 23 * HOUR - 1);
     let short = certificate(key(1), NAME, from, 24);
     let mut ca = Ca::default();

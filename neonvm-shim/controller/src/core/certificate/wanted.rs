@@ -1,4 +1,4 @@
-//! What `spec.tls` asks for.
+//! The certificate in `spec.tls`.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ const UNITS: [(&str, f64); 7] = [
     ("s", 1e6),
 ];
 
-/// What `spec.tls` asks for, read.
+/// Content of `spec.tls`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Wanted {
     /// Name of the ClusterIssuer that signs; never empty.
@@ -107,7 +107,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn durations_are_read_as_objects_spell_them() {
+    fn durations_of_kubernetes_are_parsed() {
         let secs = |text| duration(text).map(|span| span.as_secs_f64());
         assert_eq!(secs("24h"), Some(86_400.0));
         assert_eq!(secs("1h30m0s"), Some(5_400.0));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_or_wrong_member_is_named() {
         let tls = json!({"certificateIssuer": "ca", "serverName": "vm.local"});
         let wanted = Wanted::read(&tls).expect("enough");
         assert_eq!((wanted.expire_after, wanted.renew_before), (None, None));

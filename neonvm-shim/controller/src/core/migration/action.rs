@@ -1,25 +1,12 @@
-//! What the core of a VM's migrations asks its shell to do, one thing per peer at a time.
-
-use std::fmt;
+//! Actions that the core of a VM's migrations asks its shell to carry out, one per peer at a time.
 
 use protocol::migration::{IncomingOrder, OutgoingOrder};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::kind::Kind;
 use crate::core::metadata::PatchOp;
 use crate::core::vm_event::VmEvent;
-
-/// Whom an action talks to. At most one action per peer is under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Peer {
-    /// The Kubernetes API server.
-    Api,
-    /// The runner the guest leaves.
-    Source,
-    /// The runner it goes to.
-    Target,
-}
 
 /// One thing to do. Writes to objects carry the version they rest on.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -36,7 +23,7 @@ pub enum Action {
     WriteMigration {
         /// Name of the migration, in the VM's namespace.
         name: String,
-        /// What is to be told once it is written.
+        /// Events to publish once the status is written.
         notes: Vec<VmEvent>,
         /// The merge patch, version included.
         patch: Value,
@@ -64,7 +51,8 @@ pub enum Action {
         name: String,
         /// Whole pod object as JSON.
         pod: Value,
-        /// The secret that its runner is known by, and whose it is, where there must be one before.
+        /// Name and owner of the secret with the runner's credentials, if it must exist before the
+        /// pod.
         secret: Option<(String, Value)>,
     },
     /// JSON-patch metadata of a pod.
@@ -87,7 +75,7 @@ pub enum Action {
     Send {
         /// Name of the source pod, whose runner gets the order.
         pod: String,
-        /// What the runner is to do with the guest, and for which migration.
+        /// What the runner does with the guest, and for which migration.
         order: OutgoingOrder,
     },
     /// Have the source keep the guest.
@@ -118,27 +106,6 @@ pub enum Action {
         /// Id of the migration. The runner refuses the order if it holds another one.
         id: String,
     },
-}
-
-/// The kind of an action: what errors and back-off are kept by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the variants of `Action`, one to one")]
-pub enum Kind {
-    PatchMigration,
-    WriteMigration,
-    WriteVm,
-    ReadVm,
-    ReadMigration,
-    ReadPod,
-    CreatePod,
-    PatchPod,
-    DeletePod,
-    Send,
-    Recall,
-    Quit,
-    Receive,
-    Begin,
 }
 
 impl Action {
@@ -172,38 +139,5 @@ impl Action {
             | Self::ReadMigration { name } => Some(name),
             _ => None,
         }
-    }
-}
-
-impl Kind {
-    /// Peer that carries out the action. Each peer has at most one action under way.
-    #[must_use]
-    pub fn peer(self) -> Peer {
-        match self {
-            Self::Send | Self::Recall | Self::Quit => Peer::Source,
-            Self::Receive | Self::Begin => Peer::Target,
-            _ => Peer::Api,
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PatchMigration => "edit the migration object",
-            Self::WriteMigration => "write the migration's status",
-            Self::WriteVm => "write the VM's status",
-            Self::ReadVm => "read the VM object",
-            Self::ReadMigration => "read the migration object",
-            Self::ReadPod => "read a pod",
-            Self::CreatePod => "create the target pod",
-            Self::PatchPod => "edit a pod's owners, labels and annotations",
-            Self::DeletePod => "delete a pod",
-            Self::Send => "have the guest sent",
-            Self::Recall => "have the guest kept",
-            Self::Quit => "end the QEMU that was left",
-            Self::Receive => "have the target wait for the guest",
-            Self::Begin => "have the guest run at the target",
-        })
     }
 }

@@ -1,32 +1,15 @@
-//! What an ended action changes.
+//! Changes by an action that has ended.
 
-use protocol::object::Pod;
-use protocol::runner::RunnerState;
-use protocol::vm::{VirtualMachine, VirtualMachineMigration};
-
-use super::action::{Action, Kind};
-use super::plan::KnownRunner;
-use super::{KnownVm, MoveCore};
+use super::action::Action;
+use super::event::Reply;
+use super::kind::Kind;
+use super::state::{KnownVm, MoveCore};
+use super::view::KnownRunner;
 use crate::core::backoff::TOLD_FROM;
 use crate::core::metadata;
 use crate::core::moment::Moment;
 use crate::core::problem::peer_text;
 use crate::core::refusal::Refusal;
-
-/// What an action brought back.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Reply {
-    /// The VM object.
-    Vm(Box<VirtualMachine>),
-    /// The migration object.
-    Migration(Box<VirtualMachineMigration>),
-    /// The pod as the API server returned it, after a read, a creation or a patch.
-    Pod(Box<Pod>),
-    /// The pod of this name is gone.
-    PodGone(String),
-    /// State of the runner after the order.
-    Runner(Box<RunnerState>),
-}
 
 impl MoveCore {
     pub(super) fn done(&mut self, at: Moment, kind: Kind, result: Result<Reply, Refusal>) {
@@ -85,7 +68,7 @@ impl MoveCore {
         }
     }
 
-    /// What a refused write was about has to be read.
+    /// Marks the object of a refused write to be read again.
     fn is_stale(&mut self, action: &Action) {
         match action {
             Action::WriteVm { .. } => self.stale_vm = true,
@@ -93,7 +76,7 @@ impl MoveCore {
                 self.stale_migration = Some(name.clone());
             }
             Action::PatchPod { name, .. } | Action::DeletePod { name, .. } => {
-                // Known no more, it is read when it is asked for.
+                // A pod that is unknown is read when a plan needs it.
                 self.pods.remove(name);
             }
             _ => {}

@@ -1,23 +1,23 @@
-//! How a migration ends, and what is tidied up after it.
+//! The end of a migration, and the tidying up after it.
 //!
-//! What a guest needs comes first and what is written about it last, so that each write is true,
-//! and a controller that starts anew at any point finds in the objects and the runners what is
-//! still to be done.
+//! An action on a guest comes before the write about it, so each write is true. A controller that
+//! starts at any point finds in the objects and the runners the actions that are left.
 
 use protocol::migration::IncomingStage;
 use protocol::vm::{VirtualMachineMigration, VmPhase};
 
 use super::action::Action;
 use super::objects::{Part, is_of, is_reachable};
-use super::plan::{Draft, FAILED, KnownRunner, PodView, SUCCEEDED, is_over};
+use super::plan::{Draft, PodView, is_over};
 use super::reason::{Reason, Wait};
+use super::view::{FAILED, KnownRunner, SUCCEEDED};
 use crate::core::vm_event::VmEvent;
 
-/// What a QEMU says once nothing more comes from it.
+/// Status of a QEMU that has sent everything.
 const COMPLETED: &str = "completed";
 
 impl Draft<'_> {
-    /// It failed. What is to be done about it is [`Self::tidy_failure`].
+    /// Records the failure. [`Self::tidy_failure`] follows.
     pub(super) fn fail(&mut self, reason: &Reason) {
         self.keep_figures(true);
         self.status.phase = FAILED.into();
@@ -28,7 +28,7 @@ impl Draft<'_> {
         });
     }
 
-    /// The guest is the target's: it is let run, then the rest follows.
+    /// The guest is the target's: the target runs it, then the rest follows.
     pub(super) fn forward(&mut self) {
         let (source, target) = (self.source(), self.target());
         let PodView::Present(target) = target else {
@@ -78,7 +78,7 @@ impl Draft<'_> {
         self.succeed();
     }
 
-    /// Whether nothing more comes from the source, which is told to end then.
+    /// Whether the source has nothing more to send. The source is ordered to end then.
     fn left(&mut self, pod: &str) -> bool {
         let ended = match self.source() {
             PodView::Present(pod) => self.end(pod).is_some(),
@@ -105,7 +105,7 @@ impl Draft<'_> {
             let pod = self.stored.target_pod_name.clone();
             return self.fail(&Reason::LostAfterHandover { pod, why });
         }
-        // The VM is told by its own pod; what is left of the source has no guest that may run.
+        // The VM's own pod reports the loss. The source holds no guest that may run.
         if let PodView::Present(pod) = self.source() {
             self.delete_pod(pod);
         }
@@ -183,14 +183,14 @@ impl Draft<'_> {
         self.give_back();
     }
 
-    /// Whether the VM is still taken for this one, which has failed. The next one takes it only
-    /// after this one has let it go, so once another has begun it is that one's.
+    /// Whether the VM is still claimed by this migration, which has failed. The next one claims the
+    /// VM only after this one has released it.
     fn holds_vm(&self) -> bool {
         let taken = matches!(self.vm_phase(), VmPhase::PreMigrating | VmPhase::Migrating);
         if let Some(is_ours) = self.holds_claim() {
             return taken && is_ours;
         }
-        // Taken by a controller that did not yet write for which one.
+        // An older controller has claimed the VM without writing for which migration.
         let source = &self.stored.source_pod_name;
         let ours = self.vm_status().is_some_and(|vm| vm.pod_name == *source);
         let has_begun = |other: &VirtualMachineMigration| {
@@ -212,7 +212,7 @@ impl Draft<'_> {
         !(has_failed && (self.holds_vm() || parts.iter().any(is_part)))
     }
 
-    /// The source keeps its guest, and is nobody's but the VM's.
+    /// The source keeps its guest, and the VM alone owns the pod.
     fn give_back(&mut self) {
         let PodView::Present(pod) = self.source() else {
             return;
@@ -223,8 +223,8 @@ impl Draft<'_> {
         }
         let name = pod.metadata.name.clone();
         if self.vm_status().is_none_or(|vm| vm.pod_name != name) {
-            // The guest was handed over, lost there, and begun anew elsewhere: what is stopped here
-            // never runs again.
+            // The guest was handed over, was lost there and started again elsewhere. The stopped
+            // one here never runs again.
             return self.delete_pod(pod);
         }
         if self.end(pod).is_none() {
@@ -243,8 +243,8 @@ impl Draft<'_> {
         self.own(pod, Part::Settled);
     }
 
-    /// Its deletion was asked before the guest was handed over, or after all was done. Whether
-    /// nothing of it is left.
+    /// Deletion was requested before the handover, or after the end. Returns whether everything is
+    /// tidied up.
     pub(super) fn cancelled(&mut self) -> bool {
         let source = self.stored.source_pod_name.clone();
         if self.stored.phase == SUCCEEDED {

@@ -1,4 +1,5 @@
-//! The target pod, and who owns source and target when (docs/compatibility/neonvm.md §1.10).
+//! The target pod, and the owners of source and target at each step (docs/compatibility/neonvm.md
+//! §1.10).
 
 use protocol::annotations::FINALIZER;
 use protocol::migration::RECEIVE_MIGRATION;
@@ -51,7 +52,7 @@ pub(super) enum Part {
     Settled,
 }
 
-/// Who owns a pod.
+/// Owners of a pod with this part.
 pub(super) fn owners(
     part: Part,
     vm: &VirtualMachine,

@@ -1,11 +1,19 @@
-//! One look at a VM's migrations: from what is stored and what pods and runners say to what is to
-//! be done now. Pure: the same input gives the same plan, and a plan whose actions have all been
-//! carried out plans nothing more.
+//! One plan for a VM's migrations: from the objects and the reports of the runners to the actions
+//! that may be carried out now. Pure: the same input gives the same plan, and a plan whose actions
+//! have all been carried out plans nothing more.
 //!
-//! The migrations of a VM take turns; here is decided whose it is. What one of them does is in
-//! `steps`, how one ends in `ends`.
+//! ```text
+//! ""  ──► names ──► VM PreMigrating ──► Pending: target pod ──► source holds still
+//!     ──► target listens ──► VM Migrating ──► Running: source sends
+//!     ──► source stopped for good and target has all of it
+//!     ──► VM's pod is the target  (the point of no return)
+//!     ──► target runs ──► owners ──► source ends ──► Succeeded
+//! ```
+//!
+//! The migrations of a VM take turns, and this module decides whose turn it is. The steps of one
+//! migration are in `begin`, `pending` and `running`, its end is in `ends`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use protocol::migration::{IncomingReport, OutgoingReport};
 use protocol::object::Pod;
@@ -14,94 +22,32 @@ use protocol::time::{Timestamp, WallTime};
 use protocol::vm::{MigrationStatus, VirtualMachine, VirtualMachineMigration, VmPhase, VmStatus};
 use serde_json::{Value, json};
 
-use super::action::{Action, Kind};
+use super::action::Action;
+use super::kind::Kind;
 use super::objects;
 use super::reason::Wait;
+use super::view::{FAILED, KnownRunner, PENDING, PlanInput, RUNNING, SUCCEEDED, VmView};
 use crate::core::action::merge_difference;
 use crate::core::conditions;
 use crate::core::metadata;
-use crate::core::missing_pods::MissingPods;
-use crate::core::moment::Moment;
 use crate::core::observe::{PodState, end_of, pod_state};
 use crate::core::problem::peer_text;
-use crate::core::settings::Settings;
 use crate::core::vm_event::VmEvent;
-
-/// Phases of a migration (docs/compatibility/neonvm.md §1.7); the first one is no word at all.
-pub const PENDING: &str = "Pending";
-/// The guest is on its way.
-pub const RUNNING: &str = "Running";
-/// Phase of a migration whose guest has moved.
-pub const SUCCEEDED: &str = "Succeeded";
-/// Phase of a migration whose guest has not moved.
-pub const FAILED: &str = "Failed";
-
-/// What is known of the VM.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum VmView<'a> {
-    /// Nothing: it must be read.
-    Unknown,
-    /// The VM does not exist.
-    Absent,
-    /// The VM as last read.
-    Present(&'a VirtualMachine),
-}
-
-/// What is known of a runner.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-#[serde(tag = "link", rename_all = "snake_case")]
-pub enum KnownRunner {
-    /// The runner does not answer.
-    Silent {
-        /// Text of the last error on the link to the runner.
-        error: String,
-    },
-    /// The runner reported a state, and the link has not failed since.
-    Known {
-        /// Newest state that the runner reported.
-        state: Box<RunnerState>,
-    },
-}
-
-/// All that a plan rests on.
-#[derive(Debug, Clone, Copy)]
-pub struct Input<'a> {
-    /// Settings of the controller.
-    pub settings: &'a Settings,
-    /// The VM as the API server stores it.
-    pub vm: VmView<'a>,
-    /// Every known migration of the VM, by name.
-    pub migrations: &'a BTreeMap<String, VirtualMachineMigration>,
-    /// Every known pod of the VM, by name.
-    pub pods: &'a BTreeMap<String, Pod>,
-    /// Pods that the API server said do not exist.
-    pub absent: &'a BTreeSet<String>,
-    /// Pods of which it is only known that the watch does not show them.
-    pub missing_pods: &'a MissingPods,
-    /// Newest report of each runner, by pod name.
-    pub runners: &'a BTreeMap<String, KnownRunner>,
-    /// Actions that keep failing, and the peer's words.
-    pub failures: &'a BTreeMap<Kind, String>,
-    /// Five characters for the next target pod's name.
-    pub suffix: &'a str,
-    /// Time of this plan, monotonic and calendar.
-    pub at: Moment,
-}
 
 /// Status to write and actions to carry out.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
-    /// What may be done now, the most urgent first.
+    /// Actions that may be carried out now, the most urgent first.
     pub actions: Vec<Action>,
     /// When to plan again though nothing happens.
     pub look_again: Option<Timestamp>,
-    /// The migration whose turn it is. Of the others nothing is written but what names them.
+    /// The migration whose turn it is. The others only write that they wait for it.
     pub turn: Option<String>,
 }
 
 /// Plans all migrations of a VM, in the order in which they get their turn.
 #[must_use]
-pub fn plan(input: &Input<'_>) -> Plan {
+pub fn plan(input: &PlanInput<'_>) -> Plan {
     let mut plan = Plan::default();
     let mut before: Option<&str> = None;
     for migration in in_turn(input.migrations) {
@@ -120,7 +66,7 @@ pub fn plan(input: &Input<'_>) -> Plan {
     plan
 }
 
-/// Whether it has come to an end, all but what is to be tidied up.
+/// Whether the migration has ended. Tidying up may be left.
 pub(super) fn is_over(migration: &VirtualMachineMigration) -> bool {
     let status = migration.status.as_ref();
     status.is_some_and(|status| matches!(status.phase.as_str(), SUCCEEDED | FAILED))
@@ -145,7 +91,7 @@ fn in_turn(
 
 /// One migration's plan in the making.
 pub(super) struct Draft<'a> {
-    pub(super) input: &'a Input<'a>,
+    pub(super) input: &'a PlanInput<'a>,
     pub(super) migration: &'a VirtualMachineMigration,
     pub(super) vm: Option<&'a VirtualMachine>,
     pub(super) stored: MigrationStatus,
@@ -155,7 +101,7 @@ pub(super) struct Draft<'a> {
     pub(super) notes: Vec<VmEvent>,
 }
 
-/// What is known of a pod, by name.
+/// A pod by its name, as far as known.
 pub(super) enum PodView<'a> {
     Unknown,
     Absent,
@@ -163,7 +109,7 @@ pub(super) enum PodView<'a> {
 }
 
 impl<'a> Draft<'a> {
-    fn new(input: &'a Input<'a>, migration: &'a VirtualMachineMigration) -> Self {
+    fn new(input: &'a PlanInput<'a>, migration: &'a VirtualMachineMigration) -> Self {
         let stored = migration.status.clone().unwrap_or_default();
         let vm = match input.vm {
             VmView::Present(vm) => Some(vm),
@@ -187,7 +133,7 @@ impl<'a> Draft<'a> {
         }
         let deleting = self.migration.metadata.deletion_timestamp.is_some();
         if deleting && objects::release(&self.migration.metadata).is_none() {
-            // Somebody else's finalizer.
+            // The finalizer belongs to another controller.
             return;
         }
         if !deleting && let Some(patch) = objects::adopt(self.migration, self.vm) {
@@ -195,7 +141,7 @@ impl<'a> Draft<'a> {
             return self.actions.push(Action::PatchMigration { name, patch });
         }
         match self.stored.phase.as_str() {
-            // Handed over is handed over, whatever is asked now.
+            // After the handover there is no way back.
             _ if self.committed() => self.forward(),
             _ if deleting => {
                 if self.cancelled() {
@@ -212,7 +158,8 @@ impl<'a> Draft<'a> {
         self.conclude();
     }
 
-    /// Meanwhile nobody else sees that the watch finds the pods it moves between.
+    /// Restores the label by which the watch finds source and target. The VM's core leaves both
+    /// alone meanwhile.
     fn mark(&mut self) {
         let is_under_way = matches!(self.stored.phase.as_str(), PENDING | RUNNING);
         let Some(vm) = self.vm.filter(|_| is_under_way) else {
@@ -240,8 +187,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether the VM's object says that the guest is the target's. This is the point of no return,
-    /// and the only one.
+    /// Whether the VM's status gives the guest to the target. This write is the only point of no
+    /// return.
     pub(super) fn committed(&self) -> bool {
         let target = &self.stored.target_pod_name;
         let left = self.stored.phase == SUCCEEDED && self.stored.source_pod_name.is_empty();
@@ -259,8 +206,7 @@ impl<'a> Draft<'a> {
         self.vm_status().map_or(VmPhase::New, |status| status.phase)
     }
 
-    /// Whether a VM that is taken is taken for this one, as far as the VM says; `None` if it does
-    /// not.
+    /// Whether this migration holds the claim on the VM; `None` if the VM names no claim.
     pub(super) fn holds_claim(&self) -> Option<bool> {
         let claim = self.vm_status()?.migration.as_ref()?;
         Some(claim.uid == self.id())
@@ -270,7 +216,7 @@ impl<'a> Draft<'a> {
         self.migration.metadata.name.clone()
     }
 
-    /// What its orders are known by.
+    /// Id of the migration in its orders.
     pub(super) fn id(&self) -> &'a str {
         &self.migration.metadata.uid
     }
@@ -295,7 +241,7 @@ impl<'a> Draft<'a> {
         self.actions.push(Action::ReadPod { name: name.into() });
     }
 
-    /// What a pod's runner says, if it answers.
+    /// Newest state of the runner of a pod, if it responds.
     pub(super) fn runner(&self, pod: &str) -> Option<&'a RunnerState> {
         match self.input.runners.get(pod) {
             Some(KnownRunner::Known { state }) => Some(state),
@@ -303,14 +249,14 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// What the source says of this migration.
+    /// Report of the source on this migration.
     pub(super) fn outgoing(&self) -> Option<&'a OutgoingReport> {
         let state = self.runner(&self.stored.source_pod_name)?;
         let report = state.outgoing.as_ref()?;
         (report.id == self.id()).then_some(report)
     }
 
-    /// What the target says of it, or of its waiting for any.
+    /// Report of the target on this migration, or that it waits for one.
     pub(super) fn incoming(&self) -> Option<&'a IncomingReport> {
         let state = self.runner(&self.stored.target_pod_name)?;
         let report = state.incoming.as_ref()?;
@@ -375,13 +321,13 @@ impl<'a> Draft<'a> {
             self.actions.push(Action::DeletePod {
                 name: pod.metadata.name.clone(),
                 uid: pod.metadata.uid.clone(),
-                // There is no guest in it that could be asked to power off.
+                // The pod holds no guest that could power off.
                 grace_s: 0,
             });
         }
     }
 
-    /// Says what it waits for.
+    /// Writes what the migration waits for.
     pub(super) fn wait(&mut self, wait: &Wait) {
         self.available("False", &wait.to_string());
     }
@@ -408,14 +354,14 @@ impl<'a> Draft<'a> {
         );
     }
 
-    /// When it was begun: when its VM was taken for it.
+    /// When the migration claimed its VM.
     pub(super) fn begun_at(&self) -> Option<WallTime> {
         let mut all = self.stored.conditions.iter();
         all.find(|condition| condition.kind == conditions::AVAILABLE && condition.status == "False")
             .and_then(|condition| condition.last_transition_time)
     }
 
-    /// What every look ends with: the write of what changed.
+    /// Last step of every plan: the write of a changed status.
     fn conclude(&mut self) {
         let refused = self.input.failures.iter().next();
         if let Some((action, why)) = refused {

@@ -5,9 +5,9 @@ use std::fmt;
 use protocol::vm::VmPhase;
 use serde::Serialize;
 
-use super::action::Kind;
+use super::kind::Kind;
 
-/// Why a migration failed. The guest goes on where it was, unless it says otherwise.
+/// Why a migration failed. The guest goes on in its pod, except where noted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Reason {
@@ -23,7 +23,7 @@ pub enum Reason {
         /// Names of the claims, the root disk's first.
         claims: Vec<String>,
     },
-    /// The VM left its pod or was taken out of the migration by somebody else.
+    /// The VM left its pod, or another client released the claim.
     VmChanged {
         /// Phase of the VM when the change was seen.
         phase: VmPhase,
@@ -34,11 +34,11 @@ pub enum Reason {
         /// the VM, and from its beginning after that.
         after_s: u32,
     },
-    /// The target pod ended, or its deletion was asked.
+    /// The target pod ended, or its deletion was requested.
     TargetEnded {
         /// Name of the target pod.
         pod: String,
-        /// In its words; may be empty.
+        /// Message of the pod; may be empty.
         why: String,
     },
     /// The target pod is gone.
@@ -61,7 +61,7 @@ pub enum Reason {
     SourceEnded {
         /// Name of the source pod.
         pod: String,
-        /// In its words; may be empty.
+        /// Message of the pod; may be empty.
         why: String,
     },
     /// The target ended after the guest was handed over: the guest is lost, and started again by
@@ -69,7 +69,7 @@ pub enum Reason {
     LostAfterHandover {
         /// Name of the target pod.
         pod: String,
-        /// In its words; may be empty.
+        /// Message of the pod; may be empty.
         why: String,
     },
 }
@@ -120,7 +120,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What a migration waits for.
+/// What delays a migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Wait {
@@ -138,17 +138,17 @@ pub enum Wait {
     Target {
         /// Name of the target pod.
         pod: String,
-        /// The scheduler's words, if it cannot be placed.
+        /// Message of the scheduler, if the pod cannot be placed.
         why: String,
     },
-    /// Waits for an answer of a runner.
+    /// The runner has to respond.
     Runner {
         /// Name of the pod of that runner.
         pod: String,
-        /// What it says, or that it is out of reach.
+        /// State of the runner, or that it is out of reach.
         why: String,
     },
-    /// A peer must take what it refused.
+    /// A peer refused an action, and the controller tries again.
     Refused {
         /// Kind of the action that was refused.
         action: Kind,

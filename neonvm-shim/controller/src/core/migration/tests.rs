@@ -35,8 +35,9 @@ fn after(count: usize) -> World {
     world
 }
 
+/// Requirement: N44
 #[test]
-fn n44_a_guest_moves() {
+fn guest_moves() {
     let mut world = world();
     world.settle();
     assert_eq!(world.phase(MOVE), SUCCEEDED, "{:#?}", world.log);
@@ -147,7 +148,7 @@ fn owners(pod: &Value) -> Vec<(&str, bool)> {
 }
 
 #[test]
-fn the_target_pod_is_the_vms_and_waits() {
+fn target_pod_is_like_vms_pod_and_waits_for_guest() {
     let mut world = World::new(&json!({"nodeSelector": {"disk": "fast"}, "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]}}}));
@@ -187,9 +188,10 @@ fn the_target_pod_is_the_vms_and_waits() {
     );
 }
 
-/// At each step: a target that dies leaves the guest where it was, unless it was its own already.
+/// Requirement: N44. At each step: a target that dies leaves the guest where it was, unless it was
+/// its own already.
 #[test]
-fn n44_a_target_that_dies_at_any_step_leaves_one_guest() {
+fn target_death_at_any_step_leaves_one_guest() {
     for count in 0..steps() {
         let mut world = after(count);
         let Some(target) = world.target().filter(|name| world.qemus.contains_key(name)) else {
@@ -215,10 +217,10 @@ fn n44_a_target_that_dies_at_any_step_leaves_one_guest() {
     }
 }
 
-/// At each step: a source that dies takes its guest along, unless all of it was elsewhere. Never
-/// does an unfinished one run.
+/// Requirement: N44. At each step: a source that dies takes its guest along, unless all of it was
+/// elsewhere. Never does an unfinished one run.
 #[test]
-fn n44_a_source_that_dies_at_any_step_leaves_one_guest_or_its_vm_to_restart() {
+fn source_death_at_any_step_leaves_one_guest_or_restarts_vm() {
     let (mut lost, mut kept) = (0, 0);
     for count in 0..steps() {
         let mut world = after(count);
@@ -255,10 +257,10 @@ fn n44_a_source_that_dies_at_any_step_leaves_one_guest_or_its_vm_to_restart() {
     );
 }
 
-/// At each step: pods that lose the label by which the watch finds them are not taken for gone, and
-/// get it back.
+/// Requirement: N44. At each step: pods that lose the label by which the watch finds them are not
+/// taken for gone, and get it back.
 #[test]
-fn n44_pods_that_lose_their_label_at_any_step_still_move_their_guest() {
+fn guest_moves_though_pods_lose_their_label_at_any_step() {
     for count in 0..steps() {
         let mut world = after(count);
         for name in world.pods.keys().cloned().collect::<Vec<_>>() {
@@ -273,9 +275,9 @@ fn n44_pods_that_lose_their_label_at_any_step_still_move_their_guest() {
     }
 }
 
-/// Its every answer is news to the watch.
+/// Requirement: N44. Its every answer is news to the watch.
 #[test]
-fn n44_a_label_that_a_webhook_takes_off_is_not_set_again_at_once() {
+fn label_that_webhook_removes_is_not_set_again_at_once() {
     let mut world = world();
     world.full = true;
     world.settle();
@@ -298,9 +300,9 @@ fn n44_a_label_that_a_webhook_takes_off_is_not_set_again_at_once() {
     assert_eq!(edits, 1);
 }
 
-/// The VM's own core leaves its pod to the migration meanwhile.
+/// Requirement: N44. The VM's own core leaves its pod to the migration meanwhile.
 #[test]
-fn n44_both_pods_have_their_label_back_while_the_guest_is_on_its_way() {
+fn label_of_both_pods_is_restored_during_move() {
     let mut world = world();
     while world.phase(MOVE) != RUNNING {
         assert!(world.step(), "it begins to move");
@@ -349,10 +351,10 @@ fn n44_cancelled_at_any_step_leaves_one_guest() {
     );
 }
 
-/// At each step: a controller that starts anew, and one whose writes meet others', ends at the
-/// same.
+/// Requirement: N44. At each step: a controller that starts anew, and one whose writes meet
+/// others', ends at the same.
 #[test]
-fn n44_a_controller_restarted_at_any_step_converges() {
+fn controller_restarted_at_any_step_converges() {
     for count in 0..=steps() {
         for conflicts in [0, 2] {
             let mut world = after(count);
@@ -404,8 +406,9 @@ fn n44_two_faults_leave_no_two_guests() {
     }
 }
 
+/// Requirement: N44
 #[test]
-fn n44_what_takes_too_long_is_given_up() {
+fn migration_fails_after_timeout() {
     let mut world =
         World::new(&json!({"completionTimeout": 600, "preventMigrationToSameHost": true}));
     world.full = true;
@@ -423,7 +426,7 @@ fn n44_what_takes_too_long_is_given_up() {
 }
 
 #[test]
-fn it_waits_until_the_vm_is_at_rest() {
+fn migration_waits_until_vm_is_running() {
     let mut world = world();
     if let Some(vm) = world.vm.as_mut() {
         vm["status"]["phase"] = json!("Scaling");
@@ -491,7 +494,7 @@ fn n44_after_one_that_failed_another_one_moves_the_guest() {
 }
 
 #[test]
-fn a_vm_that_is_not_there_fails_and_one_that_goes_lets_go() {
+fn migration_fails_for_missing_vm_and_releases_deleted_vm() {
     let mut world = world();
     world.vm = None;
     world.show();
@@ -511,7 +514,7 @@ fn a_vm_that_is_not_there_fails_and_one_that_goes_lets_go() {
 
 /// Whose phase is changed by somebody else while it migrates is left to them.
 #[test]
-fn a_vm_that_somebody_else_takes_back_stays_with_them() {
+fn vm_that_another_client_releases_stays_released() {
     let mut world = world();
     world.full = true;
     world.settle();

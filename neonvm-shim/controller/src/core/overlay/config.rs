@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use protocol::time::Span;
 use serde::{Deserialize, Serialize};
 
-use super::GRACE;
-
+/// Default of [`Overlay::grace`].
+pub const GRACE: Span = Span::from_secs(600);
 /// Ranges of one overlay at most: each is looked through for every new VM.
 const RANGES_LIMIT: usize = 16;
 /// Bits of an IPv4 address.
@@ -47,7 +47,7 @@ pub struct Overlay {
     pub grace: Span,
 }
 
-/// One pool: a range of addresses, and the object that records who holds which.
+/// One pool: a range of addresses, and the object that records the holder of each.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Range {
     /// Name of the IPPool object.
@@ -60,7 +60,7 @@ pub struct Range {
     pub prefix: u32,
     /// The first and the last address that is given out.
     pub span: (u32, u32),
-    /// First and last address of what is left out.
+    /// First and last address of each excluded range.
     pub exclude: Vec<(u32, u32)>,
 }
 
@@ -131,7 +131,7 @@ impl Spelled {
     fn read(&self, network: &str) -> Result<Range, ConfigError> {
         let (base, prefix) = cidr(&self.range)?;
         let end = base | !mask(prefix);
-        // Without being told, not the network's own address nor that of all hosts in it.
+        // By default without the network address and the broadcast address.
         let first = self.range_start.map_or(base.saturating_add(1), u32::from);
         let last = self.range_end.map_or(end.saturating_sub(1), u32::from);
         if !(base <= first && first <= last && last <= end) {

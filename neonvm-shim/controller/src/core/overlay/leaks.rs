@@ -1,15 +1,12 @@
-//! Addresses of VMs that are gone: somebody took the finalizer off by hand, or the pool is older
-//! than the VMs.
+//! Addresses of VMs that are gone. The finalizer of such a VM was removed by hand, or its pool is
+//! older than the finalizer.
 
 use std::collections::BTreeMap;
 
 use protocol::time::{Span, Timestamp};
 use protocol::vm::IpAllocation;
 
-use super::Holder;
-
-/// A VM has to be away for this long before its address is taken back, unless told otherwise.
-pub const GRACE: Span = Span::from_secs(600);
+use super::holder::Holder;
 
 /// Since when the holders of addresses have been away. Nothing of it needs to survive.
 #[derive(Debug, Clone, Default)]
@@ -18,8 +15,8 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// Looks at a pool. Gives back the holders to ask the API server about, one by one, before what
-    /// they hold is given back.
+    /// Returns the holders that have been away for `grace`. The caller asks the API server about
+    /// each of them before it releases the address.
     pub fn look(
         &mut self,
         pool: &str,

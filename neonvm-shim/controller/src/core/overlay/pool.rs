@@ -1,24 +1,15 @@
-//! Who gets which address of a pool.
+//! Which VM gets which address of a pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use protocol::vm::IpAllocation;
-use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Overlay, Range};
+use super::config::{Overlay, Range};
+use super::holder::Holder;
 
-/// A VM that holds or wants an address.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Holder {
-    /// Holder of the address: a VM as `namespace/name`.
-    pub id: String,
-    /// Uid of the VM. An entry with another uid belongs to an earlier VM of the same name.
-    pub uid: String,
-}
-
-/// What a VM gets of a pool.
+/// Address of a VM in a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
     /// The VM already holds this address.
@@ -34,7 +25,7 @@ pub enum Claim {
     Full,
 }
 
-/// What this VM gets, by who holds what: its own, or the lowest one that is free.
+/// Address for a VM: the one that it holds, or the lowest free one.
 #[must_use]
 pub fn claim(
     range: &Range,
@@ -90,7 +81,7 @@ fn entry(offset: u32, holder: &Holder) -> Value {
     json!({ offset.to_string(): {"id": holder.id, "podref": holder.uid} })
 }
 
-/// The lowest free offset. What is left out is passed by in one step, however large it is.
+/// The lowest free offset. An excluded range of any size takes one step.
 fn lowest_free(range: &Range, taken: &BTreeSet<u32>) -> Option<u32> {
     let (mut candidate, last) = range.span;
     while candidate <= last {
@@ -109,8 +100,8 @@ fn lowest_free(range: &Range, taken: &BTreeSet<u32>) -> Option<u32> {
     None
 }
 
-/// What changes in `allocations` of a pool when this VM gives back what it holds; `None` if that is
-/// nothing. What a VM of the same name but of another uid holds stays.
+/// Change of `allocations` that releases the address of this VM; `None` if it holds none. An
+/// address of a VM with the same name and another uid stays.
 #[must_use]
 pub fn release(allocations: &BTreeMap<String, IpAllocation>, holder: &Holder) -> Option<Value> {
     let mine = allocations.iter().filter(|(_, by)| {

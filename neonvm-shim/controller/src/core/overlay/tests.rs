@@ -57,7 +57,7 @@ fn give_back(allocations: &mut Allocations, holder: &Holder) -> bool {
 }
 
 #[test]
-fn the_shipped_configuration_and_the_older_form() {
+fn shipped_configuration_and_older_form_are_read() {
     let new = overlay(&json!({
         "network_name": "neonvm", "type": "whereabouts",
         "ipRanges": [{"range": "10.100.0.0/16", "range_start": "10.100.128.0", "exclude": ["10.100.128.0/24"]}],
@@ -80,7 +80,7 @@ fn the_shipped_configuration_and_the_older_form() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_used_says_why() {
+fn unusable_configuration_is_refused_with_reason() {
     for (ipam, words) in [
         (json!({}), "it has 0 ranges"),
         (json!({"range": "10.0.0/8"}), "is no range"),
@@ -106,7 +106,7 @@ fn a_configuration_that_cannot_be_used_says_why() {
 }
 
 #[test]
-fn the_lowest_free_address_and_the_same_one_for_the_same_vm() {
+fn vm_gets_lowest_free_address_or_the_one_it_holds() {
     let range = range("10.0.0.0/29");
     let mut all = Allocations::new();
     let at = |last: u8| Some(Ipv4Addr::new(10, 0, 0, last));
@@ -146,7 +146,7 @@ fn a_vm_of_the_same_name_takes_over_in_writing_and_nobody_gives_its_address_back
 }
 
 #[test]
-fn what_nobody_owns_is_taken_back_after_a_while() {
+fn address_of_missing_vm_is_taken_back_after_grace() {
     let mut all = Allocations::new();
     let range = range("10.0.0.0/24");
     for (id, uid) in [("d/here", "1"), ("d/gone", "2")] {

@@ -4,7 +4,7 @@
 use protocol::vm::VirtualMachine;
 use serde_json::{Value, json};
 
-use super::{INIT_CONTAINER, QEMU_GID, QEMU_UID};
+use crate::core::container::{INIT_CONTAINER, QEMU_GID, QEMU_UID};
 use crate::core::settings::{GuestNetwork, Settings};
 
 /// Name of the init container that prepares the pod's network. Of all containers it alone is
@@ -57,9 +57,9 @@ fn network_container(settings: &Settings) -> Option<Value> {
     }
     let mut kernel = "net.ipv4.ip_forward=1".to_owned();
     if settings.guest_network == Some(GuestNetwork::Bridge) {
-        // For the bridge, which is made later: what comes from the pod's loopback address may leave
-        // by it, and nothing on it is translated before it reaches the pod. Where bridges have no
-        // such setting, that is so.
+        // For the bridge, which is made later. Packets from the pod's loopback address may leave by
+        // it, and packets on it are not translated before they reach the pod. A kernel without the
+        // bridge setting does not translate them.
         kernel.push_str(
             " net.ipv4.conf.default.route_localnet=1 && sysctl -e -w net.bridge.bridge-nf-call-iptables=0",
         );
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn no_image_of_the_author_is_privileged() {
+    fn image_of_author_is_not_privileged() {
         let all = containers(&vm(), &Settings::cluster("operator/runner"));
         let privileged = |one: &&Value| one["securityContext"]["privileged"] == true;
         let privileged: Vec<&Value> = all.iter().filter(privileged).collect();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_of_the_container_stands_in_for_the_quota() {
+    fn container_limit_replaces_quota() {
         let mut settings = Settings::cluster("r").unprivileged();
         settings.true_requests = true;
         let limit = |vm: &VirtualMachine, settings: &Settings| {

@@ -38,7 +38,7 @@ fn argument<'a>(pod: &'a Value, flag: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn a_vm_without_a_scheduler_gets_ours_only_where_there_is_no_other() {
+fn vm_without_scheduler_gets_ours_on_one_machine_only() {
     let mut vm = sample_vm();
     vm.spec.scheduler_name = String::new();
     let name = |pod: Value| pod["spec"].get("schedulerName").cloned();
@@ -51,7 +51,7 @@ fn a_vm_without_a_scheduler_gets_ours_only_where_there_is_no_other() {
 }
 
 #[test]
-fn the_frame_of_a_pod() {
+fn pod_has_owner_labels_and_tolerations() {
     let pod = one_machine(&sample_vm());
     assert_eq!(pod["metadata"]["name"], "example-abcde");
     assert_eq!(pod["metadata"]["namespace"], "default");
@@ -95,7 +95,7 @@ fn the_frame_of_a_pod() {
 }
 
 #[test]
-fn what_the_spec_says_of_the_pod_is_carried_over() {
+fn pod_members_of_spec_are_copied() {
     let mut vm = sample_vm();
     vm.spec.node_selector = [("disk".to_owned(), "ssd".to_owned())].into();
     vm.spec.image_pull_secrets = vec![json!({"name": "pull"})];
@@ -122,7 +122,7 @@ fn what_the_spec_says_of_the_pod_is_carried_over() {
 }
 
 #[test]
-fn two_init_containers_with_a_kernel_image_and_the_extra_ones_after_them() {
+fn extra_init_containers_follow_disk_and_kernel() {
     let mut vm = sample_vm();
     assert_eq!(names(&one_machine(&vm)["spec"]["initContainers"]), ["init"]);
     vm.spec.guest.kernel_image = Some("kernel:6.12".into());
@@ -148,7 +148,7 @@ fn two_init_containers_with_a_kernel_image_and_the_extra_ones_after_them() {
 }
 
 #[test]
-fn affinity_terms_as_deployed_and_as_they_should_be() {
+fn affinity_terms_are_appended_or_joined_by_style() {
     let mut vm = sample_vm();
     let terms = |vm: &VirtualMachine, style| {
         affinity(vm, style)["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -186,7 +186,7 @@ fn affinity_terms_as_deployed_and_as_they_should_be() {
 }
 
 #[test]
-fn the_runner_gets_spec_and_status_packed_and_always_the_same_bytes() {
+fn packed_spec_and_status_are_always_same_bytes() {
     let vm = sample_vm();
     let pod = one_machine(&vm);
     assert_eq!(pod, one_machine(&vm));
@@ -211,7 +211,7 @@ fn the_runner_gets_spec_and_status_packed_and_always_the_same_bytes() {
 }
 
 #[test]
-fn flags_of_the_runner() {
+fn runner_gets_flags_of_settings_and_spec() {
     let mut vm = sample_vm();
     let pod = one_machine(&vm);
     assert_eq!(argument(&pod, "-cpu-scaling-mode"), Some("QmpScaling"));
@@ -234,8 +234,9 @@ fn flags_of_the_runner() {
     );
 }
 
+/// Requirement: N20
 #[test]
-fn n20_a_runner_is_told_its_quota() {
+fn runner_gets_quota_in_environment() {
     let vm = sample_vm();
     let mut settings = Settings::cluster("r:1");
     let environment = |settings: &Settings| {
@@ -252,7 +253,7 @@ fn n20_a_runner_is_told_its_quota() {
 }
 
 #[test]
-fn b48_a_runner_of_ours_is_known_to_take_its_orders_by_tls() {
+fn runner_of_our_image_takes_orders_by_tls() {
     let by_tls = |own: Option<&str>, settings: &Settings| {
         let mut vm = sample_vm();
         vm.spec.runner_image = own.map(str::to_owned);
@@ -270,8 +271,9 @@ fn b48_a_runner_of_ours_is_known_to_take_its_orders_by_tls() {
     assert!(!by_tls(None, &Settings::one_machine()), "it has a socket");
 }
 
+/// Requirement: N18
 #[test]
-fn n18_a_runner_is_told_how_its_guest_is_connected_and_its_pod_is_prepared_for_it() {
+fn runner_gets_guest_network_and_pod_is_prepared_for_it() {
     let built = |network| {
         let mut settings = Settings::cluster("runner:1");
         settings.guest_network = network;
@@ -386,7 +388,7 @@ fn volumes_and_mounts_belong_together() {
 }
 
 #[test]
-fn in_a_cluster_a_runner_finds_the_token_of_its_controller() {
+fn token_of_controller_is_mounted_in_cluster() {
     let vm = sample_vm();
     let pod = build(&vm, &status(), &Settings::cluster("r:1"));
     let volumes = pod["spec"]["volumes"].as_array().expect("volumes");
@@ -409,7 +411,7 @@ fn in_a_cluster_a_runner_finds_the_token_of_its_controller() {
 }
 
 #[test]
-fn volumes_that_are_not_wanted_are_left_out() {
+fn unwanted_volumes_are_left_out() {
     let mut vm = sample_vm();
     vm.spec.enable_ssh = false;
     let mut settings = Settings::one_machine();
@@ -424,7 +426,7 @@ fn volumes_that_are_not_wanted_are_left_out() {
 }
 
 #[test]
-fn guest_ports_follow_the_runners() {
+fn guest_ports_follow_runner_ports() {
     let mut vm = sample_vm();
     vm.spec.guest.ports = serde_json::from_value(
         json!([{"port": 5432, "name": "pg"}, {"port": 53, "protocol": "UDP"}]),
@@ -440,7 +442,7 @@ fn guest_ports_follow_the_runners() {
 }
 
 #[test]
-fn runner_knows_its_vm_by_uid_where_disks_lie_on_claims_and_nowhere_else() {
+fn runner_gets_vm_uid_only_with_claimed_disks() {
     let mut vm = sample_vm();
     vm.metadata.uid = "uid-1".into();
     let use_disk = ("bellows.dev/use-disk".to_owned(), "true".to_owned());

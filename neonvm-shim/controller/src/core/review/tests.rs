@@ -44,7 +44,7 @@ fn is_allowed(reviewed: &ReviewResponse) -> bool {
 
 /// A size was stored that nobody could read, where it had not been brought into form first.
 #[test]
-fn an_amount_that_cannot_be_read_is_refused_by_the_check_as_well() {
+fn malformed_amount_is_refused_by_validation_too() {
     let (none, old) = (Excused::default(), vm(json!(1)));
     for wrong in [json!(-1), json!("much"), json!(1_000_000_000_000_u64)] {
         let new = vm(wrong);
@@ -62,7 +62,7 @@ fn an_amount_that_cannot_be_read_is_refused_by_the_check_as_well() {
 }
 
 #[test]
-fn amounts_are_brought_into_form() {
+fn amounts_are_normalised() {
     let review = review("CREATE", &vm(json!(0.5)), None);
     let reviewed = respond(Task::Mutate, &review, &Excused::default()).expect("a review");
     assert!(is_allowed(&reviewed));
@@ -97,7 +97,7 @@ fn mutated_spec(review: &Value) -> (Value, Value) {
 }
 
 #[test]
-fn size_that_is_left_out_is_put_in() {
+fn missing_size_is_filled_in() {
     let mut new = vm(json!(3));
     new["spec"]["guest"]["cpus"]
         .as_object_mut()
@@ -115,7 +115,7 @@ fn size_that_is_left_out_is_put_in() {
 }
 
 #[test]
-fn autoscaled_vm_is_not_shrunk_by_a_manifest() {
+fn autoscaled_vm_is_not_shrunk_by_manifest() {
     let autoscaled = |cpu: u32| {
         let mut vm = vm(json!(cpu));
         vm["metadata"]["labels"] = json!({"autoscaling.neon.tech/enabled": "true"});
@@ -147,7 +147,7 @@ fn autoscaled_vm_is_not_shrunk_by_a_manifest() {
 }
 
 #[test]
-fn what_is_in_form_is_left_alone() {
+fn normalised_object_is_left_alone() {
     let mut kept = vm(json!("500m"));
     admission::normalise("VirtualMachine", &mut kept).expect("is good");
     let review = review("UPDATE", &kept, Some(&kept));
@@ -157,7 +157,7 @@ fn what_is_in_form_is_left_alone() {
 }
 
 #[test]
-fn a_new_vm_out_of_its_range_is_refused_by_field() {
+fn new_vm_out_of_range_is_refused_by_field() {
     let reviewed = validate("CREATE", &vm(json!(5)), None, &Excused::default());
     assert!(!is_allowed(&reviewed));
     let status = &reviewed.review["response"]["status"];
@@ -174,7 +174,7 @@ fn a_new_vm_out_of_its_range_is_refused_by_field() {
 }
 
 #[test]
-fn what_may_change_may_and_what_may_not_may_not() {
+fn only_mutable_members_may_change() {
     let (old, mut other) = (vm(json!(1)), vm(json!(2)));
     assert!(is_allowed(&validate(
         "UPDATE",
@@ -188,7 +188,7 @@ fn what_may_change_may_and_what_may_not_may_not() {
 }
 
 #[test]
-fn one_spelling_is_as_good_as_another() {
+fn spellings_of_one_amount_are_equal() {
     let (old, mut new) = (vm(json!(1)), vm(json!("1000m")));
     new["spec"]["guest"]["cpus"]["min"] = json!(0.25);
     new["spec"]["guest"]["memorySlotSize"] = json!("1024Mi");
@@ -215,7 +215,7 @@ fn an_object_that_breaks_a_rule_may_still_lose_its_finalizer() {
 }
 
 #[test]
-fn what_is_hardly_meant_passes_with_a_warning() {
+fn unlikely_value_passes_with_warning() {
     let with_port = |cpu| {
         let mut vm = vm(json!(cpu));
         vm["spec"]["guest"]["ports"] = json!([{"port": 20188, "protocol": "TCP"}]);
@@ -239,7 +239,7 @@ fn what_is_hardly_meant_passes_with_a_warning() {
 }
 
 #[test]
-fn who_is_excused_passes_with_a_warning() {
+fn excused_vm_passes_with_warning() {
     let (old, new) = (vm(json!(1)), vm(json!(9)));
     let excused = Excused::of("prod/pg, other".split(','));
     let reviewed = validate("UPDATE", &new, Some(&old), &excused);
@@ -263,7 +263,7 @@ fn who_is_excused_passes_with_a_warning() {
 }
 
 #[test]
-fn what_is_no_review_is_not_answered() {
+fn malformed_review_gets_no_response() {
     let ask = |review: Value| respond(Task::Validate, &review, &Excused::default()).map(drop);
     assert_eq!(ask(json!({})), Err(NoReview::OtherKind));
     let mut old = review("CREATE", &vm(json!(1)), None);
@@ -305,7 +305,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 proptest! {
     /// Whatever is in an object, there is an answer to its review.
     #[test]
-    fn every_object_is_answered(spec in any_json(), old in any_json(), update: bool, mutate: bool) {
+    fn every_object_gets_response(spec in any_json(), old in any_json(), update: bool, mutate: bool) {
         let object = |spec| json!({"metadata": {"name": "x"}, "spec": spec});
         let operation = if update { "UPDATE" } else { "CREATE" };
         let review = review(operation, &object(spec), Some(&object(old)));

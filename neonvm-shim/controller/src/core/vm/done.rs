@@ -1,11 +1,14 @@
-//! What an ended action changes.
+//! Changes by an action that has ended.
 
 use protocol::object::Pod;
 use protocol::runner::RunnerState;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 
-use crate::core::action::{Action, Kind};
+use super::event::Reply;
+use super::state::{Link, VmCore};
+use crate::core::action::Action;
 use crate::core::backoff::TOLD_FROM;
+use crate::core::kind::Kind;
 use crate::core::metadata;
 use crate::core::moment::Moment;
 use crate::core::observe::{ordered, size_of};
@@ -13,9 +16,7 @@ use crate::core::problem::{Problem, peer_text};
 use crate::core::refusal::Refusal;
 use crate::core::vm_event::VmEvent;
 
-use super::{Link, Reply, VmCore};
-
-/// Where the answer to a sync is not what was asked for, in words.
+/// Which patched metadata the API server did not store, as a message.
 fn unmet(action: &Action, reply: &Reply) -> Option<String> {
     match (action, reply) {
         (
@@ -36,7 +37,7 @@ impl VmCore {
     ) {
         let peer = kind.peer();
         if self.busy.get(&peer).map(Action::kind) != Some(kind) {
-            // An answer nobody waits for: the object was replaced by another of its name meanwhile.
+            // The result is late: another object with the same name has replaced the VM.
             return;
         }
         let Some(action) = self.busy.remove(&peer) else {
@@ -51,7 +52,7 @@ impl VmCore {
                         self.backoff.succeeded(kind);
                         self.failures.remove(&kind);
                     }
-                    // After the news, which would hurry it.
+                    // After the update, which would clear the back-off.
                     Some(message) => self.not_as_asked(at, kind, &message),
                 }
             }
@@ -104,7 +105,8 @@ impl VmCore {
         true
     }
 
-    /// It was taken, and has not led to what was asked for: tried again at once, it might for ever.
+    /// Counts a patch that was accepted and not stored as a failure. Without a pause it would be
+    /// repeated for ever.
     fn not_as_asked(&mut self, at: Moment, kind: Kind, message: &str) {
         if self.backoff.failed(kind, at.now) >= TOLD_FROM {
             self.failed(kind, message);
@@ -114,7 +116,8 @@ impl VmCore {
     fn failed(&mut self, kind: Kind, message: &str) {
         let message = peer_text(message);
         let problem = match kind {
-            // These cannot be told in a status that cannot be written, or say nothing about the VM.
+            // A status that cannot be written cannot report these, or they are no problem of the
+            // VM.
             Kind::WriteStatus | Kind::PatchVm | Kind::ReadVm | Kind::ReadPod | Kind::ReadTaker => {
                 return;
             }
@@ -197,8 +200,8 @@ impl VmCore {
         }
     }
 
-    /// The answer tells of the moment an order was taken; a later report may have come before it
-    /// over the other connection, and nothing would be told again.
+    /// Takes the runner's state in the response to an order. A later report may have arrived before
+    /// it over the other connection, and is kept.
     fn answered(&mut self, at: Moment, pod: &str, state: Box<RunnerState>) {
         let is_late = matches!(&self.link, Link::Known { pod: known, state: held }
             if known == pod && held.generation > state.generation);
@@ -207,7 +210,7 @@ impl VmCore {
         }
     }
 
-    /// The answer to a write of ours is newer than anything held.
+    /// Takes the VM in the response to our own write.
     fn saw_own(&mut self, at: Moment, vm: VirtualMachine) {
         self.observe_vm(at, vm);
     }

@@ -1,17 +1,16 @@
-//! What `/debug/state` shows of a VM. Never read by a decision.
+//! State of a VM for `/debug/state`. No decision reads it.
 
 use protocol::time::Timestamp;
 use protocol::units::Resources;
 use protocol::vm::VmPhase;
 use serde::Serialize;
 
-use crate::core::action::{Kind, Peer};
-use crate::core::ahead::HeadStart;
+use super::state::{Link, VmCore};
 use crate::core::backoff::{Backoff, RestartBackoff};
-use crate::core::certificate::CertificateDump;
+use crate::core::certificate::state::CertificateDump;
+use crate::core::head_start::HeadStart;
+use crate::core::kind::{Kind, Peer};
 use crate::core::problem::Problem;
-
-use super::{Link, VmCore};
 
 /// A VM as its core sees it.
 #[derive(Debug, Clone, Serialize)]

@@ -35,8 +35,9 @@ fn moved(spec: &Value, source: &str, target: &str) -> World {
     world
 }
 
+/// Requirement: N44
 #[test]
-fn n44_between_nodes_runners_are_told_at_their_pods_addresses() {
+fn runners_of_two_nodes_get_orders_at_their_pods_addresses() {
     let mut world = moved(&json!({}), "sha256:a", "sha256:a");
     let target = world.target().expect("a target");
     let address = |pod: &str| world.core.link_address(pod).map(|at| at.to_string());
@@ -50,7 +51,7 @@ fn n44_between_nodes_runners_are_told_at_their_pods_addresses() {
 }
 
 #[test]
-fn a_pod_without_an_address_is_not_listened_to() {
+fn pod_without_address_gets_no_link() {
     let mut world = World::with(&json!({}), Settings::cluster("runner:1"));
     let mut found = false;
     while world.step() {
@@ -77,8 +78,9 @@ fn what_was_written_over_an_image_goes_only_where_that_very_image_is() {
     }
 }
 
+/// Requirement: N44
 #[test]
-fn n44_what_the_target_cannot_take_is_told_and_the_guest_stays() {
+fn guest_stays_and_refusal_of_target_is_reported() {
     let why = "the guest writes to its swap: end the VM there and start it here";
     let mut world = World::with(&json!({}), Settings::cluster("runner:1"));
     world.refuses = Some(why.to_owned());
@@ -91,7 +93,7 @@ fn n44_what_the_target_cannot_take_is_told_and_the_guest_stays() {
 }
 
 #[test]
-fn guest_with_disks_on_claims_is_not_moved_and_its_claims_are_named() {
+fn guest_with_claimed_disks_is_not_moved_and_claims_are_named() {
     let mut world = World::with(&json!({}), Settings::cluster("runner:1"));
     let vm = world.vm.as_mut().expect("it is there");
     vm["spec"]["disks"] = json!([{"name": "data", "mountPath": "/data",
@@ -107,7 +109,7 @@ fn guest_with_disks_on_claims_is_not_moved_and_its_claims_are_named() {
 }
 
 #[test]
-fn target_of_a_guest_without_privileges_has_none_either() {
+fn target_of_unprivileged_guest_is_unprivileged() {
     let mut world = World::with(&json!({}), Settings::cluster("runner:1"));
     let source = world.pods.get_mut(SOURCE).expect("it is there");
     source["spec"]["containers"] = json!([{"name": CONTAINER,

@@ -45,7 +45,7 @@ fn ahead(actions: &[Action]) -> Option<CpusAhead> {
 }
 
 #[test]
-fn cpus_are_plugged_while_the_pods_requests_are_written_and_ordered_after() {
+fn cpus_are_plugged_during_write_of_requests_and_ordered_after() {
     let (mut world, pod) = held();
     let actions = asked(&mut world, 2000, 1, 1);
     let cpu = MilliCpu(2000);
@@ -65,7 +65,7 @@ fn cpus_are_plugged_while_the_pods_requests_are_written_and_ordered_after() {
 }
 
 #[test]
-fn a_wish_that_is_taken_back_takes_its_cpus_with_it() {
+fn cancelled_growth_unplugs_its_cpus() {
     let (mut world, pod) = held();
     let actions = asked(&mut world, 2000, 1, 1);
     let first = actions.iter().find(|it| it.kind() == Kind::PlugAhead);
@@ -76,7 +76,7 @@ fn a_wish_that_is_taken_back_takes_its_cpus_with_it() {
 }
 
 #[test]
-fn nothing_is_plugged_ahead_of_an_order_that_need_not_wait_or_of_a_guest_that_nobody_holds_back() {
+fn cpus_are_plugged_ahead_only_of_waiting_order_under_quota() {
     let (mut world, _) = held();
     // Half a CPU more is no CPU more.
     assert_eq!(ahead(&asked(&mut world, 750, 1, 1)), None);
@@ -160,7 +160,7 @@ fn n41_the_write_comes_as_late_as_the_guest_needs_it_and_no_later() {
 }
 
 #[test]
-fn a_runner_that_will_not_plug_ahead_holds_nobody_up_and_is_nobodys_news() {
+fn refusal_to_plug_ahead_delays_nothing_and_is_not_reported() {
     let (mut world, pod) = held();
     let actions = asked(&mut world, 2000, 1, 1);
     for action in &actions {

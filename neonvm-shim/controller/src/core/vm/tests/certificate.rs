@@ -29,8 +29,9 @@ fn certificate_steps(world: &World) -> Vec<Kind> {
         .collect()
 }
 
+/// Requirement: N17
 #[test]
-fn n17_the_pod_waits_for_the_first_certificate() {
+fn pod_waits_for_first_certificate() {
     let mut world = World::new(&with_tls());
     world.ca.manner = Manner::Ponders;
     world.settle();
@@ -71,7 +72,7 @@ fn n17_the_pod_waits_for_the_first_certificate() {
 }
 
 #[test]
-fn a_denied_request_is_told_and_made_again() {
+fn denied_request_is_reported_and_made_again() {
     let mut world = World::new(&with_tls());
     world.ca.manner = Manner::Denies;
     world.settle();
@@ -129,7 +130,7 @@ fn a_renewal_holds_up_nothing_and_an_expired_one_is_told() {
 }
 
 #[test]
-fn a_cluster_without_cert_manager_is_told_and_tried_again() {
+fn missing_cert_manager_is_reported_and_retried() {
     let mut world = World::new(&with_tls());
     let mut refused = 0;
     for _ in 0..100 {

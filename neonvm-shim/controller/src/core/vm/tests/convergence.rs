@@ -188,7 +188,7 @@ proptest! {
 
     /// Somebody else has a pod of the name that the VM chose.
     #[test]
-    fn pod_of_somebody_else_is_left_alone(
+    fn pod_of_other_owner_is_left_alone(
         happenings in proptest::collection::vec(happening(), 0..30),
     ) {
         let mut vm = sample_vm();
@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn a_deleted_vm_goes_with_all_that_is_its(
+    fn deleted_vm_goes_with_its_objects(
         vm in first_state(),
         happenings in proptest::collection::vec(happening(), 0..20),
     ) {
@@ -476,7 +476,7 @@ fn full(disks: &[&str]) -> Option<DiskFull> {
 }
 
 #[test]
-fn a_guest_whose_claim_is_full_is_told_of_by_claim() {
+fn full_claim_is_reported_by_name() {
     let mut vm = sample_vm();
     let disk = json!({"name": "data", "mountPath": "/data",
         "persistentVolumeClaim": {"claimName": "pg-data"}});
@@ -506,7 +506,7 @@ fn a_guest_whose_claim_is_full_is_told_of_by_claim() {
 }
 
 #[test]
-fn a_guest_whose_nodes_disk_is_full_is_told_of_by_disk_and_node_until_it_goes_on() {
+fn full_disk_is_reported_by_disk_and_node_until_guest_goes_on() {
     let (mut world, pod) = running(&sample_vm());
     let mut says = |full| told_of(&mut world, &pod, full);
     assert_eq!(says(None), None);
@@ -520,7 +520,7 @@ fn a_guest_whose_nodes_disk_is_full_is_told_of_by_disk_and_node_until_it_goes_on
 }
 
 #[test]
-fn a_guest_that_does_not_answer_is_told_of_until_it_does() {
+fn silent_guest_is_reported_until_it_responds() {
     let (mut world, pod) = running(&sample_vm());
     let mut says = |silence: Option<GuestSilence>, phase| {
         let state = world.runners.get_mut(&pod).expect("the runner is there");

@@ -88,7 +88,7 @@ fn what_a_policy_refuses_is_tried_less_and_less_often() {
 }
 
 #[test]
-fn a_label_that_a_webhook_puts_back_is_taken_away_less_and_less_often() {
+fn label_that_webhook_restores_is_removed_with_growing_pauses() {
     let (mut world, pod) = labelled();
     world.changes = Some(|pod, _| pod["metadata"]["labels"]["foreign"] = json!("x"));
     world.show();
@@ -105,7 +105,7 @@ fn a_label_that_a_webhook_puts_back_is_taken_away_less_and_less_often() {
 
 /// Its every answer is news.
 #[test]
-fn a_webhook_that_stamps_each_write_does_not_bring_about_the_next() {
+fn webhook_that_stamps_writes_causes_no_write() {
     let (mut world, pod) = labelled();
     world.changes = Some(|pod, count| {
         pod["metadata"]["annotations"]["stamp"] = json!(count.to_string());

@@ -38,7 +38,7 @@ fn a_pod_that_is_gone_is_found_to_be_by_one_read() {
 }
 
 #[test]
-fn another_pod_of_the_name_is_not_the_one_that_was() {
+fn other_pod_of_same_name_does_not_replace_missing_pod() {
     let (mut world, pod) = running(&sample_vm());
     let other = world.pods.get_mut(&pod).expect("the pod is there");
     other["metadata"]["uid"] = json!("uid-other");
@@ -53,7 +53,7 @@ fn another_pod_of_the_name_is_not_the_one_that_was() {
 }
 
 #[test]
-fn a_read_that_began_before_the_pod_was_missed_is_not_the_last() {
+fn read_that_began_before_watch_event_is_repeated() {
     let (mut world, pod) = running(&sample_vm());
     world.pass(READ_AGAIN);
     let read = loop {
@@ -73,7 +73,7 @@ fn a_read_that_began_before_the_pod_was_missed_is_not_the_last() {
 
 /// The watch does not show what becomes of it.
 #[test]
-fn the_end_of_a_pod_that_cannot_have_its_label_back_is_noticed() {
+fn end_of_pod_without_label_is_noticed() {
     let (mut world, pod) = running(&sample_vm());
     world.take_label(&pod);
     let refuse = |world: &mut World| {
@@ -102,7 +102,7 @@ fn the_end_of_a_pod_that_cannot_have_its_label_back_is_noticed() {
 }
 
 #[test]
-fn a_vm_that_is_deleted_waits_for_its_pod_though_the_watch_does_not_show_it() {
+fn deleted_vm_waits_for_pod_that_watch_does_not_show() {
     let (mut world, pod) = running(&sample_vm());
     world.take_label(&pod);
     world.delete_vm();

@@ -27,7 +27,7 @@ fn with_network() -> VirtualMachine {
 }
 
 #[test]
-fn the_address_is_stored_before_there_is_a_pod_and_given_back_before_the_end() {
+fn address_is_stored_before_pod_and_released_before_finalizer() {
     let mut world = World::with(&with_network(), settings());
     assert_eq!(
         world.settle_writes()[..2],
@@ -53,7 +53,7 @@ fn the_address_is_stored_before_there_is_a_pod_and_given_back_before_the_end() {
 }
 
 #[test]
-fn without_an_address_there_is_no_pod_and_that_is_told() {
+fn missing_address_is_reported_and_pod_is_not_made() {
     let mut world = World::with(&with_network(), settings());
     for _ in 0..4 {
         while let Some(action) = world.core.poll_action(world.at) {
@@ -81,7 +81,7 @@ fn without_an_address_there_is_no_pod_and_that_is_told() {
 }
 
 #[test]
-fn a_vm_that_is_older_than_the_overlay_gets_its_address_with_its_next_pod() {
+fn vm_older_than_overlay_gets_address_with_next_pod() {
     let mut vm = with_network();
     vm.status =
         serde_json::from_value(json!({"phase": "Pending", "podName": "example-first"})).ok();
@@ -93,7 +93,7 @@ fn a_vm_that_is_older_than_the_overlay_gets_its_address_with_its_next_pod() {
 }
 
 #[test]
-fn nobody_gets_an_address_who_does_not_ask_for_one() {
+fn vm_without_extra_network_gets_no_address() {
     let mut vm = sample_vm();
     vm.spec.extra_network = Some(json!({"enable": false}));
     for vm in [sample_vm(), vm] {

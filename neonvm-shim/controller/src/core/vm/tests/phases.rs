@@ -44,7 +44,7 @@ pub(super) fn notes(world: &mut World) -> Vec<&'static str> {
 /// Requirement: D5. Only on one machine: in a cluster nobody but the controller chooses names of
 /// pods.
 #[test]
-fn vm_that_adopts_a_guest_gives_its_first_pod_the_name_of_the_guest_s_pod() {
+fn first_pod_of_adopting_vm_has_name_of_guests_pod() {
     let mut vm = sample_vm();
     vm.metadata
         .annotations
@@ -60,7 +60,7 @@ fn vm_that_adopts_a_guest_gives_its_first_pod_the_name_of_the_guest_s_pod() {
 }
 
 #[test]
-fn a_new_vm_gets_finalizer_then_mode_then_pending_then_a_name_then_its_pod() {
+fn new_vm_gets_finalizer_mode_phase_name_and_pod_in_order() {
     let mut vm = sample_vm();
     vm.metadata.finalizers.clear();
     vm.spec.cpu_scaling_mode = None;
@@ -99,7 +99,7 @@ fn a_new_vm_gets_finalizer_then_mode_then_pending_then_a_name_then_its_pod() {
 }
 
 #[test]
-fn the_first_start_goes_from_pending_to_running_without_a_round_of_scaling() {
+fn first_start_goes_from_pending_to_running_without_scaling() {
     let mut vm = sample_vm();
     vm.spec.guest.cpus.r#use = protocol::units::MilliCpu(1500);
     vm.spec.guest.memory_slots.r#use = 3;
@@ -129,7 +129,7 @@ fn the_first_start_goes_from_pending_to_running_without_a_round_of_scaling() {
 }
 
 #[test]
-fn a_pod_that_waits_keeps_the_vm_pending() {
+fn waiting_pod_keeps_vm_pending() {
     let mut world = World::new(&sample_vm());
     world.settle();
     world.pass(Span::from_secs(14));
@@ -138,7 +138,7 @@ fn a_pod_that_waits_keeps_the_vm_pending() {
 }
 
 #[test]
-fn a_misaligned_slot_is_told_and_nothing_is_created_until_it_is_mended() {
+fn misaligned_slot_is_reported_and_no_pod_is_made() {
     let mut vm = sample_vm();
     vm.spec.guest.memory_slot_size = "100M".parse().expect("a quantity");
     let mut world = World::new(&vm);
@@ -155,7 +155,7 @@ fn a_misaligned_slot_is_told_and_nothing_is_created_until_it_is_mended() {
 }
 
 #[test]
-fn bounds_out_of_order_and_tls_are_told() {
+fn unordered_bounds_and_faulty_tls_are_reported() {
     for (edit, words) in [
         (
             (|vm| vm.spec.guest.cpus.min.0 = 0) as fn(&mut VirtualMachine),
@@ -181,7 +181,7 @@ fn bounds_out_of_order_and_tls_are_told() {
 }
 
 #[test]
-fn an_overlay_that_is_not_there_is_told_and_the_vm_runs() {
+fn missing_overlay_is_reported_and_vm_runs() {
     let mut vm = sample_vm();
     vm.spec.extra_network = Some(json!({"enable": true}));
     let (world, _) = running(&vm);
@@ -189,7 +189,7 @@ fn an_overlay_that_is_not_there_is_told_and_the_vm_runs() {
 }
 
 #[test]
-fn a_pod_that_is_gone_fails_the_vm_and_the_policy_brings_it_back() {
+fn missing_pod_fails_vm_and_policy_restarts_it() {
     let (mut world, first) = running(&sample_vm());
     world.remove_pod(&first);
     world.settle();
@@ -219,7 +219,7 @@ fn a_pod_that_is_gone_fails_the_vm_and_the_policy_brings_it_back() {
 }
 
 #[test]
-fn a_deleted_pod_is_waited_for_and_replaced_by_exactly_one() {
+fn deleted_pod_is_replaced_by_one_after_its_end() {
     let (mut world, first) = running(&sample_vm());
     let at = world.at.wall;
     let pod = world.pods.get_mut(&first).expect("there");
@@ -252,7 +252,7 @@ fn a_deleted_pod_is_waited_for_and_replaced_by_exactly_one() {
 }
 
 #[test]
-fn in_a_cluster_a_stuck_pod_does_not_hold_up_the_restart() {
+fn stuck_pod_in_cluster_does_not_delay_restart() {
     let mut settings = Settings::cluster("r:1");
     settings.at_most_one_pod = false;
     let mut world = World::with(&sample_vm(), settings);
@@ -275,7 +275,7 @@ fn in_a_cluster_a_stuck_pod_does_not_hold_up_the_restart() {
 }
 
 #[test]
-fn in_a_cluster_a_token_is_there_before_the_pod_and_a_vm_older_than_it_gets_one() {
+fn token_is_made_before_pod_and_for_older_vms_in_cluster() {
     let mut world = World::with(&sample_vm(), Settings::cluster("r:1"));
     let done = world.settle();
     let place = |kind: &str| done.iter().position(|one| one == kind);
@@ -307,7 +307,7 @@ fn pod_that_is_refused_for_its_privileges_is_made_without_them_at_once() {
 }
 
 #[test]
-fn what_a_pod_mounts_is_looked_for_again_until_it_runs() {
+fn mounted_secrets_are_ensured_until_pod_runs() {
     const SECRETS: [&str; 2] = ["EnsureSshSecret", "EnsureRunnerSecret"];
     let mut world = World::with(&sample_vm(), Settings::cluster("r:1"));
     world.settle();
@@ -325,7 +325,7 @@ fn what_a_pod_mounts_is_looked_for_again_until_it_runs() {
 }
 
 #[test]
-fn a_pod_that_cannot_start_says_why_and_is_taken_at_its_word_when_it_does() {
+fn pod_that_cannot_start_is_reported_until_it_starts() {
     let init = |reason: &str| {
         json!({"phase": "Pending", "initContainerStatuses": [{"name": "init", "state": {"waiting":
             {"reason": reason, "message": "no such image"}}}]})
@@ -365,7 +365,7 @@ fn a_pod_that_cannot_start_says_why_and_is_taken_at_its_word_when_it_does() {
 }
 
 #[test]
-fn restart_policies() {
+fn restart_follows_policy() {
     for (policy, end, again) in [
         (RestartPolicy::Always, "Succeeded", true),
         (RestartPolicy::Always, "Failed", true),
@@ -402,7 +402,7 @@ fn restart_policies() {
 }
 
 #[test]
-fn a_failure_tells_why_it_ended() {
+fn failure_is_reported_with_reason() {
     let (mut world, pod) = running(&sample_vm());
     world.end(&pod, "Failed", 3);
     world.settle();
@@ -414,7 +414,7 @@ fn a_failure_tells_why_it_ended() {
 }
 
 #[test]
-fn the_runners_own_word_counts_before_its_pods() {
+fn exit_report_of_runner_precedes_pod() {
     let (mut world, pod) = running(&sample_vm());
     let state = world.runners.get_mut(&pod).expect("there");
     state.exit = Some(ExitReport {
@@ -443,7 +443,7 @@ fn the_runners_own_word_counts_before_its_pods() {
 }
 
 #[test]
-fn a_vm_that_ends_at_once_again_and_again_is_started_ever_more_slowly() {
+fn vm_that_ends_again_and_again_restarts_with_growing_pauses() {
     let (mut world, pod) = running(&sample_vm());
     world.end(&pod, "Failed", 1);
     world.settle();
@@ -466,7 +466,7 @@ fn a_vm_that_ends_at_once_again_and_again_is_started_ever_more_slowly() {
 }
 
 #[test]
-fn a_pod_of_another_owner_makes_it_choose_another_name() {
+fn other_name_is_chosen_when_pod_belongs_to_other_owner() {
     let mut world = World::new(&sample_vm());
     world.edit(|vm| {
         let mut status = vm.status.clone().unwrap_or_default();
@@ -503,7 +503,7 @@ fn migrating_vms_are_left_alone() {
 }
 
 #[test]
-fn deletion_takes_the_pod_first_and_the_finalizer_last() {
+fn deletion_removes_pod_first_and_finalizer_last() {
     let (mut world, pod) = running(&sample_vm());
     world.delete_vm();
     assert_eq!(world.settle(), ["DeletePod"]);
@@ -514,7 +514,7 @@ fn deletion_takes_the_pod_first_and_the_finalizer_last() {
 }
 
 #[test]
-fn a_stuck_pod_does_not_hold_up_the_deletion_for_ever() {
+fn stuck_pod_does_not_delay_deletion_for_ever() {
     let (mut world, _) = running(&sample_vm());
     world.delete_vm();
     world.settle();
@@ -527,7 +527,7 @@ fn a_stuck_pod_does_not_hold_up_the_deletion_for_ever() {
 }
 
 #[test]
-fn a_vm_deleted_before_anything_was_made_just_loses_its_finalizer() {
+fn vm_without_pod_loses_finalizer_on_deletion() {
     let mut world = World::new(&sample_vm());
     world.delete_vm();
     assert_eq!(world.settle(), ["PatchVm"]);
@@ -535,7 +535,7 @@ fn a_vm_deleted_before_anything_was_made_just_loses_its_finalizer() {
 }
 
 #[test]
-fn without_ssh_no_secret_is_made() {
+fn secret_is_not_made_without_ssh() {
     let mut vm = sample_vm();
     vm.spec.enable_ssh = false;
     let mut world = World::new(&vm);
@@ -545,7 +545,7 @@ fn without_ssh_no_secret_is_made() {
 }
 
 #[test]
-fn a_restarted_controller_does_nothing_to_a_vm_that_is_well() {
+fn restarted_controller_leaves_healthy_vm_alone() {
     let (mut world, _) = running(&sample_vm());
     world.restart_controller();
     assert!(world.settle().is_empty());

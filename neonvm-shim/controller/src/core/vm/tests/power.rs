@@ -26,7 +26,7 @@ fn start(world: &mut World) {
 }
 
 #[test]
-fn stopped_vm_has_no_pod_and_starts_again_whatever_its_restart_policy() {
+fn stopped_vm_has_no_pod_and_starts_again_under_any_restart_policy() {
     for policy in [RestartPolicy::Always, RestartPolicy::Never] {
         let mut vm = sample_vm();
         vm.spec.restart_policy = policy;
@@ -67,7 +67,7 @@ fn stopped_vm_has_no_pod_and_starts_again_whatever_its_restart_policy() {
 }
 
 #[test]
-fn vm_that_is_created_stopped_gets_no_pod() {
+fn vm_created_stopped_gets_no_pod() {
     let mut vm = sample_vm();
     let annotations = &mut vm.metadata.annotations;
     annotations.insert(ANNOTATION_POWER_STATE.into(), POWER_STOPPED.into());
@@ -80,7 +80,7 @@ fn vm_that_is_created_stopped_gets_no_pod() {
 }
 
 #[test]
-fn next_pod_of_a_persistent_disk_waits_until_the_last_is_gone() {
+fn next_pod_of_persistent_disk_waits_until_last_is_gone() {
     let mut settings = Settings::cluster("r:1");
     settings.at_most_one_pod = false;
     let mut vm = sample_vm();

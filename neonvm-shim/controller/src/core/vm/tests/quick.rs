@@ -81,7 +81,7 @@ fn a_quick_shrink_is_ordered_at_once_and_written_once() {
 }
 
 #[test]
-fn a_slow_shrink_says_so_in_time() {
+fn slow_shrink_is_shown_as_scaling() {
     let (mut world, pod) = running();
     world.edit(|vm| ask(vm, 500, 1));
     world.settle();
@@ -108,9 +108,10 @@ fn a_quick_growth_is_on_its_pod_before_the_guest_has_it() {
     assert_eq!(world.settle(), ["WriteStatus"]);
 }
 
-/// What a pod requests says how large its guest may be: what else it says follows the guest.
+/// Requirement: N41. What a pod requests says how large its guest may be: what else it says follows
+/// the guest.
 #[test]
-fn n41_a_growth_waits_for_what_its_pod_requests_alone() {
+fn growth_waits_for_its_pods_requests_alone() {
     let (mut world, pod) = growing(true);
     let first = world.core.poll_action(world.at).expect("something to do");
     assert_eq!(first.kind(), Kind::ResizePod);
@@ -126,9 +127,9 @@ fn n41_a_growth_waits_for_what_its_pod_requests_alone() {
     assert_eq!(usage(&world, &pod), LARGE);
 }
 
-/// A server that resizes no pods leaves their metadata to say it.
+/// Requirement: N41. A server that resizes no pods leaves their metadata to say it.
 #[test]
-fn n41_where_requests_cannot_follow_a_growth_waits_for_the_metadata() {
+fn growth_waits_for_metadata_when_requests_cannot_follow() {
     let (mut world, _) = growing(true);
     let kinds = world.order_without_resizing_pods();
     let at = |kind| kinds.iter().position(|it| *it == kind);
@@ -147,9 +148,10 @@ fn gives_back(world: &mut World, pod: &str, gib: u64) {
     world.show_runner();
 }
 
-/// Every change of what a pod requests is work for its kubelet, on the node whose guest is at work.
+/// Requirement: N41. Every change of what a pod requests is work for its kubelet, on the node whose
+/// guest is at work.
 #[test]
-fn n41_what_a_pod_requests_follows_a_slow_shrink_at_intervals_and_its_end_at_once() {
+fn requests_follow_slow_shrink_at_intervals_and_its_end_at_once() {
     let (mut world, pod) = running_as(true);
     world.edit(|vm| ask(vm, 500, 1));
     world.settle();

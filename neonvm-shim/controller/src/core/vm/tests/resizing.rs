@@ -37,9 +37,9 @@ fn current(world: &World) -> Option<Revision> {
         .map(|current| current.revision)
 }
 
-/// Whole change in one order, and the pod says so before the guest grows.
+/// Requirement: N14. Whole change in one order, and the pod says so before the guest grows.
 #[test]
-fn n14_a_whole_growth_is_one_order_after_the_pods_annotations() {
+fn growth_is_one_order_after_pod_annotations() {
     let (mut world, pod) = running();
     world.edit(|vm| ask(vm, 2000, 4, 7, 1));
     let kinds = world.settle();
@@ -80,7 +80,7 @@ fn n14_a_whole_growth_is_one_order_after_the_pods_annotations() {
 }
 
 #[test]
-fn growth_waits_for_the_pods_annotations() {
+fn growth_waits_for_pod_annotations() {
     let (mut world, _) = running();
     world.edit(|vm| ask(vm, 500, 2, 1, 1));
     let first = world.core.poll_action(world.at).expect("something to do");
@@ -119,7 +119,7 @@ fn growth_waits_for_the_pods_annotations() {
 }
 
 #[test]
-fn a_shrink_goes_out_at_once_beside_the_pods_annotations() {
+fn shrink_is_ordered_at_once_beside_pod_annotations() {
     let (mut world, pod) = running();
     world.edit(|vm| ask(vm, 2000, 4, 1, 1));
     world.settle();
@@ -135,7 +135,7 @@ fn a_shrink_goes_out_at_once_beside_the_pods_annotations() {
 }
 
 #[test]
-fn a_newer_wish_replaces_the_one_under_way() {
+fn newer_size_replaces_order_under_way() {
     let (mut world, pod) = running();
     world.edit(|vm| ask(vm, 1000, 2, 1, 1));
     world.settle();
@@ -149,7 +149,7 @@ fn a_newer_wish_replaces_the_one_under_way() {
 }
 
 #[test]
-fn a_changed_annotation_of_the_vm_reaches_the_pod_at_once() {
+fn changed_annotation_of_vm_reaches_pod_at_once() {
     let (mut world, pod) = running();
     let key = "internal.autoscaling.neon.tech/resources-approved";
     world.edit(|vm| {
@@ -203,7 +203,7 @@ fn revisions_are_copied_backwards_too() {
 }
 
 #[test]
-fn progress_is_written_at_most_four_times_a_second() {
+fn progress_is_written_at_most_four_times_per_second() {
     let (mut world, pod) = running();
     world.edit(|vm| ask(vm, 250, 4, 1, 1));
     world.settle();
@@ -227,7 +227,7 @@ fn progress_is_written_at_most_four_times_a_second() {
 }
 
 #[test]
-fn the_last_progress_is_written_though_nothing_more_happens() {
+fn last_progress_is_written_without_another_event() {
     let (mut world, pod) = running();
     world.edit(|vm| ask(vm, 250, 4, 1, 1));
     world.settle();
@@ -246,7 +246,7 @@ fn the_last_progress_is_written_though_nothing_more_happens() {
 }
 
 #[test]
-fn a_restart_of_the_controller_in_the_middle_goes_on_from_what_the_runner_says() {
+fn restarted_controller_continues_resize_from_runner_state() {
     let (mut world, pod) = running();
     world.edit(|vm| ask(vm, 2000, 4, 9, 1));
     world.settle();
@@ -270,7 +270,7 @@ fn a_restart_of_the_controller_in_the_middle_goes_on_from_what_the_runner_says()
 }
 
 #[test]
-fn what_a_resize_waits_for_is_told_once_and_cleared() {
+fn obstacle_of_resize_is_reported_once_and_cleared() {
     let (mut world, pod) = running();
     world.edit(|vm| ask(vm, 250, 2, 1, 1));
     world.settle();
@@ -314,7 +314,7 @@ fn what_a_resize_waits_for_is_told_once_and_cleared() {
 }
 
 #[test]
-fn a_silent_runner_is_told_after_a_while_and_the_phase_stays() {
+fn silent_runner_is_reported_after_delay_and_phase_stays() {
     let (mut world, pod) = running();
     let state = world.runners.remove(&pod).expect("there");
     world.show_runner();
@@ -346,7 +346,7 @@ fn a_silent_runner_is_told_after_a_while_and_the_phase_stays() {
 }
 
 #[test]
-fn a_conflict_leads_to_a_fresh_read_and_not_to_a_loss() {
+fn conflict_leads_to_read_and_loses_nothing() {
     let (mut world, pod) = running();
     world.edit(|vm| ask(vm, 500, 1, 1, 1));
     world.settle();
@@ -376,7 +376,7 @@ fn a_conflict_leads_to_a_fresh_read_and_not_to_a_loss() {
 }
 
 #[test]
-fn a_step_that_keeps_failing_is_told_in_the_status_and_holds_up_nothing_else() {
+fn repeated_failure_is_reported_and_delays_nothing_else() {
     let mut world = World::new(&sample_vm());
     let mut told = false;
     for _ in 0..40 {
@@ -461,7 +461,7 @@ fn stages_are_stamped_once_each() {
 
 /// The runner tells its new limit on the long-poll before it answers the order.
 #[test]
-fn news_that_overtakes_the_answer_does_not_spoil_the_size_before() {
+fn report_before_response_keeps_size_before_resize() {
     let (mut world, pod) = running();
     world.core.take_stages();
     world.edit(|vm| ask(vm, 500, 2, 5, 1));
@@ -490,7 +490,7 @@ fn news_that_overtakes_the_answer_does_not_spoil_the_size_before() {
 }
 
 #[test]
-fn a_runner_on_another_machine_is_told() {
+fn runner_on_other_machine_is_reported() {
     let mut settings = crate::core::Settings::one_machine();
     settings.local_node = Some("elsewhere".into());
     let mut world = World::with(&sample_vm(), settings);
@@ -512,7 +512,7 @@ fn a_runner_on_another_machine_is_told() {
 }
 
 #[test]
-fn an_older_state_of_the_vm_or_a_pod_changes_nothing() {
+fn older_state_of_vm_or_pod_changes_nothing() {
     let (mut world, pod) = running();
     let old_vm = world.vm();
     let old_pod: Pod = world.pod(&pod);
@@ -533,7 +533,7 @@ fn an_older_state_of_the_vm_or_a_pod_changes_nothing() {
 }
 
 #[test]
-fn a_server_that_answers_again_is_asked_at_once() {
+fn failed_actions_are_retried_at_once_after_response() {
     let (mut world, pod) = running();
     world.edit(|vm| ask(vm, 500, 1, 1, 1));
     world.settle();
@@ -575,7 +575,7 @@ fn a_server_that_answers_again_is_asked_at_once() {
 }
 
 #[test]
-fn a_refusal_told_in_the_status_does_not_lead_to_the_next_at_once() {
+fn reported_refusal_does_not_cause_next_attempt_at_once() {
     let mut world = World::new(&sample_vm());
     let mut refused = 0_u32;
     for _ in 0..2_000 {
@@ -607,7 +607,7 @@ fn a_refusal_told_in_the_status_does_not_lead_to_the_next_at_once() {
 }
 
 #[test]
-fn a_resize_that_outruns_the_status_is_told_all_the_same_and_from_where_it_began() {
+fn resize_quicker_than_status_is_reported_with_its_first_size() {
     let (mut world, pod) = running();
     while world.core.poll_note().is_some() {}
     for (milli, from) in [(750, 250), (1250, 750)] {
@@ -663,7 +663,7 @@ fn a_resize_that_outruns_the_status_is_told_all_the_same_and_from_where_it_began
 }
 
 #[test]
-fn the_last_stage_is_stamped_though_the_next_resize_is_already_ordered() {
+fn last_stage_is_stamped_after_next_order() {
     let (mut world, pod) = running();
     world.edit(|vm| ask(vm, 1000, 1, 5, 1));
     world.settle();
@@ -720,8 +720,9 @@ pub(super) fn requested(world: &World, pod: &str) -> serde_json::Value {
     world.pods[pod]["spec"]["containers"][0]["resources"]["requests"].clone()
 }
 
+/// Requirement: N41
 #[test]
-fn n41_a_pod_requests_more_before_its_guest_grows_and_less_once_it_has_shrunk() {
+fn requests_grow_before_guest_and_shrink_after_it() {
     let (mut world, pod) = requesting();
     assert_eq!(
         requested(&world, &pod),
@@ -750,7 +751,7 @@ fn n41_a_pod_requests_more_before_its_guest_grows_and_less_once_it_has_shrunk() 
 }
 
 #[test]
-fn a_server_that_resizes_no_pods_holds_no_growth_up() {
+fn api_server_without_pod_resize_delays_no_growth() {
     let (mut world, pod) = requesting();
     world.edit(|vm| ask(vm, 2000, 4, 1, 1));
     let kinds = world.order_without_resizing_pods();

@@ -49,8 +49,9 @@ fn n44_a_vm_taken_for_a_migration_that_is_gone_is_taken_back() {
     }
 }
 
+/// Requirement: N44
 #[test]
-fn n44_a_vm_is_left_to_the_migration_it_is_taken_for() {
+fn claimed_vm_is_left_to_its_migration() {
     let mut world = taken("PreMigrating");
     world.migrations.insert("m".into(), "uid-m".into());
     let done = wait(&mut world);
@@ -62,8 +63,9 @@ fn n44_a_vm_is_left_to_the_migration_it_is_taken_for() {
     assert_eq!(world.phase(), VmPhase::Running);
 }
 
+/// Requirement: N44
 #[test]
-fn n44_a_vm_that_does_not_say_what_it_is_taken_for_is_left_alone() {
+fn claimed_vm_without_name_of_migration_is_left_alone() {
     let mut world = taken("PreMigrating");
     let vm = world.vm.as_mut().expect("it is there");
     let status = vm["status"].as_object_mut().expect("an object");
