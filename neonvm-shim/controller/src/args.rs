@@ -143,7 +143,7 @@ fn lease_duration(text: &str) -> Result<Span, String> {
 }
 
 impl Args {
-    /// What they set of the controller's work.
+    /// Settings of the controller that the options determine. The API server determines the others.
     #[must_use]
     pub fn settings(&self) -> Settings {
         let mut settings = match &self.runner_image {
@@ -202,8 +202,8 @@ impl Args {
             name: self.lease_name.clone(),
         };
         let rule = ElectRule {
-            // The next process of the same host is another one: what this one began may yet be
-            // under way.
+            // A later process of the same host gets another identity, because writes of the earlier
+            // one may still be in flight.
             identity: format!("{}_{}-{:x}", host.trim(), std::process::id(), now.0),
             duration: self.leader_election_lease_duration,
             settle,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_election_unless_it_is_asked_for() {
+    fn election_is_held_only_with_leader_elect() {
         let election = |options: &[&str]| {
             let args = args(options).expect("parses");
             args.election("ns", Span::from_secs(2), WallTime(1))
@@ -244,8 +244,9 @@ mod tests {
         assert_eq!(rule.duration, Span::from_secs(60));
     }
 
+    /// Requirement: N20
     #[test]
-    fn n20_runners_of_a_cluster_have_a_quota_unless_they_are_to_have_none() {
+    fn cluster_runner_has_quota_unless_cgroups_are_disabled() {
         let percent =
             |options: &[&str]| args(options).expect("parses").settings().cpu_quota_percent;
         assert_eq!(percent(&[]), None);
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_of_disks_is_what_qemu_knows_or_nothing_starts() {
+    fn unknown_disk_cache_option_is_refused() {
         let cache = |options: &[&str]| args(options).map(|args| args.settings().qemu_disk_cache);
         assert_eq!(cache(&[]).expect("parses"), DiskCache::OURS);
         let deployed =
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_too_short_or_too_long_is_refused() {
+    fn lease_outside_of_limits_is_refused() {
         for text in ["3s", "2h", "", "s", "-5s", "61m", "1.5s"] {
             let option = format!("--leader-election-lease-duration={text}");
             let error = args(&[&option]).expect_err(text);

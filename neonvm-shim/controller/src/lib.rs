@@ -1,6 +1,6 @@
-//! The controller of VirtualMachine objects: makes their runner pods, keeps their status, and
-//! passes every change of size on to the runner that owns QEMU. Source of the behaviour:
-//! docs/compatibility/neonvm.md §2; what is done better: §7.3.
+//! Controller of VirtualMachine objects. It makes their runner pods, keeps their status, and passes
+//! every change of size on to the runner that owns QEMU. Source of the behaviour:
+//! docs/compatibility/neonvm.md §2; improvements: §7.3.
 //!
 //! [`core`] decides and touches nothing; [`shell`] watches, writes and talks to the runners.
 

@@ -48,9 +48,9 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {
-    let log = logging::init("neonvm-controller").context("logging")?;
+    let log = logging::init("neonvm-controller").context("failed to start logging")?;
     descriptors::raise_limit();
-    let cancel = shutdown::on_signal().context("signals")?;
+    let cancel = shutdown::on_signal().context("failed to register signal handlers")?;
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = api_client::infer()
         .await
@@ -61,7 +61,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let state = StateHandle::new(clock);
     let election = args
         .election(client.default_namespace(), SETTLE, clock.wall())
-        .context("no name for this replica")?;
+        .context("failed to read the name of this replica's host")?;
     let webhook = webhook(&args, &client, clock).await?;
     let waits = Waits {
         for_lead: Arc::default(),
@@ -72,7 +72,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let server = serve_admin(args.listen, admin, connections, &state, &cancel).await;
     let server = server.with_context(|| format!("could not listen on {}", args.listen))?;
     let webhook = webhook.map(|webhook| tokio::spawn(webhook.serve(cancel.clone())));
-    // `None`: it was told to end while the API server was away.
+    // `None`: the process was cancelled while the API server was unreachable.
     let known = cancel.run_until_cancelled(settings(&args, &client)).await;
     if let Some(settings) = known.transpose()? {
         let params = Params {
@@ -93,7 +93,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The webhook, if it is wanted. Every replica serves it, whoever leads.
+/// The webhook, if it is configured. Every replica serves it, with or without the lead.
 async fn webhook(
     args: &Args,
     client: &kube::Client,

@@ -1,17 +1,21 @@
-//! The controller's shell: watches, workers, the runner links, metrics.
+//! The controller's shell: watches, drivers, the runner links, metrics.
 //!
 //! ```text
-//! VMs ────────watch─┐        ┌─ worker of VM a ─┬─► API server (patches, pods, secrets)
+//! VMs ────────watch─┐        ┌─ driver of VM a ─┬─► API server (patches, pods, secrets)
 //! Pods ───────watch─┼─► hub ─┤   mailbox, core  └─► runner of a (PUT /v1/size)
 //! migrations ─watch─┘        │                       ▲ GET /v1/state?after=… kept open
-//!                            ├─ worker of VM b
-//!                            └─ mover of VM b: its migrations ─► API server, runners of source and target
+//!                            ├─ driver of VM b
+//!                            └─ driver of VM b's migrations ─┬─► API server
+//!                                                            └─► runners of source and target
 //! ```
 
 mod admin;
 mod api;
 mod api_settings;
 mod certificate;
+mod clock;
+mod context;
+mod controllers;
 mod decode;
 mod events;
 mod field_managers;
@@ -19,9 +23,10 @@ mod hub;
 mod link;
 mod mailbox;
 mod metrics;
+mod migration_driver;
+mod migration_drivers;
 mod monitor_key;
-mod mover;
-mod moves;
+mod object_key;
 mod overlay;
 mod runner_key;
 mod runner_link;
@@ -29,21 +34,20 @@ mod secret;
 mod state;
 #[cfg(test)]
 mod testing;
+mod vm_actions;
+mod vm_driver;
+mod watch;
 mod webhook;
-mod worker;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::runtime::utils::Backoff;
+use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use protocol::annotations::LABEL_VM_NAME;
-use protocol::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -58,17 +62,11 @@ use monitor_key::MonitorKey;
 pub use overlay::OverlayError;
 pub use secret::KeyError;
 pub use state::StateHandle;
+pub use watch::RunError;
+use watch::{WatchRetry, resource};
 pub use webhook::{Names as WebhookNames, Webhook};
 
-use crate::core::{Moment, Settings};
-
-/// Name of the VM controller in metrics and dumps.
-const CONTROLLER: &str = "virtualmachine";
-/// Name of the migration controller in metrics and dumps.
-const CONTROLLER_OF_MOVES: &str = "virtualmachinemigration";
-/// First and longest pause before a broken watch is restarted.
-const WATCH_RETRY_FIRST: Duration = Duration::from_millis(50);
-const WATCH_RETRY_CAP: Duration = Duration::from_secs(5);
+use crate::core::Settings;
 
 /// Parameters of [`run`].
 #[derive(Clone)]
@@ -87,14 +85,6 @@ pub struct Params {
     pub metrics: Metrics,
     /// Published state. The caller keeps another clone to read it.
     pub state: StateHandle,
-}
-
-/// The controller ended without a cancel.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// A watch ended for good, which it never should: a defect.
-    #[error("the watch of {0} ended")]
-    WatchEnded(&'static str),
 }
 
 /// Runs the controller until `cancel`. While the API server is unreachable, the controller retries.
@@ -121,18 +111,18 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         let metrics = params.metrics.ipam.clone();
         Arc::new(overlay::Pools::new(overlay, metrics, params.clock))
     });
-    api.pools.clone_from(&pools);
     api.keep_field_owners = params.settings.keep_field_owners;
     api.monitor_key = params.settings.monitor_key.clone().map(MonitorKey::new);
     let api = Arc::new(api);
-    let sweeper = pools.map(|pools| {
+    let sweeper = pools.clone().map(|pools| {
         let sweep = pools.sweep(Arc::clone(&api), params.state.clone());
         tokio::spawn(sweep)
     });
     let (events, writer) = events::start(Arc::clone(&api), cancel.clone());
     let writer = tokio::spawn(writer);
-    let common = worker::Common {
+    let context = context::Context {
         api,
+        pools,
         events,
         metrics: params.metrics,
         stages: params.stages,
@@ -140,7 +130,7 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         state_dir: params.state_dir,
         clock: params.clock,
     };
-    let hub = hub::Hub::new(common, params.settings);
+    let hub = hub::Hub::new(context, params.settings);
     let all = watcher::Config::default();
     let pods_of_vms = watcher::Config::default().labels(LABEL_VM_NAME);
     let vms = watcher(vm_objects, all.clone()).backoff(WatchRetry::default());
@@ -161,54 +151,4 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         sweeper.abort();
     }
     ended
-}
-
-fn resource(group: &str, kind: &str, plural: &str) -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural)
-}
-
-/// The current time on both clocks.
-fn moment(clock: &Clock) -> Moment {
-    Moment {
-        now: clock.now(),
-        wall: clock.wall(),
-    }
-}
-
-async fn pause(time: Duration) {
-    tokio::time::sleep(time).await;
-}
-
-/// Waits until a point in time; without one, for ever.
-async fn pause_until(clock: &Clock, at: Option<Timestamp>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(clock.instant_of(at).into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Doubling pauses between attempts to watch.
-#[derive(Debug)]
-struct WatchRetry(Duration);
-
-impl Default for WatchRetry {
-    fn default() -> Self {
-        Self(WATCH_RETRY_FIRST)
-    }
-}
-
-impl Iterator for WatchRetry {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let pause = self.0;
-        self.0 = (self.0 * 2).min(WATCH_RETRY_CAP);
-        Some(pause)
-    }
-}
-
-impl Backoff for WatchRetry {
-    fn reset(&mut self) {
-        *self = Self::default();
-    }
 }

@@ -14,18 +14,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::state::StateHandle;
 
-/// What a replica is not ready before.
+/// Conditions of a replica's readiness.
 #[derive(Debug)]
 pub struct Waits {
     /// Set while it waits for the lead: then it is as ready as it can be.
     pub for_lead: Arc<AtomicBool>,
-    /// Set once its webhook serves and is trusted, if it has one. Objects are refused while nobody
-    /// answers for them: whoever waits for this replica waits for its webhook too.
+    /// Set once the webhook serves and API servers trust it; `None` without a webhook. API servers
+    /// refuse objects while no webhook responds, so a rollout must wait for it.
     pub is_asked: Option<Arc<AtomicBool>>,
 }
 
 impl Waits {
-    /// What the admin server shows of the replica.
+    /// Adds the state and the readiness of the replica to its admin server.
     #[must_use]
     pub fn admin(&self, admin: Admin, state: &StateHandle) -> Admin {
         let (shown, synced) = (state.clone(), state.clone());

@@ -4,8 +4,9 @@ use daemon_kit::chain;
 use kube::Client;
 
 use super::api::{ApiError, offers_resize};
+use super::clock::pause;
 use super::overlay::{OverlayError, overlay};
-use super::{WATCH_RETRY_CAP, WatchRetry, pause};
+use super::watch::{WATCH_RETRY_CAP, WatchRetry};
 use crate::args::{Args, TrueRequests};
 use crate::core::Settings;
 

@@ -1,6 +1,6 @@
-//! The steps to a guest's certificate as requests to the API server. Each one looks at what is
-//! there itself, so that doing it twice, or beside another controller, does no harm; and each ends
-//! with the three objects being read.
+//! The steps to a guest's certificate as requests to the API server. Each step reads the objects
+//! that it changes, so a repeated step, or one beside another controller, does no harm. Each step
+//! ends with a read of all three objects.
 
 mod facts;
 mod x509;
@@ -19,19 +19,17 @@ use super::api::{ApiError, KubeApi, patch_params, post_params};
 use super::secret::is_owned;
 use crate::core::certificate::{Facts, Order, Step};
 use crate::core::{Refusal, Reply};
+use facts::{CERTIFICATE, KEY};
 
 pub use x509::CertificateError;
 
-/// The key of a secret's private key, and of its certificate.
-const KEY: &str = "tls.key";
-const CERTIFICATE: &str = "tls.crt";
 /// The kind of the request.
 const GROUP: &str = "cert-manager.io";
 /// Timeout in seconds of one watch of a certificate request. A new watch follows.
 const WATCH_S: u32 = 30;
-/// What the connection may take on top of that.
+/// Slack for the connection on top of the watch's timeout.
 const WATCH_SLACK: Duration = Duration::from_secs(10);
-/// A watch that ends sooner, and without news, does not work.
+/// A watch that ends sooner, and without an event, does not work.
 const TOO_SOON: Duration = Duration::from_secs(1);
 
 /// Reads and writes the objects of one VM's certificate.
@@ -61,7 +59,7 @@ impl<'a> CertificateClient<'a> {
         let done = match step {
             Step::Read => Ok(()),
             Step::MakeKey => self.make_key().await,
-            Step::Request => self.ask().await,
+            Step::Request => self.request().await,
             Step::Await { version, .. } => self.wait(version).await,
             Step::Store => self.store().await,
             Step::Withdraw { uid } => self.withdraw(uid).await,
@@ -78,12 +76,13 @@ impl<'a> CertificateClient<'a> {
     /// None of the refusals here is about the VM object.
     fn refusal(&self, error: &ApiError) -> Refusal {
         match error.refusal() {
-            // What is asked for by name is looked at with care; what is left is the kind.
+            // A missing object is no error here, so only the kind can be missing.
             Refusal::Failed { .. } if error.code() == Some(404) => Refusal::Failed {
-                message: "the API server knows no CertificateRequest of cert-manager.io/v1: is cert-manager installed?".into(),
+                message: "the API server has no CertificateRequest of cert-manager.io/v1: is cert-manager installed?".into(),
                 permanent: true,
             },
-            // Somebody else was faster: looked at again at once, and no reason to complain.
+            // Another controller was faster. The objects are read again, and the conflict is no
+            // problem of the VM.
             Refusal::Failed { message, .. } if error.code() == Some(409) => Refusal::Failed {
                 message,
                 permanent: false,
@@ -125,7 +124,7 @@ impl<'a> CertificateClient<'a> {
         let body = object.to_string().into_bytes();
         match self.api.send(of.create(&post_params(), body)).await {
             Ok(_) => Ok(()),
-            // Made meanwhile: what it is is read next.
+            // Another controller has made it. The read that follows shows the object.
             Err(error) if error.code() == Some(409) => Ok(()),
             Err(error) => Err(error),
         }
@@ -154,7 +153,7 @@ impl<'a> CertificateClient<'a> {
         self.create(&self.secrets, &secret).await
     }
 
-    async fn ask(&self) -> Result<(), ApiError> {
+    async fn request(&self) -> Result<(), ApiError> {
         let Some(secret) = self.ours(&self.secrets, &self.order.temporary()).await? else {
             return Ok(());
         };
@@ -176,7 +175,7 @@ impl<'a> CertificateClient<'a> {
         self.create(&self.requests, &object).await
     }
 
-    /// Waits for news of the request; no news after a while is as good.
+    /// Waits for a change of the request, or for the end of the watch.
     async fn wait(&self, version: &str) -> Result<(), ApiError> {
         let params = WatchParams::default()
             .fields(&format!("metadata.name={}", self.vm))

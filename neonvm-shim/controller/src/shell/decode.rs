@@ -1,5 +1,4 @@
-//! From what an API server sends to typed objects. One object that does not decode hurts itself
-//! only.
+//! From the API server's JSON to typed objects. A malformed object hurts itself only.
 
 use protocol::object::{Pod, without_nulls};
 use protocol::vm::{VirtualMachine, VirtualMachineMigration};
@@ -33,7 +32,7 @@ pub(super) fn migration(value: Value) -> Result<VirtualMachineMigration, DecodeE
     decode(value, "VirtualMachineMigration")
 }
 
-/// Reads what is needed of a pod.
+/// Reads the members of a pod that the controller uses.
 ///
 /// # Errors
 /// [`DecodeError`] names the member that does not fit.

@@ -1,4 +1,4 @@
-//! Writes Kubernetes events of VMs in a task of its own, so that no worker waits for it.
+//! Writes Kubernetes events of VMs in a task of its own, so that no driver waits for it.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ pub(super) fn start(
                 }
             };
             if let Err(error) = done {
-                tracing::debug!(error = chain(&error), "an event could not be written");
+                tracing::debug!(error = chain(&error), "failed to write an event");
             }
         }
     };

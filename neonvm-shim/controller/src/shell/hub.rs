@@ -1,5 +1,4 @@
-//! Routes what the watches see to one worker per VM, and starts a worker anew that a defect has
-//! ended.
+//! Routes watch events to one driver per VM, and restarts a driver that a defect has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -17,22 +16,22 @@ use rand::Rng;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::clock::{moment, pause};
+use super::context::Context;
+use super::decode;
 use super::events::EventRequest;
 use super::mailbox::Mailbox;
-use super::moves::{MOVER_PAUSE, MoverInputs, Moves};
+use super::migration_drivers::{DRIVER_PAUSE, DriverInputs, MigrationDrivers};
+use super::object_key::{ObjectKey, key_of, text_of};
 use super::runner_key::RunnerKey;
-use super::worker::{Common, Worker};
-use super::{RunError, decode, moment, pause};
+use super::vm_driver::VmDriver;
+use super::watch::RunError;
 use crate::core::announce::{About, Announcer};
 use crate::core::{Event, Moment, Settings, VmCore, VmEvent, migration};
 
 /// How often failing objects are counted and logged.
 const FAILING_REFRESH: Duration = Duration::from_secs(15);
-/// A worker that a defect has ended starts again after this long.
-const WORKER_PAUSE: Duration = Duration::from_secs(1);
 
-/// Namespace and name of a VM or migration.
-pub(super) type Key = (String, String);
 /// Item of a watch's stream.
 pub(super) type Seen = Result<watcher::Event<DynamicObject>, watcher::Error>;
 
@@ -45,7 +44,7 @@ struct Running {
 }
 
 struct KnownPod {
-    vm: Key,
+    vm: ObjectKey,
     uid: String,
     received: Moment,
     seen: Event,
@@ -53,42 +52,42 @@ struct KnownPod {
 
 /// See the module.
 pub(super) struct Hub {
-    common: Common,
+    context: Context,
     settings: Settings,
-    vms: BTreeMap<Key, Running>,
-    pods: BTreeMap<Key, KnownPod>,
-    listed_vms: BTreeSet<Key>,
-    listed_pods: BTreeSet<Key>,
-    workers: JoinSet<()>,
-    moves: Moves,
-    /// For objects that have no worker, because they cannot be read.
+    vms: BTreeMap<ObjectKey, Running>,
+    pods: BTreeMap<ObjectKey, KnownPod>,
+    listed_vms: BTreeSet<ObjectKey>,
+    listed_pods: BTreeSet<ObjectKey>,
+    drivers: JoinSet<()>,
+    migrations: MigrationDrivers,
+    /// Announcer for malformed objects, which have no driver.
     announcer: Announcer,
 }
 
 impl Hub {
-    pub(super) fn new(common: Common, settings: Settings) -> Self {
+    pub(super) fn new(context: Context, settings: Settings) -> Self {
         Self {
-            moves: Moves::new(common.clone(), settings.clone()),
-            common,
+            migrations: MigrationDrivers::new(context.clone(), settings.clone()),
+            context,
             settings,
             vms: BTreeMap::new(),
             pods: BTreeMap::new(),
             listed_vms: BTreeSet::new(),
             listed_pods: BTreeSet::new(),
-            workers: JoinSet::new(),
+            drivers: JoinSet::new(),
             announcer: Announcer::default(),
         }
     }
 
-    /// Routes until `cancel`, then ends every worker.
+    /// Routes until `cancel`, then ends every driver.
     pub(super) async fn run(
         mut self,
         vms: impl Stream<Item = Seen>,
         pods: impl Stream<Item = Seen>,
-        moves: impl Stream<Item = Seen>,
+        migrations: impl Stream<Item = Seen>,
         cancel: CancellationToken,
     ) -> Result<(), RunError> {
-        let (mut vms, mut pods, mut moves) = (pin!(vms), pin!(pods), pin!(moves));
+        let (mut vms, mut pods, mut migrations) = (pin!(vms), pin!(pods), pin!(migrations));
         let mut refresh = tokio::time::interval(FAILING_REFRESH);
         let ended = loop {
             tokio::select! {
@@ -103,23 +102,23 @@ impl Hub {
                     Some(Err(error)) => warn("Pods", &error),
                     None => break Err(RunError::WatchEnded("Pods")),
                 },
-                seen = moves.next() => match seen {
-                    Some(Ok(event)) => for vm in self.moves.event(event) {
-                        self.start_mover(vm, Duration::ZERO);
+                seen = migrations.next() => match seen {
+                    Some(Ok(event)) => for vm in self.migrations.event(event) {
+                        self.start_migration_driver(vm, Duration::ZERO);
                     },
                     Some(Err(error)) => warn("VirtualMachineMigrations", &error),
                     None => break Err(RunError::WatchEnded("VirtualMachineMigrations")),
                 },
-                vm = self.moves.died() => self.start_mover(vm, MOVER_PAUSE),
-                Some(ended) = self.workers.join_next_with_id() => self.worker_ended(ended),
+                vm = self.migrations.died() => self.start_migration_driver(vm, DRIVER_PAUSE),
+                Some(ended) = self.drivers.join_next_with_id() => self.driver_ended(ended),
                 _ = refresh.tick() => self.count_failing(),
             }
         };
         for running in self.vms.values() {
             running.cancel.cancel();
         }
-        self.moves.end().await;
-        while self.workers.join_next().await.is_some() {}
+        self.migrations.end().await;
+        while self.drivers.join_next().await.is_some() {}
         ended
     }
 
@@ -128,11 +127,11 @@ impl Hub {
             watcher::Event::Init => self.listed_vms.clear(),
             watcher::Event::InitApply(object) => {
                 self.listed_vms.insert(key_of(&object));
-                self.saw_vm(object);
+                self.observe_vm(object);
             }
             watcher::Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed_vms);
-                let gone: Vec<Key> = self
+                let gone: Vec<ObjectKey> = self
                     .vms
                     .keys()
                     .filter(|key| !listed.contains(*key))
@@ -141,15 +140,15 @@ impl Hub {
                 for key in gone {
                     self.lost_vm(&key);
                 }
-                self.common.state.listed_vms();
+                self.context.state.listed_vms();
             }
-            watcher::Event::Apply(object) => self.saw_vm(object),
+            watcher::Event::Apply(object) => self.observe_vm(object),
             watcher::Event::Delete(object) => self.lost_vm(&key_of(&object)),
         }
     }
 
-    fn saw_vm(&mut self, object: DynamicObject) {
-        let received = moment(&self.common.clock);
+    fn observe_vm(&mut self, object: DynamicObject) {
+        let received = moment(&self.context.clock);
         let (key, uid) = (key_of(&object), object.uid().unwrap_or_default());
         let text = text_of(&key);
         let decoded = serde_json::to_value(object)
@@ -162,8 +161,8 @@ impl Hub {
             Ok(vm) => Box::new(vm),
             Err(error) => return self.left_alone(&key, &uid, chain(&error), received),
         };
-        self.common.state.unreadable(&text, None);
-        self.moves.saw_vm(&key, &vm, received);
+        self.context.state.unreadable(&text, None);
+        self.migrations.observe_vm(&key, &vm, received);
         if let Some(running) = self.vms.get_mut(&key) {
             running.newest = vm.clone();
             running.received = received;
@@ -173,15 +172,11 @@ impl Hub {
         }
     }
 
-    /// A VM that cannot be read: said once per reason, and nothing done to it.
-    fn left_alone(&mut self, key: &Key, uid: &str, why: String, at: Moment) {
+    /// Reports a malformed VM, once per reason, and leaves it alone.
+    fn left_alone(&mut self, key: &ObjectKey, uid: &str, why: String, at: Moment) {
         let text = text_of(key);
-        tracing::warn!(
-            vm = text,
-            error = why,
-            "this object cannot be read and is left alone"
-        );
-        self.common.state.unreadable(&text, Some(why.clone()));
+        tracing::warn!(vm = text, error = why, "malformed VM left alone");
+        self.context.state.unreadable(&text, Some(why.clone()));
         let about = About {
             namespace: &key.0,
             name: &key.1,
@@ -191,19 +186,19 @@ impl Hub {
             .announcer
             .announce(&VmEvent::Unreadable { why }, about, at)
         {
-            self.common.events.send(EventRequest {
+            self.context.events.send(EventRequest {
                 namespace: key.0.clone(),
                 what,
             });
         }
     }
 
-    fn lost_vm(&mut self, key: &Key) {
+    fn lost_vm(&mut self, key: &ObjectKey) {
         if let Some(running) = self.vms.remove(key) {
             running.cancel.cancel();
         }
-        self.moves.lost_vm(key);
-        self.common.state.forget(&text_of(key));
+        self.migrations.lost_vm(key);
+        self.context.state.forget(&text_of(key));
     }
 
     fn pod_event(&mut self, event: watcher::Event<DynamicObject>) {
@@ -211,11 +206,11 @@ impl Hub {
             watcher::Event::Init => self.listed_pods.clear(),
             watcher::Event::InitApply(object) => {
                 self.listed_pods.insert(key_of(&object));
-                self.saw_pod(object);
+                self.observe_pod(object);
             }
             watcher::Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed_pods);
-                let gone: Vec<Key> = self
+                let gone: Vec<ObjectKey> = self
                     .pods
                     .keys()
                     .filter(|key| !listed.contains(*key))
@@ -224,15 +219,15 @@ impl Hub {
                 for key in gone {
                     self.missed_pod(&key);
                 }
-                self.common.state.listed_pods();
+                self.context.state.listed_pods();
             }
-            watcher::Event::Apply(object) => self.saw_pod(object),
+            watcher::Event::Apply(object) => self.observe_pod(object),
             watcher::Event::Delete(object) => self.missed_pod(&key_of(&object)),
         }
     }
 
-    fn saw_pod(&mut self, object: DynamicObject) {
-        let received = moment(&self.common.clock);
+    fn observe_pod(&mut self, object: DynamicObject) {
+        let received = moment(&self.context.clock);
         let key = key_of(&object);
         let Some(vm) = object.labels().get(LABEL_VM_NAME).cloned() else {
             return;
@@ -250,14 +245,14 @@ impl Hub {
                 tracing::warn!(
                     pod = text_of(&key),
                     error = chain(&error),
-                    "this pod cannot be read"
+                    "malformed pod ignored"
                 );
                 return;
             }
         };
         let vm = (key.0.clone(), vm);
         if let Event::Pod(pod) = &seen {
-            self.moves.saw_pod(&vm, pod, received);
+            self.migrations.observe_pod(&vm, pod, received);
         }
         if let Some(running) = self.vms.get(&vm) {
             running.mailbox.put(received, seen.clone());
@@ -275,49 +270,59 @@ impl Hub {
         }
     }
 
-    fn missed_pod(&mut self, key: &Key) {
+    fn missed_pod(&mut self, key: &ObjectKey) {
         if let Some(pod) = self.pods.remove(key) {
             self.is_unseen(key, pod);
         }
     }
 
-    /// Tells the VM of a pod that the watch does not show it any more. Whether it is gone is for
-    /// the VM's core to find out.
-    fn is_unseen(&self, key: &Key, pod: KnownPod) {
-        self.moves.missed_pod(&pod.vm, &key.1, &pod.uid);
+    /// Reports to the core of a VM that the watch no longer shows a pod. The core finds out whether
+    /// the pod is gone.
+    fn is_unseen(&self, key: &ObjectKey, pod: KnownPod) {
+        self.migrations.missed_pod(&pod.vm, &key.1, &pod.uid);
         if let Some(running) = self.vms.get(&pod.vm) {
             let unseen = Event::PodUnseen {
                 name: key.1.clone(),
                 uid: Some(pod.uid),
             };
-            running.mailbox.put(moment(&self.common.clock), unseen);
+            running.mailbox.put(moment(&self.context.clock), unseen);
         }
     }
 
-    /// Starts the worker of a VM, with everything known of it in its mailbox.
-    fn start(&mut self, key: Key, vm: Box<VirtualMachine>, received: Moment, after: Duration) {
+    /// Starts the driver of a VM, with all known objects in its mailbox.
+    fn start(
+        &mut self,
+        key: ObjectKey,
+        vm: Box<VirtualMachine>,
+        received: Moment,
+        after: Duration,
+    ) {
         let mailbox = Mailbox::default();
         mailbox.put(received, Event::Vm(vm.clone()));
         for pod in self.pods.values().filter(|pod| pod.vm == key) {
             mailbox.put(pod.received, pod.seen.clone());
         }
         let cancel = CancellationToken::new();
-        let worker = Worker {
+        let driver = VmDriver {
             namespace: key.0.clone(),
             name: key.1.clone(),
             core: VmCore::new(self.settings.clone(), rand::rng().random()),
             mailbox: mailbox.clone(),
-            common: self.common.clone(),
-            slot: self.common.state.vm_slot(&text_of(&key)),
+            context: self.context.clone(),
+            slot: self.context.state.vm_slot(&text_of(&key)),
             announcer: Announcer::default(),
-            key: Arc::new(RunnerKey::new(Arc::clone(&self.common.api), &key.0, &key.1)),
+            key: Arc::new(RunnerKey::new(
+                Arc::clone(&self.context.api),
+                &key.0,
+                &key.1,
+            )),
         };
         let stop = cancel.clone();
-        let task = self.workers.spawn(async move {
+        let task = self.drivers.spawn(async move {
             if !after.is_zero() {
                 pause(after).await;
             }
-            worker.run(stop).await;
+            driver.run(stop).await;
         });
         let running = Running {
             mailbox,
@@ -329,8 +334,8 @@ impl Hub {
         self.vms.insert(key, running);
     }
 
-    /// Starts the mover of a VM.
-    fn start_mover(&mut self, key: Key, after: Duration) {
+    /// Starts the migration driver of a VM.
+    fn start_migration_driver(&mut self, key: ObjectKey, after: Duration) {
         let vm = self.vms.get(&key);
         let vm = vm.map(|running| (running.received, running.newest.clone()));
         let pods = self.pods.values().filter(|pod| pod.vm == key);
@@ -339,10 +344,10 @@ impl Hub {
             _ => None,
         });
         let pods = pods.collect();
-        self.moves.start(key, MoverInputs { vm, pods, after });
+        self.migrations.start(key, DriverInputs { vm, pods, after });
     }
 
-    fn worker_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+    fn driver_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
         let Err(error) = ended else { return };
         let key = self
             .vms
@@ -354,37 +359,25 @@ impl Hub {
         tracing::error!(
             vm = text_of(&key),
             error = chain(&error),
-            "a worker died, it starts again"
+            "VM driver failed, restarting"
         );
-        self.common.state.panicked();
+        self.context.state.panicked();
         if let Some(running) = self.vms.remove(&key) {
-            self.start(key, running.newest, running.received, WORKER_PAUSE);
+            self.start(key, running.newest, running.received, DRIVER_PAUSE);
         }
     }
 
     fn count_failing(&self) {
-        for standing in self.common.state.degraded(self.common.clock.now()) {
+        for standing in self.context.state.degraded(self.context.clock.now()) {
             let (controller, failing) = (standing.controller, &standing.failing);
             for object in failing.active.iter().chain(&failing.idle) {
                 tracing::warn!(controller, object, "has had only failures for a while");
             }
-            self.common.metrics.degraded(&standing);
+            self.context.metrics.degraded(&standing);
         }
     }
 }
 
 fn warn(kind: &str, error: &watcher::Error) {
-    tracing::warn!(
-        kind,
-        error = chain(error),
-        "watch broke, it is taken up again"
-    );
-}
-
-pub(super) fn key_of(object: &DynamicObject) -> Key {
-    (object.namespace().unwrap_or_default(), object.name_any())
-}
-
-pub(super) fn text_of(key: &Key) -> String {
-    format!("{}/{}", key.0, key.1)
+    tracing::warn!(kind, error = chain(error), "watch failed, retrying");
 }

@@ -1,5 +1,5 @@
-//! A worker's inbox. It holds the newest update of each object and drops older ones, so the number
-//! of objects bounds it. A slow worker never delays the watches. A worker needs no older update,
+//! A driver's inbox. It holds the newest update of each object and drops older ones, so the number
+//! of objects bounds it. A slow driver never delays the watches. A driver needs no older update,
 //! because it plans from the newest state only.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub(super) trait MailboxUpdate: Sized {
     fn key(&self) -> Option<UpdateKey>;
 
     /// Event for a state of the runner of `pod`, or for the error of reading it.
-    fn of_runner(pod: String, said: Result<RunnerState, String>) -> Self;
+    fn of_runner(pod: String, result: Result<RunnerState, String>) -> Self;
 }
 
 impl MailboxUpdate for Event {
@@ -36,13 +36,13 @@ impl MailboxUpdate for Event {
             Self::PodUnseen { name, .. } => UpdateKey::Pod(name.clone()),
             // Of one runner at a time.
             Self::Runner { .. } | Self::RunnerSilent { .. } => UpdateKey::Runner(String::new()),
-            // The worker hears of its own actions directly.
+            // The driver takes the results of its own actions directly.
             Self::Done { .. } => return None,
         })
     }
 
-    fn of_runner(pod: String, said: Result<RunnerState, String>) -> Self {
-        match said.map(Box::new) {
+    fn of_runner(pod: String, result: Result<RunnerState, String>) -> Self {
+        match result.map(Box::new) {
             Ok(state) => Self::Runner { pod, state },
             Err(error) => Self::RunnerSilent { pod, error },
         }
@@ -64,8 +64,8 @@ impl MailboxUpdate for migration::Event {
         })
     }
 
-    fn of_runner(pod: String, said: Result<RunnerState, String>) -> Self {
-        match said.map(Box::new) {
+    fn of_runner(pod: String, result: Result<RunnerState, String>) -> Self {
+        match result.map(Box::new) {
             Ok(state) => Self::Runner { pod, state },
             Err(error) => Self::RunnerSilent { pod, error },
         }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_of_each_thing_is_kept() {
+    async fn newest_update_of_each_object_is_kept() {
         let mailbox = Mailbox::default();
         let at = Moment::default();
         let mut pod = Pod::default();

@@ -47,7 +47,7 @@ struct FailingLabels {
     actively_retried: &'static str,
 }
 
-/// What is asked of a pool of addresses.
+/// Request to a pool of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(
     non_camel_case_types,
@@ -174,8 +174,8 @@ impl Metrics {
             "From the creation of a VM to phase Running",
             metrics.vm_to_running.clone(),
         );
-        // A gauge, because the library would append `_total` to a counter's name, which peers'
-        // dashboards do not ask for.
+        // A gauge, because the library would append `_total` to a counter's name, and the peers'
+        // dashboards use the name without it.
         registry.register(
             "vm_restarts_count",
             "Restarts of VMs since this process started; only ever grows",
@@ -281,7 +281,7 @@ mod tests {
             since_vm: Some(Span::from_secs(1)),
         });
         metrics.degraded(&Standing {
-            controller: super::super::CONTROLLER,
+            controller: crate::shell::controllers::CONTROLLER,
             failing: Degraded {
                 active: vec!["default/a".into()],
                 idle: vec![],

@@ -14,8 +14,9 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::api::{ApiError, KubeApi, patch_params, post_params};
+use super::clock::pause;
+use super::decode::DecodeError;
 use super::metrics::{IpamAction, IpamMetrics};
-use super::pause;
 use super::state::StateHandle;
 use crate::core::overlay::{Claim, ConfigError, Holder, Leaks, Overlay, Range, claim_any, release};
 use crate::core::{Refusal, Reply};
@@ -23,16 +24,16 @@ use crate::core::{Refusal, Reply};
 /// Attempts at a write that another one's write came before, and the pause between them.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
-/// Everything that one VM asks of the pools takes no longer.
+/// Limit of all requests to the pools for one VM.
 const LIMIT: Duration = Duration::from_secs(10);
 /// How often addresses of VMs that are gone are looked for, within the time they have to be away.
 const SWEEPS: u32 = 10;
 
-/// The configuration of the overlay could not be had.
+/// The configuration of the overlay could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OverlayError {
     /// The network attachment could not be read.
-    #[error("could not read network attachment {namespace}/{name}")]
+    #[error("failed to read network attachment {namespace}/{name}")]
     Read {
         /// Namespace of the network attachment.
         namespace: String,
@@ -43,13 +44,13 @@ pub enum OverlayError {
         source: ApiError,
     },
     /// The configuration is unusable.
-    #[error("network attachment {namespace}/{name}")]
+    #[error("unusable configuration of network attachment {namespace}/{name}")]
     Config {
         /// Namespace of the network attachment.
         namespace: String,
         /// Name of the network attachment.
         name: String,
-        /// What is wrong with its `spec.config`.
+        /// Fault in its `spec.config`.
         #[source]
         source: ConfigError,
     },
@@ -121,7 +122,7 @@ impl Pools {
             .await
     }
 
-    /// Gives back what this VM holds.
+    /// Releases the address of this VM.
     pub(super) async fn give_back(&self, api: &KubeApi, holder: &Holder) -> Result<Reply, Refusal> {
         let done = async {
             let _turn = self.turn.lock().await;
@@ -183,7 +184,7 @@ impl Pools {
         Err(contended())
     }
 
-    /// Takes what it holds off every pool.
+    /// Removes the VM's address from every pool.
     async fn released(&self, api: &KubeApi, holder: &Holder) -> Result<(), Refusal> {
         for range in &self.overlay.ranges {
             let mut done = false;
@@ -233,9 +234,9 @@ impl Pools {
         let allocations = serde_json::from_value(found["spec"]["allocations"].clone());
         Ok(Pool {
             version: found["metadata"]["resourceVersion"].clone(),
-            // Whoever holds something in a pool that cannot be read keeps it.
+            // Addresses in a malformed pool stay with their holders.
             allocations: allocations.map_err(|source| {
-                ApiError::Decode(super::DecodeError {
+                ApiError::Decode(DecodeError {
                     kind: "IPPool",
                     source,
                 })
@@ -281,7 +282,11 @@ impl Pools {
             }
             for range in &self.overlay.ranges {
                 if let Err(error) = self.sweep_one(&api, &state, range, &mut leaks).await {
-                    tracing::warn!(pool = range.pool, ?error, "pool not looked through");
+                    tracing::warn!(
+                        pool = range.pool,
+                        ?error,
+                        "failed to look for leaked addresses"
+                    );
                 }
             }
         }
@@ -298,8 +303,8 @@ impl Pools {
         let known = |id: &str| state.knows(id);
         let (grace, now) = (self.overlay.grace, self.clock.now());
         for holder in leaks.look(&range.pool, &pool.allocations, known, grace, now) {
-            // Who comes after the answer has its uid written first, which is after our reading of
-            // the pool.
+            // A VM of the same name that comes after this read writes its uid first. That write
+            // comes after our read of the pool, so our write would be refused.
             let Some(change) = release(&pool.allocations, &holder) else {
                 continue;
             };
@@ -308,7 +313,11 @@ impl Pools {
             }
             let _turn = self.turn.lock().await;
             if self.write(api, range, &pool, change).await? {
-                tracing::warn!(pool = range.pool, vm = holder.id, "took back an address");
+                tracing::warn!(
+                    pool = range.pool,
+                    vm = holder.id,
+                    "leaked address taken back"
+                );
             }
             // The pool is another one now: the rest is for the next time.
             return Ok(());
@@ -334,7 +343,7 @@ async fn is_there(api: &KubeApi, id: &str) -> Result<bool, ApiError> {
 
 fn contended() -> Refusal {
     Refusal::Failed {
-        message: "the pool was written by others each time".into(),
+        message: "another controller changed the pool at each attempt".into(),
         permanent: false,
     }
 }

@@ -1,5 +1,5 @@
-//! What the controller and the runners of one VM know each other by: a token and a certificate, in
-//! one secret.
+//! Credentials by which the controller and the runners of one VM recognize each other: a token and
+//! a certificate, in one secret.
 
 use std::sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::api::{ApiError, KubeApi};
 use super::link::LinkError;
 use super::secret;
 
-/// First and longest pause before a secret that is in doubt is read once more. A kubelet takes a
-/// minute or more to bring a secret that was made anew to its runner; links try much more often,
-/// and the API server has other work.
+/// First and longest pause before an outdated secret is read again. A kubelet takes a minute or
+/// more to bring a new secret to its runner. Links try much more often, and the reads would load
+/// the API server.
 const READ_FIRST: Duration = Duration::from_millis(100);
 const READ_CAP: Duration = Duration::from_secs(30);
 
-/// What is in the secret; each is `None` if it is not there, as in one that is older than that.
+/// Credentials in the secret. Each is `None` if the secret lacks it, as an older one does.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Credentials {
     /// The token, as it is sent.
@@ -31,26 +31,26 @@ pub(super) struct Credentials {
     pub(super) version: String,
 }
 
-/// The secret of one VM, read when it is first needed. What was read is kept, over failures to read
-/// it again and over its end, for runners go by the files they have; when one of them refuses it,
-/// it is read again, at a bounded pace.
+/// The secret of one VM, read at its first use. The credentials stay cached if a later read fails
+/// or the secret is deleted, because runners use the files that they have. If a runner refuses
+/// them, the secret is read again, at a bounded rate.
 pub(super) struct RunnerKey {
     api: Arc<KubeApi>,
     namespace: String,
     vm: String,
-    held: SyncMutex<Option<Held>>,
-    /// Held by whoever reads.
+    cached: SyncMutex<Option<Cached>>,
+    /// Held during a read.
     reading: Mutex<()>,
 }
 
-struct Held {
+struct Cached {
     credentials: Credentials,
     in_doubt: bool,
     not_before: Instant,
     pause: Duration,
 }
 
-impl Held {
+impl Cached {
     fn new(credentials: Credentials) -> Self {
         Self {
             credentials,
@@ -67,77 +67,83 @@ impl RunnerKey {
             api,
             namespace: namespace.to_owned(),
             vm: vm.to_owned(),
-            held: SyncMutex::new(None),
+            cached: SyncMutex::new(None),
             reading: Mutex::new(()),
         }
     }
 
     /// Nothing in them if the VM has no secret.
     pub(super) async fn credentials(&self) -> Result<Credentials, LinkError> {
-        if let Some(known) = self.known() {
-            return Ok(known);
+        if let Some(cached_credentials) = self.cached_credentials() {
+            return Ok(cached_credentials);
         }
         let _turn = self.reading.lock().await;
         // Another may have had its turn meanwhile.
-        if let Some(known) = self.known() {
-            return Ok(known);
+        if let Some(cached_credentials) = self.cached_credentials() {
+            return Ok(cached_credentials);
         }
-        self.put_off();
+        self.postpone();
         let read = self.api.read_runner_secret(&self.namespace, &self.vm).await;
         let found = read.map(|secret| secret.as_ref().map_or_else(Credentials::default, of));
-        self.take(found)
+        self.store(found)
     }
 
-    /// What is held and is not due to be read again.
-    fn known(&self) -> Option<Credentials> {
-        let held = self.lock();
-        let held = held.as_ref()?;
-        let is_due = held.in_doubt && Instant::now() >= held.not_before;
-        (!is_due).then(|| held.credentials.clone())
+    /// The cached credentials, unless they are due to be read again.
+    fn cached_credentials(&self) -> Option<Credentials> {
+        let cached = self.lock();
+        let cached = cached.as_ref()?;
+        let is_due = cached.in_doubt && Instant::now() >= cached.not_before;
+        (!is_due).then(|| cached.credentials.clone())
     }
 
-    /// Whoever asks while this one reads uses what is held.
-    fn put_off(&self) {
-        if let Some(held) = &mut *self.lock() {
-            held.pause = (held.pause * 2).min(READ_CAP);
-            held.not_before = Instant::now() + held.pause;
+    /// Postpones the next read, so that other callers use the cache during this one.
+    fn postpone(&self) {
+        if let Some(cached) = &mut *self.lock() {
+            cached.pause = (cached.pause * 2).min(READ_CAP);
+            cached.not_before = Instant::now() + cached.pause;
         }
     }
 
-    fn take(&self, found: Result<Credentials, ApiError>) -> Result<Credentials, LinkError> {
+    fn store(&self, found: Result<Credentials, ApiError>) -> Result<Credentials, LinkError> {
         let mut slot = self.lock();
-        let held = match (found, &mut *slot) {
+        let cached = match (found, &mut *slot) {
             (Err(error), None) => return Err(LinkError::Token(Box::new(error))),
-            (Err(error), Some(held)) => {
+            (Err(error), Some(cached)) => {
                 let (namespace, vm, error) = (&self.namespace, &self.vm, chain(&error));
-                tracing::debug!(vm, namespace, error, "the runners' secret was not read");
-                held
+                tracing::debug!(
+                    vm,
+                    namespace,
+                    error,
+                    "failed to read the secret of the VM's runners"
+                );
+                cached
             }
             // It is gone, or has not changed.
-            (Ok(found), Some(held))
-                if found.version.is_empty() || found.version == held.credentials.version =>
+            (Ok(found), Some(cached))
+                if found.version.is_empty() || found.version == cached.credentials.version =>
             {
-                held
+                cached
             }
-            (Ok(found), slot) => slot.insert(Held::new(found)),
+            (Ok(found), slot) => slot.insert(Cached::new(found)),
         };
         // Until a runner refuses it once more.
-        held.in_doubt = false;
-        Ok(held.credentials.clone())
+        cached.in_doubt = false;
+        Ok(cached.credentials.clone())
     }
 
-    /// A runner had none of these, or they lack what it needs. Others may have been read since.
-    pub(super) fn doubt(&self, used: &Credentials) {
-        if let Some(held) = &mut *self.lock()
-            && held.credentials.version == used.version
+    /// Marks these credentials as outdated: a runner refused them, or they lack a part. Does
+    /// nothing if newer ones were read since.
+    pub(super) fn invalidate(&self, used: &Credentials) {
+        if let Some(cached) = &mut *self.lock()
+            && cached.credentials.version == used.version
         {
-            held.in_doubt = true;
+            cached.in_doubt = true;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Held>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Cached>> {
         // Only whole values are stored, so a panic elsewhere leaves nothing half done.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,9 +6,9 @@ use daemon_kit::clock::Clock;
 use tokio::sync::Mutex;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::link::{self, RunnerAddress, RunnerLink};
+use super::clock::moment;
+use super::link::{RunnerAddress, RunnerLink, watch_state};
 use super::mailbox::{Mailbox, MailboxUpdate};
-use super::moment;
 use super::runner_key::RunnerKey;
 
 /// Both connections to the runner of one pod. Dropping it ends the one that follows the state.
@@ -33,9 +33,9 @@ impl RunnerConnections {
     {
         let cancel = CancellationToken::new();
         let (mailbox, name) = (mailbox.clone(), pod.to_owned());
-        let tell = move |said| mailbox.put(moment(&clock), N::of_runner(name.clone(), said));
+        let update = move |result| mailbox.put(moment(&clock), N::of_runner(name.clone(), result));
         let link = RunnerLink::with_key(address.clone(), key);
-        tokio::spawn(link::follow(link, tell, cancel.clone()));
+        tokio::spawn(watch_state(link, update, cancel.clone()));
         Self {
             pod: pod.to_owned(),
             orders: Arc::new(Mutex::new(RunnerLink::with_key(address.clone(), key))),

@@ -1,5 +1,5 @@
-//! The secrets of a VM: its SSH key pair (docs/compatibility/neonvm.md §2.4), and what its runners
-//! know us by, we them, and they each other.
+//! The secrets of a VM: its SSH key pair (docs/compatibility/neonvm.md §2.4), and the credentials
+//! of its runners.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ const SECRET_BYTES: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The SSH key pair of a VM could not be made.
-    #[error("could not make an SSH key pair")]
+    #[error("failed to make an SSH key pair")]
     Ssh(#[from] ssh_key::Error),
     /// For the TLS of runners.
-    #[error("could not make a certificate")]
+    #[error("failed to make a certificate for the VM's runners")]
     Certificate(#[from] rcgen::Error),
 }
 
@@ -54,8 +54,8 @@ pub(super) fn ssh_secret(namespace: &str, name: &str, owner: &Value) -> Result<V
 }
 
 /// A new secret: type `Opaque`, keys `token` and `keys.psk`, those of [`orders_identity`], and the
-/// token of the guest's monitor. `keys.psk` is never sent: QEMU encrypts by it what moves a guest.
-/// Not immutable: the files of one that is made anew are then replaced in its pods.
+/// token of the guest's monitor. `keys.psk` is never sent: QEMU encrypts a migration with it. The
+/// secret is not immutable, so that kubelets replace the files of one that is made again.
 ///
 /// # Errors
 /// [`KeyError`] when the operating system gives no randomness.
@@ -89,7 +89,7 @@ pub(super) fn runner_secret(
     }))
 }
 
-/// What such a secret lacks, as its `data`: one that is older than certificates, or than the key
+/// Members that a secret lacks, as its `data`. It may be older than certificates, or than the key
 /// from which the token of the guest's monitor is derived.
 ///
 /// # Errors
@@ -146,14 +146,14 @@ pub(super) fn token(secret: &Value) -> Option<String> {
         .filter(|text| !text.is_empty())
 }
 
-/// Whether a secret is owned by whom `owner` names.
+/// Whether `owner` owns a secret.
 pub(super) fn is_owned(secret: &Value, owner: &Value) -> bool {
     owners(secret).any(|has| has["uid"] == owner["uid"])
 }
 
 /// Whether the guest of the VM that `owner` names gets the key pair of this secret: its own, or one
-/// that somebody has put there. What is another VM's, an earlier one's of the same name, is deleted
-/// with that one, and a pod that mounts it would wait for it for ever.
+/// without an owner. A secret of an earlier VM with the same name is deleted with that VM, and a
+/// pod that mounts it would wait for ever.
 pub(super) fn is_key_pair_of(secret: &Value, owner: &Value) -> bool {
     is_owned(secret, owner) || owners(secret).all(|has| has["kind"] != owner["kind"])
 }
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_keys_belong_together_and_no_two_secrets_are_alike() {
+    fn key_pair_matches_and_secrets_differ() {
         let secret =
             ssh_secret("default", "ssh-neonvm-example", &json!({"uid": "u"})).expect("makes");
         assert_eq!(secret["type"], "kubernetes.io/ssh-auth");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_tokens_are_alike_and_each_is_its_vms() {
+    fn tokens_differ_and_belong_to_their_vm() {
         let owner = json!({"uid": "u"});
         let made = |name| runner_secret("default", name, &owner, Some("m")).expect("makes");
         let (one, other) = (made("runner-neonvm-a"), made("runner-neonvm-b"));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_gets_the_monitors_token_that_it_lacks_and_nothing_else() {
+    fn secret_gets_missing_monitor_token_alone() {
         let owner = json!({"uid": "u"});
         let made = |monitor| runner_secret("default", "x", &owner, monitor).expect("makes");
         let lacks = |secret: &Value, monitor| runner_lacks(secret, monitor).expect("makes");

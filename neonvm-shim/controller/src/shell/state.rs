@@ -1,5 +1,5 @@
-//! State of the running controller for `/debug/state`, readiness and metrics. The workers publish
-//! it, and a reader never waits for a worker.
+//! State of the running controller for `/debug/state`, readiness and metrics. The drivers publish
+//! it, and a reader never waits for a driver.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -11,7 +11,7 @@ use protocol::time::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{CONTROLLER, CONTROLLER_OF_MOVES};
+use super::controllers::{CONTROLLER, CONTROLLER_OF_MIGRATIONS};
 use crate::core::failing::{Degraded, FailureLag, Outcome};
 use crate::core::vm::Dump;
 use crate::core::{Kind, migration};
@@ -21,7 +21,7 @@ const VMS: u8 = 1;
 /// The pods were listed.
 const PODS: u8 = 2;
 /// The migrations were listed.
-const MOVES: u8 = 4;
+const MIGRATIONS: u8 = 4;
 
 /// A view of a running controller; clones share it. Give one to [`crate::run`] and keep another.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Registry {
     vms: Pages<Dump, Kind>,
-    moves: Pages<migration::Dump, migration::Kind>,
+    migrations: Pages<migration::Dump, migration::Kind>,
     unreadable: BTreeMap<String, String>,
     panics: u64,
     /// Number of the newest writer.
@@ -59,9 +59,9 @@ struct Page<D, K> {
     lag: FailureLag<K>,
 }
 
-/// A task's place in the registry. Whether a page is still its own is decided under the lock under
-/// which it is written, so nothing comes back that was forgotten, however late its task is, and
-/// nothing of the one who has the place next is lost.
+/// A task's slot in the registry. The lock of a write also covers the check that the task still
+/// owns the page. So a late task can neither restore a removed page nor overwrite that of its
+/// successor.
 pub(super) struct StateSlot<D, K> {
     state: StateHandle,
     key: String,
@@ -69,9 +69,9 @@ pub(super) struct StateSlot<D, K> {
     pages: fn(&mut Registry) -> &mut Pages<D, K>,
 }
 
-/// Slot of a VM's worker.
+/// Slot of a VM's driver.
 pub(super) type VmSlot = StateSlot<Dump, Kind>;
-/// Slot of a mover.
+/// Slot of a migration driver.
 pub(super) type MigrationSlot = StateSlot<migration::Dump, migration::Kind>;
 
 /// The degraded objects of one controller, as docs/compatibility/neonvm.md §2.12 counts them.
@@ -89,8 +89,8 @@ impl<D, K> Default for Pages<D, K> {
 }
 
 impl<D, K: Ord + Copy> Pages<D, K> {
-    /// The page of `key` is this writer's from now on. What is there stays until it writes: its VM
-    /// is the same.
+    /// Gives the page of `key` to this writer. The old content stays until the first write, because
+    /// the VM is the same.
     fn give(&mut self, key: &str, writer: u64) {
         let new = || Page {
             writer,
@@ -157,10 +157,10 @@ impl StateHandle {
     /// Whether VMs, pods and migrations have been listed once.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        self.shared.synced.load(Ordering::Acquire) == VMS | PODS | MOVES
+        self.shared.synced.load(Ordering::Acquire) == VMS | PODS | MIGRATIONS
     }
 
-    /// Whether the VM `namespace/name` has a worker or is unreadable.
+    /// Whether the VM `namespace/name` has a driver or is unreadable.
     pub(super) fn knows(&self, key: &str) -> bool {
         let registry = self.registry();
         registry.vms.0.contains_key(key) || registry.unreadable.contains_key(key)
@@ -171,13 +171,13 @@ impl StateHandle {
     /// docs/compatibility/neonvm.md §2.12, and every VM and its migrations as their cores see them.
     #[must_use]
     pub fn dump(&self) -> Value {
-        let [of_vms, of_moves] = self.degraded(self.clock.now());
-        let (vms, moves, unreadable, panics) = {
+        let [of_vms, of_migrations] = self.degraded(self.clock.now());
+        let (vms, migrations, unreadable, panics) = {
             let registry = self.registry();
             let unreadable = registry.unreadable.clone();
             (
                 registry.vms.dumps(),
-                registry.moves.dumps(),
+                registry.migrations.dumps(),
                 unreadable,
                 registry.panics,
             )
@@ -191,10 +191,10 @@ impl StateHandle {
             "unreadable": unreadable,
             "workerPanics": panics,
         }, {
-            "controllerName": of_moves.controller,
-            "failing": all(of_moves.failing),
-            "conflicting": all(of_moves.conflicting),
-            "migrations": shown(moves),
+            "controllerName": of_migrations.controller,
+            "failing": all(of_migrations.failing),
+            "conflicting": all(of_migrations.conflicting),
+            "migrations": shown(migrations),
         }])
     }
 
@@ -206,18 +206,18 @@ impl StateHandle {
         self.shared.synced.fetch_or(PODS, Ordering::AcqRel);
     }
 
-    pub(super) fn listed_moves(&self) {
-        self.shared.synced.fetch_or(MOVES, Ordering::AcqRel);
+    pub(super) fn listed_migrations(&self) {
+        self.shared.synced.fetch_or(MIGRATIONS, Ordering::AcqRel);
     }
 
-    /// Slot of a new worker. The worker that had the slot before can write no more.
+    /// Slot of a new driver. The driver that had the slot before can write no more.
     pub(super) fn vm_slot(&self, key: &str) -> VmSlot {
         self.give(key, |registry| &mut registry.vms)
     }
 
-    /// Slot of a new mover. The mover that had the slot before can write no more.
+    /// Slot of a new migration driver. The driver that had the slot before can write no more.
     pub(super) fn migration_slot(&self, key: &str) -> MigrationSlot {
-        self.give(key, |registry| &mut registry.moves)
+        self.give(key, |registry| &mut registry.migrations)
     }
 
     fn give<D, K: Ord + Copy>(
@@ -237,14 +237,14 @@ impl StateHandle {
         }
     }
 
-    /// Removes the mover of the VM `key`.
-    pub(super) fn forget_moves(&self, key: &str) {
-        self.registry().moves.0.remove(key);
+    /// Removes the migration driver of the VM `key`.
+    pub(super) fn forget_migrations(&self, key: &str) {
+        self.registry().migrations.0.remove(key);
     }
 
     /// Removes a deleted migration of the VM `key`.
-    pub(super) fn forget_move(&self, key: &str, migration: &str) {
-        if let Some(page) = self.registry().moves.0.get_mut(key) {
+    pub(super) fn forget_migration(&self, key: &str, migration: &str) {
+        if let Some(page) = self.registry().migrations.0.get_mut(key) {
             page.lag.forget(migration);
         }
     }
@@ -274,7 +274,7 @@ impl StateHandle {
         let registry = self.registry();
         [
             registry.vms.standing(CONTROLLER, now),
-            registry.moves.standing(CONTROLLER_OF_MOVES, now),
+            registry.migrations.standing(CONTROLLER_OF_MIGRATIONS, now),
         ]
     }
 
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_of_a_guest_that_moves_is_not_shown() {
+    fn key_of_moving_guest_is_not_dumped() {
         let runner = json!({"outgoing": {"shape": {"guestd_key": "a5a5", "mac": "52:54"}}});
         let dumps = BTreeMap::from([("vm".to_owned(), Arc::new(json!({"runners": [runner]})))]);
         let shown = serde_json::to_string(&shown(dumps)).expect("JSON");

@@ -1,4 +1,4 @@
-//! What tests of workers and movers begin with.
+//! Fixtures for tests of drivers.
 
 use std::sync::Arc;
 
@@ -9,24 +9,25 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use super::api::KubeApi;
+use super::context::Context;
 use super::events;
 use super::metrics::Metrics;
 use super::runner_key::RunnerKey;
 use super::state::StateHandle;
-use super::worker::Common;
 
 /// The VM of all of them.
 pub(super) const VM: &str = "default/example";
 
-/// What workers share, with an API server that nobody can ask.
-pub(super) fn common() -> Common {
+/// Dependencies of drivers, with an API server that cannot be reached.
+pub(super) fn context() -> Context {
     let url = "http://127.0.0.1:1".parse().expect("an address");
     let client = Client::try_from(kube::Config::new(url)).expect("a client");
     let api = Arc::new(KubeApi::new(client));
     let clock = Clock::new();
     let (events, _) = events::start(Arc::clone(&api), CancellationToken::new());
-    Common {
+    Context {
         api,
+        pools: None,
         events,
         metrics: Metrics::register(&mut Registry::default()),
         stages: StageLog::new(16),
@@ -37,8 +38,8 @@ pub(super) fn common() -> Common {
 }
 
 /// The key of its runners.
-pub(super) fn key(common: &Common) -> Arc<RunnerKey> {
-    let api = Arc::clone(&common.api);
+pub(super) fn key(context: &Context) -> Arc<RunnerKey> {
+    let api = Arc::clone(&context.api);
     Arc::new(RunnerKey::new(api, "default", "example"))
 }
 

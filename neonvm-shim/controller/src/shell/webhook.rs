@@ -1,10 +1,10 @@
-//! The webhook by which an API server asks about VM objects before it takes them: `core::review`
-//! over HTTPS. Every replica serves it, whoever leads.
+//! The webhook that reviews VM objects for an API server: `core::review` over HTTPS. Every replica
+//! serves it, with or without the lead.
 //!
 //! ```text
 //! secret with the certificate ─watch─┐
-//! mutating configuration ──────watch─┼─► keeper ─► the secret, renewed; caBundle of both configurations
-//! validating configuration ────watch─┘      └────► what connections are served with
+//! mutating configuration ──────watch─┼─► keeper ─► renewed secret; caBundle of both configurations
+//! validating configuration ────watch─┘      └────► TLS configuration of connections
 //! ```
 //!
 //! Bounds: connections, the size of a review, and the time of a handshake, of a request's head and
@@ -12,9 +12,10 @@
 
 mod identity;
 mod keeper;
+mod names;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -38,8 +39,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::api::KubeApi;
+use super::clock::moment;
 use super::events::{self, EventRequest, EventSink};
-use super::moment;
+pub use names::Names;
+
 use crate::core::VmEvent;
 use crate::core::announce::{About, Announcer};
 use crate::core::review::{self, Excused, Skipped, Task};
@@ -57,46 +60,6 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// API servers wait for ten seconds themselves.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What the webhook is called.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names {
-    /// Where its service and its secret are.
-    pub namespace: String,
-    /// Name of the Service by which API servers reach the webhook.
-    pub service: String,
-    /// The secret with its certificate, of type `kubernetes.io/tls` with `ca.crt`.
-    pub secret: String,
-    /// Name of the MutatingWebhookConfiguration that gets the CA certificate.
-    pub mutating: String,
-    /// Name of the ValidatingWebhookConfiguration that gets the CA certificate.
-    pub validating: String,
-}
-
-impl Names {
-    /// Those of the deployed one, in a namespace.
-    #[must_use]
-    pub fn deployed(namespace: &str) -> Self {
-        Self {
-            namespace: namespace.to_owned(),
-            service: "neonvm-webhook-service".into(),
-            secret: "webhook-server-cert".into(),
-            mutating: "neonvm-mutating-webhook-configuration".into(),
-            validating: "neonvm-validating-webhook-configuration".into(),
-        }
-    }
-
-    /// By which API servers dial it: the service's names, and the address it listens on where that
-    /// is one.
-    fn dialled(&self, listens: IpAddr) -> Vec<String> {
-        let service = format!("{}.{}.svc", self.service, self.namespace);
-        let mut names = vec![service.clone(), format!("{service}.cluster.local")];
-        if !listens.is_unspecified() {
-            names.push(listens.to_string());
-        }
-        names
-    }
-}
 
 /// The webhook before it serves.
 pub struct Webhook {
@@ -150,7 +113,7 @@ impl Webhook {
         let writer = tokio::spawn(writer);
         let routes = router(&WebhookContext {
             excused: Arc::new(self.excused),
-            said: Arc::default(),
+            announcers: Arc::default(),
             events,
             clock: self.clock,
         });
@@ -176,14 +139,14 @@ impl Webhook {
 struct WebhookContext {
     excused: Arc<Excused>,
     /// Announcer of each excused VM. The command line bounds their number.
-    said: Arc<Mutex<BTreeMap<NamespacedName, Announcer>>>,
+    announcers: Arc<Mutex<BTreeMap<NamespacedName, Announcer>>>,
     events: EventSink,
     clock: Clock,
 }
 
 impl WebhookContext {
     /// Logs a change that skipped validation, and writes a Kubernetes event about it.
-    fn tell(&self, skipped: Skipped) {
+    fn report(&self, skipped: Skipped) {
         let Skipped { key, uid, message } = skipped;
         let note = VmEvent::SkippedValidation { broken: message };
         tracing::warn!(vm = %key, note = note.reason(), "{note}");
@@ -193,8 +156,11 @@ impl WebhookContext {
             uid: &uid,
         };
         // Only whole values are stored, so a panic elsewhere leaves nothing half done.
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let announcer = said.entry(key.clone()).or_default();
+        let mut announcers = self
+            .announcers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let announcer = announcers.entry(key.clone()).or_default();
         if let Some(what) = announcer.announce(&note, about, moment(&self.clock)) {
             self.events.send(EventRequest {
                 namespace: key.namespace.clone(),
@@ -208,28 +174,28 @@ fn router(context: &WebhookContext) -> Router {
     let mut router = Router::new();
     for kind in KINDS {
         for (verb, task) in [("mutate", Task::Mutate), ("validate", Task::Validate)] {
-            let answer = move |State(context): State<WebhookContext>, body: Bytes| async move {
-                answered(task, &context, &body)
+            let handler = move |State(context): State<WebhookContext>, body: Bytes| async move {
+                respond(task, &context, &body)
             };
-            router = router.route(&format!("/{verb}-{kind}"), post(answer));
+            router = router.route(&format!("/{verb}-{kind}"), post(handler));
         }
     }
     let router = router.layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     router.with_state(context.clone())
 }
 
-fn answered(task: Task, context: &WebhookContext, body: &[u8]) -> Response {
+fn respond(task: Task, context: &WebhookContext, body: &[u8]) -> Response {
     let bad = |why: String| (StatusCode::BAD_REQUEST, why).into_response();
     let review: Value = match serde_json::from_slice(body) {
         Ok(review) => review,
         Err(error) => return bad(format!("not JSON: {error}")),
     };
     match review::respond(task, &review, &context.excused) {
-        Ok(answer) => {
-            if let Some(skipped) = answer.skipped {
-                context.tell(skipped);
+        Ok(response) => {
+            if let Some(skipped) = response.skipped {
+                context.report(skipped);
             }
-            Json(answer.review).into_response()
+            Json(response.review).into_response()
         }
         Err(error) => bad(error.to_string()),
     }
@@ -241,28 +207,28 @@ async fn accept(
     mut served: watch::Receiver<Option<Arc<ServerConfig>>>,
     router: Router,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // The keeper lives as long as we do.
         let Ok(config) = served.wait_for(Option::is_some).await.map(|it| it.clone()) else {
             return;
         };
         let Some(config) = config else { continue };
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
             return;
         };
         match listener.accept().await {
             Ok((stream, _)) => {
-                // What is served may have become another while this one was waited for.
+                // The certificate may have been renewed while this connection was accepted.
                 let config = served.borrow().clone().unwrap_or(config);
                 let (acceptor, router) = (TlsAcceptor::from(config), router.clone());
                 tokio::spawn(async move {
                     connection(stream, acceptor, router).await;
-                    drop(place);
+                    drop(slot);
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection to the webhook was not accepted");
+                tracing::warn!(%error, "failed to accept a connection to the webhook");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -274,15 +240,15 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router) {
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
-            tracing::debug!(%error, "a TLS handshake with the webhook failed");
+            tracing::debug!(%error, "TLS handshake with the webhook failed");
             return;
         }
         Err(_) => return,
     };
     let service = tower::ServiceExt::<axum::http::Request<axum::body::Body>>::map_future(
         router,
-        async |answer| match tokio::time::timeout(REQUEST_TIMEOUT, answer).await {
-            Ok(answer) => answer,
+        async |response| match tokio::time::timeout(REQUEST_TIMEOUT, response).await {
+            Ok(response) => response,
             Err(_) => Ok(StatusCode::REQUEST_TIMEOUT.into_response()),
         },
     );
@@ -291,6 +257,6 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router) {
         .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     if let Err(error) = served.await {
-        tracing::debug!(%error, "a connection to the webhook broke off");
+        tracing::debug!(%error, "connection to the webhook failed");
     }
 }

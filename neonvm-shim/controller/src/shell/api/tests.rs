@@ -1,12 +1,19 @@
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use kube::Client;
+use kube::api::Patch;
+use protocol::object::Pod;
+use serde_json::{Value, json};
 
-use super::*;
+use super::pods::pods;
+use super::{KubeApi, as_json_patch, patch_params};
+use crate::core::Refusal;
+use crate::core::metadata::PatchOp;
 use crate::core::testing::{ready_pod, sample_vm};
 
 const USAGE: &str = "vm.neon.tech/usage";
@@ -38,7 +45,7 @@ async fn api(code: u16, pod: Option<Pod>) -> KubeApi {
     KubeApi::new(client)
 }
 
-fn said(usage: &str) -> Pod {
+fn pod_with_usage(usage: &str) -> Pod {
     let mut pod = ready_pod(&sample_vm(), "example");
     let annotations = &mut pod.metadata.annotations;
     annotations.insert(USAGE.into(), usage.into());
@@ -48,7 +55,7 @@ fn said(usage: &str) -> Pod {
 /// A change that rests on what another has changed meanwhile is answered by how the pod is;
 /// whatever else is refused stays refused.
 #[tokio::test]
-async fn what_rests_on_another_state_of_a_pod_is_decided_anew() {
+async fn patch_on_other_state_of_pod_is_decided_again() {
     let ops = [PatchOp::Test {
         path: "/metadata/annotations/vm.neon.tech~1usage".into(),
         value: json!("small"),
@@ -59,12 +66,12 @@ async fn what_rests_on_another_state_of_a_pod_is_decided_anew() {
         found.map(|pod| pod.map(|pod| pod.metadata.annotations[USAGE].clone()))
     };
     assert_eq!(
-        sync(422, Some(said("large"))).await,
+        sync(422, Some(pod_with_usage("large"))).await,
         Ok(Some("large".into()))
     );
     assert_eq!(sync(422, None).await, Ok(None));
     for (code, usage) in [(422, "small"), (403, "large")] {
-        let refused = sync(code, Some(said(usage))).await;
+        let refused = sync(code, Some(pod_with_usage(usage))).await;
         let is_permanent = matches!(
             refused,
             Err(Refusal::Failed {
@@ -76,19 +83,20 @@ async fn what_rests_on_another_state_of_a_pod_is_decided_anew() {
     }
 }
 
-/// An API server with one VM, as often as it is written; returns what it was asked for.
+/// Writes an object to an API server that keeps these field managers. Returns the object and the
+/// patches that the API server received.
 async fn written(entries: Value, keep_field_owners: bool) -> (Value, Vec<Value>) {
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let patch = move |State(asked): State<Arc<Mutex<Vec<Value>>>>, Json(ops): Json<Value>| {
+    let patches = Arc::new(Mutex::new(Vec::new()));
+    let patch = move |State(patches): State<Arc<Mutex<Vec<Value>>>>, Json(ops): Json<Value>| {
         let cleared = ops[1]["path"] == "/metadata/managedFields";
         let entries = if cleared { json!([]) } else { entries.clone() };
-        asked.lock().expect("whole").push(ops);
+        patches.lock().expect("whole").push(ops);
         let object = json!({"metadata": {"resourceVersion": "7", "managedFields": entries}});
         async { Json(object) }
     };
     let path = "/api/v1/namespaces/default/pods/example";
     let routes = Router::new().route(path, axum::routing::patch(patch));
-    let routes = routes.with_state(Arc::clone(&asked));
+    let routes = routes.with_state(Arc::clone(&patches));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
     let listener = listener.expect("binds");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
@@ -102,23 +110,23 @@ async fn written(entries: Value, keep_field_owners: bool) -> (Value, Vec<Value>)
         &patch_params(),
         &Patch::Merge(json!([{"op": "add"}])),
     );
-    let answer = api.send(object.map(as_json_patch)).await;
-    let answer = api.disown(&objects, "example", answer).await;
-    let asked = asked.lock().expect("whole").clone();
-    (answer.expect("an object"), asked)
+    let written = api.send(object.map(as_json_patch)).await;
+    let written = api.disown(&objects, "example", written).await;
+    let patches = patches.lock().expect("whole").clone();
+    (written.expect("an object"), patches)
 }
 
 #[tokio::test]
 async fn who_set_which_field_is_cleared_once_where_nobody_applies() {
     let plain = json!([{"manager": "kubelet", "operation": "Update"}]);
-    let (object, asked) = written(plain.clone(), false).await;
+    let (object, patches) = written(plain.clone(), false).await;
     assert_eq!(object["metadata"]["managedFields"], json!([]));
     let rests = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"});
-    assert_eq!((asked.len(), &asked[1][0]), (2, &rests));
+    assert_eq!((patches.len(), &patches[1][0]), (2, &rests));
     let applier = json!([{"manager": "flux", "operation": "Apply"}]);
     for (entries, keep) in [(applier, false), (plain, true)] {
-        let (object, asked) = written(entries.clone(), keep).await;
+        let (object, patches) = written(entries.clone(), keep).await;
         assert_eq!(object["metadata"]["managedFields"], entries);
-        assert_eq!(asked.len(), 1);
+        assert_eq!(patches.len(), 1);
     }
 }

@@ -1,13 +1,18 @@
-//! From the three objects to what the core asks of them. No private key goes further than here.
+//! From the three objects to the core's facts. No private key goes further than here.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::{CERTIFICATE, KEY, x509};
+use super::x509;
 use crate::core::certificate::{OwnRequest, Request, RequestStatus, Stored, TemporaryKey};
 use crate::core::problem::peer_text;
 use crate::shell::secret::is_owned;
+
+/// Member of a secret that holds its private key.
+pub(super) const KEY: &str = "tls.key";
+/// Member of a secret that holds its certificate.
+pub(super) const CERTIFICATE: &str = "tls.crt";
 
 /// The uid of an object.
 pub(super) fn uid(object: &Value) -> String {
@@ -78,7 +83,7 @@ pub(super) fn request(object: Option<&Value>, owner: &Value) -> Request {
     }))
 }
 
-/// What has become of it: a refusal counts before a certificate, as the issuer's last word.
+/// Status of the request. A refusal counts before a certificate, as the issuer's last message.
 fn request_status(object: &Value) -> RequestStatus {
     let conditions = object["status"]["conditions"].as_array();
     let condition = |kind: &str| {
@@ -130,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_an_issuer() {
+    fn status_of_request_follows_conditions() {
         let condition = |kind: &str, status: &str, reason: &str| {
             json!({"conditions": [
                 {"type": "Approved", "status": "True", "reason": "cert-manager.io", "message": "fine"},
@@ -165,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_not_looked_into() {
+    fn objects_of_other_owners_are_not_read() {
         let owner = json!({"uid": "u"});
         let other = json!({"metadata": {"ownerReferences": [{"uid": "v"}]}});
         let ours = json!({"metadata": {"ownerReferences": [{"uid": "u"}]}});

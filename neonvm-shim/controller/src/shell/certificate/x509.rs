@@ -20,10 +20,10 @@ pub enum CertificateError {
     #[error("the temporary secret holds no P-256 key")]
     Key,
     /// The key could not be encoded.
-    #[error("could not encode the key")]
+    #[error("failed to encode the key")]
     Encode,
     /// The request could not be made.
-    #[error("could not make the request")]
+    #[error("failed to make the certificate request")]
     Request(#[source] rcgen::Error),
 }
 
@@ -61,7 +61,7 @@ pub(super) fn request(key: &[u8], name: &str) -> Result<String, CertificateError
     made.map_err(CertificateError::Request)
 }
 
-/// What the first certificate of a chain says, PEM.
+/// Reads the first certificate of a chain, PEM.
 pub(super) fn certificate(pem: &[u8]) -> Result<Certificate, String> {
     let block = block(pem, "CERTIFICATE")?;
     let parsed = block.parse_x509().map_err(|error| error.to_string())?;
@@ -78,7 +78,7 @@ pub(super) fn certificate(pem: &[u8]) -> Result<Certificate, String> {
     })
 }
 
-/// The DNS name and the key that a request asks for, PEM.
+/// Reads the DNS name and the key of a request, PEM.
 pub(super) fn subject(pem: &[u8]) -> Option<(String, PublicKey)> {
     let block = block(pem, "CERTIFICATE REQUEST").ok()?;
     let (_, parsed) = X509CertificationRequest::from_der(&block.contents).ok()?;
@@ -88,7 +88,7 @@ pub(super) fn subject(pem: &[u8]) -> Option<(String, PublicKey)> {
         dns_names(extension, &mut names);
     }
     let name = names.first()?.clone();
-    // One that asks for more than one name is none of ours.
+    // A request for more than one name is not ours.
     names.iter().all(|other| *other == name).then(|| {
         let key = PublicKey(info.subject_pki.raw.to_vec());
         (name, key)
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_its_request_and_its_certificate_belong_together() {
+    fn key_request_and_certificate_belong_together() {
         let (key, other) = (new_key().expect("a key"), new_key().expect("a key"));
         assert!(key.starts_with("-----BEGIN EC PRIVATE KEY-----\n"), "SEC 1");
         assert_ne!(key, other);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_of_these_is_no_panic() {
+    fn malformed_input_is_error() {
         let key = new_key().expect("a key");
         for text in ["", "hello", "-----BEGIN CERTIFICATE-----\n", key.as_str()] {
             assert!(certificate(text.as_bytes()).is_err(), "{text}");

@@ -1,28 +1,33 @@
 use std::net::SocketAddr;
-use std::sync::Mutex as SyncMutex;
+use std::sync::{Arc, Mutex as SyncMutex};
+use std::time::Duration;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use protocol::runner::ORDERS_IDENTITY;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use super::*;
+use super::{LinkError, RunnerAddress, RunnerLink};
+use crate::core::observe::PodRunner;
 use crate::core::testing::runner_at;
 use crate::shell::api::KubeApi;
+use crate::shell::clock::pause;
+use crate::shell::runner_key::RunnerKey;
 use crate::shell::secret::orders_identity;
 
 /// A place that a server and its test both see.
 type Shared<T> = Arc<SyncMutex<T>>;
 
-fn set<T>(place: &Shared<T>, value: T) {
-    *place.lock().expect("whole") = value;
+fn set<T>(shared: &Shared<T>, value: T) {
+    *shared.lock().expect("whole") = value;
 }
 
 /// The certificate and key of a VM's runners, as its secret holds them.
@@ -44,15 +49,15 @@ enum Speaks {
 struct Runner {
     at: SocketAddr,
     speaks: Shared<Speaks>,
-    shown: Shared<Vec<Option<String>>>,
+    tokens: Shared<Vec<Option<String>>>,
 }
 
 impl Runner {
     async fn start(speaks: Speaks) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let at = listener.local_addr().expect("bound");
-        let shown: Shared<Vec<Option<String>>> = Arc::default();
-        let seen = Arc::clone(&shown);
+        let tokens: Shared<Vec<Option<String>>> = Arc::default();
+        let seen = Arc::clone(&tokens);
         let state = async move |headers: HeaderMap| -> Response {
             let token = headers.get(header::AUTHORIZATION);
             let token = token.map(|token| token.to_str().expect("text").to_owned());
@@ -65,7 +70,7 @@ impl Runner {
         let routes = Router::new().route("/v1/state", get(state));
         let speaks = Arc::new(SyncMutex::new(speaks));
         tokio::spawn(serve(listener, Arc::clone(&speaks), routes));
-        Self { at, speaks, shown }
+        Self { at, speaks, tokens }
     }
 
     /// A link to it, which knows what `key` knows.
@@ -75,8 +80,8 @@ impl Runner {
     }
 
     /// What it was shown since it was asked last.
-    fn shown(&self) -> Vec<Option<String>> {
-        std::mem::take(&mut *self.shown.lock().expect("whole"))
+    fn tokens(&self) -> Vec<Option<String>> {
+        std::mem::take(&mut *self.tokens.lock().expect("whole"))
     }
 }
 
@@ -168,20 +173,20 @@ fn token() -> Vec<Option<String>> {
 }
 
 #[tokio::test]
-async fn b48_a_runner_with_the_certificate_of_its_vm_is_asked_by_tls() {
+async fn runner_with_certificate_of_its_vm_is_reached_by_tls() {
     let (own, other) = (identity(), identity());
     let runner = Runner::start(Speaks::Tls(own.clone())).await;
     for by_tls in [true, false] {
         let api = Api::start(Some(&own)).await;
-        let asked = runner.link(&api.key, by_tls).state(None).await;
-        asked.expect("answers");
-        assert_eq!(runner.shown(), token());
+        let state = runner.link(&api.key, by_tls).state(None).await;
+        state.expect("answers");
+        assert_eq!(runner.tokens(), token());
         let api = Api::start(Some(&other)).await;
         let refused = runner.link(&api.key, by_tls).state(None).await;
         let refused = refused.expect_err("another's certificate");
         assert!(matches!(refused, LinkError::Tls { .. }), "{refused:?}");
         assert!(!refused.is_permanent());
-        assert_eq!(runner.shown(), [], "nobody else is shown the token");
+        assert_eq!(runner.tokens(), [], "nobody else is shown the token");
     }
 }
 
@@ -204,23 +209,23 @@ async fn b48_a_runner_that_knows_tls_is_never_asked_in_the_clear() {
         "{refused:?}"
     );
     assert!(!refused.is_permanent());
-    assert_eq!(runner.shown(), []);
+    assert_eq!(runner.tokens(), []);
     assert_eq!(api.reads(), 1, "the secret has nothing to do with it");
 }
 
 #[tokio::test]
-async fn a_runner_of_which_nobody_knows_that_is_asked_as_it_can_be() {
+async fn runner_of_unknown_age_is_reached_by_tls_or_in_clear() {
     let runner = Runner::start(Speaks::Clear).await;
-    for (identity, shown) in [(Some(identity()), token()), (None, vec![None])] {
+    for (identity, tokens) in [(Some(identity()), token()), (None, vec![None])] {
         let api = Api::start(identity.as_ref()).await;
-        let asked = runner.link(&api.key, false).state(None).await;
-        asked.expect("answers in the clear");
-        assert_eq!(runner.shown(), shown);
+        let state = runner.link(&api.key, false).state(None).await;
+        state.expect("answers in the clear");
+        assert_eq!(runner.tokens(), tokens);
     }
 }
 
 #[tokio::test]
-async fn a_secret_that_is_made_anew_is_taken_up_when_the_runner_has_it() {
+async fn replaced_secret_is_used_once_runner_has_it() {
     let (first, second) = (identity(), identity());
     let runner = Runner::start(Speaks::Tls(first.clone())).await;
     let api = Api::start(Some(&first)).await;
@@ -242,7 +247,7 @@ async fn a_secret_that_is_made_anew_is_taken_up_when_the_runner_has_it() {
 /// Of a runner of which nobody knows that it speaks TLS either: its secret may get a certificate,
 /// and another token.
 #[tokio::test]
-async fn what_is_missing_or_refused_is_looked_for_again() {
+async fn missing_or_refused_credentials_are_read_again() {
     let own = identity();
     let runner = Runner::start(Speaks::Tls(own.clone())).await;
     let api = Api::start(None).await;
@@ -269,19 +274,19 @@ async fn what_is_missing_or_refused_is_looked_for_again() {
     set(&bare.secret, Some(secret(&own, "1")));
     set(&runner.speaks, Speaks::Tls(own));
     pause(Duration::from_millis(150)).await;
-    runner.shown();
+    runner.tokens();
     runner
         .link(&bare.key, false)
         .state(None)
         .await
         .expect("answers");
-    assert_eq!(runner.shown(), token());
+    assert_eq!(runner.tokens(), token());
 }
 
 /// A kubelet takes its time, and links try on: the API server is asked ever more seldom, and what a
 /// runner had is kept if it is of no more use to ask.
 #[tokio::test]
-async fn who_waits_for_a_runner_does_not_wear_out_the_api_server() {
+async fn waiting_for_runner_reads_secret_seldom() {
     let (own, other) = (identity(), identity());
     let runner = Runner::start(Speaks::Tls(other)).await;
     let api = Api::start(Some(&own)).await;

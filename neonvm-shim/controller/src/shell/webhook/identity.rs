@@ -1,8 +1,8 @@
-//! The webhook's certificate, which is kept in a secret that all replicas share.
+//! The webhook's certificate, in a secret that all replicas share.
 //!
-//! It is made with an authority of its own whose key is thrown away, and renewed in time. Those who
-//! trust the last one trust it until it ends: the bundle of a renewed secret holds both. A secret
-//! of somebody else's is theirs to renew, when they like: it is used until it ends.
+//! It is signed by an authority of its own, whose key is thrown away, and is renewed in time. API
+//! servers that trust the last certificate trust it until its end: the bundle of a renewed secret
+//! holds both. A secret of another owner is used until its end, and its owner renews it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 /// How long a certificate of ours is good for, and how long before its end it is renewed, days.
 const VALID_DAYS: i64 = 365;
 const RENEW_DAYS: i64 = 60;
-/// Says that a secret is ours to renew. One without it, of cert-manager's say, is used as it is.
+/// Label of a secret that this controller may renew. A secret without it, for example
+/// cert-manager's, is used as it is.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const US: &str = "neonvm-controller";
 const CERTIFICATE: &str = "tls.crt";
@@ -44,26 +45,26 @@ pub(super) enum Unfit {
     /// The secret holds no certificate.
     #[error("its {CERTIFICATE} is no certificate")]
     NoCertificate,
-    /// Nobody who dials us by that name would trust it.
+    /// An API server that dials this name would not trust the certificate.
     #[error("its certificate is not for {0}")]
     OtherName(String),
-    /// Nobody trusts it any more.
+    /// The certificate has expired.
     #[error("its certificate ended on {0}")]
     Ended(Timestamp),
-    /// Key and certificate are not each other's, or not what the TLS library takes.
+    /// Key and certificate do not belong together, or the TLS library does not support them.
     #[error("its certificate and its key cannot be used")]
     Tls(#[from] rustls::Error),
 }
 
-/// What serving takes.
+/// Certificate and key that the webhook serves with.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     /// For API servers, PEM.
     pub(super) bundle: String,
-    /// The certificate, DER: what tells one identity from another.
+    /// The certificate, DER. It tells one identity from another.
     pub(super) certificate: Vec<u8>,
     pub(super) tls: Arc<ServerConfig>,
-    /// When nobody trusts it any more.
+    /// When the certificate expires.
     pub(super) ends: Timestamp,
     /// When we are to renew it, if it is ours.
     renew_at: Option<Timestamp>,
@@ -115,7 +116,7 @@ impl Identity {
         self.renew_at.is_some_and(|at| at <= now)
     }
 
-    /// Whether nobody trusts it any more.
+    /// Whether the certificate has expired.
     pub(super) fn has_ended(&self, now: Timestamp) -> bool {
         self.ends <= now
     }
@@ -156,7 +157,7 @@ pub(super) fn is_ours(secret: &Value) -> bool {
     secret["metadata"]["labels"][MANAGED_BY] == US
 }
 
-/// A new secret, with what `last` was trusted by beside what this one is.
+/// A new secret. Its bundle also holds the certificate that `last` was trusted by.
 ///
 /// # Errors
 /// When the operating system gives no randomness, or a name is none.
@@ -204,7 +205,7 @@ pub(super) fn make(
     }))
 }
 
-/// The first certificate of a bundle: what was trusted last, without what was before that.
+/// The first certificate of a bundle: the newest authority.
 fn first_of(bundle: &str) -> Option<String> {
     const END: &str = "-----END CERTIFICATE-----";
     let end = bundle.find(END)? + END.len();
@@ -244,7 +245,7 @@ mod tests {
         make(("ns", "w"), &names(), last, at).expect("made")
     }
 
-    /// One of somebody else's that is good for about so many days from now.
+    /// A secret of another owner whose certificate lasts for about `days_left`.
     fn foreign(days_left: i64) -> Value {
         let mut secret = made(None, now() + days(days_left - VALID_DAYS));
         secret["metadata"]["labels"] = Value::Null;
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_renewed_in_time_and_used_until_that_is_done() {
+    fn own_certificate_is_renewed_in_time_and_used_until_then() {
         let secret = made(None, now());
         let at = |then| Identity::of(Some(&secret), &names(), then).expect("fits");
         let identity = at(now());
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_used_until_it_ends_and_never_due() {
+    fn foreign_certificate_is_used_until_its_end_and_never_due() {
         let secret = foreign(30);
         let at = |then| Identity::of(Some(&secret), &names(), then);
         let identity = at(now()).expect("30 days are left");
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_secret_is_named() {
+    fn fault_of_secret_is_named() {
         let whole = made(None, now());
         let unfit = |secret: &Value, names: &[String]| {
             let found = Identity::of(Some(secret), names, now());

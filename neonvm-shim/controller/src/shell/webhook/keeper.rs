@@ -17,14 +17,15 @@ use rustls::ServerConfig;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::Names;
 use super::identity::{self, Identity};
-use crate::shell::{WatchRetry, resource};
+use super::names::Names;
+use crate::shell::watch::{WatchRetry, resource};
 
-/// First and longest pause before what failed is tried again.
+/// First and longest pause before a failed write is tried again.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_CAP: Duration = Duration::from_secs(60);
-/// Between two looks at the calendar; sooner, if what is served ends before.
+/// Pause between checks of the certificate's end. A check comes sooner if the certificate ends
+/// before.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -83,7 +84,7 @@ impl WebhookApi {
 /// An object as it was seen last; `None` where there is none.
 struct Seen(Option<Box<DynamicObject>>);
 
-/// What is known; `None` before it was looked for.
+/// Objects as last seen; `None` before the first look.
 #[derive(Default)]
 struct Known {
     secret: Option<Option<Value>>,
@@ -92,13 +93,13 @@ struct Known {
     served: Option<Identity>,
 }
 
-/// Who keeps it all.
+/// Keeps the secret and both configurations.
 pub(super) struct Keeper {
     pub(super) api: WebhookApi,
     /// By which API servers dial.
     pub(super) dialled: Vec<String>,
     pub(super) clock: Clock,
-    /// What connections are served with.
+    /// TLS configuration of new connections.
     pub(super) shown: watch::Sender<Option<Arc<ServerConfig>>>,
     /// Set once it serves and API servers trust it.
     pub(super) ready: Arc<AtomicBool>,
@@ -129,7 +130,7 @@ impl Keeper {
             match tokio::time::timeout(again, seen.next()).await {
                 Ok(Some((which, Ok(seen)))) => known.see(which, seen),
                 Ok(Some((which, Err(error)))) => {
-                    tracing::warn!(what = ?which, error = chain(&error), "what the webhook needs cannot be watched");
+                    tracing::warn!(what = ?which, error = chain(&error), "watch of a webhook object failed, retrying");
                     continue;
                 }
                 Ok(None) => return,
@@ -138,7 +139,10 @@ impl Keeper {
             match self.settle(&mut known).await {
                 Ok(()) => (again, pause) = (self.until_look(&known), RETRY_FIRST),
                 Err(error) => {
-                    tracing::warn!(error = chain(&*error), "the webhook is not as it should be");
+                    tracing::warn!(
+                        error = chain(&*error),
+                        "failed to update the webhook, retrying"
+                    );
                     (again, pause) = (pause, (pause * 2).min(RETRY_CAP));
                 }
             }
@@ -152,7 +156,7 @@ impl Keeper {
         let now = today(self.clock.wall());
         let identity = match Identity::of(secret.as_ref(), &self.dialled, now) {
             Ok(identity) => identity,
-            // The watch tells what came of it, here or in another replica.
+            // The watch shows the result, of this replica or of another.
             Err(unfit) => {
                 if known.served.as_ref().is_some_and(|it| it.has_ended(now)) {
                     self.ready.store(false, Ordering::Relaxed);
@@ -162,7 +166,7 @@ impl Keeper {
         };
         let served = known.served.as_ref().map(|served| &served.certificate);
         if served != Some(&identity.certificate) {
-            tracing::info!(until = %identity.ends, "the webhook serves by its certificate");
+            tracing::info!(until = %identity.ends, "webhook certificate in use");
             self.shown.send_replace(Some(Arc::clone(&identity.tls)));
         }
         let is_due = identity.is_due(now);
@@ -175,7 +179,7 @@ impl Keeper {
         trusted
     }
 
-    /// Sees that API servers trust what is served.
+    /// Writes the served bundle into the configurations that lack it.
     async fn be_trusted(&self, known: &Known) -> Result<(), Failed> {
         let (Some(served), Some(mutating), Some(validating)) =
             (&known.served, &known.mutating, &known.validating)
@@ -190,7 +194,7 @@ impl Keeper {
                 all_trust = false;
                 let (api, name) = self.api.of(which);
                 unless_other(patched(api, name, operations).await)?;
-                tracing::info!(name, "a configuration is to trust the webhook");
+                tracing::info!(name, "caBundle of a webhook configuration updated");
             }
         }
         if all_trust {
@@ -199,7 +203,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Time until the next look at the calendar.
+    /// Time until the next check of the certificate's end.
     fn until_look(&self, known: &Known) -> Duration {
         let now = today(self.clock.wall());
         known.served.as_ref().map_or(LOOK_EVERY, |served| {
@@ -208,16 +212,16 @@ impl Keeper {
         })
     }
 
-    /// Makes the secret anew, unless it is somebody else's.
+    /// Makes the secret again, unless it belongs to another owner.
     async fn renew(&self, secret: Option<&Value>, why: &str) -> Result<(), Failed> {
         let (namespace, name) = (&*self.api.names.namespace, &*self.api.names.secret);
         if secret.is_some_and(|secret| !identity::is_ours(secret)) {
             return Err(format!(
-                "secret {namespace}/{name} cannot be used: {why}; it is not ours to write: renew it, or delete it to have one made"
+                "secret {namespace}/{name} cannot be used: {why}; another owner manages it: renew it, or delete it to have one made"
             )
             .into());
         }
-        tracing::info!(why, "the webhook's certificate is made anew");
+        tracing::info!(why, "webhook certificate renewed");
         let now = today(self.clock.wall());
         let made = identity::make((namespace, name), &self.dialled, secret, now)?;
         let secrets = &self.api.secrets;
@@ -234,7 +238,7 @@ impl Keeper {
     }
 }
 
-/// Another replica that was first is as good: the watch tells what it did.
+/// Accepts a conflict: another replica was faster, and the watch shows its result.
 fn unless_other(done: kube::Result<()>) -> Result<(), Failed> {
     match done {
         Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => Ok(()),
@@ -248,7 +252,7 @@ async fn patched(api: &Api<DynamicObject>, name: &str, operations: Vec<Value>) -
     api.patch(name, &params, &patch).await.map(drop)
 }
 
-/// What is to change in a configuration for an API server to trust the bundle.
+/// Operations that set the bundle in a configuration.
 fn trust(object: &Value, bundle: &str) -> Vec<Value> {
     use base64::Engine as _;
     let coded = base64::engine::general_purpose::STANDARD.encode(bundle);
@@ -276,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_does_not_trust_us_is_changed() {
+    fn only_untrusting_webhooks_are_changed() {
         let hook = |bundle: Value| json!({"clientConfig": {"caBundle": bundle}});
         let mut object = json!({"metadata": {"resourceVersion": "7"},
             "webhooks": [hook(json!("eA==")), hook(Value::Null), hook(json!("b3RoZXI="))]});

@@ -1,10 +1,10 @@
-//! One task per VM: feeds its core, carries out what it asks, one request per peer at a time.
+//! One task per VM: it owns the VM's core and carries out its actions, one request per peer at a
+//! time.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use daemon_kit::chain;
 use daemon_kit::clock::Clock;
-use daemon_kit::{StageLog, chain};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -12,73 +12,30 @@ use protocol::runner::{CpusAhead, SizeOrder};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::api::KubeApi;
-use super::events::{EventRequest, EventSink};
-use super::link::{RunnerAddress, RunnerLink};
+use super::clock::{moment, pause_until};
+use super::context::Context;
+use super::link::RunnerLink;
 use super::mailbox::Mailbox;
-use super::metrics::Metrics;
 use super::runner_key::RunnerKey;
 use super::runner_link::RunnerConnections;
-use super::state::{StateHandle, VmSlot};
-use super::{moment, pause_until};
+use super::state::VmSlot;
+use super::vm_actions;
 use crate::core::announce::{About, Announcer};
-use crate::core::observe::PodRunner;
-use crate::core::{Action, Event, Moment, Refusal, Reply, VmCore, VmEvent};
+use crate::core::{Action, Event, Moment, Refusal, Reply, VmCore};
 
-/// What all workers share.
-#[derive(Clone)]
-pub(super) struct Common {
-    pub(super) api: Arc<KubeApi>,
-    pub(super) events: EventSink,
-    pub(super) metrics: Metrics,
-    pub(super) stages: StageLog,
-    pub(super) state: StateHandle,
-    pub(super) state_dir: PathBuf,
-    pub(super) clock: Clock,
-}
-
-/// The worker of the VM `namespace/name`.
-pub(super) struct Worker {
+/// Driver of the VM `namespace/name`.
+pub(super) struct VmDriver {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) core: VmCore,
     pub(super) mailbox: Mailbox<Event>,
-    pub(super) common: Common,
+    pub(super) context: Context,
     pub(super) slot: VmSlot,
     pub(super) announcer: Announcer,
     pub(super) key: Arc<RunnerKey>,
 }
 
-impl Common {
-    /// Where the runner of a pod listens: at the pod's address where it does so there, else on the
-    /// socket in its directory.
-    pub(super) fn address(
-        &self,
-        namespace: &str,
-        pod: &str,
-        at: Option<PodRunner>,
-    ) -> RunnerAddress {
-        at.map_or_else(
-            || RunnerAddress::Socket(RunnerLink::socket(&self.state_dir, namespace, pod)),
-            RunnerAddress::Pod,
-        )
-    }
-
-    /// Passes on what a core has to say to people: to the log, the metrics and the events.
-    pub(super) fn tell(&self, announcer: &mut Announcer, about: About<'_>, note: &VmEvent) {
-        let (namespace, vm) = (about.namespace, about.name);
-        tracing::info!(vm, namespace, note = note.reason(), "{note}");
-        self.metrics.happened(note);
-        if let Some(what) = announcer.announce(note, about, moment(&self.clock)) {
-            self.events.send(EventRequest {
-                namespace: namespace.to_owned(),
-                what,
-            });
-        }
-    }
-}
-
-impl Worker {
+impl VmDriver {
     /// Works until `cancel`.
     pub(super) async fn run(mut self, cancel: CancellationToken) {
         let key = format!("{}/{}", self.namespace, self.name);
@@ -88,24 +45,24 @@ impl Worker {
             for (received, event) in self.mailbox.take() {
                 self.core.handle(received, event);
             }
-            self.follow(&mut held);
-            while let Some(action) = self.core.poll_action(moment(&self.common.clock)) {
+            self.update_link(&mut held);
+            while let Some(action) = self.core.poll_action(moment(&self.context.clock)) {
                 under_way.push(self.begin(action, held.as_ref()));
             }
-            // Requests go out before anybody is told of them.
+            // Requests go out before their events and the state are published.
             if let Some(Some(event)) = under_way.next().now_or_never() {
-                self.ended(&key, moment(&self.common.clock), event);
+                self.ended(&key, moment(&self.context.clock), event);
                 continue;
             }
-            self.tell();
+            self.publish_events();
             self.slot.publish(self.core.snapshot());
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = self.mailbox.changed() => {}
                 Some(event) = under_way.next() => {
-                    self.ended(&key, moment(&self.common.clock), event);
+                    self.ended(&key, moment(&self.context.clock), event);
                 }
-                () = pause_until(&self.common.clock, self.core.poll_deadline()) => {}
+                () = pause_until(&self.context.clock, self.core.poll_deadline()) => {}
             }
         }
     }
@@ -118,7 +75,9 @@ impl Worker {
         } = &event
         {
             let outcome = Refusal::outcome(result);
-            self.common.metrics.ended(outcome, now.now.since(began.now));
+            self.context
+                .metrics
+                .ended(outcome, now.now.since(began.now));
             if kind.is_needed() {
                 self.slot.note(key, *kind, outcome, now.now);
             }
@@ -131,11 +90,11 @@ impl Worker {
         self.core.handle(now, event);
     }
 
-    /// Holds a link to the runner the core wants to hear, and to no other.
-    fn follow(&self, held: &mut Option<RunnerConnections>) {
+    /// Holds a link to the runner that the core names, and to no other.
+    fn update_link(&self, held: &mut Option<RunnerConnections>) {
         let target = self.core.link_target();
         let at = self.core.link_address();
-        let address = target.map(|pod| self.common.address(&self.namespace, pod, at));
+        let address = target.map(|pod| self.context.address(&self.namespace, pod, at));
         let target = target.zip(address);
         if held.as_ref().map(|held| (held.pod.as_str(), &held.address))
             == target.as_ref().map(|(pod, address)| (*pod, address))
@@ -143,25 +102,22 @@ impl Worker {
             return;
         }
         *held = target.map(|(pod, address)| {
-            RunnerConnections::open(pod, address, &self.key, &self.mailbox, self.common.clock)
+            RunnerConnections::open(pod, address, &self.key, &self.mailbox, self.context.clock)
         });
     }
 
     fn begin(&self, action: Action, held: Option<&RunnerConnections>) -> BoxFuture<'static, Event> {
-        let (kind, clock) = (action.kind(), self.common.clock);
+        let (kind, clock) = (action.kind(), self.context.clock);
         tracing::debug!(vm = self.name, action = ?kind, "action begins");
-        let (api, namespace, name) = (
-            Arc::clone(&self.common.api),
-            self.namespace.clone(),
-            self.name.clone(),
-        );
+        let context = self.context.clone();
+        let (namespace, name) = (self.namespace.clone(), self.name.clone());
         let (pod, order) = match action {
-            Action::SetSize { pod, order, over } => (pod, Order::Size(order, over)),
-            Action::PlugAhead { pod, wish } => (pod, Order::Ahead(wish)),
+            Action::SetSize { pod, order, over } => (pod, RunnerOrder::Size(order, over)),
+            Action::PlugAhead { pod, wish } => (pod, RunnerOrder::Ahead(wish)),
             other => {
                 return Box::pin(async move {
                     let began = moment(&clock);
-                    let result = api.carry_out(&namespace, &name, other).await;
+                    let result = vm_actions::carry_out(&context, &namespace, &name, other).await;
                     Event::Done {
                         kind,
                         began,
@@ -174,7 +130,7 @@ impl Worker {
             .filter(|held| held.pod == pod)
             .map(|held| Arc::clone(&held.orders));
         Box::pin(async move {
-            let (began, result) = give(link, &order, &clock).await;
+            let (began, result) = send_order(link, &order, &clock).await;
             Event::Done {
                 kind,
                 began,
@@ -183,10 +139,10 @@ impl Worker {
         })
     }
 
-    /// Passes on what the core has to say to people.
-    fn tell(&mut self) {
+    /// Publishes the core's events and the stages of resizes.
+    fn publish_events(&mut self) {
         for record in self.core.take_stages() {
-            self.common.stages.record(record);
+            self.context.stages.record(record);
         }
         while let Some(note) = self.core.poll_note() {
             let uid = self.core.vm().map(|vm| vm.metadata.uid.clone());
@@ -195,26 +151,27 @@ impl Worker {
                 name: &self.name,
                 uid: &uid.unwrap_or_default(),
             };
-            self.common.tell(&mut self.announcer, about, &note);
+            self.context
+                .publish_event(&mut self.announcer, about, &note);
         }
     }
 }
 
-/// What a runner is told.
+/// Order to a runner.
 #[derive(Debug)]
-enum Order {
+enum RunnerOrder {
     Size(SizeOrder, Option<u64>),
     Ahead(CpusAhead),
 }
 
 /// Gives an order. The time of its beginning is that of the request, the connection made.
-async fn give(
+async fn send_order(
     link: Option<Arc<Mutex<RunnerLink>>>,
-    order: &Order,
+    order: &RunnerOrder,
     clock: &Clock,
 ) -> (Moment, Result<Reply, Refusal>) {
     let Some(link) = link else {
-        let message = "the link to the runner has just closed".into();
+        let message = "the link to the runner is closed".into();
         return (
             moment(clock),
             Err(Refusal::Failed {
@@ -226,12 +183,12 @@ async fn give(
     let mut link = link.lock().await;
     let connected = link.connect().await;
     let began = moment(clock);
-    let answer = match (connected, order) {
-        (Ok(()), Order::Size(order, over)) => link.put_size(order, *over).await,
-        (Ok(()), Order::Ahead(wish)) => link.put_ahead(*wish).await,
+    let response = match (connected, order) {
+        (Ok(()), RunnerOrder::Size(order, over)) => link.put_size(order, *over).await,
+        (Ok(()), RunnerOrder::Ahead(wish)) => link.put_ahead(*wish).await,
         (Err(error), _) => Err(error),
     };
-    let result = match answer {
+    let result = match response {
         Ok(state) => Ok(Reply::Runner(Box::new(state))),
         Err(error) => Err(Refusal::Failed {
             message: chain(&error),

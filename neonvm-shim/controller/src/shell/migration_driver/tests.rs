@@ -7,18 +7,18 @@ use crate::core::Settings;
 use crate::core::failing::Degraded;
 use crate::core::migration::Kind;
 use crate::core::testing::sample_vm;
-use crate::shell::testing::{VM, cancelled, common, key};
+use crate::shell::testing::{VM, cancelled, context, key};
 
-fn mover(common: &Common) -> Mover {
-    Mover {
+fn driver(context: &Context) -> MigrationDriver {
+    MigrationDriver {
         namespace: "default".into(),
         name: "example".into(),
         core: MoveCore::new(Settings::one_machine(), 7),
         mailbox: Mailbox::default(),
-        common: common.clone(),
-        slot: common.state.migration_slot(VM),
+        context: context.clone(),
+        slot: context.state.migration_slot(VM),
         announcer: Announcer::default(),
-        key: key(common),
+        key: key(context),
     }
 }
 
@@ -35,10 +35,10 @@ fn migration(name: &str) -> Event {
 
 /// The mover is refused whatever it asks, but for reading its VM, for this long. Gives back when
 /// that is.
-fn refuse_all(mover: &mut Mover, mut at: Moment, time: Span) -> Moment {
+fn refuse_all(driver: &mut MigrationDriver, mut at: Moment, time: Span) -> Moment {
     let end = at.now + time;
     while at.now < end {
-        while let Some(action) = mover.core.poll_action(at) {
+        while let Some(action) = driver.core.poll_action(at) {
             let result = if action == Action::ReadVm {
                 Ok(Reply::Vm(Box::new(sample_vm())))
             } else {
@@ -48,7 +48,7 @@ fn refuse_all(mover: &mut Mover, mut at: Moment, time: Span) -> Moment {
                 })
             };
             let kind = action.kind();
-            mover.ended(VM, at, Event::Done { kind, result });
+            driver.ended(VM, at, Event::Done { kind, result });
         }
         at.now = at.now + Span::from_secs(1);
     }
@@ -56,54 +56,64 @@ fn refuse_all(mover: &mut Mover, mut at: Moment, time: Span) -> Moment {
 }
 
 #[tokio::test]
-async fn a_migration_fails_by_its_own_name_under_its_own_controller() {
-    let common = common();
-    let mut mover = mover(&common);
-    let at = moment(&common.clock);
+async fn failing_migration_is_listed_by_name_under_its_controller() {
+    let context = context();
+    let mut driver = driver(&context);
+    let at = moment(&context.clock);
     for name in ["m", "n"] {
-        mover.core.handle(at, migration(name));
+        driver.core.handle(at, migration(name));
     }
-    let at = refuse_all(&mut mover, at, Span::from_secs(120));
-    let [of_vms, of_moves] = common.state.degraded(at.now);
+    let at = refuse_all(&mut driver, at, Span::from_secs(120));
+    let [of_vms, of_migrations] = context.state.degraded(at.now);
     assert_eq!(of_vms.failing, Degraded::default());
-    assert_eq!(of_moves.controller, "virtualmachinemigration");
-    assert!(of_moves.failing.active.contains(&"default/m".to_owned()));
-    mover.slot.publish(mover.core.snapshot());
-    let dump = common.state.dump();
+    assert_eq!(of_migrations.controller, "virtualmachinemigration");
+    assert!(
+        of_migrations
+            .failing
+            .active
+            .contains(&"default/m".to_owned())
+    );
+    driver.slot.publish(driver.core.snapshot());
+    let dump = context.state.dump();
     assert_eq!(dump[1]["controllerName"], "virtualmachinemigration");
     assert!(dump[1]["migrations"][VM]["migrations"]["m"].is_string());
     // The first one goes, the other stays.
-    common.state.forget_move(VM, "default/m");
-    let [_, of_moves] = common.state.degraded(at.now);
-    assert!(!of_moves.failing.active.contains(&"default/m".to_owned()));
+    context.state.forget_migration(VM, "default/m");
+    let [_, of_migrations] = context.state.degraded(at.now);
+    assert!(
+        !of_migrations
+            .failing
+            .active
+            .contains(&"default/m".to_owned())
+    );
 }
 
 #[tokio::test]
-async fn what_is_said_of_the_one_whose_turn_it_is_names_it() {
-    let common = common();
-    let mut mover = mover(&common);
-    let at = moment(&common.clock);
+async fn failures_are_listed_for_migration_whose_turn_it_is() {
+    let context = context();
+    let mut driver = driver(&context);
+    let at = moment(&context.clock);
     for name in ["n", "m"] {
-        mover.core.handle(at, migration(name));
+        driver.core.handle(at, migration(name));
     }
-    let action = mover.core.poll_action(at);
+    let action = driver.core.poll_action(at);
     assert_eq!(action, Some(Action::ReadVm));
-    assert_eq!(mover.core.migration_of(Kind::ReadVm), Some("m"));
+    assert_eq!(driver.core.migration_of(Kind::ReadVm), Some("m"));
     let gone = Event::MigrationGone {
         name: "m".into(),
         uid: None,
     };
-    mover.core.handle(at, gone);
-    assert_eq!(mover.core.migration_of(Kind::ReadVm), None);
+    driver.core.handle(at, gone);
+    assert_eq!(driver.core.migration_of(Kind::ReadVm), None);
 }
 
 #[tokio::test]
-async fn what_a_mover_says_of_migrations_that_are_gone_is_not_kept() {
-    let common = common();
-    let mut late = mover(&common);
-    let at = moment(&common.clock);
+async fn state_of_deleted_migrations_is_not_kept() {
+    let context = context();
+    let mut late = driver(&context);
+    let at = moment(&context.clock);
     late.core.handle(at, migration("m"));
-    common.state.forget_moves(VM);
+    context.state.forget_migrations(VM);
     let at = refuse_all(&mut late, at, Span::from_secs(120));
     late.core.handle(
         at,
@@ -113,7 +123,7 @@ async fn what_a_mover_says_of_migrations_that_are_gone_is_not_kept() {
         },
     );
     late.run(cancelled()).await;
-    assert_eq!(common.state.dump()[1]["migrations"], json!({}));
-    let [_, of_moves] = common.state.degraded(at.now);
-    assert_eq!(of_moves.failing, Degraded::default());
+    assert_eq!(context.state.dump()[1]["migrations"], json!({}));
+    let [_, of_migrations] = context.state.degraded(at.now);
+    assert_eq!(of_migrations.failing, Degraded::default());
 }

@@ -6,18 +6,18 @@ use super::*;
 use crate::core::failing::{Degraded, OVER};
 use crate::core::testing::sample_vm;
 use crate::core::{Kind, Settings};
-use crate::shell::testing::{VM, cancelled, common, key};
+use crate::shell::testing::{VM, cancelled, context, key};
 
-fn worker(common: &Common) -> Worker {
-    Worker {
+fn driver(context: &Context) -> VmDriver {
+    VmDriver {
         namespace: "default".into(),
         name: "example".into(),
         core: VmCore::new(Settings::one_machine(), 7),
         mailbox: Mailbox::default(),
-        common: common.clone(),
-        slot: common.state.vm_slot(VM),
+        context: context.clone(),
+        slot: context.state.vm_slot(VM),
         announcer: Announcer::default(),
-        key: key(common),
+        key: key(context),
     }
 }
 
@@ -31,7 +31,7 @@ fn refused() -> Result<Reply, Refusal> {
 /// A worker, and an API server that carries out what it asks but for one kind of action. No time
 /// passes but by [`Scene::live`].
 struct Scene {
-    worker: Worker,
+    driver: VmDriver,
     vm: VirtualMachine,
     refuses: Option<Kind>,
     carried_out: Vec<Kind>,
@@ -40,10 +40,10 @@ struct Scene {
 
 impl Scene {
     fn new(refuses: Kind) -> Self {
-        let common = common();
+        let context = context();
         let mut scene = Self {
-            at: moment(&common.clock),
-            worker: worker(&common),
+            at: moment(&context.clock),
+            driver: driver(&context),
             vm: sample_vm(),
             refuses: Some(refuses),
             carried_out: Vec::new(),
@@ -56,13 +56,13 @@ impl Scene {
         let version: u64 = self.vm.metadata.resource_version.parse().expect("a number");
         self.vm.metadata.resource_version = (version + 1).to_string();
         let vm = Event::Vm(Box::new(self.vm.clone()));
-        self.worker.core.handle(self.at, vm);
+        self.driver.core.handle(self.at, vm);
     }
 
     fn live(&mut self, time: Span) {
         let end = self.at.now + time;
         while self.at.now < end {
-            while let Some(action) = self.worker.core.poll_action(self.at) {
+            while let Some(action) = self.driver.core.poll_action(self.at) {
                 let kind = action.kind();
                 let result = if self.refuses == Some(kind) {
                     refused()
@@ -76,7 +76,7 @@ impl Scene {
                     began,
                     result,
                 };
-                self.worker.ended(VM, self.at, done);
+                self.driver.ended(VM, self.at, done);
             }
             self.at.now = self.at.now + Span::from_secs(1);
         }
@@ -103,7 +103,7 @@ impl Scene {
     }
 
     fn failing(&self) -> Degraded {
-        let [of_vms, _] = self.worker.common.state.degraded(self.at.now);
+        let [of_vms, _] = self.driver.context.state.degraded(self.at.now);
         of_vms.failing
     }
 }
@@ -125,7 +125,7 @@ async fn a_vm_whose_pod_is_refused_is_failing_while_all_else_works() {
 }
 
 #[tokio::test]
-async fn a_vm_that_does_not_need_any_more_what_was_refused_is_well() {
+async fn vm_is_well_once_refused_action_is_not_needed() {
     let mut scene = Scene::new(Kind::EnsureSshSecret);
     scene.vm.spec.enable_ssh = true;
     scene.show();
@@ -139,7 +139,7 @@ async fn a_vm_that_does_not_need_any_more_what_was_refused_is_well() {
 }
 
 #[tokio::test]
-async fn cpus_that_do_not_come_ahead_of_their_order_are_no_failure() {
+async fn missing_cpus_ahead_of_order_are_no_failure() {
     let mut scene = Scene::new(Kind::PlugAhead);
     for _ in 0..3 {
         let done = Event::Done {
@@ -147,7 +147,7 @@ async fn cpus_that_do_not_come_ahead_of_their_order_are_no_failure() {
             began: scene.at,
             result: refused(),
         };
-        scene.worker.ended(VM, scene.at, done);
+        scene.driver.ended(VM, scene.at, done);
         scene.at.now = scene.at.now + Span::from_secs(60);
     }
     assert_eq!(scene.failing(), Degraded::default());
@@ -156,58 +156,58 @@ async fn cpus_that_do_not_come_ahead_of_their_order_are_no_failure() {
 /// Both answers to the end of a VM are under way at once: that of its last write to the worker,
 /// that of the watch to the hub.
 #[tokio::test]
-async fn what_a_worker_says_of_a_vm_that_is_gone_is_not_kept() {
-    let common = common();
-    let mut late = worker(&common);
-    common.state.forget(VM);
+async fn state_of_deleted_vm_is_not_kept() {
+    let context = context();
+    let mut late = driver(&context);
+    context.state.forget(VM);
     let minute_later = fail_for_a_minute(&mut late);
     late.run(cancelled()).await;
-    assert!(!common.state.knows(VM));
-    assert_eq!(common.state.dump()[0]["vms"], serde_json::json!({}));
-    let [of_vms, _] = common.state.degraded(minute_later);
+    assert!(!context.state.knows(VM));
+    assert_eq!(context.state.dump()[0]["vms"], serde_json::json!({}));
+    let [of_vms, _] = context.state.degraded(minute_later);
     assert_eq!(of_vms.failing, Degraded::default());
 }
 
 #[tokio::test]
-async fn a_vm_made_anew_keeps_its_own_entry_whatever_the_last_ones_worker_says() {
-    let common = common();
-    let mut late = worker(&common);
-    common.state.forget(VM);
-    let mut next = worker(&common);
+async fn new_vm_of_same_name_keeps_own_entry() {
+    let context = context();
+    let mut late = driver(&context);
+    context.state.forget(VM);
+    let mut next = driver(&context);
     let vm = Event::Vm(Box::new(sample_vm()));
-    next.core.handle(moment(&common.clock), vm);
+    next.core.handle(moment(&context.clock), vm);
     next.slot.publish(next.core.snapshot());
     let minute_later = fail_for_a_minute(&mut late);
     late.run(cancelled()).await;
-    assert_eq!(common.state.dump()[0]["vms"][VM]["uid"], "uid-1");
-    let [of_vms, _] = common.state.degraded(minute_later);
+    assert_eq!(context.state.dump()[0]["vms"][VM]["uid"], "uid-1");
+    let [of_vms, _] = context.state.degraded(minute_later);
     assert_eq!(of_vms.failing, Degraded::default());
 }
 
 #[tokio::test]
-async fn a_worker_that_starts_again_is_shown_as_it_was_until_it_speaks() {
-    let common = common();
-    let mut died = worker(&common);
+async fn last_state_of_restarted_driver_is_shown_until_it_publishes() {
+    let context = context();
+    let mut died = driver(&context);
     let vm = Event::Vm(Box::new(sample_vm()));
-    died.core.handle(moment(&common.clock), vm);
+    died.core.handle(moment(&context.clock), vm);
     died.slot.publish(died.core.snapshot());
     let minute_later = fail_for_a_minute(&mut died);
-    let _next = worker(&common);
-    assert_eq!(common.state.dump()[0]["vms"][VM]["uid"], "uid-1");
-    let [of_vms, _] = common.state.degraded(minute_later);
+    let _next = driver(&context);
+    assert_eq!(context.state.dump()[0]["vms"][VM]["uid"], "uid-1");
+    let [of_vms, _] = context.state.degraded(minute_later);
     assert_eq!(of_vms.failing.active, [VM]);
 }
 
 /// Returns when the minute is over.
-fn fail_for_a_minute(worker: &mut Worker) -> Timestamp {
-    let mut at = moment(&worker.common.clock);
+fn fail_for_a_minute(driver: &mut VmDriver) -> Timestamp {
+    let mut at = moment(&driver.context.clock);
     for _ in 0..=4 {
         let done = Event::Done {
             kind: Kind::PatchVm,
             began: at,
             result: refused(),
         };
-        worker.ended(VM, at, done);
+        driver.ended(VM, at, done);
         at.now = at.now + Span::from_secs(15);
     }
     at.now

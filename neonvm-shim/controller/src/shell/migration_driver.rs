@@ -1,5 +1,5 @@
-//! One task per VM that has migrations: feeds its core, carries out what it asks, one request per
-//! peer at a time.
+//! One task per VM that has migrations: it owns the migration core and carries out its actions, one
+//! request per peer at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,24 +15,25 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{Found, KubeApi, object, patch_params};
+use super::clock::{moment, pause_until};
+use super::context::Context;
+use super::decode;
 use super::link::{LinkError, RunnerLink};
 use super::mailbox::Mailbox;
 use super::runner_key::RunnerKey;
 use super::runner_link::RunnerConnections;
 use super::state::MigrationSlot;
-use super::worker::Common;
-use super::{decode, moment, pause_until};
 use crate::core::announce::{About, Announcer};
 use crate::core::migration::{Action, Event, MoveCore, Reply};
 use crate::core::{Moment, Refusal};
 
-/// The mover of the VM `namespace/name`.
-pub(super) struct Mover {
+/// Driver of the migrations of the VM `namespace/name`.
+pub(super) struct MigrationDriver {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) core: MoveCore,
     pub(super) mailbox: Mailbox<Event>,
-    pub(super) common: Common,
+    pub(super) context: Context,
     pub(super) slot: MigrationSlot,
     pub(super) announcer: Announcer,
     pub(super) key: Arc<RunnerKey>,
@@ -41,7 +42,7 @@ pub(super) struct Mover {
 /// Links by pod.
 type Links = BTreeMap<String, RunnerConnections>;
 
-impl Mover {
+impl MigrationDriver {
     /// Works until `cancel`.
     pub(super) async fn run(mut self, cancel: CancellationToken) {
         let key = format!("{}/{}", self.namespace, self.name);
@@ -51,19 +52,19 @@ impl Mover {
             for (received, event) in self.mailbox.take() {
                 self.core.handle(received, event);
             }
-            self.follow(&mut links);
-            while let Some(action) = self.core.poll_action(moment(&self.common.clock)) {
+            self.update_links(&mut links);
+            while let Some(action) = self.core.poll_action(moment(&self.context.clock)) {
                 under_way.push(self.begin(action, &links));
             }
-            self.tell();
+            self.publish_events();
             self.slot.publish(self.core.snapshot());
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = self.mailbox.changed() => {}
                 Some(event) = under_way.next() => {
-                    self.ended(&key, moment(&self.common.clock), event);
+                    self.ended(&key, moment(&self.context.clock), event);
                 }
-                () = pause_until(&self.common.clock, self.core.poll_deadline()) => {}
+                () = pause_until(&self.context.clock, self.core.poll_deadline()) => {}
             }
         }
     }
@@ -76,30 +77,30 @@ impl Mover {
                 self.slot.note(&object, *kind, outcome, now.now);
             }
             if let Err(Refusal::Failed { message, permanent }) = result {
-                tracing::warn!(vm = key, action = ?kind, permanent, error = message, "a step of a migration failed");
+                tracing::warn!(vm = key, action = ?kind, permanent, error = message, "migration action failed");
             } else {
-                tracing::debug!(vm = key, action = ?kind, ?outcome, "a step of a migration ended");
+                tracing::debug!(vm = key, action = ?kind, ?outcome, "migration action ended");
             }
         }
         self.core.handle(now, event);
     }
 
-    /// Holds links to the runners the core wants to hear, and to no others.
-    fn follow(&self, links: &mut Links) {
+    /// Holds links to the runners that the core names, and to no others.
+    fn update_links(&self, links: &mut Links) {
         let wanted = self.core.link_targets();
         links.retain(|pod, _| wanted.contains(pod));
         for pod in wanted {
             links.entry(pod).or_insert_with_key(|pod| {
                 let at = self.core.link_address(pod);
-                let address = self.common.address(&self.namespace, pod, at);
-                RunnerConnections::open(pod, address, &self.key, &self.mailbox, self.common.clock)
+                let address = self.context.address(&self.namespace, pod, at);
+                RunnerConnections::open(pod, address, &self.key, &self.mailbox, self.context.clock)
             });
         }
     }
 
     fn begin(&self, action: Action, links: &Links) -> BoxFuture<'static, Event> {
         let kind = action.kind();
-        tracing::debug!(vm = self.name, action = ?kind, "a step of a migration begins");
+        tracing::debug!(vm = self.name, action = ?kind, "migration action begins");
         let link = match &action {
             Action::Send { pod, .. }
             | Action::Recall { pod, .. }
@@ -111,7 +112,7 @@ impl Mover {
             _ => None,
         };
         let (api, namespace, vm) = (
-            Arc::clone(&self.common.api),
+            Arc::clone(&self.context.api),
             self.namespace.clone(),
             self.name.clone(),
         );
@@ -124,8 +125,8 @@ impl Mover {
         })
     }
 
-    /// Passes on what the core has to say to people.
-    fn tell(&mut self) {
+    /// Publishes the core's events.
+    fn publish_events(&mut self) {
         while let Some(note) = self.core.poll_note() {
             let uid = self.core.vm().map(|vm| vm.metadata.uid.clone());
             let about = About {
@@ -133,7 +134,8 @@ impl Mover {
                 name: &self.name,
                 uid: &uid.unwrap_or_default(),
             };
-            self.common.tell(&mut self.announcer, about, &note);
+            self.context
+                .publish_event(&mut self.announcer, about, &note);
         }
     }
 }
@@ -141,12 +143,12 @@ impl Mover {
 async fn to_runner(link: Option<Arc<Mutex<RunnerLink>>>, action: Action) -> Result<Reply, Refusal> {
     let Some(link) = link else {
         return Err(Refusal::Failed {
-            message: "the link to the runner has just closed".into(),
+            message: "the link to the runner is closed".into(),
             permanent: false,
         });
     };
     let mut link = link.lock().await;
-    let answer = match action {
+    let response = match action {
         Action::Send { order, .. } => link.send_guest(&order).await,
         Action::Recall { id, .. } => link.recall_guest(&id).await,
         Action::Quit { id, .. } => link.quit(&id).await,
@@ -154,7 +156,7 @@ async fn to_runner(link: Option<Arc<Mutex<RunnerLink>>>, action: Action) -> Resu
         Action::Begin { id, .. } => link.begin_guest(&id).await,
         _ => Err(LinkError::Timeout(std::time::Duration::ZERO)),
     };
-    match answer {
+    match response {
         Ok(state) => Ok(Reply::Runner(Box::new(state))),
         Err(error) => Err(Refusal::Failed {
             message: chain(&error),
@@ -208,13 +210,13 @@ async fn to_api(
             reply(api.delete_pod(namespace, &name, uid, grace_s).await, name)
         }
         _ => Err(Refusal::Failed {
-            message: "this is a runner's business".into(),
+            message: "this action goes to a runner, not to the API server".into(),
             permanent: true,
         }),
     }
 }
 
-/// The secret first: the VM's own worker makes it as well, but not while the VM is being moved.
+/// Makes the secret first. The VM's own driver makes it too, but not during a migration.
 async fn create_target(
     api: &KubeApi,
     namespace: &str,

@@ -1,5 +1,5 @@
-//! Routes what the watches see to one mover per VM that has migrations, and ends those that have
-//! nothing left to do.
+//! Routes watch events to one migration driver per VM that has migrations, and ends drivers that
+//! have nothing left to do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,18 +15,19 @@ use rand::Rng;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::hub::{Key, key_of, text_of};
+use super::clock::{moment, pause};
+use super::context::Context;
+use super::decode;
 use super::mailbox::Mailbox;
-use super::mover::Mover;
+use super::migration_driver::MigrationDriver;
+use super::object_key::{ObjectKey, key_of, text_of};
 use super::runner_key::RunnerKey;
-use super::worker::Common;
-use super::{decode, moment, pause};
 use crate::core::announce::Announcer;
 use crate::core::migration::{Event, MoveCore};
 use crate::core::{Moment, Settings};
 
-/// A mover that a defect has ended starts again after this long.
-pub(super) const MOVER_PAUSE: Duration = Duration::from_secs(1);
+/// A driver that a defect has ended starts again after this long.
+pub(super) const DRIVER_PAUSE: Duration = Duration::from_secs(1);
 
 /// One that runs.
 struct Running {
@@ -35,30 +36,30 @@ struct Running {
     task: Id,
 }
 
-/// State that a mover starts from.
-pub(super) struct MoverInputs {
+/// State that a migration driver starts from.
+pub(super) struct DriverInputs {
     /// The VM, or `None` before the watch has reported it.
     pub(super) vm: Option<(Moment, Box<VirtualMachine>)>,
     pub(super) pods: Vec<(Moment, Event)>,
-    /// Delay before the mover's first action.
+    /// Delay before the driver's first action.
     pub(super) after: Duration,
 }
 
 /// See the module.
-pub(super) struct Moves {
-    common: Common,
+pub(super) struct MigrationDrivers {
+    context: Context,
     settings: Settings,
-    running: BTreeMap<Key, Running>,
-    /// The VM of each migration, and what was seen of it.
-    migrations: BTreeMap<Key, (Key, Moment, Event)>,
-    listed: BTreeSet<Key>,
+    running: BTreeMap<ObjectKey, Running>,
+    /// The VM of each migration, and the newest event of the migration.
+    migrations: BTreeMap<ObjectKey, (ObjectKey, Moment, Event)>,
+    listed: BTreeSet<ObjectKey>,
     tasks: JoinSet<()>,
 }
 
-impl Moves {
-    pub(super) fn new(common: Common, settings: Settings) -> Self {
+impl MigrationDrivers {
+    pub(super) fn new(context: Context, settings: Settings) -> Self {
         Self {
-            common,
+            context,
             settings,
             running: BTreeMap::new(),
             migrations: BTreeMap::new(),
@@ -67,18 +68,18 @@ impl Moves {
         }
     }
 
-    /// The watch of migrations saw something. The VMs whose movers are to be started: after a list
-    /// all at once, for what one migration may do rests on what the others of its VM do.
-    pub(super) fn event(&mut self, event: watcher::Event<DynamicObject>) -> BTreeSet<Key> {
+    /// Takes an event of the migrations' watch. Returns the VMs whose drivers are to be started.
+    /// After a list they start together, because one migration depends on the others of its VM.
+    pub(super) fn event(&mut self, event: watcher::Event<DynamicObject>) -> BTreeSet<ObjectKey> {
         match event {
             watcher::Event::Init => self.listed.clear(),
             watcher::Event::InitApply(object) => {
                 self.listed.insert(key_of(&object));
-                self.saw(object);
+                self.observe(object);
             }
             watcher::Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed);
-                let gone: Vec<Key> = self
+                let gone: Vec<ObjectKey> = self
                     .migrations
                     .keys()
                     .filter(|key| !listed.contains(*key))
@@ -87,21 +88,21 @@ impl Moves {
                 for key in gone {
                     self.lost(&key, None);
                 }
-                self.common.state.listed_moves();
+                self.context.state.listed_migrations();
                 let all = self.migrations.values().map(|(vm, ..)| vm);
                 return all
                     .filter(|vm| !self.running.contains_key(*vm))
                     .cloned()
                     .collect();
             }
-            watcher::Event::Apply(object) => return self.saw(object).into_iter().collect(),
+            watcher::Event::Apply(object) => return self.observe(object).into_iter().collect(),
             watcher::Event::Delete(object) => self.lost(&key_of(&object), object.uid()),
         }
         BTreeSet::new()
     }
 
-    fn saw(&mut self, object: DynamicObject) -> Option<Key> {
-        let received = moment(&self.common.clock);
+    fn observe(&mut self, object: DynamicObject) -> Option<ObjectKey> {
+        let received = moment(&self.context.clock);
         let key = key_of(&object);
         let decoded = serde_json::to_value(object)
             .map_err(|source| decode::DecodeError {
@@ -116,7 +117,7 @@ impl Moves {
                 tracing::warn!(
                     migration = text_of(&key),
                     error = chain(&error),
-                    "this migration cannot be read and is left alone"
+                    "malformed migration left alone"
                 );
                 return None;
             }
@@ -134,7 +135,7 @@ impl Moves {
         }
     }
 
-    fn lost(&mut self, key: &Key, uid: Option<String>) {
+    fn lost(&mut self, key: &ObjectKey, uid: Option<String>) {
         let Some((vm, ..)) = self.migrations.remove(key) else {
             return;
         };
@@ -142,50 +143,50 @@ impl Moves {
             name: key.1.clone(),
             uid,
         };
-        self.tell(&vm, moment(&self.common.clock), gone);
+        self.send(&vm, moment(&self.context.clock), gone);
         let (of, migration) = (text_of(&vm), text_of(key));
-        self.common.state.forget_move(&of, &migration);
+        self.context.state.forget_migration(&of, &migration);
         if !self.migrations.values().any(|(of, ..)| *of == vm) {
             if let Some(running) = self.running.remove(&vm) {
                 running.cancel.cancel();
             }
-            self.common.state.forget_moves(&of);
+            self.context.state.forget_migrations(&of);
         }
     }
 
-    pub(super) fn saw_vm(&self, key: &Key, vm: &VirtualMachine, received: Moment) {
+    pub(super) fn observe_vm(&self, key: &ObjectKey, vm: &VirtualMachine, received: Moment) {
         if self.running.contains_key(key) {
-            self.tell(key, received, Event::Vm(Box::new(vm.clone())));
+            self.send(key, received, Event::Vm(Box::new(vm.clone())));
         }
     }
 
-    pub(super) fn lost_vm(&self, key: &Key) {
-        self.tell(key, moment(&self.common.clock), Event::VmGone);
+    pub(super) fn lost_vm(&self, key: &ObjectKey) {
+        self.send(key, moment(&self.context.clock), Event::VmGone);
     }
 
-    pub(super) fn saw_pod(&self, vm: &Key, pod: &Pod, received: Moment) {
+    pub(super) fn observe_pod(&self, vm: &ObjectKey, pod: &Pod, received: Moment) {
         if self.running.contains_key(vm) {
-            self.tell(vm, received, Event::Pod(Box::new(pod.clone())));
+            self.send(vm, received, Event::Pod(Box::new(pod.clone())));
         }
     }
 
-    pub(super) fn missed_pod(&self, vm: &Key, name: &str, uid: &str) {
+    pub(super) fn missed_pod(&self, vm: &ObjectKey, name: &str, uid: &str) {
         let unseen = Event::PodUnseen {
             name: name.to_owned(),
             uid: Some(uid.to_owned()),
         };
-        self.tell(vm, moment(&self.common.clock), unseen);
+        self.send(vm, moment(&self.context.clock), unseen);
     }
 
-    fn tell(&self, vm: &Key, at: Moment, event: Event) {
+    fn send(&self, vm: &ObjectKey, at: Moment, event: Event) {
         if let Some(running) = self.running.get(vm) {
             running.mailbox.put(at, event);
         }
     }
 
-    /// Starts the mover of a VM, with everything known of it in its mailbox. A VM that was not seen
-    /// is read.
-    pub(super) fn start(&mut self, key: Key, inputs: MoverInputs) {
+    /// Starts the migration driver of a VM, with all known objects in its mailbox. The driver reads
+    /// a VM that the watch has not shown.
+    pub(super) fn start(&mut self, key: ObjectKey, inputs: DriverInputs) {
         let mailbox = Mailbox::default();
         for (of, at, event) in self.migrations.values() {
             if *of == key {
@@ -200,22 +201,26 @@ impl Moves {
         }
         let after = inputs.after;
         let cancel = CancellationToken::new();
-        let mover = Mover {
+        let driver = MigrationDriver {
             namespace: key.0.clone(),
             name: key.1.clone(),
             core: MoveCore::new(self.settings.clone(), rand::rng().random()),
             mailbox: mailbox.clone(),
-            common: self.common.clone(),
-            slot: self.common.state.migration_slot(&text_of(&key)),
+            context: self.context.clone(),
+            slot: self.context.state.migration_slot(&text_of(&key)),
             announcer: Announcer::default(),
-            key: Arc::new(RunnerKey::new(Arc::clone(&self.common.api), &key.0, &key.1)),
+            key: Arc::new(RunnerKey::new(
+                Arc::clone(&self.context.api),
+                &key.0,
+                &key.1,
+            )),
         };
         let stop = cancel.clone();
         let task = self.tasks.spawn(async move {
             if !after.is_zero() {
                 pause(after).await;
             }
-            mover.run(stop).await;
+            driver.run(stop).await;
         });
         let running = Running {
             mailbox,
@@ -225,9 +230,9 @@ impl Moves {
         self.running.insert(key, running);
     }
 
-    /// Waits for a mover that a defect ends: the VM it was of is to get another one after
-    /// [`MOVER_PAUSE`].
-    pub(super) async fn died(&mut self) -> Key {
+    /// Waits for a driver that a defect ends. The driver of the returned VM starts again after
+    /// [`DRIVER_PAUSE`].
+    pub(super) async fn died(&mut self) -> ObjectKey {
         loop {
             match self.tasks.join_next_with_id().await {
                 Some(Err(error)) => {
@@ -241,16 +246,16 @@ impl Moves {
         }
     }
 
-    fn find(&mut self, error: &JoinError) -> Option<Key> {
+    fn find(&mut self, error: &JoinError) -> Option<ObjectKey> {
         let mut all = self.running.iter();
         let found = all.find(|(_, running)| running.task == error.id());
         let key = found.map(|(key, _)| key.clone())?;
         tracing::error!(
             vm = text_of(&key),
             error = chain(error),
-            "the mover died, it starts again"
+            "migration driver failed, restarting"
         );
-        self.common.state.panicked();
+        self.context.state.panicked();
         self.running.remove(&key);
         Some(key)
     }
