@@ -29,7 +29,8 @@ pub enum Action {
         #[serde(skip)]
         status: Box<VmStatus>,
         /// Events to publish once the status is written.
-        notes: Vec<VmEvent>,
+        #[serde(rename = "notes")]
+        events: Vec<VmEvent>,
         /// Merge patch from the stored status, with its version.
         patch: Value,
     },

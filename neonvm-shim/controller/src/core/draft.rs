@@ -39,7 +39,7 @@ pub(super) struct Draft<'a> {
     pub(super) actions: Vec<Action>,
     pub(super) look_again: Option<Timestamp>,
     pub(super) problems: Vec<Problem>,
-    pub(super) notes: Vec<VmEvent>,
+    pub(super) events: Vec<VmEvent>,
     /// Whether the guest's certificate is stored, or the spec wants none.
     pub(super) certified: bool,
 }
@@ -55,7 +55,7 @@ impl<'a> Draft<'a> {
             actions: Vec::new(),
             look_again: None,
             problems: Vec::new(),
-            notes: Vec::new(),
+            events: Vec::new(),
             certified: true,
         }
     }
@@ -198,7 +198,7 @@ impl<'a> Draft<'a> {
             change["restartCount"] = json!(self.status.restart_count);
             self.actions.push(Action::WriteStatus {
                 status: Box::new(self.status.clone()),
-                notes: std::mem::take(&mut self.notes),
+                events: std::mem::take(&mut self.events),
                 patch: json!({
                     "metadata": {"resourceVersion": self.vm.metadata.resource_version},
                     "status": change,

@@ -80,7 +80,7 @@ impl<K: Ord> Default for FailureLag<K> {
 
 impl<K: Ord + Copy> FailureLag<K> {
     /// Notes an attempt of a kind for an object.
-    pub fn note(&mut self, object: &str, kind: K, outcome: Outcome, now: Timestamp) {
+    pub fn record(&mut self, object: &str, kind: K, outcome: Outcome, now: Timestamp) {
         // Failures that are over are dropped.
         for streaks in [&mut self.failing, &mut self.conflicting] {
             streaks.retain(|_, streak| !streak.is_over(now));
@@ -154,10 +154,10 @@ mod tests {
         START + Span::from_secs(seconds)
     }
 
-    fn noted(notes: &[(&str, Kind, Outcome, u64)]) -> FailureLag<Kind> {
+    fn noted(attempts: &[(&str, Kind, Outcome, u64)]) -> FailureLag<Kind> {
         let mut lag = FailureLag::default();
-        for (object, kind, outcome, seconds) in notes {
-            lag.note(object, *kind, *outcome, at(*seconds));
+        for (object, kind, outcome, seconds) in attempts {
+            lag.record(object, *kind, *outcome, at(*seconds));
         }
         lag
     }
@@ -169,12 +169,12 @@ mod tests {
             ("default/a", Kind::CreatePod, Outcome::Failure, 59),
         ]);
         assert_eq!(lag.failing(at(59)), Degraded::default());
-        lag.note("default/a", Kind::CreatePod, Outcome::Failure, at(74));
+        lag.record("default/a", Kind::CreatePod, Outcome::Failure, at(74));
         assert_eq!(lag.failing(at(74)).active, ["default/a"]);
         let later = at(74) + PENDING;
         let idle = lag.failing(later).idle;
         assert_eq!(idle, ["default/a"], "not tried for a minute");
-        lag.note("default/a", Kind::CreatePod, Outcome::Success, later);
+        lag.record("default/a", Kind::CreatePod, Outcome::Success, later);
         assert_eq!(lag.failing(later), Degraded::default());
     }
 
@@ -189,9 +189,9 @@ mod tests {
             ("default/a", Kind::ReadVm, Outcome::Success, 61),
         ]);
         assert_eq!(lag.failing(at(61)).active, ["default/a"], "listed once");
-        lag.note("default/a", Kind::WriteStatus, Outcome::Success, at(62));
+        lag.record("default/a", Kind::WriteStatus, Outcome::Success, at(62));
         assert_eq!(lag.failing(at(62)).active, ["default/a"]);
-        lag.note("default/a", Kind::CreatePod, Outcome::Success, at(63));
+        lag.record("default/a", Kind::CreatePod, Outcome::Success, at(63));
         assert_eq!(lag.failing(at(63)), Degraded::default());
     }
 
@@ -205,7 +205,7 @@ mod tests {
         let over = at(70) + OVER;
         assert_eq!(lag.failing(over), Degraded::default());
         // A new failure after that begins a new streak.
-        lag.note("default/a", Kind::CreatePod, Outcome::Failure, over);
+        lag.record("default/a", Kind::CreatePod, Outcome::Failure, over);
         assert_eq!(lag.failing(over), Degraded::default());
     }
 
@@ -229,7 +229,7 @@ mod tests {
         ]);
         assert_eq!(lag.conflicting(at(60)).active, ["default/a"]);
         assert_eq!(lag.failing(at(60)), Degraded::default());
-        lag.note("default/a", Kind::PatchVm, Outcome::Failure, at(60));
+        lag.record("default/a", Kind::PatchVm, Outcome::Failure, at(60));
         assert_eq!(lag.conflicting(at(60)), Degraded::default());
     }
 

@@ -67,7 +67,7 @@ impl Draft<'_> {
         conditions::set(list, conditions::STOPPED, "True", &why, wall);
         conditions::clear(list, conditions::DEGRADED, wall);
         if !self.is_off() {
-            self.notes.push(VmEvent::Stopped);
+            self.events.push(VmEvent::Stopped);
         }
     }
 
@@ -75,7 +75,7 @@ impl Draft<'_> {
         let wall = self.input.at.wall;
         conditions::clear(&mut self.status.conditions, conditions::STOPPED, wall);
         self.status.phase = VmPhase::Pending;
-        self.notes.push(VmEvent::Started);
+        self.events.push(VmEvent::Started);
         true
     }
 }

@@ -51,12 +51,12 @@ impl Context {
         &self,
         announcer: &mut Announcer,
         about: About<'_>,
-        note: &VmEvent,
+        event: &VmEvent,
     ) {
         let (namespace, vm) = (about.namespace, about.name);
-        tracing::info!(vm, namespace, note = note.reason(), "{note}");
-        self.metrics.happened(note);
-        if let Some(what) = announcer.announce(note, about, moment(&self.clock)) {
+        tracing::info!(vm, namespace, note = event.reason(), "{event}");
+        self.metrics.happened(event);
+        if let Some(what) = announcer.announce(event, about, moment(&self.clock)) {
             self.events.send(EventRequest {
                 namespace: namespace.to_owned(),
                 what,

@@ -195,8 +195,8 @@ impl Metrics {
     }
 
     /// Something happened to a VM.
-    pub(super) fn happened(&self, note: &VmEvent) {
-        match note {
+    pub(super) fn happened(&self, event: &VmEvent) {
+        match event {
             VmEvent::PodCreated {
                 since_vm: Some(span),
                 ..

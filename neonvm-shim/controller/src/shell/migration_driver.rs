@@ -74,7 +74,7 @@ impl MigrationDriver {
             let outcome = Refusal::outcome(result);
             if let Some(migration) = self.core.migration_of(*kind) {
                 let object = format!("{}/{migration}", self.namespace);
-                self.slot.note(&object, *kind, outcome, now.now);
+                self.slot.record(&object, *kind, outcome, now.now);
             }
             if let Err(Refusal::Failed { message, permanent }) = result {
                 tracing::warn!(vm = key, action = ?kind, permanent, error = message, "migration action failed");
@@ -127,7 +127,7 @@ impl MigrationDriver {
 
     /// Publishes the core's events.
     fn publish_events(&mut self) {
-        while let Some(note) = self.core.poll_note() {
+        while let Some(event) = self.core.poll_note() {
             let uid = self.core.vm().map(|vm| vm.metadata.uid.clone());
             let about = About {
                 namespace: &self.namespace,
@@ -135,7 +135,7 @@ impl MigrationDriver {
                 uid: &uid.unwrap_or_default(),
             };
             self.context
-                .publish_event(&mut self.announcer, about, &note);
+                .publish_event(&mut self.announcer, about, &event);
         }
     }
 }

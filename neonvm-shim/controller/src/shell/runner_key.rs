@@ -34,7 +34,7 @@ pub(super) struct Credentials {
 /// The secret of one VM, read at its first use. The credentials stay cached if a later read fails
 /// or the secret is deleted, because runners use the files that they have. If a runner refuses
 /// them, the secret is read again, at a bounded rate.
-pub(super) struct RunnerKey {
+pub(crate) struct RunnerKey {
     api: Arc<KubeApi>,
     namespace: String,
     vm: String,

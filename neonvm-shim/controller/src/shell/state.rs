@@ -128,8 +128,8 @@ impl<D, K: Ord + Copy> StateSlot<D, K> {
     }
 
     /// Records the outcome of an action on `object`.
-    pub(super) fn note(&self, object: &str, kind: K, outcome: Outcome, now: Timestamp) {
-        self.write(|page| page.lag.note(object, kind, outcome, now));
+    pub(super) fn record(&self, object: &str, kind: K, outcome: Outcome, now: Timestamp) {
+        self.write(|page| page.lag.record(object, kind, outcome, now));
     }
 
     fn write(&self, change: impl FnOnce(&mut Page<D, K>)) {

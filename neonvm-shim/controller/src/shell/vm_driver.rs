@@ -79,7 +79,7 @@ impl VmDriver {
                 .metrics
                 .ended(outcome, now.now.since(began.now));
             if kind.is_needed() {
-                self.slot.note(key, *kind, outcome, now.now);
+                self.slot.record(key, *kind, outcome, now.now);
             }
             if let Err(Refusal::Failed { message, permanent }) = result {
                 tracing::warn!(vm = key, action = ?kind, permanent, error = message, "action failed");
@@ -144,7 +144,7 @@ impl VmDriver {
         for record in self.core.take_stages() {
             self.context.stages.record(record);
         }
-        while let Some(note) = self.core.poll_note() {
+        while let Some(event) = self.core.poll_note() {
             let uid = self.core.vm().map(|vm| vm.metadata.uid.clone());
             let about = About {
                 namespace: &self.namespace,
@@ -152,7 +152,7 @@ impl VmDriver {
                 uid: &uid.unwrap_or_default(),
             };
             self.context
-                .publish_event(&mut self.announcer, about, &note);
+                .publish_event(&mut self.announcer, about, &event);
         }
     }
 }

@@ -148,8 +148,8 @@ impl WebhookContext {
     /// Logs a change that skipped validation, and writes a Kubernetes event about it.
     fn report(&self, skipped: Skipped) {
         let Skipped { key, uid, message } = skipped;
-        let note = VmEvent::SkippedValidation { broken: message };
-        tracing::warn!(vm = %key, note = note.reason(), "{note}");
+        let event = VmEvent::SkippedValidation { broken: message };
+        tracing::warn!(vm = %key, note = event.reason(), "{event}");
         let about = About {
             namespace: &key.namespace,
             name: &key.name,
@@ -161,7 +161,7 @@ impl WebhookContext {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let announcer = announcers.entry(key.clone()).or_default();
-        if let Some(what) = announcer.announce(&note, about, moment(&self.clock)) {
+        if let Some(what) = announcer.announce(&event, about, moment(&self.clock)) {
             self.events.send(EventRequest {
                 namespace: key.namespace.clone(),
                 what,

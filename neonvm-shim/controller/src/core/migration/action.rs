@@ -24,7 +24,8 @@ pub enum Action {
         /// Name of the migration, in the VM's namespace.
         name: String,
         /// Events to publish once the status is written.
-        notes: Vec<VmEvent>,
+        #[serde(rename = "notes")]
+        events: Vec<VmEvent>,
         /// The merge patch, version included.
         patch: Value,
     },

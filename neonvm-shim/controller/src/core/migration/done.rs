@@ -100,9 +100,9 @@ impl MoveCore {
     }
 
     fn apply(&mut self, action: Action, reply: Reply) {
-        if let Action::WriteMigration { notes, .. } = &action {
-            for note in notes {
-                self.push_event(note.clone());
+        if let Action::WriteMigration { events, .. } = &action {
+            for event in events {
+                self.push_event(event.clone());
             }
         }
         match (action, reply) {

@@ -23,7 +23,7 @@ impl Draft<'_> {
         self.status.phase = FAILED.into();
         self.available("False", &reason.to_string());
         self.degraded(&reason.to_string());
-        self.notes.push(VmEvent::MigrationFailed {
+        self.events.push(VmEvent::MigrationFailed {
             reason: reason.clone(),
         });
     }
@@ -131,7 +131,7 @@ impl Draft<'_> {
             text.push_str(", encrypted");
         }
         self.available("True", &text);
-        self.notes.push(VmEvent::Migrated {
+        self.events.push(VmEvent::Migrated {
             from: self.stored.source_pod_name.clone(),
             to: self.stored.target_pod_name.clone(),
             total_ms: figure("totalTimeMs"),

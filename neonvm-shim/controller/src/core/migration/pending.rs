@@ -165,7 +165,7 @@ impl Draft<'_> {
                     self.status.phase = RUNNING.into();
                     self.available("False", &format!("the guest is sent to pod {target}"));
                     let (from, to) = (source, target);
-                    self.notes.push(VmEvent::Migrating { from, to });
+                    self.events.push(VmEvent::Migrating { from, to });
                 }
             }
         }

@@ -98,7 +98,7 @@ pub(super) struct Draft<'a> {
     pub(super) status: MigrationStatus,
     pub(super) actions: Vec<Action>,
     pub(super) look_again: Option<Timestamp>,
-    pub(super) notes: Vec<VmEvent>,
+    pub(super) events: Vec<VmEvent>,
 }
 
 /// A pod by its name, as far as known.
@@ -123,7 +123,7 @@ impl<'a> Draft<'a> {
             stored,
             actions: Vec::new(),
             look_again: None,
-            notes: Vec::new(),
+            events: Vec::new(),
         }
     }
 
@@ -383,7 +383,7 @@ impl<'a> Draft<'a> {
             });
             self.actions.push(Action::WriteMigration {
                 name: self.name(),
-                notes: std::mem::take(&mut self.notes),
+                events: std::mem::take(&mut self.events),
                 patch,
             });
         }

@@ -53,7 +53,7 @@ pub struct MoveCore {
     pub(super) stale_migration: Option<String>,
     pub(super) read_at: Timestamp,
     pub(super) wake_at: Option<Timestamp>,
-    pub(super) notes: VecDeque<VmEvent>,
+    pub(super) events: VecDeque<VmEvent>,
 }
 
 impl MoveCore {
@@ -80,7 +80,7 @@ impl MoveCore {
             stale_migration: None,
             read_at: Timestamp(0),
             wake_at: None,
-            notes: VecDeque::new(),
+            events: VecDeque::new(),
         };
         core.suffix = suffix(&mut core.seed);
         core
@@ -88,7 +88,7 @@ impl MoveCore {
 
     /// The next event to publish.
     pub fn poll_note(&mut self) -> Option<VmEvent> {
-        self.notes.pop_front()
+        self.events.pop_front()
     }
 
     /// Whether there is nothing to be done, now or later, unless something new comes.
@@ -163,10 +163,10 @@ impl MoveCore {
             .collect()
     }
 
-    pub(super) fn push_event(&mut self, note: VmEvent) {
-        if self.notes.len() == EVENTS_LIMIT {
-            self.notes.pop_front();
+    pub(super) fn push_event(&mut self, event: VmEvent) {
+        if self.events.len() == EVENTS_LIMIT {
+            self.events.pop_front();
         }
-        self.notes.push_back(note);
+        self.events.push_back(event);
     }
 }

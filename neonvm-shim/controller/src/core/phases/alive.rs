@@ -90,13 +90,13 @@ impl Draft<'_> {
             End::Succeeded(reason) => {
                 self.status.phase = VmPhase::Succeeded;
                 self.available(false, &reason);
-                self.notes.push(VmEvent::Succeeded { reason });
+                self.events.push(VmEvent::Succeeded { reason });
             }
             End::Failed(problem) => {
                 self.status.phase = VmPhase::Failed;
                 self.available(false, &problem.to_string());
                 self.degraded(&problem.to_string());
-                self.notes.push(VmEvent::Failed { problem });
+                self.events.push(VmEvent::Failed { problem });
             }
         }
     }

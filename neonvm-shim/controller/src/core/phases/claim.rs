@@ -18,7 +18,7 @@ impl Draft<'_> {
             None => {
                 self.status.phase = VmPhase::Running;
                 self.status.migration = None;
-                self.notes.push(VmEvent::TakenBack {
+                self.events.push(VmEvent::TakenBack {
                     migration: claim.name,
                 });
                 true

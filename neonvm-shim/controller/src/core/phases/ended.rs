@@ -52,7 +52,7 @@ impl Draft<'_> {
         let after = self.status.phase;
         self.status.phase = VmPhase::Pending;
         self.status.restart_count = self.status.restart_count.saturating_add(1);
-        self.notes.push(VmEvent::Restarted {
+        self.events.push(VmEvent::Restarted {
             after,
             count: self.status.restart_count,
         });

@@ -56,7 +56,7 @@ impl Draft<'_> {
         let from = self.input.scaling_from;
         if self.stored.phase == VmPhase::Scaling || from.is_some_and(|from| from != to) {
             let (from, revision) = (from.unwrap_or(to), self.revision());
-            self.notes.push(VmEvent::Scaled { from, to, revision });
+            self.events.push(VmEvent::Scaled { from, to, revision });
         }
     }
 

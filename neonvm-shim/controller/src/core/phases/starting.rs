@@ -136,7 +136,7 @@ impl Draft<'_> {
             self.status.phase = VmPhase::Running;
             self.available(true, &format!("pod {} runs", pod.metadata.name));
             self.located(pod);
-            self.notes.push(self.first_seen_running(pod));
+            self.events.push(self.first_seen_running(pod));
             if let RunnerView::Known(state) = self.input.runner {
                 self.measured(state);
                 self.propagate(state);

@@ -131,18 +131,18 @@ impl VmCore {
 
     fn apply(&mut self, at: Moment, began: Moment, action: &Action, reply: Reply) {
         match (action, reply) {
-            (Action::WriteStatus { status, notes, .. }, Reply::Vm(vm)) => {
+            (Action::WriteStatus { status, events, .. }, Reply::Vm(vm)) => {
                 let before = self
                     .vm
                     .as_ref()
                     .and_then(|vm| vm.status.clone())
                     .unwrap_or_default();
                 self.wrote_status(at, &before, status);
-                for note in notes {
-                    if matches!(note, VmEvent::Scaled { .. }) {
+                for event in events {
+                    if matches!(event, VmEvent::Scaled { .. }) {
                         self.scaling_from = None;
                     }
-                    self.push_event(note.clone());
+                    self.push_event(event.clone());
                 }
                 self.saw_own(at, *vm);
             }

@@ -85,7 +85,7 @@ pub struct VmCore {
     pub(super) wake_at: Option<Timestamp>,
     pub(super) reported: BTreeSet<&'static str>,
     pub(super) problems: Vec<Problem>,
-    pub(super) notes: VecDeque<VmEvent>,
+    pub(super) events: VecDeque<VmEvent>,
     pub(super) stages: StageWatch,
 }
 
@@ -125,7 +125,7 @@ impl VmCore {
             wake_at: None,
             reported: BTreeSet::new(),
             problems: Vec::new(),
-            notes: VecDeque::new(),
+            events: VecDeque::new(),
             stages: StageWatch::default(),
         };
         core.next_suffix();
@@ -169,7 +169,7 @@ impl VmCore {
 
     /// The next event to publish.
     pub fn poll_note(&mut self) -> Option<VmEvent> {
-        self.notes.pop_front()
+        self.events.pop_front()
     }
 
     /// Removes and returns the finished stages of resizes.
@@ -177,11 +177,11 @@ impl VmCore {
         self.stages.take()
     }
 
-    pub(super) fn push_event(&mut self, note: VmEvent) {
-        if self.notes.len() == EVENTS_LIMIT {
-            self.notes.pop_front();
+    pub(super) fn push_event(&mut self, event: VmEvent) {
+        if self.events.len() == EVENTS_LIMIT {
+            self.events.pop_front();
         }
-        self.notes.push_back(note);
+        self.events.push_back(event);
     }
 
     pub(super) fn next_suffix(&mut self) {

@@ -3,6 +3,8 @@
 mod ahead;
 mod certificate;
 mod convergence;
+mod ends;
+mod failing;
 mod metadata;
 mod missing_pods;
 mod overlay;
@@ -10,6 +12,8 @@ mod phases;
 mod power;
 mod quick;
 mod requests;
+mod reports;
 mod resizing;
+mod stages;
 mod taken;
 mod world;

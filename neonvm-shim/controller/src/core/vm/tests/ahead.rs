@@ -1,6 +1,6 @@
 //! CPUs that are plugged while what the pod requests is on its way.
 
-use super::resizing::{ask, requesting};
+use super::resizing::{requesting, set_size};
 use super::world::World;
 use crate::core::{Action, Kind, Refusal};
 use protocol::runner::{CpusAhead, QuotaState};
@@ -25,7 +25,7 @@ fn held() -> (World, String) {
 
 /// Asks for a size, and returns what is to be done before anything else is.
 fn asked(world: &mut World, milli: u32, slots: i32, revision: i64) -> Vec<Action> {
-    world.edit(|vm| ask(vm, milli, slots, revision, 1));
+    world.edit(|vm| set_size(vm, milli, slots, revision, 1));
     let at = world.at;
     std::iter::from_fn(|| world.core.poll_action(at)).collect()
 }
@@ -70,7 +70,7 @@ fn cancelled_growth_unplugs_its_cpus() {
     let actions = asked(&mut world, 2000, 1, 1);
     let first = actions.iter().find(|it| it.kind() == Kind::PlugAhead);
     done(&mut world, first.expect("it goes ahead"));
-    world.edit(|vm| ask(vm, 250, 1, 2, 1));
+    world.edit(|vm| set_size(vm, 250, 1, 2, 1));
     world.settle();
     assert_eq!(world.runners[&pod].cpus.ahead, Some(MilliCpu(0)));
 }
@@ -114,7 +114,7 @@ fn shrinks(world: &mut World, pod: &str, revision: i64) {
     world.settle();
     world.finish_resize(pod);
     world.settle();
-    world.edit(|vm| ask(vm, 250, 1, revision, 1));
+    world.edit(|vm| set_size(vm, 250, 1, revision, 1));
     world.settle();
     world.finish_resize(pod);
     world.pass(Span::from_millis(5000));

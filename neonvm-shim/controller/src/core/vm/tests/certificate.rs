@@ -4,7 +4,7 @@ use protocol::time::Span;
 use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::json;
 
-use super::phases::{condition, notes, running};
+use super::phases::{condition, event_reasons, running};
 use super::world::World;
 use crate::core::certificate::testing::Manner;
 use crate::core::certificate::{Stored, TemporaryKey};
@@ -45,7 +45,7 @@ fn pod_waits_for_first_certificate() {
         condition(&world, DEGRADED).1,
         "no certificate from ClusterIssuer neon-ca-issuer yet: in the queue"
     );
-    assert!(notes(&mut world).contains(&"Degraded"));
+    assert!(event_reasons(&mut world).contains(&"Degraded"));
     world.ca.manner = Manner::Signs;
     world.issuer_answers();
     world.settle();
@@ -78,7 +78,7 @@ fn denied_request_is_reported_and_made_again() {
     world.settle();
     let told = "ClusterIssuer neon-ca-issuer gives no certificate (Denied): not for you";
     assert_eq!(condition(&world, DEGRADED).1, told);
-    assert_eq!(notes(&mut world), ["Degraded"]);
+    assert_eq!(event_reasons(&mut world), ["Degraded"]);
     assert!(world.created.is_empty());
     world.ca.manner = Manner::Signs;
     world.pass(Span::from_secs(9));

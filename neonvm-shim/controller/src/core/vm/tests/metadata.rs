@@ -6,7 +6,7 @@ use protocol::vm::VmPhase;
 use serde_json::json;
 
 use super::phases::{condition, running};
-use super::resizing::ask;
+use super::resizing::set_size;
 use super::world::World;
 use crate::core::action::Action;
 use crate::core::conditions::DEGRADED;
@@ -45,7 +45,7 @@ fn syncs_in(world: &mut World, time: Span) -> usize {
 }
 
 fn grows(world: &mut World, pod: &str) {
-    world.edit(|vm| ask(vm, 2000, 4, 7, 1));
+    world.edit(|vm| set_size(vm, 2000, 4, 7, 1));
     let kinds = world.settle();
     assert!(kinds.contains(&"SetSize".to_owned()), "{kinds:?}");
     let order = world.runners[pod].resize.clone().expect("an order").order;
@@ -67,7 +67,7 @@ fn a_guest_grows_though_a_policy_keeps_a_label_on_its_pod() {
     assert_eq!(status, "True");
     assert!(message.contains("a policy forbids it"), "{message}");
     // And so again, with nothing tried in vain first that was tried just before.
-    world.edit(|vm| ask(vm, 250, 1, 8, 1));
+    world.edit(|vm| set_size(vm, 250, 1, 8, 1));
     world.settle();
     world.finish_resize(&pod);
     world.settle();
@@ -121,7 +121,7 @@ fn a_growth_is_said_in_one_write_together_with_all_else() {
     let (mut world, pod) = labelled();
     world.show();
     world.edit(|vm| {
-        ask(vm, 2000, 4, 7, 1);
+        set_size(vm, 2000, 4, 7, 1);
         vm.metadata.labels.insert("a".into(), "b".into());
     });
     let kinds = world.settle();

@@ -4,7 +4,7 @@ use protocol::annotations::{ANNOTATION_POWER_STATE, POWER_STOPPED};
 use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase};
 use serde_json::json;
 
-use super::phases::{condition, notes, running};
+use super::phases::{condition, event_reasons, running};
 use super::world::World;
 use crate::core::Settings;
 use crate::core::conditions::{AVAILABLE, STOPPED};
@@ -58,7 +58,7 @@ fn stopped_vm_has_no_pod_and_starts_again_under_any_restart_policy() {
             "no restart of a guest that ended"
         );
         assert_eq!((world.created.len(), world.most_pods), (2, 1));
-        let told = notes(&mut world);
+        let told = event_reasons(&mut world);
         assert!(
             told.contains(&"Stopped") && told.contains(&"Started"),
             "{told:?}"

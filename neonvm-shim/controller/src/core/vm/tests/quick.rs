@@ -28,7 +28,7 @@ fn running_as(true_requests: bool) -> (World, String) {
     let pod = world.status().pod_name;
     world.start(&pod);
     world.settle();
-    world.edit(|vm| ask(vm, 2000, 4));
+    world.edit(|vm| set_size(vm, 2000, 4));
     world.settle();
     world.finish_resize(&pod);
     world.settle();
@@ -36,7 +36,7 @@ fn running_as(true_requests: bool) -> (World, String) {
     (world, pod)
 }
 
-fn ask(vm: &mut VirtualMachine, milli: u32, slots: i32) {
+fn set_size(vm: &mut VirtualMachine, milli: u32, slots: i32) {
     vm.spec.guest.cpus.r#use = MilliCpu(milli);
     vm.spec.guest.memory_slots.r#use = slots;
 }
@@ -44,11 +44,11 @@ fn ask(vm: &mut VirtualMachine, milli: u32, slots: i32) {
 /// The same guest, made small and now to grow to what it had.
 fn growing(true_requests: bool) -> (World, String) {
     let (mut world, pod) = running_as(true_requests);
-    world.edit(|vm| ask(vm, 500, 1));
+    world.edit(|vm| set_size(vm, 500, 1));
     world.settle();
     world.finish_resize(&pod);
     world.settle();
-    world.edit(|vm| ask(vm, 2000, 4));
+    world.edit(|vm| set_size(vm, 2000, 4));
     (world, pod)
 }
 
@@ -66,7 +66,7 @@ fn scaled(world: &mut World) -> usize {
 fn a_quick_shrink_is_ordered_at_once_and_written_once() {
     let (mut world, pod) = running();
     assert_eq!(usage(&world, &pod), LARGE);
-    world.edit(|vm| ask(vm, 500, 1));
+    world.edit(|vm| set_size(vm, 500, 1));
     assert_eq!(world.settle(), ["SetSize"]);
     assert_eq!(usage(&world, &pod), LARGE, "the guest still has it");
     world.pass(Span::from_millis(60));
@@ -83,7 +83,7 @@ fn a_quick_shrink_is_ordered_at_once_and_written_once() {
 #[test]
 fn slow_shrink_is_shown_as_scaling() {
     let (mut world, pod) = running();
-    world.edit(|vm| ask(vm, 500, 1));
+    world.edit(|vm| set_size(vm, 500, 1));
     world.settle();
     let due = world.core.poll_deadline().expect("a deadline");
     let quick = Settings::one_machine().quick;
@@ -153,7 +153,7 @@ fn gives_back(world: &mut World, pod: &str, gib: u64) {
 #[test]
 fn requests_follow_slow_shrink_at_intervals_and_its_end_at_once() {
     let (mut world, pod) = running_as(true);
-    world.edit(|vm| ask(vm, 500, 1));
+    world.edit(|vm| set_size(vm, 500, 1));
     world.settle();
     let mut resizes = Vec::new();
     for tenth in 0..14 {

@@ -5,7 +5,7 @@ use protocol::time::Span;
 use protocol::units::Bytes;
 use serde_json::json;
 
-use super::resizing::{ask, requested, requesting};
+use super::resizing::{requested, requesting, set_size};
 use super::world::World;
 use crate::core::phases::REQUESTS_INTERVAL;
 use crate::core::vm::Reply;
@@ -14,7 +14,7 @@ use crate::core::{Action, Kind, Refusal};
 /// A VM of two CPUs and 4 GiB, and its pod.
 fn large() -> (World, String) {
     let (mut world, pod) = requesting();
-    world.edit(|vm| ask(vm, 2000, 4, 1, 1));
+    world.edit(|vm| set_size(vm, 2000, 4, 1, 1));
     world.settle();
     world.finish_resize(&pod);
     world.settle();
@@ -25,7 +25,7 @@ fn large() -> (World, String) {
 /// on its way.
 fn lowering() -> (World, String, Action) {
     let (mut world, pod) = large();
-    world.edit(|vm| ask(vm, 500, 2, 2, 1));
+    world.edit(|vm| set_size(vm, 500, 2, 2, 1));
     world.settle();
     world.finish_resize(&pod);
     let started = begun(&mut world);
@@ -57,7 +57,7 @@ fn kinds(actions: &[Action]) -> Vec<Kind> {
 #[test]
 fn n41_a_guest_does_not_grow_while_its_pod_may_yet_request_less() {
     let (mut world, pod, lower) = lowering();
-    world.edit(|vm| ask(vm, 2000, 4, 3, 1));
+    world.edit(|vm| set_size(vm, 2000, 4, 3, 1));
     let meanwhile = begun(&mut world);
     assert!(!kinds(&meanwhile).contains(&Kind::SetSize), "{meanwhile:?}");
     meanwhile.iter().for_each(|action| done(&mut world, action));
@@ -75,7 +75,7 @@ fn n41_nor_before_it_is_known_what_became_of_that_change() {
     let (mut world, _, lower) = lowering();
     world.carry_out(&lower).expect("it is carried out");
     world.is_done(Kind::ResizePod, world.at, lost());
-    world.edit(|vm| ask(vm, 2000, 4, 3, 1));
+    world.edit(|vm| set_size(vm, 2000, 4, 3, 1));
     let read = begun(&mut world);
     assert!(!kinds(&read).contains(&Kind::SetSize), "{read:?}");
     read.iter().for_each(|action| done(&mut world, action));
@@ -91,7 +91,7 @@ fn n41_nor_before_it_is_known_what_became_of_that_change() {
 /// way; by then it is to be small again.
 fn taken_back() -> (World, String, Action) {
     let (mut world, pod) = requesting();
-    world.edit(|vm| ask(vm, 2000, 4, 1, 1));
+    world.edit(|vm| set_size(vm, 2000, 4, 1, 1));
     let order = loop {
         let mut order = None;
         for action in begun(&mut world) {
@@ -105,7 +105,7 @@ fn taken_back() -> (World, String, Action) {
             break order;
         }
     };
-    world.edit(|vm| ask(vm, 500, 2, 2, 1));
+    world.edit(|vm| set_size(vm, 500, 2, 2, 1));
     (world, pod, order)
 }
 
@@ -188,7 +188,7 @@ fn n41_a_pod_requests_what_an_order_without_an_answer_may_have_given_its_guest()
 #[test]
 fn n41_a_runner_that_has_just_taken_over_takes_nothing_from_what_its_pod_requests() {
     let (mut world, pod) = large();
-    world.edit(|vm| ask(vm, 500, 2, 2, 1));
+    world.edit(|vm| set_size(vm, 500, 2, 2, 1));
     let state = world.runners.get_mut(&pod).expect("a runner");
     state.phase = RunnerPhase::Booting;
     (state.memory.plugged, state.memory.requested) = (Bytes(0), Bytes(0));
