@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use super::DEADLINE;
 
 /// Plural, namespace, name.
-type Place = (String, String, String);
+type ObjectKey = (String, String, String);
 
 #[derive(Clone)]
 pub(crate) struct FakeApi {
@@ -41,8 +41,8 @@ impl Drop for Server {
 #[derive(Default)]
 struct Inner {
     revision: u64,
-    objects: BTreeMap<Place, Value>,
-    history: Vec<(u64, &'static str, Place, Value)>,
+    objects: BTreeMap<ObjectKey, Value>,
+    history: Vec<(u64, &'static str, ObjectKey, Value)>,
     requests: Vec<String>,
     faults: VecDeque<Fault>,
     down: bool,
@@ -125,7 +125,7 @@ impl FakeApi {
     pub(crate) fn get(&self, plural: &str, name: &str) -> Option<Value> {
         self.lock()
             .objects
-            .get(&place(plural, "default", name))
+            .get(&object_key(plural, "default", name))
             .cloned()
     }
 
@@ -142,7 +142,7 @@ impl FakeApi {
     /// Edits an object whole, status and all; a spec that changed counts as a new generation.
     pub(crate) fn edit(&self, plural: &str, name: &str, edit: impl FnOnce(&mut Value)) {
         self.with(|inner| {
-            let at = place(plural, "default", name);
+            let at = object_key(plural, "default", name);
             let mut object = inner.objects.get(&at).cloned().expect("it exists");
             let before = object["spec"].clone();
             edit(&mut object);
@@ -155,7 +155,7 @@ impl FakeApi {
 
     pub(crate) fn delete(&self, plural: &str, name: &str, grace: bool) {
         self.with(|inner| {
-            let _ = inner.delete(&place(plural, "default", name), grace);
+            let _ = inner.delete(&object_key(plural, "default", name), grace);
         });
     }
 
@@ -257,12 +257,12 @@ impl FakeApi {
     }
 }
 
-fn place(plural: &str, namespace: &str, name: &str) -> Place {
+fn object_key(plural: &str, namespace: &str, name: &str) -> ObjectKey {
     (plural.to_owned(), namespace.to_owned(), name.to_owned())
 }
 
 impl Inner {
-    fn store(&mut self, at: &Place, mut object: Value) -> Value {
+    fn store(&mut self, at: &ObjectKey, mut object: Value) -> Value {
         self.revision += 1;
         object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
         let deleting = object["metadata"].get("deletionTimestamp").is_some();
@@ -289,12 +289,12 @@ impl Inner {
     /// What a watch tells of a change. An object that comes to match its selector is new to it, one
     /// that no longer does is gone for it.
     fn told(&self, call: &Call, change: usize) -> Option<Value> {
-        let (_, kind, place, object) = &self.history[change];
+        let (_, kind, object_key, object) = &self.history[change];
         let mut before = self.history[..change].iter().rev();
-        let before = before.find(|(_, _, at, _)| at == place);
+        let before = before.find(|(_, _, at, _)| at == object_key);
         let was_shown =
             before.is_some_and(|(_, kind, at, was)| *kind != "DELETED" && call.selects(at, was));
-        let kind = match (was_shown, call.selects(place, object)) {
+        let kind = match (was_shown, call.selects(object_key, object)) {
             (false, false) => return None,
             (true, false) => "DELETED",
             (false, true) if *kind == "MODIFIED" => "ADDED",
@@ -311,7 +311,7 @@ impl Inner {
             owners.any(|owner| owner["uid"] == *uid)
         };
         let all = self.objects.iter();
-        let owned: Vec<Place> = all
+        let owned: Vec<ObjectKey> = all
             .filter(|(_, object)| is_owned(object))
             .map(|(at, _)| at.clone())
             .collect();
@@ -330,7 +330,7 @@ impl Inner {
             .as_str()
             .expect("a name")
             .to_owned();
-        let at = place(plural, namespace, &name);
+        let at = object_key(plural, namespace, &name);
         if self.objects.contains_key(&at) {
             return Err((409, "already exists".into()));
         }
@@ -341,7 +341,7 @@ impl Inner {
         Ok(self.store(&at, object))
     }
 
-    fn delete(&mut self, at: &Place, grace: bool) -> Result<Value, (u16, String)> {
+    fn delete(&mut self, at: &ObjectKey, grace: bool) -> Result<Value, (u16, String)> {
         let mut object = self
             .objects
             .get(at)
@@ -359,7 +359,7 @@ impl Inner {
         Ok(self.store(at, object))
     }
 
-    fn patch(&mut self, at: &Place, call: &Call) -> Result<Value, (u16, String)> {
+    fn patch(&mut self, at: &ObjectKey, call: &Call) -> Result<Value, (u16, String)> {
         let old = self
             .objects
             .get(at)
@@ -557,7 +557,7 @@ fn parse(method: Method, uri: &Uri, headers: &HeaderMap, body: &Bytes) -> Call {
 }
 
 fn carry_out(inner: &mut Inner, call: &Call) -> Result<(u16, Value), (u16, String)> {
-    let at = place(&call.plural, &call.namespace, &call.name);
+    let at = object_key(&call.plural, &call.namespace, &call.name);
     match call.method {
         Method::GET if call.plural.is_empty() => Ok((200, what_there_is())),
         Method::GET if call.name.is_empty() => {
@@ -612,7 +612,7 @@ fn what_there_is() -> Value {
 }
 
 impl Call {
-    fn selects(&self, at: &Place, object: &Value) -> bool {
+    fn selects(&self, at: &ObjectKey, object: &Value) -> bool {
         let labelled = self.query.get("labelSelector").is_none_or(|label| {
             object["metadata"]["labels"]
                 .get(label.replace("%2F", "/"))
