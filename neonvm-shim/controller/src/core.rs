@@ -77,6 +77,6 @@ pub use moment::Moment;
 pub use problem::Problem;
 pub use refusal::Refusal;
 pub use settings::{AffinityStyle, Settings};
-pub use vm::{Event, Reply, VmCore};
+pub use vm::{ActionResponse, Event, VmCore};
 pub use vm_event::VmEvent;
 pub use volumes::{SSH_PRIVATE, SSH_PUBLIC};

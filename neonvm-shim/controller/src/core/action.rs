@@ -42,7 +42,8 @@ pub enum Action {
         name: String,
     },
     /// Check whether the migration that claims the VM exists.
-    ReadTaker {
+    #[serde(rename = "read_taker")]
+    ReadMigration {
         /// Name of the migration, in the VM's namespace.
         name: String,
         /// Uid of that migration. Another migration of the same name does not count.
@@ -130,7 +131,8 @@ pub enum Action {
         /// Name of the runner's pod.
         pod: String,
         /// CPUs that the guest shall have plugged.
-        wish: CpusAhead,
+        #[serde(rename = "wish")]
+        cpus: CpusAhead,
     },
     /// Send the size to the runner.
     SetSize {
@@ -165,7 +167,7 @@ impl Action {
             Self::WriteStatus { .. } => Kind::WriteStatus,
             Self::ReadVm => Kind::ReadVm,
             Self::ReadPod { .. } => Kind::ReadPod,
-            Self::ReadTaker { .. } => Kind::ReadTaker,
+            Self::ReadMigration { .. } => Kind::ReadMigration,
             Self::EnsureSshSecret { .. } => Kind::EnsureSshSecret,
             Self::EnsureRunnerSecret { .. } => Kind::EnsureRunnerSecret,
             Self::CreatePod { .. } => Kind::CreatePod,

@@ -27,7 +27,7 @@ impl Draft<'_> {
         if state.cpus.ahead.is_some_and(|ahead| ahead != cpu) {
             self.actions.push(Action::PlugAhead {
                 pod: pod.metadata.name.clone(),
-                wish: CpusAhead { cpu },
+                cpus: CpusAhead { cpu },
             });
         }
     }

@@ -12,7 +12,7 @@ pub const RETRY_CAP: Span = Span::from_secs(15);
 /// The controller reads each VM and its pod again after this long, whatever the watches report.
 pub const READ_AGAIN: Span = Span::from_secs(60);
 /// Failures in a row from which on the status and an event report them.
-pub const TOLD_FROM: u32 = 2;
+pub const REPORTED_FROM: u32 = 2;
 /// A guest that ran this long before it ended restarts without a pause.
 pub const STEADY: Span = Span::from_secs(60);
 /// First pause between restarts that follow on one another; the very first restart has none.

@@ -17,8 +17,8 @@ impl Draft<'_> {
             return;
         }
         let grace_s = self.vm.spec.termination_grace_period_seconds.max(0);
-        let asked = self.vm.metadata.deletion_timestamp.unwrap_or_default();
-        let age = self.input.at.wall.0.saturating_sub(asked.0);
+        let requested_at = self.vm.metadata.deletion_timestamp.unwrap_or_default();
+        let age = self.input.at.wall.0.saturating_sub(requested_at.0);
         let patience_us = i64::try_from(STUCK_POD_PATIENCE.0).unwrap_or(i64::MAX);
         let patience_us = patience_us.saturating_add(grace_s.saturating_mul(1_000_000));
         let ours: Vec<&Pod> = self

@@ -29,7 +29,8 @@ pub enum Kind {
     WriteStatus,
     ReadVm,
     ReadPod,
-    ReadTaker,
+    #[serde(rename = "read_taker")]
+    ReadMigration,
     EnsureSshSecret,
     EnsureRunnerSecret,
     CreatePod,
@@ -85,7 +86,7 @@ impl fmt::Display for Kind {
             Self::WriteStatus => "write the status",
             Self::ReadVm => "read the VM object",
             Self::ReadPod => "read the pod",
-            Self::ReadTaker => "read the migration",
+            Self::ReadMigration => "read the migration",
             Self::EnsureSshSecret => "create the SSH secret",
             Self::EnsureRunnerSecret => "create the runner's secret",
             Self::CreatePod => "create the pod",

@@ -2,9 +2,9 @@
 //! docs/compatibility/neonvm.md §2.9.
 //!
 //! ```text
-//! watches ─┐                        ┌─► Kubernetes API (migration, VM's status, pods)
-//! source  ─┼─► MoveCore ─► plan() ──┼─► runner of the source: hold, send, recall, quit
-//! target  ─┘   (newest state)       └─► runner of the target: receive, begin
+//! watches ─┐                             ┌─► Kubernetes API (migration, VM's status, pods)
+//! source  ─┼─► MigrationCore ─► plan() ──┼─► runner of the source: hold, send, recall, quit
+//! target  ─┘   (newest state)            └─► runner of the target: receive, begin
 //! ```
 //!
 //! *One running guest.* The sending QEMU stops its guest when all of it is sent, and does not
@@ -38,12 +38,12 @@ mod view;
 
 pub use action::Action;
 pub use dump::Dump;
-pub use event::{Event, Reply};
+pub use event::{ActionResponse, Event};
 pub use kind::{Kind, Peer};
 pub use plan::{Plan, plan};
 pub use poll::{LOOK_AGAIN, READ_AGAIN};
 pub use reason::{Reason, Wait};
-pub use state::MoveCore;
+pub use state::MigrationCore;
 pub use view::{FAILED, KnownRunner, PENDING, PlanInput, RUNNING, SUCCEEDED, VmView};
 
 #[cfg(test)]

@@ -20,11 +20,11 @@ pub(super) enum Found {
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(transparent)]
 pub struct MissingPods {
-    pods: BTreeMap<String, Doubt>,
+    pods: BTreeMap<String, Missing>,
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct Doubt {
+struct Missing {
     uid: String,
     /// A read was in flight already. Its result may be older than the watch event.
     is_read_early: bool,
@@ -34,11 +34,11 @@ impl MissingPods {
     /// Adds a pod that the watch no longer shows. `is_being_read` tells whether a read is in
     /// flight.
     pub(super) fn add(&mut self, pod: &Pod, is_being_read: bool) {
-        let doubt = Doubt {
+        let missing = Missing {
             uid: pod.metadata.uid.clone(),
             is_read_early: is_being_read,
         };
-        self.pods.insert(pod.metadata.name.clone(), doubt);
+        self.pods.insert(pod.metadata.name.clone(), missing);
     }
 
     /// Removes a pod that needs no read.
@@ -59,15 +59,15 @@ impl MissingPods {
     /// Takes the result of a read. A read that was in flight before must be followed by another.
     pub(super) fn read(&mut self, pod: &Pod) -> Found {
         let name = &pod.metadata.name;
-        let Some(doubt) = self.pods.get_mut(name) else {
+        let Some(missing) = self.pods.get_mut(name) else {
             return Found::Itself;
         };
-        let found = if doubt.uid == pod.metadata.uid {
+        let found = if missing.uid == pod.metadata.uid {
             Found::Itself
         } else {
             Found::Another
         };
-        if std::mem::take(&mut doubt.is_read_early) && found == Found::Itself {
+        if std::mem::take(&mut missing.is_read_early) && found == Found::Itself {
             return found;
         }
         self.pods.remove(name);

@@ -113,14 +113,14 @@ const ON_ITS_WAY: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
 pub fn held_up(pod: &Pod) -> Option<String> {
     let mut conditions = pod.status.conditions.iter();
     let unplaced = conditions.find(|one| one.kind == "PodScheduled" && one.status == "False");
-    let words = |reason: &str, message: &str| {
+    let joined = |reason: &str, message: &str| {
         let both = [reason, message]
             .into_iter()
             .filter(|text| !text.is_empty());
         both.collect::<Vec<_>>().join(": ")
     };
     if let Some(refusal) = unplaced {
-        return Some(words("no node takes it", &refusal.message));
+        return Some(joined("no node takes it", &refusal.message));
     }
     let status = &pod.status;
     let mut all = status
@@ -130,7 +130,7 @@ pub fn held_up(pod: &Pod) -> Option<String> {
     all.find_map(|container| {
         let waiting = container.state.waiting.as_ref()?;
         (!ON_ITS_WAY.contains(&waiting.reason.as_str()))
-            .then(|| words(&waiting.reason, &waiting.message))
+            .then(|| joined(&waiting.reason, &waiting.message))
     })
 }
 
@@ -159,15 +159,15 @@ pub fn end_of(pod: &Pod) -> String {
         .iter()
         .find(|status| status.name == CONTAINER)
         .and_then(|status| status.state.terminated.as_ref());
-    let mut words: Vec<String> = Vec::new();
+    let mut texts: Vec<String> = Vec::new();
     if let Some(end) = container {
-        words.push(format!("exit code {}", end.exit_code));
-        words.extend([end.reason.clone(), end.message.clone()]);
+        texts.push(format!("exit code {}", end.exit_code));
+        texts.extend([end.reason.clone(), end.message.clone()]);
     }
-    words.extend([pod.status.reason.clone(), pod.status.message.clone()]);
-    words.retain(|word| !word.is_empty());
-    words.dedup();
-    words.join(": ")
+    texts.extend([pod.status.reason.clone(), pod.status.message.clone()]);
+    texts.retain(|text| !text.is_empty());
+    texts.dedup();
+    texts.join(": ")
 }
 
 /// Size of the guest: the CPU that both QEMU's quota and the guest's own CPUs allow, and the memory

@@ -57,7 +57,7 @@ pub(crate) fn ready_pod(vm: &VirtualMachine, name: &str) -> Pod {
     pod
 }
 
-/// A runner whose guest has this size and was never told another.
+/// A runner whose guest has this size, without any order.
 pub(crate) fn runner_at(milli_cpu: u32, gib: u64) -> RunnerState {
     let cpu = MilliCpu(milli_cpu);
     RunnerState {

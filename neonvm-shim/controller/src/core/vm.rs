@@ -17,7 +17,7 @@ mod state;
 
 pub use claim::CLAIM_CHECK_AFTER;
 pub use dump::Dump;
-pub use event::{Event, Reply};
+pub use event::{ActionResponse, Event};
 pub use poll::LOOK_AGAIN;
 pub use state::VmCore;
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 use super::api::{ApiError, KubeApi, patch_params, post_params};
 use super::secret::is_owned;
 use crate::core::certificate::{Facts, Order, Step};
-use crate::core::{Refusal, Reply};
+use crate::core::{ActionResponse, Refusal};
 use facts::{CERTIFICATE, KEY};
 
 pub use x509::CertificateError;
@@ -55,7 +55,7 @@ impl<'a> CertificateClient<'a> {
     }
 
     /// Carries out one step of the order and returns the objects as they are after it.
-    pub(super) async fn take(&self, step: &Step) -> Result<Reply, Refusal> {
+    pub(super) async fn take(&self, step: &Step) -> Result<ActionResponse, Refusal> {
         let done = match step {
             Step::Read => Ok(()),
             Step::MakeKey => self.make_key().await,
@@ -70,7 +70,7 @@ impl<'a> CertificateClient<'a> {
             Err(error) => Err(error),
         };
         let facts = facts.map_err(|error| self.refusal(&error))?;
-        Ok(Reply::Certificate(Box::new(facts)))
+        Ok(ActionResponse::Certificate(Box::new(facts)))
     }
 
     /// None of the refusals here is about the VM object.
@@ -183,7 +183,7 @@ impl<'a> CertificateClient<'a> {
         let request = self.requests.watch(&params, version);
         let request = request.map_err(ApiError::Build)?;
         let began = Instant::now();
-        let news = async {
+        let change = async {
             let events = self.api.client.request_events::<Value>(request).await?;
             let mut events = std::pin::pin!(events);
             while let Some(event) = events.try_next().await? {
@@ -194,7 +194,7 @@ impl<'a> CertificateClient<'a> {
             Ok(false)
         };
         let limit = Duration::from_secs(u64::from(WATCH_S)) + WATCH_SLACK;
-        match timeout(limit, news).await {
+        match timeout(limit, change).await {
             Ok(Ok(false)) if began.elapsed() < TOO_SOON => Err(ApiError::Timeout),
             Ok(Err(error)) => Err(ApiError::Kube(Box::new(error))),
             Ok(Ok(_)) | Err(_) => Ok(()),

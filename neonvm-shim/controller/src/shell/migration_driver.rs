@@ -24,14 +24,14 @@ use super::runner_key::RunnerKey;
 use super::runner_link::RunnerConnections;
 use super::state::MigrationSlot;
 use crate::core::announce::{About, Announcer};
-use crate::core::migration::{Action, Event, MoveCore, Reply};
+use crate::core::migration::{Action, ActionResponse, Event, MigrationCore};
 use crate::core::{Moment, Refusal};
 
 /// Driver of the migrations of the VM `namespace/name`.
 pub(super) struct MigrationDriver {
     pub(super) namespace: String,
     pub(super) name: String,
-    pub(super) core: MoveCore,
+    pub(super) core: MigrationCore,
     pub(super) mailbox: Mailbox<Event>,
     pub(super) context: Context,
     pub(super) slot: MigrationSlot,
@@ -127,7 +127,7 @@ impl MigrationDriver {
 
     /// Publishes the core's events.
     fn publish_events(&mut self) {
-        while let Some(event) = self.core.poll_note() {
+        while let Some(event) = self.core.poll_event() {
             let uid = self.core.vm().map(|vm| vm.metadata.uid.clone());
             let about = About {
                 namespace: &self.namespace,
@@ -140,7 +140,10 @@ impl MigrationDriver {
     }
 }
 
-async fn to_runner(link: Option<Arc<Mutex<RunnerLink>>>, action: Action) -> Result<Reply, Refusal> {
+async fn to_runner(
+    link: Option<Arc<Mutex<RunnerLink>>>,
+    action: Action,
+) -> Result<ActionResponse, Refusal> {
     let Some(link) = link else {
         return Err(Refusal::Failed {
             message: "the link to the runner is closed".into(),
@@ -157,7 +160,7 @@ async fn to_runner(link: Option<Arc<Mutex<RunnerLink>>>, action: Action) -> Resu
         _ => Err(LinkError::Timeout(std::time::Duration::ZERO)),
     };
     match response {
-        Ok(state) => Ok(Reply::Runner(Box::new(state))),
+        Ok(state) => Ok(ActionResponse::Runner(Box::new(state))),
         Err(error) => Err(Refusal::Failed {
             message: chain(&error),
             permanent: false,
@@ -170,14 +173,14 @@ async fn to_api(
     namespace: &str,
     vm: &str,
     action: Action,
-) -> Result<Reply, Refusal> {
+) -> Result<ActionResponse, Refusal> {
     let group = format!("/apis/vm.neon.tech/v1/namespaces/{namespace}");
     let vms = Request::new(format!("{group}/virtualmachines"));
     let migrations = Request::new(format!("{group}/virtualmachinemigrations"));
     let (params, get) = (patch_params(), GetParams::default());
-    let as_vm = |value| decode::vm(value).map(|vm| Reply::Vm(Box::new(vm)));
+    let as_vm = |value| decode::vm(value).map(|vm| ActionResponse::Vm(Box::new(vm)));
     let as_migration =
-        |value| decode::migration(value).map(|found| Reply::Migration(Box::new(found)));
+        |value| decode::migration(value).map(|found| ActionResponse::Migration(Box::new(found)));
     match action {
         Action::PatchMigration { name, patch } => {
             let request = migrations.patch(&name, &params, &Patch::Merge(patch));
@@ -197,17 +200,19 @@ async fn to_api(
         Action::ReadMigration { name } => {
             object(api.send(migrations.get(&name, &get)).await, as_migration)
         }
-        Action::ReadPod { name } => reply(api.read_pod(namespace, &name).await, name),
+        Action::ReadPod { name } => pod_response(api.read_pod(namespace, &name).await, name),
         Action::CreatePod { name, pod, secret } => {
             let secret = secret.as_ref();
-            reply(
+            pod_response(
                 create_target(api, namespace, &name, &pod, secret).await,
                 name,
             )
         }
-        Action::PatchPod { name, ops } => reply(api.sync_pod(namespace, &name, &ops).await, name),
+        Action::PatchPod { name, ops } => {
+            pod_response(api.sync_pod(namespace, &name, &ops).await, name)
+        }
         Action::DeletePod { name, uid, grace_s } => {
-            reply(api.delete_pod(namespace, &name, uid, grace_s).await, name)
+            pod_response(api.delete_pod(namespace, &name, uid, grace_s).await, name)
         }
         _ => Err(Refusal::Failed {
             message: "this action goes to a runner, not to the API server".into(),
@@ -230,8 +235,8 @@ async fn create_target(
     api.create_pod(namespace, name, pod).await
 }
 
-fn reply(found: Found, name: String) -> Result<Reply, Refusal> {
-    Ok(found?.map_or_else(|| Reply::PodGone(name), Reply::Pod))
+fn pod_response(found: Found, name: String) -> Result<ActionResponse, Refusal> {
+    Ok(found?.map_or_else(|| ActionResponse::PodGone(name), ActionResponse::Pod))
 }
 
 #[cfg(test)]

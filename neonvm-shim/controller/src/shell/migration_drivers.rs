@@ -23,7 +23,7 @@ use super::migration_driver::MigrationDriver;
 use super::object_key::{ObjectKey, key_of, text_of};
 use super::runner_key::RunnerKey;
 use crate::core::announce::Announcer;
-use crate::core::migration::{Event, MoveCore};
+use crate::core::migration::{Event, MigrationCore};
 use crate::core::{Moment, Settings};
 
 /// A driver that a defect has ended starts again after this long.
@@ -204,7 +204,7 @@ impl MigrationDrivers {
         let driver = MigrationDriver {
             namespace: key.0.clone(),
             name: key.1.clone(),
-            core: MoveCore::new(self.settings.clone(), rand::rng().random()),
+            core: MigrationCore::new(self.settings.clone(), rand::rng().random()),
             mailbox: mailbox.clone(),
             context: self.context.clone(),
             slot: self.context.state.migration_slot(&text_of(&key)),

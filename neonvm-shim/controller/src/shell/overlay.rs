@@ -19,7 +19,7 @@ use super::decode::DecodeError;
 use super::metrics::{IpamAction, IpamMetrics};
 use super::state::StateHandle;
 use crate::core::overlay::{Claim, ConfigError, Holder, Leaks, Overlay, Range, claim_any, release};
-use crate::core::{Refusal, Reply};
+use crate::core::{ActionResponse, Refusal};
 
 /// Attempts at a write that another one's write came before, and the pause between them.
 const TRIES: u32 = 5;
@@ -117,17 +117,25 @@ impl Pools {
     }
 
     /// An address for this VM.
-    pub(super) async fn take(&self, api: &KubeApi, holder: &Holder) -> Result<Reply, Refusal> {
+    pub(super) async fn take(
+        &self,
+        api: &KubeApi,
+        holder: &Holder,
+    ) -> Result<ActionResponse, Refusal> {
         self.timed(IpamAction::acquire, self.taken(api, holder))
             .await
     }
 
     /// Releases the address of this VM.
-    pub(super) async fn give_back(&self, api: &KubeApi, holder: &Holder) -> Result<Reply, Refusal> {
+    pub(super) async fn give_back(
+        &self,
+        api: &KubeApi,
+        holder: &Holder,
+    ) -> Result<ActionResponse, Refusal> {
         let done = async {
             let _turn = self.turn.lock().await;
             self.released(api, holder).await?;
-            Ok(Reply::AddressReleased)
+            Ok(ActionResponse::AddressReleased)
         };
         self.timed(IpamAction::release, done).await
     }
@@ -135,8 +143,8 @@ impl Pools {
     async fn timed(
         &self,
         action: IpamAction,
-        work: impl Future<Output = Result<Reply, Refusal>>,
-    ) -> Result<Reply, Refusal> {
+        work: impl Future<Output = Result<ActionResponse, Refusal>>,
+    ) -> Result<ActionResponse, Refusal> {
         let began = self.clock.now();
         let _ongoing = self.metrics.begins(action);
         let result = timeout(LIMIT, work)
@@ -147,7 +155,7 @@ impl Pools {
         result
     }
 
-    async fn taken(&self, api: &KubeApi, holder: &Holder) -> Result<Reply, Refusal> {
+    async fn taken(&self, api: &KubeApi, holder: &Holder) -> Result<ActionResponse, Refusal> {
         let _turn = self.turn.lock().await;
         for _ in 0..TRIES {
             let mut pools = Vec::new();
@@ -179,7 +187,7 @@ impl Pools {
                     });
                 }
             };
-            return Ok(Reply::Address { address, mask });
+            return Ok(ActionResponse::Address { address, mask });
         }
         Err(contended())
     }

@@ -46,7 +46,7 @@ struct Registry {
     writers: u64,
 }
 
-/// Published pages of all workers, or of all movers, by the `namespace/name` of the VM.
+/// Published pages of all drivers of one kind, by the `namespace/name` of the VM.
 #[derive(Debug)]
 struct Pages<D, K>(BTreeMap<String, Page<D, K>>);
 

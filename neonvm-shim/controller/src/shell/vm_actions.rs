@@ -10,7 +10,7 @@ use super::context::Context;
 use super::decode;
 use super::overlay::Pools;
 use super::secret::{is_key_pair_of, ssh_secret};
-use crate::core::{Action, Refusal, Reply};
+use crate::core::{Action, ActionResponse, Refusal};
 
 /// Carries out an action on the VM `namespace/name`.
 pub(super) async fn carry_out(
@@ -18,13 +18,59 @@ pub(super) async fn carry_out(
     namespace: &str,
     vm: &str,
     action: Action,
-) -> Result<Reply, Refusal> {
+) -> Result<ActionResponse, Refusal> {
     let api = &*context.api;
+    match action {
+        action @ (Action::PatchVm { .. } | Action::WriteStatus { .. } | Action::ReadVm) => {
+            on_vm(api, namespace, vm, action).await
+        }
+        Action::ReadMigration { name, .. } => read_claiming_migration(api, namespace, &name).await,
+        Action::EnsureSshSecret { name, owner } => {
+            let make = || ssh_secret(namespace, &name, &owner);
+            let fits = |secret: &Value| is_key_pair_of(secret, &owner);
+            api.ensure_secret(namespace, &name, make, fits).await?;
+            Ok(ActionResponse::SecretReady)
+        }
+        Action::EnsureRunnerSecret { name, owner } => {
+            api.ensure_runner_secret(namespace, &name, &owner).await?;
+            Ok(ActionResponse::SecretReady)
+        }
+        action @ (Action::ReadPod { .. }
+        | Action::CreatePod { .. }
+        | Action::PatchPodMetadata { .. }
+        | Action::PatchPodCounted { .. }
+        | Action::ResizePod { .. }
+        | Action::DeletePod { .. }
+        | Action::OrphanPod { .. }) => on_pod(api, namespace, action).await,
+        Action::TakeAddress { holder } => pools(context)?.take(api, &holder).await,
+        Action::ReleaseAddress { holder } => pools(context)?.give_back(api, &holder).await,
+        Action::Certificate { step, order } => {
+            let client = certificate::CertificateClient::new(api, namespace, vm, &order);
+            client.take(&step).await
+        }
+        Action::SetSize { .. } | Action::PlugAhead { .. } => Err(misrouted()),
+    }
+}
+
+/// Refusal of an action that another function carries out: a defect.
+fn misrouted() -> Refusal {
+    Refusal::Failed {
+        message: "the action does not go to this peer".into(),
+        permanent: true,
+    }
+}
+
+async fn on_vm(
+    api: &KubeApi,
+    namespace: &str,
+    vm: &str,
+    action: Action,
+) -> Result<ActionResponse, Refusal> {
     let vms = Request::new(format!(
         "/apis/vm.neon.tech/v1/namespaces/{namespace}/virtualmachines"
     ));
     let params = patch_params();
-    let as_vm = |value| decode::vm(value).map(|vm| Reply::Vm(Box::new(vm)));
+    let as_vm = |value| decode::vm(value).map(|vm| ActionResponse::Vm(Box::new(vm)));
     match action {
         Action::PatchVm { patch, .. } => {
             let request = vms.patch(vm, &params, &Patch::Merge(patch));
@@ -41,44 +87,30 @@ pub(super) async fn carry_out(
             let request = vms.get(vm, &GetParams::default());
             object(api.send(request).await, as_vm)
         }
-        Action::ReadTaker { name, .. } => read_claiming_migration(api, namespace, &name).await,
-        Action::EnsureSshSecret { name, owner } => {
-            let make = || ssh_secret(namespace, &name, &owner);
-            let fits = |secret: &Value| is_key_pair_of(secret, &owner);
-            api.ensure_secret(namespace, &name, make, fits).await?;
-            Ok(Reply::SecretReady)
-        }
-        Action::EnsureRunnerSecret { name, owner } => {
-            api.ensure_runner_secret(namespace, &name, &owner).await?;
-            Ok(Reply::SecretReady)
-        }
-        Action::ReadPod { name } => reply(api.read_pod(namespace, &name).await, name),
+        _ => Err(misrouted()),
+    }
+}
+
+async fn on_pod(api: &KubeApi, namespace: &str, action: Action) -> Result<ActionResponse, Refusal> {
+    match action {
+        Action::ReadPod { name } => pod_response(api.read_pod(namespace, &name).await, name),
         Action::CreatePod { name, pod } => {
-            reply(api.create_pod(namespace, &name, &pod).await, name)
+            pod_response(api.create_pod(namespace, &name, &pod).await, name)
         }
         Action::PatchPodMetadata { name, ops } | Action::PatchPodCounted { name, ops } => {
-            reply(api.sync_pod(namespace, &name, &ops).await, name)
+            pod_response(api.sync_pod(namespace, &name, &ops).await, name)
         }
         Action::ResizePod { name, ops } => {
-            reply(api.resize_pod(namespace, &name, &ops).await, name)
+            pod_response(api.resize_pod(namespace, &name, &ops).await, name)
         }
         Action::DeletePod { name, uid, grace_s } => {
             let left = api.delete_pod(namespace, &name, uid, grace_s).await;
-            reply(left, name)
+            pod_response(left, name)
         }
         Action::OrphanPod { name, uid } => {
-            reply(api.orphan_pod(namespace, &name, &uid).await, name)
+            pod_response(api.orphan_pod(namespace, &name, &uid).await, name)
         }
-        Action::TakeAddress { holder } => pools(context)?.take(api, &holder).await,
-        Action::ReleaseAddress { holder } => pools(context)?.give_back(api, &holder).await,
-        Action::Certificate { step, order } => {
-            let client = certificate::CertificateClient::new(api, namespace, vm, &order);
-            client.take(&step).await
-        }
-        Action::SetSize { .. } | Action::PlugAhead { .. } => Err(Refusal::Failed {
-            message: "sizes go to the runner, not to the API server".into(),
-            permanent: true,
-        }),
+        _ => Err(misrouted()),
     }
 }
 
@@ -94,20 +126,20 @@ async fn read_claiming_migration(
     api: &KubeApi,
     namespace: &str,
     name: &str,
-) -> Result<Reply, Refusal> {
+) -> Result<ActionResponse, Refusal> {
     let migrations = Request::new(format!(
         "/apis/vm.neon.tech/v1/namespaces/{namespace}/virtualmachinemigrations"
     ));
     match api.send(migrations.get(name, &GetParams::default())).await {
         Ok(found) => {
             let uid = found["metadata"]["uid"].as_str();
-            Ok(Reply::MigrationClaim(uid.map(str::to_owned)))
+            Ok(ActionResponse::MigrationClaim(uid.map(str::to_owned)))
         }
-        Err(error) if error.code() == Some(404) => Ok(Reply::MigrationClaim(None)),
+        Err(error) if error.code() == Some(404) => Ok(ActionResponse::MigrationClaim(None)),
         Err(error) => Err(error.refusal()),
     }
 }
 
-fn reply(found: Found, name: String) -> Result<Reply, Refusal> {
-    Ok(found?.map_or_else(|| Reply::PodGone(name), Reply::Pod))
+fn pod_response(found: Found, name: String) -> Result<ActionResponse, Refusal> {
+    Ok(found?.map_or_else(|| ActionResponse::PodGone(name), ActionResponse::Pod))
 }

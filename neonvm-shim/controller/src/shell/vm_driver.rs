@@ -21,7 +21,7 @@ use super::runner_link::RunnerConnections;
 use super::state::VmSlot;
 use super::vm_actions;
 use crate::core::announce::{About, Announcer};
-use crate::core::{Action, Event, Moment, Refusal, Reply, VmCore};
+use crate::core::{Action, ActionResponse, Event, Moment, Refusal, VmCore};
 
 /// Driver of the VM `namespace/name`.
 pub(super) struct VmDriver {
@@ -113,7 +113,7 @@ impl VmDriver {
         let (namespace, name) = (self.namespace.clone(), self.name.clone());
         let (pod, order) = match action {
             Action::SetSize { pod, order, over } => (pod, RunnerOrder::Size(order, over)),
-            Action::PlugAhead { pod, wish } => (pod, RunnerOrder::Ahead(wish)),
+            Action::PlugAhead { pod, cpus } => (pod, RunnerOrder::Ahead(cpus)),
             other => {
                 return Box::pin(async move {
                     let began = moment(&clock);
@@ -144,7 +144,7 @@ impl VmDriver {
         for record in self.core.take_stages() {
             self.context.stages.record(record);
         }
-        while let Some(event) = self.core.poll_note() {
+        while let Some(event) = self.core.poll_event() {
             let uid = self.core.vm().map(|vm| vm.metadata.uid.clone());
             let about = About {
                 namespace: &self.namespace,
@@ -169,7 +169,7 @@ async fn send_order(
     link: Option<Arc<Mutex<RunnerLink>>>,
     order: &RunnerOrder,
     clock: &Clock,
-) -> (Moment, Result<Reply, Refusal>) {
+) -> (Moment, Result<ActionResponse, Refusal>) {
     let Some(link) = link else {
         let message = "the link to the runner is closed".into();
         return (
@@ -185,11 +185,11 @@ async fn send_order(
     let began = moment(clock);
     let response = match (connected, order) {
         (Ok(()), RunnerOrder::Size(order, over)) => link.put_size(order, *over).await,
-        (Ok(()), RunnerOrder::Ahead(wish)) => link.put_ahead(*wish).await,
+        (Ok(()), RunnerOrder::Ahead(cpus)) => link.put_ahead(*cpus).await,
         (Err(error), _) => Err(error),
     };
     let result = match response {
-        Ok(state) => Ok(Reply::Runner(Box::new(state))),
+        Ok(state) => Ok(ActionResponse::Runner(Box::new(state))),
         Err(error) => Err(Refusal::Failed {
             message: chain(&error),
             permanent: error.is_permanent(),

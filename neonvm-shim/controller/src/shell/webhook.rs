@@ -103,7 +103,7 @@ impl Webhook {
     /// Serves until `cancel`. Without a certificate yet, connections wait for it.
     ///
     /// # Errors
-    /// When the address it listens on cannot be told.
+    /// When the address of the listener cannot be read.
     pub async fn serve(self, cancel: CancellationToken) -> std::io::Result<()> {
         let dialled = self.names.dialled(self.listener.local_addr()?.ip());
         let (shown, served) = watch::channel(None);

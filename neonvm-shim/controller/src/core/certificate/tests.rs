@@ -1,6 +1,12 @@
+mod any_state;
+mod scene;
+mod states;
+
 use proptest::prelude::*;
 use protocol::time::{Span, Timestamp, WallTime};
 use serde_json::{Value, json};
+
+use scene::Scene;
 
 use super::testing::{Ca, HOUR, Manner, certificate, key};
 use super::*;
@@ -55,99 +61,6 @@ fn label(decision: &Decision) -> &'static str {
         },
         Decision::Stuck(_) => "stuck",
         Decision::Rest { .. } => "rest",
-    }
-}
-
-#[test]
-fn each_state_at_each_time() {
-    use TemporaryKey::{Absent, Key};
-    let now = wall();
-    let pair = |hours_ago: i64| {
-        let from = WallTime(now.0 - hours_ago * HOUR);
-        Stored::Pair(certificate(key(9), NAME, from, 24))
-    };
-    let (no, new, due, over) = (Stored::Absent, pair(1), pair(23), pair(25));
-    let issued = || RequestStatus::Issued(Ok(certificate(key(1), NAME, now, 24)));
-    let refused = || RequestStatus::Refused {
-        reason: "Failed",
-        message: String::new(),
-    };
-    // What is kept, the key, the request: at the first time, while the pair is good, when it is
-    // due, when it is over.
-    let table: [(TemporaryKey, Request, [&str; 4]); 10] = [
-        (
-            Absent,
-            Request::Absent,
-            ["make key", "rest", "make key", "make key"],
-        ),
-        (
-            TemporaryKey::Unusable,
-            Request::Absent,
-            ["make key", "tidy", "make key", "make key"],
-        ),
-        (Key(key(1)), Request::Absent, ["ask", "tidy", "ask", "ask"]),
-        (
-            Absent,
-            own_request(issued()),
-            ["withdraw", "tidy", "withdraw", "withdraw"],
-        ),
-        (
-            Key(key(1)),
-            own_request(waiting()),
-            ["await", "tidy", "await", "await"],
-        ),
-        (
-            Key(key(1)),
-            own_request(issued()),
-            ["store", "tidy", "store", "store"],
-        ),
-        (
-            Key(key(1)),
-            own_request(refused()),
-            ["refused", "tidy", "refused", "refused"],
-        ),
-        (
-            Key(key(2)),
-            own_request(issued()),
-            ["withdraw", "tidy", "withdraw", "withdraw"],
-        ),
-        (
-            TemporaryKey::Foreign,
-            Request::Absent,
-            ["stuck", "rest", "stuck", "stuck"],
-        ),
-        (
-            Key(key(1)),
-            Request::Foreign,
-            ["stuck", "tidy", "stuck", "stuck"],
-        ),
-    ];
-    for (temporary, request, expected) in table {
-        for (stored, expected) in [&no, &new, &due, &over].into_iter().zip(expected) {
-            let facts = Facts {
-                stored: stored.clone(),
-                key: temporary.clone(),
-                request: request.clone(),
-            };
-            assert_eq!(
-                label(&decide(&wanted(), &facts, now)),
-                expected,
-                "{facts:?}"
-            );
-        }
-        for stored in [Stored::Foreign, Stored::Unusable] {
-            let facts = Facts {
-                stored: stored.clone(),
-                key: temporary.clone(),
-                request: request.clone(),
-            };
-            let first = if stored == Stored::Foreign {
-                "stuck"
-            } else {
-                expected[0]
-            };
-            assert_eq!(label(&decide(&wanted(), &facts, now)), first, "{facts:?}");
-        }
     }
 }
 
@@ -235,69 +148,6 @@ fn renewal_is_never_due_at_once() {
     assert_eq!(at(None), 16, "two thirds of its life");
     assert_eq!(at(hours(24)), 16);
     assert_eq!(at(hours(1_000_000)), 16);
-}
-
-/// A course, its objects, and a time that is moved on.
-struct Scene {
-    state: CertificateState,
-    ca: Ca,
-    at: Moment,
-}
-
-impl Scene {
-    fn new(ca: Ca) -> Self {
-        Self {
-            state: CertificateState::default(),
-            ca,
-            at: Moment {
-                now: Timestamp(1_000_000),
-                wall: wall(),
-            },
-        }
-    }
-
-    fn next_step(&self) -> NextStep {
-        let vm = sample_vm();
-        let next_step = self
-            .state
-            .next_step(&vm, "tls-neonvm-example", &tls(), self.at);
-        next_step.expect("the spec is in order")
-    }
-
-    /// Does the next thing; `None` if there is none.
-    fn step(&mut self) -> Option<Step> {
-        let Action::Certificate { step, order } = self.next_step().action? else {
-            panic!("another action");
-        };
-        let facts = self.ca.take(&step, &order, self.at.wall);
-        self.state.refresh(&order.wanted, facts, self.at);
-        Some(step)
-    }
-
-    /// Until nothing is to be done now, or the issuer is waited for in vain.
-    fn settle(&mut self) -> usize {
-        for steps in 0..50 {
-            let before = self.ca.facts.clone();
-            match self.step() {
-                None => return steps,
-                Some(Step::Await { .. }) if self.ca.facts == before => return steps,
-                Some(_) => {}
-            }
-        }
-        panic!("it never rests: {:?}", self.ca.facts);
-    }
-
-    fn pass(&mut self, time: Span) {
-        self.at.now = self.at.now + time;
-        self.at.wall = WallTime(self.at.wall.0 + i64::try_from(time.0).expect("small"));
-    }
-
-    fn kept(&self) -> Option<&Certificate> {
-        match &self.ca.facts.stored {
-            Stored::Pair(pair) => Some(pair),
-            _ => None,
-        }
-    }
 }
 
 #[test]
@@ -479,92 +329,4 @@ fn issuer_of_short_lives_gets_no_endless_requests() {
     assert_eq!(scene.step(), Some(Step::Store), "better than none");
     assert_eq!(scene.step(), None);
     assert_eq!(scene.kept(), Some(&short));
-}
-
-fn any_key() -> impl Strategy<Value = TemporaryKey> {
-    prop_oneof![
-        Just(TemporaryKey::Absent),
-        Just(TemporaryKey::Unusable),
-        Just(TemporaryKey::Key(key(100))),
-        Just(TemporaryKey::Key(key(101))),
-    ]
-}
-
-fn any_certificate() -> impl Strategy<Value = Certificate> {
-    (
-        100_u8..103,
-        prop_oneof![Just(NAME), Just("else.local")],
-        -50_i64..1,
-        1_i64..48,
-    )
-        .prop_map(|(of, name, from, hours)| {
-            certificate(key(of), name, WallTime(wall().0 + from * HOUR), hours)
-        })
-}
-
-fn any_request() -> impl Strategy<Value = Request> {
-    let status = prop_oneof![
-        Just(waiting()),
-        Just(RequestStatus::Refused {
-            reason: "Denied",
-            message: String::new()
-        }),
-        any_certificate().prop_map(|it| RequestStatus::Issued(Ok(it))),
-        Just(RequestStatus::Issued(Err("no".into()))),
-    ];
-    prop_oneof![
-        Just(Request::Absent),
-        (status, 100_u8..103, any::<bool>()).prop_map(|(status, of, known)| {
-            let mut request = own_request(status);
-            if let Request::Ours(own_request) = &mut request {
-                own_request.subject = known.then(|| (NAME.to_owned(), key(of)));
-            }
-            request
-        }),
-    ]
-}
-
-fn any_stored() -> impl Strategy<Value = Stored> {
-    prop_oneof![
-        Just(Stored::Absent),
-        Just(Stored::Unusable),
-        any_certificate().prop_map(Stored::Pair),
-    ]
-}
-
-proptest! {
-    #[test]
-    fn from_any_state_a_good_issuer_leads_to_rest(
-        stored in any_stored(),
-        temporary in any_key(),
-        request in any_request(),
-        was_stored in any::<bool>(),
-        crashes in prop::collection::vec(any::<bool>(), 30),
-    ) {
-        let mut scene = Scene::new(Ca::default());
-        scene.ca.facts = Facts { stored, key: temporary, request };
-        if was_stored {
-            scene.ca.store();
-        }
-        for crash in crashes {
-            let kept = scene.kept().cloned();
-            let Some(step) = scene.step() else { break };
-            if scene.kept() != kept.as_ref() {
-                prop_assert_eq!(step, Step::Store, "nothing else touches what guests get");
-            }
-            if crash {
-                scene.state = CertificateState::default();
-            }
-        }
-        // A request that had failed before is withdrawn by its time.
-        scene.settle();
-        scene.pass(Span::from_secs(601));
-        scene.settle();
-        let now = scene.at.wall;
-        let kept = scene.kept().expect("a pair");
-        prop_assert!(kept.not_after > now && kept.names.contains(&NAME.to_owned()));
-        prop_assert_eq!(&scene.ca.facts.key, &TemporaryKey::Absent);
-        prop_assert_eq!(&scene.ca.facts.request, &Request::Absent);
-        prop_assert_eq!(scene.next_step().failure, None);
-    }
 }

@@ -139,10 +139,10 @@ mod tests {
         );
         for member in ["expireAfter", "renewBefore"] {
             for wrong in ["soon", "0s"] {
-                let told = with(member, wrong).unwrap_err();
+                let text = with(member, wrong).unwrap_err();
                 assert!(
-                    told.starts_with(&format!(".spec.tls.{member}: must be a duration")),
-                    "{told}"
+                    text.starts_with(&format!(".spec.tls.{member}: must be a duration")),
+                    "{text}"
                 );
             }
         }

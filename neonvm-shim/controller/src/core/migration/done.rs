@@ -1,18 +1,18 @@
 //! Changes by an action that has ended.
 
 use super::action::Action;
-use super::event::Reply;
+use super::event::ActionResponse;
 use super::kind::Kind;
-use super::state::{KnownVm, MoveCore};
+use super::state::{KnownVm, MigrationCore};
 use super::view::KnownRunner;
-use crate::core::backoff::TOLD_FROM;
+use crate::core::backoff::REPORTED_FROM;
 use crate::core::metadata;
 use crate::core::moment::Moment;
 use crate::core::problem::peer_text;
 use crate::core::refusal::Refusal;
 
-impl MoveCore {
-    pub(super) fn done(&mut self, at: Moment, kind: Kind, result: Result<Reply, Refusal>) {
+impl MigrationCore {
+    pub(super) fn done(&mut self, at: Moment, kind: Kind, result: Result<ActionResponse, Refusal>) {
         let peer = kind.peer();
         if self.busy.get(&peer).map(Action::kind) != Some(kind) {
             return;
@@ -21,24 +21,7 @@ impl MoveCore {
             return;
         };
         match result {
-            Ok(reply) => {
-                let unmet = match (&action, &reply) {
-                    (Action::PatchPod { ops, .. }, Reply::Pod(pod)) => {
-                        metadata::unmet(ops, &pod.metadata).map(metadata::unmet_text)
-                    }
-                    _ => None,
-                };
-                self.apply(action, reply);
-                let Some(message) = unmet else {
-                    self.backoff.succeeded(kind);
-                    self.failures.remove(&kind);
-                    return;
-                };
-                // Tried again at once, it might for ever.
-                if self.backoff.failed(kind, at.now) >= TOLD_FROM {
-                    self.failures.insert(kind, peer_text(&message));
-                }
-            }
+            Ok(response) => self.action_succeeded(at, kind, action, response),
             Err(Refusal::Conflict) => {
                 self.backoff.failed(kind, at.now);
                 self.is_stale(&action);
@@ -54,17 +37,42 @@ impl MoveCore {
             }
             Err(Refusal::Failed { message, permanent }) => {
                 let times = self.backoff.failed(kind, at.now);
-                if permanent || times >= TOLD_FROM {
-                    let tells = !matches!(
+                if permanent || times >= REPORTED_FROM {
+                    let is_reported = !matches!(
                         kind,
                         Kind::WriteMigration | Kind::ReadVm | Kind::ReadMigration | Kind::ReadPod
                     );
-                    if tells {
+                    if is_reported {
                         self.failures.insert(kind, peer_text(&message));
                     }
                 }
                 self.is_stale(&action);
             }
+        }
+    }
+
+    fn action_succeeded(
+        &mut self,
+        at: Moment,
+        kind: Kind,
+        action: Action,
+        response: ActionResponse,
+    ) {
+        let unmet = match (&action, &response) {
+            (Action::PatchPod { ops, .. }, ActionResponse::Pod(pod)) => {
+                metadata::unmet(ops, &pod.metadata).map(metadata::unmet_text)
+            }
+            _ => None,
+        };
+        self.apply(action, response);
+        let Some(message) = unmet else {
+            self.backoff.succeeded(kind);
+            self.failures.remove(&kind);
+            return;
+        };
+        // Tried again at once, it might for ever.
+        if self.backoff.failed(kind, at.now) >= REPORTED_FROM {
+            self.failures.insert(kind, peer_text(&message));
         }
     }
 
@@ -99,37 +107,37 @@ impl MoveCore {
         }
     }
 
-    fn apply(&mut self, action: Action, reply: Reply) {
+    fn apply(&mut self, action: Action, response: ActionResponse) {
         if let Action::WriteMigration { events, .. } = &action {
             for event in events {
                 self.push_event(event.clone());
             }
         }
-        match (action, reply) {
-            (action, Reply::Vm(vm)) => {
+        match (action, response) {
+            (action, ActionResponse::Vm(vm)) => {
                 if action == Action::ReadVm {
                     self.stale_vm = false;
                 }
                 self.observe_vm(vm);
             }
-            (action, Reply::Migration(migration)) => {
+            (action, ActionResponse::Migration(migration)) => {
                 if matches!(action, Action::ReadMigration { .. }) {
                     self.stale_migration = None;
                 }
                 self.observe_migration(*migration);
             }
-            (Action::ReadPod { .. }, Reply::Pod(pod)) => self.read_pod(*pod),
-            (_, Reply::Pod(pod)) => {
+            (Action::ReadPod { .. }, ActionResponse::Pod(pod)) => self.read_pod(*pod),
+            (_, ActionResponse::Pod(pod)) => {
                 self.observe_pod(*pod);
             }
-            (_, Reply::PodGone(name)) => self.lost_pod(&name),
+            (_, ActionResponse::PodGone(name)) => self.lost_pod(&name),
             (
                 Action::Send { pod, .. }
                 | Action::Recall { pod, .. }
                 | Action::Quit { pod, .. }
                 | Action::Receive { pod, .. }
                 | Action::Begin { pod, .. },
-                Reply::Runner(state),
+                ActionResponse::Runner(state),
             ) => {
                 // A later report may have come before it over the other connection.
                 let is_late = matches!(self.runners.get(&pod), Some(KnownRunner::Known { state: held })
@@ -138,7 +146,7 @@ impl MoveCore {
                     self.runner_reported(pod, KnownRunner::Known { state });
                 }
             }
-            (_, Reply::Runner(_)) => {}
+            (_, ActionResponse::Runner(_)) => {}
         }
     }
 }

@@ -7,7 +7,7 @@ use protocol::vm::VirtualMachineMigration;
 use serde::Serialize;
 
 use super::kind::{Kind, Peer};
-use super::state::MoveCore;
+use super::state::MigrationCore;
 use super::view::KnownRunner;
 use crate::core::backoff::Backoff;
 
@@ -24,7 +24,7 @@ pub struct Dump {
     look_again_at: Option<Timestamp>,
 }
 
-impl MoveCore {
+impl MigrationCore {
     /// Copy of the core's state for `/debug/state`.
     #[must_use]
     pub fn snapshot(&self) -> Dump {

@@ -51,13 +51,13 @@ pub enum Event {
         /// Kind of the action that ended. The end of an action that is not under way is ignored.
         kind: Kind,
         /// Result of the action, or the refusal.
-        result: Result<Reply, Refusal>,
+        result: Result<ActionResponse, Refusal>,
     },
 }
 
 /// Result of an action.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reply {
+pub enum ActionResponse {
     /// The VM object.
     Vm(Box<VirtualMachine>),
     /// The migration object.

@@ -6,13 +6,13 @@ use protocol::vm::{VirtualMachine, VirtualMachineMigration};
 use super::action::Action;
 use super::event::Event;
 use super::kind::{Kind, Peer};
-use super::state::{KnownVm, MoveCore};
+use super::state::{KnownVm, MigrationCore};
 use super::view::KnownRunner;
 use crate::core::missing_pods::Found;
 use crate::core::moment::Moment;
 use crate::core::names::{is_older, suffix};
 
-impl MoveCore {
+impl MigrationCore {
     /// Takes an event that happened at `at`. A change from elsewhere lets failed actions be tried
     /// again at once. The result of our own request does not, or a request that is always refused
     /// would be repeated without a pause.

@@ -188,12 +188,12 @@ impl Draft<'_> {
         }
     }
 
-    pub(super) fn send(&mut self, pod: String, to: Option<Destination>, asked: &str) {
+    pub(super) fn send(&mut self, pod: String, to: Option<Destination>, awaited: &str) {
         let held = self.runner(&pod).and_then(|state| state.outgoing.as_ref());
         if held.is_some_and(|report| report.id != self.id()) || self.runner(&pod).is_none() {
             // The source serves another migration that is being tidied up, or its runner is not
             // linked.
-            return self.waits_for_runner(asked);
+            return self.waits_for_runner(awaited);
         }
         let (id, how) = (self.id().to_owned(), self.how());
         let order = OutgoingOrder { id, to, how };

@@ -7,7 +7,7 @@ use protocol::time::{Span, Timestamp};
 use super::action::Action;
 use super::kind::{Kind, Peer};
 use super::plan::{Plan, plan};
-use super::state::{KnownVm, MoveCore};
+use super::state::{KnownVm, MigrationCore};
 use super::view::{PlanInput, VmView};
 use crate::core::moment::Moment;
 
@@ -16,7 +16,7 @@ pub const LOOK_AGAIN: Span = Span::from_secs(15);
 /// Objects are read again after this long at the latest.
 pub const READ_AGAIN: Span = Span::from_secs(60);
 
-impl MoveCore {
+impl MigrationCore {
     /// The next thing to do, if a peer is free for it. Call until `None`.
     pub fn poll_action(&mut self, at: Moment) -> Option<Action> {
         if self.migrations.is_empty() {

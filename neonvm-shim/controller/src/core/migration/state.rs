@@ -30,7 +30,7 @@ pub(super) enum KnownVm {
 
 /// State of the migrations of one VM.
 #[derive(Debug, Clone)]
-pub struct MoveCore {
+pub struct MigrationCore {
     pub(super) settings: Settings,
     pub(super) seed: u64,
     pub(super) vm: KnownVm,
@@ -56,7 +56,7 @@ pub struct MoveCore {
     pub(super) events: VecDeque<VmEvent>,
 }
 
-impl MoveCore {
+impl MigrationCore {
     /// State of a VM of which no object is known. `seed` makes the random part of target pods'
     /// names.
     #[must_use]
@@ -87,7 +87,7 @@ impl MoveCore {
     }
 
     /// The next event to publish.
-    pub fn poll_note(&mut self) -> Option<VmEvent> {
+    pub fn poll_event(&mut self) -> Option<VmEvent> {
         self.events.pop_front()
     }
 

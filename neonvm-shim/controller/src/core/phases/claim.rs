@@ -28,7 +28,7 @@ impl Draft<'_> {
                 false
             }
             Some(_) => {
-                self.actions.push(Action::ReadTaker {
+                self.actions.push(Action::ReadMigration {
                     name: claim.name,
                     uid: claim.uid,
                 });

@@ -30,11 +30,11 @@ impl Draft<'_> {
             return;
         }
         let wanted = self.vm.spec.guest.in_use();
-        let said = metadata::annotated_size(&pod.metadata);
+        let annotated = metadata::annotated_size(&pod.metadata);
         let size = if self.may_say_less() {
             wanted
         } else {
-            wanted.field_max(said.unwrap_or_default())
+            wanted.field_max(annotated.unwrap_or_default())
         };
         let ops = metadata::expected_at(self.vm, self.input.settings, size).patch(&pod.metadata);
         let resize = self.requests(pod);
@@ -45,8 +45,9 @@ impl Draft<'_> {
         let in_sync = (by_requests || counted.is_empty())
             && !may_be_less
             && !resize.as_ref().is_some_and(|resize| resize.grows);
-        let is_unsaid = !by_requests && said.is_none_or(|said| wanted.has_field_above(said));
-        let waits = |state: &RunnerState| is_unsaid || grows(wanted, state);
+        let is_above_annotated =
+            !by_requests && annotated.is_none_or(|annotated| wanted.has_field_above(annotated));
+        let waits = |state: &RunnerState| is_above_annotated || grows(wanted, state);
         if let RunnerView::Known(state) = self.input.runner {
             if self.fit(state) == Fit::Unordered && (in_sync || !waits(state)) {
                 self.order(pod, wanted);
@@ -54,9 +55,9 @@ impl Draft<'_> {
                 self.plug_ahead(pod, state, by_requests);
             }
         }
-        let is_said = matches!(self.input.runner, RunnerView::Known(state)
+        let is_shown = matches!(self.input.runner, RunnerView::Known(state)
             if self.fit(state) != Fit::Reached && (by_requests || !waits(state)));
-        let can_wait = is_said && self.may_be_quick();
+        let can_wait = is_shown && self.may_be_quick();
         self.sync(pod, ops, counted, can_wait);
         if let Some(resize) = resize
             && (resize.grows || !self.has_yet_to_shrink())
@@ -137,9 +138,9 @@ impl Draft<'_> {
         let mut has = size_of(state);
         let requested = state.memory.requested.0;
         has.mem = has.mem.max(Bytes(state.memory.base.0 + requested));
-        let told = state.resize.as_ref().map(|report| ordered(&report.order));
-        let told = told.into_iter().chain(self.ordering());
-        Some(told.fold(has, Resources::field_max))
+        let newest = state.resize.as_ref().map(|report| ordered(&report.order));
+        let orders = newest.into_iter().chain(self.ordering());
+        Some(orders.fold(has, Resources::field_max))
     }
 
     /// Whether the pod may say less than it does. The guest has the size of its boot or of an
@@ -149,14 +150,14 @@ impl Draft<'_> {
         let RunnerView::Known(state) = self.input.runner else {
             return false;
         };
-        let told = self
+        let shown = self
             .vm
             .spec
             .guest
             .in_use()
             .field_max(status_size(&self.status));
         let has = self.may_have(state);
-        has.is_some_and(|has| !has.has_field_above(told))
+        has.is_some_and(|has| !has.has_field_above(shown))
     }
 
     /// Whether the guest shrinks and its pod's requests followed lately. If so, looks again.

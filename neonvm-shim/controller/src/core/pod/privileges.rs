@@ -161,15 +161,15 @@ mod tests {
             assert!(pod["spec"].get(member).is_none(), "{member}");
         }
         let runner = named(&all, CONTAINER).expect("the runner");
-        let told = runner["env"].as_array().expect("an environment");
+        let env = runner["env"].as_array().expect("an environment");
         for variable in [
             json!({"name": "GUEST_NETWORK", "value": "user"}),
             json!({"name": "RUNNER_PRIVILEGES", "value": "none"}),
         ] {
-            assert!(told.contains(&variable), "{variable}");
+            assert!(env.contains(&variable), "{variable}");
         }
         assert!(
-            named(told, "CPU_QUOTA_PERCENT").is_none(),
+            named(env, "CPU_QUOTA_PERCENT").is_none(),
             "it can hold none"
         );
     }

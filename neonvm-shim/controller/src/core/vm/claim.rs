@@ -24,9 +24,9 @@ impl MigrationClaim {
     }
 
     /// Takes the result of a check: the uid of the migration with the claiming name, or `None`.
-    pub(super) fn found(&mut self, asked: &str, found: Option<&str>, now: Timestamp) {
-        if self.uid.as_deref() == Some(asked) {
-            self.check_at = (found == Some(asked)).then(|| now + CLAIM_CHECK_AFTER);
+    pub(super) fn found(&mut self, checked: &str, found: Option<&str>, now: Timestamp) {
+        if self.uid.as_deref() == Some(checked) {
+            self.check_at = (found == Some(checked)).then(|| now + CLAIM_CHECK_AFTER);
         }
     }
 }

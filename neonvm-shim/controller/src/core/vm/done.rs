@@ -4,10 +4,10 @@ use protocol::object::Pod;
 use protocol::runner::RunnerState;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 
-use super::event::Reply;
+use super::event::ActionResponse;
 use super::state::{Link, VmCore};
 use crate::core::action::Action;
-use crate::core::backoff::TOLD_FROM;
+use crate::core::backoff::REPORTED_FROM;
 use crate::core::kind::Kind;
 use crate::core::metadata;
 use crate::core::moment::Moment;
@@ -17,11 +17,11 @@ use crate::core::refusal::Refusal;
 use crate::core::vm_event::VmEvent;
 
 /// Which patched metadata the API server did not store, as a message.
-fn unmet(action: &Action, reply: &Reply) -> Option<String> {
-    match (action, reply) {
+fn unmet(action: &Action, response: &ActionResponse) -> Option<String> {
+    match (action, response) {
         (
             Action::PatchPodMetadata { ops, .. } | Action::PatchPodCounted { ops, .. },
-            Reply::Pod(pod),
+            ActionResponse::Pod(pod),
         ) => metadata::unmet(ops, &pod.metadata).map(metadata::unmet_text),
         _ => None,
     }
@@ -33,7 +33,7 @@ impl VmCore {
         at: Moment,
         kind: Kind,
         began: Moment,
-        result: Result<Reply, Refusal>,
+        result: Result<ActionResponse, Refusal>,
     ) {
         let peer = kind.peer();
         if self.busy.get(&peer).map(Action::kind) != Some(kind) {
@@ -44,16 +44,16 @@ impl VmCore {
             return;
         };
         match result {
-            Ok(reply) => {
-                let unmet = unmet(&action, &reply);
-                self.apply(at, began, &action, reply);
+            Ok(response) => {
+                let unmet = unmet(&action, &response);
+                self.apply(at, began, &action, response);
                 match unmet {
                     None => {
                         self.backoff.succeeded(kind);
                         self.failures.remove(&kind);
                     }
                     // After the update, which would clear the back-off.
-                    Some(message) => self.not_as_asked(at, kind, &message),
+                    Some(message) => self.not_stored(at, kind, &message),
                 }
             }
             Err(Refusal::Conflict) => {
@@ -63,33 +63,44 @@ impl VmCore {
             Err(Refusal::Gone) => self.vm = None,
             Err(refusal) if self.does_without_privileges(kind, &refusal) => {}
             Err(Refusal::Failed { message, permanent }) => {
-                match action {
-                    Action::ResizePod { ops, .. } => {
-                        self.resize_unsure = (!permanent).then_some(ops);
-                    }
-                    Action::SetSize { .. } if permanent => {
-                        self.ordering.pop();
-                    }
-                    _ => {}
-                }
-                let times = self.backoff.failed(kind, at.now);
-                if permanent || times >= TOLD_FROM {
-                    self.failed(kind, &message);
-                }
-                match kind {
-                    Kind::PlugAhead => self.head_start.cancel(),
-                    Kind::PatchVm | Kind::WriteStatus => self.must_read_vm = true,
-                    // A patch or deletion that does not apply may rest on an old view of the pod.
-                    Kind::PatchPodMetadata
-                    | Kind::PatchPodCounted
-                    | Kind::ResizePod
-                    | Kind::DeletePod
-                    | Kind::OrphanPod => {
-                        self.reads_due.insert(Kind::ReadPod);
-                    }
-                    _ => {}
-                }
+                self.action_failed(at, kind, action, &message, permanent);
             }
+        }
+    }
+
+    fn action_failed(
+        &mut self,
+        at: Moment,
+        kind: Kind,
+        action: Action,
+        message: &str,
+        permanent: bool,
+    ) {
+        match action {
+            Action::ResizePod { ops, .. } => {
+                self.resize_unsure = (!permanent).then_some(ops);
+            }
+            Action::SetSize { .. } if permanent => {
+                self.ordering.pop();
+            }
+            _ => {}
+        }
+        let times = self.backoff.failed(kind, at.now);
+        if permanent || times >= REPORTED_FROM {
+            self.failed(kind, message);
+        }
+        match kind {
+            Kind::PlugAhead => self.head_start.cancel(),
+            Kind::PatchVm | Kind::WriteStatus => self.must_read_vm = true,
+            // A patch or deletion that does not apply may rest on an old view of the pod.
+            Kind::PatchPodMetadata
+            | Kind::PatchPodCounted
+            | Kind::ResizePod
+            | Kind::DeletePod
+            | Kind::OrphanPod => {
+                self.reads_due.insert(Kind::ReadPod);
+            }
+            _ => {}
         }
     }
 
@@ -107,8 +118,8 @@ impl VmCore {
 
     /// Counts a patch that was accepted and not stored as a failure. Without a pause it would be
     /// repeated for ever.
-    fn not_as_asked(&mut self, at: Moment, kind: Kind, message: &str) {
-        if self.backoff.failed(kind, at.now) >= TOLD_FROM {
+    fn not_stored(&mut self, at: Moment, kind: Kind, message: &str) {
+        if self.backoff.failed(kind, at.now) >= REPORTED_FROM {
             self.failed(kind, message);
         }
     }
@@ -118,7 +129,11 @@ impl VmCore {
         let problem = match kind {
             // A status that cannot be written cannot report these, or they are no problem of the
             // VM.
-            Kind::WriteStatus | Kind::PatchVm | Kind::ReadVm | Kind::ReadPod | Kind::ReadTaker => {
+            Kind::WriteStatus
+            | Kind::PatchVm
+            | Kind::ReadVm
+            | Kind::ReadPod
+            | Kind::ReadMigration => {
                 return;
             }
             // The order does all of it.
@@ -129,80 +144,94 @@ impl VmCore {
         self.failures.insert(kind, problem);
     }
 
-    fn apply(&mut self, at: Moment, began: Moment, action: &Action, reply: Reply) {
-        match (action, reply) {
-            (Action::WriteStatus { status, events, .. }, Reply::Vm(vm)) => {
-                let before = self
-                    .vm
-                    .as_ref()
-                    .and_then(|vm| vm.status.clone())
-                    .unwrap_or_default();
-                self.wrote_status(at, &before, status);
-                for event in events {
-                    if matches!(event, VmEvent::Scaled { .. }) {
-                        self.scaling_from = None;
-                    }
-                    self.push_event(event.clone());
-                }
-                self.saw_own(at, *vm);
+    fn apply(&mut self, at: Moment, began: Moment, action: &Action, response: ActionResponse) {
+        match (action, response) {
+            (Action::WriteStatus { status, events, .. }, ActionResponse::Vm(vm)) => {
+                self.status_written(at, status, events, *vm);
             }
-            (Action::ReadVm, Reply::Vm(vm)) => {
+            (Action::ReadVm, ActionResponse::Vm(vm)) => {
                 self.must_read_vm = false;
                 self.reads_due.remove(&Kind::ReadVm);
                 self.observe_vm(at, *vm);
             }
-            (_, Reply::Vm(vm)) => self.saw_own(at, *vm),
-            (Action::CreatePod { .. }, Reply::Pod(pod)) => {
+            (_, ActionResponse::Vm(vm)) => self.observe_own(at, *vm),
+            (Action::CreatePod { .. }, ActionResponse::Pod(pod)) => {
                 self.push_created(&pod);
                 self.observe_pod(at, *pod);
             }
-            (action, Reply::Pod(pod)) => {
-                match action.kind() {
-                    Kind::ResizePod => {
-                        self.resized_at = at.now;
-                        self.resize_unsure = None;
-                    }
-                    Kind::ReadPod => {
-                        self.resize_unsure = None;
-                        return self.read_pod(at, *pod);
-                    }
-                    _ => {}
-                }
-                self.observe_pod(at, *pod);
-            }
-            (_, Reply::PodGone(name)) => {
+            (action, ActionResponse::Pod(pod)) => self.pod_returned(at, action.kind(), *pod),
+            (_, ActionResponse::PodGone(name)) => {
                 self.resize_unsure = None;
                 self.lost_pod(&name);
             }
-            (Action::ReadTaker { uid, .. }, Reply::MigrationClaim(found)) => {
+            (Action::ReadMigration { uid, .. }, ActionResponse::MigrationClaim(found)) => {
                 self.claim.found(uid, found.as_deref(), at.now);
             }
-            (_, Reply::MigrationClaim(_)) => {}
-            (_, Reply::Address { address, mask }) => self.address = Some((address, mask)),
-            (_, Reply::AddressReleased) => self.address_released = true,
-            (Action::Certificate { order, .. }, Reply::Certificate(facts)) => {
+            (_, ActionResponse::MigrationClaim(_)) => {}
+            (_, ActionResponse::Address { address, mask }) => self.address = Some((address, mask)),
+            (_, ActionResponse::AddressReleased) => self.address_released = true,
+            (Action::Certificate { order, .. }, ActionResponse::Certificate(facts)) => {
                 self.certificate.refresh(&order.wanted, *facts, at);
             }
-            (_, Reply::Certificate(_)) => {}
-            (Action::EnsureRunnerSecret { .. }, Reply::SecretReady) => {
+            (_, ActionResponse::Certificate(_)) => {}
+            (Action::EnsureRunnerSecret { .. }, ActionResponse::SecretReady) => {
                 self.runner_secret_ready = true;
             }
-            (_, Reply::SecretReady) => self.ssh_secret_ready = true,
-            (Action::SetSize { pod, order, .. }, Reply::Runner(state)) => {
+            (_, ActionResponse::SecretReady) => self.ssh_secret_ready = true,
+            (Action::SetSize { pod, order, .. }, ActionResponse::Runner(state)) => {
                 let before = self.ordered_from.take().unwrap_or_else(|| size_of(&state));
                 self.ordering.clear();
                 self.stages
                     .sent(&order.trace, ordered(order), before, began);
-                self.answered(at, pod, state);
+                self.responded(at, pod, state);
             }
-            (Action::PlugAhead { pod, .. }, Reply::Runner(state)) => self.answered(at, pod, state),
-            (_, Reply::Runner(_)) => {}
+            (Action::PlugAhead { pod, .. }, ActionResponse::Runner(state)) => {
+                self.responded(at, pod, state)
+            }
+            (_, ActionResponse::Runner(_)) => {}
         }
+    }
+
+    fn status_written(
+        &mut self,
+        at: Moment,
+        status: &VmStatus,
+        events: &[VmEvent],
+        vm: VirtualMachine,
+    ) {
+        let before = self
+            .vm
+            .as_ref()
+            .and_then(|vm| vm.status.clone())
+            .unwrap_or_default();
+        self.wrote_status(at, &before, status);
+        for event in events {
+            if matches!(event, VmEvent::Scaled { .. }) {
+                self.scaling_from = None;
+            }
+            self.push_event(event.clone());
+        }
+        self.observe_own(at, vm);
+    }
+
+    fn pod_returned(&mut self, at: Moment, kind: Kind, pod: Pod) {
+        match kind {
+            Kind::ResizePod => {
+                self.resized_at = at.now;
+                self.resize_unsure = None;
+            }
+            Kind::ReadPod => {
+                self.resize_unsure = None;
+                return self.read_pod(at, pod);
+            }
+            _ => {}
+        }
+        self.observe_pod(at, pod);
     }
 
     /// Takes the runner's state in the response to an order. A later report may have arrived before
     /// it over the other connection, and is kept.
-    fn answered(&mut self, at: Moment, pod: &str, state: Box<RunnerState>) {
+    fn responded(&mut self, at: Moment, pod: &str, state: Box<RunnerState>) {
         let is_late = matches!(&self.link, Link::Known { pod: known, state: held }
             if known == pod && held.generation > state.generation);
         if !is_late {
@@ -211,7 +240,7 @@ impl VmCore {
     }
 
     /// Takes the VM in the response to our own write.
-    fn saw_own(&mut self, at: Moment, vm: VirtualMachine) {
+    fn observe_own(&mut self, at: Moment, vm: VirtualMachine) {
         self.observe_vm(at, vm);
     }
 

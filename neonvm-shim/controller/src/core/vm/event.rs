@@ -51,13 +51,13 @@ pub enum Event {
         /// When it was truly begun, connection made.
         began: Moment,
         /// Result of the action, or the refusal.
-        result: Result<Reply, Refusal>,
+        result: Result<ActionResponse, Refusal>,
     },
 }
 
 /// Result of an action.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reply {
+pub enum ActionResponse {
     /// The VM object.
     Vm(Box<VirtualMachine>),
     /// The pod as the API server returned it, after a read, a creation or a patch.

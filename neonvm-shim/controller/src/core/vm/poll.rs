@@ -45,9 +45,9 @@ impl VmCore {
                     self.ordering.retain(|other| *other != order);
                     self.ordering.push(order);
                 }
-                Action::PlugAhead { wish, .. } => {
+                Action::PlugAhead { cpus, .. } => {
                     let online = state.cpus.guest_online;
-                    self.head_start.request(at.now, wish.cpu, online);
+                    self.head_start.request(at.now, cpus.cpu, online);
                 }
                 _ => {}
             }

@@ -168,7 +168,7 @@ impl VmCore {
     }
 
     /// The next event to publish.
-    pub fn poll_note(&mut self) -> Option<VmEvent> {
+    pub fn poll_event(&mut self) -> Option<VmEvent> {
         self.events.pop_front()
     }
 

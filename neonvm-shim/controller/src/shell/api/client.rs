@@ -75,7 +75,7 @@ impl KubeApi {
 /// Whether the API server has the subresource that resizes pods in place.
 ///
 /// # Errors
-/// When it cannot be asked.
+/// When the request fails.
 pub(crate) async fn offers_resize(client: &Client) -> Result<bool, ApiError> {
     let name = format!("pods/{SUBRESOURCE}");
     let offered = timeout(REQUEST_TIMEOUT, client.list_core_api_resources("v1")).await;
@@ -109,10 +109,10 @@ pub(crate) fn as_json_patch(mut request: hyper::Request<Vec<u8>>) -> hyper::Requ
 
 /// Decodes the object of a response. A missing object is [`Refusal::Gone`].
 pub(crate) fn object<T>(
-    answer: Result<Value, ApiError>,
+    response: Result<Value, ApiError>,
     read: impl FnOnce(Value) -> Result<T, DecodeError>,
 ) -> Result<T, Refusal> {
-    let value = answer.map_err(|error| match error.code() {
+    let value = response.map_err(|error| match error.code() {
         Some(404) => Refusal::Gone,
         Some(409) => Refusal::Conflict,
         _ => error.refusal(),

@@ -32,7 +32,7 @@ impl KubeApi {
             Err(error) if error.code() == Some(409) => self.read_pod(namespace, name).await,
             // Not found is the namespace here, not the pod.
             Err(error) => Err(error.refusal()),
-            answer => found(answer),
+            response => found(response),
         }
     }
 
@@ -54,7 +54,7 @@ impl KubeApi {
             Err(error) if error.code() == Some(422) => {
                 self.unless_changed(namespace, name, &error, rests).await
             }
-            answer => found(answer),
+            response => found(response),
         }
     }
 
@@ -75,7 +75,7 @@ impl KubeApi {
                 self.unless_changed(namespace, name, &error, rests).await
             }
             Err(error) => Err(error.refusal()),
-            answer => found(answer),
+            response => found(response),
         }
     }
 
@@ -114,8 +114,8 @@ impl KubeApi {
         let request = pods(namespace).delete(name, &params);
         match self.send(request).await {
             // A bare "Success" does not show the pod, so it is read.
-            Ok(answer) if answer["kind"] == "Status" => self.read_pod(namespace, name).await,
-            answer => found(answer),
+            Ok(response) if response["kind"] == "Status" => self.read_pod(namespace, name).await,
+            response => found(response),
         }
     }
 
@@ -134,8 +134,8 @@ pub(super) fn pods(namespace: &str) -> Request {
 }
 
 /// Decodes the pod of a response.
-fn found(answer: Result<Value, ApiError>) -> Found {
-    match answer {
+fn found(response: Result<Value, ApiError>) -> Found {
+    match response {
         Ok(value) => match decode::pod(value) {
             Ok(pod) => Ok(Some(Box::new(pod))),
             Err(error) => Err(ApiError::Decode(error).refusal()),

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn answered(status: &Value) -> RequestStatus {
+    fn status_of(status: &Value) -> RequestStatus {
         request_status(&json!({"status": status}))
     }
 
@@ -161,12 +161,12 @@ mod tests {
                 refused("InvalidRequest"),
             ),
         ] {
-            assert_eq!(answered(&status), expected, "{status}");
+            assert_eq!(status_of(&status), expected, "{status}");
         }
         let mut ready = condition("Ready", "True", "Issued");
-        assert!(matches!(answered(&ready), RequestStatus::Issued(Err(_))));
+        assert!(matches!(status_of(&ready), RequestStatus::Issued(Err(_))));
         ready["certificate"] = json!(STANDARD.encode("rubbish"));
-        assert!(matches!(answered(&ready), RequestStatus::Issued(Err(_))));
+        assert!(matches!(status_of(&ready), RequestStatus::Issued(Err(_))));
     }
 
     #[test]

@@ -129,10 +129,10 @@ mod tests {
     fn signed(request: &str) -> String {
         let key = KeyPair::generate().expect("a key");
         let issuer = Issuer::new(CertificateParams::default(), key);
-        let mut asked = CertificateSigningRequestParams::from_pem(request).expect("a request");
-        asked.params.not_before = rcgen::date_time_ymd(2026, 1, 1);
-        asked.params.not_after = rcgen::date_time_ymd(2026, 1, 2);
-        asked.signed_by(&issuer).expect("signs").pem()
+        let mut params = CertificateSigningRequestParams::from_pem(request).expect("a request");
+        params.params.not_before = rcgen::date_time_ymd(2026, 1, 1);
+        params.params.not_after = rcgen::date_time_ymd(2026, 1, 2);
+        params.signed_by(&issuer).expect("signs").pem()
     }
 
     #[test]
@@ -143,8 +143,8 @@ mod tests {
         let public = public_key(key.as_bytes()).expect("a key");
         assert_ne!(Some(&public), public_key(other.as_bytes()).as_ref());
         let request = request(key.as_bytes(), "vm.neon.local").expect("a request");
-        let asked = subject(request.as_bytes()).expect("one name and one key");
-        assert_eq!(asked, ("vm.neon.local".to_owned(), public.clone()));
+        let found = subject(request.as_bytes()).expect("one name and one key");
+        assert_eq!(found, ("vm.neon.local".to_owned(), public.clone()));
         let found = certificate(signed(&request).as_bytes()).expect("a certificate");
         assert_eq!(found.key, public);
         assert!(found.names.iter().any(|name| name == "vm.neon.local"));

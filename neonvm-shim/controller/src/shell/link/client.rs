@@ -63,9 +63,9 @@ impl RunnerLink {
 
     /// Makes a link with credentials if the runner's port is open to others.
     pub(crate) fn with_key(peer: RunnerAddress, key: &Arc<RunnerKey>) -> Self {
-        let asked = matches!(peer, RunnerAddress::Pod(_));
+        let needs_key = matches!(peer, RunnerAddress::Pod(_));
         Self {
-            key: asked.then(|| Arc::clone(key)),
+            key: needs_key.then(|| Arc::clone(key)),
             ..Self::new(peer)
         }
     }
@@ -83,7 +83,7 @@ impl RunnerLink {
     /// [`POLL_TIME`] ([`LOCAL_POLL_TIME`]).
     ///
     /// # Errors
-    /// [`LinkError`]; the next call connects anew.
+    /// [`LinkError`]; the next call connects again.
     pub async fn state(&mut self, after: Option<u64>) -> Result<RunnerState, LinkError> {
         let is_local = matches!(self.peer, RunnerAddress::Socket(_));
         let (uri, wait) = match after {
@@ -125,8 +125,8 @@ impl RunnerLink {
     ///
     /// # Errors
     /// [`LinkError`]; asking again does no harm.
-    pub async fn put_ahead(&mut self, wish: CpusAhead) -> Result<RunnerState, LinkError> {
-        let body = serde_json::to_vec(&wish).map_err(LinkError::Decode)?;
+    pub async fn put_ahead(&mut self, cpus: CpusAhead) -> Result<RunnerState, LinkError> {
+        let body = serde_json::to_vec(&cpus).map_err(LinkError::Decode)?;
         self.exchange(Method::PUT, "/v1/ahead", body.into(), RESPONSE_TIMEOUT)
             .await
     }
@@ -187,7 +187,7 @@ impl RunnerLink {
     ///
     /// # Errors
     /// All of [`LinkError`] but [`LinkError::Refused`], [`LinkError::Body`] and
-    /// [`LinkError::Decode`]; the next call begins anew.
+    /// [`LinkError::Decode`]; the next call tries again.
     pub async fn connect(&mut self) -> Result<(), LinkError> {
         let connected = timeout(RESPONSE_TIMEOUT, self.connect_unbounded()).await;
         connected.unwrap_or(Err(LinkError::Timeout(RESPONSE_TIMEOUT)))

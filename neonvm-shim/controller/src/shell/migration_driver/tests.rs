@@ -13,7 +13,7 @@ fn driver(context: &Context) -> MigrationDriver {
     MigrationDriver {
         namespace: "default".into(),
         name: "example".into(),
-        core: MoveCore::new(Settings::one_machine(), 7),
+        core: MigrationCore::new(Settings::one_machine(), 7),
         mailbox: Mailbox::default(),
         context: context.clone(),
         slot: context.state.migration_slot(VM),
@@ -40,7 +40,7 @@ fn refuse_all(driver: &mut MigrationDriver, mut at: Moment, time: Span) -> Momen
     while at.now < end {
         while let Some(action) = driver.core.poll_action(at) {
             let result = if action == Action::ReadVm {
-                Ok(Reply::Vm(Box::new(sample_vm())))
+                Ok(ActionResponse::Vm(Box::new(sample_vm())))
             } else {
                 Err(Refusal::Failed {
                     message: "not here (403)".into(),

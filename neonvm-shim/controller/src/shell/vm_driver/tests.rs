@@ -21,7 +21,7 @@ fn driver(context: &Context) -> VmDriver {
     }
 }
 
-fn refused() -> Result<Reply, Refusal> {
+fn refused() -> Result<ActionResponse, Refusal> {
     Err(Refusal::Failed {
         message: "exceeded quota (403)".into(),
         permanent: true,
@@ -82,21 +82,21 @@ impl Scene {
         }
     }
 
-    fn carry_out(&mut self, action: Action) -> Reply {
+    fn carry_out(&mut self, action: Action) -> ActionResponse {
         match action {
             Action::WriteStatus { status, .. } => {
                 self.vm.status = Some(*status);
                 self.show();
-                Reply::Vm(Box::new(self.vm.clone()))
+                ActionResponse::Vm(Box::new(self.vm.clone()))
             }
-            Action::ReadVm => Reply::Vm(Box::new(self.vm.clone())),
-            Action::ReadPod { name } => Reply::PodGone(name),
+            Action::ReadVm => ActionResponse::Vm(Box::new(self.vm.clone())),
+            Action::ReadPod { name } => ActionResponse::PodGone(name),
             Action::EnsureSshSecret { .. } | Action::EnsureRunnerSecret { .. } => {
-                Reply::SecretReady
+                ActionResponse::SecretReady
             }
             Action::CreatePod { pod, .. } => {
                 let pod: Pod = serde_json::from_value(pod).expect("a pod");
-                Reply::Pod(Box::new(pod))
+                ActionResponse::Pod(Box::new(pod))
             }
             other => panic!("nobody asked for {other:?}"),
         }

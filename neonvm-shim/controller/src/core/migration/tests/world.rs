@@ -1,6 +1,9 @@
 //! An API server, nodes, and runners that do what they are told, for one VM and its migrations.
 //! QEMU is modelled by where the guest is, so that it can be counted how many run.
 
+mod api_server;
+mod runners;
+
 use std::collections::BTreeMap;
 
 use protocol::annotations::{FINALIZER, LABEL_VM_NAME};
@@ -15,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::core::container::CONTAINER;
 use crate::core::metadata::PatchOp;
-use crate::core::migration::{Action, Event, MoveCore, Reply};
+use crate::core::migration::{Action, ActionResponse, Event, MigrationCore};
 use crate::core::refusal::Refusal;
 use crate::core::testing::{ready_pod, runner_at, sample_vm, wall};
 use crate::core::{Moment, Settings};
@@ -32,7 +35,7 @@ pub(super) struct Qemu {
 }
 
 pub(super) struct World {
-    pub(super) core: MoveCore,
+    pub(super) core: MigrationCore,
     pub(super) vm: Option<Value>,
     pub(super) moves: BTreeMap<String, Value>,
     pub(super) pods: BTreeMap<String, Value>,
@@ -65,7 +68,7 @@ impl World {
         vm["status"] = json!({"phase": "Running", "restartCount": 0, "podName": SOURCE,
             "podIP": "127.9.1.1", "node": "here"});
         let mut world = Self {
-            core: MoveCore::new(settings.clone(), 7),
+            core: MigrationCore::new(settings.clone(), 7),
             vm: Some(vm),
             moves: BTreeMap::new(),
             pods: BTreeMap::new(),
@@ -112,7 +115,7 @@ impl World {
 
     pub(super) fn restart_controller(&mut self) {
         self.seed += 1;
-        self.core = MoveCore::new(self.settings.clone(), self.seed);
+        self.core = MigrationCore::new(self.settings.clone(), self.seed);
         self.show();
     }
 
@@ -192,88 +195,6 @@ impl World {
             }
         }
         panic!("it never rests: {:#?}", &self.log[self.log.len() - 12..]);
-    }
-
-    /// The world moves on by one.
-    fn turn(&mut self) -> bool {
-        let names: Vec<String> = self.pods.keys().cloned().collect();
-        for name in names {
-            let pod = self.pod(&name);
-            if pod.metadata.deletion_timestamp.is_some() {
-                self.remove_pod(&name);
-                return true;
-            }
-            if !pod.is_terminal() && !self.qemus.contains_key(&name) && !self.full {
-                self.start_target(&name);
-                return true;
-            }
-        }
-        let Some(source) = self.qemus.get(SOURCE).cloned() else {
-            return false;
-        };
-        let mut targets = self.qemus.iter();
-        let target = targets.find(|(_, qemu)| qemu.state.incoming.is_some());
-        let Some(target) = target.map(|(name, _)| name.clone()) else {
-            return false;
-        };
-        let sends = matches!(&source.state.outgoing, Some(report) if report.stage == OutgoingStage::Sending);
-        if sends {
-            let qemu = self.qemus.get_mut(SOURCE).expect("it is there");
-            qemu.runs = false;
-            let report = qemu.state.outgoing.as_mut().expect("it sends");
-            report.stage = OutgoingStage::HandedOver;
-            report.stopped_unix_us = Some(1_000_000);
-            report.progress = Some(Progress {
-                status: "completed".into(),
-                total_time_ms: 2000,
-                downtime_ms: 60,
-                encrypted: true,
-                ..Progress::default()
-            });
-            qemu.state.generation += 1;
-            return true;
-        }
-        let handed = matches!(&source.state.outgoing, Some(report) if report.stage == OutgoingStage::HandedOver);
-        let qemu = self.qemus.get_mut(&target).expect("it is there");
-        let report = qemu.state.incoming.as_mut().expect("a target");
-        if report.stage == IncomingStage::Starting {
-            report.stage = IncomingStage::Listening;
-            report.destination = Some(Destination {
-                encrypted: true,
-                stream: "127.9.1.2:20187".parse().expect("an address"),
-                disk: None,
-                sockets: None,
-            });
-        } else if report.stage == IncomingStage::Listening && handed {
-            report.stage = IncomingStage::Loaded;
-        } else {
-            return false;
-        }
-        qemu.state.generation += 1;
-        true
-    }
-
-    fn start_target(&mut self, name: &str) {
-        let mut state = runner_at(250, 1);
-        state.phase = RunnerPhase::Receiving;
-        state.incoming = Some(IncomingReport {
-            id: String::new(),
-            stage: IncomingStage::Waiting,
-            destination: None,
-            problem: None,
-            began_unix_us: None,
-        });
-        let pod = self.pods.get_mut(name).expect("it is there");
-        pod["spec"]["nodeName"] = json!("here");
-        let unready = json!([ContainerStatus {
-            name: CONTAINER.into(),
-            ready: false,
-            ..ContainerStatus::default()
-        }]);
-        pod["status"] =
-            json!({"phase": "Running", "podIP": "127.9.1.2", "containerStatuses": unready});
-        self.touch_pod(name);
-        self.qemus.insert(name.into(), Qemu { state, runs: false });
     }
 
     /// A QEMU dies; its runner and its node say so.
@@ -412,186 +333,6 @@ impl World {
                 },
             };
             self.core.handle(at, event);
-        }
-    }
-
-    fn stale(&mut self, patch: &Value, object: &Value) -> bool {
-        if self.conflicts > 0 {
-            self.conflicts -= 1;
-            return true;
-        }
-        patch["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"]
-    }
-
-    pub(super) fn carry_out(&mut self, action: Action) -> Result<Reply, Refusal> {
-        match action {
-            Action::WriteVm { patch } => {
-                let vm = self.vm.clone().ok_or(Refusal::Gone)?;
-                if self.stale(&patch, &vm) {
-                    return Err(Refusal::Conflict);
-                }
-                merge(self.vm.as_mut().expect("it is there"), &patch);
-                self.touch_vm();
-                Ok(Reply::Vm(Box::new(self.vm())))
-            }
-            Action::ReadVm => match &self.vm {
-                Some(_) => Ok(Reply::Vm(Box::new(self.vm()))),
-                None => Err(Refusal::Gone),
-            },
-            Action::PatchMigration { name, patch } | Action::WriteMigration { name, patch, .. } => {
-                let object = self.moves.get(&name).cloned().ok_or(Refusal::Gone)?;
-                if self.stale(&patch, &object) {
-                    return Err(Refusal::Conflict);
-                }
-                merge(self.moves.get_mut(&name).expect("it is there"), &patch);
-                self.touch_move(&name);
-                Ok(Reply::Migration(Box::new(self.migration(&name))))
-            }
-            Action::ReadMigration { name } => match self.moves.contains_key(&name) {
-                true => Ok(Reply::Migration(Box::new(self.migration(&name)))),
-                false => Err(Refusal::Gone),
-            },
-            Action::ReadPod { name } => Ok(self.pod_reply(&name)),
-            Action::CreatePod {
-                name,
-                mut pod,
-                secret,
-            } => {
-                assert_eq!(secret.is_some(), self.settings.runners_at_pods);
-                let named = self.moves.values();
-                let mut named = named.map(|object| &object["status"]["targetPodName"]);
-                assert!(
-                    named.any(|stored| *stored == name),
-                    "the name is stored first"
-                );
-                pod["metadata"]["uid"] = json!(format!("uid-{name}"));
-                self.pods.entry(name.clone()).or_insert(pod);
-                self.touch_pod(&name);
-                Ok(self.pod_reply(&name))
-            }
-            Action::PatchPod { name, ops } => {
-                let Some(pod) = self.pods.get_mut(&name) else {
-                    return Ok(Reply::PodGone(name));
-                };
-                for op in ops {
-                    match op {
-                        PatchOp::Add { path, value } => {
-                            let (parent, key) = path.rsplit_once('/').expect("a pointer");
-                            let key = key.replace("~1", "/");
-                            pod.pointer_mut(parent).expect("a parent")[key] = value;
-                        }
-                        PatchOp::Test { path, value } => {
-                            assert_eq!(pod.pointer(&path), Some(&value));
-                        }
-                        PatchOp::Remove { .. } => panic!("nothing is removed here"),
-                    }
-                }
-                if let Some(key) = self.strips {
-                    let labels = pod["metadata"]["labels"].as_object_mut();
-                    labels.expect("labels").remove(key);
-                }
-                self.touch_pod(&name);
-                Ok(self.pod_reply(&name))
-            }
-            Action::DeletePod { name, .. } => {
-                let wall = self.at.wall;
-                if let Some(pod) = self.pods.get_mut(&name) {
-                    pod["metadata"]["deletionTimestamp"] = json!(wall);
-                    self.touch_pod(&name);
-                    if let Some(qemu) = self.qemus.get_mut(&name) {
-                        qemu.runs = false;
-                    }
-                }
-                Ok(self.pod_reply(&name))
-            }
-            order => self.order(order),
-        }
-    }
-
-    /// The runners, as strict as the real ones.
-    fn order(&mut self, action: Action) -> Result<Reply, Refusal> {
-        let refused = |message: &str| {
-            Err(Refusal::Failed {
-                message: message.into(),
-                permanent: false,
-            })
-        };
-        let home = (self.home(), self.vm_phase());
-        let pod = match &action {
-            Action::Send { pod, .. }
-            | Action::Recall { pod, .. }
-            | Action::Quit { pod, .. }
-            | Action::Receive { pod, .. }
-            | Action::Begin { pod, .. } => pod.clone(),
-            other => panic!("{other:?} is no order"),
-        };
-        let Some(qemu) = self.qemus.get_mut(&pod) else {
-            return refused("connection refused");
-        };
-        if qemu.state.exit.is_some() {
-            return refused("it has ended");
-        }
-        qemu.state.generation += 1;
-        match action {
-            Action::Send { order, .. } => {
-                let report = qemu.state.outgoing.get_or_insert(OutgoingReport {
-                    id: order.id.clone(),
-                    stage: OutgoingStage::Holding,
-                    shape: Some(json!({})),
-                    progress: None,
-                    problem: None,
-                    stopped_unix_us: None,
-                });
-                if report.id != order.id {
-                    return refused("another migration");
-                }
-                if order.to.is_some() && report.stage == OutgoingStage::Holding {
-                    report.stage = OutgoingStage::Sending;
-                }
-            }
-            Action::Recall { .. } => {
-                assert_eq!(home, (pod, VmPhase::Running), "recalled is decided first");
-                qemu.state.outgoing = None;
-                qemu.runs = true;
-            }
-            Action::Quit { .. } => {
-                let report = qemu.state.outgoing.as_ref().expect("it was sent");
-                assert_eq!(report.stage, OutgoingStage::HandedOver);
-                qemu.state.exit = Some(ExitReport {
-                    success: true,
-                    reason: ExitReason::Moved,
-                    code: Some(0),
-                    message: String::new(),
-                });
-            }
-            Action::Receive { order, .. } => {
-                let report = qemu.state.incoming.as_mut().expect("a target");
-                report.id.clone_from(&order.id);
-                self.travel = Some(order.disk);
-                report.stage = match &self.refuses {
-                    None => IncomingStage::Starting,
-                    Some(_) => IncomingStage::Failed,
-                };
-                report.problem.clone_from(&self.refuses);
-            }
-            Action::Begin { .. } => {
-                assert_eq!(home, (pod, VmPhase::Running), "begun is decided first");
-                let report = qemu.state.incoming.as_mut().expect("a target");
-                if report.stage == IncomingStage::Loaded {
-                    report.stage = IncomingStage::Begun;
-                    report.began_unix_us = Some(1_090_000);
-                    qemu.runs = true;
-                }
-            }
-            other => panic!("{other:?} is no order"),
-        }
-        Ok(Reply::Runner(Box::new(qemu.state.clone())))
-    }
-
-    fn pod_reply(&self, name: &str) -> Reply {
-        match self.pods.contains_key(name) {
-            true => Reply::Pod(Box::new(self.pod(name))),
-            false => Reply::PodGone(name.to_owned()),
         }
     }
 

@@ -39,7 +39,7 @@ fn done(world: &mut World, action: &Action) {
 
 fn ahead(actions: &[Action]) -> Option<CpusAhead> {
     actions.iter().find_map(|action| match action {
-        Action::PlugAhead { wish, .. } => Some(*wish),
+        Action::PlugAhead { cpus, .. } => Some(*cpus),
         _ => None,
     })
 }

@@ -47,7 +47,7 @@ fn pod_waits_for_first_certificate() {
     );
     assert!(event_reasons(&mut world).contains(&"Degraded"));
     world.ca.manner = Manner::Signs;
-    world.issuer_answers();
+    world.issuer_responds();
     world.settle();
     assert_eq!(world.created.len(), 1);
     use Kind::{
@@ -117,7 +117,7 @@ fn a_renewal_holds_up_nothing_and_an_expired_one_is_told() {
     world.settle();
     assert_eq!(world.created.len(), 2);
     world.ca.manner = Manner::Signs;
-    world.issuer_answers();
+    world.issuer_responds();
     world.settle();
     assert!(
         matches!(&world.ca.facts.stored, Stored::Pair(pair) if pair.key == crate::core::certificate::testing::key(2))

@@ -8,12 +8,13 @@ use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
 use serde_json::json;
 
 use super::phases::running;
+use super::reports::{has, status_mib};
 use super::world::World;
 use crate::core::metadata::annotated_size;
 use crate::core::refusal::Refusal;
 use crate::core::testing::sample_vm;
 use crate::core::vm::Event;
-use crate::core::{Action, Kind, Reply, Settings};
+use crate::core::{Action, ActionResponse, Kind, Settings};
 
 #[derive(Debug, Clone)]
 enum Happening {
@@ -237,7 +238,7 @@ pub(super) fn until_ordered(world: &mut World) -> Action {
     }
 }
 
-pub(super) fn done(world: &mut World, action: &Action, result: Result<Reply, Refusal>) {
+pub(super) fn done(world: &mut World, action: &Action, result: Result<ActionResponse, Refusal>) {
     let event = Event::Done {
         kind: action.kind(),
         began: world.at,

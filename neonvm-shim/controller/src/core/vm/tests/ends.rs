@@ -161,7 +161,7 @@ fn exit_report_of_runner_precedes_pod() {
     world.show_runner();
     world.settle();
     assert_eq!(world.phase(), VmPhase::Failed);
-    let failed = std::iter::from_fn(|| world.core.poll_note()).find_map(|note| {
+    let failed = std::iter::from_fn(|| world.core.poll_event()).find_map(|note| {
         if let VmEvent::Failed { problem } = note {
             Some(problem)
         } else {

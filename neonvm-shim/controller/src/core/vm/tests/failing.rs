@@ -7,13 +7,13 @@ use protocol::units::Bytes;
 use protocol::vm::VmPhase;
 use serde_json::json;
 
-use super::resizing::{requesting, running, set_size};
+use super::resizing::{current, requested, requesting, running, set_size};
 use super::world::World;
 use crate::core::problem::Problem;
 use crate::core::refusal::Refusal;
 use crate::core::testing::sample_vm;
 use crate::core::vm::Event;
-use crate::core::{Action, Kind, Settings};
+use crate::core::{Action, Kind};
 
 #[test]
 fn restarted_controller_continues_resize_from_runner_state() {
@@ -44,7 +44,7 @@ fn obstacle_of_resize_is_reported_once_and_cleared() {
     let (mut world, pod) = running();
     world.edit(|vm| set_size(vm, 250, 2, 1, 1));
     world.settle();
-    while world.core.poll_note().is_some() {}
+    while world.core.poll_event().is_some() {}
     for missing in [512, 384, 256] {
         let state = world.runners.get_mut(&pod).expect("there");
         let report = state.resize.as_mut().expect("an order");
@@ -64,7 +64,7 @@ fn obstacle_of_resize_is_reported_once_and_cleared() {
         degraded.message,
         "the guest has still to give back 256Mi of memory"
     );
-    let event_reasons: Vec<&str> = std::iter::from_fn(|| world.core.poll_note())
+    let event_reasons: Vec<&str> = std::iter::from_fn(|| world.core.poll_event())
         .map(|note| note.reason())
         .collect();
     assert_eq!(event_reasons, ["ScalingStuck"], "once");

@@ -34,7 +34,7 @@ pub(super) fn running(vm: &VirtualMachine) -> (World, String) {
 }
 
 pub(super) fn event_reasons(world: &mut World) -> Vec<&'static str> {
-    std::iter::from_fn(|| world.core.poll_note())
+    std::iter::from_fn(|| world.core.poll_event())
         .map(|note| note.reason())
         .collect()
 }
@@ -211,7 +211,7 @@ fn pod_that_is_refused_for_its_privileges_is_made_without_them_at_once() {
     let pod = world.status().pod_name;
     assert_eq!(world.created.iter().collect::<Vec<_>>(), [&pod]);
     assert!(is_unprivileged(&world.pod(&pod)));
-    let mut event_reasons = std::iter::from_fn(|| world.core.poll_note());
+    let mut event_reasons = std::iter::from_fn(|| world.core.poll_event());
     assert!(event_reasons.any(|note| note == VmEvent::Unprivileged));
     world.start(&pod);
     world.settle();

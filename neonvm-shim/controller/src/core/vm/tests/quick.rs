@@ -32,7 +32,7 @@ fn running_as(true_requests: bool) -> (World, String) {
     world.settle();
     world.finish_resize(&pod);
     world.settle();
-    while world.core.poll_note().is_some() {}
+    while world.core.poll_event().is_some() {}
     (world, pod)
 }
 
@@ -57,7 +57,7 @@ fn usage(world: &World, pod: &str) -> String {
 }
 
 fn scaled(world: &mut World) -> usize {
-    std::iter::from_fn(|| world.core.poll_note())
+    std::iter::from_fn(|| world.core.poll_event())
         .filter(|note| note.reason() == "Scaled")
         .count()
 }

@@ -106,7 +106,7 @@ fn shrinking() -> (World, String) {
 }
 
 /// The guest has so much memory, MiB, while what its runner was told stands.
-fn has(world: &mut World, pod: &str, mib: u64) {
+pub(super) fn has(world: &mut World, pod: &str, mib: u64) {
     world.pass(Span::from_secs(1));
     let state = world.runners.get_mut(pod).expect("the runner is there");
     state.memory.plugged = Bytes(Bytes::mib(mib).0 - state.memory.base.0);
@@ -115,7 +115,7 @@ fn has(world: &mut World, pod: &str, mib: u64) {
 }
 
 /// The memory its status tells of, MiB.
-fn status_mib(world: &World) -> u64 {
+pub(super) fn status_mib(world: &World) -> u64 {
     let memory = world.status().memory_size;
     memory.and_then(|memory| memory.as_u64()).expect("told") >> 20
 }

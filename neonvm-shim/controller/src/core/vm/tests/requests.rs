@@ -8,7 +8,7 @@ use serde_json::json;
 use super::resizing::{requested, requesting, set_size};
 use super::world::World;
 use crate::core::phases::REQUESTS_INTERVAL;
-use crate::core::vm::Reply;
+use crate::core::vm::ActionResponse;
 use crate::core::{Action, Kind, Refusal};
 
 /// A VM of two CPUs and 4 GiB, and its pod.
@@ -109,7 +109,7 @@ fn taken_back() -> (World, String, Action) {
     (world, pod, order)
 }
 
-fn lost() -> Result<Reply, Refusal> {
+fn lost() -> Result<ActionResponse, Refusal> {
     Err(Refusal::Failed {
         message: "no answer".into(),
         permanent: false,

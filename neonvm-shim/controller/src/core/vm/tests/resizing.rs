@@ -26,7 +26,7 @@ pub(super) fn set_size(vm: &mut VirtualMachine, milli: u32, slots: i32, value: i
     });
 }
 
-fn current(world: &World) -> Option<Revision> {
+pub(super) fn current(world: &World) -> Option<Revision> {
     world
         .status()
         .current_revision
@@ -63,7 +63,7 @@ fn growth_is_one_order_after_pod_annotations() {
     assert_eq!(status.cpus, Some(MilliCpu(2000)));
     assert_eq!(status.memory_size, Some(Quantity::from_bytes(4 << 30)));
     assert_eq!(current(&world), Some(Revision { value: 7, flags: 1 }));
-    let scaled = std::iter::from_fn(|| world.core.poll_note()).last();
+    let scaled = std::iter::from_fn(|| world.core.poll_event()).last();
     let Some(VmEvent::Scaled {
         from,
         to,

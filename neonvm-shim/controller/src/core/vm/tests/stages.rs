@@ -107,7 +107,7 @@ fn older_state_of_vm_or_pod_changes_nothing() {
 #[test]
 fn resize_quicker_than_status_is_reported_with_its_first_size() {
     let (mut world, pod) = running();
-    while world.core.poll_note().is_some() {}
+    while world.core.poll_event().is_some() {}
     for (milli, from) in [(750, 250), (1250, 750)] {
         world.edit(|vm| set_size(vm, milli, 1, i64::from(milli), 1));
         // Something else is being written while the order goes out and is carried out.
@@ -147,7 +147,7 @@ fn resize_quicker_than_status_is_reported_with_its_first_size() {
         world.core.handle(world.at, done);
         world.pass(Span::from_millis(100));
         world.settle();
-        let event_reasons: Vec<VmEvent> = std::iter::from_fn(|| world.core.poll_note()).collect();
+        let event_reasons: Vec<VmEvent> = std::iter::from_fn(|| world.core.poll_event()).collect();
         let [
             VmEvent::Scaled {
                 from: before, to, ..

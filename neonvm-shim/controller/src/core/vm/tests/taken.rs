@@ -40,7 +40,7 @@ fn n44_a_vm_taken_for_a_migration_that_is_gone_is_taken_back() {
             }
             let before = world.status();
             let done = wait(&mut world);
-            assert!(done.contains(&"ReadTaker".to_owned()), "{done:?}");
+            assert!(done.contains(&"ReadMigration".to_owned()), "{done:?}");
             let status = world.status();
             assert_eq!((status.phase, &status.migration), (VmPhase::Running, &None));
             assert_eq!(status.pod_name, before.pod_name);
@@ -55,7 +55,7 @@ fn claimed_vm_is_left_to_its_migration() {
     let mut world = taken("PreMigrating");
     world.migrations.insert("m".into(), "uid-m".into());
     let done = wait(&mut world);
-    assert!(done.contains(&"ReadTaker".to_owned()), "{done:?}");
+    assert!(done.contains(&"ReadMigration".to_owned()), "{done:?}");
     assert_eq!(world.phase(), VmPhase::PreMigrating);
     // It goes later, and so does what it has taken.
     world.migrations.clear();
@@ -73,6 +73,6 @@ fn claimed_vm_without_name_of_migration_is_left_alone() {
     world.touch_vm();
     world.show();
     let done = wait(&mut world);
-    assert!(!done.contains(&"ReadTaker".to_owned()), "{done:?}");
+    assert!(!done.contains(&"ReadMigration".to_owned()), "{done:?}");
     assert_eq!(world.phase(), VmPhase::PreMigrating);
 }
