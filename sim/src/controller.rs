@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 
 use neonvm_controller::Settings;
-use neonvm_controller::core::backoff::TOLD_FROM;
+use neonvm_controller::core::backoff::REPORTED_FROM;
 use neonvm_controller::core::{
-    Action, Event as CoreEvent, Kind as Doing, Moment, Refusal, Reply, VmCore,
+    Action, ActionResponse, Event as CoreEvent, Kind as Doing, Moment, Refusal, VmCore,
 };
 use protocol::annotations::LABEL_VM_NAME;
 use protocol::time::{Span, Timestamp};
@@ -181,7 +181,7 @@ impl World {
                 return;
             };
             let Some(action) = task.core.poll_action(at) else {
-                while task.core.poll_note().is_some() {}
+                while task.core.poll_event().is_some() {}
                 task.core.take_stages();
                 let (epoch, deadline) = (self.controller.epoch, task.core.poll_deadline());
                 return self.set_alarm(Sleeper::Controller(vm, epoch), deadline);
@@ -196,7 +196,7 @@ impl World {
     }
 
     /// What needs no call is done at once.
-    fn answer(&mut self, vm: usize, kind: Doing, began: Moment, reply: Reply) {
+    fn answer(&mut self, vm: usize, kind: Doing, began: Moment, reply: ActionResponse) {
         self.tell_task(
             vm,
             CoreEvent::Done {
@@ -221,12 +221,12 @@ impl World {
             Action::SetSize { pod, order, over } => {
                 return self.tell_runner(vm, pod, RunnerCommand::Size(order, over), began);
             }
-            Action::PlugAhead { pod, wish } => {
-                return self.tell_runner(vm, pod, RunnerCommand::Ahead(wish), began);
+            Action::PlugAhead { pod, cpus } => {
+                return self.tell_runner(vm, pod, RunnerCommand::Ahead(cpus), began);
             }
             // Nothing migrates in this world.
-            Action::ReadTaker { .. } => {
-                return self.answer(vm, kind, began, Reply::MigrationClaim(None));
+            Action::ReadMigration { .. } => {
+                return self.answer(vm, kind, began, ActionResponse::MigrationClaim(None));
             }
             // No VM of this world asks for a certificate or an address.
             Action::EnsureSshSecret { .. }
@@ -234,7 +234,7 @@ impl World {
             | Action::TakeAddress { .. }
             | Action::ReleaseAddress { .. }
             | Action::Certificate { .. } => {
-                return self.answer(vm, kind, began, Reply::SecretReady);
+                return self.answer(vm, kind, began, ActionResponse::SecretReady);
             }
             Action::PatchVm { patch, .. } | Action::WriteStatus { patch, .. } => {
                 Operation::MergeVm(name, patch)
@@ -297,12 +297,14 @@ impl World {
                 .unwrap_or_default()
         };
         let result = match answer {
-            ApiResponse::Object(object) if about_vm => Ok(Reply::Vm(Box::new(object.vm().clone()))),
-            ApiResponse::Object(object) => Ok(Reply::Pod(Box::new(object.pod().clone()))),
+            ApiResponse::Object(object) if about_vm => {
+                Ok(ActionResponse::Vm(Box::new(object.vm().clone())))
+            }
+            ApiResponse::Object(object) => Ok(ActionResponse::Pod(Box::new(object.pod().clone()))),
             ApiResponse::Status(404, _) if about_vm => Err(Refusal::Gone),
             // Not found is the subresource or the pod, so it says nothing of the pod.
             ApiResponse::Status(404, _) if !matches!(kind, Doing::CreatePod | Doing::ResizePod) => {
-                Ok(Reply::PodGone(pod_name()))
+                Ok(ActionResponse::PodGone(pod_name()))
             }
             ApiResponse::Status(409, _) if about_vm => Err(Refusal::Conflict),
             ApiResponse::Status(status, why) => {
@@ -324,7 +326,7 @@ impl World {
     }
     /// What the core takes for a refusal holds no guest up (`core::vm::done`): that one may have
     /// more than its pod requests.
-    fn resize_ended(&mut self, vm: usize, result: &Result<Reply, Refusal>) {
+    fn resize_ended(&mut self, vm: usize, result: &Result<ActionResponse, Refusal>) {
         let Some(task) = self.vms[vm].task.as_mut() else {
             return;
         };
@@ -342,7 +344,7 @@ impl World {
                         ..
                     }
                 );
-                self.checks.truth[vm].unrequested |= is_final || task.unresized >= TOLD_FROM;
+                self.checks.truth[vm].unrequested |= is_final || task.unresized >= REPORTED_FROM;
             }
         }
     }

@@ -3,7 +3,7 @@
 //! As in the controller's shell, one connection follows the runner's state and another carries what
 //! it is told, one at a time (`neonvm-shim/controller/src/shell/{link,held,worker}.rs`).
 
-use neonvm_controller::core::{Event as CoreEvent, Kind as Doing, Moment, Refusal, Reply};
+use neonvm_controller::core::{ActionResponse, Event as CoreEvent, Kind as Doing, Moment, Refusal};
 use protocol::runner::{CpusAhead, RunnerState, SizeOrder};
 use protocol::time::Span;
 use protocol::units::Resources;
@@ -273,7 +273,7 @@ impl World {
         task.ordering = None;
         let answer = answer.unwrap_or_else(|| Err("no answer within 5 s".into()));
         let result = answer
-            .map(Reply::Runner)
+            .map(ActionResponse::Runner)
             .map_err(|message| Refusal::Failed {
                 message,
                 permanent: false,

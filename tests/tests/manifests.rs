@@ -158,15 +158,15 @@ scheduler scheduler/src/shell/api.rs virtualmachinemigrations create delete
 scheduler leader-election/src/shell/follower.rs leases/autoscale-scheduler list watch
 scheduler deploy/chart/bellows/parts/scheduler/kube-scheduler.yaml leases/autoscale-scheduler get update
 controller neonvm-shim/controller/src/shell.rs virtualmachines list watch
-controller neonvm-shim/controller/src/shell/api.rs virtualmachines get patch
-controller neonvm-shim/controller/src/shell/api.rs virtualmachines/status patch
+controller neonvm-shim/controller/src/shell/vm_actions.rs virtualmachines get patch
+controller neonvm-shim/controller/src/shell/vm_actions.rs virtualmachines/status patch
 controller neonvm-shim/controller/src/shell.rs virtualmachinemigrations list watch
-controller neonvm-shim/controller/src/shell/mover.rs virtualmachinemigrations get patch
-controller neonvm-shim/controller/src/shell/mover.rs virtualmachinemigrations/status patch
+controller neonvm-shim/controller/src/shell/migration_driver.rs virtualmachinemigrations get patch
+controller neonvm-shim/controller/src/shell/migration_driver.rs virtualmachinemigrations/status patch
 controller neonvm-shim/controller/src/shell.rs pods list watch
-controller neonvm-shim/controller/src/shell/api.rs pods get create patch delete
-controller neonvm-shim/controller/src/shell/api.rs pods/resize patch
-controller neonvm-shim/controller/src/shell/api.rs secrets get create patch
+controller neonvm-shim/controller/src/shell/api/pods.rs pods get create patch delete
+controller neonvm-shim/controller/src/shell/api/pods.rs pods/resize patch
+controller neonvm-shim/controller/src/shell/api/secrets.rs secrets get create patch
 controller neonvm-shim/controller/src/shell/certificate.rs secrets delete
 controller neonvm-shim/controller/src/shell/webhook/keeper.rs secrets/webhook-server-cert list watch patch
 controller neonvm-shim/controller/src/shell/webhook/keeper.rs mutatingwebhookconfigurations/neonvm-mutating-webhook-configuration list watch patch
@@ -174,7 +174,7 @@ controller neonvm-shim/controller/src/shell/webhook/keeper.rs validatingwebhookc
 controller neonvm-shim/controller/src/shell/overlay.rs ippools get create patch
 controller neonvm-shim/controller/src/shell/overlay.rs network-attachment-definitions get
 controller neonvm-shim/controller/src/shell/certificate.rs certificaterequests get watch create delete
-controller neonvm-shim/controller/src/shell/api.rs events create patch
+controller neonvm-shim/controller/src/shell/api/client.rs events create patch
 controller leader-election/src/shell/follower.rs leases create
 controller leader-election/src/shell/follower.rs leases/a3b22509.neon.tech get list watch patch
 overlay neonvm-shim/vxlan/src/shell.rs nodes list watch

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use neonvm_controller::core::{
-    Action, Event, Kind as Doing, Moment, Refusal, Reply, VmCore, migration,
+    Action, ActionResponse, Event, Kind as Doing, Moment, Refusal, VmCore, migration,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ pub(crate) struct ControllerPart {
     /// Place in the record of changes.
     seen: usize,
     vms: BTreeMap<usize, VmCore>,
-    movers: BTreeMap<usize, migration::MoveCore>,
+    movers: BTreeMap<usize, migration::MigrationCore>,
     /// Migrations known, with their VM: a mover lives as long as there are any.
     moves: BTreeMap<String, usize>,
 }
@@ -128,7 +128,7 @@ impl MigrationWorld {
             .controller
             .movers
             .entry(vm)
-            .or_insert_with(|| migration::MoveCore::new(settings(), seed));
+            .or_insert_with(|| migration::MigrationCore::new(settings(), seed));
         if let Some(found) = read(&change.value) {
             core.handle(at, migration::Event::Migration(found));
         }
@@ -163,7 +163,7 @@ impl MigrationWorld {
 
     fn vm_begins(&mut self, vm: usize, action: Action, began: Moment) {
         if let Some(core) = self.controller.vms.get_mut(&vm) {
-            while core.poll_note().is_some() {}
+            while core.poll_event().is_some() {}
             core.take_stages();
         }
         let (kind, epoch, name) = (action.kind(), self.controller.epoch, super::vm_name(vm));
@@ -196,7 +196,7 @@ impl MigrationWorld {
                 let ops = json!([{"op": "remove", "path": "/metadata/ownerReferences"}]);
                 Operation::Patch(Kind::Pod, name, ops)
             }
-            Action::ReadTaker { name, .. } => Operation::Get(Kind::Move, name),
+            Action::ReadMigration { name, .. } => Operation::Get(Kind::Move, name),
             Action::EnsureSshSecret { .. }
             | Action::EnsureRunnerSecret { .. }
             | Action::TakeAddress { .. }
@@ -247,17 +247,21 @@ impl MigrationWorld {
             })
         };
         let result = match answer {
-            ApiResponse::Object(Kind::Vm, value) => {
-                read(&value).map(Reply::Vm).map_or_else(unclear, Ok)
-            }
+            ApiResponse::Object(Kind::Vm, value) => read(&value)
+                .map(ActionResponse::Vm)
+                .map_or_else(unclear, Ok),
             ApiResponse::Object(Kind::Move, value) => {
                 let uid = value["metadata"]["uid"].as_str();
-                Ok(Reply::MigrationClaim(uid.map(str::to_owned)))
+                Ok(ActionResponse::MigrationClaim(uid.map(str::to_owned)))
             }
-            ApiResponse::Status(404) if kind == Doing::ReadTaker => Ok(Reply::MigrationClaim(None)),
-            ApiResponse::Object(_, value) => read(&value).map(Reply::Pod).map_or_else(unclear, Ok),
+            ApiResponse::Status(404) if kind == Doing::ReadMigration => {
+                Ok(ActionResponse::MigrationClaim(None))
+            }
+            ApiResponse::Object(_, value) => read(&value)
+                .map(ActionResponse::Pod)
+                .map_or_else(unclear, Ok),
             ApiResponse::Status(404) if about_vm => Err(Refusal::Gone),
-            ApiResponse::Status(404) => Ok(Reply::PodGone(pod.to_owned())),
+            ApiResponse::Status(404) => Ok(ActionResponse::PodGone(pod.to_owned())),
             ApiResponse::Status(409) if about_vm => Err(Refusal::Conflict),
             ApiResponse::Status(_) | ApiResponse::Nothing => unclear(),
         };
@@ -277,7 +281,7 @@ impl MigrationWorld {
     fn mover_begins(&mut self, vm: usize, action: migration::Action) {
         use migration::Action as A;
         if let Some(core) = self.controller.movers.get_mut(&vm) {
-            while core.poll_note().is_some() {}
+            while core.poll_event().is_some() {}
         }
         let (kind, epoch, home) = (action.kind(), self.controller.epoch, super::vm_name(vm));
         let mut about = String::new();
@@ -321,7 +325,7 @@ impl MigrationWorld {
         &mut self,
         vm: usize,
         kind: migration::Kind,
-        result: Result<migration::Reply, Refusal>,
+        result: Result<migration::ActionResponse, Refusal>,
     ) {
         let at = self.moment();
         if let Some(core) = self.controller.movers.get_mut(&vm) {
@@ -338,7 +342,7 @@ impl MigrationWorld {
         answer: ApiResponse,
     ) {
         use Refusal as R;
-        use migration::{Kind as K, Reply as P};
+        use migration::{ActionResponse as P, Kind as K};
         if epoch != self.controller.epoch {
             return;
         }
@@ -377,7 +381,7 @@ impl MigrationWorld {
             .controller
             .movers
             .get(&vm)
-            .map(migration::MoveCore::link_targets)
+            .map(migration::MigrationCore::link_targets)
             .unwrap_or_default();
         for pod in targets {
             let state = self

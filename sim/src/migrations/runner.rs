@@ -487,7 +487,10 @@ impl MigrationWorld {
     }
 
     /// The controller tells a runner something.
-    pub(super) fn order(&mut self, action: migration::Action) -> Result<migration::Reply, Refusal> {
+    pub(super) fn order(
+        &mut self,
+        action: migration::Action,
+    ) -> Result<migration::ActionResponse, Refusal> {
         use migration::Action as A;
         let now = self.now;
         let refused = |message: &str| {
@@ -562,7 +565,7 @@ impl MigrationWorld {
             _ => {}
         }
         match machine.state() {
-            Some(state) => Ok(migration::Reply::Runner(Box::new(state))),
+            Some(state) => Ok(migration::ActionResponse::Runner(Box::new(state))),
             None => refused("connection refused"),
         }
     }
