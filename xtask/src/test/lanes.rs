@@ -20,14 +20,17 @@ use crate::shell;
 
 /// Packages whose test binaries run real guests or clusters.
 const REAL: [&str; 2] = ["bellows-tests", "neonvm-runner"];
-/// Those that run clusters. Two clusters at once would find each other's control groups.
-const CLUSTERS: [&str; 12] = [
+/// Those that run clusters: two at once would find each other's control groups. And two long ones
+/// of guests, so that both lanes end at about the same time.
+const CLUSTERS: [&str; 14] = [
     "api_contract",
     "attacks",
     "cluster",
     "cluster_vms",
     "controller_failover",
+    "docs_commands",
     "drop_in",
+    "durability",
     "guest_certificates",
     "install",
     "install_cluster",
