@@ -93,6 +93,7 @@ pub async fn run<'a, W>(
     cases: Vec<Case<'a, W>>,
     explain: impl Fn() -> String,
 ) -> bool {
+    let all = Instant::now();
     let (mut passed, mut failed) = (0_u32, Vec::new());
     for (name, case) in cases {
         let began = Instant::now();
@@ -121,8 +122,9 @@ pub async fn run<'a, W>(
     }
     let verdict = if failed.is_empty() { "ok" } else { "FAILED" };
     say(&format!(
-        "\ntest result: {verdict}. {passed} passed; {} failed",
-        failed.len()
+        "\ntest result: {verdict}. {passed} passed; {} failed; finished in {:.2}s",
+        failed.len(),
+        all.elapsed().as_secs_f64()
     ));
     failed.is_empty()
 }
