@@ -17,11 +17,13 @@ use super::view::RunnerView;
 impl Draft<'_> {
     /// A guest that waits for its pod's requests, and only for them, need not wait for its own
     /// kernel after: that may start its CPUs meanwhile, as long as a quota holds them to the time
-    /// they had.
+    /// they had. While memory leaves after a shrink, the quota is still the larger one of before.
     pub(super) fn plug_ahead(&mut self, pod: &Pod, state: &RunnerState, by_requests: bool) {
         let wanted = self.vm.spec.guest.in_use().cpu;
-        let is_held = matches!(state.quota, QuotaState::Enforced { .. });
-        let is_more = wanted.rounded_up_cores() > state.cpus.limit.rounded_up_cores();
+        let limit = state.cpus.limit;
+        let is_held =
+            matches!(state.quota, QuotaState::Enforced { milli } if MilliCpu(milli) <= limit);
+        let is_more = wanted.rounded_up_cores() > limit.rounded_up_cores();
         let waits = by_requests && is_held && is_more && self.fit(state) == Fit::Unordered;
         let cpu = if waits { wanted } else { MilliCpu(0) };
         if state.cpus.ahead.is_some_and(|ahead| ahead != cpu) {

@@ -64,6 +64,18 @@ fn cpus_are_plugged_during_write_of_requests_and_ordered_after() {
     assert_eq!(world.status().cpus, Some(cpu));
 }
 
+/// Requirement: N06. A quota above the limit is that of a larger size, kept while memory leaves.
+#[test]
+fn cpus_are_not_plugged_ahead_under_a_quota_above_the_limit() {
+    let (mut world, pod) = held();
+    let state = world.runners.get_mut(&pod).expect("a runner");
+    state.quota = QuotaState::Enforced { milli: 1750 };
+    state.generation += 1;
+    world.show_runner();
+    let actions = asked(&mut world, 2000, 1, 1);
+    assert_eq!(ahead(&actions), None);
+}
+
 #[test]
 fn cancelled_growth_unplugs_its_cpus() {
     let (mut world, pod) = held();
