@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::shell;
 
@@ -70,6 +71,17 @@ struct Lock {
 pub(crate) struct Crates {
     packages: BTreeMap<String, Package>,
     links: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// The packages and targets of the workspace, as `cargo metadata` tells them, without their
+/// dependencies.
+///
+/// # Errors
+/// Cargo fails, or its answer is no JSON.
+pub(crate) fn workspace() -> Result<Value> {
+    let mut command = shell::cargo()?;
+    command.args(["metadata", "--no-deps", "--format-version", "1"]);
+    serde_json::from_str(&shell::output(&mut command)?).context("cargo metadata")
 }
 
 impl Crates {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::shell;
+use crate::crates;
 
 /// The package with the tests of the whole system.
 pub(super) const SYSTEM: &str = "bellows-tests";
@@ -50,9 +50,7 @@ pub(super) struct Members(Vec<Member>);
 
 impl Members {
     pub(super) fn of_workspace() -> Result<Self> {
-        let mut metadata = shell::cargo()?;
-        metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
-        Self::of(&serde_json::from_str(&shell::output(&mut metadata)?)?)
+        Self::of(&crates::workspace()?)
     }
 
     fn of(metadata: &Value) -> Result<Self> {

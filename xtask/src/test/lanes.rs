@@ -16,21 +16,18 @@ use serde_json::Value;
 
 use super::failures::Failures;
 use super::seconds::{self, Seconds};
-use crate::shell;
+use crate::{crates, shell};
 
 /// Packages whose test binaries run real guests or clusters.
 const REAL: [&str; 2] = ["bellows-tests", "neonvm-runner"];
-/// Those that run clusters: two at once would find each other's control groups. And two long ones
-/// of guests, so that both lanes end at about the same time.
-const CLUSTERS: [&str; 14] = [
+/// Those that run clusters. Two clusters at once would find each other's control groups.
+const CLUSTERS: [&str; 12] = [
     "api_contract",
     "attacks",
     "cluster",
     "cluster_vms",
     "controller_failover",
-    "docs_commands",
     "drop_in",
-    "durability",
     "guest_certificates",
     "install",
     "install_cluster",
@@ -38,6 +35,14 @@ const CLUSTERS: [&str; 14] = [
     "overlay_addresses",
     "rights",
 ];
+/// Long ones of guests that run in the lane of clusters, so that both lanes end at about the same
+/// time.
+const BESIDE_CLUSTERS: [&str; 2] = ["docs_commands", "durability"];
+
+/// All binaries of the lane of clusters.
+fn clusters() -> impl Iterator<Item = &'static str> {
+    CLUSTERS.into_iter().chain(BESIDE_CLUSTERS)
+}
 
 /// How often a lane that is silent looks whether its command has ended.
 const POLL: Duration = Duration::from_secs(1);
@@ -233,10 +238,7 @@ impl Lane {
 
 impl Binaries {
     fn of_workspace() -> Result<Self> {
-        let mut metadata = shell::cargo()?;
-        metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
-        let metadata: Value = serde_json::from_str(&shell::output(&mut metadata)?)?;
-        Ok(Self::of(&metadata))
+        Ok(Self::of(&crates::workspace()?))
     }
 
     /// Binaries of one name run together, with those of guests if one of them belongs there.
@@ -248,7 +250,7 @@ impl Binaries {
                 let name = target["name"].as_str().unwrap_or_default().to_owned();
                 // A target with `test = false` is run by its name alone.
                 if target["kind"][0] != "test" || target["test"] == false {
-                } else if is_real && CLUSTERS.contains(&name.as_str()) {
+                } else if is_real && clusters().any(|it| it == name) {
                     found.clusters.insert(name);
                 } else if is_real {
                     found.guests.insert(name);
@@ -296,7 +298,7 @@ mod tests {
     #[test]
     fn packages_and_binaries_of_the_lanes_exist() {
         let found = Binaries::of_workspace().expect("cargo lists the workspace");
-        assert_eq!(found.clusters, CLUSTERS.map(str::to_owned).into());
+        assert_eq!(found.clusters, clusters().map(str::to_owned).collect());
         assert!(found.guests.contains("one_machine") && found.guests.contains("adoption"));
         assert!(found.other.contains("interleavings"));
         assert!(!found.other.contains("large_models"));

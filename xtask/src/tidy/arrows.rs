@@ -4,7 +4,7 @@
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::shell;
+use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
@@ -145,9 +145,7 @@ const CORE_BANS: [(&str, &str); 13] = [
 
 /// Everything wrong with the arrows.
 pub(super) fn findings() -> Result<Vec<String>> {
-    let text =
-        shell::output(shell::cargo()?.args(["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: Value = serde_json::from_str(&text).context("cargo metadata")?;
+    let metadata = crates::workspace()?;
     let packages = metadata["packages"]
         .as_array()
         .context("cargo metadata has no packages")?;
