@@ -7,14 +7,20 @@ use protocol::runner::{CpusAhead, QuotaState};
 use protocol::time::Span;
 use protocol::units::MilliCpu;
 
+/// The runner reports this quota.
+fn report_quota(world: &mut World, pod: &str, quota: QuotaState) {
+    let state = world.runners.get_mut(pod).expect("a runner");
+    state.quota = quota;
+    state.generation += 1;
+    world.show_runner();
+}
+
 /// A VM of a quarter of a CPU, whose runner can plug ahead and has this quota.
 fn held_to(quota: QuotaState) -> (World, String) {
     let (mut world, pod) = requesting();
     let state = world.runners.get_mut(&pod).expect("a runner");
     state.cpus.ahead = Some(MilliCpu(0));
-    state.quota = quota;
-    state.generation += 1;
-    world.show_runner();
+    report_quota(&mut world, &pod, quota);
     assert!(world.settle().is_empty());
     (world, pod)
 }
@@ -68,10 +74,7 @@ fn cpus_are_plugged_during_write_of_requests_and_ordered_after() {
 #[test]
 fn cpus_are_not_plugged_ahead_under_a_quota_above_the_limit() {
     let (mut world, pod) = held();
-    let state = world.runners.get_mut(&pod).expect("a runner");
-    state.quota = QuotaState::Enforced { milli: 1750 };
-    state.generation += 1;
-    world.show_runner();
+    report_quota(&mut world, &pod, QuotaState::Enforced { milli: 1750 });
     let actions = asked(&mut world, 2000, 1, 1);
     assert_eq!(ahead(&actions), None);
 }
@@ -98,10 +101,7 @@ fn cpus_are_plugged_ahead_only_of_waiting_order_under_quota() {
     let (mut world, _) = held_to(QuotaState::Unavailable { reason });
     assert_eq!(ahead(&asked(&mut world, 2000, 1, 1)), None);
     let (mut world, pod) = requesting();
-    let state = world.runners.get_mut(&pod).expect("a runner");
-    state.quota = QuotaState::Enforced { milli: 250 };
-    state.generation += 1;
-    world.show_runner();
+    report_quota(&mut world, &pod, QuotaState::Enforced { milli: 250 });
     world.settle();
     let told = ahead(&asked(&mut world, 2000, 1, 1));
     assert_eq!(told, None, "a runner that does not say that it can");
