@@ -55,7 +55,7 @@ struct Api {
     started: u64,
     led: u64,
     noted: u64,
-    /// Whoever held it, the last one last.
+    /// Processes that have held the Lease, in order.
     holders: Vec<String>,
 }
 
@@ -216,8 +216,7 @@ impl Api {
                 }
             }
             Blow::Leave(n, drained) => {
-                // Whoever says that nothing is under way has waited for its own calls, and begins
-                // none any more.
+                // A drained process has waited for its calls and begins no other.
                 let process = &mut self.processes[n];
                 process.lead = Lead::new(rule("nobody").lease_rule());
                 if drained {

@@ -165,8 +165,8 @@ fn n44_cancelled_at_any_step_leaves_one_guest() {
     );
 }
 
-/// Requirement: N44. At each step: a controller that starts anew, and one whose writes meet
-/// others', ends at the same.
+/// Requirement: N44. A controller that is restarted at any step, or whose writes conflict there,
+/// reaches the same end.
 #[test]
 fn controller_restarted_at_any_step_converges() {
     for count in 0..=steps() {

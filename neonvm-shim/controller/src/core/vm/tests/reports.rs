@@ -82,7 +82,7 @@ fn late_news_of_a_pod_never_hides_the_next_of_its_name() {
     world.touch_pod(&pod);
     world.start(&pod);
     world.settle();
-    // It is told of late, over a watch that stood still.
+    // A stalled watch delivers the old pod late.
     world.core.handle(world.at, Event::Pod(Box::new(old)));
     world.settle();
     let status = world.status();

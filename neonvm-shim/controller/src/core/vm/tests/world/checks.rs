@@ -50,7 +50,7 @@ impl World {
         );
     }
 
-    /// By one of the objects, whoever adds up a node counts at least what the guest has.
+    /// The largest of spec, status, annotation and requests covers what the guest has.
     pub(super) fn is_covered(&self, after: &Action) {
         let Some(status) = self.vm.as_ref().map(|_| self.status()) else {
             return;
