@@ -5,6 +5,7 @@ mod certificate;
 mod convergence;
 mod ends;
 mod failing;
+mod interleavings;
 mod metadata;
 mod missing_pods;
 mod overlay;
