@@ -27,9 +27,9 @@ use crate::store::{NAMESPACE, Object};
 use crate::world::{UNIT, World};
 
 /// Between two scrapes (`metrics.system.secondsBetweenRequests`).
-const SCRAPE_PERIOD: Span = Span::from_secs(5);
+pub(crate) const SCRAPE_PERIOD: Span = Span::from_secs(5);
 /// A page that takes longer is none (`metrics.system.requestTimeoutSeconds`).
-const SCRAPE_PATIENCE: Span = Span::from_secs(2);
+pub(crate) const SCRAPE_PATIENCE: Span = Span::from_secs(2);
 /// Age from which metrics are stale: three periods and a time-out, as configured by default.
 pub(crate) const METRICS_MAX_AGE: Span = Span::from_secs(17);
 /// Actions a core may start at one instant; more means that it never stops.

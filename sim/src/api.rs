@@ -17,7 +17,7 @@ use crate::store::{Kind, Object, Refused};
 use crate::world::World;
 
 /// After this an agent gives up on a patch (`neonvm.requestTimeoutSeconds`).
-const AGENT_PATIENCE: Span = Span::from_secs(10);
+pub(crate) const AGENT_PATIENCE: Span = Span::from_secs(10);
 /// After this the scheduler gives up on a call (`k8sCRUDTimeoutSeconds`).
 pub(crate) const SCHEDULER_PATIENCE: Span = Span::from_secs(1);
 /// After this the controller gives up on a call.

@@ -17,18 +17,18 @@ use crate::options::Sabotage;
 use crate::world::World;
 
 /// How long a Lease is respected after a renewal (`--lease-seconds`).
-const LEASE_LASTS: Span = Span::from_secs(8);
+pub(crate) const LEASE_LASTS: Span = Span::from_secs(8);
 /// Longer than a call of the last leader can take: the patience with one, and how late it can land
 /// (`scheduler/src/args.rs`).
-const SETTLE: Span = Span::from_secs(2);
+pub(crate) const SETTLE: Span = Span::from_secs(2);
 /// A call about the Lease arrives within this time or never.
 const LATEST: Span = Span::from_secs(4);
 /// How long a process that ends waits for its watches to show what it did
 /// (`scheduler/src/shell/driver.rs`).
-const SHOW_OWN: Span = Span::from_secs(1);
+pub(crate) const SHOW_OWN: Span = Span::from_secs(1);
 /// How long it waits for what is under way, and then for the Lease to be given up
 /// (`scheduler/src/shell.rs`).
-const HAND_OVER: Span = Span::from_secs(3);
+pub(crate) const HAND_OVER: Span = Span::from_secs(3);
 /// Calls at one instant.
 const STEPS_AT_ONCE: usize = 16;
 /// What is counted when a leader is told to end.

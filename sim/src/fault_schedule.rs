@@ -4,20 +4,23 @@
 use protocol::time::{Span, Timestamp};
 
 use crate::event::{Event, Reader};
-use crate::faults::rates;
+use crate::faults::{Tally, rates};
 use crate::journal::{Note, Part};
 use crate::options::{Level, Sabotage};
 use crate::rng::{MILLION, Rng};
 use crate::store::Kind;
+use crate::watch::RELIST_PAUSE;
 use crate::world::{GuestFaults, Load, World};
 
 /// Shortest and longest fault phase.
 const FAULT_PHASE: (Span, Span) = (Span::from_secs(60), Span::from_secs(600));
+/// Number of kinds that [`World::play_fault`] draws from. Frequent kinds have two numbers.
+pub(crate) const FAULT_KINDS: u64 = 22;
 /// Shortest and longest time between two changes of a guest's load, ms.
 const LOAD_LASTS: (u64, u64) = (5_000, 120_000);
 
 /// Phases of a run. Fault phases and quiescent phases alternate.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct FaultSchedule {
     /// Whether faults happen and loads change.
     pub is_active: bool,
@@ -31,6 +34,21 @@ pub struct FaultSchedule {
     pub stalled_until: Timestamp,
     /// Number of quiescent phases at whose end the world had converged.
     pub converged: u64,
+    /// Counts of faults when the phase began.
+    pub(crate) tally_before: Tally,
+    /// Bound of every quiescent phase in place of that of its faults. Set only in tests.
+    pub(crate) fixed_bound: Option<Span>,
+}
+
+/// Where a fault strikes and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FaultTarget {
+    pub(crate) vm: usize,
+    pub(crate) node: usize,
+    /// Time until a crashed component starts again.
+    pub(crate) short: Span,
+    /// End of a fault of a guest or of a watch.
+    pub(crate) until: Timestamp,
 }
 
 impl FaultSchedule {
@@ -54,6 +72,7 @@ impl World {
         let length = self.rng.span(FAULT_PHASE.0, FAULT_PHASE.1);
         self.fault_schedule.is_active = true;
         self.fault_schedule.faults_end = self.now + length;
+        self.fault_schedule.tally_before = self.tally.clone();
         self.rates = rates(self.options.level);
         self.note(Note::Storm);
         self.put(self.fault_schedule.faults_end, Event::Quiesce);
@@ -156,17 +175,39 @@ impl World {
         if !self.fault_schedule.is_active {
             return;
         }
-        let vm = self.rng.index(self.vms.len());
-        let node = self.rng.index(self.nodes.len());
-        let last = Span(self.rng.span(Span::from_millis(200), Span::from_secs(40)).0);
-        let short = self.rng.span(Span::from_millis(50), Span::from_secs(8));
-        let until = (self.now + last).min(self.fault_schedule.faults_end);
+        let target = self.draw_target();
         // Where there are two of them, that is what the run is for.
         if self.schedulers.len() > 1 && self.rng.chance(MILLION / 4) {
-            self.scheduler_trouble(short);
+            self.scheduler_trouble(target.short);
             return self.schedule_next_fault();
         }
-        match self.rng.below(22) {
+        let kind = self.rng.below(FAULT_KINDS);
+        self.play_fault(kind, target);
+        self.schedule_next_fault();
+    }
+
+    pub(crate) fn draw_target(&mut self) -> FaultTarget {
+        let vm = self.rng.index(self.vms.len());
+        let node = self.rng.index(self.nodes.len());
+        let last = self.rng.span(Span::from_millis(200), Span::from_secs(40));
+        let short = self.rng.span(Span::from_millis(50), Span::from_secs(8));
+        FaultTarget {
+            vm,
+            node,
+            short,
+            until: (self.now + last).min(self.fault_schedule.faults_end),
+        }
+    }
+
+    /// Injects a fault by its number, from 0 to [`FAULT_KINDS`].
+    pub(crate) fn play_fault(&mut self, kind: u64, target: FaultTarget) {
+        let FaultTarget {
+            vm,
+            node,
+            short,
+            until,
+        } = target;
+        match kind {
             0 | 1 => self.crash(Part::Agent(node), short),
             2 | 3 => self.scheduler_trouble(short),
             4 => self.crash(Part::Controller, short),
@@ -176,28 +217,7 @@ impl World {
             8 => self.stall_a_watch(until),
             9 => self.gap_in_a_watch(),
             10 => self.api_goes_away(short),
-            11 => self.guest_fault(vm, "monitor hangs", |guest_faults| {
-                guest_faults.frozen_until = until
-            }),
-            12 => self.guest_fault(vm, "monitor absent", |guest_faults| {
-                guest_faults.absent_until = until
-            }),
-            13 => self.guest_fault(vm, "memory unreadable", |guest_faults| {
-                guest_faults.unreadable_until = until
-            }),
-            14 => self.guest_fault(vm, "metrics mute", |guest_faults| {
-                guest_faults.mute_until = until
-            }),
-            15 => self.guest_lies(vm, until),
-            16 => self.guest_fault(vm, "cpu clings", |guest_faults| {
-                guest_faults.clings_until = until
-            }),
-            17 => self.guest_fault(vm, "memory blocked", |guest_faults| {
-                guest_faults.blocks_until = until
-            }),
-            18 => self.guest_fault(vm, "memory slow", |guest_faults| {
-                guest_faults.slow_until = until
-            }),
+            11..=18 => self.guest_misbehaves(kind, vm, until),
             19 if self.rng.chance(MILLION / 3) => {
                 self.tally.count("guest crash");
                 self.guest_ends(vm, "a panic of its own");
@@ -212,7 +232,19 @@ impl World {
                 self.touch_object(vm);
             }
         }
-        self.schedule_next_fault();
+    }
+
+    fn guest_misbehaves(&mut self, kind: u64, vm: usize, until: Timestamp) {
+        match kind {
+            11 => self.guest_fault(vm, "monitor hangs", |it| it.frozen_until = until),
+            12 => self.guest_fault(vm, "monitor absent", |it| it.absent_until = until),
+            13 => self.guest_fault(vm, "memory unreadable", |it| it.unreadable_until = until),
+            14 => self.guest_fault(vm, "metrics mute", |it| it.mute_until = until),
+            15 => self.guest_lies(vm, until),
+            16 => self.guest_fault(vm, "cpu clings", |it| it.clings_until = until),
+            17 => self.guest_fault(vm, "memory blocked", |it| it.blocks_until = until),
+            _ => self.guest_fault(vm, "memory slow", |it| it.slow_until = until),
+        }
     }
 
     fn guest_fault(&mut self, vm: usize, name: &'static str, set: impl FnOnce(&mut GuestFaults)) {
@@ -232,7 +264,7 @@ impl World {
         });
     }
 
-    fn break_a_link(&mut self, vm: usize) {
+    pub(crate) fn break_a_link(&mut self, vm: usize) {
         self.tally.count("connection broken");
         self.note(Note::Fault("connection broken", vm));
         let open: Vec<u64> = self.vms[vm].connections.keys().copied().collect();
@@ -265,7 +297,7 @@ impl World {
         if let Some(reader) = self.a_reader().filter(|reader| self.is_up(reader.part)) {
             self.tally.count("watch gap");
             self.note(Note::Fault("watch gap", 0));
-            let pause = self.rng.millis(500, 1_000);
+            let pause = self.rng.span(RELIST_PAUSE.0, RELIST_PAUSE.1);
             self.restart_stream(reader, pause);
         }
     }
@@ -282,7 +314,7 @@ impl World {
             .filter(|reader| self.is_up(reader.part))
             .collect();
         for reader in readers {
-            let pause = self.rng.millis(500, 1_000);
+            let pause = self.rng.span(RELIST_PAUSE.0, RELIST_PAUSE.1);
             self.restart_stream(reader, pause);
         }
     }

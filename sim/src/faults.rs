@@ -140,6 +140,14 @@ impl Tally {
         }
     }
 
+    /// Names whose counts have risen since `before`.
+    pub(crate) fn names_since(&self, before: &Self) -> Vec<&'static str> {
+        let risen = self
+            .iter()
+            .filter(|(name, count)| *count > before.get(name));
+        risen.map(|(name, _)| name).collect()
+    }
+
     /// All counts, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.0.iter().map(|(what, count)| (*what, *count))

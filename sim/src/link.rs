@@ -13,15 +13,16 @@ use crate::event::{Event, Sleeper};
 use crate::faults::Link;
 use crate::journal::Note;
 use crate::monitor::Wants;
+use crate::options::Sabotage;
 use crate::rng::MILLION;
 use crate::world::World;
 
 /// An answer that takes longer is none (`monitor.responseTimeoutSeconds`).
-const RESPONSE_PATIENCE: Span = Span::from_secs(5);
+pub(crate) const RESPONSE_PATIENCE: Span = Span::from_secs(5);
 /// A connection that takes longer is none (`monitor.connectionTimeoutSeconds`).
-const CONNECT_PATIENCE: Span = Span::from_secs(4);
+pub(crate) const CONNECT_PATIENCE: Span = Span::from_secs(4);
 /// Between two attempts to connect (`monitor.connectionRetryMinWaitSeconds`).
-const DIAL_PERIOD: Span = Span::from_secs(5);
+pub(crate) const DIAL_PERIOD: Span = Span::from_secs(5);
 /// Wishes closer together than this are one (`agent/src/shell/monitor.rs`).
 const WISH_GAP: Span = Span::from_millis(100);
 /// Actions of a monitor at one instant.
@@ -271,8 +272,6 @@ impl World {
         self.tell_agent_task(vm, event);
     }
 
-    // ---- the end of a connection ----
-
     /// The agent's end goes; the monitor hears of it.
     pub(crate) fn hang_up(&mut self, vm: usize, connection: u64) {
         self.vms[vm].connections.remove(&connection);
@@ -314,7 +313,9 @@ impl World {
             return;
         };
         task.connection = None;
-        let next = task.dialled_at + DIAL_PERIOD;
+        let regular = task.dialled_at + DIAL_PERIOD;
+        let is_slow = self.cheats(Sabotage::SlowDial);
+        let slow = is_slow.then_some(self.now + Span::from_secs(120));
         self.note(Note::MonitorDown { vm, connection });
         // The ends of calls under way reach the task before the end of the connection, or are
         // dropped after it.
@@ -324,7 +325,8 @@ impl World {
             }
         }
         self.tell_agent_task(vm, CoreEvent::MonitorReset);
-        self.put(next.max(self.now), Event::Dial { vm, agent_task });
+        let next = slow.unwrap_or(regular).max(self.now);
+        self.put(next, Event::Dial { vm, agent_task });
     }
 
     // ---- the monitor ----

@@ -24,6 +24,10 @@ use crate::world::World;
 /// Between two readings of memory use in a guest. The shipped 100 ms would make nine of ten steps a
 /// reading.
 const SAMPLE_INTERVAL: Span = Span::from_secs(1);
+/// Shortest and longest boot of a guest.
+pub(crate) const BOOT_LASTS: (Span, Span) = (Span::from_secs(2), Span::from_secs(9));
+/// Shortest and longest time that a node takes to stop a pod.
+pub(crate) const STOP_LASTS: (Span, Span) = (Span::from_millis(100), Span::from_secs(3));
 
 impl World {
     /// The node looks at a change of a pod.
@@ -62,7 +66,7 @@ impl World {
             .as_ref()
             .is_some_and(|machine| machine.pod == pod);
         if !object.meta("deletionTimestamp").is_empty() {
-            let delay = self.rng.millis(100, 3_000);
+            let delay = self.rng.span(STOP_LASTS.0, STOP_LASTS.1);
             return self.after(
                 delay,
                 Event::Chore {
@@ -131,7 +135,7 @@ impl World {
         self.checks.touch(vm);
         self.pod_status(pod, &json!({"phase": "Running", "podIP": format!("127.1.{}.{}", vm / 250 + 1, vm % 250 + 1)}));
         self.start_runner(vm);
-        let delay = self.rng.millis(2_000, 9_000);
+        let delay = self.rng.span(BOOT_LASTS.0, BOOT_LASTS.1);
         self.after(
             delay,
             Event::Chore {

@@ -63,6 +63,8 @@ pub enum Sabotage {
     HurryAhead,
     /// CPUs that are said to have left stay plugged.
     KeepAhead,
+    /// The agent waits two minutes before it connects to a monitor again.
+    SlowDial,
 }
 
 /// What determines one run: the same options give the same run.

@@ -17,7 +17,7 @@ use crate::store::Kind;
 use crate::world::World;
 
 /// An order that is not answered in this time failed.
-const ORDER_PATIENCE: Span = Span::from_secs(5);
+pub(crate) const ORDER_PATIENCE: Span = Span::from_secs(5);
 /// Pause before a runner that does not answer is asked again.
 const ASK_AGAIN: Span = Span::from_millis(250);
 

@@ -11,7 +11,7 @@ use crate::options::Sabotage;
 use crate::world::World;
 
 /// After this the agent gives up (`scheduler.requestTimeoutSeconds`).
-const PATIENCE: Span = Span::from_secs(2);
+pub(crate) const PERMIT_PATIENCE: Span = Span::from_secs(2);
 
 /// A request as the agent sees it.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,7 @@ impl World {
         if never_left {
             return self.after(Span::from_millis(1), Event::PermitBreaks(number));
         }
-        self.after(PATIENCE, Event::PermitBreaks(number));
+        self.after(PERMIT_PATIENCE, Event::PermitBreaks(number));
         let delivery = self.delivery(Link::Permit);
         if let Delivery::Twice(_, again) = delivery {
             self.after(again, Event::PermitArrives(number, Box::new(body.clone())));

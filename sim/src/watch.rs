@@ -9,6 +9,9 @@ use crate::journal::Part;
 use crate::store::{Change, Kind, Object};
 use crate::world::World;
 
+/// Shortest and longest pause before a broken watch lists again.
+pub(crate) const RELIST_PAUSE: (Span, Span) = (Span::from_millis(500), Span::from_secs(1));
+
 /// A stream of changes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StreamState {
@@ -67,7 +70,7 @@ impl World {
             return;
         }
         if self.fault_schedule.api_is_away(self.now) {
-            let pause = self.rng.millis(500, 1_000);
+            let pause = self.rng.span(RELIST_PAUSE.0, RELIST_PAUSE.1);
             return self.after(pause, Event::Relist(reader, epoch));
         }
         let objects: Vec<Object> = self
@@ -155,7 +158,7 @@ impl World {
         };
         if self.rng.chance(self.rates.gap) {
             self.tally.count("watch gap");
-            let pause = self.rng.millis(500, 1_000);
+            let pause = self.rng.span(RELIST_PAUSE.0, RELIST_PAUSE.1);
             return self.restart_stream(reader, pause);
         }
         let at = self.arrival_time(reader);
