@@ -1,5 +1,5 @@
-//! The shell kit that every daemon shares: clock, logs, exit codes, TLS, secrets, the admin server,
-//! journal, stage records, shutdown.
+//! The shell kit that every daemon shares: clock, logs, exit codes, TLS, secrets, HTTP, the admin
+//! server, journal, stage records, shutdown.
 //!
 //! No domain logic lives here, and no core may use it: cores get time and randomness passed in.
 
@@ -13,6 +13,7 @@ pub mod descriptors;
 pub mod durable;
 pub mod exit;
 pub mod exposition;
+pub mod http_client;
 pub mod journal;
 pub mod logging;
 pub mod process_metrics;
@@ -21,6 +22,7 @@ pub mod serving;
 pub mod shutdown;
 mod stage_log;
 pub mod tls;
+pub mod unix_socket;
 
 pub use stage_log::StageLog;
 
