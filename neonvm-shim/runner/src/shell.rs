@@ -15,7 +15,6 @@ pub mod executor;
 mod forward;
 pub mod guest;
 pub mod guestd_key;
-pub mod http;
 pub mod inherit;
 pub mod init_script;
 pub(crate) mod initial_state;

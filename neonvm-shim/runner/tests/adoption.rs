@@ -2,8 +2,8 @@
 
 mod support;
 
+use daemon_kit::http_client::HttpError;
 use hyper::StatusCode;
-use neonvm_runner::shell::http::HttpError;
 use protocol::runner::{ExitReason, ResizeProblem, RunnerPhase, RunnerState};
 use support::{Bounds, SLOT, Vm, kit};
 use tokio::io::{AsyncBufReadExt as _, BufReader};

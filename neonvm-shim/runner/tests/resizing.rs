@@ -4,8 +4,8 @@ mod support;
 
 use std::time::Duration;
 
+use daemon_kit::http_client::HttpClient;
 use hyper::Method;
-use neonvm_runner::shell::http::Link;
 use protocol::runner::{CpusAhead, GUESTD_FORWARD, GuestState, RunnerState};
 use protocol::trace::Stage;
 use protocol::units::MilliCpu;
@@ -25,7 +25,7 @@ impl Session {
         let stream = TcpStream::connect((vm.config.pod_ip, GUESTD_FORWARD))
             .await
             .expect("connects");
-        let mut link = Link::over(stream, "guest").await.expect("speaks");
+        let mut link = HttpClient::over(stream, "guest").await.expect("speaks");
         link = link.with_bearer(&vm.guestd_key());
         let (tx, seen) = watch::channel(guest(&mut link).await);
         let asking = tokio::spawn(async move {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use daemon_kit::http_client::over_unix;
 use hyper::Method;
 use protocol::annotations::ANNOTATION_ADOPTS;
 use protocol::quantity::Quantity;
@@ -14,7 +15,6 @@ use super::orphans::Orphan;
 use super::saved::Saved;
 use crate::config::RunnerConfig;
 use crate::core::paths::Paths;
-use crate::shell::http::over_unix;
 use crate::shell::record::{Record, read_json};
 
 /// Longest wait for the runner's answer about its guest's size.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use daemon_kit::http_client::{HttpError, over_unix};
 use hyper::Method;
 use protocol::runner::{RunnerState, StopOrder};
 use tokio::process::{Child, Command};
@@ -12,7 +13,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::core::paths::Paths;
-use crate::shell::http::{HttpError, over_unix};
 use crate::shell::inherit;
 use crate::shell::process::append_file;
 

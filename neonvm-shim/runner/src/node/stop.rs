@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use daemon_kit::http_client::over_unix;
 use futures::future::join_all;
 use hyper::Method;
 use protocol::runner::ExitReport;
@@ -10,7 +11,6 @@ use tracing::warn;
 
 use super::link;
 use crate::core::paths::Paths;
-use crate::shell::http::over_unix;
 use crate::shell::record::{Record, read_json};
 
 /// Time that a runner has beyond the grace period.

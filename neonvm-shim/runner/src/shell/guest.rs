@@ -5,6 +5,7 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use bytes::Bytes;
+use daemon_kit::http_client::{HttpClient, HttpError};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use hyper::{Method, StatusCode};
@@ -16,7 +17,6 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::http::{HttpError, Link};
 use crate::core::guestd_key::GuestdKey;
 
 /// Longest wait for the first response of a booting guest. QEMU's network accepts the connection
@@ -62,14 +62,14 @@ pub struct Daemon {
     pub key: Option<GuestdKey>,
 }
 
-async fn connect(daemon: &Daemon, limit: Duration) -> Result<Link, HttpError> {
+async fn connect(daemon: &Daemon, limit: Duration) -> Result<HttpClient, HttpError> {
     let stream = tokio::time::timeout(limit, TcpStream::connect(daemon.address))
         .await
         .map_err(|_| HttpError::Late(limit))?
         .map_err(HttpError::Connect)?;
     // Small requests must not wait for the peer's delayed acknowledgement.
     stream.set_nodelay(true).map_err(HttpError::Connect)?;
-    let link = Link::over(stream, "guest").await?;
+    let link = HttpClient::over(stream, "guest").await?;
     Ok(match &daemon.key {
         Some(key) => link.with_bearer(key.as_str()),
         None => link,
@@ -112,7 +112,7 @@ pub async fn watch(daemon: Daemon, reports: mpsc::Sender<GuestReport>, cancel: C
 
 /// First successful request of several in progress. It may reach another daemon than before, with
 /// generations of its own.
-async fn first_look(daemon: &Daemon) -> (Link, Result<Bytes, HttpError>) {
+async fn first_look(daemon: &Daemon) -> (HttpClient, Result<Bytes, HttpError>) {
     let look = async |limit| {
         let mut link = connect(daemon, limit).await?;
         match link.send(Method::GET, "/v1/state", "", limit).await {
@@ -160,7 +160,10 @@ async fn follow(daemon: &Daemon, reports: &mpsc::Sender<GuestReport>) -> Result<
 }
 
 /// Polls the CPUs of a daemon without the state's route.
-async fn follow_cpus(mut link: Link, reports: &mpsc::Sender<GuestReport>) -> Result<(), HttpError> {
+async fn follow_cpus(
+    mut link: HttpClient,
+    reports: &mpsc::Sender<GuestReport>,
+) -> Result<(), HttpError> {
     loop {
         let answer = link.send(Method::GET, "/cpu", "", PATIENT_ANSWER).await?;
         let milli: u32 = serde_json::from_slice(&answer).map_err(HttpError::Malformed)?;

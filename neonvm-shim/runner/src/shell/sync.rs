@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use daemon_kit::clock::Clock;
+use daemon_kit::http_client::HttpError;
 use neonvm_files::checksum::checksum;
 use neonvm_files::projected::{self, FilesError};
 use rustix::fd::OwnedFd;
@@ -17,7 +18,6 @@ use tracing::{info, warn};
 use transport::sys::{Registered, register};
 
 use super::guest::{self, Daemon};
-use super::http::HttpError;
 use super::metrics::Metrics;
 use crate::core::disks::sync::{Look, Sync, SyncChange, SyncProblem};
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use daemon_kit::http_client::{HttpError, over_unix};
 use hyper::Method;
 use neonvm_runner::config::{
     AccelChoice, BootImage, CONFIG_FORMAT, GuestNetwork, Programs, RunnerConfig,
@@ -22,7 +23,6 @@ use neonvm_runner::core::guestd_key::GuestdKey;
 use neonvm_runner::core::paths::Paths;
 use neonvm_runner::node::Store;
 use neonvm_runner::shell::guest::Daemon;
-use neonvm_runner::shell::http::{HttpError, over_unix};
 use neonvm_runner::shell::record::write_json;
 use protocol::disk_cache::DiskCache;
 use protocol::quantity::Quantity;
