@@ -1,18 +1,18 @@
 //! One HTTP request to a port of a pod, through the API server and the kubelet, which connects
 //! inside the pod.
 
-use hyper::http::{Method, StatusCode};
+use bytes::Bytes;
+use daemon_kit::http_client::{HttpError, refusal};
+use hyper::http::{Method, Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Portforwarder;
 use serde_json::Value;
 use tokio::time::{Duration, Instant, timeout_at};
 
-use crate::http::{self, HttpError};
+use crate::http;
 
 /// Longest time of the whole exchange.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Most characters of a refusal that are shown.
-const SHOWN: usize = 500;
 
 /// Why an exchange with a pod failed.
 #[derive(Debug, thiserror::Error)]
@@ -56,20 +56,21 @@ pub(crate) async fn get(
     let answer = timeout_at(deadline, ask(&mut forwarder, at.port, path)).await;
     // The forwarder's task would wait until the peer closes.
     forwarder.abort();
-    let (status, body) = answer.map_err(|_| ForwardError::Time)??;
-    if status != StatusCode::OK {
-        let text = String::from_utf8_lossy(&body);
-        let text = text.trim().chars().take(SHOWN).collect();
-        return Err(ForwardError::Status { status, text });
+    let answer = answer.map_err(|_| ForwardError::Time)??;
+    if answer.status() != StatusCode::OK {
+        return Err(ForwardError::Status {
+            status: answer.status(),
+            text: refusal(answer.body()),
+        });
     }
-    serde_json::from_slice(&body).map_err(ForwardError::Json)
+    serde_json::from_slice(answer.body()).map_err(ForwardError::Json)
 }
 
 async fn ask(
     forwarder: &mut Portforwarder,
     port: u16,
     path: &str,
-) -> Result<(StatusCode, bytes::Bytes), ForwardError> {
+) -> Result<Response<Bytes>, ForwardError> {
     let (Some(stream), Some(refusal)) = (forwarder.take_stream(port), forwarder.take_error(port))
     else {
         unreachable!("kube has both for every port that it is asked for");

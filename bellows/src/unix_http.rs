@@ -1,60 +1,18 @@
 //! HTTP over a unix socket: the admin API of `bellows up` and the control link of a runner.
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use hyper::http::{Method, StatusCode};
+use bytes::Bytes;
+use daemon_kit::http_client::refusal;
+use daemon_kit::unix_socket::connect;
+use hyper::http::{Method, Response};
 use serde_json::Value;
-use tokio::net::UnixStream;
 
 use crate::http;
 
 /// Longest time of one exchange.
 const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Longer paths of sockets are opened through their directory. The kernel accepts at most 107
-/// bytes.
-const SOCKET_PATH_LIMIT_BYTES: usize = 100;
-
-/// A path of a socket that the kernel accepts. It is valid while this value lives.
-#[derive(Debug)]
-pub(crate) struct ShortPath {
-    path: PathBuf,
-    _dir: Option<File>,
-}
-
-impl ShortPath {
-    /// # Errors
-    /// When the socket's directory cannot be opened.
-    pub(crate) fn new(socket: &Path) -> std::io::Result<Self> {
-        match (socket.parent(), socket.file_name()) {
-            (Some(parent), Some(name)) if socket.as_os_str().len() > SOCKET_PATH_LIMIT_BYTES => {
-                let dir = File::open(parent)?;
-                let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
-                Ok(Self {
-                    path,
-                    _dir: Some(dir),
-                })
-            }
-            _ => Ok(Self {
-                path: socket.to_owned(),
-                _dir: None,
-            }),
-        }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-/// Connects to a unix socket. The path may have any length.
-pub(crate) async fn connect(socket: &Path) -> std::io::Result<UnixStream> {
-    let short = ShortPath::new(socket)?;
-    UnixStream::connect(short.path()).await
-}
 
 /// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
@@ -97,24 +55,20 @@ pub(crate) async fn exchange(
             source,
         })?;
     let talk = http::exchange(stream, method, route, body);
-    let (status, bytes) = tokio::time::timeout(TIMEOUT, talk)
+    let response = tokio::time::timeout(TIMEOUT, talk)
         .await
         .map_err(|_| broken(format!("no answer within {} s", TIMEOUT.as_secs())))?
         .map_err(|error| broken(daemon_kit::chain(&error)))?;
-    read_answer(&path, status, &bytes)
+    read_answer(&path, &response)
 }
 
-fn read_answer(path: &str, status: StatusCode, bytes: &[u8]) -> Result<Value, UnixHttpError> {
-    if !status.is_success() {
-        let text = String::from_utf8_lossy(bytes)
-            .trim()
-            .chars()
-            .take(500)
-            .collect();
+fn read_answer(path: &str, response: &Response<Bytes>) -> Result<Value, UnixHttpError> {
+    let bytes = response.body();
+    if !response.status().is_success() {
         return Err(UnixHttpError::Refused {
             path: path.to_owned(),
-            status: status.as_u16(),
-            text,
+            status: response.status().as_u16(),
+            text: refusal(bytes),
         });
     }
     if bytes.is_empty() {
@@ -128,6 +82,9 @@ fn read_answer(path: &str, status: StatusCode, bytes: &[u8]) -> Result<Value, Un
 
 #[cfg(test)]
 mod tests {
+    use axum::http::StatusCode;
+    use daemon_kit::unix_socket::ShortPath;
+
     use super::*;
 
     #[tokio::test]

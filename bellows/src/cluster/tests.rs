@@ -1,7 +1,7 @@
+use daemon_kit::http_client::HttpError;
 use hyper::http::StatusCode;
 
 use super::*;
-use crate::http::HttpError;
 
 const AT: PodPort<'_> = PodPort {
     namespace: "kube-system",

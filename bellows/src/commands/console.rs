@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use daemon_kit::unix_socket::connect;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -51,7 +52,7 @@ pub(crate) async fn run(context: &Context, args: &ConsoleArgs) -> Outcome {
         );
     }
     let socket = dir.join("console.sock");
-    let stream = crate::unix_http::connect(&socket).await.map_err(|error| {
+    let stream = connect(&socket).await.map_err(|error| {
         Fail::try_again(format!("{}: {error}", socket.display()))
             .rule("the VM's runner keeps the console")
             .fix(format!(

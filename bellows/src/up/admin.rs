@@ -24,6 +24,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use daemon_kit::StageLog;
+use daemon_kit::unix_socket::ShortPath;
 use neonvm_runner::node::Orphans;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -34,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use super::part_registry::PartRegistry;
 use super::status::Status;
 use crate::fail::{Fail, Outcome};
-use crate::{resize, unix_http};
+use crate::resize;
 
 /// A request to end the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,7 +99,7 @@ pub(crate) fn bind(path: &Path) -> Outcome<UnixListener> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(broken(error)),
     }
-    let short = unix_http::ShortPath::new(path).map_err(broken)?;
+    let short = ShortPath::new(path).map_err(broken)?;
     let listener = UnixListener::bind(short.path()).map_err(broken)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(broken)?;
     Ok(listener)
