@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use daemon_kit::chain;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1::SendRequest;
-use hyper::{Method, Request, StatusCode, header};
-use hyper_util::rt::TokioIo;
+use daemon_kit::http_client::HttpClient;
+use daemon_kit::unix_socket;
+use hyper::{Method, StatusCode, Uri};
 use protocol::migration::{IncomingOrder, OutgoingOrder};
 use protocol::runner::{CpusAhead, RunnerState, SizeOrder};
 use rustls::Error as TlsError;
@@ -18,7 +16,7 @@ use tokio::time::timeout;
 
 use super::address::RunnerAddress;
 use super::error::LinkError;
-use super::transport::{dial, is_not_tls, open, responds_in_the_clear, shake_hands, tls_error};
+use super::transport::{dial, is_not_tls, responds_in_the_clear, shake_hands, tls_error};
 use crate::core::observe::PodRunner;
 use crate::core::problem::peer_text;
 use crate::shell::runner_key::{Credentials, RunnerKey};
@@ -46,7 +44,7 @@ pub struct RunnerLink {
 /// A connection with the credentials by which it was opened.
 #[derive(Debug)]
 struct Connection {
-    sender: SendRequest<Full<Bytes>>,
+    client: HttpClient,
     credentials: Credentials,
 }
 
@@ -186,8 +184,8 @@ impl RunnerLink {
     /// Connects if there is no connection, within the time of a response.
     ///
     /// # Errors
-    /// All of [`LinkError`] but [`LinkError::Refused`], [`LinkError::Body`] and
-    /// [`LinkError::Decode`]; the next call tries again.
+    /// All of [`LinkError`] but [`LinkError::Refused`] and [`LinkError::Decode`]; the next call tries
+    /// again.
     pub async fn connect(&mut self) -> Result<(), LinkError> {
         let connected = timeout(RESPONSE_TIMEOUT, self.connect_unbounded()).await;
         connected.unwrap_or(Err(LinkError::Timeout(RESPONSE_TIMEOUT)))
@@ -197,7 +195,7 @@ impl RunnerLink {
         if self
             .connection
             .as_ref()
-            .is_some_and(|open| open.sender.is_ready() && !open.sender.is_closed())
+            .is_some_and(|open| open.client.is_usable())
         {
             return Ok(());
         }
@@ -208,7 +206,7 @@ impl RunnerLink {
         };
         match &self.peer {
             RunnerAddress::Socket(path) => {
-                let stream = open(path).await.map_err(refused)?;
+                let stream = unix_socket::connect(path).await.map_err(refused)?;
                 self.begin(stream, Credentials::default()).await
             }
             RunnerAddress::Pod(runner) => self.connect_to_pod(*runner).await,
@@ -260,17 +258,13 @@ impl RunnerLink {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        let client = HttpClient::over(stream, "runner")
             .await
-            .map_err(LinkError::Http)?;
-        // Ends by itself once the sender is dropped or the peer closes.
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(error = chain(&error), "runner link closed");
-            }
-        });
+            .map_err(LinkError::Http)?
+            .with_authorization(credentials.token.clone())
+            .with_body_limit(RESPONSE_LIMIT);
         self.connection = Some(Connection {
-            sender,
+            client,
             credentials,
         });
         Ok(())
@@ -303,27 +297,13 @@ impl RunnerLink {
             return Err(LinkError::Timeout(Duration::ZERO));
         };
         let credentials = connection.credentials.clone();
-        let mut request = Request::builder()
-            .method(method)
-            .uri(uri)
-            .header(header::HOST, "runner")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .expect("method, path and headers are well formed");
-        if let Some(token) = credentials.token.clone() {
-            request.headers_mut().insert(header::AUTHORIZATION, token);
-        }
+        let uri: Uri = uri.parse().expect("the path is well formed");
         let response = connection
-            .sender
-            .send_request(request)
+            .client
+            .exchange(method, uri, body)
             .await
             .map_err(LinkError::Http)?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), RESPONSE_LIMIT)
-            .collect()
-            .await
-            .map_err(|error| LinkError::Body(error.to_string()))?
-            .to_bytes();
+        let (status, body) = (response.status(), response.into_body());
         if status == StatusCode::UNAUTHORIZED {
             self.invalidate(&credentials);
         }

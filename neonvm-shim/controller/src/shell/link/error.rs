@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use daemon_kit::http_client::HttpError;
 use hyper::StatusCode;
 
 use super::address::RunnerAddress;
@@ -19,15 +20,12 @@ pub enum LinkError {
         #[source]
         source: std::io::Error,
     },
-    /// The HTTP connection failed.
+    /// The HTTP connection failed, or the body was too long.
     #[error("HTTP connection to the runner failed")]
-    Http(#[source] hyper::Error),
+    Http(#[source] HttpError),
     /// The runner did not respond within this time.
     #[error("no response from the runner within {0:?}")]
     Timeout(Duration),
-    /// The body was too long or broke off.
-    #[error("failed to read the runner's response: {0}")]
-    Body(String),
     /// The runner refused the order.
     #[error("the runner refused with {status}: {text}")]
     Refused {

@@ -1,15 +1,13 @@
-//! Streams to runners: unix sockets, TCP, and TLS.
+//! Streams to runners by TCP and TLS.
 
 use std::io::ErrorKind;
-use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::runner::ORDERS_NAME;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, Error as TlsError};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -20,8 +18,6 @@ use crate::core::observe::PodRunner;
 
 /// How long a connection to a pod may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Paths of unix sockets longer than this are reached through their directory.
-const SOCKET_PATH_LIMIT: usize = 100;
 
 pub(super) async fn dial(runner: PodRunner) -> Result<TcpStream, LinkError> {
     let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(runner.at)).await;
@@ -63,19 +59,4 @@ pub(super) fn is_not_tls(error: &std::io::Error) -> bool {
         ErrorKind::BrokenPipe,
     ];
     responds_in_the_clear(error) || tls_error(error).is_none() && hung_up.contains(&error.kind())
-}
-
-/// Opens a unix socket whose path may be longer than the 107 bytes an address holds.
-pub(super) async fn open(path: &Path) -> std::io::Result<UnixStream> {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-        return UnixStream::connect(path).await;
-    };
-    if path.as_os_str().len() <= SOCKET_PATH_LIMIT {
-        return UnixStream::connect(path).await;
-    }
-    let directory = std::fs::File::open(directory)?;
-    let short = Path::new("/proc/self/fd")
-        .join(directory.as_raw_fd().to_string())
-        .join(name);
-    UnixStream::connect(short).await
 }
