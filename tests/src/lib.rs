@@ -21,9 +21,9 @@ pub mod pages;
 pub mod patience;
 pub mod process;
 pub mod qmp;
+pub mod runner_state;
 pub mod site;
 pub mod stand_in;
-pub mod unix_http;
 pub mod vms;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

@@ -1,11 +1,10 @@
 //! Attempts of a local user: connect to loopback and unix sockets, and open files.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use procfs::net::TcpState;
@@ -14,10 +13,6 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 /// IDs of the user and group `nobody`.
 const NOBODY: u32 = 65534;
-/// Longest wait for a peer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Most bytes read of an answer.
-const MOST_BYTES: u64 = 1 << 20;
 
 /// Acts as a user without groups and capabilities. The kernel keeps identities per thread, so the
 /// test itself stays root.
@@ -57,28 +52,6 @@ pub fn listening_in(block: u8) -> Result<Vec<SocketAddr>> {
     found.sort();
     found.dedup();
     Ok(found)
-}
-
-/// Status line and body of the response to one HTTP request.
-///
-/// # Errors
-///
-/// If nothing answers.
-pub fn http(at: SocketAddr, request: &str, head: &str, body: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let length = body.len();
-    let text = format!(
-        "{request} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\nContent-Type: application/json\r\n\
-         {head}Content-Length: {length}\r\n\r\n{body}"
-    );
-    stream.write_all(text.as_bytes())?;
-    let mut answer = Vec::new();
-    let read = stream.take(MOST_BYTES).read_to_end(&mut answer);
-    if answer.is_empty() {
-        read?;
-    }
-    Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
 /// Tries to read a file, list a directory or connect to a socket. Returns which of these worked.

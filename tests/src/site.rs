@@ -15,9 +15,10 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::kubeconfig::{client_of, install_crypto};
+use crate::runner_state::runner_state;
 use crate::vms::Vms;
 pub use crate::vms::vm_resource;
-use crate::{bellows_bin, last_lines, unix_http};
+use crate::{bellows_bin, last_lines};
 
 /// Longest boot of a guest on a busy machine without KVM.
 pub const BOOT_PATIENCE: Duration = Duration::from_secs(180);
@@ -293,10 +294,7 @@ impl Site {
     /// # Errors
     /// When the runner does not answer.
     pub async fn runner(&self, name: &str) -> Result<RunnerState> {
-        let socket = self.rundir(name).await?.join("control.sock");
-        let (status, body) = unix_http::request(&socket, "GET", "/v1/state", "").await?;
-        anyhow::ensure!(status == 200, "runner answered {status}: {body}");
-        Ok(serde_json::from_str(&body)?)
+        runner_state(&self.rundir(name).await?).await
     }
 
     /// Kills `bellows up` with `kill -9`, and nothing else.

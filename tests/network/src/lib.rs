@@ -3,9 +3,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod http;
+
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::process::{Command, Stdio};
@@ -103,16 +105,12 @@ impl Network {
     #[must_use]
     pub fn fetches_with(&self, address: SocketAddr, path: &str, bearer: Option<&str>) -> String {
         let shown = bearer.map(|token| format!("authorization: Bearer {token}\r\n"));
-        let shown = shown.unwrap_or_default();
-        self.connected(address, |mut stream| {
-            let request = format!(
-                "GET {path} HTTP/1.1\r\nhost: {address}\r\n{shown}connection: close\r\n\r\n"
-            );
-            stream.write_all(request.as_bytes())?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            Ok(answer)
-        })
+        let request = http::Request {
+            line: &format!("GET {path}"),
+            head: &shown.unwrap_or_default(),
+            body: "",
+        };
+        self.connected(address, |stream| request.over(stream))
     }
 
     /// First line that a server in the network sends to a new connection. Empty if there is none.

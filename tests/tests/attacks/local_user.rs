@@ -9,15 +9,19 @@ mod postgres;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use bellows_tests::attacks::{Outcome, Report};
 use bellows_tests::guest_or_skip;
-use bellows_tests::local_user::{as_local_user, http, listening_in, open, tree};
+use bellows_tests::local_user::{as_local_user, listening_in, open, tree};
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::Value;
+use test_network::http::Request;
 
 const VM: &str = "target";
+/// Longest wait for a peer.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Changes that a local user attempts: request and body.
 const CHANGES: [(&str, &str); 8] = [
     (
@@ -89,10 +93,12 @@ fn attack_sockets(report: &mut Report, block: u8) {
     let sockets = listening_in(block).expect("the kernel lists sockets");
     let tried = as_local_user(|| {
         let each = sockets.iter().flat_map(|at| {
-            CHANGES.iter().flat_map(|(request, body)| {
+            CHANGES.iter().flat_map(|(line, body)| {
                 ["", "Authorization: Bearer guessed\r\n"].map(|head| {
-                    let how = format!("{request} {}", if head.is_empty() { "" } else { "(guess)" });
-                    (*at, how, outcome(http(*at, request, head, body)))
+                    let how = format!("{line} {}", if head.is_empty() { "" } else { "(guess)" });
+                    let head = &format!("Content-Type: application/json\r\n{head}");
+                    let request = Request { line, head, body };
+                    (*at, how, outcome(request.send(*at, PATIENCE)))
                 })
             })
         });

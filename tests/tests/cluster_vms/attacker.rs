@@ -2,7 +2,6 @@
 //! their guests.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -11,13 +10,12 @@ use bellows_tests::attacks::{Outcome, Report};
 use bellows_tests::cluster::{Cluster, End};
 use bellows_tests::patience::wait_for;
 use serde_json::Value;
+use test_network::http::Request;
 
 use super::World;
 
 /// Longest time for a response.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest answer that is read, bytes.
-const ANSWER_BYTES: u64 = 1 << 20;
 /// A permit for more than a VM of the test has.
 const PERMIT: &str = r#"{"pod":{"name":"pg","namespace":"default"},"computeUnit":{"vCPUs":1,"mem":1073741824},"resources":{"vCPUs":100,"mem":107374182400},"lastPermit":null,"metrics":null}"#;
 const UPGRADE: &str = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -166,25 +164,12 @@ fn attack(listening: &BTreeSet<(End, u16)>, pods: &BTreeMap<End, BTreeSet<IpAddr
 
 /// Response of a port to a request.
 fn try_port(at: SocketAddr, ask: &str, head: &str, body: &str) -> Outcome {
-    let exchange = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let length = body.len();
-        let connection = if head.contains("Upgrade") {
-            "Upgrade"
-        } else {
-            "close"
-        };
-        write!(
-            stream,
-            "{ask} HTTP/1.1\r\nHost: {at}\r\nConnection: {connection}\r\n{head}Content-Length: {length}\r\n\r\n{body}"
-        )?;
-        let mut answer = Vec::new();
-        // An upgraded connection stays open: its head is enough.
-        let _ = stream.take(ANSWER_BYTES).read_to_end(&mut answer);
-        Ok(String::from_utf8_lossy(&answer).into_owned())
+    let request = Request {
+        line: ask,
+        head,
+        body,
     };
-    let answer = match exchange() {
+    let answer = match request.send(at, PATIENCE) {
         Ok(answer) => answer,
         Err(error) => return Outcome::Refused(error.to_string()),
     };

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::{Cluster, Life, nodes_or_skip, pack_all};
 use bellows_tests::guest::Guest;
 use bellows_tests::patience::wait_for;
+use bellows_tests::runner_state::runner_state;
 use bellows_tests::site::{Site, postgres_vm};
-use bellows_tests::unix_http;
 use bellows_tests::vms::Vms;
 use nix::unistd::Pid;
 use protocol::runner::{QuotaState, RunnerState};
@@ -156,10 +156,7 @@ impl Place {
 
     /// State of the runner.
     pub(crate) async fn runner(&self) -> Result<RunnerState> {
-        let socket = self.rundir().await?.join("control.sock");
-        let (status, body) = unix_http::request(&socket, "GET", "/v1/state", "").await?;
-        ensure!(status == 200, "runner answered {status}: {body}");
-        Ok(serde_json::from_str(&body)?)
+        runner_state(&self.rundir().await?).await
     }
 
     /// Recorded stages of resizes. `None` if no instance serves them.
