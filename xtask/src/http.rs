@@ -31,10 +31,9 @@ pub(crate) fn get_tcp(address: SocketAddr, path: &str) -> Result<String> {
 }
 
 fn get(mut stream: impl Read + Write, path: &str) -> Result<String> {
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: application/json\r\nconnection: close\r\n\r\n"
-    )?;
+    // Version 1.0 has no chunks.
+    let request = format!("GET {path} HTTP/1.0\r\naccept: application/json\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut raw = Vec::new();
     stream.take(LIMIT_BYTES).read_to_end(&mut raw)?;
     let text = String::from_utf8(raw).context("the answer is not UTF-8")?;
@@ -45,36 +44,5 @@ fn get(mut stream: impl Read + Write, path: &str) -> Result<String> {
     if status != "200" {
         bail!("GET {path}: status {status}: {}", body.trim());
     }
-    if head
-        .to_ascii_lowercase()
-        .contains("transfer-encoding: chunked")
-    {
-        return dechunk(body);
-    }
     Ok(body.to_owned())
-}
-
-fn dechunk(mut body: &str) -> Result<String> {
-    let mut whole = String::new();
-    while let Some((size, rest)) = body.split_once("\r\n") {
-        let size = usize::from_str_radix(size.trim(), 16).context("bad chunk size")?;
-        if size == 0 {
-            return Ok(whole);
-        }
-        whole.push_str(rest.get(..size).context("chunk is cut off")?);
-        body = rest.get(size + 2..).context("chunk is cut off")?;
-    }
-    bail!("the answer is cut off")
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn chunks_are_joined() {
-        assert_eq!(
-            super::dechunk("3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n").expect("joins"),
-            "abcde"
-        );
-        assert!(super::dechunk("5\r\nab").is_err());
-    }
 }

@@ -43,10 +43,7 @@ pub(super) const IDEAS: &[Idea] = &[
         name: "HTTP clients",
         within: Within::Both,
         // In two halves, so that this file does not find itself.
-        all_of: &[&[
-            Code("client::conn::http1"),
-            Text(concat!("} HTTP", "/1.1\\r\\n")),
-        ]],
+        all_of: &[&[Code("client::conn::http1"), Text(concat!("} HTTP", "/1."))]],
     },
     Idea {
         name: "TLS reloading",

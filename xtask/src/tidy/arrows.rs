@@ -10,7 +10,7 @@ use crate::{crates, shell};
 /// not listed is a finding.
 const ARROWS: [(&str, &[&str]); 27] = [
     ("protocol", &["test-seeds"]),
-    ("daemon-kit", &["protocol"]),
+    ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
     (
         "vm-monitor",
@@ -18,6 +18,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "transport",
             "protocol",
             "test-authority",
+            "test-network",
             "test-records",
             "test-seeds",
         ],
@@ -42,6 +43,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "protocol",
             "daemon-kit",
             "test-authority",
+            "test-network",
             "test-records",
         ],
     ),
@@ -61,7 +63,13 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("apiserver", &["protocol", "daemon-kit", "test-seeds"]),
     (
         "neonvm-controller",
-        &["api-client", "leader-election", "protocol", "daemon-kit"],
+        &[
+            "api-client",
+            "leader-election",
+            "protocol",
+            "daemon-kit",
+            "test-network",
+        ],
     ),
     (
         "neonvm-runner",
