@@ -30,6 +30,7 @@ use protocol::permit::AgentRequest;
 use protocol::time::Timestamp;
 use protocol::units::Resources;
 use serde_json::{Value, json};
+use test_network::http::Request;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -305,18 +306,12 @@ pub async fn http_get(address: std::net::SocketAddr, path: &str, body: &str) -> 
 
 /// The same with any method.
 pub async fn http(method: &str, address: std::net::SocketAddr, path: &str, body: &str) -> String {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut stream = tokio::net::TcpStream::connect(address)
-        .await
-        .expect("connects");
-    let length = body.len();
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-    );
-    stream.write_all(request.as_bytes()).await.expect("writes");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.expect("reads");
-    text
+    let line = &format!("{method} {path}");
+    let request = Request {
+        body,
+        ..Request::new(line)
+    };
+    request.ask(address).await.expect("answers")
 }
 
 pub fn is_patch(seen: &Seen) -> bool {
