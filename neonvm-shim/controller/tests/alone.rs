@@ -10,8 +10,8 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use support::DEADLINE;
 use support::api::FakeApi;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use test_network::http::Request;
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
@@ -115,15 +115,13 @@ async fn get(address: &str, path: &str) -> String {
 }
 
 async fn ask(address: &str, method: &str, path: &str, body: &str) -> String {
-    let mut stream = TcpStream::connect(address).await.expect("connects");
-    let length = body.len();
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-    );
-    stream.write_all(request.as_bytes()).await.expect("writes");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.expect("reads");
-    text
+    let line = &format!("{method} {path}");
+    let request = Request {
+        body,
+        ..Request::new(line)
+    };
+    let address = address.parse().expect("an address");
+    request.ask(address).await.expect("answers")
 }
 
 async fn end(mut child: Child) {
