@@ -281,23 +281,18 @@ pub async fn serve_routes(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use test_network::http::Request;
     use tower::ServiceExt as _;
+
+    use super::*;
 
     async fn get(address: std::net::SocketAddr, path: &str) -> String {
         ask(address, "GET", path).await
     }
 
     async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String {
-        let mut stream = tokio::net::TcpStream::connect(address)
-            .await
-            .expect("connects");
-        let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.expect("writes");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.expect("reads");
-        text
+        let line = &format!("{method} {path}");
+        Request::new(line).ask(address).await.expect("answers")
     }
 
     #[tokio::test]
