@@ -16,7 +16,7 @@ use protocol::monitor_v2::{
     AgentBodyV2, AgentFrameV2, Capabilities, MonitorBodyV2, MonitorFrameV2,
 };
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use test_network::http::Request;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -235,11 +235,8 @@ impl Guest {
 /// Status and body of a plain GET.
 pub async fn http_get(addr: SocketAddr, path: &str) -> (u16, String) {
     soon("http", async {
-        let mut stream = TcpStream::connect(addr).await.expect("connected");
-        let head = format!("GET {path} HTTP/1.1\r\nHost: guest\r\nConnection: close\r\n\r\n");
-        stream.write_all(head.as_bytes()).await.expect("sent");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.expect("answered");
+        let line = &format!("GET {path}");
+        let text = Request::new(line).ask(addr).await.expect("answered");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head");
         let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
         (status.expect("a status"), body.to_owned())
