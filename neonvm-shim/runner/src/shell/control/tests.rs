@@ -41,11 +41,12 @@ fn count_of_the_guest_replaces_the_limit() {
 /// Status of the response to a request.
 async fn status(at: std::net::SocketAddr, request: &str, token: Option<&str>) -> u16 {
     let shown = token.map_or(String::new(), |token| format!("Authorization: {token}\r\n"));
-    let text = format!("{request} HTTP/1.0\r\nContent-Length: 0\r\n{shown}\r\n");
-    let mut stream = TcpStream::connect(at).await.unwrap();
-    stream.write_all(text.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
+    let request = test_network::http::Request {
+        line: request,
+        head: &shown,
+        body: "",
+    };
+    let answer = request.ask(at).await.unwrap();
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
