@@ -51,7 +51,7 @@ impl Session {
     }
 }
 
-async fn guest(link: &mut Link) -> GuestState {
+async fn guest(link: &mut HttpClient) -> GuestState {
     let answer = link
         .send(Method::GET, "/v1/state", "", PATIENCE)
         .await
