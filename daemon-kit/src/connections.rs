@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -40,6 +41,17 @@ pub struct Bounds {
     pub total: usize,
     /// Most connections of one peer address.
     pub per_peer: usize,
+    /// What happens to a new connection beyond `total`.
+    pub when_full: WhenFull,
+}
+
+/// What happens to a new connection when the server has its most connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It replaces the one that has been idle longest. If none is idle, it is refused.
+    CloseIdlest,
+    /// It waits in the kernel's queue until another one ends.
+    Wait,
 }
 
 impl Bounds {
@@ -49,6 +61,7 @@ impl Bounds {
         Self {
             total: crate::descriptors::share(64, 32),
             per_peer: crate::descriptors::share(32, 64),
+            when_full: WhenFull::CloseIdlest,
         }
     }
 }
@@ -58,6 +71,8 @@ impl Bounds {
 struct OpenConnections {
     inner: Mutex<Inner>,
     counters: ServerCounters,
+    /// Free places of a server that waits when it is full.
+    free: Option<Arc<Semaphore>>,
 }
 
 #[derive(Debug)]
@@ -68,12 +83,34 @@ struct Inner {
 }
 
 impl OpenConnections {
+    fn new(bounds: Bounds, counters: ServerCounters) -> Self {
+        let waits = bounds.when_full == WhenFull::Wait;
+        Self {
+            inner: Mutex::new(Inner {
+                table: Table::new(bounds),
+                closing: BTreeMap::new(),
+            }),
+            counters,
+            free: waits.then(|| Arc::new(Semaphore::new(bounds.total))),
+        }
+    }
+
+    /// Returns when another connection may be accepted.
+    async fn has_room(&self) -> Option<OwnedSemaphorePermit> {
+        // The semaphore is never closed.
+        Arc::clone(self.free.as_ref()?).acquire_owned().await.ok()
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         // Each step leaves a complete table, so a panic elsewhere leaves nothing half done.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn admit(self: &Arc<Self>, peer: SocketAddr) -> Option<Connection> {
+    fn admit(
+        self: &Arc<Self>,
+        peer: SocketAddr,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Option<Connection> {
         let mut inner = self.inner();
         match inner.table.admit(peer.ip().to_canonical()) {
             Admission::Refused(reason) => {
@@ -91,6 +128,7 @@ impl OpenConnections {
                     open: Arc::clone(self),
                     id,
                     closing,
+                    _permit: permit,
                 })))
             }
         }
@@ -140,6 +178,7 @@ struct Place {
     open: Arc<OpenConnections>,
     id: Id,
     closing: CancellationToken,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for Place {
@@ -189,22 +228,17 @@ pub async fn accept<F, Fut>(
     F: Fn(TcpStream, Connection) -> Fut,
     Fut: Future<Output = Ending> + Send + 'static,
 {
-    let open = Arc::new(OpenConnections {
-        inner: Mutex::new(Inner {
-            table: Table::new(bounds),
-            closing: BTreeMap::new(),
-        }),
-        counters,
-    });
+    let open = Arc::new(OpenConnections::new(bounds, counters));
     let tasks = TaskTracker::new();
     loop {
-        let accepted = tokio::select! {
+        let next = async { (open.has_room().await, listener.accept().await) };
+        let (permit, accepted) = tokio::select! {
             () = cancel.cancelled() => break,
-            accepted = listener.accept() => accepted,
+            next = next => next,
         };
         match accepted {
             Ok((stream, peer)) => {
-                let Some(connection) = open.admit(peer) else {
+                let Some(connection) = open.admit(peer, permit) else {
                     continue;
                 };
                 // Responses are small and awaited. An error only makes them slower.

@@ -12,7 +12,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use axum::response::Response;
-use daemon_kit::connections::{self, Bounds, Connection, ServerCounters};
+use daemon_kit::connections::{self, Bounds, Connection, ServerCounters, WhenFull};
 use daemon_kit::descriptors;
 use daemon_kit::serving::{Ending, Patience, converse};
 use hyper::body::Incoming;
@@ -48,6 +48,7 @@ pub async fn serve(
     let bounds = Bounds {
         total,
         per_peer: total,
+        when_full: WhenFull::CloseIdlest,
     };
     let stop = cancel.clone();
     let serve_one = move |stream, connection| {

@@ -159,13 +159,18 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::WhenFull;
     use super::*;
 
     const ATTACKER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 66));
     const FRIEND: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
     fn table(total: usize, per_peer: usize) -> Table {
-        Table::new(Bounds { total, per_peer })
+        Table::new(Bounds {
+            total,
+            per_peer,
+            when_full: WhenFull::CloseIdlest,
+        })
     }
 
     fn admitted(table: &mut Table, peer: IpAddr) -> (Id, Option<(Id, Reason)>) {

@@ -25,7 +25,7 @@ struct Fixture {
     server: JoinHandle<()>,
 }
 
-async fn fixture(total: usize) -> Fixture {
+async fn fixture(total: usize, when_full: WhenFull) -> Fixture {
     let release = Arc::new(Notify::new());
     let late = Arc::clone(&release);
     let routes = Router::new()
@@ -44,6 +44,7 @@ async fn fixture(total: usize) -> Fixture {
     let bounds = Bounds {
         total,
         per_peer: total,
+        when_full,
     };
     let server = http::serve(
         listener,
@@ -100,7 +101,7 @@ async fn answer(stream: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn idle_and_half_open_connections_exclude_no_peer() {
-    let fixture = fixture(4).await;
+    let fixture = fixture(4, WhenFull::CloseIdlest).await;
     let mut idle = Vec::new();
     for n in 0..12 {
         let half = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf";
@@ -120,7 +121,7 @@ async fn idle_and_half_open_connections_exclude_no_peer() {
 
 #[tokio::test]
 async fn request_in_progress_is_never_cut_off() {
-    let fixture = fixture(2).await;
+    let fixture = fixture(2, WhenFull::CloseIdlest).await;
     let late = "GET /late HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut first = fixture.connection(late).await;
     let mut second = fixture.connection(late).await;
@@ -137,19 +138,34 @@ async fn request_in_progress_is_never_cut_off() {
 }
 
 #[tokio::test]
+async fn full_server_that_waits_closes_no_connection() {
+    let fixture = fixture(2, WhenFull::Wait).await;
+    let mut open = vec![fixture.connection(GET).await, fixture.connection(GET).await];
+    for stream in &mut open {
+        assert!(answer(stream).await.starts_with("HTTP/1.1 200"));
+    }
+    let mut waits = fixture.connection(GET).await;
+    let early = timeout(Duration::from_millis(200), waits.read_u8()).await;
+    assert!(early.is_err(), "{early:?}");
+    let first = &mut open[0];
+    first.write_all(GET.as_bytes()).await.expect("writes");
+    assert!(answer(first).await.starts_with("HTTP/1.1 200"));
+    drop(open.pop());
+    assert!(answer(&mut waits).await.starts_with("HTTP/1.1 200"));
+    assert_eq!(fixture.counters.count(Reason::Capacity), 0);
+    fixture.stop().await;
+}
+
+#[tokio::test]
 async fn connection_is_closed_for_another_one_when_descriptors_run_out() {
-    let open = Arc::new(OpenConnections {
-        inner: Mutex::new(Inner {
-            table: Table::new(Bounds {
-                total: 9,
-                per_peer: 9,
-            }),
-            closing: BTreeMap::new(),
-        }),
-        counters: ServerCounters::unregistered(),
-    });
+    let bounds = Bounds {
+        total: 9,
+        per_peer: 9,
+        when_full: WhenFull::CloseIdlest,
+    };
+    let open = Arc::new(OpenConnections::new(bounds, ServerCounters::unregistered()));
     let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-    let [idle, busy] = [(); 2].map(|()| open.admit(peer).expect("a place"));
+    let [idle, busy] = [(); 2].map(|()| open.admit(peer, None).expect("a place"));
     let _request = busy.request();
     let error = std::io::Error::from_raw_os_error(nix::errno::Errno::EMFILE as i32);
     open.accept_failed(&error).await;

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::time::Duration;
 
-use daemon_kit::connections::{self, Bounds, Connection, ServerCounters};
+use daemon_kit::connections::{self, Bounds, Connection, ServerCounters, WhenFull};
 use daemon_kit::descriptors;
 use daemon_kit::serving::{Ending, Patience, converse};
 use hyper::body::{Body, Incoming};
@@ -87,6 +87,7 @@ pub(super) async fn serve(
     let bounds = Bounds {
         total,
         per_peer: (total / 4).max(1),
+        when_full: WhenFull::CloseIdlest,
     };
     let stop = cancel.clone();
     let serve_one =
