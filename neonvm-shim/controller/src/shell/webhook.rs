@@ -27,6 +27,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use daemon_kit::clock::Clock;
+use daemon_kit::connections::{self, Bounds, Connection, ServerCounters, WhenFull};
+use daemon_kit::serving::Ending;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use kube::Client;
@@ -34,7 +36,7 @@ use protocol::permit::NamespacedName;
 use rustls::ServerConfig;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -127,7 +129,7 @@ impl Webhook {
         tokio::select! {
             () = cancel.cancelled() => {}
             () = keeper.keep() => {}
-            () = accept(&self.listener, served, routes) => {}
+            () = accept(self.listener, served, routes, cancel.clone()) => {}
         }
         writer.abort();
         Ok(())
@@ -201,62 +203,70 @@ fn respond(task: Task, context: &WebhookContext, body: &[u8]) -> Response {
     }
 }
 
-/// Takes connections for ever.
+/// Accepts connections until `cancel`. Before there is a certificate, they wait.
 async fn accept(
-    listener: &TcpListener,
+    listener: TcpListener,
     mut served: watch::Receiver<Option<Arc<ServerConfig>>>,
     router: Router,
+    cancel: CancellationToken,
 ) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        // The keeper lives as long as we do.
-        let Ok(config) = served.wait_for(Option::is_some).await.map(|it| it.clone()) else {
-            return;
-        };
-        let Some(config) = config else { continue };
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                // The certificate may have been renewed while this connection was accepted.
-                let config = served.borrow().clone().unwrap_or(config);
-                let (acceptor, router) = (TlsAcceptor::from(config), router.clone());
-                tokio::spawn(async move {
-                    connection(stream, acceptor, router).await;
-                    drop(slot);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "failed to accept a connection to the webhook");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+    // The keeper lives as long as we do.
+    if served.wait_for(Option::is_some).await.is_err() {
+        return;
+    }
+    let bounds = Bounds {
+        total: CONNECTIONS,
+        per_peer: CONNECTIONS,
+        when_full: WhenFull::Wait,
+    };
+    let serve_one = move |stream, connection| {
+        // The certificate is renewed from time to time.
+        let (config, router) = (served.borrow().clone(), router.clone());
+        async move {
+            match config {
+                Some(config) => serve_connection(stream, connection, config.into(), router).await,
+                None => Ending::Broken,
             }
         }
-    }
+    };
+    let counters = ServerCounters::unregistered();
+    connections::accept(listener, bounds, counters, cancel, serve_one).await;
 }
 
-async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router) {
-    let _set = stream.set_nodelay(true);
+async fn serve_connection(
+    stream: TcpStream,
+    connection: Connection,
+    acceptor: TlsAcceptor,
+    router: Router,
+) -> Ending {
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake with the webhook failed");
-            return;
+            return Ending::Broken;
         }
-        Err(_) => return,
+        Err(_) => return Ending::TimedOut,
     };
     let service = tower::ServiceExt::<axum::http::Request<axum::body::Body>>::map_future(
         router,
-        async |response| match tokio::time::timeout(REQUEST_TIMEOUT, response).await {
-            Ok(response) => response,
-            Err(_) => Ok(StatusCode::REQUEST_TIMEOUT.into_response()),
+        move |response| {
+            let guard = connection.request();
+            async move {
+                let response = tokio::time::timeout(REQUEST_TIMEOUT, response).await;
+                drop(guard);
+                response.unwrap_or_else(|_| Ok(StatusCode::REQUEST_TIMEOUT.into_response()))
+            }
         },
     );
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-    if let Err(error) = served.await {
-        tracing::debug!(%error, "connection to the webhook failed");
+    match served.await {
+        Ok(()) => Ending::Done,
+        Err(error) => {
+            tracing::debug!(%error, "connection to the webhook failed");
+            Ending::Broken
+        }
     }
 }
