@@ -6,7 +6,6 @@ pub mod bridge;
 pub mod budget;
 pub mod claims;
 pub mod connection;
-pub mod connection_limiter;
 pub mod dhcp;
 pub mod disk_full;
 pub mod disks;

@@ -1,11 +1,11 @@
 //! HTTP server on the pod's address. It bounds the number of connections
-//! ([`crate::core::connection_limiter`]) and how long each may be idle. A request in progress is
-//! never cut off.
+//! ([`daemon_kit::connections`]) and how long each may be idle. Any host may connect, and a peer
+//! authenticates only with its first request. So the connection that has been idle longest is
+//! closed for a new one. An authenticated connection stays, and so does one with a request in
+//! progress.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,7 +13,8 @@ use axum::body::Body;
 use axum::http::Request;
 use axum::response::Response;
 use daemon_kit::chain;
-use daemon_kit::serving::{Patience, converse};
+use daemon_kit::connections::{self, Connection, RequestGuard, ServerCounters, WhenFull};
+use daemon_kit::serving::{Ending, Patience, converse};
 use hyper::body::Incoming;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::service::TowerToHyperService;
@@ -23,10 +24,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::tls_acceptor::TlsAcceptor;
-use crate::core::connection_limiter::{ConnectionLimiter, Slot};
-
-/// Pause after a failed accept, for instance for lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
@@ -49,49 +46,15 @@ impl Bounds {
     };
 }
 
-/// Open connections, shared by the accept loop and the connection tasks.
-struct OpenConnections(Mutex<Slots>);
-
-struct Slots {
-    limiter: ConnectionLimiter,
-    /// Cancelled to close the connection of a slot.
-    closing: BTreeMap<Slot, CancellationToken>,
-}
-
-impl OpenConnections {
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        // Only whole values are stored, so a panic elsewhere leaves nothing half done.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Admits a connection; `None` if all slots are busy.
-    fn admit_connection(self: &Arc<Self>) -> Option<Accepted> {
-        let mut slots = self.slots();
-        let admission = slots.limiter.admit()?;
-        if let Some(evicted) = admission.evicted
-            && let Some(close) = slots.closing.remove(&evicted)
-        {
-            close.cancel();
-        }
-        let close = CancellationToken::new();
-        slots.closing.insert(admission.slot, close.clone());
-        Some(Accepted(Arc::new(Connection {
-            open: Arc::clone(self),
-            slot: admission.slot,
-            close,
-            activity: watch::channel(Activity::default()).0,
-        })))
-    }
-}
-
 /// An accepted connection, among the extensions of its requests.
 #[derive(Clone)]
-pub(super) struct Accepted(Arc<Connection>);
+pub(super) struct Accepted(Arc<State>);
 
-struct Connection {
-    open: Arc<OpenConnections>,
-    slot: Slot,
-    close: CancellationToken,
+struct State {
+    connection: Connection,
+    /// Set once the peer is authenticated. From then on the connection counts as busy, so that it
+    /// is never closed for another one.
+    busy: OnceLock<RequestGuard>,
     activity: watch::Sender<Activity>,
 }
 
@@ -103,59 +66,45 @@ struct Activity {
     in_request: bool,
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        let mut slots = self.open.slots();
-        slots.limiter.release(self.slot);
-        slots.closing.remove(&self.slot);
-    }
-}
-
 impl Accepted {
+    fn new(connection: Connection) -> Self {
+        Self(Arc::new(State {
+            connection,
+            busy: OnceLock::new(),
+            activity: watch::channel(Activity::default()).0,
+        }))
+    }
+
     /// Marks the connection as authenticated.
     pub(super) fn authenticate(&self) {
+        self.0.busy.get_or_init(|| self.0.connection.request());
         let activity = &self.0.activity;
         activity.send_modify(|activity| activity.is_authenticated = true);
     }
 
-    fn begin_request(&self) {
-        self.0.open.slots().limiter.begin_request(self.0.slot);
+    fn set_in_request(&self, in_request: bool) {
         let activity = &self.0.activity;
-        activity.send_modify(|activity| activity.in_request = true);
+        activity.send_modify(|activity| activity.in_request = in_request);
     }
 
-    fn end_request(&self) {
-        let activity = &self.0.activity;
-        activity.send_modify(|activity| activity.in_request = false);
-        if !activity.borrow().is_authenticated {
-            self.0.open.slots().limiter.end_request(self.0.slot);
-        }
-    }
-
-    /// Returns when the connection is evicted or idle for too long.
-    async fn closed(&self, bounds: Bounds) {
+    /// Returns when the connection has been idle for too long.
+    async fn idle_too_long(&self, bounds: Bounds) {
         let mut activity = self.0.activity.subscribe();
-        let idle_too_long = async {
-            loop {
-                let now = *activity.borrow_and_update();
-                let patience = match now {
-                    Activity {
-                        in_request: true, ..
-                    } => Duration::MAX,
-                    Activity {
-                        is_authenticated: true,
-                        ..
-                    } => bounds.authenticated_idle,
-                    Activity { .. } => bounds.patience,
-                };
-                if timeout(patience, activity.changed()).await.is_err() {
-                    return;
-                }
+        loop {
+            let now = *activity.borrow_and_update();
+            let patience = match now {
+                Activity {
+                    in_request: true, ..
+                } => Duration::MAX,
+                Activity {
+                    is_authenticated: true,
+                    ..
+                } => bounds.authenticated_idle,
+                Activity { .. } => bounds.patience,
+            };
+            if timeout(patience, activity.changed()).await.is_err() {
+                return;
             }
-        };
-        tokio::select! {
-            () = self.0.close.cancelled() => {}
-            () = idle_too_long => {}
         }
     }
 }
@@ -168,62 +117,40 @@ pub(super) async fn serve(
     bounds: Bounds,
     cancel: CancellationToken,
 ) {
-    let acceptor = Arc::new(acceptor);
-    let open = Arc::new(OpenConnections(Mutex::new(Slots {
-        limiter: ConnectionLimiter::new(bounds.connections),
-        closing: BTreeMap::new(),
-    })));
-    loop {
-        let accepted = tokio::select! {
-            () = cancel.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, from)) => {
-                let Some(accepted) = open.admit_connection() else {
-                    tracing::debug!(%from, "connection refused: all slots are busy");
-                    continue;
-                };
-                let (acceptor, routes, cancel) =
-                    (Arc::clone(&acceptor), routes.clone(), cancel.clone());
-                tokio::spawn(async move {
-                    let served = serve_connection(
-                        stream,
-                        from,
-                        &acceptor,
-                        routes,
-                        (&accepted, bounds),
-                        cancel,
-                    );
-                    tokio::select! {
-                        () = served => {}
-                        () = accepted.closed(bounds) => tracing::debug!(%from, "connection closed by its limits"),
-                    }
-                });
-            }
-            Err(error) => {
-                tracing::warn!(error = chain(&error), "connection not accepted");
-                let _ = timeout(ACCEPT_PAUSE, cancel.cancelled()).await;
+    let (acceptor, stop) = (Arc::new(acceptor), cancel.clone());
+    let serve_one = move |stream: TcpStream, connection| {
+        let accepted = Accepted::new(connection);
+        let (acceptor, routes, stop) = (Arc::clone(&acceptor), routes.clone(), stop.clone());
+        async move {
+            let served = serve_connection(stream, &acceptor, routes, (&accepted, bounds), stop);
+            tokio::select! {
+                ending = served => ending,
+                () = accepted.idle_too_long(bounds) => Ending::TimedOut,
             }
         }
-    }
+    };
+    let limits = connections::Bounds {
+        total: bounds.connections,
+        per_peer: bounds.connections,
+        when_full: WhenFull::CloseIdlest,
+    };
+    let counters = ServerCounters::unregistered();
+    connections::accept(listener, limits, counters, cancel, serve_one).await;
 }
 
 async fn serve_connection(
     stream: TcpStream,
-    from: SocketAddr,
     acceptor: &TlsAcceptor,
     routes: Router,
     (accepted, bounds): (&Accepted, Bounds),
     cancel: CancellationToken,
-) {
-    // Responses are small. With Nagle's algorithm each would wait for an acknowledgement.
-    let _ = stream.set_nodelay(true);
+) -> Ending {
     let stream = match acceptor.accept(stream).await {
         Ok(stream) => stream,
         Err(error) => {
-            tracing::debug!(%from, error = chain(&error), "connection failed before its first request");
-            return;
+            let error = chain(&error);
+            tracing::debug!(error, "connection failed before its first request");
+            return Ending::Broken;
         }
     };
     let routes = TowerToHyperService::new(routes);
@@ -232,18 +159,20 @@ async fn serve_connection(
         request.extensions_mut().insert(accepted.clone());
         let call = routes.call(request);
         async move {
-            accepted.begin_request();
+            let guard = accepted.0.connection.request();
+            accepted.set_in_request(true);
             let response: Result<Response, Infallible> = call.await;
-            accepted.end_request();
+            accepted.set_in_request(false);
+            drop(guard);
             response
         }
     });
     let patience = Patience {
-        // `Accepted::closed` bounds connections that are not authenticated.
+        // `Accepted::idle_too_long` bounds connections that are not authenticated.
         head: bounds.authenticated_idle,
         write: bounds.patience,
     };
-    converse(stream, service, patience, cancel.cancelled()).await;
+    converse(stream, service, patience, cancel.cancelled()).await
 }
 
 #[cfg(test)]

@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::path::Path;
 
 use axum::Extension;
@@ -15,13 +16,17 @@ const KEPT: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
 /// A server of these routes with short timeouts, with TLS by the certificate beside a token.
 async fn serves(routes: Router, token: Option<&Path>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let at = listener.local_addr().unwrap();
     let bounds = Bounds {
         patience: Duration::from_millis(50),
         authenticated_idle: LIMIT,
         ..Bounds::DEPLOYED
     };
+    serves_within(bounds, routes, token).await
+}
+
+async fn serves_within(bounds: Bounds, routes: Router, token: Option<&Path>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
     let (acceptor, cancel) = (TlsAcceptor::new(token), CancellationToken::new());
     tokio::spawn(serve(listener, acceptor, routes, bounds, cancel));
     at
@@ -91,21 +96,55 @@ async fn request_in_progress_outlives_the_idle_timeout() {
     assert!(said.ends_with("late"), "{said}");
 }
 
-#[tokio::test]
-async fn authenticated_connection_may_be_idle_longer() {
+/// Routes of which `/known` authenticates its connection.
+fn with_known() -> Router {
     let known = async |Extension(accepted): Extension<Accepted>| {
         accepted.authenticate();
         "here"
     };
-    let at = serves(page().route("/known", get(known)), None).await;
-    let mut stream = TcpStream::connect(at).await.unwrap();
+    page().route("/known", get(known))
+}
+
+/// Sends a request for `/known` and reads its response.
+async fn authenticates(stream: &mut TcpStream) {
     let question = KEPT.replace("GET /", "GET /known");
+    stream.write_all(question.as_bytes()).await.unwrap();
+    let mut said = Vec::new();
+    while !said.ends_with(b"here") {
+        said.push(stream.read_u8().await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn authenticated_connection_may_be_idle_longer() {
+    let at = serves(with_known(), None).await;
+    let mut stream = TcpStream::connect(at).await.unwrap();
     for _ in 0..3 {
-        stream.write_all(question.as_bytes()).await.unwrap();
-        let mut said = Vec::new();
-        while !said.ends_with(b"here") {
-            said.push(stream.read_u8().await.unwrap());
-        }
+        authenticates(&mut stream).await;
         until_hung_up_on(at, b"G").await;
     }
+}
+
+#[tokio::test]
+async fn authenticated_connection_is_not_closed_for_another() {
+    let bounds = Bounds {
+        connections: 2,
+        patience: LIMIT,
+        authenticated_idle: LIMIT,
+    };
+    let at = serves_within(bounds, with_known(), None).await;
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    authenticates(&mut stream).await;
+    let mut idle = TcpStream::connect(at).await.unwrap();
+    for _ in 0..3 {
+        let next = TcpStream::connect(at).await.unwrap();
+        let ended = timeout(LIMIT, idle.read(&mut [0])).await;
+        assert_eq!(ended.expect("closed for the next one").unwrap(), 0);
+        idle = next;
+    }
+    authenticates(&mut stream).await;
+    // All slots are taken by authenticated connections.
+    authenticates(&mut idle).await;
+    assert_eq!(until_hung_up_on(at, b"").await, "");
+    authenticates(&mut stream).await;
 }
