@@ -1,6 +1,7 @@
 //! Everything with a clock, a socket or a file: it moves bytes, asks the core what to do and tells
 //! it what happened.
 
+mod accept;
 pub mod admin;
 pub mod alarm;
 pub mod cli;

@@ -14,7 +14,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use transport::Listener;
 
+use super::accept;
 use super::config::Config;
 use super::memory::Source;
 use super::owner::Inbox;
@@ -161,17 +163,8 @@ impl Scrapers {
 /// Accepts scrapers until cancelled.
 pub async fn serve(listener: TcpListener, admin: Admin, cancel: CancellationToken) {
     let (scrapers, mut next) = (Scrapers::default(), 0);
-    loop {
-        let stream = tokio::select! {
-            () = cancel.cancelled() => return,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    after_failed_accept(&error).await;
-                    continue;
-                }
-            },
-        };
+    let listener = Listener::Tcp(listener);
+    while let Some(stream) = accept::next(&listener, &cancel).await {
         next += 1;
         let (id, closing) = (next, scrapers.admit(next));
         let (admin, scrapers, cancel) = (admin.clone(), scrapers.clone(), cancel.clone());
@@ -196,12 +189,6 @@ pub async fn serve(listener: TcpListener, admin: Admin, cancel: CancellationToke
             scrapers.leave(id);
         });
     }
-}
-
-/// An accept fails for want of file descriptors or memory: wait a little for some to come back.
-pub async fn after_failed_accept(error: &std::io::Error) {
-    tracing::warn!(%error, "cannot accept a connection");
-    tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
 use transport::{Listener, Stream};
 
+use super::accept;
 use super::clock::Clock;
 use super::owner::{INBOX_LIMIT, Inbox};
 #[cfg(feature = "tls")]
@@ -107,17 +108,7 @@ pub async fn serve(port: AgentPort, links: Links, cancel: CancellationToken) {
     let mut identity = port.identity;
     let slots = Arc::new(Semaphore::new(HANDSHAKES_AT_ONCE));
     let mut next = 0_u64;
-    loop {
-        let stream = tokio::select! {
-            () = cancel.cancelled() => return,
-            accepted = port.door.accept() => match accepted {
-                Ok(stream) => stream,
-                Err(error) => {
-                    super::admin::after_failed_accept(&error).await;
-                    continue;
-                }
-            },
-        };
+    while let Some(stream) = accept::next(&port.door, &cancel).await {
         let deadline = Instant::now() + links.ready_limit;
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
             links.handshake_failed(HandshakeFailure::TooMany).await;
