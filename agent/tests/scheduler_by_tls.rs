@@ -33,8 +33,8 @@ async fn door(world: &World, mut server: Server) -> u16 {
             tokio::select! {
                 accepted = listener.accept() => {
                     let (stream, _) = accepted.expect("accepts");
-                    server.renew();
-                    let acceptor = TlsAcceptor::from(server.config());
+                    let (config, _) = server.renew().expect("is valid");
+                    let acceptor = TlsAcceptor::from(config);
                     open.spawn(async move {
                         let Ok(mut outer) = acceptor.accept(stream).await else { return };
                         if outer.get_ref().1.peer_certificates().is_some() {
@@ -44,7 +44,7 @@ async fn door(world: &World, mut server: Server) -> u16 {
                         }
                     });
                 }
-                _ = look.tick() => if server.renew() {
+                _ = look.tick() => if server.renew().expect("is valid").1 {
                     open.abort_all();
                 }
             }

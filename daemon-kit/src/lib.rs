@@ -1,5 +1,5 @@
-//! The shell kit that every daemon shares: clock, logs, exit codes, TLS, secrets, HTTP, the admin
-//! server, journal, stage records, shutdown.
+//! The shell kit that every daemon shares: clock, logs, exit codes, TLS, secrets, files that are
+//! replaced, HTTP, the admin server, journal, stage records, shutdown.
 //!
 //! No domain logic lives here, and no core may use it: cores get time and randomness passed in.
 
@@ -17,6 +17,7 @@ pub mod http_client;
 pub mod journal;
 pub mod logging;
 pub mod process_metrics;
+pub mod reload;
 pub mod secret;
 pub mod serving;
 pub mod shutdown;

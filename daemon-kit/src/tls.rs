@@ -1,10 +1,9 @@
-//! TLS by certificates, keys and authorities in PEM form. Files may be replaced at any time, and
-//! that of a key must be private ([`crate::secret`]). [`trusting`] and [`showing`] take content
-//! that the caller has read.
+//! TLS by certificates, keys and authorities in PEM form. Files may be replaced at any time
+//! ([`crate::reload`]), and that of a key must be private ([`crate::secret`]). [`trusting`] and
+//! [`showing`] take content that the caller has read.
 //!
 //! Only TLS 1.3, with `ring`.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
 
+use crate::reload::{Files, Reloaded};
 use crate::secret::{self, SecretError};
 
 /// Longest file in bytes. A chain of a few certificates has a tenth of it.
@@ -45,30 +45,6 @@ pub enum TlsError {
     Authority(#[source] VerifierBuilderError),
 }
 
-/// Inode, size and change time of each file. Equal until a file is replaced or written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stamp(Vec<Option<(u64, u64, i64, i64)>>);
-
-impl Stamp {
-    /// Stamp of the files at present. Take it before they are read, so that a change in between is
-    /// noticed.
-    #[must_use]
-    pub fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
-        let look = |path: &Path| {
-            let found = std::fs::metadata(path).ok()?;
-            // The time of the last change of mode or content, which cannot be set back.
-            Some((found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
-        };
-        Self(paths.into_iter().map(look).collect())
-    }
-
-    /// Whether all of the files exist.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.0.iter().all(Option::is_some)
-    }
-}
-
 /// Paths of a certificate chain and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityFiles {
@@ -87,24 +63,18 @@ pub struct ClientFiles {
     pub identity: Option<IdentityFiles>,
 }
 
-impl ClientFiles {
-    /// Stamp of the files at present.
-    #[must_use]
-    pub fn stamp(&self) -> Stamp {
+impl Files for ClientFiles {
+    const WHAT: &'static str = "certificates";
+    type Content = Arc<ClientConfig>;
+    type Error = TlsError;
+
+    fn paths(&self) -> Vec<&Path> {
         let identity = self.identity.iter().flat_map(|own| [&own.cert, &own.key]);
-        Stamp::of(
-            [&self.authority]
-                .into_iter()
-                .chain(identity)
-                .map(PathBuf::as_path),
-        )
+        let authority = std::iter::once(&self.authority);
+        authority.chain(identity).map(PathBuf::as_path).collect()
     }
 
-    /// Client configuration from the present files.
-    ///
-    /// # Errors
-    /// [`TlsError`] for the first invalid file.
-    pub fn read(&self) -> Result<Arc<ClientConfig>, TlsError> {
+    fn read(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let builder = client(authorities(&self.authority)?).map_err(TlsError::Identity)?;
         let config = match &self.identity {
             Some(own) => builder
@@ -127,16 +97,16 @@ pub struct ServerFiles {
     pub client_authority: Option<PathBuf>,
 }
 
-impl ServerFiles {
-    fn stamp(&self) -> Stamp {
+impl Files for ServerFiles {
+    const WHAT: &'static str = "certificates";
+    type Content = Arc<ServerConfig>;
+    type Error = TlsError;
+
+    fn paths(&self) -> Vec<&Path> {
         let IdentityFiles { cert, key } = &self.identity;
         let authority = self.client_authority.iter();
-        Stamp::of(
-            [cert, key]
-                .into_iter()
-                .chain(authority)
-                .map(PathBuf::as_path),
-        )
+        let all = [cert, key].into_iter().chain(authority);
+        all.map(PathBuf::as_path).collect()
     }
 
     fn read(&self) -> Result<Arc<ServerConfig>, TlsError> {
@@ -157,66 +127,7 @@ impl ServerFiles {
 }
 
 /// TLS configuration of a server, with its files.
-#[derive(Debug)]
-pub struct Server {
-    files: ServerFiles,
-    stamp: Stamp,
-    config: Arc<ServerConfig>,
-}
-
-impl Server {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// [`TlsError`] for the first invalid file.
-    pub fn load(files: ServerFiles) -> Result<Self, TlsError> {
-        let stamp = files.stamp();
-        let config = files.read()?;
-        Ok(Self {
-            files,
-            stamp,
-            config,
-        })
-    }
-
-    /// Whether clients are asked for a certificate.
-    #[must_use]
-    pub fn asks_clients(&self) -> bool {
-        self.files.client_authority.is_some()
-    }
-
-    /// Configuration for the next connection.
-    #[must_use]
-    pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.config)
-    }
-
-    /// Reads the files again if they have changed. Returns whether their content is in use. Invalid
-    /// files, such as a certificate whose key is still missing, leave the old configuration in
-    /// force.
-    pub fn renew(&mut self) -> bool {
-        let stamp = self.files.stamp();
-        if stamp == self.stamp {
-            return false;
-        }
-        self.stamp = stamp;
-        match self.files.read() {
-            Ok(config) => {
-                tracing::info!("changed certificates are in use");
-                self.config = config;
-                true
-            }
-            Err(error) => {
-                let error = crate::chain(&error);
-                tracing::warn!(
-                    error,
-                    "changed certificates are not valid: the earlier ones stay in use"
-                );
-                false
-            }
-        }
-    }
-}
+pub type Server = Reloaded<ServerFiles>;
 
 /// Client configuration without a certificate of its own. It trusts certificates that `pem` has
 /// signed, and `pem` itself.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use daemon_kit::bearer::Expected;
+use daemon_kit::reload::Files as _;
 use daemon_kit::tls::{ClientFiles, IdentityFiles, Server, ServerFiles};
 use protocol::time::Span;
 use rustls::ClientConfig;

@@ -1,12 +1,14 @@
 //! Connections to the scheduler: plain, or TLS with files that may be replaced at any time.
 
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use daemon_kit::tls::{ClientFiles, IdentityFiles, Stamp, TlsError};
+use daemon_kit::reload::{Files, Reloaded};
+use daemon_kit::tls::{ClientFiles, IdentityFiles, TlsError};
 use http_body_util::Full;
 use hyper::Uri;
 use hyper::body::Bytes;
@@ -32,14 +34,13 @@ pub(super) type Http = Client<Connector, Full<Bytes>>;
 /// Source of the HTTP client for the next request.
 pub(super) enum PermitLink {
     Plain(Http),
-    Tls(Box<TlsLink>),
+    /// Client with TLS, made again when a file changes.
+    Tls(Box<Mutex<Reloaded<TlsLink>>>),
 }
 
-/// Client with TLS, made again when a file changes.
 pub(super) struct TlsLink {
     files: ClientFiles,
     name: Option<ServerName<'static>>,
-    kept: Mutex<Option<(Stamp, Http)>>,
 }
 
 impl PermitLink {
@@ -51,14 +52,14 @@ impl PermitLink {
             cert: own.cert_file.clone(),
             key: own.key_file.clone(),
         });
-        Self::Tls(Box::new(TlsLink {
+        let link = TlsLink {
             files: ClientFiles {
                 authority: tls.ca_file.clone(),
                 identity,
             },
             name: tls.server_name.as_ref().map(|name| name.0.clone()),
-            kept: Mutex::new(None),
-        }))
+        };
+        Self::Tls(Box::new(Mutex::new(Reloaded::new(link))))
     }
 
     /// Client for the current files. Changed files get a new client with new connections. If the
@@ -69,34 +70,25 @@ impl PermitLink {
     pub(super) fn http(&self) -> Result<Http, TlsError> {
         match self {
             Self::Plain(http) => Ok(http.clone()),
-            Self::Tls(link) => link.http(),
+            Self::Tls(link) => {
+                let mut link = link.lock().unwrap_or_else(PoisonError::into_inner);
+                link.renew().map(|(http, _)| http)
+            }
         }
     }
 }
 
-impl TlsLink {
-    fn http(&self) -> Result<Http, TlsError> {
-        let now = self.files.stamp();
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((then, http)) = &*kept
-            && *then == now
-        {
-            return Ok(http.clone());
-        }
-        let http = match (self.files.read(), &*kept) {
-            (Ok(config), _) => http(Some((config, self.name.clone()))),
-            (Err(error), Some((_, before))) => {
-                let error = daemon_kit::chain(&error);
-                tracing::warn!(
-                    error,
-                    "files for TLS with the scheduler cannot be used: the ones before stay"
-                );
-                before.clone()
-            }
-            (Err(error), None) => return Err(error),
-        };
-        *kept = Some((now, http.clone()));
-        Ok(http)
+impl Files for TlsLink {
+    const WHAT: &'static str = "files for TLS with the scheduler";
+    type Content = Http;
+    type Error = TlsError;
+
+    fn paths(&self) -> Vec<&Path> {
+        self.files.paths()
+    }
+
+    fn read(&self) -> Result<Http, TlsError> {
+        Ok(http(Some((self.files.read()?, self.name.clone()))))
     }
 }
 

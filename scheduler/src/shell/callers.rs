@@ -24,8 +24,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use daemon_kit::bearer::Expected;
+use daemon_kit::reload::{Files, Reloaded};
 use daemon_kit::secret::{self, SecretError};
-use daemon_kit::tls::{Server, Stamp};
+use daemon_kit::tls::Server;
 use protocol::permit::{PermitRefusal, Unproved};
 use protocol::time::{Span, Timestamp};
 
@@ -112,15 +113,37 @@ impl Callers {
 }
 
 /// The tokens of a file. It has no `Debug`, so that no log shows them.
-pub struct TokenFile {
-    path: PathBuf,
-    kept: Mutex<Kept>,
+pub struct TokenFile(Mutex<Checked>);
+
+struct Checked {
+    at: Timestamp,
+    tokens: Arc<Vec<(String, Scope)>>,
+    file: Reloaded<TokenPath>,
 }
 
-struct Kept {
-    stamp: Stamp,
-    checked: Timestamp,
-    tokens: Arc<Vec<(String, Scope)>>,
+struct TokenPath(PathBuf);
+
+impl Files for TokenPath {
+    const WHAT: &'static str = "tokens";
+    type Content = Arc<Vec<(String, Scope)>>;
+    type Error = CallersError;
+
+    fn paths(&self) -> Vec<&Path> {
+        vec![&self.0]
+    }
+
+    fn read(&self) -> Result<Self::Content, CallersError> {
+        let content = secret::read(&self.0, MAX_FILE)?;
+        let text = std::str::from_utf8(&content).map_err(|_| (0, "it is not text"));
+        let tokens = text.and_then(parse);
+        tokens
+            .map(Arc::new)
+            .map_err(|(line, why)| CallersError::Line {
+                path: self.0.clone(),
+                line,
+                why,
+            })
+    }
 }
 
 impl TokenFile {
@@ -129,15 +152,10 @@ impl TokenFile {
     /// # Errors
     /// [`CallersError`] if the file cannot be read, other users may read it, or a line is no token.
     pub fn load(path: &Path) -> Result<Self, CallersError> {
-        let kept = Kept {
-            stamp: Stamp::of([path]),
-            checked: Timestamp(0),
-            tokens: Arc::new(read(path)?),
-        };
-        Ok(Self {
-            path: path.to_owned(),
-            kept: Mutex::new(kept),
-        })
+        let mut file = Reloaded::load(TokenPath(path.to_owned()))?;
+        let (tokens, _) = file.renew()?;
+        let at = Timestamp(0);
+        Ok(Self(Mutex::new(Checked { at, tokens, file })))
     }
 
     /// The pods that a caller with this token may request permits for.
@@ -155,40 +173,15 @@ impl TokenFile {
 
     /// The tokens of the current file, or of the last one that could be used.
     fn tokens(&self, now: Timestamp) -> Arc<Vec<(String, Scope)>> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.checked + CHECK_GAP <= now {
-            kept.checked = now;
-            let stamp = Stamp::of([self.path.as_path()]);
-            if stamp != kept.stamp {
-                kept.stamp = stamp;
-                match read(&self.path) {
-                    Ok(tokens) => {
-                        tracing::info!("tokens have changed and are in use");
-                        kept.tokens = Arc::new(tokens);
-                    }
-                    Err(error) => {
-                        let error = daemon_kit::chain(&error);
-                        tracing::warn!(
-                            error,
-                            "tokens have changed and cannot be used: the ones before stay"
-                        );
-                    }
-                }
+        let mut checked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if checked.at + CHECK_GAP <= now {
+            checked.at = now;
+            if let Ok((tokens, _)) = checked.file.renew() {
+                checked.tokens = tokens;
             }
         }
-        Arc::clone(&kept.tokens)
+        Arc::clone(&checked.tokens)
     }
-}
-
-fn read(path: &Path) -> Result<Vec<(String, Scope)>, CallersError> {
-    let content = secret::read(path, MAX_FILE)?;
-    let text = std::str::from_utf8(&content).map_err(|_| (0, "it is not text"));
-    text.and_then(parse)
-        .map_err(|(line, why)| CallersError::Line {
-            path: path.to_owned(),
-            line,
-            why,
-        })
 }
 
 /// The token of an `Authorization` header.

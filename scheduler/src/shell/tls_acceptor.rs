@@ -51,7 +51,7 @@ impl TlsAcceptor {
     /// # Errors
     /// The failure as a metric label.
     pub(super) async fn accept(&self, stream: TcpStream) -> Result<Accepted, &'static str> {
-        let (config, asks, config_retired) = self.current();
+        let (config, asks, config_retired) = self.current().ok_or("tls_failed")?;
         let handshake = tokio_rustls::TlsAcceptor::from(config).accept(stream);
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => Ok(Accepted {
@@ -74,14 +74,16 @@ impl TlsAcceptor {
         }
     }
 
-    fn current(&self) -> (Arc<ServerConfig>, bool, CancellationToken) {
+    /// `None` if there never was a valid configuration.
+    fn current(&self) -> Option<(Arc<ServerConfig>, bool, CancellationToken)> {
         // The lock is never held across a partial update, so a panic elsewhere is harmless.
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.server.renew() {
+        let (config, is_new) = state.server.renew().ok()?;
+        if is_new {
             std::mem::take(&mut state.config_retired).cancel();
         }
-        let asks = state.server.asks_clients();
-        (state.server.config(), asks, state.config_retired.clone())
+        let asks = state.server.files().client_authority.is_some();
+        Some((config, asks, state.config_retired.clone()))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::io;
 
+use daemon_kit::reload::Files as _;
 use daemon_kit::tls::{ClientFiles, IdentityFiles, TlsError as FilesError};
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;

@@ -6,9 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use daemon_kit::chain;
+use daemon_kit::reload::{Files, Reloaded};
 use daemon_kit::secret::{self, SecretError};
-use daemon_kit::tls::{PemUnusable, Stamp, showing};
+use daemon_kit::tls::{PemUnusable, showing};
 use protocol::runner::ORDERS_IDENTITY;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor as RustlsAcceptor;
@@ -25,13 +25,15 @@ const FILE_LIMIT_BYTES: u64 = 64 << 10;
 pub(super) type AcceptedStream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// Accepts connections with or without TLS.
-pub(super) struct TlsAcceptor(Option<Identity>);
+pub(super) struct TlsAcceptor(Option<Mutex<Reloaded<Identity>>>);
 
 impl TlsAcceptor {
     /// With the certificate beside the token that orders need. Without a token connections are in
     /// the clear.
     pub(super) fn new(token: Option<&Path>) -> Self {
-        Self(token.and_then(Path::parent).map(Identity::of))
+        let identity = |dir: &Path| Identity(ORDERS_IDENTITY.map(|name| dir.join(name)));
+        let identity = token.and_then(Path::parent).map(identity);
+        Self(identity.map(Reloaded::new).map(Mutex::new))
     }
 
     /// Waits for the first byte, and for the handshake if it begins one.
@@ -47,10 +49,11 @@ impl TlsAcceptor {
         if first != [HANDSHAKE] {
             return Ok(Either::Left(stream));
         }
-        let acceptor = identity
-            .acceptor()
-            .ok_or_else(|| io::Error::other("there is no certificate to show"))?;
-        let stream = acceptor.accept(stream).await?;
+        let config = {
+            let mut identity = identity.lock().unwrap_or_else(PoisonError::into_inner);
+            identity.renew().map_err(io::Error::other)?.0
+        };
+        let stream = RustlsAcceptor::from(config).accept(stream).await?;
         Ok(Either::Right(Box::new(stream)))
     }
 }
@@ -58,16 +61,7 @@ impl TlsAcceptor {
 /// Certificate and key of a runner in files of the kubelet, which may be missing and are replaced
 /// with the secret. Their mode is not checked: the volume is the pod's own, and a group of the pod
 /// may read it.
-struct Identity {
-    files: [PathBuf; 2],
-    loaded: Mutex<Option<Loaded>>,
-}
-
-/// Stamp of the files, and their last valid content. `None` if they were never valid.
-struct Loaded {
-    stamp: Stamp,
-    config: Option<Arc<ServerConfig>>,
-}
+struct Identity([PathBuf; 2]);
 
 /// Errors of certificate and key files.
 #[derive(Debug, thiserror::Error)]
@@ -78,36 +72,17 @@ enum Unusable {
     Pem(#[from] PemUnusable),
 }
 
-impl Identity {
-    fn of(dir: &Path) -> Self {
-        Self {
-            files: ORDERS_IDENTITY.map(|name| dir.join(name)),
-            loaded: Mutex::new(None),
-        }
-    }
+impl Files for Identity {
+    const WHAT: &'static str = "certificates for orders by TLS";
+    type Content = Arc<ServerConfig>;
+    type Error = Unusable;
 
-    /// Acceptor with the files' present or last valid content. An error is logged once.
-    fn acceptor(&self) -> Option<RustlsAcceptor> {
-        // Only whole values are stored, so a panic elsewhere leaves nothing half done.
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamp = Stamp::of(self.files.iter().map(PathBuf::as_path));
-        if loaded.as_ref().is_none_or(|loaded| loaded.stamp != stamp) {
-            let read = self.read().inspect_err(|error| {
-                tracing::warn!(
-                    error = chain(error),
-                    "failed to load the runner's certificate: orders by TLS are not possible"
-                );
-            });
-            let before = loaded.take().and_then(|loaded| loaded.config);
-            let config = read.ok().or(before);
-            *loaded = Some(Loaded { stamp, config });
-        }
-        let config = loaded.as_ref()?.config.clone()?;
-        Some(RustlsAcceptor::from(config))
+    fn paths(&self) -> Vec<&Path> {
+        self.0.iter().map(PathBuf::as_path).collect()
     }
 
     fn read(&self) -> Result<Arc<ServerConfig>, Unusable> {
-        let [cert, key] = &self.files;
+        let [cert, key] = &self.0;
         let (_, cert) = secret::read_public(cert, FILE_LIMIT_BYTES)?;
         let (_, key) = secret::read_public(key, FILE_LIMIT_BYTES)?;
         Ok(showing(&cert, &key)?)
