@@ -1,10 +1,10 @@
 //! The token for the scheduler: given at the start, or in a file that may be replaced at any time,
 //! such as the token of a service account.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use daemon_kit::reload::Stamp;
 use daemon_kit::secret::{self, SecretError};
 use hyper::header::HeaderValue;
 
@@ -21,9 +21,6 @@ pub(super) enum TokenError {
     #[error("{} must hold one token, without spaces", .0.display())]
     NoToken(PathBuf),
 }
-
-/// Inode, size and change time: a write or a replacement changes them, and no call sets them back.
-type Stamp = (u64, u64, i64, i64);
 
 /// Source of the token.
 #[derive(Debug)]
@@ -70,23 +67,18 @@ impl TokenFile {
 
     /// The header. A changed file is read again.
     fn header(&self) -> Result<HeaderValue, TokenError> {
-        let now = self.stamp();
+        // From before the read, so a later change is read next time.
+        let now = Stamp::of([self.path.as_path()]);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(now), Some((then, header))) = (now, &*kept)
+        if let Some((then, header)) = &*kept
             && now == *then
         {
             return Ok(header.clone());
         }
         *kept = None;
         let header = self.read()?;
-        // The stamp is from before the read, so a later change is read next time.
-        *kept = now.map(|now| (now, header.clone()));
+        *kept = Some((now, header.clone()));
         Ok(header)
-    }
-
-    fn stamp(&self) -> Option<Stamp> {
-        let found = std::fs::metadata(&self.path).ok()?;
-        Some((found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
     }
 
     fn read(&self) -> Result<HeaderValue, TokenError> {
