@@ -1,4 +1,5 @@
-//! The client of the Kubernetes API for every program of this project.
+//! The client of the Kubernetes API for every program of this project, and its watches
+//! ([`watch`]).
 //!
 //! `kube::Client::try_from` leaves Nagle's algorithm on. The kernel then delays the second segment
 //! of a request until the API server has acknowledged the first, which takes 40 ms on a fresh
@@ -6,6 +7,8 @@
 //! tidy` refuses other ways to make a client outside tests.
 
 #![forbid(unsafe_code)]
+
+pub mod watch;
 
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::{Builder, connect::HttpConnector};
