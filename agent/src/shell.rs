@@ -15,7 +15,6 @@ mod metrics;
 mod modes;
 mod monitor;
 mod monitor_key;
-mod object_watch;
 mod patch;
 mod permit;
 mod permit_link;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use api_client::watch::{EventTypes, WatchMetrics};
 use daemon_kit::exposition::PlainCounter;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -20,6 +21,14 @@ use protocol::units::Resources;
 
 use crate::core::{Decision, Path};
 
+/// Prefix of every metric name.
+const PREFIX: &str = "autoscaling_agent";
+/// Types of watch events as in the deployed agent.
+const WATCH_EVENTS: EventTypes = EventTypes {
+    listed: "BOOKMARK",
+    applied: "MODIFIED",
+    deleted: "DELETED",
+};
 /// Upper bound of distinct error texts as labels. Further texts share one label.
 const MAX_ERROR_LABELS: usize = 64;
 /// Label of further error texts.
@@ -66,23 +75,6 @@ struct ResultLabel {
 struct RunnerLabels {
     is_endpoint: &'static str,
     state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WatcherLabels {
-    watcher_instance: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WatcherEvent {
-    watcher_instance: &'static str,
-    r#type: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WatcherError {
-    watcher_instance: &'static str,
-    source: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -159,23 +151,6 @@ impl DriverState {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Watcher {
-    VirtualMachines,
-    SchedulerPod,
-    Namespaces,
-}
-
-impl Watcher {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::VirtualMachines => "VirtualMachines",
-            Self::SchedulerPod => "Scheduler Pod",
-            Self::Namespaces => "Namespaces",
-        }
-    }
-}
-
 /// Global metrics (port 9100).
 #[derive(Debug, Clone)]
 pub(super) struct AgentMetrics {
@@ -198,12 +173,7 @@ pub(super) struct AgentMetrics {
     pub next_actions: Counter,
     pub deciding_s: FloatCounter,
     latencies: [LatencyFamily; 4],
-    watch_calls: Family<WatcherCall, Counter>,
-    watch_events: Family<WatcherEvent, Counter>,
-    watch_errors: Family<WatcherError, Counter>,
-    relists: Family<WatcherLabels, Counter>,
-    alive: Family<WatcherLabels, Gauge>,
-    failing: Family<WatcherLabels, Gauge>,
+    pub watches: WatchMetrics,
     decisions: Family<ReasonLabel, Counter>,
     bounded: Family<BoundLabel, Counter>,
     pub scrape_failures: ScrapeFailures,
@@ -212,19 +182,13 @@ pub(super) struct AgentMetrics {
     errors: Arc<Mutex<BTreeSet<String>>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WatcherCall {
-    watcher_instance: &'static str,
-    method: &'static str,
-}
-
 fn latency_histogram() -> Histogram {
     Histogram::new(LATENCY_BUCKETS.into_iter().chain([LAST_BUCKET]))
 }
 
 /// Registers a metric with the agent's prefix.
 fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: &M) {
-    registry.register(format!("autoscaling_agent_{name}"), help, metric.clone());
+    registry.register(format!("{PREFIX}_{name}"), help, metric.clone());
 }
 
 impl AgentMetrics {
@@ -250,12 +214,7 @@ impl AgentMetrics {
             next_actions: Counter::default(),
             deciding_s: Counter::default(),
             latencies: [histogram(), histogram(), histogram(), histogram()],
-            watch_calls: Family::default(),
-            watch_events: Family::default(),
-            watch_errors: Family::default(),
-            relists: Family::default(),
-            alive: Family::default(),
-            failing: Family::default(),
+            watches: WatchMetrics::new(WATCH_EVENTS, registry.sub_registry_with_prefix(PREFIX)),
             decisions: Family::default(),
             bounded: Family::default(),
             scrape_failures: ScrapeFailures::default(),
@@ -265,12 +224,11 @@ impl AgentMetrics {
         };
         metrics.register_requests(registry);
         metrics.register_runners(registry);
-        metrics.register_watchers(registry);
         metrics
     }
 
     fn register_requests(&self, r: &mut Registry) {
-        let agent = |name: &str| format!("autoscaling_agent_{name}");
+        let agent = |name: &str| format!("{PREFIX}_{name}");
         register(
             r,
             "scheduler_plugin_requests",
@@ -419,30 +377,6 @@ impl AgentMetrics {
         );
     }
 
-    fn register_watchers(&self, r: &mut Registry) {
-        register(
-            r,
-            "watchers_client_calls",
-            "Lists and watches",
-            &self.watch_calls,
-        );
-        register(
-            r,
-            "watchers_relist_requests",
-            "Lists made again",
-            &self.relists,
-        );
-        register(r, "watchers_events", "Watch events", &self.watch_events);
-        register(r, "watchers_errors", "Watch errors", &self.watch_errors);
-        register(r, "watchers_alive_current", "Watches running", &self.alive);
-        register(
-            r,
-            "watchers_failing_current",
-            "Watches failing now",
-            &self.failing,
-        );
-    }
-
     fn latency(&self, path: Path) -> &LatencyFamily {
         &self.latencies[match path {
             Path::EndToEnd => 0,
@@ -533,57 +467,6 @@ impl AgentMetrics {
             let bound = bound.as_str();
             self.bounded.get_or_create(&BoundLabel { bound }).inc();
         }
-    }
-
-    pub(super) fn watch_call(&self, watcher: Watcher, method: &'static str) {
-        let watcher_instance = watcher.as_str();
-        self.watch_calls
-            .get_or_create(&WatcherCall {
-                watcher_instance,
-                method,
-            })
-            .inc();
-    }
-
-    pub(super) fn watch_event(&self, watcher: Watcher, kind: &'static str) {
-        let watcher_instance = watcher.as_str();
-        self.watch_events
-            .get_or_create(&WatcherEvent {
-                watcher_instance,
-                r#type: kind,
-            })
-            .inc();
-        self.failing
-            .get_or_create(&WatcherLabels { watcher_instance })
-            .set(0);
-    }
-
-    pub(super) fn watch_error(&self, watcher: Watcher, source: &'static str) {
-        let watcher_instance = watcher.as_str();
-        self.watch_errors
-            .get_or_create(&WatcherError {
-                watcher_instance,
-                source,
-            })
-            .inc();
-        self.failing
-            .get_or_create(&WatcherLabels { watcher_instance })
-            .set(1);
-    }
-
-    pub(super) fn watch_relisted(&self, watcher: Watcher) {
-        self.relists
-            .get_or_create(&WatcherLabels {
-                watcher_instance: watcher.as_str(),
-            })
-            .inc();
-    }
-
-    pub(super) fn watch_alive(&self, watcher: Watcher, is_alive: bool) {
-        let labels = WatcherLabels {
-            watcher_instance: watcher.as_str(),
-        };
-        self.alive.get_or_create(&labels).set(is_alive.into());
     }
 
     /// Counts one VM in the gauge of managed VMs, until the result is dropped.

@@ -7,14 +7,14 @@
 
 use std::collections::BTreeMap;
 
+use api_client::watch::{self as api_watch, Config, Error, Event, Retry};
+use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
-use kube::runtime::watcher::{self, Event};
 use protocol::mode::{KEY_MODE, Mode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::metrics::{AgentMetrics, Watcher};
-use super::object_watch::watch_objects;
+use super::metrics::AgentMetrics;
 use super::state::{StateHandle, Synced};
 
 /// Modes by namespace.
@@ -50,8 +50,8 @@ fn read(object: &DynamicObject) -> Option<(String, Mode)> {
 }
 
 /// Whether the API refuses to list namespaces.
-fn is_refused(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status))
+fn is_refused(error: &Error) -> bool {
+    matches!(error, Error::InitialListFailed(kube::Error::Api(status))
         if matches!(status.code, 403 | 404))
 }
 
@@ -68,53 +68,38 @@ impl Namespaces {
     pub(super) async fn run(self, cancel: CancellationToken) {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Namespace"));
         let api: Api<DynamicObject> = Api::all_with(self.kube.clone(), &resource);
-        let config = watcher::Config::default().labels(KEY_MODE);
+        let events = api_watch::objects(api, Config::default().labels(KEY_MODE), Retry::Steady);
+        let counted = self.metrics.watches.count("Namespaces", events);
+        let mut events = counted.take_until(cancel.cancelled_owned()).boxed();
         let mut listed = BTreeMap::new();
-        watch_objects(
-            (api, config),
-            Watcher::Namespaces,
-            &self.metrics,
-            &cancel,
-            |event| match event {
+        while let Some(event) = events.next().await {
+            match event {
                 Ok(event) => self.take(event, &mut listed),
                 Err(error) => self.failed(&error),
-            },
-        )
-        .await;
-    }
-
-    fn take(&self, event: Event<DynamicObject>, listed: &mut BTreeMap<String, Mode>) {
-        let metrics = &self.metrics;
-        match event {
-            Event::Init => {
-                metrics.watch_call(Watcher::Namespaces, "List");
-                listed.clear();
-            }
-            Event::InitApply(object) => listed.extend(read(&object)),
-            Event::InitDone => {
-                metrics.watch_call(Watcher::Namespaces, "Watch");
-                metrics.watch_event(Watcher::Namespaces, "BOOKMARK");
-                self.publish(|modes| *modes = std::mem::take(listed));
-                self.state.synced(Synced::Namespaces);
-            }
-            Event::Apply(object) => {
-                metrics.watch_event(Watcher::Namespaces, "MODIFIED");
-                self.publish(|modes| {
-                    modes.remove(object.metadata.name.as_deref().unwrap_or_default());
-                    modes.extend(read(&object));
-                });
-            }
-            // The namespace or its label is gone.
-            Event::Delete(object) => {
-                metrics.watch_event(Watcher::Namespaces, "DELETED");
-                self.publish(|modes| {
-                    modes.remove(object.metadata.name.as_deref().unwrap_or_default());
-                });
             }
         }
     }
 
-    fn failed(&self, error: &watcher::Error) {
+    fn take(&self, event: Event<DynamicObject>, listed: &mut BTreeMap<String, Mode>) {
+        match event {
+            Event::Init => listed.clear(),
+            Event::InitApply(object) => listed.extend(read(&object)),
+            Event::InitDone => {
+                self.publish(|modes| *modes = std::mem::take(listed));
+                self.state.synced(Synced::Namespaces);
+            }
+            Event::Apply(object) => self.publish(|modes| {
+                modes.remove(object.metadata.name.as_deref().unwrap_or_default());
+                modes.extend(read(&object));
+            }),
+            // The namespace or its label is gone.
+            Event::Delete(object) => self.publish(|modes| {
+                modes.remove(object.metadata.name.as_deref().unwrap_or_default());
+            }),
+        }
+    }
+
+    fn failed(&self, error: &Error) {
         let text = daemon_kit::chain(error);
         if !is_refused(error) {
             tracing::warn!(error = text, "cannot follow the namespaces");

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use api_client::watch::{self as api_watch, Config, Event, Retry};
+use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
-use kube::runtime::watcher::{self, Event};
 use protocol::object::Pod;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::metrics::{AgentMetrics, Watcher};
-use super::object_watch::watch_objects;
+use super::metrics::AgentMetrics;
 use super::state::{StateHandle, Synced};
 
 /// Namespace of scheduler pods.
@@ -75,31 +75,25 @@ impl Schedulers {
     pub(super) async fn run(self, cancel: CancellationToken) {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
         let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), NAMESPACE, &resource);
-        let config = watcher::Config::default().labels(&format!("name={}", self.scheduler_name));
+        let config = Config::default().labels(&format!("name={}", self.scheduler_name));
+        let events = api_watch::objects(api, config, Retry::Steady);
+        let counted = self.metrics.watches.count("Scheduler Pod", events);
+        let mut events = counted.take_until(cancel.cancelled_owned()).boxed();
         let (mut pods, mut listed) = (Pods::default(), Pods::default());
-        watch_objects(
-            (api, config),
-            Watcher::SchedulerPod,
-            &self.metrics,
-            &cancel,
-            |event| match event {
+        while let Some(event) = events.next().await {
+            match event {
                 Ok(event) => self.take(event, &mut pods, &mut listed),
                 Err(error) => {
                     let error = daemon_kit::chain(&error);
                     tracing::warn!(error, "cannot follow the scheduler pods");
                 }
-            },
-        )
-        .await;
+            }
+        }
     }
 
     fn take(&self, event: Event<DynamicObject>, pods: &mut Pods, listed: &mut Pods) {
-        let kind = match event {
+        match event {
             Event::Init => {
-                self.metrics.watch_call(Watcher::SchedulerPod, "List");
-                if !pods.known.is_empty() {
-                    self.metrics.watch_relisted(Watcher::SchedulerPod);
-                }
                 *listed = Pods::default();
                 return;
             }
@@ -108,21 +102,14 @@ impl Schedulers {
                 return;
             }
             Event::InitDone => {
-                self.metrics.watch_call(Watcher::SchedulerPod, "Watch");
                 *pods = std::mem::take(listed);
                 self.state.synced(Synced::Schedulers);
-                "BOOKMARK"
             }
-            Event::Apply(object) => {
-                pods.apply(&object);
-                "MODIFIED"
-            }
+            Event::Apply(object) => pods.apply(&object),
             Event::Delete(object) => {
                 pods.known.remove(&object.metadata.name.unwrap_or_default());
-                "DELETED"
             }
-        };
-        self.metrics.watch_event(Watcher::SchedulerPod, kind);
+        }
         let current = pods.current();
         self.current.send_if_modified(|known| {
             let is_new = *known != current;

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use api_client::watch::{self as api_watch, Config, Event, Retry};
 use daemon_kit::clock::Clock;
 use futures::StreamExt;
 use kube::api::{Api, DynamicObject};
-use kube::runtime::watcher::{self, Event, watcher};
 use protocol::annotations::{
     ANNOTATION_BOUNDS, LABEL_ENDPOINT_ID, LABEL_PROJECT_ID, ScalingBounds,
 };
@@ -24,9 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::driver::{Context, Driver, Subject, VmFeed};
-use super::metrics::Watcher;
 use super::modes::Modes;
-use super::object_watch::{error_source, pause};
 use super::patch::vm_resource;
 use super::state::{StateHandle, Synced};
 use super::supervisor::Supervisor;
@@ -35,9 +33,6 @@ use crate::core::revision::StampedRevision;
 use crate::core::vm::{Ownership, VmInfo, placement};
 use crate::core::{Handoff, ScalingConfig, VmUpdate};
 
-/// VMs in one page of a list. Most belong to other nodes and are dropped after parsing, so one page
-/// bounds the memory for them.
-const PAGE: u32 = 500;
 /// Time limit for the end of a task; then it is aborted.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Longest time between a change and its whole-second stamp, microseconds.
@@ -85,10 +80,10 @@ impl Vms {
     /// Runs until cancelled, then ends all tasks.
     pub(super) async fn run(mut self, cancel: CancellationToken) {
         let api: Api<DynamicObject> = Api::all_with(self.ctx.kube.clone(), &vm_resource());
-        let config = watcher::Config::default().page_size(PAGE);
-        let mut events = std::pin::pin!(watcher(api, config));
-        let metrics = self.ctx.metrics.clone();
-        metrics.watch_alive(Watcher::VirtualMachines, true);
+        // Most VMs belong to other nodes and are dropped after parsing, so one page of a list bounds
+        // the memory for them.
+        let events = api_watch::objects(api, Config::default(), Retry::Steady);
+        let mut events = self.ctx.metrics.watches.count("VirtualMachines", events);
         let mut listed = BTreeSet::new();
         loop {
             let event = tokio::select! {
@@ -103,15 +98,13 @@ impl Vms {
                 None => break,
                 Some(Ok(event)) => self.take(event, &mut listed).await,
                 Some(Err(error)) => {
-                    metrics.watch_error(Watcher::VirtualMachines, error_source(&error));
                     self.ctx.usage.failing();
                     let error = daemon_kit::chain(&error);
                     tracing::warn!(error, "cannot follow the VMs");
-                    pause().await;
                 }
             }
         }
-        metrics.watch_alive(Watcher::VirtualMachines, false);
+        drop(events);
         let keys: Vec<NamespacedName> = self.managed.keys().cloned().collect();
         // All tasks are cancelled before the first is awaited.
         self.managed
@@ -123,13 +116,8 @@ impl Vms {
     }
 
     async fn take(&mut self, event: Event<DynamicObject>, listed: &mut BTreeSet<NamespacedName>) {
-        let metrics = &self.ctx.metrics;
         match event {
             Event::Init => {
-                metrics.watch_call(Watcher::VirtualMachines, "List");
-                if !self.figures.is_empty() || !self.managed.is_empty() {
-                    metrics.watch_relisted(Watcher::VirtualMachines);
-                }
                 listed.clear();
                 self.ctx.usage.listing();
             }
@@ -138,8 +126,6 @@ impl Vms {
                 self.apply(&object).await;
             }
             Event::InitDone => {
-                metrics.watch_call(Watcher::VirtualMachines, "Watch");
-                metrics.watch_event(Watcher::VirtualMachines, "BOOKMARK");
                 let known = self.managed.keys().chain(self.figures.keys());
                 let gone: BTreeSet<NamespacedName> = known
                     .chain(self.handoffs.keys())
@@ -152,15 +138,9 @@ impl Vms {
                 self.ctx.usage.listed(|key| listed.contains(key));
                 self.state.synced(Synced::Vms);
             }
-            Event::Apply(object) => {
-                metrics.watch_event(Watcher::VirtualMachines, "MODIFIED");
-                self.apply(&object).await;
-            }
+            Event::Apply(object) => self.apply(&object).await,
             // The key is enough, so a malformed object is deleted like any other.
-            Event::Delete(object) => {
-                metrics.watch_event(Watcher::VirtualMachines, "DELETED");
-                self.forget(&key_of(&object)).await;
-            }
+            Event::Delete(object) => self.forget(&key_of(&object)).await,
         }
     }
 
