@@ -78,7 +78,7 @@ impl LeaseObserver for CoreObserver {
     }
 
     fn watched(&self, is_failing: bool) {
-        self.metrics.watch_failing("Leases", is_failing);
+        self.metrics.watches.failing("Leases", is_failing);
     }
 }
 

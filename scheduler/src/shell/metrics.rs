@@ -3,11 +3,11 @@
 
 mod labels;
 mod nodes;
-mod watches;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use api_client::watch::{EventTypes, WatchMetrics};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -26,6 +26,11 @@ use crate::core::{Core, PermitAnomalies};
 
 /// Prefix of every metric name.
 const PREFIX: &str = "autoscaling_plugin";
+const WATCH_EVENTS: EventTypes = EventTypes {
+    listed: "Listed",
+    applied: "Applied",
+    deleted: "Deleted",
+};
 
 /// Handles of all metrics. Clones share their values.
 #[derive(Clone)]
@@ -34,12 +39,7 @@ pub(super) struct Metrics {
     requests: Counters,
     results: Counters,
     k8s_ops: Counters,
-    watch_events: Counters,
-    watch_errors: Counters,
-    watch_calls: Counters,
-    relists: Counters,
-    watch_alive: Amounts,
-    watch_failing: Amounts,
+    pub(super) watches: WatchMetrics,
     decisions: Counters,
     denials: Counters,
     anomalies: Amounts,
@@ -69,17 +69,13 @@ struct Known {
 impl Metrics {
     /// Registers all metrics in a new registry.
     pub(super) fn new() -> (Self, Registry) {
+        let mut registry = Registry::with_prefix(PREFIX);
         let metrics = Self {
             nodes: NodeMetrics::default(),
             requests: Family::default(),
             results: Family::default(),
             k8s_ops: Family::default(),
-            watch_events: Family::default(),
-            watch_errors: Family::default(),
-            watch_calls: Family::default(),
-            relists: Family::default(),
-            watch_alive: Family::default(),
-            watch_failing: Family::default(),
+            watches: WatchMetrics::new(WATCH_EVENTS, &mut registry),
             decisions: Family::default(),
             denials: Family::default(),
             anomalies: Family::default(),
@@ -95,7 +91,6 @@ impl Metrics {
             answer_seconds: Histogram::new(exponential_buckets(0.000_01, 4.0, 10)),
             known: Arc::default(),
         };
-        let mut registry = Registry::with_prefix(PREFIX);
         metrics.register(&mut registry);
         (metrics, registry)
     }
@@ -106,14 +101,6 @@ impl Metrics {
         let mem = "Memory of a node in bytes, by field";
         registry.register("node_mem_resources_current", mem, self.nodes.mem.clone());
         self.register_counters(registry);
-        let alive = "Watches that run";
-        registry.register("watchers_alive_current", alive, self.watch_alive.clone());
-        let failing = "Watches that fail now";
-        registry.register(
-            "watchers_failing_current",
-            failing,
-            self.watch_failing.clone(),
-        );
         let odd = "What should be rare, since start, by kind";
         registry.register("oddities_current", odd, self.anomalies.clone());
         let warned_pods = "Pods that people should know about, by what is to be said";
@@ -150,18 +137,6 @@ impl Metrics {
                 "k8s_ops",
                 "Calls to the API that change something",
                 &self.k8s_ops,
-            ),
-            ("watchers_events", "Events of watches", &self.watch_events),
-            ("watchers_errors", "Errors of watches", &self.watch_errors),
-            (
-                "watchers_client_calls",
-                "Calls made by watches",
-                &self.watch_calls,
-            ),
-            (
-                "watchers_relist_requests",
-                "Lists taken anew after the first",
-                &self.relists,
             ),
             (
                 "permit_decisions",

@@ -10,11 +10,10 @@
 
 use std::time::Duration;
 
+use api_client::watch::{self as api_watch, Config, Event as ObjectEvent, Retry};
 use futures::StreamExt;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watcher};
 use protocol::permit::NamespacedName;
 use protocol::time::Span;
 use serde_json::Value;
@@ -104,27 +103,21 @@ impl Watch {
 
 /// Watches one kind until `cancel`, or until the driver ends.
 async fn watch_kind(kind: ObjectKind, epoch: u64, watch: Watch, cancel: CancellationToken) {
-    watch.metrics.watch_alive(label(kind), true);
     tokio::select! {
         () = cancel.cancelled() => {}
         () = follow(kind, epoch, &watch) => {}
     }
-    watch.metrics.watch_alive(label(kind), false);
 }
 
 async fn follow(kind: ObjectKind, epoch: u64, watch: &Watch) {
     let (inputs, metrics) = (&watch.inputs, &watch.metrics);
     let api: Api<DynamicObject> = Api::all_with(watch.client.clone(), &resource(kind));
-    let stream = watcher(api.clone(), watcher::Config::default()).default_backoff();
-    let mut stream = std::pin::pin!(stream);
+    let events = api_watch::objects(api.clone(), Config::default(), Retry::Patient);
+    let mut events = metrics.watches.count(label(kind), events);
     let mut listed = Listed::default();
-    let mut lists = 0_u64;
-    while let Some(event) = stream.next().await {
-        metrics.watch_failing(label(kind), event.is_err());
+    while let Some(event) = events.next().await {
         let (event, progress) = match event {
-            Ok(watcher::Event::Init) => {
-                metrics.watch_listed(label(kind), lists > 0);
-                lists += 1;
+            Ok(ObjectEvent::Init) => {
                 // `kube` sends the list request at the next poll of the stream.
                 listed = Listed {
                     least: watch.version(&api).await,
@@ -132,26 +125,23 @@ async fn follow(kind: ObjectKind, epoch: u64, watch: &Watch) {
                 };
                 continue;
             }
-            Ok(watcher::Event::InitApply(object)) => {
+            Ok(ObjectEvent::InitApply(object)) => {
                 listed.push(kind, &object, metrics);
                 continue;
             }
-            Ok(watcher::Event::InitDone) => {
-                metrics.watch_event(label(kind), "Listed");
+            Ok(ObjectEvent::InitDone) => {
                 tracing::debug!(kind = label(kind), "listed");
                 let progress = listed.progress();
                 (Some(std::mem::take(&mut listed).into_event(kind)), progress)
             }
-            Ok(watcher::Event::Apply(object)) => {
-                metrics.watch_event(label(kind), "Applied");
+            Ok(ObjectEvent::Apply(object)) => {
                 let progress = version_of(&object).map(|version| WatchProgress {
                     observed: version,
                     newest: version,
                 });
                 (applied(kind, &object, metrics), progress)
             }
-            Ok(watcher::Event::Delete(object)) => {
-                metrics.watch_event(label(kind), "Deleted");
+            Ok(ObjectEvent::Delete(object)) => {
                 let progress = version_of(&object).map(|version| WatchProgress {
                     observed: version,
                     newest: 0,
@@ -159,7 +149,6 @@ async fn follow(kind: ObjectKind, epoch: u64, watch: &Watch) {
                 (deleted(kind, &object), progress)
             }
             Err(error) => {
-                metrics.watch_error(label(kind), source_of(&error));
                 let error = daemon_kit::chain(&error);
                 tracing::warn!(
                     kind = label(kind),
@@ -198,14 +187,6 @@ impl Watch {
 fn version_of(object: &DynamicObject) -> Option<u64> {
     let version = object.metadata.resource_version.as_ref()?;
     version.parse().ok().filter(|version| *version > 0)
-}
-
-fn source_of(error: &watcher::Error) -> &'static str {
-    match error {
-        watcher::Error::InitialListFailed(_) => "List",
-        watcher::Error::WatchStartFailed(_) | watcher::Error::NoResourceVersion => "Watch",
-        watcher::Error::WatchError(_) | watcher::Error::WatchFailed(_) => "Watch.Event",
-    }
 }
 
 /// Reads an object with `read`. Logs its problem, once per state of the object.
