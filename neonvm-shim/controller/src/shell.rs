@@ -42,10 +42,10 @@ mod webhook;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use api_client::watch::{self as api_watch, Retry};
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
 use kube::core::{ApiResource, DynamicObject};
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use protocol::annotations::LABEL_VM_NAME;
 use tokio_util::sync::CancellationToken;
@@ -63,7 +63,7 @@ pub use overlay::OverlayError;
 pub use secret::KeyError;
 pub use state::StateHandle;
 pub use watch::RunError;
-use watch::{WatchRetry, resource};
+use watch::resource;
 pub use webhook::{Names as WebhookNames, Webhook};
 
 use crate::core::Settings;
@@ -131,11 +131,11 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         clock: params.clock,
     };
     let hub = hub::Hub::new(context, params.settings);
-    let all = watcher::Config::default();
-    let pods_of_vms = watcher::Config::default().labels(LABEL_VM_NAME);
-    let vms = watcher(vm_objects, all.clone()).backoff(WatchRetry::default());
-    let pods = watcher(pod_objects, pods_of_vms).backoff(WatchRetry::default());
-    let migrations = watcher(migration_objects, all).backoff(WatchRetry::default());
+    let all = api_watch::Config::default();
+    let pods_of_vms = all.clone().labels(LABEL_VM_NAME);
+    let vms = api_watch::objects(vm_objects, all.clone(), Retry::Quick);
+    let pods = api_watch::objects(pod_objects, pods_of_vms, Retry::Quick);
+    let migrations = api_watch::objects(migration_objects, all, Retry::Quick);
     // Beside the tasks that it wakes and that wake it, not on the thread that waits for the end.
     let hub = AbortOnDropHandle::new(tokio::spawn(hub.run(vms, pods, migrations, cancel)));
     let ended = match hub.await {

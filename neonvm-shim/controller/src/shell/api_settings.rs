@@ -1,12 +1,12 @@
 //! Settings that depend on the API server: whether it resizes pods, and the overlay.
 
+use api_client::watch::Retry;
 use daemon_kit::chain;
 use kube::Client;
 
 use super::api::{ApiError, offers_resize};
 use super::clock::pause;
 use super::overlay::{OverlayError, overlay};
-use super::watch::{WATCH_RETRY_CAP, WatchRetry};
 use crate::args::{Args, TrueRequests};
 use crate::core::Settings;
 
@@ -39,12 +39,12 @@ impl SettingsError {
 /// # Errors
 /// [`SettingsError`] if a retry cannot help.
 pub async fn settings(args: &Args, client: &Client) -> Result<Settings, SettingsError> {
-    let mut pauses = WatchRetry::default();
+    let mut pauses = Retry::Quick.pauses();
     loop {
         match read_settings(args, client).await {
             Err(error) if error.is_away() => {
                 tracing::warn!(error = chain(&error), "API server is unreachable, retrying");
-                pause(pauses.next().unwrap_or(WATCH_RETRY_CAP)).await;
+                pause(pauses.next().unwrap_or_default()).await;
             }
             settings => return settings,
         }

@@ -1,15 +1,14 @@
 //! Routes watch events to one driver per VM, and restarts a driver that a defect has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api_client::watch::{Error as WatchError, Event as WatchEvent, Events};
 use daemon_kit::chain;
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use kube::runtime::watcher;
 use protocol::annotations::LABEL_VM_NAME;
 use protocol::vm::VirtualMachine;
 use rand::Rng;
@@ -22,7 +21,7 @@ use super::decode;
 use super::events::EventRequest;
 use super::mailbox::Mailbox;
 use super::migration_drivers::{DRIVER_PAUSE, DriverInputs, MigrationDrivers};
-use super::object_key::{ObjectKey, key_of, text_of};
+use super::object_key::{ObjectKey, key_of, text_of, unlisted};
 use super::runner_key::RunnerKey;
 use super::vm_driver::VmDriver;
 use super::watch::RunError;
@@ -31,9 +30,6 @@ use crate::core::{Event, Moment, Settings, VmCore, VmEvent, migration};
 
 /// How often failing objects are counted and logged.
 const FAILING_REFRESH: Duration = Duration::from_secs(15);
-
-/// Item of a watch's stream.
-pub(super) type Seen = Result<watcher::Event<DynamicObject>, watcher::Error>;
 
 struct Running {
     mailbox: Mailbox<Event>,
@@ -82,12 +78,11 @@ impl Hub {
     /// Routes until `cancel`, then ends every driver.
     pub(super) async fn run(
         mut self,
-        vms: impl Stream<Item = Seen>,
-        pods: impl Stream<Item = Seen>,
-        migrations: impl Stream<Item = Seen>,
+        mut vms: Events<DynamicObject>,
+        mut pods: Events<DynamicObject>,
+        mut migrations: Events<DynamicObject>,
         cancel: CancellationToken,
     ) -> Result<(), RunError> {
-        let (mut vms, mut pods, mut migrations) = (pin!(vms), pin!(pods), pin!(migrations));
         let mut refresh = tokio::time::interval(FAILING_REFRESH);
         let ended = loop {
             tokio::select! {
@@ -122,28 +117,21 @@ impl Hub {
         ended
     }
 
-    fn vm_event(&mut self, event: watcher::Event<DynamicObject>) {
+    fn vm_event(&mut self, event: WatchEvent<DynamicObject>) {
         match event {
-            watcher::Event::Init => self.listed_vms.clear(),
-            watcher::Event::InitApply(object) => {
+            WatchEvent::Init => self.listed_vms.clear(),
+            WatchEvent::InitApply(object) => {
                 self.listed_vms.insert(key_of(&object));
                 self.observe_vm(object);
             }
-            watcher::Event::InitDone => {
-                let listed = std::mem::take(&mut self.listed_vms);
-                let gone: Vec<ObjectKey> = self
-                    .vms
-                    .keys()
-                    .filter(|key| !listed.contains(*key))
-                    .cloned()
-                    .collect();
-                for key in gone {
+            WatchEvent::InitDone => {
+                for key in unlisted(self.vms.keys(), &mut self.listed_vms) {
                     self.lost_vm(&key);
                 }
                 self.context.state.listed_vms();
             }
-            watcher::Event::Apply(object) => self.observe_vm(object),
-            watcher::Event::Delete(object) => self.lost_vm(&key_of(&object)),
+            WatchEvent::Apply(object) => self.observe_vm(object),
+            WatchEvent::Delete(object) => self.lost_vm(&key_of(&object)),
         }
     }
 
@@ -201,28 +189,21 @@ impl Hub {
         self.context.state.forget(&text_of(key));
     }
 
-    fn pod_event(&mut self, event: watcher::Event<DynamicObject>) {
+    fn pod_event(&mut self, event: WatchEvent<DynamicObject>) {
         match event {
-            watcher::Event::Init => self.listed_pods.clear(),
-            watcher::Event::InitApply(object) => {
+            WatchEvent::Init => self.listed_pods.clear(),
+            WatchEvent::InitApply(object) => {
                 self.listed_pods.insert(key_of(&object));
                 self.observe_pod(object);
             }
-            watcher::Event::InitDone => {
-                let listed = std::mem::take(&mut self.listed_pods);
-                let gone: Vec<ObjectKey> = self
-                    .pods
-                    .keys()
-                    .filter(|key| !listed.contains(*key))
-                    .cloned()
-                    .collect();
-                for key in gone {
+            WatchEvent::InitDone => {
+                for key in unlisted(self.pods.keys(), &mut self.listed_pods) {
                     self.missed_pod(&key);
                 }
                 self.context.state.listed_pods();
             }
-            watcher::Event::Apply(object) => self.observe_pod(object),
-            watcher::Event::Delete(object) => self.missed_pod(&key_of(&object)),
+            WatchEvent::Apply(object) => self.observe_pod(object),
+            WatchEvent::Delete(object) => self.missed_pod(&key_of(&object)),
         }
     }
 
@@ -378,6 +359,6 @@ impl Hub {
     }
 }
 
-fn warn(kind: &str, error: &watcher::Error) {
+fn warn(kind: &str, error: &WatchError) {
     tracing::warn!(kind, error = chain(error), "watch failed, retrying");
 }

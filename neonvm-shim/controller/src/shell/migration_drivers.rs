@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use api_client::watch::Event as WatchEvent;
 use daemon_kit::chain;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use kube::runtime::watcher;
 use protocol::object::Pod;
 use protocol::vm::VirtualMachine;
 use rand::Rng;
@@ -20,7 +20,7 @@ use super::context::Context;
 use super::decode;
 use super::mailbox::Mailbox;
 use super::migration_driver::MigrationDriver;
-use super::object_key::{ObjectKey, key_of, text_of};
+use super::object_key::{ObjectKey, key_of, text_of, unlisted};
 use super::runner_key::RunnerKey;
 use crate::core::announce::Announcer;
 use crate::core::migration::{Event, MigrationCore};
@@ -70,22 +70,15 @@ impl MigrationDrivers {
 
     /// Takes an event of the migrations' watch. Returns the VMs whose drivers are to be started.
     /// After a list they start together, because one migration depends on the others of its VM.
-    pub(super) fn event(&mut self, event: watcher::Event<DynamicObject>) -> BTreeSet<ObjectKey> {
+    pub(super) fn event(&mut self, event: WatchEvent<DynamicObject>) -> BTreeSet<ObjectKey> {
         match event {
-            watcher::Event::Init => self.listed.clear(),
-            watcher::Event::InitApply(object) => {
+            WatchEvent::Init => self.listed.clear(),
+            WatchEvent::InitApply(object) => {
                 self.listed.insert(key_of(&object));
                 self.observe(object);
             }
-            watcher::Event::InitDone => {
-                let listed = std::mem::take(&mut self.listed);
-                let gone: Vec<ObjectKey> = self
-                    .migrations
-                    .keys()
-                    .filter(|key| !listed.contains(*key))
-                    .cloned()
-                    .collect();
-                for key in gone {
+            WatchEvent::InitDone => {
+                for key in unlisted(self.migrations.keys(), &mut self.listed) {
                     self.lost(&key, None);
                 }
                 self.context.state.listed_migrations();
@@ -95,8 +88,8 @@ impl MigrationDrivers {
                     .cloned()
                     .collect();
             }
-            watcher::Event::Apply(object) => return self.observe(object).into_iter().collect(),
-            watcher::Event::Delete(object) => self.lost(&key_of(&object), object.uid()),
+            WatchEvent::Apply(object) => return self.observe(object).into_iter().collect(),
+            WatchEvent::Delete(object) => self.lost(&key_of(&object), object.uid()),
         }
         BTreeSet::new()
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use api_client::watch::{self as api_watch, Retry};
 use daemon_kit::chain;
 use daemon_kit::clock::Clock;
 use futures::StreamExt as _;
@@ -11,7 +12,6 @@ use futures::stream::{BoxStream, select_all};
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
-use kube::runtime::{WatchStreamExt as _, watcher};
 use protocol::time::WallTime;
 use rustls::ServerConfig;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::identity::{self, Identity};
 use super::names::Names;
-use crate::shell::watch::{WatchRetry, resource};
+use crate::shell::watch::resource;
 
 /// First and longest pause before a failed write is tried again.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -73,9 +73,9 @@ impl WebhookApi {
         }
     }
 
-    fn watched(&self, which: Which) -> BoxStream<'static, (Which, watcher::Result<Seen>)> {
+    fn watched(&self, which: Which) -> BoxStream<'static, (Which, Result<Seen, api_watch::Error>)> {
         let (api, name) = self.of(which);
-        let seen = watcher::watch_object(api.clone(), name).backoff(WatchRetry::default());
+        let seen = api_watch::object(api.clone(), name, Retry::Quick);
         seen.map(move |seen| (which, seen.map(|seen| Seen(seen.map(Box::new)))))
             .boxed()
     }
