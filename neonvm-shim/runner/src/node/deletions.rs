@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use api_client::watch::{self as api_watch, Config, Event, Retry};
 use futures::StreamExt;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use kube::runtime::{WatchStreamExt, watcher};
 use protocol::annotations::{FINALIZER, FINALIZER_ROOT_DISK};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -19,9 +19,8 @@ use super::root_disks::{LetGo, let_go, vms};
 const RETRY: Duration = Duration::from_millis(500);
 
 pub(super) async fn follow(params: NodeParams, cancel: CancellationToken) {
-    let mut events = watcher(vms(&params.client, None), watcher::Config::default())
-        .default_backoff()
-        .boxed();
+    let all = vms(&params.client, None);
+    let mut events = api_watch::objects(all, Config::default(), Retry::Patient);
     let mut leaving: BTreeMap<String, DynamicObject> = BTreeMap::new();
     loop {
         let retry = async {
@@ -53,8 +52,8 @@ pub(super) async fn follow(params: NodeParams, cancel: CancellationToken) {
 }
 
 /// Records VMs whose deletion waits for this node alone.
-fn take(event: watcher::Event<DynamicObject>, leaving: &mut BTreeMap<String, DynamicObject>) {
-    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+fn take(event: Event<DynamicObject>, leaving: &mut BTreeMap<String, DynamicObject>) {
+    use Event::{Apply, Delete, Init, InitApply, InitDone};
     let key = |vm: &DynamicObject| {
         let meta = &vm.metadata;
         let part = |part: &Option<String>| part.clone().unwrap_or_default();

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use api_client::watch::{self as api_watch, Retry};
 use daemon_kit::clock::Clock;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::watch_object;
 use neonvm_files::projected::{self, FilesError};
 use protocol::admission::disks::{MOUNT_PATH_RULE, plain_mount_path};
 use protocol::object::{KeyToPath, Pod};
@@ -238,7 +237,7 @@ impl Keeper {
         K: serde::de::DeserializeOwned,
     {
         let object = self.projection.object.clone();
-        let mut states = watch_object(api, &object).default_backoff().boxed();
+        let mut states = api_watch::object(api, &object, Retry::Patient);
         while let Some(state) = states.next().await {
             match state {
                 Ok(state) => self.take(state.map(data)),

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use api_client::watch::{self as api_watch, Config, Event, Retry};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use kube::Api;
-use kube::runtime::{WatchStreamExt, watcher};
 use protocol::annotations::LABEL_VM_NAME;
 use protocol::object::{Pod, without_nulls};
 use serde_json::Value;
@@ -141,8 +141,8 @@ impl NodeDriver {
         // Without the label: a label-selected watch sends `DELETED` for a pod that loses the label,
         // and the driver would stop its guest.
         let node = format!("spec.nodeName={}", self.params.node_name);
-        let config = watcher::Config::default().fields(&node);
-        let mut events = watcher(pods, config).default_backoff().boxed();
+        let config = Config::default().fields(&node);
+        let mut events = api_watch::objects(pods, config, Retry::Patient);
         let orphans = self.params.orphans.clone();
         loop {
             tokio::select! {
@@ -170,10 +170,10 @@ impl NodeDriver {
         }
     }
 
-    async fn take(&mut self, event: watcher::Event<ApiPod>) {
+    async fn take(&mut self, event: Event<ApiPod>) {
         match event {
-            watcher::Event::Init => self.listed = Some(BTreeSet::new()),
-            watcher::Event::InitApply(pod) => {
+            Event::Init => self.listed = Some(BTreeSet::new()),
+            Event::InitApply(pod) => {
                 if !self.is_ours(&pod) {
                     return;
                 }
@@ -182,18 +182,18 @@ impl NodeDriver {
                 }
                 self.apply(&pod);
             }
-            watcher::Event::InitDone => {
+            Event::InitDone => {
                 if let Some(listed) = self.listed.take() {
                     self.miss(&listed);
                     self.end_deleted().await;
                 }
             }
-            watcher::Event::Apply(pod) => {
+            Event::Apply(pod) => {
                 if self.is_ours(&pod) {
                     self.apply(&pod);
                 }
             }
-            watcher::Event::Delete(pod) => {
+            Event::Delete(pod) => {
                 if let Some(key) = key_of(&pod) {
                     self.queued.remove(&key);
                     self.gone(&key, Evidence::Deleted);
