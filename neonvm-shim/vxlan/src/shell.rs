@@ -6,14 +6,12 @@ mod state;
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::pin::pin;
 use std::time::Duration;
 
+use api_client::watch::{self as api_watch, Config, Event, Retry};
 use daemon_kit::chain;
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Node;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -88,8 +86,7 @@ pub async fn remove(kernel: &Kernel) -> Result<(), WorkError> {
 /// [`WorkError::Watch`].
 pub async fn run(context: Context, cancel: CancellationToken) -> Result<(), WorkError> {
     let nodes: Api<Node> = Api::all(context.client.clone());
-    let watch = watcher(nodes, watcher::Config::default()).default_backoff();
-    let mut watch = pin!(watch);
+    let mut watch = api_watch::objects(nodes, Config::default(), Retry::Patient);
     let mut nodes = Nodes::default();
     let mut pause = FIRST_PAUSE;
     let mut next = Instant::now();
@@ -130,7 +127,7 @@ pub async fn run(context: Context, cancel: CancellationToken) -> Result<(), Work
 /// Applies a watch event. Returns whether the nodes changed.
 fn apply_event(
     nodes: &mut Nodes,
-    event: Result<Event<Node>, watcher::Error>,
+    event: Result<Event<Node>, api_watch::Error>,
     metrics: &Metrics,
 ) -> bool {
     let update = match event {
