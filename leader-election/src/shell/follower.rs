@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use api_client::watch::{self as api_watch, Retry};
 use daemon_kit::clock::Clock;
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use kube::runtime::{WatchStreamExt, watcher};
 use protocol::time::{Span, Timestamp, WallTime};
 use tokio::sync::oneshot;
 
@@ -58,8 +58,7 @@ impl<W: LeaseObserver> Follower<W> {
 
     /// Reports every state of a Lease that another process renews. Never completes.
     pub async fn watch(&self, lease: &LeaseName, settle: Span) {
-        let stream = watcher::watch_object(self.api(lease), &lease.name).default_backoff();
-        let mut stream = std::pin::pin!(stream);
+        let mut stream = api_watch::object(self.api(lease), &lease.name, Retry::Patient);
         while let Some(event) = stream.next().await {
             self.observer.watched(event.is_err());
             let lease = match event {
@@ -91,8 +90,7 @@ impl<W: LeaseObserver> Follower<W> {
         mut leave: oneshot::Receiver<Leave>,
     ) {
         let api = self.api(lease);
-        let stream = watcher::watch_object(api.clone(), &lease.name).default_backoff();
-        let mut stream = std::pin::pin!(stream.fuse());
+        let mut stream = api_watch::object(api.clone(), &lease.name, Retry::Patient).fuse();
         let mut elector = Elector::new(rule);
         let mut is_leaving = false;
         while !elector.has_left() {

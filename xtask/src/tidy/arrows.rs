@@ -49,7 +49,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ),
     ("agent-events", &["protocol", "daemon-kit"]),
     ("api-client", &[]),
-    ("leader-election", &["protocol", "daemon-kit"]),
+    ("leader-election", &["api-client", "protocol", "daemon-kit"]),
     (
         "scheduler",
         &[
