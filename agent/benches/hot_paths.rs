@@ -12,6 +12,7 @@ use agent::core::journal::{Output, Recorder};
 use agent::core::metrics::SystemMetrics;
 use agent::core::vm::VmInfo;
 use agent::core::{Action, Core, Event};
+use protocol::core::Core as _;
 use protocol::exposition::Page;
 use protocol::journal::{Record, encode};
 use protocol::permit::PluginResponse;

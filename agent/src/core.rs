@@ -10,7 +10,7 @@
 //!   down:  1. request A := D   2. patch U := A    3. report  P := U
 //! ```
 //!
-//! *Happy path*: an event changes D. [`Core::poll_action`] returns at most one request per peer.
+//! *Happy path*: an event changes D. `poll_action` returns at most one request per peer.
 //! The end of each request is an event and makes the next step possible. Every computation starts
 //! from scratch, so new metrics change the plan at once.
 //!

@@ -13,6 +13,7 @@ use agent::core::{
     Timers, VmInfo, VmUpdate,
 };
 use agent_events::core::billing::{Billed, BillingEvent, Checkpoint, Meter, Names};
+use protocol::core::Core as _;
 use protocol::permit::PluginResponse;
 use protocol::revision::RevisionWithTime;
 use protocol::time::{Span, Timestamp, WallTime};

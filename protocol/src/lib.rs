@@ -1,5 +1,6 @@
 //! Wire types of every link of Bellows: the monitor link, the permit link, the VM objects, the
 //! runner's private control link, the metrics pages of a guest, and the units all of them speak.
+//! [`core`] is the interface of every decision core.
 //!
 //! Nothing in here reads a clock, a socket or a file. Peers' spellings stay in this crate
 //! (`#[serde(rename)]`); the Rust names are the project's own words.
@@ -9,6 +10,7 @@
 pub mod admission;
 pub mod annotations;
 pub mod claims;
+pub mod core;
 pub mod crds;
 pub mod disk_cache;
 pub mod exposition;

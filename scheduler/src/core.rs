@@ -1,9 +1,7 @@
 //! The scheduler's core: sums per node, permits, placement of pods, and migrations.
 //!
-//! The core is synchronous and deterministic. [`Core::handle`] takes an event,
-//! [`Core::poll_action`] returns the next action, and [`Core::poll_deadline`] says when to poll
-//! again. It has no clock, socket, task or random source. After a restart the objects of the API
-//! rebuild its state, which no other place holds.
+//! The core is synchronous and deterministic, as [`protocol::core`] says. After a restart the
+//! objects of the API rebuild its state, which no other place holds.
 //!
 //! ```text
 //! Nodes, Pods, VMs (watch) ──► ledger ──► sums per node
@@ -167,9 +165,14 @@ impl Core {
                 .collect(),
         }
     }
+}
 
-    /// Handles one event. `now` is the monotonic time.
-    pub fn handle(&mut self, now: Timestamp, event: Event) {
+impl protocol::core::Core for Core {
+    type Time = Timestamp;
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
             Event::Lease(seen) => {
                 if let Some(lead) = &mut self.lead {
@@ -223,6 +226,39 @@ impl Core {
         }
     }
 
+    fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
+        self.follow_lead(now);
+        if self.out.is_empty() && self.is_ready() {
+            self.denied_increases.expire(now);
+            self.with(now, |parts, context| {
+                parts.permits.tick(context);
+                parts.placement.tick(context);
+                parts.extender.tick(context);
+                parts.migrate.tick(context);
+            });
+        }
+        self.out.pop_front()
+    }
+
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        let lead = self.lead.as_ref().and_then(Lead::poll_deadline);
+        let catch_up = self.awaited.map(|(_, until)| until);
+        let work = [
+            self.permits.poll_deadline(),
+            self.placement.poll_deadline(),
+            // Until migrations are listed, the end of a denied increase has no effect.
+            self.denied_increases
+                .poll_deadline()
+                .filter(|_| self.migrate.is_listed()),
+            self.migrate.poll_deadline(),
+            self.extender.poll_deadline(),
+        ];
+        let work_deadlines = work.into_iter().flatten().filter(|_| self.is_ready());
+        work_deadlines.chain(lead).chain(catch_up).min()
+    }
+}
+
+impl Core {
     fn watch_progressed(&mut self, kind: ObjectKind, progress: Option<WatchProgress>) {
         match &mut self.standby_cache {
             Some(cache) => cache.progress(kind, progress),
@@ -254,40 +290,6 @@ impl Core {
             decision: None,
             is_notable: false,
         }));
-    }
-
-    /// The next action. `None`: call again after an event or at [`Core::poll_deadline`].
-    pub fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
-        self.follow_lead(now);
-        if self.out.is_empty() && self.is_ready() {
-            self.denied_increases.expire(now);
-            self.with(now, |parts, context| {
-                parts.permits.tick(context);
-                parts.placement.tick(context);
-                parts.extender.tick(context);
-                parts.migrate.tick(context);
-            });
-        }
-        self.out.pop_front()
-    }
-
-    /// When to call [`Core::poll_action`] if no event arrives first.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let lead = self.lead.as_ref().and_then(Lead::poll_deadline);
-        let catch_up = self.awaited.map(|(_, until)| until);
-        let work = [
-            self.permits.poll_deadline(),
-            self.placement.poll_deadline(),
-            // Until migrations are listed, the end of a denied increase has no effect.
-            self.denied_increases
-                .poll_deadline()
-                .filter(|_| self.migrate.is_listed()),
-            self.migrate.poll_deadline(),
-            self.extender.poll_deadline(),
-        ];
-        let work_deadlines = work.into_iter().flatten().filter(|_| self.is_ready());
-        work_deadlines.chain(lead).chain(catch_up).min()
     }
 
     fn with_permits(&mut self, now: Timestamp, f: impl FnOnce(&mut Permits, &mut StepContext<'_>)) {

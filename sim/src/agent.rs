@@ -12,6 +12,7 @@ use agent::core::{
     Action, Core, CoreConfig, Event as CoreEvent, Failure, RequestId, ScalingConfig, SystemMetrics,
     Timers, VmInfo, VmUpdate,
 };
+use protocol::core::Core as _;
 use protocol::permit::{AgentRequest, NamespacedName, PROTO_VERSION};
 use protocol::revision::RevisionWithTime;
 use protocol::time::{Span, Timestamp};

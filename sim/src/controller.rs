@@ -13,6 +13,7 @@ use neonvm_controller::core::{
     Action, ActionResponse, Event as CoreEvent, Kind as Doing, Moment, Refusal, VmCore,
 };
 use protocol::annotations::LABEL_VM_NAME;
+use protocol::core::Core as _;
 use protocol::time::{Span, Timestamp};
 use serde_json::json;
 

@@ -14,6 +14,7 @@ use neonvm_runner::core::shape::Shape;
 use neonvm_runner::core::sizer::{
     Action, CpuSlot, DeviceView, Event as SizerEvent, QmpFailure, Sizer,
 };
+use protocol::core::Core as _;
 use protocol::overtaken::{self, Overtaken};
 use protocol::runner::{
     CpuState, CpusAhead, ExitReport, GuestState, MemoryState, QuotaState, RunnerPhase, RunnerState,
@@ -367,8 +368,8 @@ impl World {
                 .and_then(|machine| machine.runner.as_mut());
             let Some(runner) = runner else { return };
             let Some(action) = runner.sizer.poll_action(now) else {
-                let (id, deadline) = (runner.id, runner.sizer.poll_deadline(now));
-                self.set_alarm(Sleeper::Runner(vm, id), Some(deadline));
+                let (id, deadline) = (runner.id, runner.sizer.poll_deadline());
+                self.set_alarm(Sleeper::Runner(vm, id), deadline);
                 break;
             };
             let id = runner.id;

@@ -1,6 +1,7 @@
 //! The one place that knows the monitor's core: the shipped one, with the machine's memory watched
 //! and no file cache.
 
+use protocol::core::Core as _;
 use protocol::monitor::{MonitorFrame, Version};
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;

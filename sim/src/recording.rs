@@ -5,6 +5,7 @@
 
 use agent::core::journal::{Output, Recorder, settings};
 use agent::core::{Action, Event, RequestId};
+use protocol::core::Core as _;
 use protocol::journal::{FORMAT, Head, NodeState, Record};
 use protocol::time::{Span, Timestamp};
 

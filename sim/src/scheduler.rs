@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use clap::Parser as _;
+use protocol::core::Core as _;
 use protocol::permit::AgentRequest;
 use protocol::time::{Span, Timestamp};
 use scheduler::config::Config;

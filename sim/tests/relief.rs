@@ -11,6 +11,7 @@ use agent::core::{
     Action, Core, CoreConfig, DownscaleResponse, Event, RequestId, ScalingConfig, SystemMetrics,
     Timers, VmInfo,
 };
+use protocol::core::Core as _;
 use protocol::monitor::Version;
 use protocol::permit::PluginResponse;
 use protocol::time::{Span, Timestamp};

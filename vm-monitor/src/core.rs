@@ -1,7 +1,6 @@
 //! The monitor's decisions: *may this VM shrink, and does it need more memory now?*
 //!
-//! Synchronous and deterministic. The shell tells it what happened ([`Monitor::handle`]), asks what
-//! to do ([`Monitor::poll_action`]) and when to come back ([`Monitor::poll_deadline`]).
+//! Synchronous and deterministic, as [`protocol::core`] says.
 //!
 //! ```text
 //!             AgentReady                         AgentReady (newer): Close the old one
@@ -67,6 +66,7 @@ pub mod zones;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use protocol::core::Core;
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
 
@@ -168,9 +168,14 @@ impl Monitor {
             strangers_logged: BTreeMap::new(),
         }
     }
+}
 
-    /// Takes in one event at `now`. What follows from it waits for [`Self::poll_action`].
-    pub fn handle(&mut self, now: Timestamp, event: Event) {
+impl Core for Monitor {
+    type Time = Timestamp;
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
             Event::AgentReady {
                 connection,
@@ -206,8 +211,7 @@ impl Monitor {
         self.start_next_job(now);
     }
 
-    /// The next thing to do now; ask until there is none.
-    pub fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
+    fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
         self.end_overdue_squeeze(now);
         if let Some(action) = self.outbox.pop_front() {
             return Some(action);
@@ -223,9 +227,7 @@ impl Monitor {
         is_due.then(|| self.look(now))
     }
 
-    /// When to ask for an action though nothing has happened.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Option<Timestamp> {
+    fn poll_deadline(&self) -> Option<Timestamp> {
         let times = [
             self.look_at(),
             self.deadline_v2(),
@@ -234,7 +236,9 @@ impl Monitor {
         ];
         times.into_iter().flatten().min()
     }
+}
 
+impl Monitor {
     /// When the estimator's next step is due; only with an agent, who can give back what is taken
     /// too much.
     fn estimate_at(&self) -> Option<Timestamp> {

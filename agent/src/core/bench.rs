@@ -1,6 +1,7 @@
 //! Test bench for the state machine: expected actions are values, the test starts and ends each
 //! request, and times are seconds of a table.
 
+use protocol::core::Core as _;
 use protocol::permit::{PluginResponse, RequestMetrics};
 use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE, Revision};
 use protocol::time::{Span, Timestamp};

@@ -86,7 +86,7 @@ pub struct VmUpdate {
     pub is_pre_migrating: bool,
 }
 
-/// Input of [`super::Core::handle`].
+/// Input of [`super::Core`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// System metrics, scraped or pushed by the monitor.

@@ -66,6 +66,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use protocol::core::Core as _;
     use protocol::permit::PluginResponse;
     use protocol::time::Timestamp;
     use protocol::units::Resources;

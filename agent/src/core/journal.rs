@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 
+use protocol::core::Core as _;
 use protocol::journal::{
     self, Amount, Block, LinkEvent, MAX_STEPS, Milli, Outcome, Record, Reply, RequestKind, Sampled,
     Started, Stated, Step, Tick, VmObject, Wished,

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
+use protocol::core::Core as _;
 use protocol::journal::{
     Checkpoint, Gap, Head, NodeState, Record, Size, Step, Why, decode, encode,
 };

@@ -1,6 +1,7 @@
 //! Cases of lost responses, reconnects, stale metrics and migrations. The property tests found most
 //! of them first.
 
+use protocol::core::Core as _;
 use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::time::{Span, Timestamp};
 

@@ -110,10 +110,16 @@ impl Core {
             last: None,
         }
     }
+}
+
+impl protocol::core::Core for Core {
+    type Time = Timestamp;
+    type Event = Event;
+    type Action = (RequestId, Action);
 
     /// Updates the state. The end of a request that is not in flight counts as a fault and changes
     /// nothing else.
-    pub fn handle(&mut self, now: Timestamp, event: Event) {
+    fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
             Event::Tick => {}
             Event::SystemMetrics(value) => self.system = Some(Timed { at: now, value }),
@@ -176,6 +182,18 @@ impl Core {
         }
     }
 
+    fn poll_action(&mut self, now: Timestamp) -> Option<(RequestId, Action)> {
+        let action = self.next_actions(now).actions.first()?;
+        Some((self.start(now, &action), action))
+    }
+
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        let (at, evaluation) = self.last.as_ref()?;
+        evaluation.actions.wait.map(|wait| *at + wait)
+    }
+}
+
+impl Core {
     fn is_monitor_ongoing(&self, id: RequestId, kind: Kind) -> bool {
         self.monitor
             .ongoing
@@ -359,20 +377,6 @@ impl Core {
             }
         }
         id
-    }
-
-    /// The next request, already marked as started; `None` = wait for the next event or deadline.
-    pub fn poll_action(&mut self, now: Timestamp) -> Option<(RequestId, Action)> {
-        let action = self.next_actions(now).actions.first()?;
-        Some((self.start(now, &action), action))
-    }
-
-    /// When [`Event::Tick`] is due if no other event comes first. Valid after
-    /// [`Self::poll_action`] returned `None`.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let (at, evaluation) = self.last.as_ref()?;
-        evaluation.actions.wait.map(|wait| *at + wait)
     }
 
     /// Takes the oldest measurement out of the queue.

@@ -1,6 +1,7 @@
 //! Limits of the modes observe and grow, and the order approved ≤ in use ≤ permitted in all modes.
 
 use proptest::prelude::*;
+use protocol::core::Core as _;
 use protocol::mode::Mode;
 use protocol::units::{Bytes, Resources};
 

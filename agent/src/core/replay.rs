@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use protocol::core::Core as _;
 use protocol::journal::{
     Checkpoint, CoreSettings, LinkEvent, Outcome, Record, Reply, RequestKind, Stated, Step, Tick,
     VmObject, encode,

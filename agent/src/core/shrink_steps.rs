@@ -1,5 +1,6 @@
 //! Steps of downscale requests: whole, half after a refusal, from the last refusal on, or one unit.
 
+use protocol::core::Core as _;
 use protocol::time::Span;
 use protocol::units::Resources;
 

@@ -1,6 +1,7 @@
 //! Conformance vectors of the state machine: sequences S1 to S10 of docs/compatibility/agent.md
 //! §7.5, each with the complete set of actions.
 
+use protocol::core::Core as _;
 use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE};
 
 use super::bench::{

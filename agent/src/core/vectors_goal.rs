@@ -1,5 +1,6 @@
 //! Conformance vectors of goal and desired size: docs/compatibility/agent.md §7.1, §7.2, §7.4.
 
+use protocol::core::Core as _;
 use protocol::time::Timestamp;
 use protocol::units::{Bytes, MilliCpu, Resources};
 

@@ -5,6 +5,7 @@
 //! the monitor may refuse, go away and return. After every step `a ≤ u ≤ p` holds per resource.
 
 use proptest::prelude::*;
+use protocol::core::Core as _;
 use protocol::permit::PluginResponse;
 use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, MilliCpu, Resources};

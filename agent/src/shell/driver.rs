@@ -12,6 +12,7 @@ use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
 use hyper::header::HeaderValue;
 use kube::api::{Api, DynamicObject};
+use protocol::core::Core as _;
 use protocol::monitor_v2::AskReason;
 use protocol::permit::NamespacedName;
 use protocol::time::{Span, Timestamp};

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::event::Event;
 use super::view::{NodeView, PodView};
 use super::{Core, Settings};
+use protocol::core::Core as _;
 use protocol::time::Timestamp;
 
 /// Milliseconds since a test began.

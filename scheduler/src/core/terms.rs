@@ -78,6 +78,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use protocol::core::Core as _;
     use protocol::time::{Span, Timestamp};
 
     use crate::core::event::{Action, Event};

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use daemon_kit::clock::Clock;
+use protocol::core::Core as _;
 use protocol::permit::PermitRefusal;
 use protocol::time::{Span, Timestamp};
 use tokio::runtime::Handle;

@@ -9,6 +9,7 @@ mod views;
 
 use std::collections::VecDeque;
 
+use protocol::core::Core as _;
 use protocol::permit::AgentRequest;
 use protocol::time::Timestamp;
 use protocol::units::Resources;

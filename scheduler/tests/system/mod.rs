@@ -17,6 +17,7 @@ mod views;
 
 use std::sync::Arc;
 
+use protocol::core::Core as _;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 use scheduler::core::event::{Action as Order, Event};

@@ -5,6 +5,7 @@
 //! it (`LEGACY_LASTS` in `scheduler/src/core/permits.rs`); its request may arrive while its
 //! successor has no patch of its own under way.
 
+use protocol::core::Core as _;
 use protocol::permit::{AgentRequest, NamespacedName};
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;

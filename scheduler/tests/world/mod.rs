@@ -15,6 +15,7 @@ mod truth;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use protocol::core::Core as _;
 use protocol::permit::AgentRequest;
 use protocol::time::Timestamp;
 use protocol::units::Resources;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use neonvm_controller::core::{
     Action, ActionResponse, Event, Kind as Doing, Moment, Refusal, VmCore, migration,
 };
+use protocol::core::Core as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

@@ -1,6 +1,7 @@
 //! The scheduler's process: the shipped core places pods and sends VMs away from nodes under
 //! pressure.
 
+use protocol::core::Core as _;
 use protocol::time::Span;
 use scheduler::config::Config;
 use scheduler::core::Core;

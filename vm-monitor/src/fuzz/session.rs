@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use protocol::core::Core as _;
 use protocol::monitor::{
     AGENT_FRAME_LIMIT_BYTES, AgentBody, AgentFrame, MONITOR_FIRST_ID, MonitorBody, MonitorFrame,
     Version,

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use protocol::core::Core as _;
 use protocol::monitor::Version;
 use protocol::units::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};

@@ -8,6 +8,7 @@ use daemon_kit::clock::Clock;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
+use protocol::core::Core as _;
 use protocol::runner::{CpusAhead, SizeOrder};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;

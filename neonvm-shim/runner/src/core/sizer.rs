@@ -26,6 +26,7 @@
 
 use std::collections::BTreeMap;
 
+use protocol::core::Core;
 use protocol::runner::SizeOrder;
 use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, MilliCpu, Resources};
@@ -117,6 +118,9 @@ pub struct Sizer {
     /// The migration during which the size is fixed.
     held_for: Option<String>,
     pending: Vec<Action>,
+    /// Time of the newest call. Deadlines count from it.
+    #[serde(skip)]
+    now: Timestamp,
 }
 
 impl Sizer {
@@ -170,12 +174,19 @@ impl Sizer {
             quota: None,
             held_for: None,
             pending: Vec::new(),
+            now,
             shape,
         }
     }
+}
 
-    /// Updates the state by one event. [`Self::poll_action`] then says what to do.
-    pub fn handle(&mut self, now: Timestamp, event: Event) {
+impl Core for Sizer {
+    type Time = Timestamp;
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, now: Timestamp, event: Event) {
+        self.now = now;
         match event {
             Event::Order(order) => self.take(now, order),
             Event::Ahead(request) => self.plug_ahead(now, request.cpu),
@@ -241,8 +252,8 @@ impl Sizer {
         self.stamp_stages(now);
     }
 
-    /// Returns the next action that is due. `None` when all lanes wait.
-    pub fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
+    fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
+        self.now = now;
         if self.ahead.is_some_and(|(_, until)| now >= until) {
             self.ahead = None;
             self.decide_cpus(now);
@@ -280,26 +291,22 @@ impl Sizer {
         None
     }
 
-    /// When [`Self::poll_action`] is due without an event.
-    #[must_use]
-    pub fn poll_deadline(&self, now: Timestamp) -> Timestamp {
-        // A problem is reported within a second.
-        let mut at = now + LOOK_SLOW;
-        if self.qmp && !self.cpu.busy {
-            at = at.min(self.cpu.look_at);
-        }
-        if self.qmp && !self.memory.busy && self.shape.device.0 > 0 {
-            at = at.min(self.memory.look_at);
-        }
-        if let Some((_, tell_at)) = self.cpus_to_request(now) {
-            at = at.min(tell_at);
-        }
-        if let Some(quota_at) = self.wanted_quota(now).1 {
-            at = at.min(quota_at);
-        }
-        self.ahead.map_or(at, |(_, until)| at.min(until))
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        let is_sized = self.qmp && !self.memory.busy && self.shape.device.0 > 0;
+        let deadlines = [
+            // A problem is reported within a second.
+            Some(self.now + LOOK_SLOW),
+            (self.qmp && !self.cpu.busy).then_some(self.cpu.look_at),
+            is_sized.then_some(self.memory.look_at),
+            self.cpus_to_request(self.now).map(|(_, at)| at),
+            self.wanted_quota(self.now).1,
+            self.ahead.map(|(_, until)| until),
+        ];
+        deadlines.into_iter().flatten().min()
     }
+}
 
+impl Sizer {
     fn hold(&mut self, now: Timestamp, migration: Option<String>) {
         if self.held_for == migration {
             return;

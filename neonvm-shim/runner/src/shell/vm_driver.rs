@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use daemon_kit::clock::Clock;
 use neonvm_quota::QuotaGroup;
+use protocol::core::Core as _;
 use protocol::runner::{
     ExitReport, GuestState, QuotaState, RunnerPhase, RunnerState, SizeOrder, StopOrder,
 };
@@ -194,7 +195,8 @@ impl VmDriver {
 
     fn deadline(&self) -> Timestamp {
         let now = self.clock.now();
-        let mut at = self.sizer.poll_deadline(now).min(self.seen.rotate_at);
+        let mut at = self.seen.rotate_at;
+        at = at.min(self.sizer.poll_deadline().unwrap_or(at));
         if self.seen.qmp.is_some() && self.seen.ended.is_none() {
             let (out, come) = (&self.outgoing, &self.incoming);
             let moves = [

@@ -2,6 +2,7 @@
 
 mod waiting;
 
+use protocol::core::Core as _;
 use protocol::permit::NamespacedName;
 
 use super::*;

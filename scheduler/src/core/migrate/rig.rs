@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use protocol::core::Core as _;
 use protocol::units::Resources;
 use serde_json::{Value, json};
 

@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 use protocol::annotations::ANNOTATION_APPROVED;
+use protocol::core::Core as _;
 use protocol::units::Resources;
 
 use super::rig::{GIB, MS, Rig, answers, permit_of, size, writes};

@@ -1,6 +1,7 @@
 //! Refusals, reasons that forbid a grant, and the order of requests.
 
 use protocol::annotations::ANNOTATION_APPROVED;
+use protocol::core::Core as _;
 
 use super::rig::{MS, Rig, answers, permit_of, size};
 use super::*;

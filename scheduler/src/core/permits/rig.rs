@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use protocol::annotations::{ANNOTATION_APPROVED, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT};
+use protocol::core::Core as _;
 use protocol::units::Resources;
 use serde_json::{Value, json};
 

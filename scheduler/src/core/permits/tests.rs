@@ -2,6 +2,7 @@
 //! with its calls answered by hand.
 
 use protocol::annotations::ANNOTATION_APPROVED;
+use protocol::core::Core as _;
 use protocol::units::Resources;
 
 use super::rig::{MS, Rig, answers, permit_of, size, writes};

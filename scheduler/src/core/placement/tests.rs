@@ -1,5 +1,6 @@
 //! Placement on the whole core, with its bindings answered by hand.
 
+use protocol::core::Core as _;
 use protocol::permit::NamespacedName;
 
 use super::*;

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use protocol::core::Core as _;
 use protocol::time::Timestamp;
 
 use super::*;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use protocol::core::Core as _;
+
 use super::{Driver, Input, PermitOutcome};
 use crate::core::amount::Resource;
 use crate::core::decision::{Limit, Outcome, PermitDecision};

@@ -16,7 +16,7 @@ impl MigrationCore {
     /// Takes an event that happened at `at`. A change from elsewhere lets failed actions be tried
     /// again at once. The result of our own request does not, or a request that is always refused
     /// would be repeated without a pause.
-    pub fn handle(&mut self, at: Moment, event: Event) {
+    pub(super) fn observe(&mut self, at: Moment, event: Event) {
         match event {
             Event::Migration(migration) => {
                 let held = self.migrations.get(&migration.metadata.name);

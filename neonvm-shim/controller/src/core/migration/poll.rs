@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use protocol::core::Core;
 use protocol::time::{Span, Timestamp};
 
 use super::action::Action;
+use super::event::Event;
 use super::kind::{Kind, Peer};
 use super::plan::{Plan, plan};
 use super::state::{KnownVm, MigrationCore};
@@ -16,9 +18,16 @@ pub const LOOK_AGAIN: Span = Span::from_secs(15);
 /// Objects are read again after this long at the latest.
 pub const READ_AGAIN: Span = Span::from_secs(60);
 
-impl MigrationCore {
-    /// The next thing to do, if a peer is free for it. Call until `None`.
-    pub fn poll_action(&mut self, at: Moment) -> Option<Action> {
+impl Core for MigrationCore {
+    type Time = Moment;
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, at: Moment, event: Event) {
+        self.observe(at, event);
+    }
+
+    fn poll_action(&mut self, at: Moment) -> Option<Action> {
         if self.migrations.is_empty() {
             self.wake_at = None;
             return None;
@@ -35,12 +44,12 @@ impl MigrationCore {
         Some(action)
     }
 
-    /// When to call [`Self::poll_action`] again though nothing happens.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Option<Timestamp> {
+    fn poll_deadline(&self) -> Option<Timestamp> {
         self.wake_at
     }
+}
 
+impl MigrationCore {
     fn choose(&mut self, at: Moment) -> Option<Action> {
         let api_free = !self.busy.contains_key(&Peer::Api);
         if api_free && self.stale_vm && self.may(Kind::ReadVm, at.now) {

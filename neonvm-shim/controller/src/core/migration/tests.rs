@@ -5,6 +5,7 @@ mod faults;
 mod world;
 
 use protocol::annotations::LABEL_VM_NAME;
+use protocol::core::Core as _;
 use protocol::time::Span;
 use protocol::vm::VmPhase;
 use serde_json::{Value, json};

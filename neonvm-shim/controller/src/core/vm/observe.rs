@@ -14,7 +14,7 @@ use crate::core::names::is_older;
 
 impl VmCore {
     /// Something happened at `at`; for a watch event, the moment it was received.
-    pub fn handle(&mut self, at: Moment, event: Event) {
+    pub(super) fn observe(&mut self, at: Moment, event: Event) {
         match event {
             Event::Vm(vm) => self.observe_vm(at, *vm),
             Event::VmGone { uid } => {

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use protocol::core::Core;
 use protocol::time::{Span, Timestamp};
 use protocol::vm::VmPhase;
 
+use super::event::Event;
 use super::state::{Link, VmCore};
 use crate::core::action::Action;
 use crate::core::backoff::READ_AGAIN;
@@ -20,9 +22,16 @@ use crate::core::vm_event::VmEvent;
 /// A VM is planned again after this long at the latest.
 pub const LOOK_AGAIN: Span = Span::from_secs(15);
 
-impl VmCore {
-    /// The next thing to do, if a peer is free for it. Call until `None`.
-    pub fn poll_action(&mut self, at: Moment) -> Option<Action> {
+impl Core for VmCore {
+    type Time = Moment;
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, at: Moment, event: Event) {
+        self.observe(at, event);
+    }
+
+    fn poll_action(&mut self, at: Moment) -> Option<Action> {
         self.vm.as_ref()?;
         self.wake_at = Some(at.now + LOOK_AGAIN);
         if self.read_at == Timestamp(0) {
@@ -55,6 +64,12 @@ impl VmCore {
         Some(action)
     }
 
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        self.vm.as_ref().and(self.wake_at)
+    }
+}
+
+impl VmCore {
     /// Looks for the secrets of a pending pod again, because no event reports that one was deleted.
     fn doubt_secrets(&mut self) {
         let status = self.vm.as_ref().and_then(|vm| vm.status.as_ref());
@@ -62,12 +77,6 @@ impl VmCore {
             self.ssh_secret_ready = false;
             self.runner_secret_ready = false;
         }
-    }
-
-    /// When to call [`Self::poll_action`] again though nothing happens.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Option<Timestamp> {
-        self.vm.as_ref().and(self.wake_at)
     }
 
     fn choose(&mut self, at: Moment) -> Option<Action> {

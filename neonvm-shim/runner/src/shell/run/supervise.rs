@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use neonvm_quota::QuotaGroup;
+use protocol::core::Core as _;
 use protocol::runner::{BeforeSilence, QuotaState, RunnerState, SizeOrder};
 use protocol::time::Timestamp;
 use protocol::trace::TraceId;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddrV4;
 
+use protocol::core::Core as _;
 use protocol::runner::{GUESTD_FORWARD, GuestSilence, GuestState};
 use protocol::time::Timestamp;
 use tracing::{info, warn};

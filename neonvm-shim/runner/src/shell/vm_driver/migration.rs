@@ -1,6 +1,7 @@
 //! The driver's part of a migration: executes the actions of the two cores of
 //! [`crate::core::transfer`] concurrently with everything else, and replies to orders.
 
+use protocol::core::Core as _;
 use protocol::runner::BeforeSilence;
 use protocol::time::Timestamp;
 use tracing::{info, warn};

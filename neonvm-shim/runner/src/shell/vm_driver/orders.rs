@@ -1,5 +1,6 @@
 //! The driver's part of size orders: accepts them, begins them, and replies.
 
+use protocol::core::Core as _;
 use protocol::overtaken;
 use protocol::runner::SizeOrder;
 use protocol::time::Timestamp;

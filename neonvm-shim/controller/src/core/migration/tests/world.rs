@@ -7,6 +7,7 @@ mod runners;
 use std::collections::BTreeMap;
 
 use protocol::annotations::{FINALIZER, LABEL_VM_NAME};
+use protocol::core::Core as _;
 use protocol::migration::{
     Destination, DiskTravel, IncomingReport, IncomingStage, OutgoingReport, OutgoingStage, Progress,
 };

@@ -3,6 +3,7 @@
 use super::resizing::{requesting, set_size};
 use super::world::World;
 use crate::core::{Action, Kind, Refusal};
+use protocol::core::Core as _;
 use protocol::runner::{CpusAhead, QuotaState};
 use protocol::time::Span;
 use protocol::units::MilliCpu;

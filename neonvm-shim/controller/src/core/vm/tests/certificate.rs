@@ -1,5 +1,6 @@
 //! A VM whose guest is to have a certificate.
 
+use protocol::core::Core as _;
 use protocol::time::Span;
 use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::json;

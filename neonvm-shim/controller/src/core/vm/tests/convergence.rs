@@ -2,6 +2,7 @@
 //! restart and never has two pods for one VM.
 
 use proptest::prelude::*;
+use protocol::core::Core as _;
 use protocol::time::Span;
 use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};

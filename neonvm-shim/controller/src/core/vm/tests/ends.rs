@@ -1,5 +1,6 @@
 //! The end of a pod or of its VM, and the restart policy.
 
+use protocol::core::Core as _;
 use protocol::runner::{ExitReason, ExitReport};
 use protocol::time::Span;
 use protocol::vm::{RestartPolicy, VmPhase};

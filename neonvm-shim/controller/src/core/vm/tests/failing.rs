@@ -1,5 +1,6 @@
 //! Failures on the way to a size: they are reported, and delay nothing else.
 
+use protocol::core::Core as _;
 use protocol::revision::Revision;
 use protocol::runner::ResizeProblem;
 use protocol::time::Span;

@@ -1,5 +1,6 @@
 //! Labels and annotations of a pod that somebody else has a say in.
 
+use protocol::core::Core as _;
 use protocol::time::Span;
 use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::VmPhase;

@@ -1,6 +1,7 @@
 //! Pods that the watch shows no more.
 
 use protocol::annotations::LABEL_VM_NAME;
+use protocol::core::Core as _;
 use protocol::vm::VmPhase;
 use serde_json::json;
 

@@ -1,5 +1,6 @@
 //! A VM with an address in the overlay.
 
+use protocol::core::Core as _;
 use protocol::time::Span;
 use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::json;

@@ -1,5 +1,6 @@
 //! What is not written of a resize that is done at once.
 
+use protocol::core::Core as _;
 use protocol::time::Span;
 use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::{VirtualMachine, VmPhase};

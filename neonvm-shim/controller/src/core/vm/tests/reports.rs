@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use protocol::core::Core as _;
 use protocol::runner::{BeforeSilence, DiskFull, GuestSilence, MemoryState, RunnerPhase};
 use protocol::time::Span;
 use protocol::units::{Bytes, MilliCpu};

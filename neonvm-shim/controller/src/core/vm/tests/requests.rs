@@ -1,5 +1,6 @@
 //! What a pod requests, while what is known of it or of its guest is old.
 
+use protocol::core::Core as _;
 use protocol::runner::RunnerPhase;
 use protocol::time::Span;
 use protocol::units::Bytes;

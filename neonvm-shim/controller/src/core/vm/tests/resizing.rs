@@ -1,3 +1,4 @@
+use protocol::core::Core as _;
 use protocol::quantity::Quantity;
 use protocol::revision::{Revision, RevisionWithTime};
 use protocol::time::{Span, WallTime};

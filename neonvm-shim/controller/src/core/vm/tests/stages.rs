@@ -1,5 +1,6 @@
 //! Stages and events of a resize, in any order of reports and responses.
 
+use protocol::core::Core as _;
 use protocol::object::Pod;
 use protocol::runner::StageStamp;
 use protocol::time::Span;

@@ -7,6 +7,7 @@ mod watches;
 use std::collections::BTreeMap;
 
 use protocol::annotations::{ANNOTATION_VM_USAGE, FINALIZER, LABEL_VM_NAME, VmUsage};
+use protocol::core::Core as _;
 use protocol::object::{ContainerStatus, Pod, Terminated};
 use protocol::overtaken;
 use protocol::quantity::Quantity;

@@ -10,7 +10,7 @@ fn cpu_events_need_no_query() {
     world.order(3000, GIB, 1);
     world.settle();
     assert!(world.done(), "it said so: {:?}", world.log);
-    let looks_at = world.sizer.poll_deadline(world.now);
+    let looks_at = world.sizer.poll_deadline().expect("it looks again");
     assert!(looks_at >= world.now + LOOK_SLOW, "nothing is to be seen");
 
     world.clingy = true;
