@@ -19,6 +19,7 @@ use protocol::time::{Span, Timestamp};
 use serde_json::json;
 
 use crate::build::{SCHEDULER, node_name};
+use crate::drive::{Rest, Turn};
 use crate::event::{ApiResponse, Call, Caller, Event, Operation, Sleeper};
 use crate::faults::Link;
 use crate::journal::{Note, Part};
@@ -251,45 +252,46 @@ impl World {
     }
 
     fn drive_agent_task(&mut self, vm: usize, now: Timestamp) {
+        let turn = Turn::new("agent", Some(vm), now, ACTIONS_AT_ONCE);
         let (mut first, mut started) = (None, Vec::new());
-        for _ in 0..ACTIONS_AT_ONCE {
-            let Some(agent_task) = self.vms[vm]
-                .agent_task
-                .as_mut()
-                .filter(|agent_task| agent_task.is_started)
-            else {
-                return;
-            };
-            let next = agent_task.core.poll_action(now);
-            let is_recorded = agent_task.recorder.is_some();
-            if is_recorded && first.is_none() {
-                first = agent_task.core.last_evaluation().cloned();
+        let act = |world: &mut Self, (id, action): (RequestId, Action)| {
+            if let Some(core) = world.recorded_core(vm) {
+                first = first.take().or_else(|| core.last_evaluation().cloned());
+                started.push((id, action.clone()));
             }
-            match next {
-                Some((id, action)) => {
-                    if is_recorded {
-                        started.push((id, action.clone()));
-                    }
-                    self.launch(vm, id, action);
-                }
-                None => {
-                    let output = first.map(|first| output_of(agent_task, &first, started));
-                    while agent_task.core.poll_observation().is_some() {}
-                    let (id, deadline) = (agent_task.id, agent_task.core.poll_deadline());
-                    if let Some(output) = output {
-                        self.record_output(vm, &output);
-                    }
-                    self.desired_is_whole_units_in_bounds(vm);
-                    self.core_counts_no_fault(vm);
-                    return self.set_alarm(Sleeper::AgentTask(vm, id), deadline);
-                }
-            }
+            world.launch(vm, id, action);
+        };
+        let rest = self.drive(&turn, |world| world.started_core(vm), act);
+        let Some(Rest { deadline }) = rest else {
+            return;
+        };
+        let output = self.recorded_core(vm).and_then(|core| {
+            let first = first.or_else(|| core.last_evaluation().cloned())?;
+            Some(output_of(core, &first, started, deadline))
+        });
+        let Some(agent_task) = self.vms[vm].agent_task.as_mut() else {
+            return;
+        };
+        while agent_task.core.poll_observation().is_some() {}
+        let id = agent_task.id;
+        if let Some(output) = output {
+            self.record_output(vm, &output);
         }
-        self.checks.fail(
-            "n05_level_triggered_without_spinning",
-            Some(vm),
-            "the agent's core never stops".into(),
-        );
+        self.desired_is_whole_units_in_bounds(vm);
+        self.core_counts_no_fault(vm);
+        self.set_alarm(Sleeper::AgentTask(vm, id), deadline);
+    }
+
+    /// The core of a VM's task that has had an input.
+    fn started_core(&mut self, vm: usize) -> Option<&mut Core> {
+        let agent_task = self.vms[vm].agent_task.as_mut()?;
+        agent_task.is_started.then_some(&mut agent_task.core)
+    }
+
+    /// The core of a VM's task whose steps are recorded.
+    fn recorded_core(&self, vm: usize) -> Option<&Core> {
+        let agent_task = self.vms[vm].agent_task.as_ref()?;
+        agent_task.recorder.is_some().then_some(&agent_task.core)
     }
 
     fn launch(&mut self, vm: usize, id: RequestId, action: Action) {

@@ -17,6 +17,7 @@ use protocol::core::Core as _;
 use protocol::time::{Span, Timestamp};
 use serde_json::json;
 
+use crate::drive::Turn;
 use crate::event::{ApiResponse, Call, Caller, Operation, Sleeper};
 use crate::journal::Part;
 use crate::options::Sabotage;
@@ -177,23 +178,20 @@ impl World {
     pub(crate) fn drive_task(&mut self, vm: usize) {
         let at = self.moment();
         self.follow_runner(vm);
-        for _ in 0..ACTIONS_AT_ONCE {
-            let Some(task) = self.vms[vm].task.as_mut() else {
-                return;
-            };
-            let Some(action) = task.core.poll_action(at) else {
-                while task.core.poll_event().is_some() {}
-                task.core.take_stages();
-                let (epoch, deadline) = (self.controller.epoch, task.core.poll_deadline());
-                return self.set_alarm(Sleeper::Controller(vm, epoch), deadline);
-            };
-            self.begin(vm, action, at);
-        }
-        self.checks.fail(
-            "n05_level_triggered_without_spinning",
-            Some(vm),
-            "the controller's core never stops".into(),
+        let turn = Turn::new("controller", Some(vm), at, ACTIONS_AT_ONCE);
+        let act = |world: &mut Self, action| world.begin(vm, action, at);
+        let rest = self.drive(
+            &turn,
+            |world| world.vms[vm].task.as_mut().map(|task| &mut task.core),
+            act,
         );
+        let (Some(rest), Some(task)) = (rest, self.vms[vm].task.as_mut()) else {
+            return;
+        };
+        while task.core.poll_event().is_some() {}
+        task.core.take_stages();
+        let sleeper = Sleeper::Controller(vm, self.controller.epoch);
+        self.set_alarm(sleeper, rest.deadline);
     }
 
     /// What needs no call is done at once.

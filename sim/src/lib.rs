@@ -12,6 +12,7 @@ mod api;
 mod build;
 mod check;
 mod controller;
+mod drive;
 mod election;
 mod event;
 mod fault_schedule;

@@ -9,10 +9,9 @@ use protocol::monitor::{
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
-use crate::event::{Event, Sleeper};
+use crate::event::Event;
 use crate::faults::Link;
 use crate::journal::Note;
-use crate::monitor::Wants;
 use crate::options::Sabotage;
 use crate::rng::MILLION;
 use crate::world::World;
@@ -25,8 +24,6 @@ pub(crate) const CONNECT_PATIENCE: Span = Span::from_secs(4);
 pub(crate) const DIAL_PERIOD: Span = Span::from_secs(5);
 /// Wishes closer together than this are one (`agent/src/shell/monitor.rs`).
 const WISH_GAP: Span = Span::from_millis(100);
-/// Actions of a monitor at one instant.
-const ACTIONS_AT_ONCE: usize = 64;
 
 /// A connection, as both ends see it.
 #[derive(Debug, Default)]
@@ -198,7 +195,12 @@ impl World {
 
     /// When a frame sent now arrives: never before those sent earlier. A lost one ends the
     /// connection.
-    fn frame_time(&mut self, vm: usize, connection: u64, to_guest: bool) -> Option<Timestamp> {
+    pub(crate) fn frame_time(
+        &mut self,
+        vm: usize,
+        connection: u64,
+        to_guest: bool,
+    ) -> Option<Timestamp> {
         let delay = self.delivery(Link::Monitor).first()?;
         let now = self.now;
         let held = self.vms[vm].connections.get_mut(&connection)?;
@@ -337,57 +339,6 @@ impl World {
             monitor.inbox.push_back((connection, text));
             self.drive_monitor(vm);
         }
-    }
-
-    pub(crate) fn drive_monitor(&mut self, vm: usize) {
-        let (now, guest_faults) = (self.now, self.vms[vm].guest_faults);
-        let used = self
-            .used_as_shown(vm)
-            .filter(|_| guest_faults.unreadable_until <= now);
-        for _ in 0..ACTIONS_AT_ONCE {
-            let machine = self.vms[vm].machine.as_mut();
-            let Some(monitor) = machine.and_then(|machine| machine.monitor.as_mut()) else {
-                return;
-            };
-            if guest_faults.frozen_until > now {
-                let id = monitor.id;
-                return self.set_alarm(Sleeper::Monitor(vm, id), Some(guest_faults.frozen_until));
-            }
-            if let Some((connection, text)) = monitor.inbox.pop_front() {
-                monitor.core.received(now, connection, text);
-                self.monitor_counts(vm);
-                continue;
-            }
-            match monitor.core.poll(now) {
-                Some(Wants::Sample) => monitor.core.sampled(now, used),
-                Some(Wants::Send(connection, frame)) => {
-                    // It looks at memory once more before it agrees to a shrink, so what it counts
-                    // on changes here too.
-                    self.monitor_counts(vm);
-                    match self.frame_time(vm, connection, false) {
-                        Some(at) => self.put(
-                            at,
-                            Event::ToAgent {
-                                vm,
-                                connection,
-                                frame,
-                            },
-                        ),
-                        None => self.break_connection(vm, connection),
-                    }
-                }
-                Some(Wants::Close(connection)) => self.break_connection(vm, connection),
-                None => {
-                    let (id, deadline) = (monitor.id, monitor.core.deadline());
-                    return self.set_alarm(Sleeper::Monitor(vm, id), deadline);
-                }
-            }
-        }
-        self.checks.fail(
-            "n05_level_triggered_without_spinning",
-            Some(vm),
-            "the monitor's core never stops".into(),
-        );
     }
 }
 

@@ -24,6 +24,7 @@ use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
 use protocol::units::{Bytes, MilliCpu};
 
+use crate::drive::Turn;
 use crate::event::{Event, PodId, Sleeper};
 use crate::journal::Note;
 use crate::monitor::GuestMonitor;
@@ -360,32 +361,30 @@ impl World {
     }
 
     pub(crate) fn drive_runner(&mut self, vm: usize) {
-        let now = self.now;
-        for _ in 0..ACTIONS_AT_ONCE {
-            let runner = self.vms[vm]
-                .machine
-                .as_mut()
-                .and_then(|machine| machine.runner.as_mut());
-            let Some(runner) = runner else { return };
-            let Some(action) = runner.sizer.poll_action(now) else {
-                let (id, deadline) = (runner.id, runner.sizer.poll_deadline());
-                self.set_alarm(Sleeper::Runner(vm, id), deadline);
-                break;
+        let turn = Turn::new("runner", Some(vm), self.now, ACTIONS_AT_ONCE);
+        let act = |world: &mut Self, action| {
+            let Some(runner) = world.runner(vm).map(|runner| runner.id) else {
+                return;
             };
-            let id = runner.id;
-            if let Some(event) = self.obey(vm, action) {
-                let delay = self.rng.span(Span(300), Span::from_millis(2));
-                self.after(
-                    delay,
-                    Event::Reply {
-                        vm,
-                        runner: id,
-                        event,
-                    },
-                );
+            if let Some(event) = world.obey(vm, action) {
+                let delay = world.rng.span(Span(300), Span::from_millis(2));
+                world.after(delay, Event::Reply { vm, runner, event });
             }
-        }
+        };
+        let rest = self.drive(
+            &turn,
+            |world| world.runner(vm).map(|runner| &mut runner.sizer),
+            act,
+        );
+        let (Some(rest), Some(id)) = (rest, self.runner(vm).map(|runner| runner.id)) else {
+            return;
+        };
+        self.set_alarm(Sleeper::Runner(vm, id), rest.deadline);
         self.publish_state(vm);
+    }
+
+    fn runner(&mut self, vm: usize) -> Option<&mut RunnerProcess> {
+        self.vms[vm].machine.as_mut()?.runner.as_mut()
     }
 
     /// QEMU and guest do what they are told.

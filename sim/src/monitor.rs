@@ -12,14 +12,17 @@ use vm_monitor::core::files::ReadFailure;
 use vm_monitor::core::memory::Rules;
 use vm_monitor::core::{Action, ConnectionId, Event, Monitor, Received, Setup};
 
-/// What the monitor wants done.
-#[derive(Debug)]
-pub enum Wants {
-    /// Memory use is to be read.
-    Sample,
-    /// A frame is to be sent.
+use crate::drive::Turn;
+use crate::event::{Event as WorldEvent, Sleeper};
+use crate::machine::MonitorProcess;
+use crate::world::World;
+
+/// Actions of a monitor at one instant.
+const ACTIONS_AT_ONCE: usize = 256;
+
+/// An action on a connection.
+enum LinkAction {
     Send(u64, MonitorFrame),
-    /// A connection is to be ended.
     Close(u64),
 }
 
@@ -88,52 +91,40 @@ impl GuestMonitor {
         );
     }
 
-    /// Memory use was read, or not.
-    pub fn sampled(&mut self, now: Timestamp, used: Option<u64>) {
-        let outcome = used
-            .map(Bytes)
-            .ok_or_else(|| ReadFailure::new("/proc/meminfo", "unreadable"));
-        self.core.handle(now, Event::Sampled(outcome));
-    }
-
-    /// The next thing it wants.
-    pub fn poll(&mut self, now: Timestamp) -> Option<Wants> {
-        loop {
-            return Some(match self.core.poll_action(now)? {
-                // There is no cheaper figure than the use, so it is read at each look.
-                Action::Probe => {
-                    self.core.handle(now, Event::Probed(None));
-                    continue;
-                }
-                // Nothing is in swap, and nothing waits for memory.
-                Action::Weigh => {
-                    self.core.handle(now, Event::Weighed(Weight::default()));
-                    continue;
-                }
-                Action::ReadZones => {
-                    self.core.handle(now, Event::ZonesRead(None));
-                    continue;
-                }
-                Action::Sample => Wants::Sample,
-                Action::Send { connection, frame } => Wants::Send(connection.0, frame),
-                Action::Close { connection, .. } => Wants::Close(connection.0),
-                // There is no file cache in these guests, no hook, and nobody speaks version 2.
-                Action::SetFileCache { .. }
-                | Action::RunHooks { .. }
-                | Action::Observe
-                | Action::Measure
-                | Action::SendV2 { .. }
-                | Action::Gauge
-                | Action::Squeeze { .. }
-                | Action::Reclaim { .. } => continue,
-            });
-        }
-    }
-
-    /// When it wants to be asked though nothing happens.
-    #[must_use]
-    pub fn deadline(&self) -> Option<Timestamp> {
-        self.core.poll_deadline()
+    /// Carries out what needs only the guest, whose use of memory is `used` if it can be read.
+    /// Returns what needs a connection.
+    fn carry_out(
+        &mut self,
+        now: Timestamp,
+        action: Action,
+        used: Option<u64>,
+    ) -> Option<LinkAction> {
+        let event = match action {
+            // There is no cheaper figure than the use, so it is read at each look.
+            Action::Probe => Event::Probed(None),
+            // Nothing is in swap, and nothing waits for memory.
+            Action::Weigh => Event::Weighed(Weight::default()),
+            Action::ReadZones => Event::ZonesRead(None),
+            Action::Sample => {
+                let unreadable = || ReadFailure::new("/proc/meminfo", "unreadable");
+                Event::Sampled(used.map(Bytes).ok_or_else(unreadable))
+            }
+            Action::Send { connection, frame } => {
+                return Some(LinkAction::Send(connection.0, frame));
+            }
+            Action::Close { connection, .. } => return Some(LinkAction::Close(connection.0)),
+            // There is no file cache in these guests, no hook, and nobody speaks version 2.
+            Action::SetFileCache { .. }
+            | Action::RunHooks { .. }
+            | Action::Observe
+            | Action::Measure
+            | Action::SendV2 { .. }
+            | Action::Gauge
+            | Action::Squeeze { .. }
+            | Action::Reclaim { .. } => return None,
+        };
+        self.core.handle(now, event);
+        None
     }
 
     /// The size of memory it counts on, while it serves an agent.
@@ -143,5 +134,67 @@ impl GuestMonitor {
         dump.connection
             .and(dump.total)
             .map(|total| Bytes(total.0 + self.reserve.0))
+    }
+}
+
+impl World {
+    pub(crate) fn drive_monitor(&mut self, vm: usize) {
+        let (now, guest_faults) = (self.now, self.vms[vm].guest_faults);
+        let used = self
+            .used_as_shown(vm)
+            .filter(|_| guest_faults.unreadable_until <= now);
+        let Some(monitor) = self.monitor(vm) else {
+            return;
+        };
+        let id = monitor.id;
+        if guest_faults.frozen_until > now {
+            return self.set_alarm(Sleeper::Monitor(vm, id), Some(guest_faults.frozen_until));
+        }
+        while let Some(monitor) = self.monitor(vm)
+            && let Some((connection, text)) = monitor.inbox.pop_front()
+        {
+            monitor.core.received(now, connection, text);
+            self.monitor_counts(vm);
+        }
+        let turn = Turn::new("monitor", Some(vm), now, ACTIONS_AT_ONCE);
+        let act = |world: &mut Self, action| {
+            let monitor = world.monitor(vm);
+            match monitor.and_then(|monitor| monitor.core.carry_out(now, action, used)) {
+                Some(LinkAction::Send(connection, frame)) => {
+                    world.monitor_sends(vm, connection, frame)
+                }
+                Some(LinkAction::Close(connection)) => world.break_connection(vm, connection),
+                None => {}
+            }
+        };
+        let rest = self.drive(
+            &turn,
+            |world| world.monitor(vm).map(|monitor| &mut monitor.core.core),
+            act,
+        );
+        if let Some(rest) = rest {
+            self.set_alarm(Sleeper::Monitor(vm, id), rest.deadline);
+        }
+    }
+
+    fn monitor_sends(&mut self, vm: usize, connection: u64, frame: MonitorFrame) {
+        // It looks at memory once more before it agrees to a shrink, so what it counts on changes
+        // here too.
+        self.monitor_counts(vm);
+        match self.frame_time(vm, connection, false) {
+            Some(at) => {
+                let event = WorldEvent::ToAgent {
+                    vm,
+                    connection,
+                    frame,
+                };
+                self.put(at, event);
+            }
+            None => self.break_connection(vm, connection),
+        }
+    }
+
+    fn monitor(&mut self, vm: usize) -> Option<&mut MonitorProcess> {
+        self.vms[vm].machine.as_mut()?.monitor.as_mut()
     }
 }

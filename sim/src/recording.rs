@@ -4,8 +4,7 @@
 //! A task that ends by itself writes out what it gathered; one that dies with its process does not.
 
 use agent::core::journal::{Output, Recorder, settings};
-use agent::core::{Action, Event, RequestId};
-use protocol::core::Core as _;
+use agent::core::{Action, Core, Evaluation, Event, RequestId};
 use protocol::journal::{FORMAT, Head, NodeState, Record};
 use protocol::time::{Span, Timestamp};
 
@@ -128,15 +127,16 @@ impl World {
 
 /// What a step of a core gave; `started` as it was handed out.
 pub(crate) fn output_of(
-    agent_task: &AgentTask,
-    first: &agent::core::Evaluation,
+    core: &Core,
+    first: &Evaluation,
     started: Vec<(RequestId, Action)>,
+    deadline: Option<Timestamp>,
 ) -> Output {
     Output {
         decision: first.decision,
         warnings: first.warnings,
         started,
-        deadline: agent_task.core.poll_deadline(),
-        faults: agent_task.core.faults().total(),
+        deadline,
+        faults: core.faults().total(),
     }
 }

@@ -16,6 +16,7 @@ use scheduler::core::event::{
 use serde_json::json;
 
 use crate::api::SCHEDULER_PATIENCE;
+use crate::drive::Turn;
 use crate::election::Election;
 use crate::event::{ApiResponse, Call, Caller, Event, Incarnation, Operation, Sleeper};
 use crate::journal::{Note, Part};
@@ -233,33 +234,26 @@ impl World {
     }
 
     pub(crate) fn drive_scheduler(&mut self, replica: usize) {
-        let now = self.now;
-        for _ in 0..ACTIONS_AT_ONCE {
-            let part = &mut self.schedulers[replica];
-            let Some(core) = part.core.as_mut() else {
-                return;
-            };
-            let Some(action) = core.poll_action(now) else {
-                for node in core.take_touched() {
-                    if let Some(node) = number_of(&node) {
-                        self.checks.touch_node(node);
-                    }
-                }
-                self.scheduler_turned(replica);
-                let part = &self.schedulers[replica];
-                let deadline = part.core.as_ref().and_then(Core::poll_deadline);
-                let sleeper = Sleeper::Scheduler(replica, part.epoch);
-                // A scheduler without its lists has no timers to serve but those of its lead.
-                let deadline = deadline.filter(|_| part.is_ready() || part.election.is_some());
-                return self.set_alarm(sleeper, deadline);
-            };
-            self.carry_out_scheduler(replica, action);
-        }
-        self.checks.fail(
-            "n05_level_triggered_without_spinning",
-            None,
-            "the scheduler's core never stops".into(),
+        let turn = Turn::new("scheduler", None, self.now, ACTIONS_AT_ONCE);
+        let rest = self.drive(
+            &turn,
+            |world| world.schedulers[replica].core.as_mut(),
+            |world, action| world.carry_out_scheduler(replica, action),
         );
+        let (Some(rest), Some(core)) = (rest, self.schedulers[replica].core.as_mut()) else {
+            return;
+        };
+        for node in core.take_touched() {
+            if let Some(node) = number_of(&node) {
+                self.checks.touch_node(node);
+            }
+        }
+        self.scheduler_turned(replica);
+        let part = &self.schedulers[replica];
+        let sleeper = Sleeper::Scheduler(replica, part.epoch);
+        // A scheduler without its lists has no timers to serve but those of its lead.
+        let has_timers = part.is_ready() || part.election.is_some();
+        self.set_alarm(sleeper, rest.deadline.filter(|_| has_timers));
     }
 
     /// What it knows may have become what permits rest on.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::api::{ApiResponse, Call, Caller, Change, Kind, Operation};
 use super::{MigrationWorld, settings};
+use crate::drive::step;
 
 #[derive(Default)]
 pub(crate) struct ControllerPart {
@@ -143,19 +144,13 @@ impl MigrationWorld {
             return false;
         }
         let vm = vms[self.rng.index(vms.len())];
-        if self.rng.below(2) == 0 {
-            let action = self
-                .controller
-                .vms
-                .get_mut(&vm)
-                .and_then(|core| core.poll_action(at));
-            if let Some(action) = action {
-                self.vm_begins(vm, action, at);
-                return true;
-            }
+        if self.rng.below(2) == 0
+            && let Some(action) = step(self.controller.vms.get_mut(&vm), at)
+        {
+            self.vm_begins(vm, action, at);
+            return true;
         }
-        let core = self.controller.movers.get_mut(&vm);
-        let Some(action) = core.and_then(|core| core.poll_action(at)) else {
+        let Some(action) = step(self.controller.movers.get_mut(&vm), at) else {
             return false;
         };
         self.mover_begins(vm, action);

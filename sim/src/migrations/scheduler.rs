@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::MigrationWorld;
 use super::api::{ApiResponse, Call, Caller, Kind, Operation};
+use crate::drive::step;
 
 #[derive(Default)]
 pub(crate) struct SchedulerPart {
@@ -90,11 +91,10 @@ impl MigrationWorld {
     /// It does the next thing.
     pub(super) fn scheduler_acts(&mut self) -> bool {
         let now = self.now;
-        let Some(core) = self.scheduler.core.as_mut() else {
-            return false;
-        };
-        let Some(action) = core.poll_action(now) else {
-            core.take_touched();
+        let Some(action) = step(self.scheduler.core.as_mut(), now) else {
+            if let Some(core) = &mut self.scheduler.core {
+                core.take_touched();
+            }
             return false;
         };
         let epoch = self.scheduler.epoch;
