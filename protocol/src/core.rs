@@ -29,3 +29,24 @@ pub trait Core {
     /// When [`Self::poll_action`] is due if no event comes first. Valid after it returned `None`.
     fn poll_deadline(&self) -> Option<Timestamp>;
 }
+
+/// A core that may be absent: then it takes no event and has no action.
+impl<C: Core> Core for Option<C> {
+    type Time = C::Time;
+    type Event = C::Event;
+    type Action = C::Action;
+
+    fn handle(&mut self, now: C::Time, event: C::Event) {
+        if let Some(core) = self {
+            core.handle(now, event);
+        }
+    }
+
+    fn poll_action(&mut self, now: C::Time) -> Option<C::Action> {
+        self.as_mut()?.poll_action(now)
+    }
+
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        self.as_ref()?.poll_deadline()
+    }
+}
