@@ -57,6 +57,12 @@ impl Clock {
     }
 }
 
+impl From<Clock> for Timestamp {
+    fn from(clock: Clock) -> Self {
+        clock.now()
+    }
+}
+
 impl Default for Clock {
     fn default() -> Self {
         Self::new()

@@ -1,5 +1,5 @@
-//! The shell kit that every daemon shares: clock, logs, exit codes, TLS, secrets, files that are
-//! replaced, HTTP, the admin server, journal, stage records, shutdown.
+//! The shell kit that every daemon shares: clock, driver of a core, logs, exit codes, TLS, secrets,
+//! files that are replaced, HTTP, the admin server, journal, stage records, shutdown.
 //!
 //! No domain logic lives here, and no core may use it: cores get time and randomness passed in.
 
@@ -10,6 +10,7 @@ pub mod bearer;
 pub mod clock;
 pub mod connections;
 pub mod descriptors;
+pub mod driver;
 pub mod durable;
 pub mod exit;
 pub mod exposition;
