@@ -174,11 +174,7 @@ impl protocol::core::Core for Core {
 
     fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
-            Event::Lease(seen) => {
-                if let Some(lead) = &mut self.lead {
-                    lead.seen(now, &seen);
-                }
-            }
+            Event::Lease(seen) => self.lead.handle(now, seen),
             Event::PermitRequest(request_id, _) if !self.may_permit(now) => {
                 self.refuse_permit(request_id)
             }
@@ -241,7 +237,7 @@ impl protocol::core::Core for Core {
     }
 
     fn poll_deadline(&self) -> Option<Timestamp> {
-        let lead = self.lead.as_ref().and_then(Lead::poll_deadline);
+        let lead = self.lead.poll_deadline();
         let catch_up = self.awaited.map(|(_, until)| until);
         let work = [
             self.permits.poll_deadline(),

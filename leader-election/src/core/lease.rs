@@ -13,6 +13,7 @@
 //! settles and lists again. Source: docs/compatibility/scheduler.md §8.4. Checked by the model in
 //! the scheduler's `tests/model.rs`.
 
+use protocol::core::Core;
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
 
@@ -117,30 +118,6 @@ impl Lead {
         }
     }
 
-    /// Handles an observation. A renewal in the future counts as one of now.
-    pub fn seen(&mut self, now: Timestamp, seen: &LeaseSeen) {
-        if !self.rule.is_ours(&seen.holder) {
-            self.since = None;
-            self.handover = None;
-            return;
-        }
-        if self.standing(now) == Standing::Following {
-            // After a lapse of this host, its own calls may be late.
-            let lapsed = self.since.is_some();
-            self.since = Some(if lapsed {
-                now + self.rule.settle
-            } else {
-                seen.settled
-            });
-            self.until = Timestamp(0);
-            // A hand-over does not cover what others did during a lapse.
-            self.handover = seen.handover.clone().filter(|_| !lapsed);
-        }
-        let end = (seen.renewed.min(now) + self.rule.deadline).0;
-        let until = Timestamp(end.saturating_sub(self.rule.margin.0));
-        self.until = self.until.max(until);
-    }
-
     /// The standing now.
     #[must_use]
     pub fn standing(&self, now: Timestamp) -> Standing {
@@ -156,8 +133,50 @@ impl Lead {
         }
     }
 
+    /// The hand-over of the last leader to this term.
+    #[must_use]
+    pub fn handover(&self) -> Option<&str> {
+        self.handover.as_deref()
+    }
+
+    /// Whether this term's lists have begun.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.opened.is_some() && self.opened == self.since
+    }
+}
+
+impl Core for Lead {
+    type Time = Timestamp;
+    type Event = LeaseSeen;
+    type Action = Turn;
+
+    /// Handles an observation. A renewal in the future counts as one of now.
+    fn handle(&mut self, now: Timestamp, seen: LeaseSeen) {
+        if !self.rule.is_ours(&seen.holder) {
+            self.since = None;
+            self.handover = None;
+            return;
+        }
+        if self.standing(now) == Standing::Following {
+            // After a lapse of this host, its own calls may be late.
+            let lapsed = self.since.is_some();
+            self.since = Some(if lapsed {
+                now + self.rule.settle
+            } else {
+                seen.settled
+            });
+            self.until = Timestamp(0);
+            // A hand-over does not cover what others did during a lapse.
+            self.handover = seen.handover.filter(|_| !lapsed);
+        }
+        let end = (seen.renewed.min(now) + self.rule.deadline).0;
+        let until = Timestamp(end.saturating_sub(self.rule.margin.0));
+        self.until = self.until.max(until);
+    }
+
     /// The beginning or end of a term, once for each.
-    pub fn turn(&mut self, now: Timestamp) -> Option<Turn> {
+    fn poll_action(&mut self, now: Timestamp) -> Option<Turn> {
         let leads = matches!(self.standing(now), Standing::Leading { .. });
         let opened = std::mem::replace(&mut self.opened, self.since.filter(|_| leads));
         if leads {
@@ -172,21 +191,7 @@ impl Lead {
         }
     }
 
-    /// The hand-over of the last leader to this term.
-    #[must_use]
-    pub fn handover(&self) -> Option<&str> {
-        self.handover.as_deref()
-    }
-
-    /// Whether this term's lists have begun.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.opened.is_some() && self.opened == self.since
-    }
-
-    /// When the standing changes without an observation.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Option<Timestamp> {
+    fn poll_deadline(&self) -> Option<Timestamp> {
         if self.is_open() {
             return Some(self.until);
         }
@@ -231,45 +236,49 @@ mod tests {
     fn new_leader_settles_then_leads_until_the_margin() {
         let mut lead = lead();
         assert_eq!(lead.standing(at(100)), Standing::Following);
-        lead.seen(at(100), &seen("sched-1_a", 100, 100));
+        lead.handle(at(100), seen("sched-1_a", 100, 100));
         assert_eq!(
             lead.standing(at(101)),
             Standing::Settling { until: at(102) }
         );
         assert_eq!(lead.poll_deadline(), Some(at(102)));
-        assert_eq!(lead.turn(at(101)), None);
-        assert_eq!(lead.turn(at(102)), Some(Turn::Opens));
-        assert_eq!((lead.turn(at(102)), lead.is_open()), (None, true));
+        assert_eq!(lead.poll_action(at(101)), None);
+        assert_eq!(lead.poll_action(at(102)), Some(Turn::Opens));
+        assert_eq!((lead.poll_action(at(102)), lead.is_open()), (None, true));
         assert_eq!(lead.poll_deadline(), Some(at(109)));
         let left = Span::from_secs(5);
         assert_eq!(lead.standing(at(104)), Standing::Leading { left });
         assert_eq!(lead.standing(at(109)), Standing::Following, "the margin");
-        lead.seen(at(105), &seen("sched-1_a", 105, 105));
+        lead.handle(at(105), seen("sched-1_a", 105, 105));
         let left = Span::from_secs(4);
         assert_eq!(lead.standing(at(110)), Standing::Leading { left });
-        assert_eq!(lead.turn(at(110)), None, "one term");
-        assert_eq!(lead.turn(at(114)), Some(Turn::Lapses));
+        assert_eq!(lead.poll_action(at(110)), None, "one term");
+        assert_eq!(lead.poll_action(at(114)), Some(Turn::Lapses));
         assert_eq!(lead.poll_deadline(), None, "nothing comes of itself");
-        assert_eq!(lead.turn(at(115)), None);
+        assert_eq!(lead.poll_action(at(115)), None);
     }
 
     #[test]
     fn lapse_of_any_length_begins_another_term() {
         let mut lead = lead();
-        lead.seen(at(100), &seen("sched-1_a", 100, 100));
-        assert_eq!(lead.turn(at(103)), Some(Turn::Opens));
-        lead.seen(at(109), &seen("sched-1_a", 109, 109));
+        lead.handle(at(100), seen("sched-1_a", 100, 100));
+        assert_eq!(lead.poll_action(at(103)), Some(Turn::Opens));
+        lead.handle(at(109), seen("sched-1_a", 109, 109));
         assert!(!lead.is_open(), "nobody looked, and still it lapsed");
-        assert_eq!(lead.turn(at(109)), Some(Turn::Lapses));
+        assert_eq!(lead.poll_action(at(109)), Some(Turn::Lapses));
         assert_eq!(
             lead.standing(at(109)),
             Standing::Settling { until: at(111) }
         );
-        assert_eq!(lead.turn(at(111)), Some(Turn::Opens));
-        lead.seen(at(112), &seen("sched-2_b", 112, 112));
+        assert_eq!(lead.poll_action(at(111)), Some(Turn::Opens));
+        lead.handle(at(112), seen("sched-2_b", 112, 112));
         assert_eq!(lead.standing(at(112)), Standing::Following);
-        lead.seen(at(113), &seen("sched-1_a", 113, 113));
-        assert_eq!(lead.turn(at(115)), Some(Turn::Opens), "nobody looked");
+        lead.handle(at(113), seen("sched-1_a", 113, 113));
+        assert_eq!(
+            lead.poll_action(at(115)),
+            Some(Turn::Opens),
+            "nobody looked"
+        );
     }
 
     #[test]
@@ -280,19 +289,23 @@ mod tests {
                 settled: at(settled),
                 ..seen("sched-1_a", 100, 100)
             };
-            lead.seen(at(100), &seen);
+            lead.handle(at(100), seen);
             lead
         };
         let until = at(101);
         assert_eq!(taken(101).standing(at(100)), Standing::Settling { until });
         let mut handed_over = taken(100);
-        assert_eq!(handed_over.turn(at(100)), Some(Turn::Opens), "at once");
+        assert_eq!(
+            handed_over.poll_action(at(100)),
+            Some(Turn::Opens),
+            "at once"
+        );
         let mut careful = taken(108);
-        careful.seen(at(107), &seen("sched-1_a", 107, 107));
+        careful.handle(at(107), seen("sched-1_a", 107, 107));
         let until = at(108);
         assert_eq!(careful.standing(at(107)), Standing::Settling { until });
         // Its own lapse is no hand-over, whatever the Lease said once.
-        handed_over.seen(at(120), &seen("sched-1_a", 98, 120));
+        handed_over.handle(at(120), seen("sched-1_a", 98, 120));
         let until = at(122);
         assert_eq!(handed_over.standing(at(120)), Standing::Settling { until });
     }
@@ -300,9 +313,9 @@ mod tests {
     #[test]
     fn old_renewal_and_clock_ahead_extend_no_term() {
         let mut lead = lead();
-        lead.seen(at(100), &seen("sched-1_a", 100, 50));
+        lead.handle(at(100), seen("sched-1_a", 100, 50));
         assert_eq!(lead.standing(at(100)), Standing::Following);
-        lead.seen(at(100), &seen("sched-1_a", 100, 5_000));
+        lead.handle(at(100), seen("sched-1_a", 100, 5_000));
         assert_eq!(lead.standing(at(109)), Standing::Following);
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use daemon_kit::clock::Clock;
+use daemon_kit::driver::next_action;
 use kube::Client;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -126,23 +127,11 @@ pub async fn while_leading<T>(
 /// Follows the Lease until the term begins or ends, as `wanted`.
 async fn turn(lead: &mut Lead, seen: &mut mpsc::Receiver<LeaseSeen>, clock: Clock, wanted: Turn) {
     loop {
-        if lead.turn(clock.now()) == Some(wanted) {
-            return;
-        }
-        let next = lead.poll_deadline();
-        let timer = async {
-            match next {
-                Some(at) => tokio::time::sleep_until(clock.instant_of(at).into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            state = seen.recv() => match state {
-                Some(state) => lead.seen(clock.now(), &state),
-                // The election does not end before `leave`.
-                None => std::future::pending().await,
-            },
-            () = timer => {}
+        match next_action(lead, clock, seen).await {
+            Some(turn) if turn == wanted => return,
+            Some(_) => {}
+            // The election does not end before `leave`.
+            None => std::future::pending().await,
         }
     }
 }

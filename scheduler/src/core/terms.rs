@@ -1,5 +1,6 @@
 //! Terms: what begins and ends with the lead that a Lease gives this replica.
 
+use protocol::core::Core as _;
 use protocol::time::Timestamp;
 
 use super::event::Action;
@@ -12,7 +13,7 @@ impl Core {
     /// Begins and ends terms. Without a valid lead the state is empty and no call begins.
     pub(super) fn follow_lead(&mut self, now: Timestamp) {
         let Some(lead) = &mut self.lead else { return };
-        match lead.turn(now) {
+        match lead.poll_action(now) {
             Some(Turn::Opens) => {
                 let marks = lead.handover().and_then(|text| text.parse().ok());
                 self.forget();

@@ -1,6 +1,8 @@
 mod model;
 
 use super::*;
+use protocol::core::Core as _;
+
 use crate::core::lease::{Lead, Standing, Turn};
 use proptest::prelude::*;
 
@@ -143,7 +145,7 @@ fn a_lease_handed_over_is_led_at_once_and_one_that_is_gone_is_not() {
             .expect("is told");
         assert_eq!(told.settled, settled, "{base:?}");
         let mut lead = Lead::new(rule("a").lease_rule());
-        lead.seen(at(100), &told);
+        lead.handle(at(100), told);
         let leads = matches!(lead.standing(at(100)), Standing::Leading { .. });
         assert_eq!(leads, settled == at(100));
     }

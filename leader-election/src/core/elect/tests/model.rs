@@ -137,9 +137,9 @@ impl Api {
                 assert_eq!(before, Some(handover), "it is not of the last holder");
                 self.noted += 1;
             }
-            process.lead.seen(now, &told);
+            process.lead.handle(now, told);
         }
-        if process.lead.turn(now) == Some(Turn::Opens) {
+        if process.lead.poll_action(now) == Some(Turn::Opens) {
             self.led += 1;
         }
     }
@@ -212,7 +212,7 @@ impl Api {
                 let found = self.lease.clone();
                 let process = &mut self.processes[n];
                 if let Some(told) = process.elector.seen(self.now, found) {
-                    process.lead.seen(self.now, &told);
+                    process.lead.handle(self.now, told);
                 }
             }
             Blow::Leave(n, drained) => {
