@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use daemon_kit::clock::Clock;
-use protocol::time::Timestamp;
 
 use crate::core::Moment;
 
@@ -15,14 +14,12 @@ pub(super) fn moment(clock: &Clock) -> Moment {
     }
 }
 
-pub(super) async fn pause(time: Duration) {
-    tokio::time::sleep(time).await;
+impl From<Clock> for Moment {
+    fn from(clock: Clock) -> Self {
+        moment(&clock)
+    }
 }
 
-/// Waits until a point in time; without one, for ever.
-pub(super) async fn pause_until(clock: &Clock, at: Option<Timestamp>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(clock.instant_of(at).into()).await,
-        None => std::future::pending().await,
-    }
+pub(super) async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use api_client::watch::{Error as WatchError, Event as WatchEvent, Events};
 use daemon_kit::chain;
 use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use protocol::annotations::LABEL_VM_NAME;
@@ -297,6 +298,8 @@ impl Hub {
                 &key.0,
                 &key.1,
             )),
+            under_way: FuturesUnordered::new(),
+            held: None,
         };
         let stop = cancel.clone();
         let task = self.drivers.spawn(async move {

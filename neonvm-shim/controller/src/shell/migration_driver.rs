@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use daemon_kit::chain;
+use daemon_kit::clock::Clock;
+use daemon_kit::driver::{Settled, Shell, drive};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -16,7 +18,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{Found, KubeApi, object, patch_params};
-use super::clock::{moment, pause_until};
+use super::clock::moment;
 use super::context::Context;
 use super::decode;
 use super::link::{LinkError, RunnerLink};
@@ -38,36 +40,61 @@ pub(super) struct MigrationDriver {
     pub(super) slot: MigrationSlot,
     pub(super) announcer: Announcer,
     pub(super) key: Arc<RunnerKey>,
+    pub(super) under_way: FuturesUnordered<BoxFuture<'static, Event>>,
+    /// Links by pod.
+    pub(super) links: BTreeMap<String, RunnerConnections>,
 }
 
-/// Links by pod.
-type Links = BTreeMap<String, RunnerConnections>;
+impl Shell for MigrationDriver {
+    type Core = MigrationCore;
+    /// The end of an action. `None`: the mailbox has changed.
+    type Input = Option<Event>;
+
+    fn core(&mut self) -> &mut MigrationCore {
+        &mut self.core
+    }
+
+    fn clock(&self) -> Clock {
+        self.context.clock
+    }
+
+    async fn input(&mut self) -> Option<Option<Event>> {
+        tokio::select! {
+            () = self.mailbox.changed() => Some(None),
+            Some(event) = self.under_way.next() => Some(Some(event)),
+        }
+    }
+
+    fn take(&mut self, input: Option<Event>) {
+        if let Some(event) = input {
+            let key = format!("{}/{}", self.namespace, self.name);
+            self.ended(&key, moment(&self.context.clock), event);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let action = self.begin(action);
+        self.under_way.push(action);
+    }
+
+    fn prepare(&mut self) {
+        for (received, event) in self.mailbox.take() {
+            self.core.handle(received, event);
+        }
+        self.update_links();
+    }
+
+    fn settle(&mut self) -> Settled {
+        self.publish_events();
+        self.slot.publish(self.core.snapshot());
+        Settled::Sleep
+    }
+}
 
 impl MigrationDriver {
     /// Works until `cancel`.
     pub(super) async fn run(mut self, cancel: CancellationToken) {
-        let key = format!("{}/{}", self.namespace, self.name);
-        let mut under_way: FuturesUnordered<BoxFuture<'static, Event>> = FuturesUnordered::new();
-        let mut links = Links::new();
-        loop {
-            for (received, event) in self.mailbox.take() {
-                self.core.handle(received, event);
-            }
-            self.update_links(&mut links);
-            while let Some(action) = self.core.poll_action(moment(&self.context.clock)) {
-                under_way.push(self.begin(action, &links));
-            }
-            self.publish_events();
-            self.slot.publish(self.core.snapshot());
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = self.mailbox.changed() => {}
-                Some(event) = under_way.next() => {
-                    self.ended(&key, moment(&self.context.clock), event);
-                }
-                () = pause_until(&self.context.clock, self.core.poll_deadline()) => {}
-            }
-        }
+        drive(&mut self, &cancel).await;
     }
 
     fn ended(&mut self, key: &str, now: Moment, event: Event) {
@@ -87,11 +114,11 @@ impl MigrationDriver {
     }
 
     /// Holds links to the runners that the core names, and to no others.
-    fn update_links(&self, links: &mut Links) {
+    fn update_links(&mut self) {
         let wanted = self.core.link_targets();
-        links.retain(|pod, _| wanted.contains(pod));
+        self.links.retain(|pod, _| wanted.contains(pod));
         for pod in wanted {
-            links.entry(pod).or_insert_with_key(|pod| {
+            self.links.entry(pod).or_insert_with_key(|pod| {
                 let at = self.core.link_address(pod);
                 let address = self.context.address(&self.namespace, pod, at);
                 RunnerConnections::open(pod, address, &self.key, &self.mailbox, self.context.clock)
@@ -99,7 +126,7 @@ impl MigrationDriver {
         }
     }
 
-    fn begin(&self, action: Action, links: &Links) -> BoxFuture<'static, Event> {
+    fn begin(&self, action: Action) -> BoxFuture<'static, Event> {
         let kind = action.kind();
         tracing::debug!(vm = self.name, action = ?kind, "migration action begins");
         let link = match &action {
@@ -108,7 +135,7 @@ impl MigrationDriver {
             | Action::Quit { pod, .. }
             | Action::Receive { pod, .. }
             | Action::Begin { pod, .. } => {
-                Some(links.get(pod).map(|held| Arc::clone(&held.orders)))
+                Some(self.links.get(pod).map(|held| Arc::clone(&held.orders)))
             }
             _ => None,
         };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api_client::watch::Event as WatchEvent;
 use daemon_kit::chain;
+use futures::stream::FuturesUnordered;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use protocol::object::Pod;
@@ -207,6 +208,8 @@ impl MigrationDrivers {
                 &key.0,
                 &key.1,
             )),
+            under_way: FuturesUnordered::new(),
+            links: BTreeMap::new(),
         };
         let stop = cancel.clone();
         let task = self.tasks.spawn(async move {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use daemon_kit::chain;
 use daemon_kit::clock::Clock;
+use daemon_kit::driver::{Settled, Shell, drive};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -13,7 +14,7 @@ use protocol::runner::{CpusAhead, SizeOrder};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::clock::{moment, pause_until};
+use super::clock::moment;
 use super::context::Context;
 use super::link::RunnerLink;
 use super::mailbox::Mailbox;
@@ -34,38 +35,65 @@ pub(super) struct VmDriver {
     pub(super) slot: VmSlot,
     pub(super) announcer: Announcer,
     pub(super) key: Arc<RunnerKey>,
+    pub(super) under_way: FuturesUnordered<BoxFuture<'static, Event>>,
+    pub(super) held: Option<RunnerConnections>,
+}
+
+impl Shell for VmDriver {
+    type Core = VmCore;
+    /// The end of an action. `None`: the mailbox has changed.
+    type Input = Option<Event>;
+
+    fn core(&mut self) -> &mut VmCore {
+        &mut self.core
+    }
+
+    fn clock(&self) -> Clock {
+        self.context.clock
+    }
+
+    async fn input(&mut self) -> Option<Option<Event>> {
+        tokio::select! {
+            () = self.mailbox.changed() => Some(None),
+            Some(event) = self.under_way.next() => Some(Some(event)),
+        }
+    }
+
+    fn take(&mut self, input: Option<Event>) {
+        if let Some(event) = input {
+            let key = format!("{}/{}", self.namespace, self.name);
+            self.ended(&key, moment(&self.context.clock), event);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let action = self.begin(action);
+        self.under_way.push(action);
+    }
+
+    fn prepare(&mut self) {
+        for (received, event) in self.mailbox.take() {
+            self.core.handle(received, event);
+        }
+        self.update_link();
+    }
+
+    fn settle(&mut self) -> Settled {
+        // Requests go out before their events and the state are published.
+        if let Some(Some(event)) = self.under_way.next().now_or_never() {
+            self.take(Some(event));
+            return Settled::Again;
+        }
+        self.publish_events();
+        self.slot.publish(self.core.snapshot());
+        Settled::Sleep
+    }
 }
 
 impl VmDriver {
     /// Works until `cancel`.
     pub(super) async fn run(mut self, cancel: CancellationToken) {
-        let key = format!("{}/{}", self.namespace, self.name);
-        let mut under_way: FuturesUnordered<BoxFuture<'static, Event>> = FuturesUnordered::new();
-        let mut held: Option<RunnerConnections> = None;
-        loop {
-            for (received, event) in self.mailbox.take() {
-                self.core.handle(received, event);
-            }
-            self.update_link(&mut held);
-            while let Some(action) = self.core.poll_action(moment(&self.context.clock)) {
-                under_way.push(self.begin(action, held.as_ref()));
-            }
-            // Requests go out before their events and the state are published.
-            if let Some(Some(event)) = under_way.next().now_or_never() {
-                self.ended(&key, moment(&self.context.clock), event);
-                continue;
-            }
-            self.publish_events();
-            self.slot.publish(self.core.snapshot());
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = self.mailbox.changed() => {}
-                Some(event) = under_way.next() => {
-                    self.ended(&key, moment(&self.context.clock), event);
-                }
-                () = pause_until(&self.context.clock, self.core.poll_deadline()) => {}
-            }
-        }
+        drive(&mut self, &cancel).await;
     }
 
     fn ended(&mut self, key: &str, now: Moment, event: Event) {
@@ -92,22 +120,23 @@ impl VmDriver {
     }
 
     /// Holds a link to the runner that the core names, and to no other.
-    fn update_link(&self, held: &mut Option<RunnerConnections>) {
+    fn update_link(&mut self) {
         let target = self.core.link_target();
         let at = self.core.link_address();
         let address = target.map(|pod| self.context.address(&self.namespace, pod, at));
         let target = target.zip(address);
-        if held.as_ref().map(|held| (held.pod.as_str(), &held.address))
+        let held = self.held.as_ref();
+        if held.map(|held| (held.pod.as_str(), &held.address))
             == target.as_ref().map(|(pod, address)| (*pod, address))
         {
             return;
         }
-        *held = target.map(|(pod, address)| {
+        self.held = target.map(|(pod, address)| {
             RunnerConnections::open(pod, address, &self.key, &self.mailbox, self.context.clock)
         });
     }
 
-    fn begin(&self, action: Action, held: Option<&RunnerConnections>) -> BoxFuture<'static, Event> {
+    fn begin(&self, action: Action) -> BoxFuture<'static, Event> {
         let (kind, clock) = (action.kind(), self.context.clock);
         tracing::debug!(vm = self.name, action = ?kind, "action begins");
         let context = self.context.clone();
@@ -127,6 +156,7 @@ impl VmDriver {
                 });
             }
         };
+        let held = self.held.as_ref();
         let link = held
             .filter(|held| held.pod == pod)
             .map(|held| Arc::clone(&held.orders));

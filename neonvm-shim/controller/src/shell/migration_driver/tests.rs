@@ -19,6 +19,8 @@ fn driver(context: &Context) -> MigrationDriver {
         slot: context.state.migration_slot(VM),
         announcer: Announcer::default(),
         key: key(context),
+        under_way: FuturesUnordered::new(),
+        links: BTreeMap::new(),
     }
 }
 

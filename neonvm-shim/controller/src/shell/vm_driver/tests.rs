@@ -18,6 +18,8 @@ fn driver(context: &Context) -> VmDriver {
         slot: context.state.vm_slot(VM),
         announcer: Announcer::default(),
         key: key(context),
+        under_way: FuturesUnordered::new(),
+        held: None,
     }
 }
 
