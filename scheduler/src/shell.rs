@@ -153,16 +153,14 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         api,
         params.state.clone(),
         labels,
-        inputs.clone(),
+        (inputs.clone(), inbox),
         epochs,
     );
 
     // The server stops first. The driver stops after the open requests.
     let inner = CancellationToken::new();
     let _stop_all = inner.clone().drop_guard();
-    let mut driver = permit_runtime
-        .handle
-        .spawn(driver.run(inbox, inner.clone()));
+    let mut driver = permit_runtime.handle.spawn(driver.run(inner.clone()));
     let watch = watching::Watch {
         client: params.client.clone(),
         inputs: inputs.clone(),

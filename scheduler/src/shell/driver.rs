@@ -6,9 +6,10 @@ mod figures;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use daemon_kit::clock::Clock;
+use daemon_kit::driver::{Settled, Shell, drive};
 use protocol::core::Core as _;
 use protocol::permit::PermitRefusal;
 use protocol::time::{Span, Timestamp};
@@ -23,7 +24,7 @@ use super::metrics::Metrics;
 use super::state_handle::StateHandle;
 use crate::core::elect::Leave;
 use crate::core::event::{
-    Event, ExtenderRequest, ExtenderResponse, ObjectKind, Permit, PermitRequest, RequestId,
+    Action, Event, ExtenderRequest, ExtenderResponse, ObjectKind, Permit, PermitRequest, RequestId,
     WatchProgress,
 };
 use crate::core::ledger::Anomalies;
@@ -99,6 +100,7 @@ pub(super) struct Driver {
     reports: JoinSet<()>,
     call_limit: Arc<Semaphore>,
     inputs: mpsc::Sender<Input>,
+    inbox: mpsc::Receiver<Input>,
     anomalies: Option<(PermitAnomalies, Anomalies)>,
     warned_pods: Option<[usize; PodWarning::ALL.len()]>,
     /// Why this replica is on standby, and the kinds that are not listed, as last published.
@@ -118,13 +120,76 @@ pub(super) struct Driver {
     nodes_after: Instant,
 }
 
+impl Shell for Driver {
+    type Core = Core;
+    /// `None`: the state dump was read.
+    type Input = Option<Input>;
+
+    fn core(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    async fn input(&mut self) -> Option<Option<Input>> {
+        tokio::select! {
+            input = self.inbox.recv() => input.map(Some),
+            () = self.state.was_read() => Some(None),
+        }
+    }
+
+    fn take(&mut self, input: Option<Input>) {
+        let Some(input) = input else { return };
+        self.handle(input);
+        for _ in 1..BATCH {
+            let Ok(input) = self.inbox.try_recv() else {
+                break;
+            };
+            self.handle(input);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let is_response = matches!(
+            action,
+            Action::RespondPermit(_) | Action::RespondExtender { .. }
+        );
+        if !self.is_retiring || is_response {
+            self.carry_out(action);
+        }
+    }
+
+    fn settle(&mut self) -> Settled {
+        self.follow_lead();
+        self.publish();
+        self.reap();
+        if self.in_flight == 0 && self.inbox.is_empty() {
+            self.retire();
+        }
+        Settled::Sleep
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let now = self.clock.now();
+        let retirement = self.retired.as_ref().map(|(_, until)| *until);
+        // After that time, only calls in flight delay the hand-over.
+        let retirement = retirement.filter(|until| *until > now);
+        let nodes = self.core.has_touched().then_some(self.nodes_after);
+        let dump = self.is_dump_due().then_some(self.dump_after);
+        let retirement = retirement.map(|at| self.clock.instant_of(at));
+        [retirement, nodes, dump].into_iter().flatten().min()
+    }
+}
+
 impl Driver {
     pub(super) fn new(
         core: Core,
         api: ApiClient,
         state: StateHandle,
         node_labels: BTreeMap<String, String>,
-        inputs: mpsc::Sender<Input>,
+        (inputs, inbox): (mpsc::Sender<Input>, mpsc::Receiver<Input>),
         epochs: watch::Sender<Option<u64>>,
     ) -> Self {
         let first = *epochs.borrow();
@@ -145,6 +210,7 @@ impl Driver {
             reports: JoinSet::new(),
             call_limit: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
             inputs,
+            inbox,
             anomalies: None,
             warned_pods: None,
             readiness: None,
@@ -161,55 +227,8 @@ impl Driver {
     }
 
     /// Runs until `cancel`.
-    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Input>, cancel: CancellationToken) {
-        let mut alarm = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
-        let state = self.state.clone();
-        loop {
-            self.act();
-            self.follow_lead();
-            self.publish();
-            self.reap();
-            if self.in_flight == 0 && inbox.is_empty() {
-                self.retire();
-            }
-            let wake = self.wake().map(tokio::time::Instant::from);
-            if let Some(at) = wake
-                && at != alarm.deadline()
-            {
-                alarm.as_mut().reset(at);
-            }
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                input = inbox.recv() => {
-                    let Some(input) = input else { return };
-                    self.take(input);
-                    for _ in 1..BATCH {
-                        let Ok(input) = inbox.try_recv() else { break };
-                        self.take(input);
-                    }
-                }
-                () = alarm.as_mut(), if wake.is_some() => {}
-                () = state.was_read() => {}
-            }
-        }
-    }
-
-    /// When to continue if no input arrives first.
-    fn wake(&self) -> Option<Instant> {
-        let now = self.clock.now();
-        let retirement = self.retired.as_ref().map(|(_, until)| *until);
-        let deadlines = [
-            self.core.poll_deadline(),
-            // After that time, only calls in flight delay the hand-over.
-            retirement.filter(|until| *until > now),
-        ];
-        let nodes = self.core.has_touched().then_some(self.nodes_after);
-        let deadlines = deadlines.into_iter().flatten();
-        deadlines
-            .map(|at| self.clock.instant_of(at))
-            .chain(self.is_dump_due().then_some(self.dump_after))
-            .chain(nodes)
-            .min()
+    pub(super) async fn run(mut self, cancel: CancellationToken) {
+        drive(&mut self, &cancel).await;
     }
 
     fn is_large(&self) -> bool {
@@ -222,7 +241,7 @@ impl Driver {
         while self.reports.try_join_next().is_some() {}
     }
 
-    fn take(&mut self, input: Input) {
+    fn handle(&mut self, input: Input) {
         self.changed = true;
         let now = self.clock.now();
         match input {

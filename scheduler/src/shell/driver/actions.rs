@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use protocol::core::Core as _;
-
 use super::{Driver, Input, PermitOutcome};
 use crate::core::amount::Resource;
 use crate::core::decision::{Limit, Outcome, PermitDecision};
@@ -18,85 +16,74 @@ use crate::shell::messages;
 const REPORTS_AT_ONCE: usize = 32;
 
 impl Driver {
-    /// Carries out the actions of the core.
-    pub(super) fn act(&mut self) {
-        while let Some(action) = self.core.poll_action(self.clock.now()) {
-            let is_response = matches!(
-                action,
-                Action::RespondPermit(_) | Action::RespondExtender { .. }
-            );
-            if self.is_retiring && !is_response {
-                continue;
-            }
-            match action {
-                Action::RespondPermit(response) => self.respond(response),
-                Action::WriteVm(write) => {
-                    let api = self.bounded();
-                    self.call(async move {
-                        let outcome = api.write_vm(&write).await;
-                        if let CallOutcome::Refused(error) | CallOutcome::Unclear(error) = &outcome
-                        {
-                            tracing::warn!(vm = %write.vm, error, "write of the VM failed");
-                        }
-                        Event::WriteDone(write.id, outcome)
-                    });
-                }
-                Action::ReadVm { id, vm } => {
-                    let api = self.bounded();
-                    self.call(async move { Event::ReadDone(id, api.read_vm(&vm).await) });
-                }
-                Action::Bind { id, pod, uid, node } => {
-                    self.count_overfull(&uid, &node);
-                    let api = self.bounded();
-                    self.call(async move {
-                        let outcome = api.bind(&pod, &uid, &node).await;
-                        tracing::info!(%pod, node, ?outcome, "bound a pod");
-                        Event::BindDone(id, outcome)
-                    });
-                }
-                Action::ReadPod { id, pod } => {
-                    let api = self.bounded();
-                    self.call(async move { Event::PodRead(id, api.read_pod(&pod).await) });
-                }
-                Action::RespondExtender {
-                    request_id,
-                    response,
-                } => {
-                    if let ExtenderResponse::Bound(Err(why)) = &response {
-                        tracing::warn!(%why, "binding for kube-scheduler failed");
+    pub(super) fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::RespondPermit(response) => self.respond(response),
+            Action::WriteVm(write) => {
+                let api = self.bounded();
+                self.call(async move {
+                    let outcome = api.write_vm(&write).await;
+                    if let CallOutcome::Refused(error) | CallOutcome::Unclear(error) = &outcome {
+                        tracing::warn!(vm = %write.vm, error, "write of the VM failed");
                     }
-                    if let Some(responder) = self.extender_responders.remove(&request_id) {
-                        // kube-scheduler may have closed the connection. It repeats its request.
-                        let _sent = responder.send(response);
-                    }
-                }
-                Action::Unschedulable { pod, uid, message } => {
-                    tracing::info!(%pod, why = message, "pod fits on no node");
-                    let api = self.api.clone();
-                    self.report(async move { api.unschedulable(&pod, &uid, &message).await });
-                }
-                Action::RoomAppeared { pod, uid, node } => {
-                    tracing::info!(%pod, node, "waiting pod has headroom");
-                    let api = self.api.clone();
-                    self.report(async move { api.room_appeared(&pod, &uid, &node).await });
-                }
-                Action::List => {
-                    self.last_epoch += 1;
-                    self.epoch = Some(self.last_epoch);
-                    self.epochs.send_replace(self.epoch);
-                    tracing::info!("lists requested");
-                }
-                Action::WarnOnPod { pod, uid, warning } => {
-                    tracing::warn!(%pod, remark = warning.as_str(), "pod warning");
-                    let api = self.api.clone();
-                    self.report(async move { api.warn_on_pod(&pod, &uid, warning).await });
-                }
-                Action::ScaleUpDenied { uid, decision } => {
-                    let api = self.api.clone();
-                    self.report(async move { api.scale_up_denied(&uid, &decision).await });
-                }
-                migration => self.act_on_migration(migration),
+                    Event::WriteDone(write.id, outcome)
+                });
             }
+            Action::ReadVm { id, vm } => {
+                let api = self.bounded();
+                self.call(async move { Event::ReadDone(id, api.read_vm(&vm).await) });
+            }
+            Action::Bind { id, pod, uid, node } => {
+                self.count_overfull(&uid, &node);
+                let api = self.bounded();
+                self.call(async move {
+                    let outcome = api.bind(&pod, &uid, &node).await;
+                    tracing::info!(%pod, node, ?outcome, "bound a pod");
+                    Event::BindDone(id, outcome)
+                });
+            }
+            Action::ReadPod { id, pod } => {
+                let api = self.bounded();
+                self.call(async move { Event::PodRead(id, api.read_pod(&pod).await) });
+            }
+            Action::RespondExtender {
+                request_id,
+                response,
+            } => {
+                if let ExtenderResponse::Bound(Err(why)) = &response {
+                    tracing::warn!(%why, "binding for kube-scheduler failed");
+                }
+                if let Some(responder) = self.extender_responders.remove(&request_id) {
+                    // kube-scheduler may have closed the connection. It repeats its request.
+                    let _sent = responder.send(response);
+                }
+            }
+            Action::Unschedulable { pod, uid, message } => {
+                tracing::info!(%pod, why = message, "pod fits on no node");
+                let api = self.api.clone();
+                self.report(async move { api.unschedulable(&pod, &uid, &message).await });
+            }
+            Action::RoomAppeared { pod, uid, node } => {
+                tracing::info!(%pod, node, "waiting pod has headroom");
+                let api = self.api.clone();
+                self.report(async move { api.room_appeared(&pod, &uid, &node).await });
+            }
+            Action::List => {
+                self.last_epoch += 1;
+                self.epoch = Some(self.last_epoch);
+                self.epochs.send_replace(self.epoch);
+                tracing::info!("lists requested");
+            }
+            Action::WarnOnPod { pod, uid, warning } => {
+                tracing::warn!(%pod, remark = warning.as_str(), "pod warning");
+                let api = self.api.clone();
+                self.report(async move { api.warn_on_pod(&pod, &uid, warning).await });
+            }
+            Action::ScaleUpDenied { uid, decision } => {
+                let api = self.api.clone();
+                self.report(async move { api.scale_up_denied(&uid, &decision).await });
+            }
+            migration => self.act_on_migration(migration),
         }
     }
 
