@@ -8,8 +8,10 @@ use neonvm_controller::core::{Refusal, migration};
 use neonvm_runner::config::Accel;
 use neonvm_runner::core::shape::{CpuControl, shape};
 use neonvm_runner::core::transfer::{
-    Arrival, Disk, Incoming, IncomingAction, Leaving, Manifest, Outgoing, OutgoingAction, View,
+    Arrival, Disk, Incoming, IncomingAction, IncomingEvent, Leaving, Manifest, Outgoing,
+    OutgoingAction, OutgoingEvent, View,
 };
+use protocol::core::Core as _;
 use protocol::migration::{Destination, IncomingReport, IncomingStage, Progress};
 use protocol::runner::{
     CpuState, ExitReason, ExitReport, MemoryState, QuotaState, RunnerPhase, RunnerState,
@@ -19,6 +21,7 @@ use serde_json::json;
 
 use super::api::Kind;
 use super::{Cheat, MigrationWorld};
+use crate::drive::step;
 
 #[derive(Debug, Clone)]
 struct Qemu {
@@ -356,11 +359,7 @@ impl MigrationWorld {
             return false;
         }
         machine.generation += 1;
-        if let Some(action) = machine
-            .outgoing
-            .as_mut()
-            .and_then(|at| at.poll_action(now, true))
-        {
+        if let Some(action) = step(machine.outgoing.as_mut(), now) {
             self.outgoing_acts(name, action);
             return true;
         }
@@ -368,8 +367,7 @@ impl MigrationWorld {
             (machine.outgoing, machine.leaving) = (None, None);
             return true;
         }
-        let next = machine.incoming.as_mut();
-        if let Some(action) = next.and_then(|at| at.poll_action(now)) {
+        if let Some(action) = step(machine.incoming.as_mut(), now) {
             self.incoming_acts(name, action);
             return true;
         }
@@ -424,36 +422,41 @@ impl MigrationWorld {
         else {
             return;
         };
-        match &action {
-            OutgoingAction::Save(what) => *leaving = Some(what.clone()),
-            OutgoingAction::Describe => outgoing.described(now, Ok(manifest())),
-            OutgoingAction::Look => outgoing.viewed(now, Ok(Self::view(qemu))),
+        let mut left = None;
+        let event = match action {
+            OutgoingAction::Save(what) => {
+                *leaving = Some(what);
+                return;
+            }
+            OutgoingAction::Describe => OutgoingEvent::Described(Ok(Box::new(manifest()))),
+            OutgoingAction::Look => OutgoingEvent::Viewed(Ok(Self::view(qemu))),
             OutgoingAction::Send => {
                 qemu.peer = peer.filter(|_| listens);
                 qemu.migration = if listens { "active" } else { "failed" };
-                outgoing.acted(now, &action, Ok(()));
+                OutgoingEvent::Done(action, Ok(()))
             }
             OutgoingAction::Cancel => {
                 if qemu.migration == "active" {
                     (qemu.migration, qemu.run) = ("cancelled", "running");
                 }
-                let peer = qemu.peer.take();
-                outgoing.acted(now, &action, Ok(()));
-                if let Some(target) = peer
-                    .and_then(|peer| self.machines.get_mut(&peer))
-                    .and_then(|to| to.qemu.as_mut())
-                    .filter(|to| !to.whole)
-                {
-                    target.migration = "failed";
-                }
+                left = qemu.peer.take();
+                OutgoingEvent::Done(action, Ok(()))
             }
             OutgoingAction::Continue => {
                 qemu.run = "running";
-                outgoing.acted(now, &action, Ok(()));
+                OutgoingEvent::Done(action, Ok(()))
             }
             OutgoingAction::Copy | OutgoingAction::Switch | OutgoingAction::Abandon => {
-                outgoing.acted(now, &action, Err("no disk is copied here".into()));
+                OutgoingEvent::Done(action, Err("no disk is copied here".into()))
             }
+        };
+        outgoing.handle(now, event);
+        if let Some(target) = left
+            .and_then(|peer| self.machines.get_mut(&peer))
+            .and_then(|to| to.qemu.as_mut())
+            .filter(|to| !to.whole)
+        {
+            target.migration = "failed";
         }
     }
 
@@ -471,19 +474,23 @@ impl MigrationWorld {
         else {
             return;
         };
-        match &action {
-            IncomingAction::Save(what) => *arrival = Some(what.clone()),
-            IncomingAction::Look => incoming.viewed(now, Ok(Self::view(qemu))),
+        let event = match action {
+            IncomingAction::Save(what) => {
+                *arrival = Some(what);
+                return;
+            }
+            IncomingAction::Look => IncomingEvent::Viewed(Ok(Self::view(qemu))),
             IncomingAction::Listen => {
                 qemu.migration = "setup";
-                incoming.acted(now, &action, Ok(()));
+                IncomingEvent::Done(action, Ok(()))
             }
             IncomingAction::Begin => {
                 qemu.run = "running";
-                incoming.acted(now, &action, Ok(()));
+                IncomingEvent::Done(action, Ok(()))
             }
-            IncomingAction::GiveUp => machine.end(ExitReason::StartFailed, false),
-        }
+            IncomingAction::GiveUp => return machine.end(ExitReason::StartFailed, false),
+        };
+        incoming.handle(now, event);
     }
 
     /// The controller tells a runner something.
@@ -520,14 +527,16 @@ impl MigrationWorld {
                     return refused("the guest is not here yet");
                 }
                 match &mut machine.outgoing {
-                    Some(outgoing) if outgoing.id() == order.id => outgoing.order(now, order),
+                    Some(outgoing) if outgoing.id() == order.id => {
+                        outgoing.handle(now, OutgoingEvent::Order(order));
+                    }
                     Some(_) => return refused("another migration is not over"),
                     None => machine.outgoing = Some(Outgoing::new(order)),
                 }
             }
             A::Recall { id, .. } => {
                 if let Some(outgoing) = machine.outgoing.as_mut().filter(|at| at.id() == id) {
-                    outgoing.recall(now);
+                    outgoing.handle(now, OutgoingEvent::Recall);
                 }
             }
             A::Quit { id, .. } => {

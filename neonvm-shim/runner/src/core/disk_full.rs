@@ -12,6 +12,7 @@
 //! Events only hasten a query: the status that QEMU returns decides. A guest that is stopped for
 //! another reason is left alone.
 
+use protocol::core::Core;
 use protocol::runner::DiskFull;
 use protocol::time::{Span, Timestamp, WallTime};
 
@@ -45,6 +46,22 @@ pub enum RecoveryAction {
     Resume,
 }
 
+/// Something that the recovery depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecoveryEvent {
+    /// QEMU has stopped the guest, or may have.
+    Hint,
+    /// The monitor is disconnected. The known state stays until the next query, which is due at
+    /// reconnection.
+    Disconnected,
+    /// Whether the guest migrates. Then it is not resumed, as the migration decides where it runs.
+    Migrates(bool),
+    /// Result of a query, with the time; `None` if QEMU did not answer.
+    Queried(WallTime, Option<RunStatus>),
+    /// QEMU has resumed the guest or refused to. The next query shows the effect.
+    Resumed,
+}
+
 /// Name of a drive in its VM's spec, by its id.
 #[must_use]
 pub fn disk_name(id: &str) -> String {
@@ -66,6 +83,7 @@ pub struct DiskFullRecovery {
     /// An event arrived since the current query began.
     hinted: bool,
     due: Timestamp,
+    migrates: bool,
 }
 
 impl DiskFullRecovery {
@@ -83,39 +101,14 @@ impl DiskFullRecovery {
 
     /// Hastens the next query after an event. Not while the guest is known to be stopped: each
     /// attempt to resume makes QEMU send another event.
-    pub fn hint(&mut self, now: Timestamp) {
+    fn hint(&mut self, now: Timestamp) {
         if self.full.is_none() {
             self.due = self.due.min(now);
             self.hinted = true;
         }
     }
 
-    /// The monitor is disconnected. The known state stays until the next query, which is due at
-    /// reconnection.
-    pub fn disconnected(&mut self) {
-        (self.fresh, self.under_way, self.due) = (false, None, Timestamp(0));
-    }
-
-    /// Returns the next action. `moves` says that the guest migrates: then it is not resumed, as
-    /// the migration decides where it runs.
-    pub fn poll_action(&mut self, now: Timestamp, moves: bool) -> Option<RecoveryAction> {
-        if self.under_way.is_some() {
-            return None;
-        }
-        let action = if std::mem::take(&mut self.fresh) && !moves {
-            RecoveryAction::Resume
-        } else if now >= self.due {
-            self.hinted = false;
-            RecoveryAction::Query
-        } else {
-            return None;
-        };
-        self.under_way = Some(action);
-        Some(action)
-    }
-
-    /// Takes the result of a query; `None` if QEMU did not answer.
-    pub fn queried(&mut self, now: Timestamp, wall: WallTime, found: Option<&RunStatus>) {
+    fn queried(&mut self, now: Timestamp, wall: WallTime, found: Option<&RunStatus>) {
         self.under_way = None;
         self.due = now + AGAIN;
         let Some(found) = found else { return };
@@ -137,20 +130,46 @@ impl DiskFullRecovery {
             disks,
         });
     }
+}
 
-    /// QEMU has resumed the guest or refused to. The next query shows the effect.
-    pub fn resumed(&mut self, now: Timestamp) {
-        (self.under_way, self.fresh, self.due) = (None, false, now + AGAIN);
+impl Core for DiskFullRecovery {
+    type Time = Timestamp;
+    type Event = RecoveryEvent;
+    type Action = RecoveryAction;
+
+    fn handle(&mut self, now: Timestamp, event: RecoveryEvent) {
+        match event {
+            RecoveryEvent::Hint => self.hint(now),
+            RecoveryEvent::Disconnected => {
+                (self.fresh, self.under_way, self.due) = (false, None, Timestamp(0));
+            }
+            RecoveryEvent::Migrates(migrates) => self.migrates = migrates,
+            RecoveryEvent::Queried(wall, found) => self.queried(now, wall, found.as_ref()),
+            RecoveryEvent::Resumed => {
+                (self.under_way, self.fresh, self.due) = (None, false, now + AGAIN);
+            }
+        }
     }
 
-    /// When the next query or resume is due.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Timestamp {
+    fn poll_action(&mut self, now: Timestamp) -> Option<RecoveryAction> {
         if self.under_way.is_some() {
-            // The answer to the action in progress is an input.
-            return Timestamp(u64::MAX);
+            return None;
         }
-        self.due
+        let action = if std::mem::take(&mut self.fresh) && !self.migrates {
+            RecoveryAction::Resume
+        } else if now >= self.due {
+            self.hinted = false;
+            RecoveryAction::Query
+        } else {
+            return None;
+        };
+        self.under_way = Some(action);
+        Some(action)
+    }
+
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        // The answer to the action in progress is an event.
+        self.under_way.is_none().then_some(self.due)
     }
 }
 
@@ -173,12 +192,9 @@ mod tests {
 
     /// Answers the query that is due.
     fn look(recovery: &mut DiskFullRecovery, now: Timestamp, found: &RunStatus) {
-        assert_eq!(
-            recovery.poll_action(now, false),
-            Some(RecoveryAction::Query)
-        );
-        assert_eq!(recovery.poll_action(now, false), None, "one at a time");
-        recovery.queried(now, WALL, Some(found));
+        assert_eq!(recovery.poll_action(now), Some(RecoveryAction::Query));
+        assert_eq!(recovery.poll_action(now), None, "one at a time");
+        recovery.handle(now, RecoveryEvent::Queried(WALL, Some(found.clone())));
     }
 
     fn disks(recovery: &DiskFullRecovery) -> Option<Vec<&str>> {
@@ -191,33 +207,30 @@ mod tests {
         let mut recovery = DiskFullRecovery::default();
         look(&mut recovery, at(0), &stands("running", &[]));
         assert_eq!(recovery.full(), None);
-        assert_eq!(recovery.poll_deadline(), at(30), "looked at now and then");
-        recovery.hint(at(10));
+        assert_eq!(
+            recovery.poll_deadline(),
+            Some(at(30)),
+            "looked at now and then"
+        );
+        recovery.handle(at(10), RecoveryEvent::Hint);
         let full = stands(STOPPED, &["root", "disk-data", "swapdisk"]);
         look(&mut recovery, at(10), &full);
         assert_eq!(disks(&recovery), Some(vec!["rootdisk", "data", "swapdisk"]));
-        assert_eq!(
-            recovery.poll_action(at(12), false),
-            None,
-            "it has just failed"
-        );
+        assert_eq!(recovery.poll_action(at(12)), None, "it has just failed");
         for s in [13, 16, 19] {
             look(&mut recovery, at(s), &full);
-            assert_eq!(
-                recovery.poll_action(at(s), false),
-                Some(RecoveryAction::Resume)
-            );
+            assert_eq!(recovery.poll_action(at(s)), Some(RecoveryAction::Resume));
             assert!(recovery.is_resuming());
-            recovery.resumed(at(s));
+            recovery.handle(at(s), RecoveryEvent::Resumed);
             // The write failed again, and QEMU sends an event: it hastens nothing.
-            recovery.hint(at(s));
-            assert_eq!(recovery.poll_action(at(s + 1), false), None);
+            recovery.handle(at(s), RecoveryEvent::Hint);
+            assert_eq!(recovery.poll_action(at(s + 1)), None);
         }
         let since = recovery.full().map(|full| full.since_unix_us);
         assert_eq!(since, Some(WALL.0), "since it was first seen");
         look(&mut recovery, at(22), &stands("running", &[]));
         assert_eq!(recovery.full(), None, "there is space");
-        assert_eq!(recovery.poll_action(at(22), false), None);
+        assert_eq!(recovery.poll_action(at(22)), None);
     }
 
     #[test]
@@ -228,44 +241,41 @@ mod tests {
             let now = at(hour * 3600);
             look(&mut recovery, now, &stands(run, &[]));
             assert_eq!(recovery.full(), None, "{run}");
-            assert_eq!(recovery.poll_action(now, false), None, "{run}");
+            assert_eq!(recovery.poll_action(now), None, "{run}");
         }
         // A person stopped the guest after it was reported.
         look(&mut recovery, at(90_000), &stands(STOPPED, &["root"]));
         look(&mut recovery, at(90_003), &stands("paused", &[]));
         assert_eq!(recovery.full(), None);
-        assert_eq!(recovery.poll_action(at(90_004), false), None);
+        assert_eq!(recovery.poll_action(at(90_004)), None);
     }
 
     #[test]
     fn migrating_guest_is_reported_and_not_resumed() {
         let mut recovery = DiskFullRecovery::default();
         let full = stands(STOPPED, &["root"]);
+        recovery.handle(at(0), RecoveryEvent::Migrates(true));
         look(&mut recovery, at(0), &full);
         for s in [3, 6, 9] {
             look(&mut recovery, at(s), &full);
-            assert_eq!(recovery.poll_action(at(s), true), None);
+            assert_eq!(recovery.poll_action(at(s)), None);
             assert_eq!(disks(&recovery), Some(vec!["rootdisk"]));
         }
+        recovery.handle(at(9), RecoveryEvent::Migrates(false));
         // A result from the time of a migration has no effect afterwards.
-        assert_eq!(recovery.poll_action(at(11), false), None);
+        assert_eq!(recovery.poll_action(at(11)), None);
         look(&mut recovery, at(12), &full);
-        assert_eq!(
-            recovery.poll_action(at(12), false),
-            Some(RecoveryAction::Resume)
-        );
+        assert_eq!(recovery.poll_action(at(12)), Some(RecoveryAction::Resume));
     }
 
     #[test]
     fn event_during_a_query_is_not_lost() {
         let mut recovery = DiskFullRecovery::default();
-        assert_eq!(
-            recovery.poll_action(at(0), false),
-            Some(RecoveryAction::Query)
-        );
+        assert_eq!(recovery.poll_action(at(0)), Some(RecoveryAction::Query));
         // QEMU reports the failed write before it stops the guest.
-        recovery.hint(at(0));
-        recovery.queried(at(0), WALL, Some(&stands("running", &[])));
+        recovery.handle(at(0), RecoveryEvent::Hint);
+        let running = Some(stands("running", &[]));
+        recovery.handle(at(0), RecoveryEvent::Queried(WALL, running));
         look(&mut recovery, at(0), &stands(STOPPED, &["root"]));
         assert_eq!(disks(&recovery), Some(vec!["rootdisk"]));
     }
@@ -275,12 +285,9 @@ mod tests {
         let mut recovery = DiskFullRecovery::default();
         look(&mut recovery, at(0), &stands(STOPPED, &["root"]));
         look(&mut recovery, at(3), &stands(STOPPED, &[]));
-        assert_eq!(
-            recovery.poll_action(at(3), false),
-            Some(RecoveryAction::Resume)
-        );
-        assert_eq!(recovery.poll_deadline(), Timestamp(u64::MAX));
-        recovery.disconnected();
+        assert_eq!(recovery.poll_action(at(3)), Some(RecoveryAction::Resume));
+        assert_eq!(recovery.poll_deadline(), None);
+        recovery.handle(at(6), RecoveryEvent::Disconnected);
         assert_eq!(
             disks(&recovery),
             Some(vec!["rootdisk"]),
@@ -289,11 +296,11 @@ mod tests {
         look(&mut recovery, at(4), &stands("running", &[]));
         assert_eq!(recovery.full(), None);
         // Without an answer the state is unchanged.
+        assert_eq!(recovery.poll_action(at(34)), Some(RecoveryAction::Query));
+        recovery.handle(at(34), RecoveryEvent::Queried(WALL, None));
         assert_eq!(
-            recovery.poll_action(at(34), false),
-            Some(RecoveryAction::Query)
+            (recovery.full(), recovery.poll_deadline()),
+            (None, Some(at(37)))
         );
-        recovery.queried(at(34), WALL, None);
-        assert_eq!((recovery.full(), recovery.poll_deadline()), (None, at(37)));
     }
 }

@@ -1,6 +1,7 @@
 //! Stops a guest: presses the power button every second until the guest shuts down, sends `quit` at
 //! the end of the grace period, and kills QEMU if it does not exit.
 
+use protocol::core::Core;
 use protocol::time::{Span, Timestamp};
 
 /// Pause between two presses: a guest that boots ignores the button.
@@ -19,6 +20,15 @@ pub enum StopAction {
     Quit,
     /// Send SIGKILL to QEMU, which has not exited after `quit`.
     Kill,
+}
+
+/// Something that changes a stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopEvent {
+    /// A further order, with its grace period. The earlier end counts.
+    Order(Span),
+    /// The guest shuts down: the button is not pressed again.
+    ShutsDown,
 }
 
 /// State of a stop in progress.
@@ -45,28 +55,32 @@ impl Stopping {
         }
     }
 
-    /// A further order. The earlier end of the grace period counts.
-    pub fn hurry(&mut self, now: Timestamp, grace: Span) {
-        let end = now + grace.min(MAX_GRACE);
-        if end < self.end && !self.quit {
-            self.end = end;
-            self.next_force = end;
-        }
-    }
-
-    /// The guest shuts down: the button is not pressed again.
-    pub fn shuts_down(&mut self) {
-        self.going = true;
-    }
-
     /// Whether QEMU had to be killed.
     #[must_use]
     pub fn forced(&self) -> bool {
         self.quit
     }
+}
 
-    /// Returns the next action that is due.
-    pub fn poll_action(&mut self, now: Timestamp) -> Option<StopAction> {
+impl Core for Stopping {
+    type Time = Timestamp;
+    type Event = StopEvent;
+    type Action = StopAction;
+
+    fn handle(&mut self, now: Timestamp, event: StopEvent) {
+        match event {
+            StopEvent::Order(grace) => {
+                let end = now + grace.min(MAX_GRACE);
+                if end < self.end && !self.quit {
+                    self.end = end;
+                    self.next_force = end;
+                }
+            }
+            StopEvent::ShutsDown => self.going = true,
+        }
+    }
+
+    fn poll_action(&mut self, now: Timestamp) -> Option<StopAction> {
         if now >= self.next_force {
             self.next_force = now + QUIT_ALLOWANCE;
             let action = if self.quit {
@@ -84,14 +98,9 @@ impl Stopping {
         None
     }
 
-    /// When the next action is due.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Timestamp {
-        if self.going || self.quit {
-            self.next_force
-        } else {
-            self.next_press.min(self.next_force)
-        }
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        let press = (!self.going && !self.quit).then_some(self.next_press);
+        press.into_iter().chain([self.next_force]).min()
     }
 }
 
@@ -114,7 +123,7 @@ mod tests {
             while let Some(action) = stop.poll_action(now) {
                 seen.push(((now.since(T0)).as_millis(), action));
             }
-            now = stop.poll_deadline();
+            now = stop.poll_deadline().expect("a deadline");
         }
         use StopAction::{Kill, Press, Quit};
         let expected = [
@@ -133,9 +142,9 @@ mod tests {
     fn guest_that_shuts_down_gets_no_more_presses() {
         let mut stop = Stopping::new(T0, Span::from_secs(10));
         assert_eq!(stop.poll_action(T0), Some(StopAction::Press));
-        stop.shuts_down();
+        stop.handle(T0, StopEvent::ShutsDown);
         assert_eq!(stop.poll_action(at(1000)), None);
-        assert_eq!(stop.poll_deadline(), at(10_000));
+        assert_eq!(stop.poll_deadline(), Some(at(10_000)));
         assert!(!stop.forced());
     }
 
@@ -144,8 +153,8 @@ mod tests {
         let mut stop = Stopping::new(T0, Span(0));
         assert_eq!(stop.poll_action(T0), Some(StopAction::Quit));
         let mut slow = Stopping::new(T0, Span::from_secs(10));
-        slow.hurry(at(1000), Span::from_secs(1));
-        slow.hurry(at(1000), Span::from_secs(60));
+        slow.handle(at(1000), StopEvent::Order(Span::from_secs(1)));
+        slow.handle(at(1000), StopEvent::Order(Span::from_secs(60)));
         assert_eq!(slow.poll_action(at(2000)), Some(StopAction::Quit));
     }
 }

@@ -16,9 +16,9 @@ mod outgoing;
 use protocol::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 
-pub use incoming::{Incoming, IncomingAction};
+pub use incoming::{Incoming, IncomingAction, IncomingEvent};
 pub use manifest::{Arrival, Disk, DriveThere, Manifest, PluggedCpu, Unfit, version};
-pub use outgoing::{Leaving, Outgoing, OutgoingAction};
+pub use outgoing::{Leaving, Outgoing, OutgoingAction, OutgoingEvent};
 
 /// Pause between two queries during a migration. QEMU sends an event when the status changes.
 pub(super) const LOOK_EVERY: Span = Span::from_millis(100);
@@ -56,6 +56,16 @@ impl Pacer {
     /// A query has answered: a decision is due.
     pub(super) fn saw(&mut self, now: Timestamp) {
         (self.busy, self.fresh, self.look_at) = (false, true, now);
+    }
+
+    /// An event hastens the next query.
+    pub(super) fn hint(&mut self, now: Timestamp) {
+        self.look_at = self.look_at.min(now);
+    }
+
+    /// Nothing in progress will be answered.
+    pub(super) fn disconnected(&mut self) {
+        (self.busy, self.fresh) = (false, false);
     }
 
     /// A command was carried out, so the last answer is out of date.

@@ -12,7 +12,7 @@ use super::process::ProcessId;
 use super::qmp::{Qmp, QmpEvent};
 use crate::core::disk_full::RunStatus;
 use crate::core::sizer::{Event, QmpFailure};
-use crate::core::transfer::{IncomingAction, Manifest, OutgoingAction, View};
+use crate::core::transfer::{IncomingEvent, OutgoingEvent};
 
 /// Capacity of the channel of inputs. The driver never blocks.
 pub const INPUT_BACKLOG: usize = 64;
@@ -92,16 +92,10 @@ pub enum MigrationOrder {
 /// Result of an action of a migration.
 #[derive(Debug)]
 pub enum TransferResult {
-    /// Manifest of QEMU, after [`OutgoingAction::Describe`].
-    Described(Result<Box<Manifest>, String>),
-    /// State of QEMU, after [`OutgoingAction::Look`].
-    Outgoing(Result<View, String>),
-    /// Result of any other outgoing action.
-    OutgoingDone(OutgoingAction, Result<(), String>),
-    /// State of QEMU, after [`IncomingAction::Look`].
-    Incoming(Result<View, String>),
-    /// Result of any other incoming action.
-    IncomingDone(IncomingAction, Result<(), String>),
+    /// Of the migration by which the guest leaves.
+    Outgoing(OutgoingEvent),
+    /// Of the migration by which the guest arrives.
+    Incoming(IncomingEvent),
 }
 
 /// Result of an action of the recovery from a full disk.

@@ -1,5 +1,6 @@
 //! The driver of one VM: takes inputs, polls the cores of size, stop and migration for actions, and
-//! publishes the state.
+//! publishes the state. Its loop is its own, not that of [`daemon_kit::driver`], because it drives
+//! five cores in one turn and ends with a report.
 
 use std::sync::Arc;
 
@@ -16,7 +17,6 @@ use tracing::{debug, error, info, warn};
 
 use super::bounds::Bounds;
 use super::console::KeptLog;
-use super::executor::{Context, execute};
 use super::input::{Input, OnCancel};
 use super::metrics::Metrics;
 use super::pending_replies::PendingReplies;
@@ -24,14 +24,14 @@ use super::qmp::{Qmp, QmpEvent};
 use super::record::{Record, write_json};
 use super::state_publisher::StatePublisher;
 use crate::config::RunnerConfig;
-use crate::core::disk_full::DiskFullRecovery;
+use crate::core::disk_full::{DiskFullRecovery, RecoveryEvent};
 use crate::core::exit::ShutdownReason;
 use crate::core::guest_liveness::GuestLiveness;
 use crate::core::guestd_key::GuestdKey;
 use crate::core::paths::Paths;
-use crate::core::sizer::{Action, Event, Sizer};
-use crate::core::stop::{StopAction, Stopping};
-use crate::core::transfer::{Incoming, Outgoing};
+use crate::core::sizer::{Event, Sizer};
+use crate::core::stop::{StopAction, StopEvent, Stopping};
+use crate::core::transfer::{Incoming, IncomingEvent, Outgoing, OutgoingEvent};
 
 mod disk_full;
 mod ending;
@@ -39,13 +39,12 @@ mod guest_events;
 mod limits;
 mod migration;
 mod orders;
+mod turn;
 
 /// Interval of checking the logs' lengths.
 const ROTATE_EVERY: Span = Span::from_secs(5);
 /// Longest time that the last events of an ended QEMU may take to arrive.
 const LAST_EVENTS: Span = Span::from_secs(1);
-/// Most actions of the sizer in one turn; more would be an endless loop.
-const MAX_ACTIONS_A_TURN: u32 = 64;
 
 /// State of the task that owns one QEMU and acts on every [`Input`].
 #[derive(Debug)]
@@ -156,94 +155,9 @@ impl VmDriver {
     pub(super) fn quit(&mut self) {
         let now = self.clock.now();
         match &mut self.seen.stopping {
-            Some(stop) => stop.hurry(now, Span(0)),
+            Some(stop) => stop.handle(now, StopEvent::Order(Span(0))),
             None => self.seen.stopping = Some(Stopping::new(now, Span(0))),
         }
-    }
-
-    /// Carries out everything that is due, then publishes.
-    pub(super) fn turn(&mut self) {
-        let now = self.clock.now();
-        if self.seen.qmp.is_some() && self.seen.ended.is_none() {
-            // A guest whose resumption is in progress must not be migrated before its end.
-            if !self.recovery.is_resuming() {
-                self.turn_transfer(now);
-            }
-            self.turn_recovery(now);
-        }
-        self.bound_memory();
-        for _ in 0..MAX_ACTIONS_A_TURN {
-            let Some(action) = self.sizer.poll_action(now) else {
-                break;
-            };
-            self.act(action);
-        }
-        while let Some(action) = self
-            .seen
-            .stopping
-            .as_mut()
-            .and_then(|stop| stop.poll_action(now))
-        {
-            self.act_stop(action);
-        }
-        if now >= self.seen.rotate_at {
-            self.seen.rotate_at = now + ROTATE_EVERY;
-            self.rotate_logs();
-        }
-        self.publish(now);
-    }
-
-    fn deadline(&self) -> Timestamp {
-        let now = self.clock.now();
-        let mut at = self.seen.rotate_at;
-        at = at.min(self.sizer.poll_deadline().unwrap_or(at));
-        if self.seen.qmp.is_some() && self.seen.ended.is_none() {
-            let (out, come) = (&self.outgoing, &self.incoming);
-            let moves = [
-                out.as_ref().map(Outgoing::poll_deadline),
-                come.as_ref().map(Incoming::poll_deadline),
-            ];
-            // An input ends an action in progress; a query that is due waits for it.
-            let soon = now + Span::from_millis(20);
-            at = moves
-                .into_iter()
-                .flatten()
-                .fold(at, |at, due| at.min(due.max(soon)));
-            at = at.min(self.recovery.poll_deadline());
-        }
-        if let Some(stop) = &self.seen.stopping {
-            at = at.min(stop.poll_deadline());
-        }
-        if let Some((_, ended)) = self.seen.ended {
-            at = at.min(ended + LAST_EVENTS);
-        }
-        let silence = self.liveness.poll_deadline(now);
-        at = at.min(silence.unwrap_or(at));
-        at.min(self.state.poll_deadline().unwrap_or(at))
-    }
-
-    fn act(&mut self, action: Action) {
-        match action {
-            Action::SetQuota(limit) => return self.set_quota(limit),
-            Action::Plug { budget, .. } => {
-                // Before the plug: a runner that dies right after it must not leave a budget that
-                // is too large.
-                self.record.budget = budget;
-                self.save();
-            }
-            _ => {}
-        }
-        let context = Context {
-            qmp: self.seen.qmp.clone(),
-            guest: self.daemon(),
-        };
-        let inputs = self.inputs.clone();
-        tokio::spawn(async move {
-            if let Some(event) = execute(context, action).await {
-                // The driver is gone only when the runner ends.
-                let _ = inputs.send(Input::ActionDone(event)).await;
-            }
-        });
     }
 
     fn act_stop(&mut self, action: StopAction) {
@@ -275,13 +189,9 @@ impl VmDriver {
             Input::QmpDown => {
                 self.seen.qmp = None;
                 self.sizer.handle(now, Event::QmpDown);
-                if let Some(at) = &mut self.outgoing {
-                    at.disconnected();
-                }
-                if let Some(at) = &mut self.incoming {
-                    at.disconnected();
-                }
-                self.recovery.disconnected();
+                self.outgoing.handle(now, OutgoingEvent::Disconnected);
+                self.incoming.handle(now, IncomingEvent::Disconnected);
+                self.recovery.handle(now, RecoveryEvent::Disconnected);
             }
             Input::QmpUnreached(why) => self.sizer.handle(now, Event::QmpUnreached(why)),
             Input::Qmp(event) => self.take_qmp(now, event),
@@ -323,21 +233,17 @@ impl VmDriver {
             }
             QmpEvent::DiskStopped(drive, reason) => self.disk_stopped(now, &drive, &reason),
             QmpEvent::Stopped(unix_us) => {
-                self.recovery.hint(now);
-                if let Some(at) = &mut self.outgoing {
-                    at.stopped(unix_us);
-                    at.hint(now);
-                }
+                self.recovery.handle(now, RecoveryEvent::Hint);
+                self.outgoing.handle(now, OutgoingEvent::Stopped(unix_us));
+                self.outgoing.handle(now, OutgoingEvent::Hint);
             }
             QmpEvent::Resumed(unix_us) => {
-                if let Some(at) = &mut self.incoming {
-                    at.resumed(unix_us);
-                }
+                self.incoming.handle(now, IncomingEvent::Resumed(unix_us));
                 self.hint_transfer(now);
             }
             QmpEvent::Transfer => self.hint_transfer(now),
             QmpEvent::Unclear => {
-                self.recovery.hint(now);
+                self.recovery.handle(now, RecoveryEvent::Hint);
                 self.hint_transfer(now);
                 self.sizer.handle(now, Event::CpuHint);
                 self.sizer.handle(now, Event::MemoryHint);
@@ -349,20 +255,14 @@ impl VmDriver {
             QmpEvent::Shutdown(reason) => {
                 info!(?reason, "the virtual machine ends");
                 self.seen.shutdown = Some(reason);
-                if let Some(stop) = &mut self.seen.stopping {
-                    stop.shuts_down();
-                }
+                self.seen.stopping.handle(now, StopEvent::ShutsDown);
             }
         }
     }
 
     fn hint_transfer(&mut self, now: Timestamp) {
-        if let Some(at) = &mut self.outgoing {
-            at.hint(now);
-        }
-        if let Some(at) = &mut self.incoming {
-            at.hint(now);
-        }
+        self.outgoing.handle(now, OutgoingEvent::Hint);
+        self.incoming.handle(now, IncomingEvent::Hint);
     }
 
     fn stop(&mut self, order: &StopOrder) {
@@ -370,7 +270,7 @@ impl VmDriver {
         let grace_ms = if self.is_away() { 0 } else { order.grace_ms };
         let (now, grace) = (self.clock.now(), Span::from_millis(grace_ms));
         match &mut self.seen.stopping {
-            Some(stop) => stop.hurry(now, grace),
+            Some(stop) => stop.handle(now, StopEvent::Order(grace)),
             None => {
                 info!(grace_ms = order.grace_ms, "stop ordered");
                 self.seen.stopping = Some(Stopping::new(now, grace));

@@ -1,6 +1,7 @@
 //! The target of a migration: a stopped QEMU of the same shape waits for the guest, and for the
 //! order to run it.
 
+use protocol::core::Core;
 use protocol::migration::{Destination, IncomingReport, IncomingStage};
 use protocol::time::Timestamp;
 use serde::Serialize;
@@ -21,6 +22,21 @@ pub enum IncomingAction {
     Begin,
     /// The guest cannot arrive: end QEMU, and with it the VM's runner.
     GiveUp,
+}
+
+/// Something that an arrival depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IncomingEvent {
+    /// QEMU has resumed the guest at this time.
+    Resumed(i64),
+    /// QEMU's state may have changed, which hastens the next query.
+    Hint,
+    /// The monitor is disconnected; commands in progress will not be answered.
+    Disconnected,
+    /// State of QEMU, after [`IncomingAction::Look`].
+    Viewed(Result<View, String>),
+    /// Result of any other action.
+    Done(IncomingAction, Result<(), String>),
 }
 
 /// State of one guest's arrival.
@@ -100,31 +116,12 @@ impl Incoming {
         true
     }
 
-    /// QEMU has resumed the guest at this time.
-    pub fn resumed(&mut self, unix_us: i64) {
-        if self.arrival.begun {
-            self.began_unix_us.get_or_insert(unix_us);
-        }
-    }
-
-    /// An event hastens the next query.
-    pub fn hint(&mut self, now: Timestamp) {
-        self.pacer.look_at = self.pacer.look_at.min(now);
-    }
-
-    /// The monitor is disconnected; commands in progress will not be answered.
-    pub fn disconnected(&mut self) {
-        (self.pacer.busy, self.pacer.fresh) = (false, false);
-        self.view = None;
-    }
-
     /// Fails the arrival with this problem.
     pub fn refuse(&mut self, problem: String) {
         self.problem.get_or_insert(problem);
     }
 
-    /// Takes the result of a query.
-    pub fn viewed(&mut self, now: Timestamp, view: Result<View, String>) {
+    fn viewed(&mut self, now: Timestamp, view: Result<View, String>) {
         if self.arrival.ran {
             // The answer belongs to an earlier state.
             self.pacer.busy = false;
@@ -147,8 +144,7 @@ impl Incoming {
         }
     }
 
-    /// Takes the result of an action.
-    pub fn acted(&mut self, now: Timestamp, action: &IncomingAction, result: Result<(), String>) {
+    fn acted(&mut self, now: Timestamp, action: &IncomingAction, result: Result<(), String>) {
         self.pacer.did(now);
         match (action, result) {
             (IncomingAction::Listen, Ok(())) => {
@@ -177,19 +173,6 @@ impl Incoming {
         }
     }
 
-    /// Returns the next action that is due.
-    pub fn poll_action(&mut self, now: Timestamp) -> Option<IncomingAction> {
-        if std::mem::take(&mut self.unsaved) {
-            return Some(IncomingAction::Save(self.arrival.clone()));
-        }
-        if self.arrival.ran || self.pacer.busy || now < self.pacer.look_at {
-            return None;
-        }
-        let action = self.next(now)?;
-        self.pacer.busy = true;
-        Some(action)
-    }
-
     fn next(&mut self, now: Timestamp) -> Option<IncomingAction> {
         if self.problem.is_some() && !self.arrival.begun {
             let first = !std::mem::replace(&mut self.given_up, true);
@@ -208,16 +191,6 @@ impl Incoming {
         self.pacer
             .wait(now, if self.runs { LOOK_IDLE } else { LOOK_EVERY });
         None
-    }
-
-    /// When [`Self::poll_action`] is due without an event.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Timestamp {
-        if self.arrival.ran && !self.unsaved {
-            // The arrival has ended.
-            return Timestamp(u64::MAX);
-        }
-        self.pacer.look_at
     }
 
     /// Report for the runner's state.
@@ -245,5 +218,44 @@ impl Incoming {
 
     fn began_or_runs(&self) -> bool {
         self.runs || self.began_unix_us.is_some()
+    }
+}
+
+impl Core for Incoming {
+    type Time = Timestamp;
+    type Event = IncomingEvent;
+    type Action = IncomingAction;
+
+    fn handle(&mut self, now: Timestamp, event: IncomingEvent) {
+        match event {
+            IncomingEvent::Resumed(unix_us) if self.arrival.begun => {
+                self.began_unix_us.get_or_insert(unix_us);
+            }
+            IncomingEvent::Resumed(_) => {}
+            IncomingEvent::Hint => self.pacer.hint(now),
+            IncomingEvent::Disconnected => {
+                self.pacer.disconnected();
+                self.view = None;
+            }
+            IncomingEvent::Viewed(view) => self.viewed(now, view),
+            IncomingEvent::Done(action, result) => self.acted(now, &action, result),
+        }
+    }
+
+    fn poll_action(&mut self, now: Timestamp) -> Option<IncomingAction> {
+        if std::mem::take(&mut self.unsaved) {
+            return Some(IncomingAction::Save(self.arrival.clone()));
+        }
+        if self.arrival.ran || self.pacer.busy || now < self.pacer.look_at {
+            return None;
+        }
+        let action = self.next(now)?;
+        self.pacer.busy = true;
+        Some(action)
+    }
+
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        let is_over = self.arrival.ran && !self.unsaved;
+        (!is_over).then_some(self.pacer.look_at)
     }
 }

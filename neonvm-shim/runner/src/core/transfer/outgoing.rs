@@ -5,6 +5,7 @@
 //!                          └─────────────── failed ◄──┴── recall: cancel, go on if stopped ─► as before
 //! ```
 
+use protocol::core::Core;
 use protocol::migration::{OutgoingOrder, OutgoingReport, OutgoingStage};
 use protocol::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,29 @@ pub enum OutgoingAction {
     Abandon,
 }
 
+/// Something that a departure depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutgoingEvent {
+    /// A newer order of the same migration. Steps that have begun do not change.
+    Order(OutgoingOrder),
+    /// Undo the departure.
+    Recall,
+    /// Whether sizes are changing. QEMU is not described meanwhile.
+    Resizing(bool),
+    /// QEMU has stopped the guest at this time.
+    Stopped(i64),
+    /// QEMU's state may have changed, which hastens the next query.
+    Hint,
+    /// The monitor is disconnected; commands in progress will not be answered.
+    Disconnected,
+    /// Manifest of QEMU, after [`OutgoingAction::Describe`].
+    Described(Result<Box<Manifest>, String>),
+    /// State of QEMU, after [`OutgoingAction::Look`].
+    Viewed(Result<View, String>),
+    /// Result of any other action.
+    Done(OutgoingAction, Result<(), String>),
+}
+
 /// State of one guest's departure.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outgoing {
@@ -79,6 +103,8 @@ pub struct Outgoing {
     /// Since when QEMU has been connecting.
     setup_since: Option<Timestamp>,
     over: bool,
+    #[serde(skip)]
+    resizing: bool,
 }
 
 impl Outgoing {
@@ -111,6 +137,7 @@ impl Outgoing {
             commanded: None,
             setup_since: None,
             over: false,
+            resizing: false,
         }
     }
 
@@ -120,8 +147,7 @@ impl Outgoing {
         &self.leaving.order.id
     }
 
-    /// Takes a newer order of the same migration. Steps that have begun do not change.
-    pub fn order(&mut self, now: Timestamp, order: OutgoingOrder) {
+    fn order(&mut self, now: Timestamp, order: OutgoingOrder) {
         if self.leaving.sent || self.leaving.copying || self.leaving.order == order {
             return;
         }
@@ -131,8 +157,7 @@ impl Outgoing {
         self.pacer.fresh = false;
     }
 
-    /// Recalls the guest: undoes the departure.
-    pub fn recall(&mut self, now: Timestamp) {
+    fn recall(&mut self, now: Timestamp) {
         if !self.leaving.recalled {
             self.leaving.recalled = true;
             self.unsaved = true;
@@ -152,36 +177,18 @@ impl Outgoing {
         self.stage() == OutgoingStage::HandedOver
     }
 
-    /// QEMU has stopped the guest at this time.
-    pub fn stopped(&mut self, unix_us: i64) {
-        self.stopped_unix_us = Some(unix_us);
-    }
-
-    /// An event hastens the next query.
-    pub fn hint(&mut self, now: Timestamp) {
-        self.pacer.look_at = self.pacer.look_at.min(now);
-    }
-
-    /// The monitor is disconnected; commands in progress will not be answered.
-    pub fn disconnected(&mut self) {
-        (self.pacer.busy, self.pacer.fresh) = (false, false);
-        self.view = None;
-    }
-
-    /// Takes the manifest of QEMU.
-    pub fn described(&mut self, now: Timestamp, manifest: Result<Manifest, String>) {
+    fn described(&mut self, now: Timestamp, manifest: Result<Box<Manifest>, String>) {
         self.pacer.did(now);
         match manifest {
             Ok(manifest) => {
-                self.manifest = Some(manifest);
+                self.manifest = Some(*manifest);
                 self.pacer.failed = 0;
             }
             Err(problem) => self.refused(now, problem),
         }
     }
 
-    /// Takes the result of a query.
-    pub fn viewed(&mut self, now: Timestamp, view: Result<View, String>) {
+    fn viewed(&mut self, now: Timestamp, view: Result<View, String>) {
         self.pacer.saw(now);
         match view {
             Ok(view) => self.view = Some(view),
@@ -192,13 +199,12 @@ impl Outgoing {
         }
     }
 
-    /// Takes the result of an action.
-    pub fn acted(&mut self, now: Timestamp, action: &OutgoingAction, result: Result<(), String>) {
+    fn acted(&mut self, now: Timestamp, action: OutgoingAction, result: Result<(), String>) {
         self.pacer.did(now);
         match result {
             Ok(()) => {
                 self.pacer.failed = 0;
-                self.commanded = Some(action.clone());
+                self.commanded = Some(action);
             }
             Err(problem) => self.refused(now, problem),
         }
@@ -212,31 +218,7 @@ impl Outgoing {
         }
     }
 
-    /// Returns the next action that is due. `still` says that sizes are at rest.
-    pub fn poll_action(&mut self, now: Timestamp, still: bool) -> Option<OutgoingAction> {
-        if std::mem::take(&mut self.unsaved) {
-            return Some(OutgoingAction::Save(self.leaving.clone()));
-        }
-        if self.pacer.busy || now < self.pacer.look_at || self.over {
-            return None;
-        }
-        let action = self.next(now, still)?;
-        if let OutgoingAction::Copy | OutgoingAction::Send = action {
-            // The record comes first: a runner that finds a step in the record and not in QEMU
-            // repeats it.
-            let (copying, sent) = (self.leaving.copying, self.leaving.sent);
-            self.leaving.copying |= action == OutgoingAction::Copy;
-            self.leaving.sent |= action == OutgoingAction::Send;
-            if (copying, sent) != (self.leaving.copying, self.leaving.sent) {
-                self.commanded = None;
-                return Some(OutgoingAction::Save(self.leaving.clone()));
-            }
-        }
-        self.pacer.busy = true;
-        Some(action)
-    }
-
-    fn next(&mut self, now: Timestamp, still: bool) -> Option<OutgoingAction> {
+    fn next(&mut self, now: Timestamp) -> Option<OutgoingAction> {
         let Some(view) = self.view.as_ref().filter(|_| self.pacer.fresh) else {
             return Some(OutgoingAction::Look);
         };
@@ -258,10 +240,10 @@ impl Outgoing {
             };
         }
         if self.manifest.is_none() && !self.leaving.sent && !self.leaving.copying {
-            return if still {
-                Some(OutgoingAction::Describe)
-            } else {
+            return if self.resizing {
                 self.look(now)
+            } else {
+                Some(OutgoingAction::Describe)
             };
         }
         let Some(disk) = self.leaving.order.to.as_ref().map(|to| to.disk) else {
@@ -338,12 +320,6 @@ impl Outgoing {
         None
     }
 
-    /// When [`Self::poll_action`] is due without an event.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Timestamp {
-        self.pacer.look_at
-    }
-
     fn stage(&self) -> OutgoingStage {
         // A guest that runs here has not left: QEMU's status may be that of an earlier migration.
         let stopped = self.view.as_ref().filter(|view| !is_here(view));
@@ -380,5 +356,55 @@ impl Outgoing {
             problem: self.problem.clone(),
             stopped_unix_us: self.stopped_unix_us,
         }
+    }
+}
+
+impl Core for Outgoing {
+    type Time = Timestamp;
+    type Event = OutgoingEvent;
+    type Action = OutgoingAction;
+
+    fn handle(&mut self, now: Timestamp, event: OutgoingEvent) {
+        match event {
+            OutgoingEvent::Order(order) => self.order(now, order),
+            OutgoingEvent::Recall => self.recall(now),
+            OutgoingEvent::Resizing(resizing) => self.resizing = resizing,
+            OutgoingEvent::Stopped(unix_us) => self.stopped_unix_us = Some(unix_us),
+            OutgoingEvent::Hint => self.pacer.hint(now),
+            OutgoingEvent::Disconnected => {
+                self.pacer.disconnected();
+                self.view = None;
+            }
+            OutgoingEvent::Described(manifest) => self.described(now, manifest),
+            OutgoingEvent::Viewed(view) => self.viewed(now, view),
+            OutgoingEvent::Done(action, result) => self.acted(now, action, result),
+        }
+    }
+
+    fn poll_action(&mut self, now: Timestamp) -> Option<OutgoingAction> {
+        if std::mem::take(&mut self.unsaved) {
+            return Some(OutgoingAction::Save(self.leaving.clone()));
+        }
+        if self.pacer.busy || now < self.pacer.look_at || self.over {
+            return None;
+        }
+        let action = self.next(now)?;
+        if let OutgoingAction::Copy | OutgoingAction::Send = action {
+            // The record comes first: a runner that finds a step in the record and not in QEMU
+            // repeats it.
+            let (copying, sent) = (self.leaving.copying, self.leaving.sent);
+            self.leaving.copying |= action == OutgoingAction::Copy;
+            self.leaving.sent |= action == OutgoingAction::Send;
+            if (copying, sent) != (self.leaving.copying, self.leaving.sent) {
+                self.commanded = None;
+                return Some(OutgoingAction::Save(self.leaving.clone()));
+            }
+        }
+        self.pacer.busy = true;
+        Some(action)
+    }
+
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        Some(self.pacer.look_at)
     }
 }

@@ -1,12 +1,13 @@
 use serde_json::json;
 
-use super::{Manifest, Outgoing, OutgoingAction, Unfit, View};
+use super::{Manifest, Outgoing, OutgoingAction, OutgoingEvent, Unfit, View};
 use crate::config::Accel;
 use crate::core::connection::{Connection, connection, is_bridged};
 use crate::core::disks;
 use crate::core::guestd_key::GuestdKey;
 use crate::core::nic;
 use crate::core::shape::{CpuControl, shape};
+use protocol::core::Core as _;
 use protocol::migration::{OutgoingOrder, SECRET_OF_SHAPE, StreamOptions};
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
@@ -102,14 +103,14 @@ fn recalled(run: &str, migration: &str) -> Outgoing {
         how,
     });
     let now = Timestamp(1);
-    leaving.recall(now);
-    while let Some(OutgoingAction::Save(_)) = leaving.poll_action(now, true) {}
+    leaving.handle(now, OutgoingEvent::Recall);
+    while let Some(OutgoingAction::Save(_)) = leaving.poll_action(now) {}
     let view = View {
         run: run.to_owned(),
         migration: migration.to_owned(),
         ..View::default()
     };
-    leaving.viewed(now, Ok(view));
+    leaving.handle(now, OutgoingEvent::Viewed(Ok(view)));
     leaving
 }
 
@@ -124,7 +125,7 @@ fn guest_stopped_by_its_disk_counts_as_running() {
         ("paused", Some(OutgoingAction::Continue), false),
     ] {
         let mut leaving = recalled(run, "cancelled");
-        assert_eq!(leaving.poll_action(Timestamp(1), true), action, "{run}");
+        assert_eq!(leaving.poll_action(Timestamp(1)), action, "{run}");
         assert_eq!(leaving.is_over(), over, "{run}");
     }
 }

@@ -1,29 +1,23 @@
 //! The VM driver's part of [`crate::core::disk_full`]: executes its actions concurrently with
 //! everything else.
 
+use protocol::core::Core as _;
 use protocol::time::Timestamp;
 use tracing::{info, warn};
 
 use super::VmDriver;
-use crate::core::disk_full::{RecoveryAction, disk_name};
+use crate::core::disk_full::{RecoveryAction, RecoveryEvent, disk_name};
 use crate::core::transfer::Incoming;
 use crate::shell::input::{Input, RecoveryResult};
 
 impl VmDriver {
-    pub(super) fn turn_recovery(&mut self, now: Timestamp) {
-        let moves = self.is_moving();
-        while let Some(action) = self.recovery.poll_action(now, moves) {
-            self.act_recovery(action);
-        }
-    }
-
     /// Whether a migration decides where the guest runs.
-    fn is_moving(&self) -> bool {
+    pub(super) fn is_moving(&self) -> bool {
         let comes = |incoming: &Incoming| !incoming.is_over();
         self.outgoing.is_some() || self.incoming.as_ref().is_some_and(comes)
     }
 
-    fn act_recovery(&self, action: RecoveryAction) {
+    pub(super) fn act_recovery(&self, action: RecoveryAction) {
         let (qmp, inputs) = (self.qmp(), self.inputs.clone());
         tokio::spawn(async move {
             let Some(qmp) = qmp else { return };
@@ -41,15 +35,15 @@ impl VmDriver {
         if self.recovery.full().is_none() {
             warn!(disk = disk_name(drive), reason, "the guest is stopped");
         }
-        self.recovery.hint(now);
+        self.recovery.handle(now, RecoveryEvent::Hint);
     }
 
     pub(super) fn take_recovery(&mut self, now: Timestamp, result: RecoveryResult) {
         let was_full = self.recovery.full().is_some();
         match result {
             RecoveryResult::Queried(found) => {
-                self.recovery
-                    .queried(now, self.clock.wall(), found.ok().as_ref());
+                let event = RecoveryEvent::Queried(self.clock.wall(), found.ok());
+                self.recovery.handle(now, event);
             }
             RecoveryResult::Resumed(result) => {
                 if let Err(failure) = result {
@@ -58,7 +52,7 @@ impl VmDriver {
                         "QEMU refused to resume the guest"
                     );
                 }
-                self.recovery.resumed(now);
+                self.recovery.handle(now, RecoveryEvent::Resumed);
             }
         }
         match (was_full, self.recovery.full()) {

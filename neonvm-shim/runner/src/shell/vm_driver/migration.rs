@@ -4,12 +4,15 @@
 use protocol::core::Core as _;
 use protocol::runner::BeforeSilence;
 use protocol::time::Timestamp;
+use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use super::VmDriver;
 use crate::core::guest_liveness::GuestLiveness;
 use crate::core::sizer::{Event, QmpFailure};
-use crate::core::transfer::{Incoming, IncomingAction, Outgoing, OutgoingAction};
+use crate::core::transfer::{
+    Incoming, IncomingAction, IncomingEvent, Outgoing, OutgoingAction, OutgoingEvent,
+};
 use crate::shell::input::{Input, MigrationOrder, ReplySender, TransferResult};
 use crate::shell::transfer::{depart, describe, destination, manifest};
 
@@ -42,7 +45,9 @@ impl VmDriver {
                     return Err("the guest is being stopped".to_owned());
                 }
                 match &mut self.outgoing {
-                    Some(outgoing) if outgoing.id() == order.id => outgoing.order(now, order),
+                    Some(outgoing) if outgoing.id() == order.id => {
+                        outgoing.handle(now, OutgoingEvent::Order(order));
+                    }
                     Some(outgoing) => {
                         return Err(format!("migration {} is not over", outgoing.id()));
                     }
@@ -60,7 +65,7 @@ impl VmDriver {
             MigrationOrder::Recall(id) => {
                 if let Some(outgoing) = self.outgoing.as_mut().filter(|at| at.id() == id) {
                     info!(migration = id, "the guest stays");
-                    outgoing.recall(now);
+                    outgoing.handle(now, OutgoingEvent::Recall);
                 }
             }
             MigrationOrder::Quit(id) => {
@@ -89,29 +94,7 @@ impl VmDriver {
         Ok(())
     }
 
-    /// Executes the actions of the two cores.
-    pub(super) fn turn_transfer(&mut self, now: Timestamp) {
-        let still = self.sizer.is_still();
-        while let Some(action) = self
-            .outgoing
-            .as_mut()
-            .and_then(|at| at.poll_action(now, still))
-        {
-            self.act_outgoing(action);
-        }
-        if self.outgoing.as_ref().is_some_and(Outgoing::is_over) {
-            info!("the guest stays, and may be resized again");
-            self.outgoing = None;
-            self.record.leaving = None;
-            self.save();
-            self.sizer.handle(now, Event::Hold(None));
-        }
-        while let Some(action) = self.incoming.as_mut().and_then(|at| at.poll_action(now)) {
-            self.act_incoming(action);
-        }
-    }
-
-    fn act_outgoing(&mut self, action: OutgoingAction) {
+    pub(super) fn act_outgoing(&mut self, action: OutgoingAction) {
         let qmp = match action {
             OutgoingAction::Save(leaving) => {
                 self.record.leaving = Some(leaving);
@@ -128,13 +111,13 @@ impl VmDriver {
         let (inputs, key) = (self.inputs.clone(), self.guestd_key.clone());
         tokio::spawn(async move {
             let Some(qmp) = qmp else {
-                let lost = || "QEMU's monitor is not connected".to_owned();
-                let input = match action {
-                    OutgoingAction::Look => TransferResult::Outgoing(Err(lost())),
-                    OutgoingAction::Describe => TransferResult::Described(Err(lost())),
-                    other => TransferResult::OutgoingDone(other, Err(lost())),
+                let lost = "QEMU's monitor is not connected".to_owned();
+                let event = match action {
+                    OutgoingAction::Look => OutgoingEvent::Viewed(Err(lost)),
+                    OutgoingAction::Describe => OutgoingEvent::Described(Err(lost)),
+                    other => OutgoingEvent::Done(other, Err(lost)),
                 };
-                return drop(inputs.send(Input::Transfer(input)).await);
+                return send(&inputs, TransferResult::Outgoing(event)).await;
             };
             let order = record.leaving.as_ref().map(|leaving| &leaving.order);
             let to = order.and_then(|order| order.to.clone().map(|to| (to, order.how)));
@@ -144,19 +127,13 @@ impl VmDriver {
                     if let Ok(view) = &mut view {
                         view.progress.encrypted = to.is_some_and(|(to, _)| to.encrypted);
                     }
-                    return drop(
-                        inputs
-                            .send(Input::Transfer(TransferResult::Outgoing(view)))
-                            .await,
-                    );
+                    let event = OutgoingEvent::Viewed(view);
+                    return send(&inputs, TransferResult::Outgoing(event)).await;
                 }
                 OutgoingAction::Describe => {
                     let found = describe(qmp, config, paths, record, key).await;
-                    return drop(
-                        inputs
-                            .send(Input::Transfer(TransferResult::Described(found)))
-                            .await,
-                    );
+                    let event = OutgoingEvent::Described(found);
+                    return send(&inputs, TransferResult::Outgoing(event)).await;
                 }
                 OutgoingAction::Copy | OutgoingAction::Send => {
                     depart(&qmp, &config, &action, to).await
@@ -167,13 +144,12 @@ impl VmDriver {
                 OutgoingAction::Save(_) | OutgoingAction::Abandon => Ok(()),
             };
             log_step(&format!("{action:?}"), &result);
-            let input = Input::Transfer(TransferResult::OutgoingDone(action, message_of(result)));
-            // The driver is gone only when the runner ends.
-            let _ = inputs.send(input).await;
+            let event = OutgoingEvent::Done(action, message_of(result));
+            send(&inputs, TransferResult::Outgoing(event)).await;
         });
     }
 
-    fn act_incoming(&mut self, action: IncomingAction) {
+    pub(super) fn act_incoming(&mut self, action: IncomingAction) {
         let qmp = match action {
             IncomingAction::Save(arrival) => {
                 self.record.arrival = Some(arrival);
@@ -196,15 +172,12 @@ impl VmDriver {
             let result = match (&action, qmp) {
                 (IncomingAction::Look, Some(qmp)) => {
                     let view = qmp.view().await.map_err(|failure| failure.message);
-                    return drop(
-                        inputs
-                            .send(Input::Transfer(TransferResult::Incoming(view)))
-                            .await,
-                    );
+                    let event = IncomingEvent::Viewed(view);
+                    return send(&inputs, TransferResult::Incoming(event)).await;
                 }
                 (IncomingAction::Look, None) => {
-                    let lost = TransferResult::Incoming(Err("no monitor".to_owned()));
-                    return drop(inputs.send(Input::Transfer(lost)).await);
+                    let event = IncomingEvent::Viewed(Err("no monitor".to_owned()));
+                    return send(&inputs, TransferResult::Incoming(event)).await;
                 }
                 (_, None) => Err("QEMU's monitor is not connected".to_owned()),
                 (IncomingAction::Listen, Some(qmp)) => {
@@ -220,38 +193,17 @@ impl VmDriver {
             if let Err(problem) = &result {
                 warn!(?action, problem, "a step of the guest's arrival failed");
             }
-            let input = Input::Transfer(TransferResult::IncomingDone(action, result));
-            let _ = inputs.send(input).await;
+            let event = IncomingEvent::Done(action, result);
+            send(&inputs, TransferResult::Incoming(event)).await;
         });
     }
 
     pub(super) fn take_transfer(&mut self, now: Timestamp, result: TransferResult) {
         match result {
-            TransferResult::Described(found) => {
-                if let Some(at) = &mut self.outgoing {
-                    at.described(now, found.map(|manifest| *manifest));
-                }
-            }
-            TransferResult::Outgoing(view) => {
-                if let Some(at) = &mut self.outgoing {
-                    at.viewed(now, view);
-                }
-            }
-            TransferResult::OutgoingDone(action, result) => {
-                if let Some(at) = &mut self.outgoing {
-                    at.acted(now, &action, result);
-                }
-            }
-            TransferResult::Incoming(view) => {
-                if let Some(at) = &mut self.incoming {
-                    at.viewed(now, view);
-                }
-            }
-            TransferResult::IncomingDone(action, result) => {
-                let begun = action == IncomingAction::Begin && result.is_ok();
-                if let Some(at) = &mut self.incoming {
-                    at.acted(now, &action, result);
-                }
+            TransferResult::Outgoing(event) => self.outgoing.handle(now, event),
+            TransferResult::Incoming(event) => {
+                let begun = matches!(event, IncomingEvent::Done(IncomingAction::Begin, Ok(())));
+                self.incoming.handle(now, event);
                 if begun {
                     info!("the guest runs here");
                     self.sizer.handle(now, Event::Hold(None));
@@ -262,6 +214,11 @@ impl VmDriver {
             }
         }
     }
+}
+
+async fn send(inputs: &mpsc::Sender<Input>, result: TransferResult) {
+    // The driver is gone only when the runner ends.
+    let _ = inputs.send(Input::Transfer(result)).await;
 }
 
 fn log_step(action: &str, result: &Result<(), QmpFailure>) {
