@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use agent::Config;
-use agent::core::conversation::{Conversation, Limits, MonitorResponse, Output};
+use agent::core::conversation::{self, Conversation, Limits, MonitorResponse, Output};
 use agent::core::metrics::KERNEL_ALLOWANCE_BYTES;
 use agent::core::{
     Action, Core, CoreConfig, DownscaleResponse, Event, RequestId, ScalingConfig, SystemMetrics,
@@ -175,15 +175,19 @@ impl Pair {
 
     fn run_until(&mut self, end: Timestamp, is_done: impl Fn(&Self) -> bool) {
         while !is_done(self) {
-            let due = [self.core.poll_deadline(), self.monitor.poll_deadline()];
-            let due = due.into_iter().chain([self.scrape_at]).flatten();
-            let next = due.fold(self.link.poll_deadline(), Timestamp::min);
+            let due = [
+                self.core.poll_deadline(),
+                self.monitor.poll_deadline(),
+                self.link.poll_deadline(),
+                self.scrape_at,
+            ];
+            let next = due.into_iter().flatten().min().expect("a health check");
             if next > end {
                 self.now = end;
                 return;
             }
             self.now = self.now.max(next);
-            self.link.elapsed(self.now);
+            self.link.handle(self.now, conversation::Event::Elapsed);
             self.core.handle(self.now, Event::Tick);
             if self.scrape_at.is_some_and(|at| at <= self.now) {
                 self.scrape_at = Some(self.now + self.scrape_every);
@@ -198,7 +202,7 @@ impl Pair {
         loop {
             if let Some(action) = self.monitor.poll_action(self.now) {
                 self.act_for_monitor(action);
-            } else if let Some(output) = self.link.poll_action() {
+            } else if let Some(output) = self.link.poll_action(self.now) {
                 self.act_for_link(output);
             } else if let Some((id, action)) = self.core.poll_action(self.now) {
                 self.act_for_agent(id, action);
@@ -221,10 +225,14 @@ impl Pair {
             }),
             MonitorAction::Measure => MonitorEvent::Measured(Box::default()),
             MonitorAction::Send { frame, .. } => {
-                return self.link.received(self.now, &frame.encode());
+                return self
+                    .link
+                    .handle(self.now, conversation::Event::Text(frame.encode()));
             }
             MonitorAction::SendV2 { frame, .. } => {
-                return self.link.received(self.now, &frame.encode());
+                return self
+                    .link
+                    .handle(self.now, conversation::Event::Text(frame.encode()));
             }
             other => panic!("{other:?}"),
         };

@@ -12,7 +12,7 @@
 //! paths*: a request ends with a [`MonitorRequestError`] if its response is late, of another kind
 //! or malformed. A text that is no frame, a known message with wrong content, and health checks
 //! that fail for too long end the link ([`Breach`]). *Recovery*: the next link needs no state of
-//! this one. [`Conversation::close`] ends every open request.
+//! this one. [`Event::Closed`] ends every open request.
 //!
 //! # Invariants
 //! * A request ends exactly once, whatever arrives, and no id is used twice:
@@ -33,6 +33,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use protocol::core::Core;
 use protocol::monitor::{
     AGENT_FIRST_ID, AgentBody, Allocation, FrameError, FrameErrorKind, MonitorBody, MonitorFrame,
     Version, VersionRange, VersionResponse,
@@ -69,10 +70,27 @@ pub struct Limits {
     pub push_every: Span,
 }
 
+/// Input of a conversation, besides new requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A text frame.
+    Text(String),
+    /// A frame without content, such as a ping. It only counts for the rate.
+    Ignored,
+    /// The stream below has exceeded its byte rate and pauses.
+    StreamPaused,
+    /// Time has passed: overdue requests end, and a due health check starts.
+    Elapsed,
+    /// The frame of the request with this id could not be sent.
+    Unsent(u64),
+    /// The link is down: all open requests end, and unsent frames are dropped.
+    Closed,
+}
+
 /// Output of a conversation for the shell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Output {
-    /// Send this frame. If that fails, call [`Conversation::unsent`].
+    /// Send this frame. If that fails, [`Event::Unsent`] follows.
     Send(AgentFrameV2),
     /// A request has ended.
     Done {
@@ -228,8 +246,7 @@ impl Conversation {
         )
     }
 
-    /// Takes a text frame.
-    pub fn received(&mut self, now: Timestamp, text: &str) {
+    fn received(&mut self, now: Timestamp, text: &str) {
         if self.is_over {
             return;
         }
@@ -240,13 +257,7 @@ impl Conversation {
         }
     }
 
-    /// Takes a frame without content, such as a ping. It only counts for the rate.
-    pub fn ignored(&mut self, now: Timestamp) {
-        self.count(now);
-    }
-
-    /// Takes a pause of the stream below, which exceeded its byte rate.
-    pub fn stream_paused(&mut self, now: Timestamp) {
+    fn stream_paused(&mut self, now: Timestamp) {
         if self.is_over {
             return;
         }
@@ -262,8 +273,7 @@ impl Conversation {
         self.frames.paused_until().filter(|until| *until > now)
     }
 
-    /// Ends overdue requests and starts a due health check.
-    pub fn elapsed(&mut self, now: Timestamp) {
+    fn elapsed(&mut self, now: Timestamp) {
         let open = self.waiting.iter();
         let overdue = open.filter(|(_, (deadline, _))| *deadline <= now);
         for id in overdue.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -278,31 +288,13 @@ impl Conversation {
         }
     }
 
-    /// Ends the request with this id, because its frame could not be sent.
-    pub fn unsent(&mut self, now: Timestamp, id: u64) {
-        self.settle(now, id, Err(MonitorRequestError::NotSent));
-    }
-
-    /// Ends all open requests and drops unsent frames, because the link is down.
-    pub fn close(&mut self) {
+    fn close(&mut self) {
         self.is_over = true;
         self.outputs
             .retain(|output| !matches!(output, Output::Send(_)));
         for (id, (_, request)) in std::mem::take(&mut self.waiting) {
             self.end_request(id, request, Err(MonitorRequestError::Disconnected));
         }
-    }
-
-    /// Takes the oldest output.
-    pub fn poll_action(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
-    }
-
-    /// When [`Conversation::elapsed`] is due next.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Timestamp {
-        let deadlines = self.waiting.values().map(|(deadline, _)| *deadline);
-        deadlines.fold(self.next_health_check, Timestamp::min)
     }
 
     fn count(&mut self, now: Timestamp) {
@@ -463,6 +455,33 @@ impl Conversation {
         if now.since(since) > self.limits.unhealthy {
             self.end(Breach::Unhealthy);
         }
+    }
+}
+
+impl Core for Conversation {
+    type Time = Timestamp;
+    type Event = Event;
+    type Action = Output;
+
+    fn handle(&mut self, now: Timestamp, event: Event) {
+        match event {
+            Event::Text(text) => self.received(now, &text),
+            Event::Ignored => self.count(now),
+            Event::StreamPaused => self.stream_paused(now),
+            Event::Elapsed => self.elapsed(now),
+            Event::Unsent(id) => self.settle(now, id, Err(MonitorRequestError::NotSent)),
+            Event::Closed => self.close(),
+        }
+    }
+
+    fn poll_action(&mut self, _: Timestamp) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Event::Elapsed`] is due next.
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        let deadlines = self.waiting.values().map(|(deadline, _)| *deadline);
+        deadlines.chain([self.next_health_check]).min()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The driver of one VM: the task that owns the VM's core. It takes one input at a time, lets the
 //! core decide and starts the requests of the core. The end of each request is an input again.
 //! Nothing is polled, so an upscale request of the monitor leads to a decision as soon as it is
-//! read. Source: docs/compatibility/agent.md §3.10, §6.1.
+//! read. The loop is not that of [`daemon_kit::driver`], because the journal must have a decision
+//! before its requests are sent. Source: docs/compatibility/agent.md §3.10, §6.1.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +11,7 @@ use std::time::Duration;
 use agent_events::{LastReported, ScalingSender, UsageMeter};
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
+use daemon_kit::driver::sleep_until;
 use hyper::header::HeaderValue;
 use kube::api::{Api, DynamicObject};
 use protocol::core::Core as _;
@@ -195,7 +197,6 @@ impl Driver {
         refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut deadline: Option<Timestamp> = None;
         loop {
-            let wake = deadline.map(|at| self.ctx.clock.instant_of(at).into());
             let arrived = tokio::select! {
                 biased;
                 () = cancel.cancelled() => break,
@@ -220,7 +221,7 @@ impl Driver {
                     self.refresh_state();
                     continue;
                 }
-                () = sleep_until(wake) => {
+                () = sleep_until(self.ctx.clock, deadline) => {
                     let now = self.journal.begin(self.ctx.clock.now());
                     self.handle(now, Event::Tick);
                     now
@@ -413,12 +414,5 @@ impl Driver {
         let took = self.ctx.clock.now().since(began);
         self.ctx.metrics.deciding_s.inc_by(took.as_secs_f64());
         output
-    }
-}
-
-async fn sleep_until(wake: Option<tokio::time::Instant>) {
-    match wake {
-        Some(wake) => tokio::time::sleep_until(wake).await,
-        None => std::future::pending().await,
     }
 }

@@ -197,7 +197,8 @@ mod tests {
 
     #[test]
     fn flooding_monitor_is_paused_and_then_disconnected() {
-        use super::super::{Breach, Conversation, Limits, Output};
+        use super::super::{Breach, Conversation, Event, Limits, Output};
+        use protocol::core::Core as _;
         use protocol::monitor::{MonitorBody, MonitorFrame, Version};
 
         let mut now = Timestamp(0);
@@ -217,9 +218,9 @@ mod tests {
         let mut requests = 0;
         let mut pauses = 0;
         let ended = loop {
-            conversation.received(now, &text);
+            conversation.handle(now, Event::Text(text.clone()));
             let mut end = None;
-            while let Some(output) = conversation.poll_action() {
+            while let Some(output) = conversation.poll_action(now) {
                 match output {
                     Output::UpscaleRequest(Some(_)) => requests += 1,
                     Output::Paused => pauses += 1,
@@ -239,8 +240,12 @@ mod tests {
             requests <= pauses + 1 && pauses <= 12,
             "{requests}, {pauses}"
         );
-        conversation.stream_paused(now);
-        assert_eq!(conversation.poll_action(), None, "nothing follows the end");
+        conversation.handle(now, Event::StreamPaused);
+        assert_eq!(
+            conversation.poll_action(now),
+            None,
+            "nothing follows the end"
+        );
     }
 
     #[test]

@@ -84,7 +84,7 @@ struct Outcome {
 impl Talk<'_> {
     fn take(&mut self) -> Outcome {
         let mut came = Outcome::default();
-        while let Some(output) = self.conversation.poll_action() {
+        while let Some(output) = self.conversation.poll_action(self.now) {
             assert_eq!(came.end, None, "something after the end: {output:?}");
             match output {
                 Output::Send(frame) => {
@@ -141,7 +141,7 @@ impl Talk<'_> {
     fn respond(&mut self, kind: u64, id: u64, choices: &mut Choices) -> Option<Breach> {
         let text = response_of(kind, id, choices);
         let waits = self.waiting.get(&id).copied();
-        self.conversation.received(self.now, &text);
+        self.conversation.handle(self.now, Event::Text(text));
         let came = self.take();
         let Some(waits) = waits else {
             // Late, repeated or unknown: it gets one complaint, unless it is a complaint itself.
@@ -179,7 +179,7 @@ impl Talk<'_> {
             .waiting
             .values()
             .any(|request| *request == MonitorRequest::Health);
-        self.conversation.elapsed(self.now);
+        self.conversation.handle(self.now, Event::Elapsed);
         let came = self.take();
         for (_, outcome) in &came.done {
             *self.ends.entry("timed_out").or_default() += 1;
@@ -191,7 +191,7 @@ impl Talk<'_> {
             self.sent(MonitorRequest::Health, &came.frames);
         }
         if came.end.is_none() {
-            assert!(self.conversation.poll_deadline() > self.now);
+            assert!(self.conversation.poll_deadline() > Some(self.now));
         }
         came.end
     }
@@ -199,7 +199,7 @@ impl Talk<'_> {
     /// Closes the link, which ends all open requests.
     fn end(mut self) {
         let waited = self.waiting.len();
-        self.conversation.close();
+        self.conversation.handle(self.now, Event::Closed);
         let came = self.take();
         let disconnected = Err(MonitorRequestError::Disconnected);
         let lost = came.done.iter().filter(|(_, end)| *end == disconnected);
@@ -268,7 +268,7 @@ fn conversation(ends: &mut BTreeMap<&'static str, u64>, choices: &mut Choices) {
                 // Its id may equal one of ours. It is no response all the same.
                 let (body, id) = (MonitorBodyV2::Asked(asked), choices.below(20));
                 let text = MonitorFrameV2 { body, id }.encode();
-                talk.conversation.received(talk.now, &text);
+                talk.conversation.handle(talk.now, Event::Text(text));
                 let came = talk.take();
                 // Version 1 ignores the details of the request.
                 assert!(came.frames.is_empty() && came.done.is_empty(), "{came:?}");
@@ -298,7 +298,7 @@ fn hundred_thousand_conversations_end_every_request() {
 }
 
 fn outputs(conversation: &mut Conversation) -> Vec<Output> {
-    std::iter::from_fn(|| conversation.poll_action()).collect()
+    std::iter::from_fn(|| conversation.poll_action(Timestamp::default())).collect()
 }
 
 #[test]
@@ -306,8 +306,8 @@ fn link_with_failing_health_checks_is_closed() {
     let mut conversation = Conversation::new(Timestamp(0), Version::V1, LIMITS);
     let mut checks = 0;
     let end = loop {
-        let now = conversation.poll_deadline();
-        conversation.elapsed(now);
+        let now = conversation.poll_deadline().expect("a health check");
+        conversation.handle(now, Event::Elapsed);
         let came = outputs(&mut conversation);
         checks += came
             .iter()
@@ -330,8 +330,8 @@ fn link_ends_once() {
     for kind in ["Odd", "DownscaleResult"] {
         let mut conversation = Conversation::new(Timestamp(0), Version::V1, LIMITS);
         let first_failed = Timestamp(10_000_000);
-        conversation.elapsed(Timestamp(5_000_000));
-        conversation.elapsed(first_failed);
+        conversation.handle(Timestamp(5_000_000), Event::Elapsed);
+        conversation.handle(first_failed, Event::Elapsed);
         let mut sent = outputs(&mut conversation).into_iter().rev();
         let id = sent
             .find_map(|output| match output {
@@ -340,7 +340,10 @@ fn link_ends_once() {
             })
             .expect("a second check");
         let now = first_failed + LIMITS.unhealthy + Span::from_secs(1);
-        conversation.received(now, &format!(r#"{{"type":"{kind}","id":{id}}}"#));
+        conversation.handle(
+            now,
+            Event::Text(format!(r#"{{"type":"{kind}","id":{id}}}"#)),
+        );
         let came = outputs(&mut conversation);
         assert!(
             matches!(
@@ -361,15 +364,15 @@ fn one_good_health_check_resets_the_failures() {
     let mut conversation = Conversation::new(Timestamp(0), Version::V1, LIMITS);
     let mut well = 0;
     // Every third check gets a response, so the link lasts for ten minutes.
-    while conversation.poll_deadline() < Timestamp(600_000_000) {
-        let now = conversation.poll_deadline();
-        conversation.elapsed(now);
+    while conversation.poll_deadline() < Some(Timestamp(600_000_000)) {
+        let now = conversation.poll_deadline().expect("a health check");
+        conversation.handle(now, Event::Elapsed);
         for output in outputs(&mut conversation) {
             match output {
                 Output::Send(frame) if (frame.id / 2).is_multiple_of(3) => {
                     let id = frame.id;
                     let body = MonitorBodyV2::Plain(MonitorBody::HealthCheck);
-                    conversation.received(now, &MonitorFrameV2 { body, id }.encode());
+                    conversation.handle(now, Event::Text(MonitorFrameV2 { body, id }.encode()));
                 }
                 Output::Done { outcome, .. } => well += u32::from(outcome.is_ok()),
                 Output::End(breach) => panic!("{breach}"),
@@ -392,7 +395,7 @@ fn upscale_requests_and_pushes_too_close_together_count_once() {
         };
         let (body, id) = (MonitorBodyV2::Asked(asked), 3);
         let at = Timestamp(millis * 1000);
-        conversation.received(at, &MonitorFrameV2 { body, id }.encode());
+        conversation.handle(at, Event::Text(MonitorFrameV2 { body, id }.encode()));
         match &outputs(&mut conversation)[..] {
             [Output::UpscaleRequest(request)] => request.is_some(),
             other => panic!("{other:?}"),
@@ -406,7 +409,7 @@ fn upscale_requests_and_pushes_too_close_together_count_once() {
     let mut push = |millis: u64| {
         let (body, id) = (MonitorBodyV2::Metrics(Box::default()), 5);
         let at = Timestamp(millis * 1000);
-        conversation.received(at, &MonitorFrameV2 { body, id }.encode());
+        conversation.handle(at, Event::Text(MonitorFrameV2 { body, id }.encode()));
         outputs(&mut conversation).len()
     };
     assert_eq!([push(0), push(99), push(100), push(150)], [1, 0, 1, 0]);
@@ -421,8 +424,8 @@ fn request_with_unsent_frame_is_not_applied() {
         conversation.downscale(Timestamp(0), size),
     );
     outputs(&mut conversation);
-    conversation.unsent(Timestamp(1), second);
-    conversation.close();
+    conversation.handle(Timestamp(1), Event::Unsent(second));
+    conversation.handle(Timestamp(1), Event::Closed);
     let third = conversation.upscale(Timestamp(2), size);
     let done = |id, request, error| Output::Done {
         id,
@@ -465,7 +468,10 @@ fn refusal_keeps_reason_and_status() {
         }),
         again: Some(Span::from_millis(2500)),
     });
-    conversation.received(Timestamp(1), &MonitorFrameV2 { body, id }.encode());
+    conversation.handle(
+        Timestamp(1),
+        Event::Text(MonitorFrameV2 { body, id }.encode()),
+    );
     let response = MonitorResponse::Downscale(DownscaleResult {
         response: DownscaleResponse::Denied(Refusal {
             smallest: Some(Resources::new(1000, 2 << 30)),
@@ -533,8 +539,8 @@ mod arbitrary_frames {
                 match what {
                     0 => sent.push(conversation.upscale(now, Resources::new(250, 1))),
                     1 => sent.push(conversation.downscale(now, Resources::new(250, 1))),
-                    2 => conversation.elapsed(now),
-                    _ => conversation.received(now, &text),
+                    2 => conversation.handle(now, Event::Elapsed),
+                    _ => conversation.handle(now, Event::Text(text)),
                 }
                 for output in outputs(&mut conversation) {
                     match output {
@@ -547,7 +553,7 @@ mod arbitrary_frames {
                     }
                 }
             }
-            conversation.close();
+            conversation.handle(now, Event::Closed);
             for output in outputs(&mut conversation) {
                 if let Output::Done { id, .. } = output {
                     ended.push(id);

@@ -1,12 +1,15 @@
 //! One session of a link: carries frames, requests and pauses between the monitor, the
-//! conversation and the VM's task.
+//! conversation and the VM's task. It has a loop of its own, because it does not read from a monitor
+//! that exceeds its rate, and passes outputs on into bounded channels that may make it wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use daemon_kit::clock::Clock;
+use daemon_kit::driver::sleep_until;
 use futures::{SinkExt, StreamExt};
+use protocol::core::Core as _;
 use protocol::monitor_v2::AgentFrameV2;
 use tokio::sync::{Notify, mpsc};
 use tokio_tungstenite::WebSocketStream;
@@ -17,7 +20,7 @@ use transport::Stream;
 use super::errors::{Ended, code_of, endpoint_of};
 use super::request::{LinkRequest, Responder};
 use crate::core::conversation::{
-    Conversation, MonitorRequest, MonitorRequestError, MonitorResponse, Output,
+    Conversation, Event, MonitorRequest, MonitorRequestError, MonitorResponse, Output,
 };
 use crate::shell::input::{Input, InputKind};
 use crate::shell::metrics::AgentMetrics;
@@ -74,14 +77,13 @@ impl Session<'_> {
             if let Err(ended) = self.take_outputs().await {
                 return ended;
             }
-            let now = self.clock.now();
-            let pause = self.conversation.paused_until(now);
+            let pause = self.conversation.paused_until(self.clock.now());
             let deadline = self.conversation.poll_deadline();
-            let wake = pause.map_or(deadline, |until| until.min(deadline));
+            let wake = pause.into_iter().chain(deadline).min();
             let step = tokio::select! {
                 message = stream.next(), if pause.is_none() => self.received(message),
                 () = self.paused.notified() => {
-                    self.conversation.stream_paused(self.clock.now());
+                    self.handle(Event::StreamPaused);
                     Ok(())
                 }
                 request = requests.recv() => match request {
@@ -91,15 +93,19 @@ impl Session<'_> {
                     }
                     None => Err(Ended::TaskGone),
                 },
-                () = tokio::time::sleep(wake.since(now).to_duration()) => Ok(()),
+                () = sleep_until(self.clock, wake) => Ok(()),
                 _ = &mut *writer => Err(Ended::WriteBlocked),
                 () = cancel.cancelled() => Err(Ended::Cancelled),
             };
-            self.conversation.elapsed(self.clock.now());
+            self.handle(Event::Elapsed);
             if let Err(ended) = step {
                 return ended;
             }
         }
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.conversation.handle(self.clock.now(), event);
     }
 
     async fn input(&self, kind: InputKind) -> Result<(), Ended> {
@@ -127,11 +133,11 @@ impl Session<'_> {
             None | Some(Ok(Message::Close(_))) => Err(Ended::Closed),
             Some(Err(error)) => Err(Ended::Broken(Box::new(error))),
             Some(Ok(Message::Text(text))) => {
-                self.conversation.received(self.clock.now(), &text);
+                self.handle(Event::Text(text.as_str().to_owned()));
                 Ok(())
             }
             Some(Ok(_)) => {
-                self.conversation.ignored(self.clock.now());
+                self.handle(Event::Ignored);
                 Ok(())
             }
         }
@@ -139,7 +145,7 @@ impl Session<'_> {
 
     /// Carries out all outputs of the conversation.
     async fn take_outputs(&mut self) -> Result<(), Ended> {
-        while let Some(output) = self.conversation.poll_action() {
+        while let Some(output) = self.conversation.poll_action(self.clock.now()) {
             match output {
                 Output::Send(frame) => self.write(&frame)?,
                 Output::Done {
@@ -195,7 +201,7 @@ impl Session<'_> {
     fn write(&mut self, frame: &AgentFrameV2) -> Result<(), Ended> {
         let message = Message::text(frame.encode());
         self.frames.try_send(message).map_err(|_| {
-            self.conversation.unsent(self.clock.now(), frame.id);
+            self.handle(Event::Unsent(frame.id));
             Ended::WriteBlocked
         })
     }
@@ -227,8 +233,8 @@ impl Session<'_> {
 
     /// Ends all open requests.
     pub(super) async fn finish(&mut self) {
-        self.conversation.close();
-        while let Some(output) = self.conversation.poll_action() {
+        self.handle(Event::Closed);
+        while let Some(output) = self.conversation.poll_action(self.clock.now()) {
             if let Output::Done {
                 id,
                 request,
