@@ -12,13 +12,13 @@ use protocol::runner::{RunnerPhase, RunnerState};
 use protocol::time::Span;
 use protocol::units::{Bytes, Resources};
 
-use super::resizing::{ask, requested, requesting};
+use super::resizing::{requested, requesting, set_size};
 use super::world::World;
-use crate::core::backoff::TOLD_FROM;
+use crate::core::backoff::REPORTED_FROM;
 use crate::core::metadata::rest_on_others;
 use crate::core::observe::{ordered, size_of};
 use crate::core::phases::REQUESTS_INTERVAL;
-use crate::core::vm::Reply;
+use crate::core::vm::ActionResponse;
 use crate::core::{Action, Kind, Refusal};
 
 /// Most calls, or seconds, until a world without losses is at rest.
@@ -87,7 +87,7 @@ fn turn() -> impl Strategy<Value = Turn> {
 /// A call of the controller under way. `response` is set once the call has been carried out.
 struct Call {
     action: Action,
-    response: Option<Result<Reply, Refusal>>,
+    response: Option<Result<ActionResponse, Refusal>>,
 }
 
 struct Interleaving {
@@ -99,16 +99,16 @@ struct Interleaving {
     /// Plugged and requested memory of a QEMU that its runner has not looked at.
     unseen: Option<(Bytes, Bytes)>,
     revision: i64,
-    /// Changes of the pod's requests lost in a row. From [`TOLD_FROM`] they hold no guest up.
+    /// Changes of the pod's requests lost in a row. From [`REPORTED_FROM`] they hold no guest up.
     lost_changes: u32,
 }
 
 /// A change of metadata that rests on an older state is refused. The client reads the pod then.
-fn carry_out(world: &mut World, action: &Action) -> Result<Reply, Refusal> {
+fn carry_out(world: &mut World, action: &Action) -> Result<ActionResponse, Refusal> {
     if let Action::PatchPodMetadata { name, ops } | Action::PatchPodCounted { name, ops } = action {
         let pod = world.pod(name);
         if rest_on_others(ops, &pod.metadata) {
-            return Ok(Reply::Pod(Box::new(pod)));
+            return Ok(ActionResponse::Pod(Box::new(pod)));
         }
     }
     world.carry_out(action)
@@ -156,7 +156,8 @@ impl Interleaving {
     fn resize(&mut self, milli: u32, slots: i32) {
         self.revision += 1;
         let revision = self.revision;
-        self.world.edit(|vm| ask(vm, milli, slots, revision, 1));
+        self.world
+            .edit(|vm| set_size(vm, milli, slots, revision, 1));
     }
 
     fn begin(&mut self) {
@@ -198,7 +199,7 @@ impl Interleaving {
     fn lose(&mut self, call: usize, arrives: bool) {
         let kind = self.calls[call].action.kind();
         if kind == Kind::ResizePod {
-            if self.lost_changes + 1 == TOLD_FROM {
+            if self.lost_changes + 1 == REPORTED_FROM {
                 return self.respond(call);
             }
             self.lost_changes += 1;
