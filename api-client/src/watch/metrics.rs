@@ -3,7 +3,6 @@
 use std::sync::atomic::AtomicU64;
 
 use futures::StreamExt as _;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -11,30 +10,9 @@ use prometheus_client::registry::Registry;
 
 use super::{Error, Event, Events, source};
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Instance {
-    watcher_instance: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Call {
-    watcher_instance: &'static str,
-    method: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EventType {
-    watcher_instance: &'static str,
-    r#type: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ErrorSource {
-    watcher_instance: &'static str,
-    source: &'static str,
-}
-
-type Switch = Family<Instance, Gauge<f64, AtomicU64>>;
+type Label = (&'static str, &'static str);
+type Counters = Family<[Label; 2], Counter>;
+type Switches = Family<[Label; 1], Gauge<f64, AtomicU64>>;
 
 /// Values of the label `type`.
 #[derive(Debug, Clone, Copy)]
@@ -51,121 +29,115 @@ pub struct EventTypes {
 #[derive(Debug, Clone)]
 pub struct WatchMetrics {
     types: EventTypes,
-    calls: Family<Call, Counter>,
-    relists: Family<Instance, Counter>,
-    events: Family<EventType, Counter>,
-    errors: Family<ErrorSource, Counter>,
-    alive: Switch,
-    failing: Switch,
+    calls: Counters,
+    relists: Family<[Label; 1], Counter>,
+    events: Counters,
+    errors: Counters,
+    alive: Switches,
+    failing: Switches,
 }
 
 impl WatchMetrics {
     /// Registers the metrics. `registry` adds the program's prefix.
     pub fn new(types: EventTypes, registry: &mut Registry) -> Self {
-        let metrics = Self {
+        let (calls, events, errors) = <(Counters, Counters, Counters)>::default();
+        let (alive, failing) = <(Switches, Switches)>::default();
+        let relists = Family::<[Label; 1], Counter>::default();
+        let counters = [
+            ("watchers_client_calls", "Lists and watches", &calls),
+            ("watchers_events", "Watch events", &events),
+            ("watchers_errors", "Watch errors", &errors),
+        ];
+        for (name, help, family) in counters {
+            registry.register(name, help, family.clone());
+        }
+        let switches = [
+            ("watchers_alive_current", "Watches running", &alive),
+            ("watchers_failing_current", "Watches failing now", &failing),
+        ];
+        for (name, help, family) in switches {
+            registry.register(name, help, family.clone());
+        }
+        let help = "Lists made again";
+        registry.register("watchers_relist_requests", help, relists.clone());
+        Self {
             types,
-            calls: Family::default(),
-            relists: Family::default(),
-            events: Family::default(),
-            errors: Family::default(),
-            alive: Switch::default(),
-            failing: Switch::default(),
-        };
-        let calls = metrics.calls.clone();
-        registry.register("watchers_client_calls", "Lists and watches", calls);
-        let relists = metrics.relists.clone();
-        registry.register("watchers_relist_requests", "Lists made again", relists);
-        registry.register("watchers_events", "Watch events", metrics.events.clone());
-        registry.register("watchers_errors", "Watch errors", metrics.errors.clone());
-        let alive = metrics.alive.clone();
-        registry.register("watchers_alive_current", "Watches running", alive);
-        let failing = metrics.failing.clone();
-        registry.register("watchers_failing_current", "Watches failing now", failing);
-        metrics
+            calls,
+            relists,
+            events,
+            errors,
+            alive,
+            failing,
+        }
     }
 
     /// Sets whether a watch fails now.
-    pub fn failing(&self, watcher_instance: &'static str, is_failing: bool) {
-        set(&self.failing, watcher_instance, is_failing);
+    pub fn failing(&self, instance: &'static str, is_failing: bool) {
+        set(&self.failing, instance, is_failing);
     }
 
     /// Counts what a watch yields. The watch is alive until the result is dropped.
-    pub fn count<K: 'static>(
-        &self,
-        watcher_instance: &'static str,
-        events: Events<K>,
-    ) -> Events<K> {
-        set(&self.alive, watcher_instance, true);
+    pub fn count<K: 'static>(&self, instance: &'static str, events: Events<K>) -> Events<K> {
+        set(&self.alive, instance, true);
         let mut counted = Counted {
             metrics: self.clone(),
-            watcher_instance,
+            instance,
             was_listed: false,
         };
         events.inspect(move |event| counted.count(event)).boxed()
     }
 }
 
-fn set(switch: &Switch, watcher_instance: &'static str, is_on: bool) {
-    let gauge = switch.get_or_create(&Instance { watcher_instance });
+const fn label(instance: &'static str) -> Label {
+    ("watcher_instance", instance)
+}
+
+fn set(switches: &Switches, instance: &'static str, is_on: bool) {
+    let gauge = switches.get_or_create(&[label(instance)]);
     gauge.set(if is_on { 1.0 } else { 0.0 });
 }
 
 struct Counted {
     metrics: WatchMetrics,
-    watcher_instance: &'static str,
+    instance: &'static str,
     was_listed: bool,
 }
 
 impl Counted {
     fn count<K>(&mut self, event: &Result<Event<K>, Error>) {
-        let (metrics, watcher_instance) = (&self.metrics, self.watcher_instance);
-        let types = metrics.types;
-        let r#type = match event {
+        let (metrics, label) = (&self.metrics, label(self.instance));
+        let kind = match event {
             Ok(Event::Init) => {
-                self.called("List");
+                let list = [label, ("method", "List")];
+                metrics.calls.get_or_create(&list).inc();
                 if self.was_listed {
-                    let relists = &metrics.relists;
-                    relists.get_or_create(&Instance { watcher_instance }).inc();
+                    metrics.relists.get_or_create(&[label]).inc();
                 }
                 return;
             }
             Ok(Event::InitApply(_)) => return,
             Ok(Event::InitDone) => {
-                self.called("Watch");
+                let watch = [label, ("method", "Watch")];
+                metrics.calls.get_or_create(&watch).inc();
                 self.was_listed = true;
-                types.listed
+                metrics.types.listed
             }
-            Ok(Event::Apply(_)) => types.applied,
-            Ok(Event::Delete(_)) => types.deleted,
+            Ok(Event::Apply(_)) => metrics.types.applied,
+            Ok(Event::Delete(_)) => metrics.types.deleted,
             Err(error) => {
-                let label = ErrorSource {
-                    watcher_instance,
-                    source: source(error),
-                };
-                metrics.errors.get_or_create(&label).inc();
-                return metrics.failing(watcher_instance, true);
+                let source = [label, ("source", source(error))];
+                metrics.errors.get_or_create(&source).inc();
+                return metrics.failing(self.instance, true);
             }
         };
-        let label = EventType {
-            watcher_instance,
-            r#type,
-        };
-        metrics.events.get_or_create(&label).inc();
-        metrics.failing(watcher_instance, false);
-    }
-
-    fn called(&self, method: &'static str) {
-        let label = Call {
-            watcher_instance: self.watcher_instance,
-            method,
-        };
-        self.metrics.calls.get_or_create(&label).inc();
+        metrics.events.get_or_create(&[label, ("type", kind)]).inc();
+        metrics.failing(self.instance, false);
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        set(&self.metrics.alive, self.watcher_instance, false);
+        set(&self.metrics.alive, self.instance, false);
     }
 }
 
