@@ -1,5 +1,5 @@
 //! The one task that owns the core. Everyone else sends it messages. Its loop is not that of
-//! `daemon_kit::driver`, because the monitor must stay small and has a timer of its own ([`Alarm`]).
+//! `daemon_kit::driver`, because the monitor must stay small and has its own timer ([`Alarm`]).
 
 use std::io;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! One session of a link: carries frames, requests and pauses between the monitor, the
-//! conversation and the VM's task. It has a loop of its own, because it does not read from a monitor
-//! that exceeds its rate, and passes outputs on into bounded channels that may make it wait.
+//! conversation and the VM's task. It has a loop of its own, because it stops reading from a
+//! monitor that exceeds its rate, and because outputs may wait for the VM's task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
