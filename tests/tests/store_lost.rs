@@ -195,7 +195,7 @@ async fn runner_that_stands_still_shows_in_the_condition_within_ten_seconds() {
 
 fn is_reported(vm: &VirtualMachine) -> bool {
     let status = serde_json::to_string(&vm.status).unwrap();
-    status.contains("runner") && status.contains("does not answer")
+    status.contains("runner") && status.contains("does not respond")
 }
 
 /// The process that serves a runner's directory.

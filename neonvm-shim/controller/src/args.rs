@@ -23,93 +23,101 @@ const MAX_LEASE_SECONDS: u64 = 3600;
 #[derive(Debug, Parser)]
 #[command(name = "neonvm-controller", version)]
 pub struct Args {
-    /// Directory in which runners keep `vms/<namespace>_<pod>/control.sock`.
+    /// Directory of the runners' sockets, `vms/<namespace>_<pod>/control.sock`. Unused in a
+    /// cluster, where runners are reached at their pods' addresses.
     #[arg(long, default_value = "/var/lib/bellows")]
     pub state_dir: PathBuf,
-    /// Address of / (state), /metrics, /healthz, /readyz and /debug/state; port 0 picks one.
+    /// Address of / (state), /metrics, /healthz, /readyz and /debug/state. Port 0 selects a free
+    /// port, which the log prints.
     #[arg(long, default_value = "127.0.0.1:7778")]
     pub listen: SocketAddr,
-    /// Address of the webhook by which API servers ask about VM objects, as `0.0.0.0:9443`; without
-    /// it none is served. Its service, the secret of its certificate and its configurations have
-    /// the names of the deployed ones, in this replica's namespace.
+    /// Address of the admission webhook for VM objects, such as `0.0.0.0:9443` [default: no
+    /// webhook]. Its service, its certificate's secret and its configurations have the names of the
+    /// deployed controller, in this replica's namespace.
     #[arg(long, value_name = "ADDRESS")]
     pub webhook_listen: Option<SocketAddr>,
-    /// VMs whose changes pass although they break a rule, as NAMESPACE/NAME, or NAME in the
-    /// namespace `default`; told by a warning and an event SkippedValidation.
+    /// VMs whose updates the webhook admits although they break a rule, separated by commas, each
+    /// as NAMESPACE/NAME, or NAME in the namespace `default` [default: none]. Each such update gets
+    /// a warning and an event SkippedValidation.
     #[arg(long, value_delimiter = ',', value_name = "VMS")]
     pub skip_update_validation_for: Vec<String>,
-    /// Only runners of pods on this node are reached.
+    /// Node whose runners this controller reaches [default: all nodes].
     #[arg(long)]
     pub node_name: Option<String>,
-    /// Mode of VMs that name none: `QmpScaling` or `SysfsScaling`.
+    /// CPU scaling mode of VMs without one in their spec: `QmpScaling` or `SysfsScaling`.
     #[arg(long, default_value = "QmpScaling", value_parser = mode)]
     pub default_cpu_scaling_mode: CpuScalingMode,
-    /// Image of runner pods; its presence selects the settings for a cluster.
+    /// Image of runner pods. It selects the settings for a cluster; without it, the settings are
+    /// for one machine.
     #[arg(long, env = "VM_RUNNER_IMAGE")]
     pub runner_image: Option<String>,
-    /// Runner pods ask for no devices of a device plugin: guests run without KVM where nothing else
-    /// gives them its device.
+    /// Runner pods request no devices of a device plugin. Guests then run without KVM, unless
+    /// something else gives the pods its device.
     #[arg(long)]
     pub no_device_limits: bool,
-    /// Whether runner pods request what their VMs have, less by over-commit, and are resized in
-    /// place with them (Kubernetes 1.33 and later): for cluster-autoscaler, other schedulers and
-    /// quotas.
+    /// Whether runner pods request the sizes of their VMs, divided by the over-commit factors, and
+    /// are resized in place with them (Kubernetes 1.33 and later). Cluster autoscalers, other
+    /// schedulers and quotas then count these sizes.
     #[arg(long, value_enum, default_value_t = TrueRequests::Off)]
     pub true_requests: TrueRequests,
-    /// API servers go on keeping who set which field (`managedFields`) of VMs and runner pods. Else
-    /// that is cleared where nobody uses server-side apply: it costs nearly half of each write of
-    /// them.
+    /// Keeps `managedFields` of VMs and runner pods. Without the option the controller clears them
+    /// where no client uses server-side apply, because they cost nearly half of each write.
     #[arg(long)]
     pub keep_field_owners: bool,
-    /// Runners leave cgroups alone: no quota of CPU time.
+    /// Runners write to no cgroup, so that guests have no quota of CPU time. Overrides
+    /// `--runner-cpu-quota-percent`.
     #[arg(long)]
     pub disable_runner_cgroup: bool,
-    /// What the guest of a runner pod may use of its node's CPU time, in per cent of the VM's CPUs;
-    /// 0 is no quota.
+    /// Quota of CPU time of the guest of a runner pod, in per cent of the VM's CPUs; 0 means no
+    /// quota. Applies in a cluster only.
     #[arg(long, default_value_t = 100, value_name = "PERCENT")]
     pub runner_cpu_quota_percent: u32,
-    /// How the guests of runner pods are connected to them; a guest that runs stays as it is.
+    /// Connection of guests to the network of their runner pods. Guests that already run keep
+    /// theirs.
     #[arg(long, value_enum, default_value_t = GuestNetwork::Bridge)]
     pub guest_network: GuestNetwork,
-    /// Restart a VM only once its old pod is gone.
+    /// Restarts a VM only after its old pod is gone. Always so on one machine.
     #[arg(long)]
     pub at_most_one_pod: bool,
-    /// How QEMU caches what guests write to their disks: `cache.writeback=`, `cache.direct=` and
-    /// `cache.no-flush=` with on or off, or one of QEMU's words, as `cache=none`. A guest that runs
-    /// stays as it is.
+    /// QEMU's cache of guest disks: `cache.writeback=`, `cache.direct=` and `cache.no-flush=`, each
+    /// with on or off, or `cache=` with writeback, none, writethrough, directsync or unsafe. Guests
+    /// that already run keep theirs.
     #[arg(long, default_value_t = DiskCache::OURS, value_name = "OPTIONS")]
     pub qemu_disk_cache_settings: DiskCache,
-    /// Share of movable memory among hot-plugged memory.
+    /// Ratio of movable to kernel memory in guests, in per cent, the kernel parameter
+    /// `memory_hotplug.auto_movable_ratio` [default: 401].
     #[arg(long)]
     pub memhp_auto_movable_ratio: Option<String>,
-    /// Secret of the key from which the token of each guest's monitor is derived; it is made where
-    /// it is missing, and agents mount it. Without the option guests' monitors take any agent.
+    /// Secret of the key from which the tokens of guests' monitors are derived [default: no
+    /// tokens]. The controller creates a missing secret, and agents mount it. Without tokens a
+    /// monitor accepts any agent.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub monitor_key_secret: Option<SecretName>,
-    /// Work only while holding a Lease, so that several replicas may run.
+    /// Acts only while this replica holds a Lease. Several replicas need it.
     #[arg(long)]
     pub leader_elect: bool,
-    /// How long after its last renewal a leader is replaced, as in `15s` or `1m`. It stops working
-    /// after three quarters of it, and tries to renew eight times in it.
+    /// Time from a leader's last renewal until another replica may replace it, such as `15s` or
+    /// `1m`, from 4s to 3600s. The leader stops acting after three quarters of it, and tries to
+    /// renew eight times in it.
     #[arg(long, default_value = "15s", value_parser = lease_duration, value_name = "DURATION")]
     pub leader_election_lease_duration: Span,
-    /// Name of the network attachment whose configuration says which overlay addresses there are;
-    /// VMs with `extraNetwork` get one.
+    /// Name of the network attachment whose configuration lists the overlay's address ranges
+    /// [default: no overlay]. VMs with `extraNetwork` get one address each.
     #[arg(long, env = "NAD_IPAM_NAME", requires = "nad_ipam_namespace")]
     pub nad_ipam_name: Option<String>,
-    /// Its namespace, and that of the pools.
+    /// Namespace of that network attachment and of the IPPools. Without it the overlay is off.
     #[arg(long, env = "NAD_IPAM_NAMESPACE")]
     pub nad_ipam_namespace: Option<String>,
-    /// Name of the network attachment that runner pods of such VMs get.
+    /// Name of the network attachment of runner pods whose VMs have `extraNetwork` [default: none].
     #[arg(long, env = "NAD_RUNNER_NAME", requires = "nad_runner_namespace")]
     pub nad_runner_name: Option<String>,
-    /// Namespace of that network attachment
+    /// Namespace of the network attachment of runner pods.
     #[arg(long, env = "NAD_RUNNER_NAMESPACE")]
     pub nad_runner_namespace: Option<String>,
     /// Name of the Lease.
     #[arg(long, default_value = LEASE_NAME)]
     pub lease_name: String,
-    /// Namespace of the Lease; the one of the service account or of the kubeconfig if not given.
+    /// Namespace of the Lease [default: that of the service account or of the kubeconfig].
     #[arg(long)]
     pub lease_namespace: Option<String>,
 }
@@ -119,9 +127,9 @@ pub struct Args {
 pub enum TrueRequests {
     /// Never, as deployed.
     Off,
-    /// Always, whatever the API server offers
+    /// Always, even if the API server cannot resize pods.
     On,
-    /// Where the API server resizes pods, asked once at the start.
+    /// If the API server can resize pods. The controller checks it once, at its start.
     Auto,
 }
 

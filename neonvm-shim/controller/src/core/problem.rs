@@ -176,7 +176,7 @@ impl fmt::Display for Problem {
         match self {
             Self::SlotSize { bytes } => write!(
                 f,
-                ".spec.guest.memorySlotSize: {bytes} bytes is not a multiple of 8Mi above zero"
+                ".spec.guest.memorySlotSize: must be a multiple of 8Mi above zero, is {bytes} bytes"
             ),
             Self::Bounds { field } => {
                 write!(f, "{field}: must hold 0 < min <= use <= max")
@@ -184,16 +184,16 @@ impl fmt::Display for Problem {
             Self::Tls { fault } => fault.fmt(f),
             Self::Certificate { failure } => failure.fmt(f),
             Self::NoOverlay => f.write_str(
-                ".spec.extraNetwork: there is no overlay network here, the VM runs without it",
+                ".spec.extraNetwork: the VM runs without it, because the controller has no overlay network",
             ),
             Self::RequestsPending { pod, message } => write!(
                 f,
-                "the node has not set aside what pod {pod} requests: {message}"
+                "the node has not allocated the requests of pod {pod}: {message}"
             ),
-            Self::Api { action, message } => write!(f, "could not {action}: {message}"),
-            Self::Runner { message } => write!(f, "the runner did not take the size: {message}"),
+            Self::Api { action, message } => write!(f, "failed to {action}: {message}"),
+            Self::Runner { message } => write!(f, "failed to set the size by the runner: {message}"),
             Self::RunnerSilent { pod, message } => {
-                write!(f, "runner of pod {pod} does not answer: {message}")
+                write!(f, "runner of pod {pod} does not respond: {message}")
             }
             Self::GuestSilent { pod, silence } => guest_silent(f, pod, silence),
             Self::DiskFull {
@@ -204,7 +204,7 @@ impl fmt::Display for Problem {
             } => disk_full(f, (pod, node), full, claims),
             Self::RunnerElsewhere { node } => write!(
                 f,
-                "the pod runs on node {node}, whose runners cannot be reached from here"
+                "the pod runs on node {node}, and this controller reaches runners of its own node only"
             ),
             Self::Resize { problem } => resize(f, problem),
             Self::PodGone { pod } => write!(f, "pod {pod} is gone"),
@@ -230,7 +230,7 @@ fn guest_silent(f: &mut fmt::Formatter<'_>, pod: &str, silence: &GuestSilence) -
         BeforeSilence::Adoption => {
             write!(
                 f,
-                "its runner began again at {since}: it hangs, or its neonvmd has ended"
+                "its runner restarted at {since}: it hangs, or its neonvmd has ended"
             )
         }
         BeforeSilence::Answer => write!(f, "{since}: it hangs, or its neonvmd has ended"),
@@ -245,21 +245,25 @@ fn disk_full(
 ) -> fmt::Result {
     let since = WallTime(full.since_unix_us);
     let names = claims.join(", ");
-    let lacks = if claims.is_empty() {
-        format!("the disk of node {node} has no room")
+    let full_part = if claims.is_empty() {
+        format!("the disk of node {node} is full")
     } else if claims.len() == full.disks.len() {
-        format!("PersistentVolumeClaim {names} has no room")
+        format!("PersistentVolumeClaim {names} is full")
     } else {
-        format!("the disk of node {node} or a PersistentVolumeClaim ({names}) has no room")
+        format!("the disk of node {node} or a PersistentVolumeClaim ({names}) is full")
     };
     write!(
         f,
-        "the guest of pod {pod} stands still since {since}: {lacks} for what it writes"
+        "the guest of pod {pod} is stopped since {since}: {full_part}"
     )?;
     if !full.disks.is_empty() {
-        write!(f, " to {}", peer_text(&full.disks.join(", ")))?;
+        write!(
+            f,
+            ", so writes to {} wait",
+            peer_text(&full.disks.join(", "))
+        )?;
     }
-    f.write_str("; it goes on by itself as soon as there is room")
+    f.write_str("; it resumes by itself once space is free")
 }
 
 fn resize(f: &mut fmt::Formatter<'_>, problem: &ResizeProblem) -> fmt::Result {
@@ -268,19 +272,19 @@ fn resize(f: &mut fmt::Formatter<'_>, problem: &ResizeProblem) -> fmt::Result {
             write!(f, "QEMU refused {command}: {}", peer_text(message))
         }
         ResizeProblem::MemoryStuck { missing } => {
-            write!(f, "the guest has still to give back {missing} of memory")
+            write!(f, "the guest has not released {missing} of memory")
         }
         ResizeProblem::CpuStuck { missing } => {
-            write!(f, "{missing} CPUs have still to leave the guest")
+            write!(f, "the guest has not released {missing} CPUs")
         }
         ResizeProblem::GuestBlind { expected, seen } => {
-            write!(f, "the guest should see {expected} and sees {seen}")
+            write!(f, "the guest sees {seen} instead of {expected}")
         }
         ResizeProblem::Moving { .. } => {
-            f.write_str("the guest moves to another pod; it is resized when it has")
+            f.write_str("the guest is migrating to another pod; the resize follows the migration")
         }
         ResizeProblem::OutOfRange { rule } => {
-            write!(f, "this VM cannot have the size: {}", peer_text(rule))
+            write!(f, "the size is impossible for this VM: {}", peer_text(rule))
         }
     }
 }

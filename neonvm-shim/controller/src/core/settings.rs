@@ -32,9 +32,9 @@ pub enum AffinityStyle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum GuestNetwork {
-    /// By a bridge, its packets translated by the node's kernel, which needs nf_tables for it.
+    /// A bridge in the pod. The node's kernel translates addresses, and needs nf_tables for it.
     Bridge,
-    /// By QEMU itself: TCP and UDP alone.
+    /// QEMU's user network: TCP and UDP only, without a bridge.
     User,
 }
 

@@ -78,9 +78,12 @@ impl fmt::Display for Unfit {
             Self::Unreadable { message } => write!(f, "it cannot be read: {message}"),
             Self::OtherKey => f.write_str("it does not belong to the key"),
             Self::OtherName { wanted } => write!(f, "it is not for {wanted}"),
-            Self::Expired { at } => write!(f, "it has expired at {at}"),
+            Self::Expired { at } => write!(f, "it expired at {at}"),
             Self::NoLonger { at } => {
-                write!(f, "it ends at {at}, no later than the one that is due")
+                write!(
+                    f,
+                    "it ends at {at}, no later than the certificate that it replaces"
+                )
             }
         }
     }
@@ -104,21 +107,20 @@ impl fmt::Display for CertificateFailure {
                 message,
             } => write!(
                 f,
-                "ClusterIssuer {issuer} gives no certificate ({reason}): {message}"
+                "ClusterIssuer {issuer} refused the certificate ({reason}): {message}"
             ),
             Self::Unfit { issuer, why } => {
                 write!(
                     f,
-                    "the certificate from ClusterIssuer {issuer} is of no use: {why}"
+                    "the certificate from ClusterIssuer {issuer} is unusable: {why}"
                 )
             }
             Self::Expired { since } => {
-                write!(f, "the guest's certificate has expired at {since}")
+                write!(f, "the guest's certificate expired at {since}")
             }
-            Self::Taken { kind } => write!(
-                f,
-                "the {kind} that its certificate needs belongs to another owner"
-            ),
+            Self::Taken { kind } => {
+                write!(f, "the {kind} for the certificate belongs to another owner")
+            }
         }
     }
 }

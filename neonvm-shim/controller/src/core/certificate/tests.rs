@@ -84,7 +84,7 @@ fn unfit_certificate_is_not_stored() {
         ),
         (
             with(|it| it.not_after = it.not_before),
-            format!("it has expired at {now}"),
+            format!("it expired at {now}"),
         ),
         (Err("no PEM".into()), "it cannot be read: no PEM".to_owned()),
     ];

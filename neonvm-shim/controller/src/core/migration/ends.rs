@@ -262,7 +262,7 @@ impl Draft<'_> {
         if self.actions.is_empty() && self.is_held() {
             self.available(
                 "False",
-                "cancelled; the source has yet to take its guest back",
+                "cancelled; the source's runner has not resumed the guest",
             );
         }
         self.actions.is_empty() && !self.is_held()

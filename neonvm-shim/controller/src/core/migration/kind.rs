@@ -52,20 +52,20 @@ impl Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::PatchMigration => "edit the migration object",
+            Self::PatchMigration => "patch the migration object",
             Self::WriteMigration => "write the migration's status",
             Self::WriteVm => "write the VM's status",
             Self::ReadVm => "read the VM object",
             Self::ReadMigration => "read the migration object",
             Self::ReadPod => "read a pod",
             Self::CreatePod => "create the target pod",
-            Self::PatchPod => "edit a pod's owners, labels and annotations",
+            Self::PatchPod => "patch a pod's owners, labels and annotations",
             Self::DeletePod => "delete a pod",
-            Self::Send => "have the guest sent",
-            Self::Recall => "have the guest kept",
-            Self::Quit => "end the QEMU that was left",
-            Self::Receive => "have the target wait for the guest",
-            Self::Begin => "have the guest run at the target",
+            Self::Send => "send the guest",
+            Self::Recall => "recall the guest",
+            Self::Quit => "end the QEMU of the source",
+            Self::Receive => "prepare the target for the guest",
+            Self::Begin => "start the guest at the target",
         })
     }
 }

@@ -163,7 +163,7 @@ impl Draft<'_> {
                     self.write_vm(VmPhase::Migrating, None);
                 } else {
                     self.status.phase = RUNNING.into();
-                    self.available("False", &format!("the guest is sent to pod {target}"));
+                    self.available("False", &format!("sending the guest to pod {target}"));
                     let (from, to) = (source, target);
                     self.events.push(VmEvent::Migrating { from, to });
                 }

@@ -84,36 +84,41 @@ impl fmt::Display for Reason {
             }
         };
         match self {
-            Self::NoVm { vm } => write!(f, "there is no VM {vm}"),
+            Self::NoVm { vm } => write!(f, "VM {vm} does not exist"),
             Self::VmDeleted => f.write_str("the VM is being deleted"),
             Self::DisksOnClaims { claims } => write!(
                 f,
-                "the VM has disks on the claims {}, which one pod writes at a time, so its guest cannot move while it \
-                 runs: delete its pod, and it starts on a node where the claims can be mounted",
+                "the VM has disks on claims ({}), and one pod alone can write to a claim, so its \
+                 guest cannot move while it runs: delete its pod, and the VM starts on a node \
+                 where the claims can be mounted",
                 claims.join(", ")
             ),
             Self::VmChanged { phase } => write!(
                 f,
-                "the VM was changed by somebody else and is {}",
+                "another client changed the VM, which is {}",
                 phase.as_str()
             ),
             Self::TimedOut { after_s } => {
-                write!(f, "not done within completionTimeout, {after_s} s")
+                write!(f, "not finished within completionTimeout ({after_s} s)")
             }
             Self::TargetEnded { pod, why } => {
-                write!(f, "target pod {pod} has ended{}", because(why))
+                write!(f, "target pod {pod} ended{}", because(why))
             }
             Self::TargetGone { pod } => write!(f, "target pod {pod} is gone"),
-            Self::TargetRefused { why } => write!(f, "the target cannot take the guest: {why}"),
-            Self::SourceRefused { why } => write!(f, "the guest could not be sent: {why}"),
+            Self::TargetRefused { why } => {
+                write!(f, "the target's runner refused the guest: {why}")
+            }
+            Self::SourceRefused { why } => {
+                write!(f, "the source's runner failed to send the guest: {why}")
+            }
             Self::SourceEnded { pod, why } => write!(
                 f,
-                "source pod {pod} ended before the guest had left it{}",
+                "source pod {pod} ended before it had sent the guest{}",
                 because(why)
             ),
             Self::LostAfterHandover { pod, why } => write!(
                 f,
-                "target pod {pod} ended when the guest had been handed over{}",
+                "target pod {pod} ended after it had received the guest{}",
                 because(why)
             ),
         }
@@ -175,7 +180,7 @@ impl fmt::Display for Wait {
             }
             Self::Target { pod, why } => write!(f, "waits for target pod {pod} to start: {why}"),
             Self::Runner { pod, why } => write!(f, "waits for the runner of pod {pod}: {why}"),
-            Self::Refused { action, why } => write!(f, "could not {action}: {why}"),
+            Self::Refused { action, why } => write!(f, "failed to {action}: {why}"),
         }
     }
 }

@@ -203,7 +203,7 @@ fn migration_fails_after_timeout() {
     assert_eq!(world.phase(MOVE), FAILED);
     assert_eq!(
         world.message(MOVE),
-        "not done within completionTimeout, 600 s"
+        "not finished within completionTimeout (600 s)"
     );
     assert_eq!(world.running(), [SOURCE]);
     world.assert_tidy();
@@ -285,7 +285,7 @@ fn migration_fails_for_missing_vm_and_releases_deleted_vm() {
     world.settle();
     assert_eq!(
         (world.phase(MOVE).as_str(), world.message(MOVE).as_str()),
-        (FAILED, "there is no VM example")
+        (FAILED, "VM example does not exist")
     );
     for count in 0..steps() {
         let mut world = after(count);
@@ -311,7 +311,7 @@ fn vm_that_another_client_releases_stays_released() {
     assert_eq!(world.phase(MOVE), FAILED);
     assert_eq!(
         world.message(MOVE),
-        "the VM was changed by somebody else and is Running"
+        "another client changed the VM, which is Running"
     );
     world.assert_tidy();
 }

@@ -86,7 +86,7 @@ fn guest_stays_and_refusal_of_target_is_reported() {
     world.refuses = Some(why.to_owned());
     world.settle();
     assert_eq!(world.phase(MOVE), FAILED, "{:#?}", world.log);
-    let told = format!("the target cannot take the guest: {why}");
+    let told = format!("the target's runner refused the guest: {why}");
     assert_eq!(world.message(MOVE), told);
     assert_eq!(world.running(), [SOURCE]);
     world.assert_tidy();

@@ -77,7 +77,7 @@ fn denied_request_is_reported_and_made_again() {
     let mut world = World::new(&with_tls());
     world.ca.manner = Manner::Denies;
     world.settle();
-    let told = "ClusterIssuer neon-ca-issuer gives no certificate (Denied): not for you";
+    let told = "ClusterIssuer neon-ca-issuer refused the certificate (Denied): not for you";
     assert_eq!(condition(&world, DEGRADED).1, told);
     assert_eq!(event_reasons(&mut world), ["Degraded"]);
     assert!(world.created.is_empty());
@@ -151,7 +151,7 @@ fn missing_cert_manager_is_reported_and_retried() {
         };
         if refused == 2 {
             let told = condition(&world, DEGRADED).1;
-            assert_eq!(told, "could not ask for the certificate: no such kind");
+            assert_eq!(told, "failed to request the certificate: no such kind");
         }
         world.is_done(kind, began, result);
         world.show();

@@ -63,7 +63,7 @@ fn obstacle_of_resize_is_reported_once_and_cleared() {
     let degraded = degraded.expect("told");
     assert_eq!(
         degraded.message,
-        "the guest has still to give back 256Mi of memory"
+        "the guest has not released 256Mi of memory"
     );
     let event_reasons: Vec<&str> = std::iter::from_fn(|| world.core.poll_event())
         .map(|note| note.reason())
@@ -103,7 +103,7 @@ fn silent_runner_is_reported_after_delay_and_phase_stays() {
         degraded
             .expect("told")
             .message
-            .contains("does not answer: connection refused")
+            .contains("does not respond: connection refused")
     );
     world.runners.insert(pod, state);
     world.show_runner();
@@ -179,7 +179,7 @@ fn repeated_failure_is_reported_and_delays_nothing_else() {
             .find(|c| c.kind == "Degraded")
             .map(|c| c.message.clone());
         told |= message
-            .is_some_and(|message| message == "could not create the pod: quota exceeded (403)");
+            .is_some_and(|message| message == "failed to create the pod: quota exceeded (403)");
     }
     assert!(told);
     assert_eq!(world.phase(), VmPhase::Pending);
@@ -299,7 +299,7 @@ fn api_server_without_pod_resize_delays_no_growth() {
     let told = conditions.iter().find(|c| c.kind == "Degraded");
     let told = told.expect("told").message.clone();
     assert!(
-        told.contains("could not resize what the pod requests"),
+        told.contains("failed to resize the pod's requests"),
         "{told}"
     );
 }

@@ -75,7 +75,7 @@ fn missing_address_is_reported_and_pod_is_not_made() {
     assert!(world.created.is_empty());
     assert_eq!(
         condition(&world, DEGRADED).1,
-        "could not take an overlay address: every address of p is held"
+        "failed to take an overlay address: every address of p is held"
     );
     world.settle();
     assert_eq!(world.created.len(), 1, "as soon as there is one");

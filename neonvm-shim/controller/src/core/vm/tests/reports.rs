@@ -176,19 +176,19 @@ fn full_claim_is_reported_by_name() {
     for (disks, words) in [
         (
             &["data"][..],
-            "PersistentVolumeClaim pg-data has no room for what it writes to data;",
+            "PersistentVolumeClaim pg-data is full, so writes to data wait;",
         ),
         (
             &["rootdisk"],
-            "the disk of node here has no room for what it writes to rootdisk;",
+            "the disk of node here is full, so writes to rootdisk wait;",
         ),
         (
             &["rootdisk", "data"],
-            "the disk of node here or a PersistentVolumeClaim (pg-data) has no room",
+            "the disk of node here or a PersistentVolumeClaim (pg-data) is full",
         ),
         (
             &[],
-            "the disk of node here or a PersistentVolumeClaim (pg-data) has no room",
+            "the disk of node here or a PersistentVolumeClaim (pg-data) is full",
         ),
     ] {
         let text = reported(&mut world, &pod, full(disks)).expect("told");
@@ -202,11 +202,11 @@ fn full_disk_is_reported_by_disk_and_node_until_guest_goes_on() {
     let mut says = |full| reported(&mut world, &pod, full);
     assert_eq!(says(None), None);
     let text = says(full(&["rootdisk", "data"])).expect("told");
-    let words = "stands still since 2023-11-14T22:13:20Z: the disk of node here has no room for what it \
-                 writes to rootdisk, data; it goes on by itself as soon as there is room";
+    let words = "is stopped since 2023-11-14T22:13:20Z: the disk of node here is full, so writes to \
+                 rootdisk, data wait; it resumes by itself once space is free";
     assert!(text.contains(words), "{text}");
     let text = says(full(&[])).expect("told");
-    assert!(text.contains("for what it writes; it goes on"), "{text}");
+    assert!(text.contains("is full; it resumes"), "{text}");
     assert_eq!(says(None), None);
 }
 
