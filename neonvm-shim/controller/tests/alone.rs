@@ -134,8 +134,9 @@ async fn end(mut child: Child) {
     assert_eq!(status.code(), Some(0), "drained");
 }
 
+/// Requirement: N01
 #[tokio::test]
-async fn n01_it_starts_alone_and_says_when_it_is_ready() {
+async fn controller_starts_alone_and_reports_when_it_is_ready() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -160,8 +161,9 @@ async fn n01_it_starts_alone_and_says_when_it_is_ready() {
     end(child).await;
 }
 
+/// Requirement: N01
 #[tokio::test]
-async fn n01_it_waits_for_an_api_server_that_is_not_there() {
+async fn controller_waits_for_absent_api_server() {
     for args in [vec![], shipped(), with_overlay()] {
         let dir = tempfile::tempdir().expect("a directory");
         // Bound and closed again: nobody listens here now.
@@ -178,10 +180,11 @@ async fn n01_it_waits_for_an_api_server_that_is_not_there() {
     }
 }
 
-/// What it is asked at the start too: by the shipped arguments, whether it resizes pods; else,
-/// where the overlay's addresses are.
+/// Two requests of the start: with the shipped arguments, whether the API server resizes pods;
+/// with an overlay, its address ranges.
+/// Requirement: N01
 #[tokio::test]
-async fn n01_an_api_server_that_comes_late_is_asked_again() {
+async fn start_requests_are_repeated_until_late_api_server_answers() {
     let overlay = json!({
         "apiVersion": "k8s.cni.cncf.io/v1",
         "kind": "NetworkAttachmentDefinition",
@@ -220,7 +223,7 @@ async fn n01_an_api_server_that_comes_late_is_asked_again() {
 }
 
 #[tokio::test]
-async fn what_asking_again_does_not_mend_ends_it_and_is_said() {
+async fn permanent_refusal_ends_controller_with_error() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -240,7 +243,7 @@ async fn what_asking_again_does_not_mend_ends_it_and_is_said() {
 }
 
 #[tokio::test]
-async fn without_a_configuration_it_says_so_and_ends() {
+async fn missing_configuration_ends_controller_with_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let output = Command::new(env!("CARGO_BIN_EXE_neonvm-controller"))
         .env("KUBECONFIG", dir.path().join("missing"))

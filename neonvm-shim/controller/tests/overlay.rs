@@ -53,8 +53,9 @@ async fn delete(api: &FakeApi, name: &str) {
     .await;
 }
 
+/// Requirement: N17
 #[tokio::test]
-async fn n17_vms_get_the_lowest_free_address_and_give_it_back() {
+async fn vms_get_lowest_free_address_and_release_it() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -80,7 +81,7 @@ async fn n17_vms_get_the_lowest_free_address_and_give_it_back() {
 }
 
 #[tokio::test]
-async fn a_pool_without_a_free_address_is_told_and_waited_for() {
+async fn full_pool_is_reported_and_vm_waits() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -92,7 +93,7 @@ async fn a_pool_without_a_free_address_is_told_and_waited_for() {
     api.wait_vm("that the pool is full", "two", |vm| {
         let told = vm["status"]["conditions"].to_string();
         told.contains(
-            "could not take an overlay address: every address of neonvm-10.100.0.0-16 is held",
+            "failed to take an overlay address: every address of neonvm-10.100.0.0-16 is held",
         )
     })
     .await;
@@ -103,7 +104,7 @@ async fn a_pool_without_a_free_address_is_told_and_waited_for() {
 }
 
 #[tokio::test]
-async fn the_address_of_a_vm_that_is_gone_is_taken_back() {
+async fn address_of_deleted_vm_is_released() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -134,9 +135,9 @@ async fn the_address_of_a_vm_that_is_gone_is_taken_back() {
     controller.stop().await;
 }
 
-/// Two controllers that both believe that they lead.
+/// Two controllers act as leaders at the same time.
 #[tokio::test]
-async fn two_controllers_at_once_give_no_address_twice() {
+async fn concurrent_controllers_give_no_address_twice() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),

@@ -28,7 +28,7 @@ fn keys(owners: Value) -> Value {
 /// The token of a secret that is older than certificates stays: running pods know the controller by
 /// it.
 #[tokio::test]
-async fn b48_a_secret_of_before_gets_a_certificate_and_keeps_its_token() {
+async fn secret_without_certificate_gets_one_and_keeps_its_token() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -77,9 +77,9 @@ async fn b48_a_secret_of_before_gets_a_certificate_and_keeps_its_token() {
     controller.stop().await;
 }
 
-/// It goes with the VM whose it is, and a pod that mounts it would wait for it for ever.
+/// The key pair is deleted with its VM. A pod that mounts it would then wait without end.
 #[tokio::test]
-async fn the_key_pair_of_an_earlier_vm_of_the_name_is_not_used_and_one_is_made_once_it_is_gone() {
+async fn key_pair_of_earlier_vm_is_replaced_once_it_is_gone() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -111,7 +111,7 @@ async fn the_key_pair_of_an_earlier_vm_of_the_name_is_not_used_and_one_is_made_o
 }
 
 #[tokio::test]
-async fn a_key_pair_that_somebody_put_there_is_used_as_it_is() {
+async fn foreign_key_pair_is_used_unchanged() {
     let theirs = json!([{"kind": "ExternalSecret", "name": "example", "uid": "theirs"}]);
     for owners in [json!([]), theirs] {
         let (api, dir) = (
@@ -128,9 +128,9 @@ async fn a_key_pair_that_somebody_put_there_is_used_as_it_is() {
     }
 }
 
-/// Deleted by hand, say, before the kubelet has mounted it.
+/// A person may delete the secret before the kubelet has mounted it.
 #[tokio::test]
-async fn a_key_pair_that_a_pod_still_waits_for_is_made_again() {
+async fn missing_key_pair_is_created_again_for_waiting_pod() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -149,7 +149,7 @@ async fn a_key_pair_that_a_pod_still_waits_for_is_made_again() {
 }
 
 #[tokio::test]
-async fn guest_of_a_cluster_gets_a_token_derived_from_the_key_that_agents_mount() {
+async fn guest_token_is_derived_from_the_key_that_agents_mount() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),

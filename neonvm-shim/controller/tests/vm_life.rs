@@ -33,8 +33,9 @@ fn revision(vm: &Value) -> Option<i64> {
     vm["status"]["currentRevision"]["revision"]["value"].as_i64()
 }
 
+/// Requirement: N17
 #[tokio::test]
-async fn n17_from_object_to_pod_to_running_to_another_size() {
+async fn vm_object_becomes_running_pod_and_is_resized() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -93,7 +94,7 @@ async fn n17_from_object_to_pod_to_running_to_another_size() {
 }
 
 #[tokio::test]
-async fn stages_of_a_resize_are_recorded() {
+async fn resize_stages_are_recorded() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -136,9 +137,9 @@ async fn stages_of_a_resize_are_recorded() {
     controller.stop().await;
 }
 
-/// The watch of pods goes by that label, and tells of a pod without it as of one that is gone.
+/// The watch of pods selects by that label. It sends `DELETED` for a pod that loses the label.
 #[tokio::test]
-async fn a_pod_whose_label_is_taken_away_keeps_its_guest() {
+async fn pod_that_loses_its_label_keeps_its_guest() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -183,7 +184,7 @@ async fn a_pod_whose_label_is_taken_away_keeps_its_guest() {
 }
 
 #[tokio::test]
-async fn an_approval_written_on_the_vm_reaches_its_pod() {
+async fn approval_on_vm_is_copied_to_its_pod() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -204,7 +205,7 @@ async fn an_approval_written_on_the_vm_reaches_its_pod() {
 }
 
 #[tokio::test]
-async fn killed_in_the_middle_of_a_resize_the_next_one_finishes_it() {
+async fn next_controller_finishes_interrupted_resize() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -236,7 +237,7 @@ async fn killed_in_the_middle_of_a_resize_the_next_one_finishes_it() {
 }
 
 #[tokio::test]
-async fn killed_between_name_and_pod_there_is_one_pod_and_it_has_the_name() {
+async fn next_controller_creates_one_pod_with_the_stored_name() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -257,7 +258,7 @@ async fn killed_between_name_and_pod_there_is_one_pod_and_it_has_the_name() {
 }
 
 #[tokio::test]
-async fn a_runner_that_dies_and_comes_back_is_found_again() {
+async fn restarted_runner_is_found_again() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -283,7 +284,7 @@ async fn a_runner_that_dies_and_comes_back_is_found_again() {
 }
 
 #[tokio::test]
-async fn conflicts_and_an_absent_api_server_only_delay() {
+async fn conflicts_and_absent_api_server_only_delay() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -356,7 +357,7 @@ async fn one_bad_object_hurts_itself_only() {
 }
 
 #[tokio::test]
-async fn a_deleted_pod_is_replaced_and_counted() {
+async fn deleted_pod_is_replaced_and_counted() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -377,7 +378,7 @@ async fn a_deleted_pod_is_replaced_and_counted() {
 }
 
 #[tokio::test]
-async fn a_deleted_vm_goes_once_its_pod_is_gone() {
+async fn deleted_vm_is_removed_after_its_pod() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
@@ -411,7 +412,7 @@ async fn a_deleted_vm_goes_once_its_pod_is_gone() {
 }
 
 #[tokio::test]
-async fn what_went_while_nobody_watched_is_forgotten() {
+async fn object_deleted_while_unwatched_is_forgotten() {
     let (api, dir) = (
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),

@@ -158,7 +158,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_certificate_of_somebody_elses_is_served_to_its_end_and_so_is_the_next() {
+async fn foreign_certificate_and_its_successor_are_served() {
     static LATER: AtomicI64 = AtomicI64::new(0);
     let (secret, first) = foreign(in_days(30));
     let scene = Scene::start(secret, Clock::with_wall_offset(&LATER)).await;
@@ -183,7 +183,7 @@ async fn a_certificate_of_somebody_elses_is_served_to_its_end_and_so_is_the_next
 }
 
 #[tokio::test]
-async fn one_that_has_ended_is_left_to_its_owner() {
+async fn expired_foreign_certificate_is_left_to_its_owner() {
     let (ended, _) = foreign(SystemTime::now() - DAY);
     let scene = Scene::start(ended, Clock::new()).await;
     // A list and a watch of each of the three objects.
@@ -199,7 +199,7 @@ async fn one_that_has_ended_is_left_to_its_owner() {
 }
 
 #[tokio::test]
-async fn one_of_ours_that_is_due_is_served_until_it_can_be_renewed() {
+async fn due_certificate_is_served_until_renewal_succeeds() {
     let (mut secret, old) = foreign(in_days(30));
     secret["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "neonvm-controller"});
     let scene = Scene::start(secret, Clock::new()).await;
