@@ -27,37 +27,34 @@ mod state_handle;
 mod tls_acceptor;
 mod watching;
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use daemon_kit::admin::Admin;
 use daemon_kit::bearer::Expected;
 use daemon_kit::clock::Clock;
-use daemon_kit::connections::ConnectionCounters;
+use daemon_kit::connections::{ConnectionCounters, ServerCounters};
 use daemon_kit::logging::LogHandle;
 use hyper_util::service::TowerToHyperService;
 use kube::Client;
 use protocol::time::Span;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::core::elect::Leave;
 use crate::core::{Core, Settings};
 pub use bounded_server::{MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE};
 pub use callers::{Callers, CallersError, ReviewRule, TokenFile};
 use driver::{Driver, Input};
 pub use extender::MAX_EXTENDER_BODY_BYTES;
+use lead::Lead;
 pub use lead::{ANNOTATION_DRAINED, Leadership, LeaseName};
 use permit_runtime::PermitRuntime;
 pub use permit_runtime::runtime;
 pub use review::REVIEW_LASTS;
 pub use server::MAX_BODY_BYTES;
 pub use state_handle::StateHandle;
-
-/// Longest wait for calls in flight before the Lease is released, and for its release.
-const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// The parts and settings of a running scheduler.
 pub struct Params {
@@ -107,7 +104,7 @@ pub enum RunError {
         part: &'static str,
         /// The panic of its task.
         #[source]
-        source: tokio::task::JoinError,
+        source: JoinError,
     },
     /// A part ended before it was cancelled.
     #[error("the {0} ended")]
@@ -121,176 +118,189 @@ pub enum RunError {
 /// [`RunError`] if a part fails. All other parts are stopped then.
 pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunError> {
     let permit_runtime = PermitRuntime::start().map_err(RunError::PermitRuntime)?;
-    let permit_listener = permit_runtime
-        .adopt(params.permit_listener)
-        .map_err(RunError::PermitRuntime)?;
     let (metrics, mut registry) = metrics::Metrics::new();
     let connections = ConnectionCounters::register(&mut registry);
     let (inputs, inbox) = mpsc::channel(driver::INPUT_QUEUE);
-    let config = &params.config;
-    let context = Arc::new(api::ApiContext {
-        client: params.client.clone(),
-        timeout: config.crud_timeout().to_duration(),
-        metrics: metrics.clone(),
-        reporter: config.scheduler_name.clone(),
-        clock: params.clock,
-    });
-    let api = api::ApiClient {
-        context: Arc::clone(&context),
-        until: None,
-    };
-    let settings = Settings {
-        lease: params.leadership.rule(),
-        caches_on_standby: params.leadership.hands_over(),
-        ..config.settings(params.embedded_bind, params.count_plugged)
-    };
-    // Without other replicas there is one watch epoch, from the start.
-    let alone = settings.lease.is_none();
-    let (epochs, epoch_changes) = watch::channel(alone.then_some(1));
-    let labels = config.node_metric_labels.clone();
-    let driver = Driver::new(
-        Core::new(settings),
-        api,
-        params.state.clone(),
-        labels,
-        (inputs.clone(), inbox),
-        epochs,
-    );
-
-    // The server stops first. The driver stops after the open requests.
-    let inner = CancellationToken::new();
+    let shared = Shared::new(&params, metrics, inputs);
+    let inner = &shared.inner;
     let _stop_all = inner.clone().drop_guard();
-    let mut driver = permit_runtime.handle.spawn(driver.run(inner.clone()));
-    let watch = watching::Watch {
-        client: params.client.clone(),
-        inputs: inputs.clone(),
-        metrics: metrics.clone(),
-        version_timeout: params.leadership.hands_over().then_some(context.timeout),
-    };
+    // Without other replicas there is one watch epoch, from the start.
+    let alone = params.leadership.rule().is_none();
+    let (epochs, epoch_changes) = watch::channel(alone.then_some(1));
+    let driver = shared.driver(&params, inbox, epochs);
+    let watches = shared.watches(&params);
+    let listener = permit_runtime
+        .adopt(params.permit_listener)
+        .map_err(RunError::PermitRuntime)?;
+
+    let driver = permit_runtime.handle.spawn(driver.run(inner.clone()));
     let wait = if alone { params.takeover_wait } else { Span(0) };
-    let mut watches = tokio::spawn(watch.run(wait, epoch_changes, inner.clone()));
-    let answering = server::ServerState {
-        inputs: inputs.clone(),
-        metrics: metrics.clone(),
-        clock: params.clock,
-        acceptor: params.callers.tls.map(tls_acceptor::TlsAcceptor::new),
-        tokens: params.callers.tokens,
-        reviewer: params.callers.review.map(|rule| reviewer(rule, &context)),
-        secret: params.callers.secret,
-        needs_no_token: params.callers.needs_no_token,
-    };
-    let mut lead = Lead::follow(&context, inputs.clone(), params.leadership, inner.clone());
-    let mut admin = tokio::spawn(serve_admin(
-        params.metrics_listener,
-        Admin::new(Arc::new(registry), connections.server("metrics"))
-            .behind_token(params.metrics_token),
-        params.state.clone(),
-        params.log,
-        inner.clone(),
-    ));
+    let watches = tokio::spawn(watches.run(wait, epoch_changes, inner.clone()));
+    let answering = shared.server_state(params.callers);
+    let (context, inputs) = (&shared.context, &shared.inputs);
+    let lead = Lead::follow(context, inputs.clone(), params.leadership, inner.clone());
+    let admin = Admin::new(Arc::new(registry), connections.server("metrics"))
+        .behind_token(params.metrics_token);
+    let (state, log) = (params.state.clone(), params.log);
+    let admin = serve_admin(params.metrics_listener, admin, state, log, inner.clone());
+    let admin = tokio::spawn(admin);
     let stop = cancel.child_token();
-    let routes = extender::router(inputs.clone(), metrics.clone(), &params.config);
-    let (bound, counts) = (params.extender_listener, connections.server("extender"));
-    let until = stop.clone();
-    let extender = async move {
-        if let Some(listener) = bound {
-            let routes = bounded_server::PlainHttp(TowerToHyperService::new(routes));
-            bounded_server::serve(listener, routes, counts, until).await;
-        }
-    };
     let _stop_server = stop.clone().drop_guard();
-    let permits = server::serve(
-        permit_listener,
-        answering,
-        connections.server("permits"),
-        stop.clone(),
-    );
-    let permits = permit_runtime.handle.spawn(permits);
-    // Neither server ends before `stop`.
-    let mut server = tokio::spawn(async move {
-        let (permits, ()) = tokio::join!(permits, extender);
-        permits
-    });
-    let late = config.startup_event_handling_timeout_seconds;
-    warn_when_late(params.state, late, &inner, wait);
-
-    tokio::select! {
-        ended = &mut server => {
-            let ended = ended.and_then(std::convert::identity);
-            ended.map_err(|source| RunError::Crashed { part: "server", source })?;
-            if !cancel.is_cancelled() {
-                return Err(RunError::Ended("server"));
-            }
-            if !alone {
-                lead.hand_over(&inputs).await;
-            }
-            Ok(())
-        }
-        ended = &mut driver => Err(failed("driver", ended)),
-        ended = &mut watches => Err(failed("watches", ended)),
-        ended = &mut lead.task => Err(failed("lead", ended)),
-        ended = &mut admin => Err(failed("metrics server", ended)),
-    }
+    let counters = connections.server("extender");
+    let extender = shared.extender(params.extender_listener, &params.config, counters, &stop);
+    let permits = server::serve(listener, answering, connections.server("permits"), stop);
+    let server = serve_all(permit_runtime.handle.spawn(permits), extender);
+    let late = params.config.startup_event_handling_timeout_seconds;
+    warn_when_late(params.state, late, inner, wait);
+    let tasks = Tasks {
+        server: tokio::spawn(server),
+        driver,
+        watches,
+        lead,
+        admin,
+    };
+    tasks.end(&cancel, inputs, alone).await
 }
 
-fn reviewer(rule: ReviewRule, context: &api::ApiContext) -> review::Reviewer {
-    review::Reviewer {
-        rule,
-        client: context.client.clone(),
-        timeout: context.timeout,
-        clock: context.clock,
-        metrics: context.metrics.clone(),
-        call_runtime: tokio::runtime::Handle::current(),
-        cache: Mutex::default(),
-        review_limit: review::Reviewer::review_limit(),
-    }
+/// Handles that the tasks of one scheduler share.
+struct Shared {
+    context: Arc<api::ApiContext>,
+    inputs: mpsc::Sender<Input>,
+    /// Stops all tasks but the servers. The servers stop first, and the driver stops after their
+    /// open requests.
+    inner: CancellationToken,
 }
 
-/// The task that follows the Lease, and the channel that makes it release the Lease.
-struct Lead {
-    task: tokio::task::JoinHandle<()>,
-    leave: oneshot::Sender<Leave>,
-}
-
-impl Lead {
-    fn follow(
-        context: &api::ApiContext,
-        inputs: mpsc::Sender<Input>,
-        leadership: Leadership,
-        cancel: CancellationToken,
-    ) -> Self {
-        let follower = lead::LeaseTask {
-            client: context.client.clone(),
+impl Shared {
+    fn new(params: &Params, metrics: metrics::Metrics, inputs: mpsc::Sender<Input>) -> Self {
+        let config = &params.config;
+        let context = Arc::new(api::ApiContext {
+            client: params.client.clone(),
+            timeout: config.crud_timeout().to_duration(),
+            metrics,
+            reporter: config.scheduler_name.clone(),
+            clock: params.clock,
+        });
+        Self {
+            context,
             inputs,
-            metrics: context.metrics.clone(),
-            clock: context.clock,
-            timeout: context.timeout,
-            writer: context.reporter.clone(),
-        };
-        let (leave, leave_requests) = oneshot::channel();
-        let task = tokio::spawn(follower.run(leadership, leave_requests, cancel));
-        Self { task, leave }
+            inner: CancellationToken::new(),
+        }
     }
 
-    /// Waits for calls in flight and releases the Lease, so that the next leader need not wait for
-    /// it to expire. If either takes too long, the Lease expires.
-    async fn hand_over(self, inputs: &mpsc::Sender<Input>) {
-        let (done, drained) = oneshot::channel();
-        let retired = async {
-            inputs.send(Input::Retire(done)).await.ok()?;
-            drained.await.ok()
+    fn driver(
+        &self,
+        params: &Params,
+        inbox: mpsc::Receiver<Input>,
+        epochs: watch::Sender<Option<u64>>,
+    ) -> Driver {
+        let config = &params.config;
+        let settings = Settings {
+            lease: params.leadership.rule(),
+            caches_on_standby: params.leadership.hands_over(),
+            ..config.settings(params.embedded_bind, params.count_plugged)
         };
-        let leave = tokio::time::timeout(HAND_OVER, retired).await;
-        let leave = leave.ok().flatten().unwrap_or_default();
-        if self.leave.send(leave).is_ok()
-            && tokio::time::timeout(HAND_OVER, self.task).await.is_err()
-        {
-            tracing::warn!("failed to release the Lease; it will expire");
+        let api = api::ApiClient {
+            context: Arc::clone(&self.context),
+            until: None,
+        };
+        let (state, labels) = (params.state.clone(), config.node_metric_labels.clone());
+        let core = Core::new(settings);
+        let inputs = (self.inputs.clone(), inbox);
+        Driver::new(core, api, state, labels, inputs, epochs)
+    }
+
+    fn watches(&self, params: &Params) -> watching::Watch {
+        let hands_over = params.leadership.hands_over();
+        watching::Watch {
+            client: params.client.clone(),
+            inputs: self.inputs.clone(),
+            metrics: self.context.metrics.clone(),
+            version_timeout: hands_over.then_some(self.context.timeout),
+        }
+    }
+
+    fn server_state(&self, callers: Callers) -> server::ServerState {
+        let reviewer = |rule| review::Reviewer::new(rule, &self.context);
+        server::ServerState {
+            inputs: self.inputs.clone(),
+            metrics: self.context.metrics.clone(),
+            clock: self.context.clock,
+            acceptor: callers.tls.map(tls_acceptor::TlsAcceptor::new),
+            tokens: callers.tokens,
+            reviewer: callers.review.map(reviewer),
+            secret: callers.secret,
+            needs_no_token: callers.needs_no_token,
+        }
+    }
+
+    /// The server of a kube-scheduler beside this process. It ends at once without a listener.
+    fn extender(
+        &self,
+        listener: Option<TcpListener>,
+        config: &Config,
+        counters: ServerCounters,
+        cancel: &CancellationToken,
+    ) -> impl Future<Output = ()> + use<> {
+        let routes = extender::router(self.inputs.clone(), self.context.metrics.clone(), config);
+        let cancel = cancel.clone();
+        async move {
+            if let Some(listener) = listener {
+                let routes = bounded_server::PlainHttp(TowerToHyperService::new(routes));
+                bounded_server::serve(listener, routes, counters, cancel).await;
+            }
         }
     }
 }
 
-fn failed(part: &'static str, ended: Result<(), tokio::task::JoinError>) -> RunError {
+/// Neither server ends before it is cancelled.
+async fn serve_all(
+    permits: JoinHandle<()>,
+    extender: impl Future<Output = ()>,
+) -> Result<(), JoinError> {
+    let (permits, ()) = tokio::join!(permits, extender);
+    permits
+}
+
+/// The tasks of a scheduler.
+struct Tasks {
+    server: JoinHandle<Result<(), JoinError>>,
+    driver: JoinHandle<()>,
+    watches: JoinHandle<()>,
+    lead: Lead,
+    admin: JoinHandle<()>,
+}
+
+impl Tasks {
+    /// Waits for the first task that ends. If it is the server after `cancel`, the Lease is
+    /// released.
+    async fn end(
+        mut self,
+        cancel: &CancellationToken,
+        inputs: &mpsc::Sender<Input>,
+        alone: bool,
+    ) -> Result<(), RunError> {
+        tokio::select! {
+            ended = &mut self.server => {
+                let ended = ended.and_then(std::convert::identity);
+                ended.map_err(|source| RunError::Crashed { part: "server", source })?;
+                if !cancel.is_cancelled() {
+                    return Err(RunError::Ended("server"));
+                }
+                if !alone {
+                    self.lead.hand_over(inputs).await;
+                }
+                Ok(())
+            }
+            ended = &mut self.driver => Err(failed("driver", ended)),
+            ended = &mut self.watches => Err(failed("watches", ended)),
+            ended = &mut self.lead.task => Err(failed("lead", ended)),
+            ended = &mut self.admin => Err(failed("metrics server", ended)),
+        }
+    }
+}
+
+fn failed(part: &'static str, ended: Result<(), JoinError>) -> RunError {
     ended.map_or_else(
         |source| RunError::Crashed { part, source },
         |()| RunError::Ended(part),

@@ -3,18 +3,21 @@
 
 use std::time::Duration;
 
-use daemon_kit::clock::Clock;
-use kube::Client;
 pub use leader_election::{ANNOTATION_DRAINED, LeaseName};
 use leader_election::{Follower, LeaseObserver};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::api::ApiContext;
 use super::driver::Input;
 use super::metrics::Metrics;
 use crate::core::elect::{ElectRule, Leave};
 use crate::core::event::Event;
 use crate::core::lease::{LeaseRule, LeaseSeen};
+
+/// Longest wait for calls in flight before the Lease is released, and for its release.
+const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// How this process learns whether it leads.
 #[derive(Debug, Clone)]
@@ -45,16 +48,51 @@ impl Leadership {
     }
 }
 
-/// The task that follows a Lease.
-pub(super) struct LeaseTask {
-    pub(super) client: Client,
-    pub(super) inputs: mpsc::Sender<Input>,
-    pub(super) metrics: Metrics,
-    pub(super) clock: Clock,
-    /// Time-out of one API call.
-    pub(super) timeout: Duration,
-    /// Field manager of writes.
-    pub(super) writer: String,
+/// The task that follows the Lease, and the channel that makes it release the Lease.
+pub(super) struct Lead {
+    pub(super) task: JoinHandle<()>,
+    leave: oneshot::Sender<Leave>,
+}
+
+impl Lead {
+    /// Starts the task. It runs until `cancel`, or until it has released the Lease.
+    pub(super) fn follow(
+        context: &ApiContext,
+        inputs: mpsc::Sender<Input>,
+        leadership: Leadership,
+        cancel: CancellationToken,
+    ) -> Self {
+        let follower = Follower {
+            client: context.client.clone(),
+            clock: context.clock,
+            timeout: context.timeout,
+            writer: context.reporter.clone(),
+            observer: CoreObserver {
+                inputs,
+                metrics: context.metrics.clone(),
+            },
+        };
+        let (leave, leave_requests) = oneshot::channel();
+        let task = tokio::spawn(run(follower, leadership, leave_requests, cancel));
+        Self { task, leave }
+    }
+
+    /// Waits for calls in flight and releases the Lease, so that the next leader need not wait for
+    /// it to expire. If either takes too long, the Lease expires.
+    pub(super) async fn hand_over(self, inputs: &mpsc::Sender<Input>) {
+        let (done, drained) = oneshot::channel();
+        let retired = async {
+            inputs.send(Input::Retire(done)).await.ok()?;
+            drained.await.ok()
+        };
+        let leave = tokio::time::timeout(HAND_OVER, retired).await;
+        let leave = leave.ok().flatten().unwrap_or_default();
+        if self.leave.send(leave).is_ok()
+            && tokio::time::timeout(HAND_OVER, self.task).await.is_err()
+        {
+            tracing::warn!("failed to release the Lease; it will expire");
+        }
+    }
 }
 
 /// Passes observations of the Lease to the core.
@@ -82,40 +120,28 @@ impl LeaseObserver for CoreObserver {
     }
 }
 
-impl LeaseTask {
-    /// Runs until `cancel`, or until the Lease is released after `leave`.
-    pub(super) async fn run(
-        self,
-        leadership: Leadership,
-        leave: oneshot::Receiver<Leave>,
-        cancel: CancellationToken,
-    ) {
-        let follower = Follower {
-            client: self.client,
-            clock: self.clock,
-            timeout: self.timeout,
-            writer: self.writer,
-            observer: CoreObserver {
-                inputs: self.inputs,
-                metrics: self.metrics,
-            },
-        };
-        let following = async {
-            match leadership {
-                Leadership::Alone => drop(leave.await),
-                Leadership::Elected(lease, rule) => follower.elect(&lease, rule, leave).await,
-                Leadership::Followed(lease, rule) => {
-                    tokio::select! {
-                        () = follower.watch(&lease, rule.settle) => {}
-                        // kube-scheduler releases its own Lease.
-                        _ = leave => {}
-                    }
+/// Runs until `cancel`, or until the Lease is released after `leave`.
+async fn run(
+    follower: Follower<CoreObserver>,
+    leadership: Leadership,
+    leave: oneshot::Receiver<Leave>,
+    cancel: CancellationToken,
+) {
+    let following = async {
+        match leadership {
+            Leadership::Alone => drop(leave.await),
+            Leadership::Elected(lease, rule) => follower.elect(&lease, rule, leave).await,
+            Leadership::Followed(lease, rule) => {
+                tokio::select! {
+                    () = follower.watch(&lease, rule.settle) => {}
+                    // kube-scheduler releases its own Lease.
+                    _ = leave => {}
                 }
             }
-        };
-        tokio::select! {
-            () = cancel.cancelled() => {}
-            () = following => {}
         }
+    };
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = following => {}
     }
 }

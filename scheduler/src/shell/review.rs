@@ -22,6 +22,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use super::api::ApiContext;
 use super::callers::{ReviewRule, Scope};
 use super::metrics::Metrics;
 
@@ -41,15 +42,15 @@ const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 type Outcome = Result<Scope, PermitRefusal>;
 
 pub(super) struct Reviewer {
-    pub(super) rule: ReviewRule,
-    pub(super) client: Client,
-    pub(super) timeout: Duration,
-    pub(super) clock: Clock,
-    pub(super) metrics: Metrics,
+    rule: ReviewRule,
+    client: Client,
+    timeout: Duration,
+    clock: Clock,
+    metrics: Metrics,
     /// The runtime of API calls. The permit thread makes none.
-    pub(super) call_runtime: Handle,
-    pub(super) cache: Mutex<Cache>,
-    pub(super) review_limit: Arc<Semaphore>,
+    call_runtime: Handle,
+    cache: Mutex<Cache>,
+    review_limit: Arc<Semaphore>,
 }
 
 /// Outcomes of reviews, each with its end.
@@ -87,8 +88,18 @@ impl Cache {
 }
 
 impl Reviewer {
-    pub(super) fn review_limit() -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(MAX_UNDER_WAY))
+    /// A reviewer without known outcomes. Its calls run on the present runtime.
+    pub(super) fn new(rule: ReviewRule, context: &ApiContext) -> Self {
+        Self {
+            rule,
+            client: context.client.clone(),
+            timeout: context.timeout,
+            clock: context.clock,
+            metrics: context.metrics.clone(),
+            call_runtime: Handle::current(),
+            cache: Mutex::default(),
+            review_limit: Arc::new(Semaphore::new(MAX_UNDER_WAY)),
+        }
     }
 
     /// The pods that a caller with this token may request permits for.
