@@ -323,26 +323,28 @@ fn of_pod(pod: &Value) -> Option<(String, Decision)> {
     Some((key, decision))
 }
 
+/// A decision on which every member of the explanation stands, for tests of its readers.
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
+pub(crate) fn sample() -> Decision {
+    serde_json::from_value(serde_json::json!({
+        "at": "2026-01-02T03:02:05.123456Z",
+        "current": {"vCPUs": "250m", "mem": "1Gi"},
+        "target": {"vCPUs": 1, "mem": "4Gi"},
+        "goalUnits": 5,
+        "reason": "memory",
+        "votes": {"cpu": 1.1, "memory": 4.7},
+        "boundedBy": ["permit"],
+        "hasAllMetrics": true,
+        "permit": {"vCPUs": "500m", "mem": "2Gi"},
+        "load1": 0.93,
+        "memoryUsageBytes": 3_779_571_220_u64,
+    }))
+    .unwrap()
+}
 
-    pub(crate) fn sample() -> Decision {
-        serde_json::from_value(serde_json::json!({
-            "at": "2026-01-02T03:02:05.123456Z",
-            "current": {"vCPUs": "250m", "mem": "1Gi"},
-            "target": {"vCPUs": 1, "mem": "4Gi"},
-            "goalUnits": 5,
-            "reason": "memory",
-            "votes": {"cpu": 1.1, "memory": 4.7},
-            "boundedBy": ["permit"],
-            "hasAllMetrics": true,
-            "permit": {"vCPUs": "500m", "mem": "2Gi"},
-            "load1": 0.93,
-            "memoryUsageBytes": 3_779_571_220_u64,
-        }))
-        .unwrap()
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn decision_is_explained_in_sentences() {

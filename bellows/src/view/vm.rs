@@ -373,7 +373,7 @@ pub(crate) mod tests {
     }
 
     fn beside() -> Beside {
-        let decisions = [("default/pg".to_owned(), crate::decision::tests::sample())].into();
+        let decisions = [("default/pg".to_owned(), crate::decision::sample())].into();
         let waiting = [("default/pg-abcde".to_owned(), "no node has room".to_owned())].into();
         Beside {
             decisions,
