@@ -12,7 +12,8 @@ use protocol::vm::{VirtualMachine, VmPhase};
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::{EventMetrics, VmKind};
-use super::{BillingSettings, Stream};
+use super::settings::BillingSettings;
+use super::stream::Stream;
 use crate::core::billing::{Billed, BillingEvent, Checkpoint, Meter, Names};
 
 /// Largest number of events kept in memory while the disk takes none.

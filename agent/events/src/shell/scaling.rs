@@ -9,7 +9,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::EventMetrics;
-use super::{ScalingSettings, Stream};
+use super::settings::ScalingSettings;
+use super::stream::Stream;
 use crate::core::scaling_events::{GoalComponents, LastReported, Reporting, ScalingEvent};
 
 /// Largest number of events that wait for the disk. Each VM makes at most one every few seconds.
