@@ -5,17 +5,18 @@
 mod peers;
 mod samples;
 mod settings;
+mod stamps;
 
 use std::collections::VecDeque;
 
 use protocol::journal::{
-    Block, CalmPart, Checkpoint, CoreSettings, FaultCounts as Counts, Size, Stamped, Step,
+    Block, CalmPart, Checkpoint, CoreSettings, FaultCounts as Counts, Size, Step,
 };
 use protocol::permit::NamespacedName;
 use protocol::time::Timestamp;
 
 use super::machine::{Core, Timed};
-use super::revision::{RevisionSource, StampedRevision};
+use super::revision::RevisionSource;
 use super::stabilization::Stabilization;
 use super::warnings::{FaultCounts, Warnings};
 use peers::{monitor_of, monitor_record, patch_of, patch_record, scheduler_of, scheduler_record};
@@ -24,28 +25,8 @@ use samples::reached_by;
 pub(super) use samples::{info_of, lfc_of, lfc_record, object_record, system_of, system_record};
 use settings::config_of;
 pub use settings::settings;
-
-pub(super) fn stamped(stamp: StampedRevision) -> Stamped {
-    Stamped(stamp.revision.value, stamp.revision.flags, stamp.at.0)
-}
-
-pub(super) fn stamp_of(stamped: Stamped) -> StampedRevision {
-    StampedRevision {
-        revision: protocol::revision::Revision {
-            value: stamped.0,
-            flags: stamped.1,
-        },
-        at: Timestamp(stamped.2),
-    }
-}
-
-fn micros(at: Option<Timestamp>) -> Option<u64> {
-    at.map(|at| at.0)
-}
-
-fn time(at: Option<u64>) -> Option<Timestamp> {
-    at.map(Timestamp)
-}
+use stamps::{micros, time};
+pub(super) use stamps::{stamp_of, stamped};
 
 impl Core {
     /// Record of the whole state, for VM number `vm` at `now`.

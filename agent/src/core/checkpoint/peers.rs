@@ -1,13 +1,13 @@
 //! Records of the peers' states: scheduler, VM object, monitor.
 
 use protocol::journal::{
-    Approval, Denial, MonitorPart, Ongoing as OngoingRecord, PatchPart, PluginPart, Size, Wish,
-    Wished,
+    Approval, Denial, MonitorPart, Ongoing as OngoingRecord, PatchPart, PluginPart, Size,
+    Wish, Wished,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 
-use super::{micros, stamp_of, stamped, time};
+use super::stamps::{micros, stamp_of, stamped, time};
 use crate::core::actions::RequestId;
 use crate::core::desired::Denied;
 use crate::core::event::UpscaleRequest;
@@ -164,11 +164,13 @@ pub(super) fn monitor_of(part: &MonitorPart) -> MonitorState {
             resources: call.size.into(),
             revision: stamp_of(call.rev),
         }),
-        requested_upscale: part.wish.map(|Wish(at, base, details)| RequestedUpscale {
-            at: Timestamp(at),
-            base: base.into(),
-            request: upscale_request_of(details),
-        }),
+        requested_upscale: part
+            .wish
+            .map(|Wish(at, base, details)| RequestedUpscale {
+                at: Timestamp(at),
+                base: base.into(),
+                request: upscale_request_of(details),
+            }),
         denied_downscale: part
             .denied
             .map(|Denial(at, current, requested)| DeniedDownscale {

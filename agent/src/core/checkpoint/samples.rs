@@ -6,7 +6,7 @@ use protocol::time::{Timestamp, WallTime};
 use protocol::units::{Bytes, MilliCpu};
 
 use super::settings::{scaling_of, scaling_record};
-use super::{stamp_of, stamped};
+use super::stamps::{stamp_of, stamped};
 use crate::core::config::ScalingConfig;
 use crate::core::metrics::{LfcMetrics, Signals, SystemMetrics};
 use crate::core::revision::StampedRevision;
