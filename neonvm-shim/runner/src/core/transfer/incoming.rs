@@ -6,7 +6,9 @@ use protocol::migration::{Destination, IncomingReport, IncomingStage};
 use protocol::time::Timestamp;
 use serde::Serialize;
 
-use super::{Arrival, LOOK_EVERY, LOOK_IDLE, Pacer, View};
+use super::manifest::Arrival;
+use super::pacer::{LOOK_EVERY, LOOK_IDLE, Pacer};
+use super::view::View;
 
 /// Next step of an arrival.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -10,7 +10,9 @@ use protocol::migration::{OutgoingOrder, OutgoingReport, OutgoingStage};
 use protocol::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{LOOK_EVERY, LOOK_IDLE, Manifest, Pacer, View};
+use super::manifest::Manifest;
+use super::pacer::{LOOK_EVERY, LOOK_IDLE, Pacer};
+use super::view::View;
 use crate::core::disk_full;
 
 /// `query-status` of a running guest.
