@@ -9,6 +9,7 @@ mod examples;
 mod frames;
 mod page;
 mod source;
+mod sources;
 mod spelling;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::shell;
 use examples::Example;
 use page::Page;
-use source::{Kind, Module, Shape, Type};
+use source::{Kind, Shape, Type};
+use sources::Sources;
 
 /// The page, below the root.
 const PAGE: &str = "docs/protocol.md";
@@ -174,29 +176,6 @@ fn make() -> Result<String> {
     Ok(page.finish())
 }
 
-/// The modules that a link's types may be in.
-struct Sources(Vec<Module>);
-
-impl Sources {
-    fn read(modules: &[&str]) -> Result<Self> {
-        let read = |name: &&str| {
-            let path = shell::root().join(format!("protocol/src/{name}.rs"));
-            let text = std::fs::read_to_string(&path)?;
-            Module::read(&text).with_context(|| path.display().to_string())
-        };
-        Ok(Self(modules.iter().map(read).collect::<Result<_>>()?))
-    }
-
-    fn find(&self, name: &str) -> Result<&Type> {
-        if let Some(why) = self.0.iter().find_map(|module| module.unread.get(name)) {
-            bail!("type {name}: {why}");
-        }
-        let mut types = self.0.iter().flat_map(|module| &module.types);
-        let found = types.find(|of_type| of_type.name == name);
-        found.with_context(|| format!("no module of the link has a type {name}"))
-    }
-}
-
 /// Writes a link, and returns its sources and the types that its messages name.
 fn link_page(link: &Link, page: &mut Page) -> Result<(Sources, Vec<String>)> {
     let sources = Sources::read(&[link.modules, &SHARED].concat())?;
@@ -273,15 +252,7 @@ fn types_of(of_type: &Type) -> Vec<String> {
             }
         }
     }
-    kinds.into_iter().filter_map(name_of).collect()
-}
-
-fn name_of(kind: &Kind) -> Option<String> {
-    match kind {
-        Kind::Json(_) => None,
-        Kind::Type(name) => Some(name.clone()),
-        Kind::List(of) => name_of(of),
-    }
+    kinds.into_iter().filter_map(Kind::type_name).collect()
 }
 
 /// Writes every type that is named, and what these name in turn, once.

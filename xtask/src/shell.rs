@@ -123,6 +123,13 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).context("output is not UTF-8")
 }
 
+/// Whether a command succeeds. Its output is discarded.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null());
+    let status = command.stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
 /// The command line, for messages.
 pub(crate) fn shown(command: &Command) -> String {
     std::iter::once(command.get_program())

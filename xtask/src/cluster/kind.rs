@@ -4,7 +4,7 @@ mod image;
 mod machine;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Result, bail};
 use test_records::MAY_SKIP;
@@ -156,14 +156,7 @@ fn of_test(dir: &Path) -> Result<Machine> {
 
 /// Whether a Docker of this machine answers.
 fn has_docker() -> bool {
-    succeeds(Command::new("docker").arg("info"))
-}
-
-/// Whether a command succeeds. Its output is discarded.
-fn succeeds(command: &mut Command) -> bool {
-    let command = command.stdin(Stdio::null()).stdout(Stdio::null());
-    let status = command.stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
+    shell::succeeds(Command::new("docker").arg("info"))
 }
 
 /// A kind command for our cluster.

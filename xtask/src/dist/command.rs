@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::Deb;
+use super::deb::Deb;
 use crate::shell;
 
 /// What it is, for people who look for packages.
@@ -66,7 +66,8 @@ mod tests {
     use test_records::{Missing, skip};
 
     use super::*;
-    use crate::dist::{put, unpack};
+    use crate::dist::deb::put;
+    use crate::dist::unpack;
 
     /// The oldest C library its package asks for.
     const LIBC: &str = "GLIBC_2.34";

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::Deb;
+use super::deb::Deb;
 
 /// Where the unit expects the program, and where a package has to put it.
 const BY_HAND: &str = "/usr/local/bin/vm-monitor";
@@ -71,7 +71,8 @@ mod tests {
     use test_records::{Missing, skip};
 
     use super::*;
-    use crate::dist::{put, unpack};
+    use crate::dist::deb::put;
+    use crate::dist::unpack;
     use crate::shell;
 
     fn listing(package: &Path, what: &str) -> String {

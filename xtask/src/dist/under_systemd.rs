@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use test_records::{Missing, skip};
 
-use super::{monitor, put};
+use super::deb::put;
+use super::monitor;
 use crate::cluster::rootfs::SYSTEMD;
 use crate::cluster::store;
 use crate::shell;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::examples::Example;
 use super::source::{Kind, Member, Payload, Shape, Variant};
-use super::{Sources, name_of};
+use super::sources::Sources;
 
 /// Members of every frame.
 const ENVELOPE: [&str; 3] = ["type", "id", "content"];
@@ -39,7 +39,7 @@ impl FrameKind<'_> {
 
     pub(super) fn types(&self) -> Vec<String> {
         let kinds = self.members.iter().map(|it| &it.kind);
-        kinds.filter_map(name_of).collect()
+        kinds.filter_map(Kind::type_name).collect()
     }
 }
 
@@ -162,11 +162,13 @@ impl<'a> FrameKind<'a> {
 /// The members of a frame that are its kind's own.
 fn paths(example: &Example) -> Vec<String> {
     let top = example.json.keys();
-    let top = top.filter(|key| !ENVELOPE.contains(&key.as_str()));
+    let own = top.filter(|key| !ENVELOPE.contains(&key.as_str()));
     let content = example.json.get("content").and_then(Value::as_object);
-    let content = content.into_iter().flat_map(|it| it.keys());
-    let content = content.map(|key| format!("content.{key}"));
-    top.cloned().chain(content).collect()
+    let inner = content
+        .into_iter()
+        .flat_map(|it| it.keys())
+        .map(|key| format!("content.{key}"));
+    own.cloned().chain(inner).collect()
 }
 
 fn has(example: &Example, path: &str) -> bool {

@@ -119,11 +119,10 @@ impl Page {
                 continue;
             }
             shown.push(&example.text);
-            let version = versions.get(example.folder);
-            let version = version.filter(|_| versions.len() > 1);
-            let version = version
-                .map(|it| format!(", version {it}"))
-                .unwrap_or_default();
+            let version = match versions.get(example.folder) {
+                Some(version) if versions.len() > 1 => format!(", version {version}"),
+                _ => String::new(),
+            };
             self.text(&format!("`{}`{version}:", example.path));
             self.code("json", &broken(&example.text));
         }

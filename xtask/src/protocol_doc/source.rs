@@ -83,6 +83,17 @@ pub(super) enum Kind {
     List(Box<Self>),
 }
 
+impl Kind {
+    /// The named type that it is or lists.
+    pub(super) fn type_name(&self) -> Option<String> {
+        match self {
+            Self::Json(_) => None,
+            Self::Type(name) => Some(name.clone()),
+            Self::List(of) => of.type_name(),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Variant {
     /// The name in Rust.
@@ -289,17 +300,17 @@ mod tests {
     fn members_have_their_wire_name_type_and_doc() {
         let text = r#"//! Head.
 
-/// A port. Source: docs/compatibility/agent.md.
+/// Port of the server. Source: docs/compatibility/agent.md.
 pub const PORT: u16 = 7;
 
-/// Asked ([`PORT`]).
+/// Request of an agent at [`PORT`].
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
-    /// The newest (docs/compatibility/agent.md §1).
+    /// The newest permit of the VM (docs/compatibility/agent.md §1).
     #[serde(default)]
     pub last_permit: Option<Size>,
-    /// Names.
+    /// Names of all VMs of the agent.
     #[serde(rename = "n")]
     pub names: Vec<String>,
 }
@@ -323,7 +334,7 @@ impl Body {
         let module = Module::read(text).expect("parses");
         assert_eq!(module.doc, "Head.");
         let port = &module.constants[0];
-        assert_eq!((&*port.value, &*port.doc), ("7", "A port."));
+        assert_eq!((&*port.value, &*port.doc), ("7", "Port of the server."));
         let Shape::Object(members) = &module.types[0].shape else {
             panic!("{:?}", module.types[0])
         };
@@ -334,7 +345,10 @@ impl Body {
         assert_eq!(permit.kind, Kind::Type("Size".to_owned()));
         assert_eq!(
             (&*permit.doc, &*module.types[0].doc),
-            ("The newest.", "Asked (`PORT`).")
+            (
+                "The newest permit of the VM.",
+                "Request of an agent at `PORT`."
+            )
         );
         assert_eq!((&*names.name, names.is_optional), ("n", false));
         assert_eq!(names.kind, Kind::List(Box::new(Kind::Json("string"))));

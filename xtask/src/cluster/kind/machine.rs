@@ -100,7 +100,7 @@ impl Machine {
     pub(super) fn start(&self) -> Result<()> {
         if self.is_there() {
             let mut inspect = self.command("docker");
-            if super::succeeds(inspect.args(["image", "inspect", IMAGE])) {
+            if shell::succeeds(inspect.args(["image", "inspect", IMAGE])) {
                 return Ok(());
             }
             self.end()?;
@@ -182,6 +182,6 @@ impl Machine {
     }
 
     fn answers(&self) -> bool {
-        super::succeeds(self.command("docker").arg("info"))
+        shell::succeeds(self.command("docker").arg("info"))
     }
 }
