@@ -12,7 +12,7 @@ mod probes;
 mod walls;
 
 use clap::Args;
-use finding::{Finding, Verdict};
+use finding::{Finding, Severity};
 
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
@@ -46,7 +46,7 @@ pub(crate) async fn run(context: &Context, args: &CheckArgs) -> Outcome {
     progress.clear();
     let missing: Vec<&str> = findings
         .iter()
-        .filter(|one| one.verdict == Verdict::Missing)
+        .filter(|one| one.verdict == Severity::Missing)
         .map(|one| one.name)
         .collect();
     match args.output {
@@ -86,9 +86,9 @@ fn table(findings: &[Finding]) -> Table {
     let mut table = Table::new(&["", "WHAT", "FOUND"]);
     for finding in findings {
         let (tone, mark) = match finding.verdict {
-            Verdict::Ok => (Tone::Good, "ok"),
-            Verdict::Degraded => (Tone::Warn, "--"),
-            Verdict::Missing => (Tone::Bad, "!!"),
+            Severity::Ok => (Tone::Good, "ok"),
+            Severity::Degraded => (Tone::Warn, "--"),
+            Severity::Missing => (Tone::Bad, "!!"),
         };
         table.row(vec![
             Cell::toned(tone, mark),
@@ -103,8 +103,8 @@ fn table(findings: &[Finding]) -> Table {
 fn fixes(findings: &[Finding]) -> Vec<String> {
     let mut lines = Vec::new();
     for (verdict, heading) in [
-        (Verdict::Missing, "required"),
-        (Verdict::Degraded, "optional"),
+        (Severity::Missing, "required"),
+        (Severity::Degraded, "optional"),
     ] {
         for finding in findings.iter().filter(|finding| finding.verdict == verdict) {
             lines.push(String::new());

@@ -110,7 +110,7 @@ fn judge_webhooks(found: Vec<(&str, Result<Value, kube::Error>)>) -> Finding {
 mod tests {
     use kube::core::Status;
 
-    use super::super::finding::Verdict;
+    use super::super::finding::Severity;
     use super::*;
 
     fn refusal(code: u16, reason: &str, message: &str) -> kube::Error {
@@ -121,25 +121,25 @@ mod tests {
     #[test]
     fn verdict_of_a_dry_run_depends_on_the_refusal() {
         let judge = |answer| judge_trial(answer).verdict;
-        assert_eq!(judge(Ok(Value::Null)), Verdict::Degraded);
+        assert_eq!(judge(Ok(Value::Null)), Severity::Degraded);
         let rule = "spec.guest.cpus: Invalid value: use is above max";
-        assert_eq!(judge(Err(refusal(422, "Invalid", rule))), Verdict::Ok);
+        assert_eq!(judge(Err(refusal(422, "Invalid", rule))), Severity::Ok);
         let denied =
             "admission webhook \"vvirtualmachine.kb.io\" denied the request: use is above max";
-        assert_eq!(judge(Err(refusal(403, "Forbidden", denied))), Verdict::Ok);
+        assert_eq!(judge(Err(refusal(403, "Forbidden", denied))), Severity::Ok);
         let rights = "virtualmachines is forbidden: User \"u\" cannot create resource";
         assert_eq!(
             judge(Err(refusal(403, "Forbidden", rights))),
-            Verdict::Degraded
+            Severity::Degraded
         );
         let away = "Internal error occurred: failed calling webhook \"mvirtualmachine.kb.io\": connection refused";
         let finding = judge_trial(Err(refusal(500, "InternalError", away)));
         assert_eq!(
             (finding.verdict, finding.found.as_str()),
-            (Verdict::Missing, away)
+            (Severity::Missing, away)
         );
         let busy = refusal(429, "TooManyRequests", "later");
-        assert_eq!(judge(Err(busy)), Verdict::Degraded);
+        assert_eq!(judge(Err(busy)), Severity::Degraded);
     }
 
     #[test]
@@ -149,21 +149,21 @@ mod tests {
         let well = judge(Ok(hook("LS0t")), Ok(hook("LS0t")));
         assert_eq!(
             (well.verdict, well.found.as_str()),
-            (Verdict::Ok, "2 questions, all to one they trust")
+            (Severity::Ok, "2 questions, all to one they trust")
         );
         let early = judge(Ok(hook("LS0t")), Ok(hook("")));
-        assert_eq!(early.verdict, Verdict::Missing);
+        assert_eq!(early.verdict, Severity::Missing);
         assert!(early.found.starts_with("b has no authority"), "{early:?}");
         assert_eq!(
             judge(Ok(json!({})), Ok(hook("LS0t"))).verdict,
-            Verdict::Missing
+            Severity::Missing
         );
         let absent = judge(Err(refusal(404, "NotFound", "none")), Ok(hook("LS0t")));
         assert_eq!(
             (absent.verdict, absent.found.as_str()),
-            (Verdict::Degraded, "a is not there")
+            (Severity::Degraded, "a is not there")
         );
         let forbidden = judge(Err(refusal(403, "Forbidden", "no")), Ok(hook("LS0t")));
-        assert_eq!(forbidden.verdict, Verdict::Degraded);
+        assert_eq!(forbidden.verdict, Severity::Degraded);
     }
 }

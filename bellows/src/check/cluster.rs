@@ -87,9 +87,9 @@ async fn version(api: &Api) -> Finding {
 
 async fn kinds(api: &Api) -> Finding {
     let name = "kinds";
-    let served = api.read(&format!("/apis/{API_VERSION}")).await;
-    let served = served.unwrap_or_default();
-    let served: Vec<&str> = served["resources"]
+    let path = format!("/apis/{API_VERSION}");
+    let group = api.read(&path).await.unwrap_or_default();
+    let served: Vec<&str> = group["resources"]
         .as_array()
         .into_iter()
         .flatten()
@@ -223,7 +223,7 @@ async fn metrics(api: &Api) -> Finding {
 mod tests {
     use serde_json::json;
 
-    use super::super::finding::Verdict;
+    use super::super::finding::Severity;
     use super::*;
 
     #[test]
@@ -233,30 +233,30 @@ mod tests {
         let judge = |lease: &Value| judge_lease("lease", lease, now, "").verdict;
         assert_eq!(
             judge(&lease("a", "2026-01-02T03:04:20.000000Z")),
-            Verdict::Ok
+            Severity::Ok
         );
         assert_eq!(
             judge(&lease("a", "2026-01-02T03:04:00.000000Z")),
-            Verdict::Missing
+            Severity::Missing
         );
         assert_eq!(
             judge(&lease("", "2026-01-02T03:04:20.000000Z")),
-            Verdict::Missing
+            Severity::Missing
         );
-        assert_eq!(judge(&Value::Null), Verdict::Missing);
+        assert_eq!(judge(&Value::Null), Severity::Missing);
     }
 
     #[test]
     fn unknown_mode_label_is_reported() {
         let counts = |words: &[&str]| words.iter().map(|word| ((*word).to_owned(), 1)).collect();
-        assert_eq!(judge_modes("m", &counts(&[])).verdict, Verdict::Ok);
+        assert_eq!(judge_modes("m", &counts(&[])).verdict, Severity::Ok);
         assert_eq!(
             judge_modes("m", &counts(&["full", "grow"])).found,
             "namespaces: 1 full, 1 grow"
         );
         assert_eq!(
             judge_modes("m", &counts(&["Full"])).verdict,
-            Verdict::Degraded
+            Severity::Degraded
         );
     }
 }

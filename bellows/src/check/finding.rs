@@ -8,7 +8,7 @@ pub(super) const INSTALL: &str = "install the chart or the manifests: docs/insta
 /// Result of one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Verdict {
+pub(crate) enum Severity {
     Ok,
     /// A feature or speed is lost without it.
     Degraded,
@@ -21,7 +21,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Finding {
     /// The thing that was checked.
     pub(crate) name: &'static str,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: Severity,
     /// The state that was found.
     pub(crate) found: String,
     /// The feature that needs it. `None` if the verdict is `ok`.
@@ -36,7 +36,7 @@ impl Finding {
     pub(crate) fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self {
             name,
-            verdict: Verdict::Ok,
+            verdict: Severity::Ok,
             found: found.into(),
             needed_for: None,
             fix: None,
@@ -53,7 +53,7 @@ impl Finding {
         let (needed_for, fix) = (Some(needed_for.into()), Some(fix.into()));
         Self {
             name,
-            verdict: Verdict::Degraded,
+            verdict: Severity::Degraded,
             found: found.into(),
             needed_for,
             fix,
@@ -68,7 +68,7 @@ impl Finding {
         fix: impl Into<String>,
     ) -> Self {
         Self {
-            verdict: Verdict::Missing,
+            verdict: Severity::Missing,
             ..Self::degraded(name, found, needed_for, fix)
         }
     }

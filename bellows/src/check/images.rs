@@ -181,7 +181,7 @@ fn judge_build_tools(missing: &[(&str, &str)], is_root: bool, images_are_there: 
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Verdict;
+    use super::super::finding::Severity;
     use super::*;
 
     #[test]
@@ -192,19 +192,19 @@ mod tests {
             ("setpriv", "util-linux"),
         ];
         let finding = judge_build_tools(&tools, true, false);
-        assert_eq!(finding.verdict, Verdict::Missing);
+        assert_eq!(finding.verdict, Severity::Missing);
         assert_eq!(
             finding.fix.unwrap(),
             "apt-get install --no-install-recommends e2fsprogs util-linux"
         );
         assert_eq!(
             judge_build_tools(&tools, true, true).verdict,
-            Verdict::Degraded
+            Severity::Degraded
         );
         assert_eq!(
             judge_build_tools(&[], false, false).verdict,
-            Verdict::Missing
+            Severity::Missing
         );
-        assert_eq!(judge_build_tools(&[], true, false).verdict, Verdict::Ok);
+        assert_eq!(judge_build_tools(&[], true, false).verdict, Severity::Ok);
     }
 }

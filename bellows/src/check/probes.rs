@@ -305,27 +305,27 @@ fn find_program(name: &str, path: Option<std::ffi::OsString>) -> Option<PathBuf>
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Verdict;
+    use super::super::finding::Severity;
     use super::*;
 
     #[test]
     fn old_kernels_and_other_processors_are_missing() {
-        assert_eq!(judge_kernel("5.9.16-amd64").verdict, Verdict::Missing);
-        assert_eq!(judge_kernel("5.10.0").verdict, Verdict::Ok);
-        assert_eq!(judge_kernel("6.18.44-fc-v669").verdict, Verdict::Ok);
-        assert_eq!(judge_kernel("").verdict, Verdict::Missing);
-        assert_eq!(architecture("aarch64").verdict, Verdict::Missing);
+        assert_eq!(judge_kernel("5.9.16-amd64").verdict, Severity::Missing);
+        assert_eq!(judge_kernel("5.10.0").verdict, Severity::Ok);
+        assert_eq!(judge_kernel("6.18.44-fc-v669").verdict, Severity::Ok);
+        assert_eq!(judge_kernel("").verdict, Severity::Missing);
+        assert_eq!(architecture("aarch64").verdict, Severity::Missing);
     }
 
     #[test]
     fn cgroup_version_is_recognized() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(cgroup(dir.path()).verdict, Verdict::Degraded);
+        assert_eq!(cgroup(dir.path()).verdict, Severity::Degraded);
         std::fs::create_dir(dir.path().join("cpu")).unwrap();
         std::fs::write(dir.path().join("cpu/cgroup.procs"), "").unwrap();
         assert!(cgroup(dir.path()).found.starts_with("version 1"));
         std::fs::write(dir.path().join("cgroup.controllers"), "memory pids\n").unwrap();
-        assert_eq!(cgroup(dir.path()).verdict, Verdict::Degraded);
+        assert_eq!(cgroup(dir.path()).verdict, Severity::Degraded);
         std::fs::write(dir.path().join("cgroup.controllers"), "cpuset cpu io\n").unwrap();
         assert!(cgroup(dir.path()).found.starts_with("version 2"));
     }
@@ -333,9 +333,9 @@ mod tests {
     #[test]
     fn finding_names_required_space_and_memory() {
         let finding = judge_disk_space("room", Path::new("/x"), 1 << 30, 2 << 30, "disks");
-        assert_eq!(finding.verdict, Verdict::Missing);
+        assert_eq!(finding.verdict, Severity::Missing);
         assert_eq!(finding.needed_for.unwrap(), "disks take 2Gi or more");
-        assert_eq!(judge_memory(4 << 30, 1 << 30).verdict, Verdict::Degraded);
+        assert_eq!(judge_memory(4 << 30, 1 << 30).verdict, Severity::Degraded);
         assert_eq!(existing(Path::new("/nonexistent/a/b")), Path::new("/"));
     }
 

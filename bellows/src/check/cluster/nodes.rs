@@ -219,7 +219,7 @@ pub(super) fn agent_on_each(nodes: &[Value], agents: &[Value], selector: &Value)
 mod tests {
     use serde_json::json;
 
-    use super::super::super::finding::Verdict;
+    use super::super::super::finding::Severity;
     use super::*;
 
     fn node(name: &str, kernel: &str, memory: &str, is_ready: bool) -> Value {
@@ -235,27 +235,27 @@ mod tests {
             node("a", "6.1.0-13-amd64", "8Gi", true),
             node("b", "5.4.0", "8Gi", true),
         ];
-        assert_eq!(kernels(&nodes[..1]).verdict, Verdict::Ok);
+        assert_eq!(kernels(&nodes[..1]).verdict, Severity::Ok);
         let finding = kernels(&nodes);
         assert_eq!(
             (finding.verdict, finding.found.as_str()),
-            (Verdict::Missing, "older on b")
+            (Severity::Missing, "older on b")
         );
         assert_eq!(headroom(&nodes).found, "2 nodes, 16 GiB");
         assert_eq!(
             headroom(&[node("a", "6.1", "1Gi", true)]).verdict,
-            Verdict::Missing
+            Severity::Missing
         );
         assert_eq!(
             headroom(&[node("a", "6.1", "8Gi", false)]).found,
             "no node is ready"
         );
-        assert_eq!(kvm(&nodes).verdict, Verdict::Degraded);
-        assert_eq!(images(&nodes).verdict, Verdict::Ok);
+        assert_eq!(kvm(&nodes).verdict, Severity::Degraded);
+        assert_eq!(images(&nodes).verdict, Severity::Ok);
         let pod = |name: &str| json!({"spec": {"nodeName": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
         assert_eq!(
             agent_on_each(&nodes, &[pod("a"), pod("b")], &Value::Null).verdict,
-            Verdict::Ok
+            Severity::Ok
         );
         assert_eq!(
             agent_on_each(&nodes, &[pod("a")], &Value::Null).found,
@@ -263,7 +263,7 @@ mod tests {
         );
         assert_eq!(
             agent_on_each(&[node("c", "6.1", "8Gi", false)], &[], &Value::Null).verdict,
-            Verdict::Ok
+            Severity::Ok
         );
         // The selector limits the check to nodes that get an agent. Without a DaemonSet all nodes
         // count.
