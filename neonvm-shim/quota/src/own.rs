@@ -33,7 +33,7 @@ pub enum OwnGroupError {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct CgroupMount {
     /// Mount point of its hierarchy.
     mounted: PathBuf,
     /// Path of the group below the mount point; empty if the mount shows the group only.
@@ -64,7 +64,7 @@ pub(super) fn open() -> Result<PathBuf, OwnGroupError> {
 }
 
 /// Version 1 if it has the controller, as on a host with both, else version 2.
-fn find(mounts: &[MountInfo], groups: &ProcessCGroups) -> Result<Place, OwnGroupError> {
+fn find(mounts: &[MountInfo], groups: &ProcessCGroups) -> Result<CgroupMount, OwnGroupError> {
     let v1 = mounts
         .iter()
         .find(|mount| mount.fs_type == "cgroup" && mount.super_options.contains_key(CPU));
@@ -86,7 +86,7 @@ fn find(mounts: &[MountInfo], groups: &ProcessCGroups) -> Result<Place, OwnGroup
     if !is_named {
         return Err(not_shown());
     }
-    Ok(Place {
+    Ok(CgroupMount {
         mounted: mount.mount_point.clone(),
         below: below.to_owned(),
         read_only: mount.mount_options.contains_key("ro"),
@@ -99,14 +99,14 @@ mod tests {
     use procfs::FromRead;
     use procfs::process::MountInfos;
 
-    fn found(mounts: &str, groups: &str) -> Result<Place, OwnGroupError> {
+    fn found(mounts: &str, groups: &str) -> Result<CgroupMount, OwnGroupError> {
         let mounts = MountInfos::from_read(mounts.as_bytes()).unwrap();
         let groups = ProcessCGroups::from_read(groups.as_bytes()).unwrap();
         find(&mounts.0, &groups)
     }
 
-    fn place(mounted: &str, below: &str, read_only: bool) -> Place {
-        Place {
+    fn place(mounted: &str, below: &str, read_only: bool) -> CgroupMount {
+        CgroupMount {
             mounted: mounted.into(),
             below: below.into(),
             read_only,

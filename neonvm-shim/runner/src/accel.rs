@@ -10,4 +10,4 @@ pub mod knowledge;
 pub mod probe;
 pub mod rom;
 
-pub use probe::{Finding, Verdict, probe, resolve};
+pub use probe::{Finding, ResolvedAccel, probe, resolve};

@@ -58,9 +58,9 @@ pub struct Served {
     pub now: fn() -> WallTime,
 }
 
-type Answer = Response<Full<Bytes>>;
+type HttpResponse = Response<Full<Bytes>>;
 
-fn answer(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+fn answer(status: StatusCode, text: impl Into<Bytes>) -> HttpResponse {
     let mut response = Response::new(Full::new(text.into()));
     *response.status_mut() = status;
     response
@@ -135,7 +135,7 @@ fn address_of(address: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|it| it.ip().into()))
 }
 
-async fn route(served: &Served, request: Request<Incoming>) -> Answer {
+async fn route(served: &Served, request: Request<Incoming>) -> HttpResponse {
     if !served.runtime.admits(request.headers()) {
         return answer(
             StatusCode::UNAUTHORIZED,
@@ -190,7 +190,7 @@ async fn ask(served: &Served, target: Option<u32>) -> Result<GuestState, String>
     })
 }
 
-async fn body(request: Request<Incoming>) -> Result<Bytes, Answer> {
+async fn body(request: Request<Incoming>) -> Result<Bytes, HttpResponse> {
     match Limited::new(request.into_body(), MAX_BODY_BYTES)
         .collect()
         .await
@@ -203,7 +203,7 @@ async fn body(request: Request<Incoming>) -> Result<Bytes, Answer> {
     }
 }
 
-async fn put_cpu(served: &Served, request: Request<Incoming>) -> Answer {
+async fn put_cpu(served: &Served, request: Request<Incoming>) -> HttpResponse {
     let body = match body(request).await {
         Ok(body) => body,
         Err(refusal) => return refusal,
@@ -226,7 +226,7 @@ async fn put_cpu(served: &Served, request: Request<Incoming>) -> Answer {
     }
 }
 
-async fn get_state(served: &Served, query: &str) -> Answer {
+async fn get_state(served: &Served, query: &str) -> HttpResponse {
     let number = |name: &str| -> Option<u64> {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs
@@ -288,7 +288,7 @@ async fn wait_for_change(mut states: watch::Receiver<GuestState>, after: u64, qu
     let _ = tokio::time::timeout(MAX_SETTLE, settled).await;
 }
 
-fn get_files(served: &Served, dir: &str) -> Answer {
+fn get_files(served: &Served, dir: &str) -> HttpResponse {
     let files = files::directory(&served.files_root, dir).and_then(|dir| files::read(&dir));
     match files {
         Ok(files) => answer(StatusCode::OK, checksum(&files)),
@@ -296,7 +296,7 @@ fn get_files(served: &Served, dir: &str) -> Answer {
     }
 }
 
-async fn put_files(served: &Served, dir: &str, request: Request<Incoming>) -> Answer {
+async fn put_files(served: &Served, dir: &str, request: Request<Incoming>) -> HttpResponse {
     let refuse = |text: String| answer(StatusCode::BAD_REQUEST, format!("{text}\n"));
     let dir = match files::directory(&served.files_root, dir) {
         Ok(dir) => dir,

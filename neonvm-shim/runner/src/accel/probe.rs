@@ -44,14 +44,14 @@ pub enum Finding {
 
 /// An accelerator with the observation behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ResolvedAccel {
     /// Accelerator that QEMU is to be started with.
     pub accel: Accel,
     /// Observation that led to the choice.
     pub finding: Finding,
 }
 
-impl Verdict {
+impl ResolvedAccel {
     /// The finding as one line for people.
     #[must_use]
     pub fn reason(&self) -> String {
@@ -69,8 +69,8 @@ impl Verdict {
 }
 
 /// Resolves a choice and logs it. `auto` uses a remembered verdict from `knowledge`, else probes.
-pub async fn resolve(choice: AccelChoice, qemu: &Path, knowledge: Option<&Path>) -> Verdict {
-    let chosen = |accel| Verdict {
+pub async fn resolve(choice: AccelChoice, qemu: &Path, knowledge: Option<&Path>) -> ResolvedAccel {
+    let chosen = |accel| ResolvedAccel {
         accel,
         finding: Finding::Chosen,
     };
@@ -89,9 +89,9 @@ pub async fn resolve(choice: AccelChoice, qemu: &Path, knowledge: Option<&Path>)
 
 /// Finds out whether KVM boots a guest here. With `knowledge`, a verdict of this boot and this QEMU
 /// is reused, and a new one is written.
-pub async fn probe(qemu: &Path, knowledge: Option<&Path>) -> Verdict {
+pub async fn probe(qemu: &Path, knowledge: Option<&Path>) -> ResolvedAccel {
     if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/kvm") {
-        return Verdict {
+        return ResolvedAccel {
             accel: Accel::Tcg,
             finding: Finding::NoDevice(error.to_string()),
         };
@@ -99,7 +99,7 @@ pub async fn probe(qemu: &Path, knowledge: Option<&Path>) -> Verdict {
     let (boot, version) = (host_boot_id(), version(qemu).await.unwrap_or_default());
     let known = knowledge.and_then(|dir| knowledge::recall_accel(dir, &boot, &version));
     if let Some(AccelRecord { accel, reason, .. }) = known {
-        return Verdict {
+        return ResolvedAccel {
             accel,
             finding: Finding::Remembered(reason),
         };
@@ -123,8 +123,8 @@ pub async fn probe(qemu: &Path, knowledge: Option<&Path>) -> Verdict {
     verdict
 }
 
-async fn ask_machine(qemu: &Path) -> Verdict {
-    let tcg = |finding| Verdict {
+async fn ask_machine(qemu: &Path) -> ResolvedAccel {
+    let tcg = |finding| ResolvedAccel {
         accel: Accel::Tcg,
         finding,
     };
@@ -141,7 +141,7 @@ async fn ask_machine(qemu: &Path) -> Verdict {
     };
     let deadline = DEADLINE.max(control * PATIENCE);
     match run(qemu, Accel::Kvm, image.path(), deadline).await {
-        Ok(_) => Verdict {
+        Ok(_) => ResolvedAccel {
             accel: Accel::Kvm,
             finding: Finding::Boots,
         },

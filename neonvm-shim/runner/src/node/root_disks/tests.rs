@@ -5,11 +5,11 @@ use crate::config::RunnerConfig;
 
 const UID: &str = "uid-1";
 
-struct Place {
+struct Fixture {
     state: tempfile::TempDir,
 }
 
-impl Place {
+impl Fixture {
     /// A state directory with the disk of VM `default/pg`.
     fn new() -> Self {
         let state = tempfile::tempdir().unwrap();
@@ -66,7 +66,7 @@ impl Place {
 
 #[test]
 fn disk_of_a_deleted_vm_is_moved_aside_once_no_runner_names_it() {
-    let place = Place::new();
+    let place = Fixture::new();
     let runner = place.run();
     assert_eq!(place.let_go(UID, json!({})).unwrap(), LetGo::InUse);
     assert!(place.dir().join(DISK_FILE).exists());
@@ -81,14 +81,14 @@ fn disk_of_a_deleted_vm_is_moved_aside_once_no_runner_names_it() {
 
 #[test]
 fn deletion_of_another_vm_of_the_name_leaves_the_disk_alone() {
-    let place = Place::new();
+    let place = Fixture::new();
     assert_eq!(place.let_go("uid-2", json!({})).unwrap(), LetGo::Nothing);
     assert!(place.dir().join(DISK_FILE).exists());
 }
 
 #[test]
 fn kept_disk_stays_in_its_place_and_is_marked() {
-    let place = Place::new();
+    let place = Fixture::new();
     let kept = json!({ANNOTATION_KEEP_DISK: "true"});
     let there = LetGo::Kept(place.dir());
     assert_eq!(place.let_go(UID, kept).unwrap(), there);
@@ -98,7 +98,7 @@ fn kept_disk_stays_in_its_place_and_is_marked() {
 
 #[test]
 fn unreadable_record_keeps_the_disk_and_the_vm() {
-    let place = Place::new();
+    let place = Fixture::new();
     fs::write(place.dir().join(RECORD_FILE), "{").unwrap();
     assert!(place.let_go(UID, json!({})).is_err());
     assert!(place.dir().join(DISK_FILE).exists());
