@@ -9,7 +9,7 @@ use super::list::Mutant;
 
 /// What the tests made of a mutant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum MutantResult {
     /// A test failed.
     Caught,
     /// The tests did not end in time.
@@ -24,7 +24,7 @@ pub(super) enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tested {
     pub(super) mutant: Mutant,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: MutantResult,
 }
 
 #[derive(Deserialize)]
@@ -39,7 +39,7 @@ struct Outcome {
     summary: String,
 }
 
-impl Verdict {
+impl MutantResult {
     pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Caught => "caught",
@@ -81,7 +81,7 @@ impl Outcome {
         let mutant = self.scenario.get_mut("Mutant")?.take();
         Some(Tested {
             mutant: serde_json::from_value(mutant).ok()?,
-            verdict: Verdict::of(&self.summary)?,
+            verdict: MutantResult::of(&self.summary)?,
         })
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::outcomes::{Tested, Verdict};
+use super::outcomes::{MutantResult, Tested};
 
 /// Least share of viable mutants that the tests must catch, per cent.
 const LEAST_PERCENT: usize = 95;
@@ -90,13 +90,13 @@ impl Report {
     /// Mutants that no test catches and no entry explains.
     fn survivors(&self) -> impl Iterator<Item = &Tested> {
         let all = self.tested.iter().map(|(_, tested)| tested);
-        all.filter(|it| it.verdict == Verdict::Missed && !self.is_explained(it))
+        all.filter(|it| it.verdict == MutantResult::Missed && !self.is_explained(it))
     }
 
     /// Mutants with an entry that a test does catch.
     fn wrongly_explained(&self) -> impl Iterator<Item = &Tested> {
         let all = self.tested.iter().map(|(_, tested)| tested);
-        all.filter(|it| it.verdict == Verdict::Caught && self.is_explained(it))
+        all.filter(|it| it.verdict == MutantResult::Caught && self.is_explained(it))
     }
 
     fn by_core(&self) -> BTreeMap<&'static str, Counts> {
@@ -104,11 +104,11 @@ impl Report {
         for (core, tested) in &self.tested {
             let counts = all.entry(*core).or_default();
             let number = match tested.verdict {
-                Verdict::Caught => &mut counts.caught,
-                Verdict::TimedOut => &mut counts.timed_out,
-                Verdict::Missed if self.is_explained(tested) => &mut counts.explained,
-                Verdict::Missed => &mut counts.missed,
-                Verdict::Unviable => &mut counts.unviable,
+                MutantResult::Caught => &mut counts.caught,
+                MutantResult::TimedOut => &mut counts.timed_out,
+                MutantResult::Missed if self.is_explained(tested) => &mut counts.explained,
+                MutantResult::Missed => &mut counts.missed,
+                MutantResult::Unviable => &mut counts.unviable,
             };
             *number += 1;
         }

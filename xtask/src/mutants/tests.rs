@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::cores::{CORES, chosen};
 use super::explained::Explained;
 use super::list::{Mutant, draw, exactly, parse};
-use super::outcomes::{self, Tested, Verdict};
+use super::outcomes::{self, MutantResult, Tested};
 use super::report::{Counts, Report};
 use super::workplace::copy;
 
@@ -220,14 +220,14 @@ fn outcomes_of_mutants_are_read_and_the_baseline_is_not_one() {
         summaries.join(",")
     );
     let tested = outcomes::parse(&text);
-    let verdicts: Vec<Verdict> = tested.iter().map(|it| it.verdict).collect();
+    let verdicts: Vec<MutantResult> = tested.iter().map(|it| it.verdict).collect();
     assert_eq!(
         verdicts,
         [
-            Verdict::Caught,
-            Verdict::TimedOut,
-            Verdict::Missed,
-            Verdict::Unviable
+            MutantResult::Caught,
+            MutantResult::TimedOut,
+            MutantResult::Missed,
+            MutantResult::Unviable
         ]
     );
     assert_eq!(tested[0].mutant, mutant(3, "f", "delete !"));
@@ -238,10 +238,10 @@ fn outcomes_of_mutants_are_read_and_the_baseline_is_not_one() {
 /// A report on so many mutants of each verdict; the first missed one is explained.
 fn report(caught: u32, timed_out: u32, missed: u32, unviable: u32) -> Report {
     let verdicts = [
-        (Verdict::Missed, missed + 1),
-        (Verdict::Caught, caught),
-        (Verdict::TimedOut, timed_out),
-        (Verdict::Unviable, unviable),
+        (MutantResult::Missed, missed + 1),
+        (MutantResult::Caught, caught),
+        (MutantResult::TimedOut, timed_out),
+        (MutantResult::Unviable, unviable),
     ];
     let verdicts = verdicts.map(|(verdict, count)| vec![verdict; count as usize]);
     let mutants = (1..).map(|line| mutant(line, "Calm::until", "delete !"));
@@ -299,7 +299,7 @@ fn check_wants_95_per_cent_of_the_viable() {
 fn explained_mutant_that_a_test_catches_is_shown() {
     let mut report = Report::new(1, 1, BTreeSet::from([mutant_name(1)]));
     let mutant = mutant(1, "Calm::until", "delete !");
-    let verdict = Verdict::Caught;
+    let verdict = MutantResult::Caught;
     report.add("agent", Tested { mutant, verdict });
     let text = report.text();
     assert!(text.contains("1 are explained, and yet"), "{text}");
