@@ -39,9 +39,11 @@ const CALM: Duration = Duration::from_millis(700);
 const POWER: Duration = Duration::from_millis(100);
 
 async fn recorded(server: Arc<dyn Server>, calm: Duration) -> History {
-    let most = std::env::var("BELLOWS_HISTORY_CALLS").ok();
-    let most = most.map_or(CALLS, |text| text.parse().expect("a number of calls"));
-    let most = most / HISTORIES;
+    let calls_of_all = match std::env::var("BELLOWS_HISTORY_CALLS") {
+        Ok(text) => text.parse().expect("a number of calls"),
+        Err(_) => CALLS,
+    };
+    let most = calls_of_all / HISTORIES;
     let world = Arc::new(World::new(Arc::clone(&server)));
     let spawned = |world: &Arc<World>| Arc::clone(world);
     let clients: Vec<_> = (0..CLIENTS)

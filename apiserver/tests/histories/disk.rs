@@ -101,11 +101,10 @@ impl Disk {
         } else {
             [0.0, 0.5, 0.9, 1.0][rng.random_range(0..4)]
         };
-        let unsynced = std::mem::take(&mut state.unsynced);
-        let unsynced: Vec<Change> = unsynced.into_iter().flatten().collect();
-        state.dropped += unsynced.len();
-        let unsynced = unsynced.into_iter();
-        let mut kept: Vec<Change> = unsynced.filter(|_| rng.random_bool(share)).collect();
+        let groups = std::mem::take(&mut state.unsynced);
+        let mut kept: Vec<Change> = groups.into_iter().flatten().collect();
+        state.dropped += kept.len();
+        kept.retain(|_| rng.random_bool(share));
         state.dropped -= kept.len();
         if let Some(Change::Write { offset, data }) = kept.last_mut()
             && rng.random_bool(0.5)
