@@ -232,11 +232,8 @@ mod tests {
     fn disk_may_have_any_name_that_is_not_reserved() {
         let settings = Settings::cluster("r:1");
         let own = volumes(&full_vm(&[]), &VmStatus::default(), &settings);
-        let free = names(&own);
-        let free = free
-            .iter()
-            .filter(|name| !RESERVED_DISK_NAMES.contains(name));
-        let free: Vec<&str> = free.copied().collect();
+        let mut free = names(&own);
+        free.retain(|name| !RESERVED_DISK_NAMES.contains(name));
         assert_eq!(free, [RUNNER_TOKEN]);
         let also = [&free[..], &["runner-token-2"]].concat();
         for disks in [&free, &also] {

@@ -322,12 +322,13 @@ impl Hub {
     fn start_migration_driver(&mut self, key: ObjectKey, after: Duration) {
         let vm = self.vms.get(&key);
         let vm = vm.map(|running| (running.received, running.newest.clone()));
-        let pods = self.pods.values().filter(|pod| pod.vm == key);
-        let pods = pods.filter_map(|pod| match &pod.seen {
-            Event::Pod(seen) => Some((pod.received, migration::Event::Pod(seen.clone()))),
-            _ => None,
-        });
-        let pods = pods.collect();
+        let of_vm = self.pods.values().filter(|pod| pod.vm == key);
+        let pods = of_vm
+            .filter_map(|pod| match &pod.seen {
+                Event::Pod(seen) => Some((pod.received, migration::Event::Pod(seen.clone()))),
+                _ => None,
+            })
+            .collect();
         self.migrations.start(key, DriverInputs { vm, pods, after });
     }
 

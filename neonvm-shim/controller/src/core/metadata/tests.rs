@@ -76,14 +76,14 @@ fn counted_annotations_are_sizes_and_those_of_scheduler() {
     }
     let wanted = expected(&vm, &settings);
     let all = counted(&wanted.patch(&ObjectMeta::default()));
-    let keys = [
+    let counted_annotations: BTreeMap<_, _> = [
         ANNOTATION_APPROVED,
         ANNOTATION_VM_RESOURCES,
         ANNOTATION_VM_USAGE,
-    ];
-    let keys = keys.map(|key| (key, &wanted.annotations[key]));
-    let keys: BTreeMap<_, _> = keys.into();
-    assert_eq!(all, [add(ANNOTATIONS, &json!(keys))]);
+    ]
+    .map(|key| (key, &wanted.annotations[key]))
+    .into();
+    assert_eq!(all, [add(ANNOTATIONS, &json!(counted_annotations))]);
     let mut found = ObjectMeta {
         annotations: wanted.annotations.clone(),
         ..ObjectMeta::default()

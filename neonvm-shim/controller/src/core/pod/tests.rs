@@ -281,15 +281,18 @@ fn runner_gets_guest_network_and_pod_is_prepared_for_it() {
         settings.guest_network = network;
         let pod = build(&sample_vm(), &status(), &settings);
         let prepared = pod["spec"]["initContainers"][1]["command"][2].to_string();
-        let told = pod["spec"]["containers"][0]["env"].as_array().cloned();
-        let told = told.expect("an environment").into_iter();
-        let told = told.filter(|it| it["name"] == "GUEST_NETWORK");
-        let told: Vec<Value> = told.map(|it| it["value"].clone()).collect();
+        let environment = pod["spec"]["containers"][0]["env"].as_array();
+        let values: Vec<Value> = environment
+            .expect("an environment")
+            .iter()
+            .filter(|it| it["name"] == "GUEST_NETWORK")
+            .map(|it| it["value"].clone())
+            .collect();
         (
             prepared.contains(
                 "ip_forward=1 net.ipv4.conf.default.route_localnet=1 && sysctl -e -w net.bridge",
             ),
-            told,
+            values,
         )
     };
     assert_eq!(

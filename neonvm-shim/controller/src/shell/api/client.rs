@@ -78,9 +78,10 @@ impl KubeApi {
 /// When the request fails.
 pub(crate) async fn offers_resize(client: &Client) -> Result<bool, ApiError> {
     let name = format!("pods/{SUBRESOURCE}");
-    let offered = timeout(REQUEST_TIMEOUT, client.list_core_api_resources("v1")).await;
-    let offered = offered.map_err(|_| ApiError::Timeout)?;
-    let offered = offered.map_err(|error| ApiError::Kube(Box::new(error)))?;
+    let offered = timeout(REQUEST_TIMEOUT, client.list_core_api_resources("v1"))
+        .await
+        .map_err(|_| ApiError::Timeout)?
+        .map_err(|error| ApiError::Kube(Box::new(error)))?;
     Ok(offered.resources.iter().any(|it| it.name == name))
 }
 

@@ -132,9 +132,10 @@ fn text(secret: &Value, name: &'static str) -> Result<String, Unfit> {
 }
 
 fn is_for(certificate: &X509Certificate<'_>, names: &[String]) -> Result<(), Unfit> {
-    let listed = certificate.subject_alternative_name();
-    let listed = listed.map_err(|_| Unfit::NoCertificate)?;
-    let listed = listed.map(|list| &list.value.general_names);
+    let extension = certificate
+        .subject_alternative_name()
+        .map_err(|_| Unfit::NoCertificate)?;
+    let listed = extension.map(|list| &list.value.general_names);
     let is_listed = |name: &&String| {
         let address = name.parse::<IpAddr>().map(|address| match address {
             IpAddr::V4(address) => address.octets().to_vec(),
