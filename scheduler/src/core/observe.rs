@@ -31,9 +31,10 @@ impl Core {
             Event::PodDeleted(uid) => self.pod_deleted(&uid),
             Event::VmsListed(vms) => {
                 let here: BTreeSet<&String> = vms.iter().map(|vm| &vm.uid).collect();
-                let gone = self.ledger.vms().filter(|vm| !here.contains(&vm.view.uid));
-                let gone = gone.map(|vm| (vm.view.key.clone(), vm.view.uid.clone()));
-                let gone: Vec<(NamespacedName, String)> = gone.collect();
+                let absent = self.ledger.vms().filter(|vm| !here.contains(&vm.view.uid));
+                let gone: Vec<(NamespacedName, String)> = absent
+                    .map(|vm| (vm.view.key.clone(), vm.view.uid.clone()))
+                    .collect();
                 gone.iter().for_each(|(key, uid)| self.vm_deleted(key, uid));
                 vms.into_iter().for_each(|vm| {
                     self.ledger.vm_observed(vm);
