@@ -59,21 +59,25 @@ const DEFINES: [&str; 4] = ["struct ", "enum ", "trait ", "type "];
 pub(super) fn banned(text: &str) -> Vec<(usize, &'static str, &'static str)> {
     let code = source::blanked(text);
     let defined = code.lines().enumerate().filter_map(|(number, line)| {
-        let line = line.trim_start();
-        let line = line
-            .strip_prefix("pub")
-            .map_or(line, |rest| match rest.strip_prefix('(') {
-                Some(scope) => scope.split_once(')').map_or(rest, |(_, rest)| rest),
-                None => rest,
-            });
-        let line = line.trim_start();
-        let name = DEFINES.iter().find_map(|word| line.strip_prefix(word))?;
+        let item = without_visibility(line.trim_start()).trim_start();
+        let name = DEFINES.iter().find_map(|word| item.strip_prefix(word))?;
         let end = name.find(|c: char| !(c.is_alphanumeric() || c == '_'));
         let name = &name[..end.unwrap_or(name.len())];
         let (name, instead) = BANNED.iter().find(|(banned, _)| *banned == name)?;
         Some((number + 1, *name, *instead))
     });
     defined.collect()
+}
+
+/// An item without the `pub` or `pub(scope)` before it.
+fn without_visibility(item: &str) -> &str {
+    let Some(rest) = item.strip_prefix("pub") else {
+        return item;
+    };
+    match rest.strip_prefix('(').and_then(|it| it.split_once(')')) {
+        Some((_, rest)) => rest,
+        None => rest,
+    }
 }
 
 /// Whether a file is a module of the old style, below `src`.
