@@ -8,6 +8,7 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use protocol::annotations::VmUsage;
+use protocol::core::Core as _;
 use protocol::runner::{RunnerPhase, RunnerState};
 use protocol::time::Span;
 use protocol::units::{Bytes, Resources};
