@@ -18,27 +18,27 @@ pub mod files;
 mod queue;
 mod retention;
 mod segment;
+mod settings;
+mod shared;
 mod writer;
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use protocol::journal::{Record, encode};
-use protocol::time::Span;
-use protocol::units::Resources;
-use tokio::sync::watch;
 
 use crate::clock::Clock;
-use queue::Queue;
 pub use queue::QueueLimits;
 pub use retention::Retention;
 use segment::Segment;
+pub use settings::{Identity, Limits};
+use shared::Shared;
 use writer::{KEEPER_BOUND, Keeper, Order, Writer};
 
 /// Longest time that an act waits for its record to reach the operating system. After one such
@@ -47,51 +47,6 @@ const HAND_OVER_LIMIT: Duration = Duration::from_millis(20);
 /// Longest time that a response to a person waits for its record to reach the disk.
 const DURABLE_LIMIT: Duration = Duration::from_secs(5);
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
-
-/// Origin of a journal; the first line of each segment.
-#[derive(Debug, Clone)]
-pub struct Identity {
-    /// Component that writes: the folder's name.
-    pub part: String,
-    /// Name of the Kubernetes node.
-    pub node: String,
-    /// Version of the program that writes.
-    pub build: String,
-    /// CPU and memory of the compute unit.
-    pub compute_unit: Resources,
-    /// Start of the program in microseconds since 1970, which identifies its run.
-    pub run: u64,
-}
-
-/// Limits of segments, syncs, queue and retention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Length in bytes at which a segment is ended.
-    pub segment_bytes: u64,
-    /// Age at which a segment is ended.
-    pub segment_age: Span,
-    /// Unsynced bytes that trigger a sync.
-    pub sync_bytes: u64,
-    /// Longest time between two syncs.
-    pub sync_every: Span,
-    /// Limits of lines that are not written.
-    pub queue: QueueLimits,
-    /// Limits of segments that are stored.
-    pub retention: Retention,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            segment_bytes: 16 << 20,
-            segment_age: Span::from_secs(3_600),
-            sync_bytes: 64 << 10,
-            sync_every: Span::from_secs(1),
-            queue: QueueLimits::default(),
-            retention: Retention::default(),
-        }
-    }
-}
 
 /// Errors of opening a journal.
 #[derive(Debug, thiserror::Error)]
@@ -111,35 +66,6 @@ pub enum OpenError {
     /// A thread cannot be started.
     #[error("failed to start a thread of the journal")]
     Thread(#[source] io::Error),
-}
-
-/// State shared by appenders and threads.
-#[derive(Debug)]
-struct Shared {
-    clock: Clock,
-    queue: Mutex<Queue>,
-    wake: Condvar,
-    preamble: Mutex<Vec<Record>>,
-    written: watch::Sender<u64>,
-    synced: watch::Sender<u64>,
-    is_closed: watch::Sender<bool>,
-    epoch: AtomicU64,
-    is_failing: AtomicBool,
-    is_sync_wanted: AtomicBool,
-    closing: AtomicBool,
-    lost: AtomicU64,
-    /// Held while the journal is open.
-    lock: File,
-}
-
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn preamble(&self) -> MutexGuard<'_, Vec<Record>> {
-        self.preamble.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// An open journal. Clones write to the same.
@@ -194,21 +120,7 @@ impl Journal {
         clock: Clock,
         (segment, preamble): (Segment, Vec<Record>),
     ) -> Result<Self, OpenError> {
-        let shared = Arc::new(Shared {
-            clock,
-            queue: Mutex::new(Queue::new(limits.queue)),
-            wake: Condvar::new(),
-            preamble: Mutex::new(preamble),
-            written: watch::Sender::new(0),
-            synced: watch::Sender::new(0),
-            is_closed: watch::Sender::new(false),
-            epoch: AtomicU64::new(1),
-            is_failing: AtomicBool::new(false),
-            is_sync_wanted: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            lost: AtomicU64::new(0),
-            lock,
-        });
+        let shared = Arc::new(Shared::new(clock, limits.queue, preamble, lock));
         let (keeper, orders) = std::sync::mpsc::sync_channel::<Order>(KEEPER_BOUND);
         let tidier = Keeper {
             shared: Arc::clone(&shared),
@@ -238,7 +150,7 @@ impl Journal {
 
     /// Appends a record without waiting. `None` when the queue is full: a later `X` record counts
     /// the lost ones. With `is_urgent` the line is handed to the operating system at once.
-    #[must_use = "without a ticket the record is lost, and what follows it needs a checkpoint"]
+    #[must_use = "`None` means that the record is lost, and the next record must be a checkpoint"]
     pub fn append(&self, record: &Record, is_urgent: bool) -> Option<Ticket> {
         let line = encode(record);
         let now = self.shared.clock.now();

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use protocol::journal::{FORMAT, Gap, Head, Previous, Record, Why, chain_hash, encode, scan};
 use protocol::time::{Timestamp, WallTime};
 
-use super::Identity;
 use super::files::{self, SegmentFile};
+use super::settings::Identity;
 use crate::durable::sync_folder_of;
 
 /// State that an earlier writer left.

@@ -17,7 +17,8 @@ use super::files;
 use super::queue::RETRY;
 use super::retention::Retention;
 use super::segment::Segment;
-use super::{Identity, Limits, Shared};
+use super::settings::{Identity, Limits};
+use super::shared::Shared;
 use crate::clock::Clock;
 
 /// How long lines wait for more if no caller waits for them.
