@@ -36,6 +36,7 @@
 //! * `InvalidMessage` and `InternalError` are never answered: `n38_errors_are_never_answered`.
 //! * At most one `UpscaleRequest` a second: `n29_asks_at_most_once_a_second`.
 
+mod asking;
 pub mod cache;
 pub mod counters;
 pub mod decision;
@@ -43,9 +44,12 @@ pub mod event;
 mod figures;
 pub mod file_cache;
 pub mod files;
+mod frames;
 pub mod growth_request;
 pub mod handshake;
+mod hook_runs;
 pub mod hooks;
+mod jobs;
 pub mod memory;
 pub mod pressure;
 mod requests;
@@ -54,6 +58,8 @@ mod sampling;
 mod session;
 pub mod setup;
 pub mod squeeze;
+mod squeezing;
+mod stalls;
 mod state_dump;
 #[cfg(test)]
 mod tests;
@@ -73,16 +79,15 @@ use protocol::units::Bytes;
 use cache::CacheState;
 use counters::Counters;
 use decision::Watched;
+use event::Seen;
 use files::OomCounts;
 use growth_request::GrowthRequest;
 use handshake::HandshakeFailure;
+use jobs::{Growth, Job, Request, Weighing};
 use memory::Window;
 use pressure::{Refaults, Stalled};
-use requests::{Job, Request};
 use session::Session;
-use v2::{Growth, Seen};
 use watch::{Peak, Watch};
-use weighing::Weighing;
 use working_set::Estimator;
 use zones::ZoneSizes;
 
@@ -250,5 +255,38 @@ impl Monitor {
     fn look_at(&self) -> Option<Timestamp> {
         let is_watching = self.session.is_some() && self.setup.watched != Watched::Nothing;
         is_watching.then_some(self.watch.next_look_at)
+    }
+
+    /// The state, for people and tools.
+    #[must_use]
+    pub fn snapshot(&self, now: Timestamp) -> StateDump {
+        StateDump {
+            setup: self.setup,
+            connection: self.session.map(|session| session.connection),
+            version: self.session.map(|session| session.version),
+            capabilities: self.capabilities(),
+            seen: self.seen,
+            next_id: self.session.map(|session| session.next_id),
+            threshold: self.threshold,
+            total: self.total,
+            samples: self.window.samples().collect(),
+            mean: self.window.mean(),
+            sample_age_ms: self.window.age(now).map(|age| age.as_millis()),
+            peak: self.peak.highest(now, self.setup.rules.peak_window),
+            working_set: self.estimator.estimate(),
+            bound: self.watch.bound(),
+            climb: self.watch.climb(self.threshold),
+            lead_ms: self.watch.lead().as_millis(),
+            next_look_ms: self.look_at().map(|at| at.since(now).as_millis()),
+            asked: self.asked,
+            signals: self.signals.clone(),
+            oom: self.oom,
+            read_failure: self.window.failure().cloned(),
+            file_cache: self.cache.clone(),
+            waiting: self.waiting.len()
+                + usize::from(self.job.is_some())
+                + usize::from(self.growth.is_some()),
+            counters: self.counters.clone(),
+        }
     }
 }

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod config;
 pub mod gauges;
 pub mod hooks;
+pub mod inbox;
 pub mod link;
 pub mod logging;
 pub mod memory;

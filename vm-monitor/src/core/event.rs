@@ -1,6 +1,6 @@
 //! Inputs and outputs of the core as data: what happened, and what the shell is to do.
 
-use protocol::monitor::{MonitorFrame, Version};
+use protocol::monitor::{Allocation, MonitorFrame, Version};
 use protocol::monitor_v2::{GuestMetrics, MonitorFrameV2};
 use protocol::units::Bytes;
 use serde::Serialize;
@@ -11,7 +11,6 @@ use super::files::{OomCounts, ReadFailure};
 use super::handshake::HandshakeFailure;
 use super::hooks::{HookEvent, HookSizes, HookVeto};
 use super::pressure::Stalled;
-use super::v2::Seen;
 use super::working_set::Gauge;
 use super::zones::Zones;
 
@@ -197,4 +196,34 @@ pub enum Action {
         /// Reason, which sets code and text of the WebSocket close frame.
         reason: CloseReason,
     },
+}
+
+/// What the guest itself sees of its size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Seen {
+    /// CPUs online in `/proc/stat`; `None` if it cannot be read.
+    pub cpus: Option<u32>,
+    /// `MemTotal` of `/proc/meminfo`; `None` if it cannot be read.
+    pub total: Option<Bytes>,
+}
+
+impl Seen {
+    /// As a size on the link, if both are known.
+    pub(super) fn allocation(self) -> Option<Allocation> {
+        let (cpus, total) = (self.cpus?, self.total?);
+        Some(Allocation {
+            cpu: f64::from(cpus),
+            mem: total.0,
+        })
+    }
+
+    /// Whether a guest that sees this has what was granted. The kernel's account of its memory
+    /// takes a little of what is plugged, so that much may be missing.
+    pub(super) fn has(self, granted: Allocation, usable: Bytes) -> bool {
+        let has_cpus = self
+            .cpus
+            .is_some_and(|cpus| f64::from(cpus) >= granted.cpu.ceil());
+        let enough = usable.0.saturating_sub(granted.mem / 32);
+        has_cpus && self.total.is_some_and(|total| total.0 >= enough)
+    }
 }

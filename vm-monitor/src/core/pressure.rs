@@ -4,13 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use protocol::time::Timestamp;
 use protocol::units::Bytes;
 use serde::Serialize;
 
-use super::files::{MachineMemory, OomCounts};
-use super::growth_request::AskReason;
-use super::{Action, Monitor};
+use super::files::MachineMemory;
 
 /// Whose tasks were stalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -60,7 +57,7 @@ pub struct Refaults {
 impl Refaults {
     /// Whether what was taken by the shrink is missed. Without a count every stall is taken for
     /// that.
-    fn are_missed(&mut self, stalled: Stalled) -> bool {
+    pub(super) fn are_missed(&mut self, stalled: Stalled) -> bool {
         stalled.refaults.is_none_or(|count| {
             let at_first = *self.at_first.entry(stalled.scope).or_insert(count);
             count.saturating_sub(at_first) >= THRASHING
@@ -74,7 +71,7 @@ impl Refaults {
 }
 
 impl Stalled {
-    const fn label(self) -> &'static str {
+    pub(super) const fn label(self) -> &'static str {
         match (self.scope, self.stall) {
             (Scope::Cgroup, Stall::Some) => "cgroup_some",
             (Scope::Cgroup, Stall::Full) => "cgroup_full",
@@ -86,7 +83,12 @@ impl Stalled {
     /// Whether these tasks waited because memory is short, not because page cache went round:
     /// either the machine has little left that could be had without swapping, or a good part of the
     /// threshold is in use already.
-    fn is_want(self, used: Option<Bytes>, threshold: Option<Bytes>, reserve_permille: u16) -> bool {
+    pub(super) fn is_want(
+        self,
+        used: Option<Bytes>,
+        threshold: Option<Bytes>,
+        reserve_permille: u16,
+    ) -> bool {
         let is_short = self.machine.is_some_and(|machine| {
             let reserve = u128::from(machine.total.0) * u128::from(reserve_permille) / 1000;
             u128::from(machine.available.0) < reserve
@@ -100,67 +102,6 @@ impl Stalled {
             .zip(threshold)
             .is_some_and(|(used, threshold)| used.0 >= threshold.0 / 4 * quarters);
         is_short || is_well_used
-    }
-}
-
-impl Monitor {
-    /// Tasks were stalled: the use is read at once, and judged with it.
-    pub(super) fn tasks_stalled(&mut self, stalled: Stalled) {
-        self.counters.stalls.add(stalled.label());
-        if self.session.is_none() || !self.setup.rules.asks_early {
-            return;
-        }
-        // Of two before the reading comes, the graver one counts.
-        let graver = self
-            .stalled
-            .is_none_or(|earlier| earlier.stall <= stalled.stall);
-        if graver {
-            self.stalled = Some(stalled);
-        }
-        self.outbox.push_back(Action::Sample);
-    }
-
-    /// The use was read after a stall: asks if it was want.
-    pub(super) fn judge_stall(&mut self, now: Timestamp) {
-        let Some(stalled) = self.stalled.take() else {
-            return;
-        };
-        let used = self.watch.used();
-        let reserve = self.setup.rules.headroom_permille;
-        let is_want = stalled.is_want(used, self.threshold, reserve);
-        let is_missed = self.shrunk_lately(now) && self.refaults.are_missed(stalled);
-        if is_missed || (is_want && self.shrunk_lately(now)) {
-            // They had it before the shrink.
-            self.ask_for_more(now, AskReason::AfterShrink);
-        } else if is_want {
-            let reason = match stalled.stall {
-                Stall::Some => AskReason::PsiSome,
-                Stall::Full => AskReason::PsiFull,
-            };
-            self.ask_for_more(now, reason);
-        } else {
-            self.counters.stalls.add("not_for_want");
-        }
-    }
-
-    /// The out-of-memory counts of the watched group were read.
-    pub(super) fn oom_counted(&mut self, now: Timestamp, counts: OomCounts) {
-        let before = self.oom.replace(counts);
-        // What was counted before we looked was somebody else's trouble.
-        let Some(before) = before else { return };
-        let is_worse = counts.oom > before.oom || counts.oom_kill > before.oom_kill;
-        if !is_worse {
-            return;
-        }
-        tracing::warn!(
-            oom = counts.oom,
-            oom_kill = counts.oom_kill,
-            "the kernel ran out of memory for the group"
-        );
-        self.outbox.push_back(Action::Sample);
-        if self.setup.rules.asks_early {
-            self.ask_for_more(now, AskReason::OomEvent);
-        }
     }
 }
 

@@ -9,74 +9,12 @@ use protocol::units::Bytes;
 use super::cache::{CacheChange, CacheFailure, CacheState, CacheVerdict};
 use super::decision::{Approval, Failure, Refusal, Watched, Weight};
 use super::hooks::HookEvent;
+use super::jobs::{Job, Request, Weighing};
 use super::session::shorten;
-use super::squeeze::{Shrink, Squeeze};
-use super::weighing::Weighing;
 use super::{Action, ConnectionId, Monitor, OperationId};
 
 /// Requests that may wait behind the one in hand. An agent has one of each kind in flight.
 pub(super) const WAITING_LIMIT: usize = 32;
-
-/// A request not yet begun.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Request {
-    /// A connection has begun on a machine of this size.
-    Start { total: Bytes },
-    /// May the VM shrink to `target`?
-    Downscale {
-        connection: ConnectionId,
-        id: u64,
-        target: Allocation,
-    },
-    /// The VM has grown to `granted`.
-    Upscale {
-        connection: ConnectionId,
-        id: u64,
-        granted: Allocation,
-    },
-}
-
-/// A request whose file cache is being set.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Job {
-    /// For the start of a connection.
-    Start,
-    /// For an approved shrink.
-    Downscale {
-        connection: ConnectionId,
-        id: u64,
-        approval: Approval,
-    },
-    /// For a shrink that would be approved: the soft squeeze.
-    Squeeze {
-        /// What it is for.
-        shrink: Shrink,
-        /// How far it is.
-        squeeze: Squeeze,
-    },
-    /// For a shrink that would be approved: the hooks.
-    BeforeShrink {
-        connection: ConnectionId,
-        id: u64,
-        target: Allocation,
-        approval: Approval,
-    },
-    /// For a growth that is there: the hooks.
-    AfterGrow {
-        connection: ConnectionId,
-        id: u64,
-        observed: Option<Allocation>,
-    },
-    /// For a growth.
-    Upscale {
-        connection: ConnectionId,
-        id: u64,
-        granted: Allocation,
-        total: Bytes,
-        /// What the guest sees, where that was waited for.
-        observed: Option<Allocation>,
-    },
-}
 
 impl Monitor {
     /// Puts a request behind the others, or answers that there are too many.

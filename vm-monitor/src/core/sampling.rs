@@ -4,6 +4,7 @@ use protocol::time::Timestamp;
 use protocol::units::Bytes;
 
 use super::files::ReadFailure;
+use super::working_set::Gauge;
 use super::{Action, Monitor};
 
 impl Monitor {
@@ -92,6 +93,17 @@ impl Monitor {
             if self.shrunk_lately(now) {
                 self.watch.next_look_at = self.watch.next_look_at.min(soonest);
             }
+        }
+    }
+
+    /// The figures of a step were read, or could not be.
+    pub(super) fn gauged(&mut self, now: Timestamp, gauge: Option<Gauge>) {
+        let may_take = !self.asked_lately(now)
+            && self.watch.climb(self.threshold) == 0
+            && !self.shrunk_lately(now);
+        let taken = gauge.and_then(|gauge| self.estimator.step(now, gauge, may_take));
+        if let Some(bytes) = taken {
+            self.outbox.push_back(Action::Reclaim { bytes });
         }
     }
 }

@@ -4,18 +4,15 @@ use std::collections::BTreeSet;
 
 use protocol::monitor::Version;
 use protocol::monitor_v2::Capabilities;
-use protocol::time::Timestamp;
 use protocol::units::Bytes;
 use serde::Serialize;
 
-use super::Monitor;
 use super::cache::CacheState;
 use super::counters::Counters;
-use super::event::ConnectionId;
+use super::event::{ConnectionId, Seen};
 use super::files::{OomCounts, ReadFailure};
 use super::growth_request::GrowthRequest;
 use super::setup::Setup;
-use super::v2::Seen;
 
 /// The state for people and tools: `/debug/state`, metrics. Never used for decisions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -68,39 +65,4 @@ pub struct StateDump {
     pub waiting: usize,
     /// What was done so far.
     pub counters: Counters,
-}
-
-impl Monitor {
-    /// The state, for people and tools.
-    #[must_use]
-    pub fn snapshot(&self, now: Timestamp) -> StateDump {
-        StateDump {
-            setup: self.setup,
-            connection: self.session.map(|session| session.connection),
-            version: self.session.map(|session| session.version),
-            capabilities: self.capabilities(),
-            seen: self.seen,
-            next_id: self.session.map(|session| session.next_id),
-            threshold: self.threshold,
-            total: self.total,
-            samples: self.window.samples().collect(),
-            mean: self.window.mean(),
-            sample_age_ms: self.window.age(now).map(|age| age.as_millis()),
-            peak: self.peak.highest(now, self.setup.rules.peak_window),
-            working_set: self.estimator.estimate(),
-            bound: self.watch.bound(),
-            climb: self.watch.climb(self.threshold),
-            lead_ms: self.watch.lead().as_millis(),
-            next_look_ms: self.look_at().map(|at| at.since(now).as_millis()),
-            asked: self.asked,
-            signals: self.signals.clone(),
-            oom: self.oom,
-            read_failure: self.window.failure().cloned(),
-            file_cache: self.cache.clone(),
-            waiting: self.waiting.len()
-                + usize::from(self.job.is_some())
-                + usize::from(self.growth.is_some()),
-            counters: self.counters.clone(),
-        }
-    }
 }

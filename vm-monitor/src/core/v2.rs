@@ -6,60 +6,19 @@
 
 use protocol::monitor::{AgentFrame, Allocation, FrameError};
 use protocol::monitor_v2::{
-    AgentBodyV2, AgentFrameV2, AskReason, Asked, Capabilities, GroupGauges, GuestMetrics,
-    METRICS_PERIODS, MonitorBodyV2, MonitorFrameV2, OBSERVE_LIMIT, Urgency,
+    AgentBodyV2, AgentFrameV2, AskReason, Capabilities, GroupGauges, GuestMetrics, METRICS_PERIODS,
+    MonitorBodyV2, MonitorFrameV2, OBSERVE_LIMIT, Asked, Urgency,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
-use serde::Serialize;
 
+pub use super::event::Seen;
 use super::growth_request::GrowthRequest;
-use super::requests::Job;
+use super::jobs::{Growth, Job};
 use super::{Action, ConnectionId, Monitor};
 
 /// Between two looks at whether the guest sees its new size.
 const OBSERVE_EVERY: Span = Span::from_millis(50);
-
-/// What the guest itself sees of its size.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Seen {
-    /// CPUs online in `/proc/stat`; `None` if it cannot be read.
-    pub cpus: Option<u32>,
-    /// `MemTotal` of `/proc/meminfo`; `None` if it cannot be read.
-    pub total: Option<Bytes>,
-}
-
-impl Seen {
-    /// As a size on the link, if both are known.
-    fn allocation(self) -> Option<Allocation> {
-        let (cpus, total) = (self.cpus?, self.total?);
-        Some(Allocation {
-            cpu: f64::from(cpus),
-            mem: total.0,
-        })
-    }
-
-    /// Whether a guest that sees this has what was granted. The kernel's account of its memory
-    /// takes a little of what is plugged, so that much may be missing.
-    fn has(self, granted: Allocation, usable: Bytes) -> bool {
-        let has_cpus = self
-            .cpus
-            .is_some_and(|cpus| f64::from(cpus) >= granted.cpu.ceil());
-        let enough = usable.0.saturating_sub(granted.mem / 32);
-        has_cpus && self.total.is_some_and(|total| total.0 >= enough)
-    }
-}
-
-/// A growth told of, which the guest does not see yet.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Growth {
-    connection: ConnectionId,
-    id: u64,
-    granted: Allocation,
-    /// When to say what is seen, whatever it is.
-    until: Timestamp,
-    look_at: Timestamp,
-}
 
 impl Monitor {
     /// What may be added to this session's frames.

@@ -4,23 +4,12 @@
 //! and page cache are read. The zones are read only where the shrink would be approved and these
 //! figures, with the remembered sizes of the zones, leave it open whether the kernel could do it.
 
-use protocol::monitor::Allocation;
 use protocol::time::Timestamp;
 
 use super::decision::{Basis, Refusal, Verdict, Weight, judge};
-use super::squeeze::Shrink;
+use super::jobs::{Shrink, Weighing};
 use super::zones::{ZoneSizes, Zones};
-use super::{Action, ConnectionId, Monitor};
-
-/// A shrink for which the weight on memory is being read.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Weighing {
-    pub(super) connection: ConnectionId,
-    pub(super) id: u64,
-    pub(super) target: Allocation,
-    /// What was read, while the zones are being read.
-    pub(super) weight: Option<Weight>,
-}
+use super::{Action, Monitor};
 
 impl Monitor {
     /// What weighs on memory was read, perhaps without the zones.

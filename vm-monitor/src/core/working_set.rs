@@ -9,8 +9,6 @@ use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 use serde::Serialize;
 
-use super::{Action, Monitor};
-
 /// Between two steps.
 const STEP_EVERY: Span = Span::from_secs(10);
 /// Rest after a step that was missed. What was taken comes back meanwhile.
@@ -57,7 +55,7 @@ impl Estimator {
     }
 
     /// A step's figures: how much to take, if anything.
-    fn step(&mut self, now: Timestamp, gauge: Gauge, may_take: bool) -> Option<Bytes> {
+    pub(super) fn step(&mut self, now: Timestamp, gauge: Gauge, may_take: bool) -> Option<Bytes> {
         let before = self.last.replace((now, gauge));
         let had_taken = std::mem::take(&mut self.has_taken);
         let (at, before) = before?;
@@ -77,19 +75,6 @@ impl Estimator {
         self.has_taken = true;
         let (least, most) = STEP_LIMITS;
         Some(Bytes(gauge.current.0 / STEP_SHARE).clamp(least, most))
-    }
-}
-
-impl Monitor {
-    /// The figures of a step were read, or could not be.
-    pub(super) fn gauged(&mut self, now: Timestamp, gauge: Option<Gauge>) {
-        let may_take = !self.asked_lately(now)
-            && self.watch.climb(self.threshold) == 0
-            && !self.shrunk_lately(now);
-        let taken = gauge.and_then(|gauge| self.estimator.step(now, gauge, may_take));
-        if let Some(bytes) = taken {
-            self.outbox.push_back(Action::Reclaim { bytes });
-        }
     }
 }
 

@@ -14,12 +14,12 @@ use protocol::units::Bytes;
 
 use crate::core::cache::{CacheChange, CacheFailure, CacheMode};
 use crate::core::decision::{Watched, Weight};
+use crate::core::event::Seen;
 use crate::core::file_cache::Sizing;
 use crate::core::files::{OomCounts, ReadFailure};
 use crate::core::hooks::HookVeto;
 use crate::core::memory::Rules;
 use crate::core::pressure::{Scope, Stall, Stalled};
-use crate::core::v2::Seen;
 use crate::core::working_set::Gauge;
 use crate::core::{Action, CloseReason, ConnectionId, Event, Monitor, Received, Setup};
 

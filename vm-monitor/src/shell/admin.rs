@@ -18,8 +18,8 @@ use transport::Listener;
 
 use super::accept;
 use super::config::Config;
+use super::inbox::Inbox;
 use super::memory::Source;
-use super::owner::Inbox;
 use super::{render, render_pressure};
 use crate::core::StateDump;
 use crate::core::decision::Watched;

@@ -12,13 +12,13 @@ use protocol::units::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::config::Config;
+use super::inbox::Inbox;
 use super::memory::{self, Kept};
-use super::owner::Inbox;
 use super::reclaim;
 use crate::core::decision::Weight;
+use crate::core::event::Seen;
 use crate::core::files;
 use crate::core::runnable::RunnableLoad;
-use crate::core::v2::Seen;
 use crate::core::working_set::Gauge;
 use crate::core::zones::{Zones, zones};
 use crate::core::{Event, OperationId};

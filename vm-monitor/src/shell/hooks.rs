@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use super::owner::Inbox;
+use super::inbox::Inbox;
 use crate::core::hooks::{HookEvent, HookSizes, HookVeto};
 use crate::core::{Event, OperationId};
 

@@ -20,7 +20,7 @@ use transport::{Listener, Stream};
 
 use super::accept;
 use super::clock::Clock;
-use super::owner::{INBOX_LIMIT, Inbox};
+use super::inbox::{Goodbye, INBOX_LIMIT, Inbox, Outgoing};
 #[cfg(feature = "tls")]
 use super::tls::{self, Identity};
 use super::token::AgentToken;
@@ -45,24 +45,6 @@ const WRITE_LIMIT: Duration = Duration::from_secs(5);
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
-
-/// What the owner sends to a connection.
-#[derive(Debug)]
-pub enum Outgoing {
-    /// JSON of one frame, sent as one WebSocket text message.
-    Text(String),
-    /// The end, after what was sent before.
-    Close(Goodbye),
-}
-
-/// Why a connection is ended from our side.
-#[derive(Debug, Clone, Copy)]
-pub enum Goodbye {
-    /// The core says so.
-    Core(CloseReason),
-    /// The process ends.
-    ShuttingDown,
-}
 
 impl Goodbye {
     fn frame(self) -> CloseFrame {

@@ -5,9 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use protocol::core::Core as _;
-use protocol::monitor::Version;
 use protocol::units::Bytes;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -18,38 +17,19 @@ use super::clock::Clock;
 use super::config::Config;
 use super::gauges::Gauges;
 use super::hooks::{HookOrder, Hooks};
-use super::link::{self, Goodbye, Links, Outgoing};
+use super::inbox::{Goodbye, INBOX_LIMIT, Inbox, Outgoing};
+use super::link::{self, Links};
 use super::memory::Source;
 use super::pressure;
 use super::runnable;
 use crate::core::cache::{CacheChange, CacheFailure};
 use crate::core::hooks::HookVeto;
 use crate::core::runnable::RunnableLoad;
-use crate::core::{Action, ConnectionId, Event, Monitor, OperationId, StateDump};
+use crate::core::{Action, ConnectionId, Event, Monitor, OperationId};
 use crate::{Bound, RunError};
 
-/// Messages that may wait for the owner. Senders wait when it is full, and so do their peers.
-pub const INBOX_LIMIT: usize = 128;
 /// How long the last goodbye may take at the end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
-
-/// What is sent to the owner.
-#[derive(Debug)]
-pub enum Inbox {
-    /// A connection has completed its handshake.
-    Ready {
-        /// Number of the connection, from 1 in order of accept.
-        connection: ConnectionId,
-        /// The version both speak.
-        version: Version,
-        /// Where frames to it go.
-        outgoing: mpsc::Sender<Outgoing>,
-    },
-    /// Something else happened.
-    Event(Event),
-    /// Somebody wants to see the state.
-    Dump(oneshot::Sender<StateDump>),
-}
 
 /// A size to set, and the number to tell the outcome under.
 pub type CacheOrder = (OperationId, Bytes);

@@ -20,8 +20,8 @@ use tokio::task::JoinSet;
 use transport::sys::{self, Registered};
 
 use super::config::Config;
+use super::inbox::Inbox;
 use super::memory::{self, is_the_kernels};
-use super::owner::Inbox;
 use crate::core::Event;
 use crate::core::files::{self, OomCounts};
 use crate::core::pressure::{Scope, Stall, Stalled};

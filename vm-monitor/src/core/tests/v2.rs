@@ -7,7 +7,7 @@ use protocol::monitor_v2::{
 };
 
 use super::*;
-use crate::core::v2::Seen;
+use crate::core::event::Seen;
 
 /// A fixture whose agent speaks version 2 and has named these capabilities.
 fn agreed(capabilities: Capabilities, rules: Rules) -> Fixture {

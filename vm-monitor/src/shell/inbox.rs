@@ -1,0 +1,45 @@
+//! Messages between the owner of the core and the other tasks.
+
+use protocol::monitor::Version;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::core::{CloseReason, ConnectionId, Event, StateDump};
+
+/// Messages that may wait for the owner. A full inbox makes its senders wait, and so their peers.
+pub const INBOX_LIMIT: usize = 128;
+
+/// Messages to the owner.
+#[derive(Debug)]
+pub enum Inbox {
+    /// A connection has completed its handshake.
+    Ready {
+        /// Number of the connection, from 1 in order of accept.
+        connection: ConnectionId,
+        /// The version both speak.
+        version: Version,
+        /// Channel of the frames to it.
+        outgoing: mpsc::Sender<Outgoing>,
+    },
+    /// An event for the core.
+    Event(Event),
+    /// Request for the state.
+    Dump(oneshot::Sender<StateDump>),
+}
+
+/// Messages from the owner to a connection.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// JSON of one frame, sent as one WebSocket text message.
+    Text(String),
+    /// The end, after all frames before it.
+    Close(Goodbye),
+}
+
+/// Why a connection is ended from our side.
+#[derive(Debug, Clone, Copy)]
+pub enum Goodbye {
+    /// Decided by the core.
+    Core(CloseReason),
+    /// The process ends.
+    ShuttingDown,
+}
