@@ -7,8 +7,9 @@ use anyhow::Result;
 use bellows_tests::figures::{Figure, percentile};
 use tokio::net::TcpStream;
 
+use super::Round;
 use super::guests::Temper;
-use super::{Round, tell};
+use super::measure::tell;
 
 /// Open files of the agent.
 pub(super) const DESCRIPTORS: u64 = 1024;

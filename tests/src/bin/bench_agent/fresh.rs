@@ -12,8 +12,8 @@ use bellows_tests::patience::wait_for;
 
 use super::follow::Sizes;
 use super::guests::Guests;
+use super::measure::{IDLE, PATIENCE, TWO_UNITS, millis, tell};
 use super::world::{World, name};
-use super::{IDLE, PATIENCE, TWO_UNITS, millis, tell};
 
 const P99_TARGET_MS: f64 = 10.0;
 

@@ -9,6 +9,7 @@ mod follow;
 mod fresh;
 mod guests;
 mod hot_paths;
+mod measure;
 mod world;
 
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use clap::Parser;
 
 use follow::Sizes;
 use guests::Guests;
+use measure::{IDLE, LARGEST, PATIENCE, TWO_UNITS, millis, tell};
 use world::{Agent, MAX_UNITS, World, as_f64, name};
 
 /// Targets of the figures: the rows of SPECIFICATION.md.
@@ -38,19 +40,12 @@ const PROMISED_VMS: usize = 500;
 /// VMs, seconds until the last one is up, seconds until the last one is down.
 const STEP_TARGETS_S: [(usize, f64, f64); 2] = [(100, 5.0, 15.0), (500, 7.0, 30.0)];
 
-/// Load averages: of an idle guest, of one that needs two units, of one that needs the largest
-/// size.
-const IDLE: f64 = 0.03;
-const TWO_UNITS: f64 = 0.45;
-const LARGEST: f64 = 0.225 * MAX_UNITS as f64;
 /// Time until the load of the start has settled.
 const SETTLE: Duration = Duration::from_secs(20);
 /// VMs measured one by one per repeat, at most the number of VMs.
 const SAMPLES_PER_REPEAT: usize = 5;
 /// Interval between two of these measurements.
 const PACE: Duration = Duration::from_millis(60);
-/// Everything is over by then, or something is broken.
-const PATIENCE: Duration = Duration::from_secs(180);
 /// Open files: two listeners and two connections per VM, and some.
 const FILES: u64 = 16_384;
 
@@ -373,14 +368,4 @@ impl Round {
         let is_down = |units| units == 1;
         self.sizes.until("all down", vms, PATIENCE, is_down).await
     }
-}
-
-fn millis(to: Instant, from: Instant) -> f64 {
-    to.saturating_duration_since(from).as_secs_f64() * 1e3
-}
-
-/// Prints the name of the measurement.
-#[expect(clippy::print_stdout, reason = "progress for the person who asked")]
-fn tell(what: &str) {
-    println!("==> {what}");
 }

@@ -10,7 +10,7 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Message, WebSocket};
 
 use super::process::Monitor;
-use super::{PATIENCE, relay};
+use super::timing::{PATIENCE, relay};
 
 /// A connection that has shaken hands.
 pub(super) struct Client {

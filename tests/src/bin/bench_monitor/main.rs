@@ -8,10 +8,11 @@ mod client;
 mod files;
 mod process;
 mod real_group;
+mod timing;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -24,6 +25,7 @@ use client::Client;
 use files::Group;
 use process::Monitor;
 use real_group::RealGroup;
+use timing::{PATIENCE, pause};
 
 /// Targets of the figures: the rows of SPECIFICATION.md.
 const RSS_TARGET_BYTES: f64 = (4 << 20) as f64;
@@ -61,8 +63,6 @@ const ASK_EVERY: Duration = Duration::from_millis(1200);
 const PHASE: Duration = Duration::from_millis(31);
 /// Between two writes of the climbing figures.
 const WRITE_EVERY: Duration = Duration::from_millis(2);
-/// Longest time for a response.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Measures a monitor's binary: memory, CPU, size, replies, time from trigger to frame.
 #[derive(Parser)]
@@ -295,15 +295,6 @@ fn tell(what: &str) {
     println!("==> {what}");
 }
 
-/// Lets time pass.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the pace of a benchmark is part of what it measures"
-)]
-fn pause(time: Duration) {
-    std::thread::sleep(time);
-}
-
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 const fn as_f64(number: u64) -> f64 {
     number as f64
@@ -316,17 +307,4 @@ const fn as_f64(number: u64) -> f64 {
 )]
 const fn as_u64(number: f64) -> u64 {
     number as u64
-}
-
-/// A channel on which one thread passes on each frame with the time it came.
-fn relay(mut read: impl FnMut() -> Result<Value> + Send + 'static) -> Receiver<(Instant, Value)> {
-    let (to, from) = channel();
-    std::thread::spawn(move || {
-        while let Ok(frame) = read() {
-            if to.send((Instant::now(), frame)).is_err() {
-                return;
-            }
-        }
-    });
-    from
 }

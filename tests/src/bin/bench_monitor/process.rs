@@ -10,7 +10,7 @@ use bellows_tests::process::Process;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
-use super::{PATIENCE, pause};
+use super::timing::{PATIENCE, pause};
 
 /// A running monitor. Killed when dropped.
 pub(super) struct Monitor {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
-use super::pause;
+use super::timing::pause;
 
 /// Anonymous memory and page cache of the process in the group.
 const ANON: usize = 64 << 20;

@@ -18,10 +18,11 @@
 //! recorded, and, with `--costs`, the CPU time of each program of the machine, which shares
 //! processors with the guest.
 
-mod place;
+mod environment;
 mod progress;
 mod quota;
 mod rig;
+mod steps;
 mod stopped;
 
 use std::collections::BTreeSet;
@@ -31,16 +32,15 @@ use anyhow::{Context as _, Result};
 use bellows_tests::figures::{
     Benchmark, Figure, Machine, Output, median_error, percentile, spread,
 };
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use nix::unistd::Pid;
 
-use place::Place;
+use environment::Environment;
 use progress::Progress;
 use rig::{Rig, STAMPED, Took};
+use steps::{STEPS, Step, Which};
 use stopped::{Stopped, catch_signals};
 
-/// CPUs of the "+N" step.
-const MANY: u32 = 3;
 /// Target of the ratio to raw QMP, of medians.
 const RATIO_TARGET: f64 = 1.2;
 /// Target of the difference between the slowest resizes and the slowest by raw QMP, in ms at the
@@ -73,52 +73,6 @@ struct Cli {
     output: Output,
 }
 
-/// A pair of steps, there and back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Which {
-    /// One CPU more and less
-    Cpu,
-    /// Several CPUs more and less
-    Cpus,
-    /// 1 GiB more and less
-    Memory,
-}
-
-/// A step: CPUs and slots before and after.
-struct Step {
-    name: &'static str,
-    from: (u32, u32),
-    to: (u32, u32),
-}
-
-static STEPS: [(Which, (Step, Step)); 3] = [
-    (Which::Cpu, pair(("cpu_plus_1", "cpu_minus_1"), (2, 1))),
-    (
-        Which::Cpus,
-        pair(("cpu_plus_n", "cpu_minus_n"), (1 + MANY, 1)),
-    ),
-    (
-        Which::Memory,
-        pair(("mem_plus_1gib", "mem_minus_1gib"), (1, 2)),
-    ),
-];
-
-/// From the smallest size to `to`, and back.
-const fn pair(names: (&'static str, &'static str), to: (u32, u32)) -> (Step, Step) {
-    let from = (1, 1);
-    let up = Step {
-        name: names.0,
-        from,
-        to,
-    };
-    let down = Step {
-        name: names.1,
-        from: to,
-        to: from,
-    };
-    (up, down)
-}
-
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
@@ -140,12 +94,12 @@ async fn run(cli: &Cli) -> Result<ExitCode> {
     }
     let progress = Progress::start()?;
     progress.step("start the parts and boot a guest");
-    let place = if cli.cluster {
-        Place::cluster().await?
+    let environment = if cli.cluster {
+        Environment::cluster().await?
     } else {
-        Place::machine().await?
+        Environment::machine().await?
     };
-    let mut rig = Rig::new(place, cli.costs).await?;
+    let mut rig = Rig::new(environment, cli.costs).await?;
     let mut figures = Vec::new();
     for (which, pair) in &STEPS {
         if cli.steps.is_empty() || cli.steps.contains(which) {

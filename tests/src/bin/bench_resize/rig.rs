@@ -13,13 +13,11 @@ use bellows_tests::site::BOOT_PATIENCE;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::place::Place;
+use super::environment::{Environment, VM};
 use super::quota::{Raised, has_quota};
+use super::steps::{STEPS, Step};
 use super::stopped::Stopped;
-use super::{STEPS, Step};
 
-/// The VM that is measured.
-pub(crate) const VM: &str = "bench";
 /// Longest time of one step.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes of a memory slot.
@@ -58,7 +56,7 @@ pub(crate) struct Took {
 
 /// The measured guest.
 pub(crate) struct Rig {
-    place: Place,
+    environment: Environment,
     guest: Guest,
     revision: i64,
     plugs: u32,
@@ -73,10 +71,10 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    pub(crate) async fn new(place: Place, costs: bool) -> Result<Self> {
-        let (guest, base_total, accel) = boot(&place).await?;
+    pub(crate) async fn new(environment: Environment, costs: bool) -> Result<Self> {
+        let (guest, base_total, accel) = boot(&environment).await?;
         Ok(Self {
-            place,
+            environment,
             guest,
             revision: 0,
             plugs: 0,
@@ -89,7 +87,7 @@ impl Rig {
 
     /// The name of the benchmark.
     pub(crate) fn bench(&self) -> &'static str {
-        self.place.bench()
+        self.environment.bench()
     }
 
     /// Prepares a guest that can do the pair of steps again, and has done it once. QEMU under TCG
@@ -103,8 +101,8 @@ impl Rig {
         let for_memory = u32::from(up.from.1 != up.to.1);
         let plugs = 2 * (up.to.0 - up.from.0) + for_memory;
         if self.plugs + 2 * plugs > PLUGS_PER_GUEST {
-            self.place.end_guest().await?;
-            (self.guest, self.base_total, self.accel) = boot(&self.place).await?;
+            self.environment.end_guest().await?;
+            (self.guest, self.base_total, self.accel) = boot(&self.environment).await?;
             self.plugs = 0;
             self.known.clear();
         }
@@ -143,11 +141,11 @@ impl Rig {
     /// Time from the patch until the guest sees it. Then waits until the object's status shows it.
     pub(crate) async fn by_object(&mut self, step: &'static Step) -> Result<Took> {
         self.revision += 1;
-        let group = self.place.quota_group().await?;
+        let group = self.environment.quota_group().await?;
         let seen = self.listen(step, "the object").await;
         let before = self.costs.then(cpu_by_program).unwrap_or_default();
         let began = Instant::now();
-        self.place
+        self.environment
             .vms()
             .patch_size(VM, step.to.0 * 1000, step.to.1, self.revision)
             .await?;
@@ -158,7 +156,7 @@ impl Rig {
             None => seen.at,
         };
         let revision = self.revision;
-        self.place
+        self.environment
             .vms()
             .wait(VM, "the revision in the status", PATIENCE, |vm| {
                 vm.status
@@ -178,7 +176,7 @@ impl Rig {
 
     /// Recorded stages of the newest resize.
     async fn stages(&self) -> Result<[Option<f64>; STAMPED.len()]> {
-        let Some(answer) = self.place.resizes().await? else {
+        let Some(answer) = self.environment.resizes().await? else {
             return Ok([None; STAMPED.len()]);
         };
         let rows = answer["resizes"].as_array().context("resizes")?;
@@ -201,9 +199,9 @@ impl Rig {
         up: &'static Step,
         down: &'static Step,
     ) -> Result<(f64, f64)> {
-        let rundir = self.place.rundir().await?;
-        let group = self.place.quota_group().await?;
-        let stopped = Stopped::of(self.place.runner_process().await?)?;
+        let rundir = self.environment.rundir().await?;
+        let group = self.environment.quota_group().await?;
+        let stopped = Stopped::of(self.environment.runner_process().await?)?;
         // The runner does not read its quota again. The earlier value is restored before it
         // continues.
         let raise = |group: PathBuf| Raised::to(&group, up.to.0);
@@ -234,9 +232,12 @@ impl Rig {
     /// Lets the runner process the guest's messages. It must see memory at rest and a fresh report,
     /// which one CPU more and less causes.
     async fn let_the_runner_look(&mut self) -> Result<()> {
-        let (place, base_total) = (&self.place, self.base_total);
+        let (environment, base_total) = (&self.environment, self.base_total);
         wait_for("a runner that sees its guest", PATIENCE, || async {
-            let state = place.runner().await.map_err(|error| error.to_string())?;
+            let state = environment
+                .runner()
+                .await
+                .map_err(|error| error.to_string())?;
             let total = state.memory.guest_total.map_or(0, |total| total.0);
             if state.memory.plugged.0 == 0 && total.abs_diff(base_total) < 1 << 20 {
                 Ok(())
@@ -302,9 +303,9 @@ fn worked(
     worked.collect()
 }
 
-async fn boot(place: &Place) -> Result<(Guest, u64, String)> {
-    let vms = place.vms();
-    vms.create(&place.object()).await?;
+async fn boot(environment: &Environment) -> Result<(Guest, u64, String)> {
+    let vms = environment.vms();
+    vms.create(&environment.object()).await?;
     let vm = vms
         .wait(VM, "phase Running", BOOT_PATIENCE, |vm| {
             vm.status
@@ -313,10 +314,10 @@ async fn boot(place: &Place) -> Result<(Guest, u64, String)> {
         })
         .await?;
     let ip = vm.status.context("a status")?.pod_ip.parse()?;
-    let guest = place.guest(ip)?;
+    let guest = environment.guest(ip)?;
     let state = guest
         .wait("one CPU", BOOT_PATIENCE, |state| state.cpus_online == 1)
         .await?;
-    let accel = place.runner().await?.accel;
+    let accel = environment.runner().await?.accel;
     Ok((guest, state.mem_total.0, accel))
 }

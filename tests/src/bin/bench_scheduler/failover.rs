@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::api::{Played, PlayedApi, name};
+use super::readiness::addresses;
 
 /// End of the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +140,7 @@ impl Site {
                 .env("KUBECONFIG", &self.kubeconfig),
             std::fs::File::create(self.dir.path().join(format!("{name}.log")))?,
         )?;
-        let (permits, ready) = super::addresses(&process.first_line()?)?;
+        let (permits, ready) = addresses(&process.first_line()?)?;
         Ok(Replica {
             process,
             ready,

@@ -11,7 +11,9 @@ mod api;
 mod cores;
 mod failover;
 mod load;
+mod numbers;
 mod placing;
+mod readiness;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,14 +23,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use bellows_tests::figures::{Benchmark, Figure, Machine, Output, percentile};
 use bellows_tests::kubeconfig::install_crypto;
-use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
 use clap::Parser;
-use serde_json::Value;
 
 use api::{Played, PlayedApi};
 use cores::{Cores, run_on};
 use load::{Kind, Load};
+use numbers::{as_f64, mib};
+use readiness::{addresses, until_ready};
 
 /// Targets of the figures: the rows of SPECIFICATION.md.
 const IDLE_TARGET: f64 = 50_000.0;
@@ -40,8 +42,6 @@ const TERM_TARGET_MS: f64 = 3_000.0;
 const MANY: usize = 10_000;
 /// Most rounds with many VMs. Each of them lists everything.
 const MANY_ROUNDS: usize = 3;
-/// Longest time until a scheduler is ready.
-const START: Duration = Duration::from_secs(300);
 
 /// Measures the scheduler: permits and bound pods a second, and time without a leader.
 #[derive(Parser)]
@@ -296,36 +296,6 @@ async fn placed(bin_dir: &Path, pods: usize) -> Result<Vec<Figure>> {
         rate("pods_bound_per_s", together),
         rate("pods_bound_per_s_without_us", alone),
     ])
-}
-
-/// Addresses of the permit server and of the readiness page.
-fn addresses(line: &str) -> Result<(SocketAddr, String)> {
-    let said: Value = serde_json::from_str(line)?;
-    let permits = said["permits"].as_str().context("no permit port")?;
-    let metrics = said["metrics"].as_str().context("no metrics port")?;
-    Ok((permits.parse()?, format!("http://{metrics}/readyz")))
-}
-
-async fn until_ready(url: &str) -> Result<()> {
-    let http = reqwest::Client::new();
-    wait_for("a scheduler that is ready", START, || async {
-        match http.get(url).send().await {
-            Ok(answer) if answer.status() == 200 => Ok(()),
-            Ok(answer) => Err(answer.text().await.unwrap_or_default()),
-            Err(error) => Err(error.to_string()),
-        }
-    })
-    .await
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
-const fn as_f64(number: usize) -> f64 {
-    number as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
-fn mib(bytes: u64) -> f64 {
-    (bytes >> 10) as f64 / 1024.0
 }
 
 /// Prints the name of the measurement.

@@ -13,6 +13,8 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
+use super::numbers::as_f64;
+
 /// Nodes. Each has capacity for a hundred VMs.
 const NODES: usize = 20;
 /// Concurrent creations of pods. The API server accepts them faster than they are bound.
@@ -58,7 +60,7 @@ async fn rate(plane: &ControlPlane, scheduler: &str, count: usize) -> Result<f64
     let took = began.elapsed().as_secs_f64();
     let now = DeleteParams::default().grace_period(0);
     let _listed = pods.delete_collection(&now, &ListParams::default()).await?;
-    Ok(super::as_f64(count) / took)
+    Ok(as_f64(count) / took)
 }
 
 async fn create(pods: &Api<Pod>, scheduler: &str, number: usize) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Place of the measured guest: under `bellows up` of this machine, or in a pod of a cluster.
+//! Environment of the measured guest: under `bellows up` of this machine, or in a pod of a cluster.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,9 @@ use protocol::runner::{QuotaState, RunnerState};
 use serde_json::{Value, json};
 
 use super::quota::group_of;
-use super::rig::VM;
 
+/// The VM that is measured.
+pub(crate) const VM: &str = "bench";
 /// Longest time until a guest is running or gone.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// By how much the guest's CPUs are over-committed in a cluster.
@@ -26,7 +27,7 @@ const OVERCOMMIT: u32 = 8;
 const RUNDIR: &str = "vm/images/run";
 
 /// See the module.
-pub(crate) enum Place {
+pub(crate) enum Environment {
     /// Under `bellows up`.
     Machine(Box<Site>),
     /// In a cluster, on whose network this process is.
@@ -41,7 +42,7 @@ pub(crate) struct Pods {
     _dir: tempfile::TempDir,
 }
 
-impl Place {
+impl Environment {
     pub(crate) async fn machine() -> Result<Self> {
         Ok(Self::Machine(Box::new(Site::fresh().await?)))
     }
