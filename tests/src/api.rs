@@ -15,7 +15,8 @@ use tokio::sync::OnceCell;
 
 pub use self::foreign::{attachment_kind, foreign_kind};
 use crate::cluster::{
-    ControlPlane, Life, Programs, Tier, cluster_or_skip, kubectl_or_skip, spawn, until_established,
+    ControlPlane, Lifetime, Programs, Tier, cluster_or_skip, kubectl_or_skip, spawn,
+    until_established,
 };
 use crate::kubeconfig::{config_of, install_crypto};
 use crate::patience::wait_for;
@@ -259,7 +260,7 @@ async fn embedded() -> Result<Running> {
     let mut words = vec![OsString::from(program("neonvm-apiserver"))];
     words.extend(["--listen", "127.0.0.1:0", "--state-dir"].map(OsString::from));
     words.push(dir.path().into());
-    let process = spawn(dir.path(), "apiserver", Life::WithUs, &words)?;
+    let process = spawn(dir.path(), "apiserver", Lifetime::WithUs, &words)?;
     let log = dir.path().join("log/apiserver.log");
     // Line that the server prints when it is ready.
     let kubeconfig = wait_for("the embedded API server", PATIENCE, || async {
@@ -280,7 +281,7 @@ async fn embedded() -> Result<Running> {
 
 async fn kubernetes(programs: Programs) -> Result<Running> {
     let dir = tempfile::tempdir()?;
-    let plane = ControlPlane::start(programs, dir.path(), Tier::Api, Life::WithUs).await?;
+    let plane = ControlPlane::start(programs, dir.path(), Tier::Api, Lifetime::WithUs).await?;
     plane.install_kinds()?;
     let webhook = webhook(&plane, dir.path()).await?;
     Ok(Running {
@@ -314,7 +315,7 @@ async fn webhook(plane: &ControlPlane, dir: &Path) -> Result<Child> {
     words.extend(["--leader-elect", "--listen", "127.0.0.1:0"].map(OsString::from));
     words.extend(["--webhook-listen", &address].map(OsString::from));
     // Statics are never dropped. The process ends with the test program, as both servers do.
-    let process = spawn(dir, "webhook", Life::WithUs, &words)?;
+    let process = spawn(dir, "webhook", Lifetime::WithUs, &words)?;
     let log = dir.join("log/webhook.log");
     for kind in ["mutating", "validating"] {
         let name = format!("neonvm-{kind}-webhook-configuration");

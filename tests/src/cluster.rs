@@ -38,6 +38,6 @@ pub use programs::{
 };
 pub use record::{Part, end, running};
 pub use relay::{Relay, relay};
-pub use spawn::Life;
+pub use spawn::Lifetime;
 pub(crate) use spawn::spawn;
 pub use wire::{Wire, holds};

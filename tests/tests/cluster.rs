@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cases::{self, Case, Wanted};
-use bellows_tests::cluster::{Cluster, Life, nodes_or_skip, pack_busybox};
+use bellows_tests::cluster::{Cluster, Lifetime, nodes_or_skip, pack_busybox};
 use bellows_tests::patience::wait_for;
 
 /// A pod that is there starts within seconds; the machine may be busy.
@@ -29,7 +29,7 @@ fn main() -> Result<ExitCode> {
         let dir = tempfile::tempdir()?;
         let images = tempfile::tempdir()?;
         let archives = [pack_busybox(images.path())?];
-        let cluster = Cluster::start(programs, &kit, dir.path(), 2, &archives, Life::WithUs);
+        let cluster = Cluster::start(programs, &kit, dir.path(), 2, &archives, Lifetime::WithUs);
         let cluster = cluster.await?;
         let cases = chosen.into_iter().map(case).collect();
         let passed = cases::run(&cluster, cases, || cluster.logs()).await;

@@ -5,7 +5,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use bellows_tests::cluster::{ControlPlane, Life, Pair, Tier, cluster_or_skip};
+use bellows_tests::cluster::{ControlPlane, Lifetime, Pair, Tier, cluster_or_skip};
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
 use bellows_tests::program;
@@ -50,7 +50,7 @@ async fn the_controller_and_the_scheduler_work_on_a_real_kubernetes() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let started = ControlPlane::start(programs, dir.path(), Tier::Api, Life::WithUs);
+    let started = ControlPlane::start(programs, dir.path(), Tier::Api, Lifetime::WithUs);
     let mut plane = started.await.unwrap();
     plane.install_kinds().unwrap();
     plane.namespace("default").await.unwrap();

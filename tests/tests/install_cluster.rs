@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::cluster::{Cluster, Life, helm_or_skip, nodes_or_skip, pack_all};
+use bellows_tests::cluster::{Cluster, Lifetime, helm_or_skip, nodes_or_skip, pack_all};
 use bellows_tests::pages::sections;
 use bellows_tests::patience::wait_for;
 use bellows_tests::{bellows_bin, checkout, guest_or_skip};
@@ -124,7 +124,7 @@ async fn every_command_of_the_install_page_works_and_guests_stay() {
     ] {
         std::os::unix::fs::symlink(program, bin.join(name)).unwrap();
     }
-    let cluster = Cluster::start(programs, &kit, dir.path(), 2, &archives, Life::WithUs);
+    let cluster = Cluster::start(programs, &kit, dir.path(), 2, &archives, Lifetime::WithUs);
     let cluster = cluster.await.unwrap();
     let world = World { cluster, dir };
     if let Err(error) = follow(&world).await {

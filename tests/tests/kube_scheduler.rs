@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bellows_tests::cluster::{ControlPlane, Life, Pair, Programs, Tier, cluster_or_skip};
+use bellows_tests::cluster::{ControlPlane, Lifetime, Pair, Programs, Tier, cluster_or_skip};
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
 use bellows_tests::program;
@@ -31,7 +31,7 @@ struct World {
 impl World {
     async fn start(programs: Programs, nodes: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let started = ControlPlane::start(programs, dir.path(), Tier::Api, Life::WithUs);
+        let started = ControlPlane::start(programs, dir.path(), Tier::Api, Lifetime::WithUs);
         let mut plane = started.await.unwrap();
         plane.install_kinds().unwrap();
         plane.namespace("default").await.unwrap();
@@ -372,7 +372,7 @@ async fn kubernetes_reviews_the_tokens_of_agents() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let started = ControlPlane::start(programs, dir.path(), Tier::Api, Life::WithUs);
+    let started = ControlPlane::start(programs, dir.path(), Tier::Api, Lifetime::WithUs);
     let plane = started.await.unwrap();
     plane.install_kinds().unwrap();
     for namespace in ["default", "kube-system"] {

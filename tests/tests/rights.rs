@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bellows_tests::cluster::{ControlPlane, Life, Tier, cluster_or_skip};
+use bellows_tests::cluster::{ControlPlane, Lifetime, Tier, cluster_or_skip};
 use bellows_tests::patience::wait_for;
 
 /// Longest time until the controllers aggregate roles on a busy machine.
@@ -74,7 +74,7 @@ async fn rights_on_a_namespace_include_its_vms() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let started = ControlPlane::start(programs, dir.path(), Tier::Full, Life::WithUs);
+    let started = ControlPlane::start(programs, dir.path(), Tier::Full, Lifetime::WithUs);
     let plane = started.await.unwrap();
     plane.install_kinds().unwrap();
     plane.namespace(SPACE).await.unwrap();

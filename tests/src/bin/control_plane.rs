@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use bellows_tests::cluster::{
-    Cluster, ControlPlane, Life, NodeKit, Programs, Tier, end, pack_all, pack_busybox, pack_ours,
-    relay, running,
+    Cluster, ControlPlane, Lifetime, NodeKit, Programs, Tier, end, pack_all, pack_busybox,
+    pack_ours, relay, running,
 };
 use clap::{Parser, Subcommand};
 
@@ -113,7 +113,7 @@ async fn up(dir: &Path, size: Size) -> Result<()> {
 }
 
 async fn start(programs: Programs, dir: &Path, size: Size) -> Result<PathBuf> {
-    let life = Life::OnTheirOwn;
+    let life = Lifetime::OnTheirOwn;
     match size {
         Size::Plane(tier) => {
             let plane = ControlPlane::start(programs, dir, tier, life).await?;

@@ -33,7 +33,7 @@ use super::groups::{POLL_INTERVAL, group, is_in_group, sweep_groups};
 use super::plane::{ControlPlane, GATEWAY, SERVICE_PORT};
 use super::programs::{NodeKit, Programs};
 use super::record::Part;
-use super::spawn::Life;
+use super::spawn::Lifetime;
 use crate::patience::wait_for;
 
 /// Longest time until a node is ready on a busy machine. An idle machine takes 5 s.
@@ -43,7 +43,7 @@ const MOST_NODES: u8 = 9;
 /// File in which a runner's QEMU stores its PID.
 const QEMU_PID_FILE: &str = "/vm/images/run/qemu.pid";
 
-/// A control plane with nodes. With [`Life::WithUs`] dropping it ends everything.
+/// A control plane with nodes. With [`Lifetime::WithUs`] dropping it ends everything.
 #[derive(Debug)]
 pub struct Cluster {
     plane: ControlPlane,
@@ -64,7 +64,7 @@ impl Cluster {
         dir: &Path,
         nodes: u8,
         archives: &[PathBuf],
-        life: Life,
+        life: Lifetime,
     ) -> Result<Self> {
         if nodes == 0 || nodes > MOST_NODES {
             bail!("a cluster has from 1 to {MOST_NODES} nodes");

@@ -20,7 +20,7 @@ use super::groups::{POLL_INTERVAL, group, remove_groups};
 use super::pki::Pki;
 use super::programs::Programs;
 use super::record::{self, Known, Part};
-use super::spawn::{Life, spawn};
+use super::spawn::{Lifetime, spawn};
 use crate::kubeconfig::{client_of, config_of, install_crypto};
 use crate::patience::wait_for;
 
@@ -48,12 +48,12 @@ pub enum Tier {
     Full,
 }
 
-/// A running control plane. With [`Life::WithUs`] dropping it ends everything.
+/// A running control plane. With [`Lifetime::WithUs`] dropping it ends everything.
 #[derive(Debug)]
 pub struct ControlPlane {
     dir: PathBuf,
     programs: Programs,
-    life: Life,
+    life: Lifetime,
     url: String,
     attachment: Attachment,
     pub(super) pki: Option<Pki>,
@@ -76,14 +76,14 @@ impl ControlPlane {
     /// # Errors
     ///
     /// If a component ends or is not ready in time. The message holds the end of its log.
-    pub async fn start(programs: Programs, dir: &Path, tier: Tier, life: Life) -> Result<Self> {
+    pub async fn start(programs: Programs, dir: &Path, tier: Tier, life: Lifetime) -> Result<Self> {
         let mut plane = Self::new(programs, dir, life)?;
         plane.bring_up(tier).await?;
         Ok(plane)
     }
 
     /// A control plane without running components.
-    pub(super) fn new(programs: Programs, dir: &Path, life: Life) -> Result<Self> {
+    pub(super) fn new(programs: Programs, dir: &Path, life: Lifetime) -> Result<Self> {
         install_crypto();
         for part in ["", "pki", "log"] {
             private_dir(&dir.join(part))?;
@@ -445,7 +445,7 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        if self.life == Life::OnTheirOwn {
+        if self.life == Lifetime::OnTheirOwn {
             return;
         }
         // Clients end first. A process that cannot be killed has ended.

@@ -13,7 +13,7 @@ use super::files::fresh_file;
 
 /// Lifetime of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Life {
+pub enum Lifetime {
     /// As long as this process at most: the kernel kills them with it.
     WithUs,
     /// Until they are ended by their record.
@@ -24,12 +24,12 @@ type Order = (Command, Sender<std::io::Result<Child>>);
 
 /// Starts a program in `dir`. Its output goes to `log/<name>.log` there. The first word is the
 /// program.
-pub(crate) fn spawn(dir: &Path, name: &str, life: Life, words: &[OsString]) -> Result<Child> {
+pub(crate) fn spawn(dir: &Path, name: &str, life: Lifetime, words: &[OsString]) -> Result<Child> {
     let log = fresh_file(&dir.join("log").join(format!("{name}.log")))?;
     let (program, args) = words.split_first().context("there is no program")?;
     let mut command = match life {
-        Life::OnTheirOwn => Command::new(program),
-        Life::WithUs => {
+        Lifetime::OnTheirOwn => Command::new(program),
+        Lifetime::WithUs => {
             let mut command = Command::new("setpriv");
             command.args(["--pdeathsig", "KILL"]).arg(program);
             command

@@ -4,7 +4,7 @@
 
 use bellows_tests::attacks::Report;
 use bellows_tests::cluster::{
-    Caller, ControlPlane, Life, Tier, apply_rights, cluster_or_skip, outcome, vms,
+    Caller, ControlPlane, Lifetime, Tier, apply_rights, cluster_or_skip, outcome, vms,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ impl World {
     async fn start(test: &str) -> Option<Self> {
         let programs = cluster_or_skip(test)?;
         let dir = tempfile::tempdir().expect("a directory");
-        let plane = ControlPlane::start(programs, dir.path(), Tier::Api, Life::WithUs).await;
+        let plane = ControlPlane::start(programs, dir.path(), Tier::Api, Lifetime::WithUs).await;
         let plane = plane.expect("it starts");
         plane.install_kinds().expect("kinds");
         plane.namespace(SPACE).await.expect("a namespace");

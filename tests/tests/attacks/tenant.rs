@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bellows_tests::attacks::{Outcome, Report};
 use bellows_tests::cluster::{
-    Caller, ControlPlane, Life, Tier, apply_rights, cluster_or_skip, outcome, vms,
+    Caller, ControlPlane, Lifetime, Tier, apply_rights, cluster_or_skip, outcome, vms,
 };
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
@@ -102,7 +102,7 @@ async fn tenant_with_edit_sets_nothing_of_a_vm_that_acts_outside_its_guest() {
         return;
     };
     let dir = tempfile::tempdir().expect("a directory");
-    let plane = ControlPlane::start(programs, dir.path(), Tier::Full, Life::WithUs).await;
+    let plane = ControlPlane::start(programs, dir.path(), Tier::Full, Lifetime::WithUs).await;
     let plane = plane.expect("it starts");
     plane.install_kinds().expect("kinds");
     plane.namespace(SPACE).await.expect("a namespace");
@@ -233,7 +233,7 @@ async fn images_of_a_tenant_run_without_privileges_and_vm_pods_are_admitted_by_b
         return;
     };
     let dir = tempfile::tempdir().expect("a directory");
-    let plane = ControlPlane::start(programs, dir.path(), Tier::Api, Life::WithUs).await;
+    let plane = ControlPlane::start(programs, dir.path(), Tier::Api, Lifetime::WithUs).await;
     let plane = plane.expect("it starts");
     plane.install_kinds().expect("kinds");
     let (_controller, log) = start_controller(&plane, dir.path()).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bellows_tests::cluster::{CertManager, Cluster, Dials, Life, NodeKit, Programs, pack_all};
+use bellows_tests::cluster::{CertManager, Cluster, Dials, Lifetime, NodeKit, Programs, pack_all};
 use bellows_tests::patience::wait_for;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -42,7 +42,7 @@ impl World {
         let dir = tempfile::tempdir()?;
         let images = tempfile::tempdir()?;
         let archives = pack_all(&programs, images.path())?;
-        let cluster = Cluster::start(programs, kit, dir.path(), 2, &archives, Life::WithUs);
+        let cluster = Cluster::start(programs, kit, dir.path(), 2, &archives, Lifetime::WithUs);
         let cluster = cluster.await?;
         let world = Self {
             dials: cluster.dials().and_pods_of(cluster.plane().client().await?),

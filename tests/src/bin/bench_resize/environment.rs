@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::cluster::{Cluster, Life, nodes_or_skip, pack_all};
+use bellows_tests::cluster::{Cluster, Lifetime, nodes_or_skip, pack_all};
 use bellows_tests::guest::Guest;
 use bellows_tests::patience::wait_for;
 use bellows_tests::runner_state::runner_state;
@@ -53,7 +53,7 @@ impl Environment {
             nodes_or_skip("bench cluster").context("there is nothing to make a cluster of")?;
         let (dir, images) = (tempfile::tempdir()?, tempfile::tempdir()?);
         let archives = pack_all(&programs, images.path())?;
-        let cluster = Cluster::start(programs, &kit, dir.path(), 1, &archives, Life::WithUs);
+        let cluster = Cluster::start(programs, &kit, dir.path(), 1, &archives, Lifetime::WithUs);
         let cluster = cluster.await?;
         cluster.deploy().await.with_context(|| cluster.logs())?;
         let vms = Vms::new(cluster.enter().await?);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use bellows_tests::cluster::{ControlPlane, Life, Pair, Programs, Tier};
+use bellows_tests::cluster::{ControlPlane, Lifetime, Pair, Programs, Tier};
 use bellows_tests::patience::wait_for;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -31,7 +31,7 @@ pub(super) async fn rates(bin_dir: &Path, pods: usize) -> Result<Option<(f64, f6
         bail!("there is room for {} pods", NODES * 100);
     }
     let dir = tempfile::tempdir()?;
-    let mut plane = ControlPlane::start(programs, dir.path(), Tier::Api, Life::WithUs).await?;
+    let mut plane = ControlPlane::start(programs, dir.path(), Tier::Api, Lifetime::WithUs).await?;
     plane.install_kinds()?;
     plane.namespace("default").await?;
     for node in 0..NODES {
