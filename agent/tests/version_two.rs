@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use peers::{Seen, World, position, units, until};
 use protocol::monitor::{Allocation, MonitorBody, MonitorFrame};
 use protocol::monitor_v2::{
-    AskReason, Asked, GuestMetrics, MachineGauges, MonitorBodyV2, MonitorFrameV2, Urgency,
+    AskReason, GuestMetrics, MachineGauges, MonitorBodyV2, MonitorFrameV2, UpscaleDetails, Urgency,
 };
 use protocol::units::Resources;
 use serde_json::json;
@@ -44,7 +44,7 @@ fn asked(urgency: Urgency, gib: u64) -> String {
         cpu: 1.0,
         mem: gib << 30,
     };
-    let body = MonitorBodyV2::Asked(Asked {
+    let body = MonitorBodyV2::Asked(UpscaleDetails {
         reason: AskReason::Forecast,
         urgency: Some(urgency),
         wanted: Some(wanted),

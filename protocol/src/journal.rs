@@ -27,14 +27,15 @@ mod vm_state;
 pub use canonical::MAX_INTEGER;
 pub use chain::{Damage, Line, Scan, chain_hash, scan};
 pub use checkpoint::{
-    Approval, CalmPart, Checkpoint, Denial, MonitorPart, Ongoing, PatchPart, PluginPart, Wish,
+    Approval, CalmPart, Checkpoint, Denial, MonitorPart, Ongoing, PatchPart, PluginPart,
+    UpscaleRecord,
 };
 pub use hash::hash_text;
 pub use line::{DecodeError, FORMAT, MAX_LINE_BYTES, OLDEST_FORMAT, crc, decode, encode, open};
 pub use pack::{Block, LfcSample, MAX_STEPS, PackError, Step, SystemSample, pack, unpack};
 pub use record::{
     Action, CoreSettings, Decision, Gap, Head, LinkEvent, NodeState, Outcome, Previous, Record,
-    Reply, RequestKind, Started, Stated, Tick, Waits, Why,
+    RequestEnd, RequestKind, Started, Stated, Tick, Waits, Why,
 };
 pub use sampled::Sampled;
 pub use values::{Amount, Decimal, Issued, Milli, Size, Stamped};

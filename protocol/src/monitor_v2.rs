@@ -186,7 +186,7 @@ impl RefusalReason {
 
 /// Details of an `UpscaleRequest`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct UpscaleDetails {
     /// Cause of the request.
     pub reason: AskReason,
     /// Urgency of the request. `None` if the monitor gives none.
@@ -322,7 +322,7 @@ pub enum MonitorBodyV2 {
         names: Vec<String>,
     },
     /// An `UpscaleRequest` with details.
-    Asked(Asked),
+    Asked(UpscaleDetails),
     /// A refused `DownscaleResult` with details.
     Refused(Refused),
     /// An `UpscaleConfirmation` with what the guest sees.

@@ -15,7 +15,7 @@ use serde_json::Value;
 pub use guest::{ClaimRef, CpuBounds, EnvVar, Guest, GuestSettings, MemorySlots, Port, RootDisk};
 pub use ip_pool::{IpAllocation, IpPool, IpPoolSpec};
 pub use migration::{MigrationSpec, MigrationStatus, VirtualMachineMigration};
-pub use status::{Condition, TakenBy, VmPhase, VmStatus};
+pub use status::{ClaimedBy, Condition, VmPhase, VmStatus};
 
 use crate::annotations::Overcommit;
 use crate::object::ObjectMeta;

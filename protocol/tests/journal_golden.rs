@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use protocol::journal::{
     Action, Amount, Approval, Block, CalmPart, Checkpoint, CoreSettings, Decimal, Decision,
     DecodeError, Denial, FaultCounts, Gap, Head, Issued, LfcSample, LinkEvent, Milli, MonitorPart,
-    NodeState, Ongoing, Outcome, PatchPart, PluginPart, Previous, Record, Reply, RequestKind,
+    NodeState, Ongoing, Outcome, PatchPart, PluginPart, Previous, Record, RequestEnd, RequestKind,
     Sampled, Scaling, ShrinkStep, Size, Stamped, Started, Stated, Step, SystemSample, Tick,
-    VmObject, Waits, Why, Wish, Wished, crc, decode, encode, hash_text,
+    UpscaleRecord, VmObject, Waits, Why, Wished, crc, decode, encode, hash_text,
 };
 use protocol::mode::Mode;
 use protocol::monitor_v2::AskReason;
@@ -163,7 +163,7 @@ fn checkpoint() -> Checkpoint {
             }),
             rev: Issued(6, 2),
             up_failed: Some(38_000_000),
-            wish: Some(Wish(41_100_000, Size(1000, 4 << 30), wished())),
+            wish: Some(UpscaleRecord(41_100_000, Size(1000, 4 << 30), wished())),
         },
         name: "default/pg".into(),
         next: 32,
@@ -284,7 +284,7 @@ fn heads() -> Vec<(&'static str, Record)> {
 fn records() -> Vec<(&'static str, Record)> {
     let outcome = Outcome {
         again: None,
-        end: Reply::Done,
+        end: RequestEnd::Done,
         got: Some(Size(1250, 5 << 30)),
         id: 29,
         least: None,
@@ -305,7 +305,7 @@ fn records() -> Vec<(&'static str, Record)> {
         ..outcome.clone()
     };
     let refused = Outcome {
-        end: Reply::Refused,
+        end: RequestEnd::Refused,
         what: RequestKind::Down,
         ..verified.clone()
     };

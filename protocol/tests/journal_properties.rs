@@ -8,8 +8,8 @@ use proptest::option;
 use proptest::prelude::*;
 use protocol::journal::{
     Action, Amount, Block, Damage, Decision, Gap, Head, LfcSample, MAX_INTEGER, MAX_LINE_BYTES,
-    MAX_STEPS, Milli, Outcome, Previous, Record, Reply, RequestKind, Sampled, Size, Started, Step,
-    SystemSample, Tick, Why, chain_hash, crc, decode, encode, hash_text, pack, scan, unpack,
+    MAX_STEPS, Milli, Outcome, Previous, Record, RequestEnd, RequestKind, Sampled, Size, Started,
+    Step, SystemSample, Tick, Why, chain_hash, crc, decode, encode, hash_text, pack, scan, unpack,
 };
 
 fn whole() -> impl Strategy<Value = u64> {
@@ -170,9 +170,9 @@ fn record() -> impl Strategy<Value = Record> {
             Record::Outcome(Box::new(Outcome {
                 again: got.filter(|_| migrate).map(|size| size.1),
                 end: if migrate {
-                    Reply::Refused
+                    RequestEnd::Refused
                 } else {
-                    Reply::Unknown
+                    RequestEnd::Unknown
                 },
                 got,
                 id,

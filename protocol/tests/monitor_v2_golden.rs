@@ -10,9 +10,9 @@ use protocol::monitor::{
     VersionRange, VersionResponse,
 };
 use protocol::monitor_v2::{
-    AGAIN_LIMIT, AgentBodyV2, AgentFrameV2, AskReason, Asked, Capabilities, GroupGauges,
-    GuestMetrics, MachineGauges, MonitorBodyV2, MonitorFrameV2, NAME_LIMIT_BYTES, NAMES_LIMIT,
-    RefusalReason, Refused, Stalls, Urgency,
+    AGAIN_LIMIT, AgentBodyV2, AgentFrameV2, AskReason, Capabilities, GroupGauges, GuestMetrics,
+    MachineGauges, MonitorBodyV2, MonitorFrameV2, NAME_LIMIT_BYTES, NAMES_LIMIT, RefusalReason,
+    Refused, Stalls, UpscaleDetails, Urgency,
 };
 use protocol::time::Span;
 
@@ -97,7 +97,7 @@ fn metrics() -> GuestMetrics {
 fn monitor_goldens() -> Vec<(&'static str, MonitorFrameV2)> {
     use MonitorBodyV2 as Body;
     let asked = |reason, urgency, wanted| {
-        Body::Asked(Asked {
+        Body::Asked(UpscaleDetails {
             reason,
             urgency,
             wanted,
@@ -260,7 +260,7 @@ fn other_spellings_are_read() {
         ..Capabilities::default()
     };
     assert_eq!(Capabilities::of_names(&found), wanted);
-    let asked = Asked {
+    let asked = UpscaleDetails {
         reason: AskReason::Other,
         urgency: Some(Urgency::Other),
         wanted: None,
@@ -358,7 +358,7 @@ fn any_body() -> impl Strategy<Value = MonitorBodyV2> {
     let refusal = prop::sample::select(vec![RefusalReason::InUse, RefusalReason::Hook]);
     prop_oneof![
         (reason, urgency, prop::option::of(any_size())).prop_map(|(reason, urgency, wanted)| {
-            MonitorBodyV2::Asked(Asked {
+            MonitorBodyV2::Asked(UpscaleDetails {
                 reason,
                 urgency,
                 wanted,

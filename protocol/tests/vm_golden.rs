@@ -20,9 +20,9 @@ use protocol::revision::{Revision, RevisionWithTime};
 use protocol::time::WallTime;
 use protocol::units::{MilliCpu, Resources};
 use protocol::vm::{
-    API_VERSION, Condition, CpuBounds, CpuScalingMode, Disk, EnvVar, Guest, GuestSettings,
-    IpAllocation, IpPool, IpPoolSpec, MemorySlots, MigrationSpec, MigrationStatus, Port,
-    RestartPolicy, RootDisk, TakenBy, VirtualMachine, VirtualMachineMigration, VmPhase, VmSpec,
+    API_VERSION, ClaimedBy, Condition, CpuBounds, CpuScalingMode, Disk, EnvVar, Guest,
+    GuestSettings, IpAllocation, IpPool, IpPoolSpec, MemorySlots, MigrationSpec, MigrationStatus,
+    Port, RestartPolicy, RootDisk, VirtualMachine, VirtualMachineMigration, VmPhase, VmSpec,
     VmStatus,
 };
 use serde::Serialize;
@@ -254,7 +254,7 @@ fn full_status() -> VmStatus {
             },
             updated_at: at(8),
         }),
-        migration: Some(TakenBy {
+        migration: Some(ClaimedBy {
             name: "example-1".into(),
             uid: "b7d1".into(),
         }),

@@ -39,8 +39,8 @@ use protocol::monitor::{
     Version, VersionRange, VersionResponse,
 };
 use protocol::monitor_v2::{
-    AgentBodyV2, AgentFrameV2, Asked, Capabilities, GuestMetrics, METRICS_PERIODS, MonitorBodyV2,
-    MonitorFrameV2, Urgency,
+    AgentBodyV2, AgentFrameV2, Capabilities, GuestMetrics, METRICS_PERIODS, MonitorBodyV2,
+    MonitorFrameV2, UpscaleDetails, Urgency,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, Resources};
@@ -404,7 +404,7 @@ impl Conversation {
         }
     }
 
-    fn upscale_requested(&mut self, now: Timestamp, details: Option<Asked>) {
+    fn upscale_requested(&mut self, now: Timestamp, details: Option<UpscaleDetails>) {
         let urgency = details.and_then(|details| details.urgency);
         let is_repeated = self
             .last_upscale_request

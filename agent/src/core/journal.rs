@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 
 use protocol::core::Core as _;
 use protocol::journal::{
-    self, Amount, Block, LinkEvent, MAX_STEPS, Milli, Outcome, Record, Reply, RequestKind, Sampled,
-    Started, Stated, Step, Tick, VmObject, Wished,
+    self, Amount, Block, LinkEvent, MAX_STEPS, Milli, Outcome, Record, RequestEnd, RequestKind,
+    Sampled, Started, Stated, Step, Tick, VmObject, Wished,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
@@ -389,7 +389,7 @@ fn outcome_of(event: &Event, core: &Core) -> Outcome {
         .monitor_under_way()
         .map_or(0, |(revision, ..)| revision);
     let (permit_rev, patch_rev) = (core.permit_revision(), core.patch_under_way().0);
-    let done = |result: &Result<(), Failure>| result.map_or_else(reply, |()| Reply::Done);
+    let done = |result: &Result<(), Failure>| result.map_or_else(reply, |()| RequestEnd::Done);
     let version = match event {
         Event::VmPatchDone(_, Ok(version)) => *version,
         _ => None,
@@ -402,7 +402,7 @@ fn outcome_of(event: &Event, core: &Core) -> Outcome {
         Event::PermitDone(id, result) => {
             let end = result
                 .as_ref()
-                .map_or_else(|failure| reply(*failure), |_| Reply::Done);
+                .map_or_else(|failure| reply(*failure), |_| RequestEnd::Done);
             (RequestKind::Permit, id.0, permit_rev, end)
         }
         Event::VmPatchDone(id, result) => {
@@ -412,12 +412,12 @@ fn outcome_of(event: &Event, core: &Core) -> Outcome {
         Event::MonitorUpscaleDone(id, result) => (RequestKind::Up, id.0, monitor_rev, done(result)),
         Event::MonitorDownscaleDone(id, result) => {
             let end = result.map_or_else(reply, |answer| match answer {
-                DownscaleResponse::Allowed => Reply::Done,
-                DownscaleResponse::Denied(_) => Reply::Refused,
+                DownscaleResponse::Allowed => RequestEnd::Done,
+                DownscaleResponse::Denied(_) => RequestEnd::Refused,
             });
             (RequestKind::Down, id.0, monitor_rev, end)
         }
-        _ => (RequestKind::Verified, 0, 0, Reply::Done),
+        _ => (RequestKind::Verified, 0, 0, RequestEnd::Done),
     };
     let refusal = match event {
         Event::MonitorDownscaleDone(_, Ok(DownscaleResponse::Denied(refusal))) => *refusal,
@@ -439,17 +439,17 @@ fn outcome_of(event: &Event, core: &Core) -> Outcome {
     }
 }
 
-fn reply(failure: Failure) -> Reply {
+fn reply(failure: Failure) -> RequestEnd {
     match failure {
-        Failure::NotApplied => Reply::NotApplied,
-        Failure::Unknown => Reply::Unknown,
+        Failure::NotApplied => RequestEnd::NotApplied,
+        Failure::Unknown => RequestEnd::Unknown,
     }
 }
 
-pub(super) fn failure(reply: Reply) -> Failure {
+pub(super) fn failure(reply: RequestEnd) -> Failure {
     match reply {
-        Reply::NotApplied => Failure::NotApplied,
-        Reply::Done | Reply::Refused | Reply::Unknown => Failure::Unknown,
+        RequestEnd::NotApplied => Failure::NotApplied,
+        RequestEnd::Done | RequestEnd::Refused | RequestEnd::Unknown => Failure::Unknown,
     }
 }
 

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use protocol::core::Core as _;
 use protocol::journal::{
-    Checkpoint, CoreSettings, LinkEvent, Outcome, Record, Reply, RequestKind, Stated, Step, Tick,
-    VmObject, encode,
+    Checkpoint, CoreSettings, LinkEvent, Outcome, Record, RequestEnd, RequestKind, Stated, Step,
+    Tick, VmObject, encode,
 };
 use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::time::{Span, Timestamp};
@@ -367,12 +367,12 @@ fn event_of_outcome(outcome: &Outcome) -> Event {
             Event::PermitDone(id, Ok(response))
         }
         (RequestKind::Permit, _, None) => Event::PermitDone(id, Err(failed)),
-        (RequestKind::Patch, Reply::Done, _) => Event::VmPatchDone(id, Ok(outcome.version)),
+        (RequestKind::Patch, RequestEnd::Done, _) => Event::VmPatchDone(id, Ok(outcome.version)),
         (RequestKind::Patch, ..) => Event::VmPatchDone(id, Err(failed)),
-        (RequestKind::Up, Reply::Done, _) => Event::MonitorUpscaleDone(id, Ok(())),
+        (RequestKind::Up, RequestEnd::Done, _) => Event::MonitorUpscaleDone(id, Ok(())),
         (RequestKind::Up, ..) => Event::MonitorUpscaleDone(id, Err(failed)),
-        (_, Reply::Done, _) => Event::MonitorDownscaleDone(id, Ok(DownscaleResponse::Allowed)),
-        (_, Reply::Refused, _) => {
+        (_, RequestEnd::Done, _) => Event::MonitorDownscaleDone(id, Ok(DownscaleResponse::Allowed)),
+        (_, RequestEnd::Refused, _) => {
             let answer = DownscaleResponse::Denied(Refusal {
                 smallest: outcome.least.map(Into::into),
                 again: outcome.again.map(Span),

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use daemon_kit::journal::{Identity, Journal, Limits, Ticket};
-use protocol::journal::{NodeState, Outcome, Record, Reply, RequestKind};
+use daemon_kit::journal::{Ticket, Identity, Journal, Limits};
+use protocol::journal::{NodeState, Outcome, Record, RequestEnd, RequestKind};
 use protocol::time::{Span, Timestamp};
 use protocol::trace::Stage;
 use protocol::units::Resources;
@@ -216,7 +216,7 @@ impl JournalWriter {
         ms.insert("total".into(), after.as_millis());
         self.records.push(Record::Outcome(Box::new(Outcome {
             again: None,
-            end: Reply::Done,
+            end: RequestEnd::Done,
             got: None,
             id: 0,
             least: None,

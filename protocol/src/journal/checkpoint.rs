@@ -138,7 +138,7 @@ pub struct Approval(pub Size, pub Size);
 
 /// An upscale request of the monitor: its time, the size at that time, and its details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wish(pub u64, pub Size, pub Wished);
+pub struct UpscaleRecord(pub u64, pub Size, pub Wished);
 
 /// A refusal of the monitor: its time, the size at that time, and the refused size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,5 +192,5 @@ pub struct MonitorPart {
     pub up_failed: Option<u64>,
     /// Newest upscale request.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub wish: Option<Wish>,
+    pub wish: Option<UpscaleRecord>,
 }

@@ -290,7 +290,7 @@ pub enum RequestKind {
 /// End of a request, as far as the agent can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
+pub enum RequestEnd {
     /// The peer carried out the request.
     Done,
     /// The monitor refused the shrink.
@@ -310,7 +310,7 @@ pub struct Outcome {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<u64>,
     /// End of the request.
-    pub end: Reply,
+    pub end: RequestEnd,
     /// Size that the scheduler permits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub got: Option<Size>,

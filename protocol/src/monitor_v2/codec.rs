@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::{
-    AGAIN_LIMIT, AgentBodyV2, AgentFrameV2, Asked, GuestMetrics, MonitorBodyV2, MonitorFrameV2,
-    NAME_LIMIT_BYTES, NAMES_LIMIT, RefusalReason, Refused,
+    AGAIN_LIMIT, AgentBodyV2, AgentFrameV2, GuestMetrics, MonitorBodyV2, MonitorFrameV2,
+    NAME_LIMIT_BYTES, NAMES_LIMIT, RefusalReason, Refused, UpscaleDetails,
 };
 use crate::monitor::codec::{Envelope, envelope, member, text_of};
 use crate::monitor::{
@@ -157,7 +157,7 @@ enum Flat<'a> {
     Names {
         names: &'a [String],
     },
-    Asked(&'a Asked),
+    Asked(&'a UpscaleDetails),
     Refused {
         #[serde(rename = "Ok")]
         ok: bool,

@@ -84,12 +84,12 @@ pub struct VmStatus {
     pub current_revision: Option<RevisionWithTime>,
     /// The migration that claims the VM, in the phases PreMigrating and Migrating.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub migration: Option<TakenBy>,
+    pub migration: Option<ClaimedBy>,
 }
 
 /// Reference to the migration that claims a VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TakenBy {
+pub struct ClaimedBy {
     /// Name of the VirtualMachineMigration in the namespace of the VM.
     pub name: String,
     /// Uid of the migration. A later migration may reuse the name and has another uid.

@@ -7,7 +7,7 @@
 use protocol::monitor::{AgentFrame, Allocation, FrameError};
 use protocol::monitor_v2::{
     AgentBodyV2, AgentFrameV2, AskReason, Capabilities, GroupGauges, GuestMetrics, METRICS_PERIODS,
-    MonitorBodyV2, MonitorFrameV2, OBSERVE_LIMIT, Asked, Urgency,
+    MonitorBodyV2, MonitorFrameV2, OBSERVE_LIMIT, UpscaleDetails, Urgency,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
@@ -65,7 +65,7 @@ impl Monitor {
 
     /// An `UpscaleRequest` in this session's form.
     pub(super) fn asked_body(&self, ask: &GrowthRequest) -> MonitorBodyV2 {
-        MonitorBodyV2::Asked(Asked {
+        MonitorBodyV2::Asked(UpscaleDetails {
             reason: ask.reason,
             urgency: Some(self.urgency(ask)),
             wanted: self.wanted(ask),

@@ -2,7 +2,7 @@
 
 use protocol::journal::{
     Approval, Denial, MonitorPart, Ongoing as OngoingRecord, PatchPart, PluginPart, Size,
-    Wish, Wished,
+    UpscaleRecord, Wished,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
@@ -132,7 +132,7 @@ pub(super) fn monitor_record(state: &MonitorState) -> MonitorPart {
         up_failed: micros(*upscale_failure_at),
         wish: requested_upscale.map(|requested| {
             let details = upscale_request_record(requested.request);
-            Wish(requested.at.0, requested.base.into(), details)
+            UpscaleRecord(requested.at.0, requested.base.into(), details)
         }),
     }
 }
@@ -166,7 +166,7 @@ pub(super) fn monitor_of(part: &MonitorPart) -> MonitorState {
         }),
         requested_upscale: part
             .wish
-            .map(|Wish(at, base, details)| RequestedUpscale {
+            .map(|UpscaleRecord(at, base, details)| RequestedUpscale {
                 at: Timestamp(at),
                 base: base.into(),
                 request: upscale_request_of(details),

@@ -260,7 +260,7 @@ fn conversation(ends: &mut BTreeMap<&'static str, u64>, choices: &mut Choices) {
             }
             6 => talk.pass(Span::from_millis(choices.below(4000))),
             _ => {
-                let asked = Asked {
+                let asked = UpscaleDetails {
                     reason: AskReason::Forecast,
                     urgency: None,
                     wanted: None,
@@ -388,7 +388,7 @@ fn upscale_requests_and_pushes_too_close_together_count_once() {
     let mut conversation = Conversation::new(Timestamp(0), Version::V2, LIMITS);
     outputs(&mut conversation);
     let mut counts = |millis: u64, urgency: Option<Urgency>| {
-        let asked = Asked {
+        let asked = UpscaleDetails {
             reason: AskReason::Forecast,
             urgency,
             wanted: None,
