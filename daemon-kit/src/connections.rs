@@ -124,7 +124,7 @@ impl OpenConnections {
                 }
                 let closing = CancellationToken::new();
                 inner.closing.insert(id, closing.clone());
-                Some(Connection(Arc::new(Place {
+                Some(Connection(Arc::new(OpenConnection {
                     open: Arc::clone(self),
                     id,
                     closing,
@@ -171,17 +171,17 @@ impl Inner {
 
 /// One open connection, for its task and its requests.
 #[derive(Debug, Clone)]
-pub struct Connection(Arc<Place>);
+pub struct Connection(Arc<OpenConnection>);
 
 #[derive(Debug)]
-struct Place {
+struct OpenConnection {
     open: Arc<OpenConnections>,
     id: Id,
     closing: CancellationToken,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for Place {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut inner = self.open.inner();
         inner.table.remove(self.id);

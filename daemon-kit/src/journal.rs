@@ -4,7 +4,7 @@
 //! ```text
 //! append ──▶ queue (1 MiB, a share per VM) ──▶ writer thread ──▶ <seq>.bj ──▶ keeper thread: fsync, zstd, delete
 //!   │ never waits                                   │ position written
-//!   └── Ticket::handed_over ◀───────────────────────┘ bounded wait, only where an act must follow its record
+//!   └── AppendedLine::handed_over ◀───────────────────────┘ bounded wait, only where an act must follow its record
 //! ```
 //! *Happy path*: [`Journal::append`] puts a line into the queue. The writer hands it to the
 //! operating system at once when a caller waits for it, else with others. The keeper syncs every
@@ -76,7 +76,7 @@ pub struct Journal {
 
 /// Position of an appended line, to wait for it.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct AppendedLine {
     shared: Arc<Shared>,
     position: u64,
 }
@@ -151,7 +151,7 @@ impl Journal {
     /// Appends a record without waiting. `None` when the queue is full: a later `X` record counts
     /// the lost ones. With `is_urgent` the line is handed to the operating system at once.
     #[must_use = "`None` means that the record is lost, and the next record must be a checkpoint"]
-    pub fn append(&self, record: &Record, is_urgent: bool) -> Option<Ticket> {
+    pub fn append(&self, record: &Record, is_urgent: bool) -> Option<AppendedLine> {
         let line = encode(record);
         let now = self.shared.clock.now();
         let mut queue = self.shared.queue();
@@ -172,7 +172,7 @@ impl Journal {
                 tracing::error!("journal loses records: its disk does not accept them");
             }
         }
-        position.map(|position| Ticket {
+        position.map(|position| AppendedLine {
             shared: Arc::clone(&self.shared),
             position,
         })
@@ -217,7 +217,7 @@ impl Journal {
     }
 }
 
-impl Ticket {
+impl AppendedLine {
     /// Waits until the operating system has the line, so that it survives the end of this process.
     /// Gives up after a short time, and does not wait for a failing disk, because a record never
     /// delays a decision. Returns whether the line was handed over.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use daemon_kit::journal::{Ticket, Identity, Journal, Limits};
+use daemon_kit::journal::{AppendedLine, Identity, Journal, Limits};
 use protocol::journal::{NodeState, Outcome, Record, RequestEnd, RequestKind};
 use protocol::time::{Span, Timestamp};
 use protocol::trace::Stage;
@@ -116,7 +116,7 @@ pub(super) struct JournalWriter {
     is_begun: bool,
     is_fed: bool,
     took: Option<Span>,
-    ticket: Option<Ticket>,
+    ticket: Option<AppendedLine>,
     records: Vec<Record>,
 }
 
@@ -187,7 +187,7 @@ impl JournalWriter {
     }
 
     /// Ticket of the record that a patch must wait for.
-    pub(super) fn ticket(&mut self) -> Option<Ticket> {
+    pub(super) fn ticket(&mut self) -> Option<AppendedLine> {
         self.ticket.take()
     }
 

@@ -14,7 +14,7 @@ use crate::durable::sync_folder_of;
 
 /// State that an earlier writer left.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Left {
+pub(super) struct Recovered {
     /// Number of its newest segment, 0 for none.
     pub seq: u64,
     /// Link to that segment; `None` where a new chain begins.
@@ -25,7 +25,7 @@ pub(super) struct Left {
 
 /// Recovers the folder, and cuts a torn tail. A segment of a newer format is not changed; a new
 /// chain begins beside it.
-pub(super) fn recover(files: &[SegmentFile]) -> io::Result<Left> {
+pub(super) fn recover(files: &[SegmentFile]) -> io::Result<Recovered> {
     let mut torn = 0;
     let newest = files.last().map_or(0, |file| file.seq);
     for file in files.iter().rev() {
@@ -44,7 +44,7 @@ pub(super) fn recover(files: &[SegmentFile]) -> io::Result<Left> {
         match found.last {
             Some(h) => {
                 let prev = Previous { h, seq: file.seq };
-                return Ok(Left {
+                return Ok(Recovered {
                     seq: newest,
                     prev: Some(prev),
                     torn,
@@ -55,7 +55,7 @@ pub(super) fn recover(files: &[SegmentFile]) -> io::Result<Left> {
             None => break,
         }
     }
-    Ok(Left {
+    Ok(Recovered {
         seq: newest,
         prev: None,
         torn,
@@ -164,7 +164,7 @@ impl Segment {
 }
 
 /// Record of a cut tail.
-pub(super) fn torn_record(left: &Left, now: Timestamp) -> Option<Record> {
+pub(super) fn torn_record(left: &Recovered, now: Timestamp) -> Option<Record> {
     let gap = Gap {
         n: left.torn as u64,
         span: 0,

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 
 use protocol::journal::{Gap, Head, Tick, Why, crc, decode, hash_text, scan};
+use protocol::units::Resources;
 
 use super::files::SegmentFile;
 use super::*;
