@@ -187,7 +187,7 @@ pub enum Failure {
 /// The answer to "may the VM shrink?".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum ShrinkDecision {
     /// Use fits into the new size. Squeeze, hooks and file cache can still stop the shrink.
     Approve(Approval),
     /// The VM must keep its size for now. The agent keeps that answer for a while.
@@ -254,7 +254,7 @@ impl Weight {
 /// A failed newest reading refuses before age is looked at: a reason that can be named beats one
 /// that follows from it. Source: docs/compatibility/monitor.md §3, §5.
 #[must_use]
-pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
+pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> ShrinkDecision {
     let Basis {
         rules,
         watched,
@@ -264,17 +264,17 @@ pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
         weight,
     } = basis;
     if watched == Watched::Nothing {
-        return Verdict::Approve(Approval::NotWatched);
+        return ShrinkDecision::Approve(Approval::NotWatched);
     }
     if let Some(failure) = window.failure() {
-        return Verdict::Refuse(Refusal::Unreadable(failure.clone()));
+        return ShrinkDecision::Refuse(Refusal::Unreadable(failure.clone()));
     }
     if let Some(age) = window.age(now).filter(|age| *age > rules.max_age) {
-        return Verdict::Fail(Failure::Stale { age });
+        return ShrinkDecision::Fail(Failure::Stale { age });
     }
     let (have, need) = (window.len(), rules.min_samples);
     let Some(in_use) = window.mean().filter(|_| have >= need) else {
-        return Verdict::Refuse(Refusal::TooFewSamples { have, need });
+        return ShrinkDecision::Refuse(Refusal::TooFewSamples { have, need });
     };
     let total = rules.usable(mem);
     let (threshold, buffer) = (rules.threshold(total), rules.downscale_buffer);
@@ -282,7 +282,7 @@ pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
         let swap = weight.swap.unwrap_or_default().min(in_use);
         let in_memory = Bytes(in_use.0 - swap.0);
         let would_fit = threshold.0 >= in_memory.0.saturating_add(buffer.0);
-        return Verdict::Refuse(if would_fit {
+        return ShrinkDecision::Refuse(if would_fit {
             Refusal::Swapped {
                 threshold,
                 in_memory,
@@ -298,16 +298,16 @@ pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
         });
     }
     if let Some(peak) = peak.filter(|peak| *peak > threshold) {
-        return Verdict::Refuse(Refusal::RecentPeak { threshold, peak });
+        return ShrinkDecision::Refuse(Refusal::RecentPeak { threshold, peak });
     }
     if let Some(refusal) = weight.not_movable(mem) {
-        return Verdict::Refuse(refusal);
+        return ShrinkDecision::Refuse(refusal);
     }
     let some_permille = weight.some_permille.unwrap_or(0);
     if some_permille >= rules.calm_permille {
-        return Verdict::Refuse(Refusal::Pressure { some_permille });
+        return ShrinkDecision::Refuse(Refusal::Pressure { some_permille });
     }
-    Verdict::Approve(Approval::Fits {
+    ShrinkDecision::Approve(Approval::Fits {
         watched,
         was,
         threshold,

@@ -6,7 +6,7 @@
 
 use protocol::time::Timestamp;
 
-use super::decision::{Basis, Refusal, Verdict, Weight, judge};
+use super::decision::{Basis, Refusal, ShrinkDecision, Weight, judge};
 use super::jobs::{Shrink, Weighing};
 use super::zones::{ZoneSizes, Zones};
 use super::{Action, Monitor};
@@ -23,7 +23,7 @@ impl Monitor {
         // In the order of the checks the zones come before the pressure.
         let is_open = matches!(
             verdict,
-            Verdict::Approve(_) | Verdict::Refuse(Refusal::Pressure { .. })
+            ShrinkDecision::Approve(_) | ShrinkDecision::Refuse(Refusal::Pressure { .. })
         );
         if is_open && self.needs_zones(now, mem, &weight) {
             return self.outbox.push_back(Action::ReadZones);
@@ -47,7 +47,7 @@ impl Monitor {
         self.decide_shrink(now, verdict);
     }
 
-    fn judge_shrink(&self, now: Timestamp, mem: u64, weight: Weight) -> Verdict {
+    fn judge_shrink(&self, now: Timestamp, mem: u64, weight: Weight) -> ShrinkDecision {
         let basis = Basis {
             rules: &self.setup.rules,
             watched: self.setup.watched,
@@ -71,7 +71,7 @@ impl Monitor {
         !can_give.is_some_and(|(sizes, idle)| sizes.can_give(now, by, total, idle))
     }
 
-    fn decide_shrink(&mut self, now: Timestamp, verdict: Verdict) {
+    fn decide_shrink(&mut self, now: Timestamp, verdict: ShrinkDecision) {
         let Some(weighing) = self.weighing.take() else {
             return;
         };
@@ -82,7 +82,7 @@ impl Monitor {
             ..
         } = weighing;
         match verdict {
-            Verdict::Approve(approval) => {
+            ShrinkDecision::Approve(approval) => {
                 let shrink = Shrink {
                     connection,
                     id,
@@ -91,8 +91,8 @@ impl Monitor {
                 };
                 self.squeeze_before_shrink(now, shrink);
             }
-            Verdict::Refuse(refusal) => self.refuse(now, connection, id, target, &refusal),
-            Verdict::Fail(failure) => {
+            ShrinkDecision::Refuse(refusal) => self.refuse(now, connection, id, target, &refusal),
+            ShrinkDecision::Fail(failure) => {
                 self.counters.downscales.add("failed");
                 self.fail(connection, id, &failure);
             }

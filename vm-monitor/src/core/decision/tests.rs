@@ -15,7 +15,7 @@ fn window(samples: &[u64]) -> Window {
     window
 }
 
-fn ask(window: &Window, mem: u64, now: Timestamp) -> Verdict {
+fn ask(window: &Window, mem: u64, now: Timestamp) -> ShrinkDecision {
     let rules = Rules::default();
     let basis = Basis {
         rules: &rules,
@@ -32,11 +32,11 @@ fn ask(window: &Window, mem: u64, now: Timestamp) -> Verdict {
 fn n27_shrink_to_1_gib_at_685_mib_is_approved_at_686_refused() {
     let verdict = ask(&window(&[685; 5]), 1 << 30, NOW);
     assert!(
-        matches!(verdict, Verdict::Approve(Approval::Fits { .. })),
+        matches!(verdict, ShrinkDecision::Approve(Approval::Fits { .. })),
         "{verdict:?}"
     );
     let verdict = ask(&window(&[686; 5]), 1 << 30, NOW);
-    let Verdict::Refuse(refusal @ Refusal::TooLow { .. }) = verdict else {
+    let ShrinkDecision::Refuse(refusal @ Refusal::TooLow { .. }) = verdict else {
         panic!("{verdict:?}");
     };
     let text = refusal.to_string();
@@ -52,10 +52,10 @@ fn n27_the_smallest_size_of_a_refusal_is_the_smallest_that_is_accepted() {
         let used = window(&[mib; 5]);
         let smallest = Rules::default().smallest_for(Bytes::mib(mib));
         assert!(
-            matches!(ask(&used, smallest, NOW), Verdict::Approve(_)),
+            matches!(ask(&used, smallest, NOW), ShrinkDecision::Approve(_)),
             "{mib}"
         );
-        let Verdict::Refuse(refusal) = ask(&used, smallest - 1, NOW) else {
+        let ShrinkDecision::Refuse(refusal) = ask(&used, smallest - 1, NOW) else {
             panic!("{mib}: a byte less is accepted");
         };
         assert_eq!(refusal.smallest(&Rules::default()), Some(smallest));
@@ -75,25 +75,25 @@ fn n27_the_checks_come_in_their_order() {
     );
     assert!(matches!(
         ask(&blind, 1 << 30, long_after),
-        Verdict::Refuse(Refusal::Unreadable(_))
+        ShrinkDecision::Refuse(Refusal::Unreadable(_))
     ));
     assert!(matches!(
         ask(&window(&[9000]), 1 << 30, long_after),
-        Verdict::Fail(Failure::Stale { age }) if age == Span::from_secs(6)
+        ShrinkDecision::Fail(Failure::Stale { age }) if age == Span::from_secs(6)
     ));
     for samples in [&[][..], &[9000]] {
         assert!(matches!(
             ask(&window(samples), 1 << 30, NOW),
-            Verdict::Refuse(Refusal::TooFewSamples { need: 2, .. })
+            ShrinkDecision::Refuse(Refusal::TooFewSamples { need: 2, .. })
         ));
     }
     assert!(matches!(
         ask(&window(&[9000, 9000]), 1 << 30, NOW),
-        Verdict::Refuse(Refusal::TooLow { .. })
+        ShrinkDecision::Refuse(Refusal::TooLow { .. })
     ));
     assert!(matches!(
         ask(&window(&[1, 1]), 1 << 30, NOW),
-        Verdict::Approve(_)
+        ShrinkDecision::Approve(_)
     ));
 }
 
@@ -118,7 +118,10 @@ fn n27_peak_swap_and_stalls_weigh_in_and_have_numbers() {
     };
     // To 1 GiB, whose threshold is 785.4 MiB.
     let gib = 1 << 30;
-    assert!(matches!(ask(685, 785, 385, 99, gib), Verdict::Approve(_)));
+    assert!(matches!(
+        ask(685, 785, 385, 99, gib),
+        ShrinkDecision::Approve(_)
+    ));
     for (used, peak, swap, some, reason, text) in [
         (
             400,
@@ -146,7 +149,7 @@ fn n27_peak_swap_and_stalls_weigh_in_and_have_numbers() {
         ),
         (400, 400, 0, 100, RefusalReason::Pressure, "10.0 %"),
     ] {
-        let Verdict::Refuse(refusal) = ask(used, peak, swap, some, gib) else {
+        let ShrinkDecision::Refuse(refusal) = ask(used, peak, swap, some, gib) else {
             panic!("{reason:?}");
         };
         assert_eq!(refusal.reason(), reason);
@@ -154,11 +157,11 @@ fn n27_peak_swap_and_stalls_weigh_in_and_have_numbers() {
         if let Some(smallest) = refusal.smallest(&rules) {
             assert!(matches!(
                 ask(used, peak, swap, some, smallest),
-                Verdict::Approve(_)
+                ShrinkDecision::Approve(_)
             ));
             assert!(matches!(
                 ask(used, peak, swap, some, smallest - 2),
-                Verdict::Refuse(_)
+                ShrinkDecision::Refuse(_)
             ));
         }
     }
@@ -207,7 +210,7 @@ fn n27_what_the_kernel_cannot_give_back_is_refused_with_numbers() {
         (zone(3000, 0, 0), full, 4000, true),
     ] {
         let verdict = ask(movable, others, to);
-        let Verdict::Refuse(refusal) = verdict else {
+        let ShrinkDecision::Refuse(refusal) = verdict else {
             assert!(is_fine, "{verdict:?}");
             continue;
         };
@@ -216,14 +219,15 @@ fn n27_what_the_kernel_cannot_give_back_is_refused_with_numbers() {
         let smallest = refusal.smallest(&rules).expect("known") >> 20;
         assert!(matches!(
             ask(movable, others, smallest),
-            Verdict::Approve(_)
+            ShrinkDecision::Approve(_)
         ));
         assert!(matches!(
             ask(movable, others, smallest - 1),
-            Verdict::Refuse(_)
+            ShrinkDecision::Refuse(_)
         ));
     }
-    let Verdict::Refuse(refusal) = ask(zone(3000, 500, 250), zone(1000, 30, 20), 2000) else {
+    let ShrinkDecision::Refuse(refusal) = ask(zone(3000, 500, 250), zone(1000, 30, 20), 2000)
+    else {
         panic!("approved");
     };
     assert_eq!(
@@ -237,7 +241,7 @@ fn n27_what_the_kernel_cannot_give_back_is_refused_with_numbers() {
 #[test]
 fn five_seconds_old_is_still_good() {
     let fine = ask(&window(&[1, 1]), 1 << 30, NOW + Span::from_secs(5));
-    assert!(matches!(fine, Verdict::Approve(_)), "{fine:?}");
+    assert!(matches!(fine, ShrinkDecision::Approve(_)), "{fine:?}");
 }
 
 #[test]
@@ -252,7 +256,7 @@ fn n27_nothing_watched_is_approved_and_says_so() {
         peak: None,
         weight: Weight::default(),
     };
-    let Verdict::Approve(approval) = judge(basis, 1 << 30, NOW) else {
+    let ShrinkDecision::Approve(approval) = judge(basis, 1 << 30, NOW) else {
         panic!("refused");
     };
     assert_eq!(approval.to_string(), "no memory is watched");
