@@ -70,13 +70,15 @@ impl Case {
     }
 
     fn of_unit(unit: Resources) -> impl Strategy<Value = Self> {
-        let denied = (size_of(unit, 1..240), size_of(unit, 0..240));
-        let denied = (denied, prop::option::of(size_of(unit, 0..240)));
-        let denied = denied.prop_map(|((current, requested), smallest)| Denied {
-            current,
-            requested: requested.field_min(current),
-            smallest,
-        });
+        let denied = (
+            (size_of(unit, 1..240), size_of(unit, 0..240)),
+            prop::option::of(size_of(unit, 0..240)),
+        )
+            .prop_map(|((current, requested), smallest)| Denied {
+                current,
+                requested: requested.field_min(current),
+                smallest,
+            });
         let pages = prop::collection::vec(gauge(1e9), 0..70);
         let requested = prop_oneof![9 => 0_u32..300, 1 => any::<u32>()];
         (
