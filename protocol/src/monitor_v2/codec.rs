@@ -25,9 +25,11 @@ fn names_of(id: u64, object: &Map<String, Value>) -> Result<Vec<String>, FrameEr
     let Some(Value::Array(list)) = object.get("names") else {
         return Err(bad("Capabilities has no list \"names\""));
     };
-    let names = list.iter().take(NAMES_LIMIT);
-    let names = names.map(|name| name.as_str().ok_or_else(|| bad("a name is no string")));
-    let names: Vec<&str> = names.collect::<Result<_, _>>()?;
+    let names: Vec<&str> = list
+        .iter()
+        .take(NAMES_LIMIT)
+        .map(|name| name.as_str().ok_or_else(|| bad("a name is no string")))
+        .collect::<Result<_, _>>()?;
     let sound = |name: &&str| name.len() <= NAME_LIMIT_BYTES;
     Ok(names.into_iter().filter(sound).map(str::to_owned).collect())
 }
