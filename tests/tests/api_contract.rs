@@ -124,9 +124,10 @@ async fn our_kinds_are_established_and_listed(api: &Api) {
     let crds: Value = serde_json::from_str(&crds).unwrap();
     for name in ["virtualmachines", "virtualmachinemigrations", "ippools"] {
         let full = format!("{name}.vm.neon.tech");
-        let crd = crds["items"].as_array().unwrap().iter();
-        let crd = crd.clone().find(|crd| crd["metadata"]["name"] == full);
-        let crd = crd.unwrap_or_else(|| panic!("{full} is missing"));
+        let mut all = crds["items"].as_array().unwrap().iter();
+        let crd = all
+            .find(|crd| crd["metadata"]["name"] == full)
+            .unwrap_or_else(|| panic!("{full} is missing"));
         let conditions = crd["status"]["conditions"].as_array().unwrap();
         let holds = |kind: &str| {
             let mut found = conditions.iter().filter(|c| c["type"] == kind);

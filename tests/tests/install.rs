@@ -188,13 +188,13 @@ fn values_of_the_controller_reach_its_manifest() {
         r#"controller={"namespace":"vms","replicas":3,"deviceLimits":true,"extraArgs":["--x"],"nodeSelector":{"a":"b"}}"#,
     ]);
     let plain = key("Deployment", "neonvm-system", "neonvm-controller");
-    let args = at(
+    let plain_args = at(
         &kit.chart(&[]),
         &plain,
         "/spec/template/spec/containers/0/args",
     );
-    let args = args.as_array().into_iter().flatten();
-    let mut args: Vec<&str> = args.filter_map(Value::as_str).collect();
+    let texts = plain_args.as_array().into_iter().flatten();
+    let mut args: Vec<&str> = texts.filter_map(Value::as_str).collect();
     args.retain(|arg| *arg != "--no-device-limits");
     let runner = args
         .iter_mut()

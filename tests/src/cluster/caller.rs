@@ -109,9 +109,12 @@ impl Caller {
             Value::Null => Vec::new(),
             body => body.to_string().into_bytes(),
         };
-        let request = Request::builder().method(method).uri(path);
-        let request = request.header("content-type", kind).body(body);
-        let request = request.map_err(kube::Error::HttpError)?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", kind)
+            .body(body)
+            .map_err(kube::Error::HttpError)?;
         self.client.request(request).await
     }
 }

@@ -139,9 +139,9 @@ fn are_everywhere(world: &World) -> Result<()> {
 fn holders(world: &World) -> Result<Vec<String>> {
     let args = ["get", "ippool", "-n", SPACE, POOL, "-o", "json"];
     let pool: Value = serde_json::from_str(&world.cluster.plane().ask(&args)?)?;
-    let held = pool["spec"]["allocations"].as_object();
-    let held = held.context("allocations")?;
-    let mut held: Vec<(u32, String)> = held
+    let allocations = pool["spec"]["allocations"].as_object();
+    let mut held: Vec<(u32, String)> = allocations
+        .context("allocations")?
         .iter()
         .map(|(offset, holder)| Ok((offset.parse()?, holder["id"].to_string())))
         .collect::<Result<_>>()?;
