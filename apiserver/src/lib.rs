@@ -52,6 +52,8 @@ mod error;
 pub mod fuzz;
 pub mod kinds;
 pub mod shell;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -4,6 +4,8 @@ mod apply;
 mod bind;
 mod crd;
 mod delete;
+#[cfg(feature = "testing")]
+mod plant;
 mod rules;
 mod write;
 
@@ -78,7 +80,7 @@ struct Context {
 }
 
 /// All objects, committed or about to be.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Store {
     view: View,
     /// Where the object with a uid is.
@@ -103,20 +105,20 @@ impl Store {
     /// Takes over an object read from disk. CRDs must come before the objects of their kinds, so
     /// that members added to a schema later get their defaults.
     pub fn load(&mut self, kind: &str, place: ObjectKey, object: Arc<Object>) {
-        let known = self
-            .view
-            .registry
-            .kinds()
-            .find(|known| known.key() == kind)
-            .cloned();
-        let object = match known {
+        let object = self.defaulted(kind, object);
+        self.view.revision = self.view.revision.max(object.revision);
+        self.put(kind, place, object);
+    }
+
+    /// The object with the defaults of its kind, if that is a defined one.
+    fn defaulted(&self, kind: &str, object: Arc<Object>) -> Arc<Object> {
+        let mut kinds = self.view.registry.kinds();
+        match kinds.find(|known| known.key() == kind) {
             Some(known) if known.builtin.is_none() => {
                 with_defaults(&object, &known.storage_version().schema)
             }
             _ => object,
-        };
-        self.view.revision = self.view.revision.max(object.revision);
-        self.put(kind, place, object);
+        }
     }
 
     /// The state, including changes not yet committed.

@@ -77,6 +77,30 @@ impl Db {
         Ok(db)
     }
 
+    /// A new store that never reaches a disk.
+    ///
+    /// # Errors
+    /// See [`DbError`].
+    #[cfg(feature = "testing")]
+    pub fn in_memory() -> Result<Self, DbError> {
+        let path = PathBuf::from("(memory)");
+        let make = || -> Result<Database, Failure> {
+            let backend = redb::backends::InMemoryBackend::new();
+            let mut builder = Builder::new();
+            let db = builder
+                .set_cache_size(CACHE_BYTES)
+                .create_with_backend(backend)?;
+            lay_out(&db)?;
+            Ok(db)
+        };
+        let db = make().map_err(|error| io_error("create", &path, error))?;
+        Ok(Self {
+            path,
+            storage: Arc::new(File),
+            open: Some(db),
+        })
+    }
+
     /// Identity of the store and the last revision given out.
     ///
     /// # Errors
@@ -259,16 +283,7 @@ fn create(path: &Path) -> Result<(), DbError> {
     }
     let make = || -> Result<(), Failure> {
         let db = Builder::new().set_cache_size(CACHE_BYTES).create(&beside)?;
-        let transaction = db.begin_write()?;
-        transaction.open_table(OBJECTS)?;
-        {
-            let mut meta = transaction.open_table(META)?;
-            meta.insert(FORMAT, FORMAT_VERSION)?;
-            meta.insert(COUNT, 0)?;
-            meta.insert(REVISION, 0)?;
-            meta.insert(ID, rand::random::<u64>())?;
-        }
-        transaction.commit()?;
+        lay_out(&db)?;
         db.close()?;
         Ok(())
     };
@@ -280,6 +295,21 @@ fn create(path: &Path) -> Result<(), DbError> {
         daemon_kit::durable::sync_folder_of(path)
     };
     place().map_err(|error| io_error("create", path, error.into()))
+}
+
+/// Makes the tables of an empty store.
+fn lay_out(db: &Database) -> Result<(), Failure> {
+    let transaction = db.begin_write()?;
+    transaction.open_table(OBJECTS)?;
+    {
+        let mut meta = transaction.open_table(META)?;
+        meta.insert(FORMAT, FORMAT_VERSION)?;
+        meta.insert(COUNT, 0)?;
+        meta.insert(REVISION, 0)?;
+        meta.insert(ID, rand::random::<u64>())?;
+    }
+    transaction.commit()?;
+    Ok(())
 }
 
 fn format_key(kind: &str, place: &ObjectKey) -> String {

@@ -25,7 +25,13 @@ enum Job {
     Write(Box<WriteRequest>, oneshot::Sender<WriteResult>),
     CollectGarbage,
     Freeze(oneshot::Sender<Result<(Position, Frozen), DbError>>),
+    #[cfg(feature = "testing")]
+    Plant(Planting),
 }
+
+/// Plants objects. Returns the report of it, to be made once that is committed.
+#[cfg(feature = "testing")]
+type Planting = Box<dyn FnOnce(&mut Store) -> Box<dyn FnOnce() + Send> + Send>;
 
 /// The writing thread, waited for at the latest when this goes: the store is closed then. Every
 /// [`Engine`] must be gone by that time.
@@ -85,6 +91,22 @@ impl Engine {
             .await
             .map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
+    }
+
+    /// Has the thread plant objects, for tests. Returns after the changes are visible to readers;
+    /// `None` if they could not be committed.
+    #[cfg(feature = "testing")]
+    pub async fn plant<T: Send + 'static>(
+        &self,
+        plant: impl FnOnce(&mut Store) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, answer) = oneshot::channel();
+        let planting: Planting = Box::new(|store| {
+            let planted = plant(store);
+            Box::new(|| drop(sender.send(planted)))
+        });
+        self.jobs.send(Job::Plant(planting)).await.ok()?;
+        answer.await.ok()
     }
 
     /// Asks for objects without living owners to be deleted, if the thread has time.
@@ -160,6 +182,8 @@ impl Writer {
         let mut changes: Vec<Change> = Vec::new();
         let mut answers = Vec::with_capacity(batch.len());
         let mut frozen = Vec::new();
+        #[cfg(feature = "testing")]
+        let mut reports = Vec::new();
         for job in batch.drain(..) {
             match job {
                 Job::Write(call, sender) => {
@@ -168,6 +192,11 @@ impl Writer {
                 }
                 Job::CollectGarbage => changes.extend(self.store.collect_garbage(super::now())),
                 Job::Freeze(sender) => frozen.push(sender),
+                #[cfg(feature = "testing")]
+                Job::Plant(planting) => {
+                    reports.push(planting(&mut self.store));
+                    changes.extend(self.store.planted());
+                }
             }
         }
         for sender in frozen {
@@ -190,6 +219,8 @@ impl Writer {
             // A caller that went away does not want the answer.
             let _ = sender.send(answer);
         }
+        #[cfg(feature = "testing")]
+        reports.into_iter().for_each(|report| report());
     }
 
     /// Answers with what is on disk, whatever is still to be committed.
