@@ -8,7 +8,7 @@ use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 27] = [
+const ARROWS: [(&str, &[&str]); 28] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
@@ -42,6 +42,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "transport",
             "protocol",
             "daemon-kit",
+            "test-api",
             "test-authority",
             "test-network",
             "test-records",
@@ -57,6 +58,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "leader-election",
             "protocol",
             "daemon-kit",
+            "test-api",
             "test-authority",
         ],
     ),
@@ -68,6 +70,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "leader-election",
             "protocol",
             "daemon-kit",
+            "test-api",
             "test-network",
         ],
     ),
@@ -81,6 +84,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "neonvm-quota",
             "protocol",
             "daemon-kit",
+            "test-api",
             "test-authority",
             "test-network",
             "test-records",
@@ -126,6 +130,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
         ],
     ),
     ("guest-load", &["transport", "neonvm-quota", "protocol"]),
+    ("test-api", &["apiserver"]),
     ("test-authority", &[]),
     ("test-network", &[]),
     ("test-records", &[]),

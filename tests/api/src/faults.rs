@@ -1,0 +1,119 @@
+//! Faults that a test orders.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::{Call, TestApi};
+
+/// What the test says instead of the API server: status and body. `None` leaves the call to later
+/// orders and to the API server.
+type Answer = Arc<dyn Fn(&TestApi, &Call) -> Option<(u16, Value)> + Send + Sync>;
+
+/// What becomes of a call.
+#[derive(Clone)]
+pub enum Fault {
+    /// It is answered with this status and changes nothing.
+    Refuse(u16),
+    /// It is never answered and changes nothing.
+    Swallow,
+    /// It is carried out and never answered.
+    Lose,
+    /// It is carried out once the order is taken back, also if the caller has gone by then.
+    Hold,
+    /// Of a watch: its changes are left out.
+    Mute,
+    /// The test answers.
+    Answer(Answer),
+}
+
+impl std::fmt::Debug for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = match self {
+            Self::Refuse(status) => return write!(f, "Refuse({status})"),
+            Self::Swallow => "Swallow",
+            Self::Lose => "Lose",
+            Self::Hold => "Hold",
+            Self::Mute => "Mute",
+            Self::Answer(_) => "Answer",
+        };
+        f.write_str(name)
+    }
+}
+
+impl Fault {
+    /// The test answers calls for which `answer` gives a status and a body.
+    pub fn answer(
+        answer: impl Fn(&TestApi, &Call) -> Option<(u16, Value)> + Send + Sync + 'static,
+    ) -> Self {
+        Self::Answer(Arc::new(answer))
+    }
+}
+
+pub(crate) struct Rule {
+    number: u64,
+    starts: String,
+    times: u32,
+    fault: Fault,
+}
+
+impl TestApi {
+    /// Orders what becomes of the next `times` calls whose line begins with `starts`. Earlier
+    /// orders come first.
+    pub fn order(&self, starts: &str, times: u32, fault: Fault) {
+        let mut state = self.inner.state();
+        let number = state.rules.last().map_or(1, |last| last.number + 1);
+        state.rules.push(Rule {
+            number,
+            starts: starts.to_owned(),
+            times,
+            fault,
+        });
+    }
+
+    /// Orders what becomes of all calls whose line begins with `starts`, until it is taken back.
+    pub fn always(&self, starts: &str, fault: Fault) {
+        self.order(starts, u32::MAX, fault);
+    }
+
+    /// Takes back what was ordered for calls that begin so.
+    pub fn take_back(&self, starts: &str) {
+        self.inner
+            .state()
+            .rules
+            .retain(|rule| rule.starts != starts);
+        self.inner.mark_changed();
+    }
+
+    /// Takes back every order.
+    pub fn take_all_back(&self) {
+        self.inner.state().rules.clear();
+        self.inner.mark_changed();
+    }
+
+    /// The next fault for a call behind order number `after`, which then is that of the fault. The
+    /// order to hold a call is met again until it is taken back.
+    pub(crate) fn next_fault(&self, call: &Call, after: &mut u64) -> Option<Fault> {
+        let mut state = self.inner.state();
+        let rule = state.rules.iter_mut().find(|rule| {
+            rule.number > *after
+                && rule.times > 0
+                && call.line.starts_with(&rule.starts)
+                && !matches!(rule.fault, Fault::Mute)
+        })?;
+        if matches!(rule.fault, Fault::Hold) {
+            return Some(Fault::Hold);
+        }
+        *after = rule.number;
+        if rule.times < u32::MAX {
+            rule.times -= 1;
+        }
+        Some(rule.fault.clone())
+    }
+
+    pub(crate) fn is_muted(&self, line: &str) -> bool {
+        let state = self.inner.state();
+        let mut rules = state.rules.iter();
+        rules.any(|rule| matches!(rule.fault, Fault::Mute) && line.starts_with(&rule.starts))
+    }
+}

@@ -1,0 +1,119 @@
+//! One call through the layer.
+
+use apiserver::testing::TOKEN;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use crate::{Call, Fault, TestApi};
+
+/// Longest body of a call.
+const MAX_BODY: usize = 8 << 20;
+
+/// What a test has ordered for a call.
+enum Verdict {
+    Pass,
+    Lose,
+    Answer(Response),
+}
+
+/// Serves a call to its end, also if the caller goes away before that.
+pub(crate) async fn serve(State(api): State<TestApi>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, MAX_BODY).await;
+    let call = Call::new(&head, body.unwrap_or_default());
+    let served = tokio::spawn(async move { api.answer(head, &call).await });
+    served.await.expect("no panic in the layer")
+}
+
+impl TestApi {
+    async fn answer(&self, head: Parts, call: &Call) -> Response {
+        let number = self.record(call);
+        let is_lost = match self.verdict(call).await {
+            Verdict::Pass => false,
+            Verdict::Lose => true,
+            Verdict::Answer(response) => return response,
+        };
+        let response = self.carry_out(head, call, number).await;
+        if is_lost {
+            return std::future::pending().await;
+        }
+        response
+    }
+
+    async fn verdict(&self, call: &Call) -> Verdict {
+        let mut after = 0;
+        loop {
+            let mut changed = self.inner.changed.subscribe();
+            match self.next_fault(call, &mut after) {
+                None | Some(Fault::Mute) => return Verdict::Pass,
+                Some(Fault::Refuse(code)) => return Verdict::Answer(refusal(code)),
+                Some(Fault::Swallow) => return std::future::pending().await,
+                Some(Fault::Lose) => return Verdict::Lose,
+                Some(Fault::Hold) => {
+                    let _ended = changed.changed().await;
+                }
+                Some(Fault::Answer(answer)) => {
+                    if let Some((code, body)) = answer(self, call) {
+                        return Verdict::Answer(respond(code, &body));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn carry_out(&self, mut head: Parts, call: &Call, number: usize) -> Response {
+        let bearer = HeaderValue::from_str(&format!("Bearer {TOKEN}"));
+        head.headers
+            .insert(header::AUTHORIZATION, bearer.expect("is plain text"));
+        let orders = self.inner.watches.subscribe();
+        let request = Request::from_parts(head, Body::from(call.body.clone()));
+        let Ok(response) = self.inner.memory.router.clone().oneshot(request).await;
+        self.record_status(number, response.status().as_u16());
+        if call.is_watch() {
+            return self.watched(&call.line, response, orders);
+        }
+        if call.is_write() && response.status().is_success() {
+            let hook = self.inner.state().hook.clone();
+            if let Some(hook) = hook {
+                hook(self, call);
+            }
+            self.inner.mark_changed();
+        }
+        response
+    }
+}
+
+fn refusal(code: u16) -> Response {
+    respond(code, &failure(code, "as ordered"))
+}
+
+/// A `Status` that reports a failure.
+pub(crate) fn failure(code: u16, message: &str) -> Value {
+    let reason = match code {
+        404 => "NotFound",
+        410 => "Expired",
+        _ => "Ordered",
+    };
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "reason": reason, "message": message, "code": code,
+    })
+}
+
+fn respond(code: u16, body: &Value) -> Response {
+    let code = StatusCode::from_u16(code).expect("is a status");
+    (code, Json(body)).into_response()
+}
+
+/// The body of a response as a stream of whole lines.
+pub(crate) fn lines(lines: impl futures::Stream<Item = Bytes> + Send + 'static) -> Body {
+    use futures::StreamExt as _;
+    Body::from_stream(lines.map(Ok::<_, std::convert::Infallible>))
+}
