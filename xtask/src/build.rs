@@ -77,10 +77,15 @@ pub(crate) fn host_bins(scope: Scope) -> Result<PathBuf> {
         Scope::Tests => (&["test", "--no-run"], Depends::Dev),
         Scope::Release => (&["build", "--bins", "--release"], Depends::Normal),
     };
+    // `test-api` switches on what no shipped program may have: writes past admission.
+    let selection: &[&str] = match scope {
+        Scope::Tests => &["--workspace"],
+        Scope::Binaries | Scope::Release => &["--workspace", "--exclude", "test-api"],
+    };
     let build = Cargo {
         command: shell::cargo()?,
         subcommand,
-        selection: &["--workspace"],
+        selection,
         depends,
         trailing: &[],
     };
