@@ -203,7 +203,7 @@ fn put_vm(api: &FakeApi) {
 async fn n01_it_starts_alone_answers_and_drains() {
     let api = FakeApi::start().await;
     put_vm(&api);
-    let kubeconfig = kubeconfig("kubeconfig", api.address);
+    let kubeconfig = kubeconfig("kubeconfig", api.address());
     let mut child = program(&kubeconfig).spawn().expect("starts");
     let [permits, _] = urls(&mut child).await;
     assert_eq!(until_permitted(&permits).await, PERMIT);

@@ -368,7 +368,7 @@ async fn a_watch_that_is_too_old_lists_anew_and_notices_what_is_gone() {
     api.delete("virtualmachines", "default", "vm1");
     api.put("virtualmachines", vm("vm2", size(750, 3)));
     api.put("pods", vm_pod("vm2", size(750, 3), Some("n1")));
-    api.compact();
+    api.expire_watches();
     running
         .until("counted", |r| r.reserved("n1").0 == 1_000)
         .await;

@@ -48,8 +48,10 @@ fn vm_uid(name: &str) -> String {
 
 /// A VM of 250m to 16 CPU and 1 to 64 GiB that uses `in_use`.
 pub(crate) fn vm(name: &str, in_use: Resources) -> Value {
+    let mut guest = guest(in_use);
+    guest["rootDisk"] = json!({"image": "x"});
     json!({"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "metadata": {"name": name, "namespace": "default",
-            "uid": vm_uid(name), "labels": {"autoscaling.neon.tech/enabled": "true"}}, "spec": {"guest": guest(in_use)}})
+            "uid": vm_uid(name), "labels": {"autoscaling.neon.tech/enabled": "true"}}, "spec": {"guest": guest}})
 }
 
 fn guest(in_use: Resources) -> Value {
