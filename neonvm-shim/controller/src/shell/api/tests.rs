@@ -83,8 +83,8 @@ async fn patch_on_other_state_of_pod_is_decided_again() {
     }
 }
 
-/// Writes an object to an API server that keeps these field managers. Returns the object and the
-/// patches that the API server received.
+/// Writes an object to an API server that keeps these field managers, which the embedded one would
+/// work out by itself. Returns the object and the patches that the API server received.
 async fn written(entries: Value, keep_field_owners: bool) -> (Value, Vec<Value>) {
     let patches = Arc::new(Mutex::new(Vec::new()));
     let patch = move |State(patches): State<Arc<Mutex<Vec<Value>>>>, Json(ops): Json<Value>| {

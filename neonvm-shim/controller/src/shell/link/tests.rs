@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use protocol::runner::ORDERS_IDENTITY;
 use serde_json::{Value, json};
+use test_api::TestApi;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
@@ -22,6 +23,9 @@ use crate::shell::api::KubeApi;
 use crate::shell::clock::pause;
 use crate::shell::runner_key::RunnerKey;
 use crate::shell::secret::orders_identity;
+
+/// Name of the VM's secret.
+const SECRET: &str = "runner-neonvm-vm";
 
 /// A place that a server and its test both see.
 type Shared<T> = Arc<SyncMutex<T>>;
@@ -110,61 +114,45 @@ async fn serve(listener: TcpListener, speaks: Shared<Speaks>, routes: Router) {
     }
 }
 
-/// An API server with one secret or none, and how often that was read.
+/// An API server with one secret or none.
 struct Api {
     key: Arc<RunnerKey>,
-    secret: Shared<Option<Value>>,
-    reads: Shared<u32>,
+    server: TestApi,
 }
 
 impl Api {
     async fn start(identity: Option<&Value>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-        let at = listener.local_addr().expect("bound");
-        let secret = Arc::new(SyncMutex::new(identity.map(|data| secret(data, "1"))));
-        let reads: Shared<u32> = Arc::default();
-        let (held, count) = (Arc::clone(&secret), Arc::clone(&reads));
-        let read = async move || -> Response {
-            *count.lock().expect("whole") += 1;
-            match held.lock().expect("whole").clone() {
-                Some(secret) => Json(secret).into_response(),
-                None => (StatusCode::NOT_FOUND, Json(not_found())).into_response(),
-            }
-        };
-        let path = "/api/v1/namespaces/default/secrets/runner-neonvm-vm";
-        let routes = Router::new().route(path, get(read));
-        tokio::spawn(async move { axum::serve(listener, routes).await });
-        let url = format!("http://{at}").parse().expect("an address");
-        let client = kube::Client::try_from(kube::Config::new(url)).expect("a client");
-        let key = RunnerKey::new(Arc::new(KubeApi::new(client)), "default", "vm");
-        Self {
-            key: Arc::new(key),
-            secret,
-            reads,
+        let server = TestApi::start().await;
+        let api = Arc::new(KubeApi::new(server.client()));
+        let key = Arc::new(RunnerKey::new(api, "default", "vm"));
+        let api = Self { key, server };
+        api.set_secret(identity.map(secret));
+        api
+    }
+
+    fn set_secret(&self, secret: Option<Value>) {
+        match secret {
+            Some(secret) => self.server.put("secrets", secret),
+            None => self.server.take("secrets", "default", SECRET),
         }
     }
 
-    fn reads(&self) -> u32 {
-        *self.reads.lock().expect("whole")
+    /// How often the secret was read.
+    fn reads(&self) -> usize {
+        let line = format!("GET /api/v1/namespaces/default/secrets/{SECRET}");
+        self.server.count(&line, |_| true)
     }
 }
 
 /// A secret with the token `it`.
-fn secret(identity: &Value, version: &str) -> Value {
+fn secret(identity: &Value) -> Value {
     let mut data = identity.clone();
     data["token"] = json!(STANDARD.encode("it"));
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": "runner-neonvm-vm", "resourceVersion": version},
+        "metadata": {"name": SECRET, "namespace": "default"},
         "data": data,
-    })
-}
-
-fn not_found() -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Status", "status": "Failure",
-        "message": "not found", "reason": "NotFound", "code": 404,
     })
 }
 
@@ -232,9 +220,9 @@ async fn replaced_secret_is_used_once_runner_has_it() {
     let ask = async || runner.link(&api.key, true).state(None).await;
     ask().await.expect("answers");
     // Gone, and made anew: until the kubelet has brought it to the runner, nothing changes.
-    set(&api.secret, None);
+    api.set_secret(None);
     ask().await.expect("answers");
-    set(&api.secret, Some(secret(&second, "2")));
+    api.set_secret(Some(secret(&second)));
     ask().await.expect("answers");
     assert_eq!(api.reads(), 1);
     pause(Duration::from_millis(150)).await;
@@ -257,13 +245,13 @@ async fn missing_or_refused_credentials_are_read_again() {
         matches!(refused, LinkError::NoCertificate { .. }),
         "{refused:?}"
     );
-    let mut stale = secret(&own, "1");
+    let mut stale = secret(&own);
     stale["data"]["token"] = json!(STANDARD.encode("stale"));
-    set(&api.secret, Some(stale));
+    api.set_secret(Some(stale));
     pause(Duration::from_millis(150)).await;
     let refused = strict.state(None).await.expect_err("another token");
     assert!(matches!(refused, LinkError::Refused { .. }), "{refused:?}");
-    set(&api.secret, Some(secret(&own, "2")));
+    api.set_secret(Some(secret(&own)));
     pause(Duration::from_millis(150)).await;
     strict.state(None).await.expect("answers");
     // By TLS from then on, also where it was spoken to in the clear before.
@@ -271,7 +259,7 @@ async fn missing_or_refused_credentials_are_read_again() {
     let bare = Api::start(None).await;
     let mut lax = runner.link(&bare.key, false);
     lax.state(None).await.expect("answers in the clear");
-    set(&bare.secret, Some(secret(&own, "1")));
+    bare.set_secret(Some(secret(&own)));
     set(&runner.speaks, Speaks::Tls(own));
     pause(Duration::from_millis(150)).await;
     runner.tokens();
@@ -300,7 +288,7 @@ async fn waiting_for_runner_reads_secret_seldom() {
     let reads = api.reads();
     assert!((2..=12).contains(&reads), "{reads} reads in 180 attempts");
     // Gone: it is asked for once more, and what was known stays known.
-    set(&api.secret, None);
+    api.set_secret(None);
     let began = std::time::Instant::now();
     while api.reads() == reads && began.elapsed() < Duration::from_secs(60) {
         links[0].state(None).await.expect_err("as before");
