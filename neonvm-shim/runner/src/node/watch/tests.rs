@@ -1,21 +1,18 @@
-//! The node driver between an API with one pod, whose watches filter by selector, and a running
-//! runner.
+//! The node driver between an API with one pod and a running runner.
 
-use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::http::{Method, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::http::{StatusCode, Uri};
 use axum::routing::{get, post};
 use daemon_kit::clock::Clock;
 use protocol::annotations::ANNOTATION_ADOPTS;
 use protocol::runner::{RunnerPhase, RunnerState};
-use protocol::units::{Bytes as Size, MilliCpu};
+use protocol::units::{Bytes, MilliCpu};
 use serde_json::json;
+use test_api::TestApi;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -37,7 +34,7 @@ const STORE: &str = "00000000000000aa";
 /// The pod, and the channels of its observers.
 struct Rig {
     orphans: Orphans,
-    pod: watch::Sender<Value>,
+    api: TestApi,
     /// Statuses that the driver writes.
     written: mpsc::Receiver<Value>,
     /// Stop orders to the runner.
@@ -58,15 +55,23 @@ impl Rig {
         let runner = serve_runner(Paths::new(&vm).control(), stopped);
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "one", "namespace": "default", "uid": "uid-one", "resourceVersion": "1",
+            "metadata": {"name": "one", "namespace": "default", "uid": "uid-one",
                 "labels": {LABEL_VM_NAME: "vm"}},
             "spec": {"nodeName": "here", "containers": [{"name": "neonvm-runner", "image": "x"}]},
             "status": {"phase": "Pending"},
         });
+        let api = TestApi::start().await;
+        api.put("pods", pod);
+        let (wrote, written) = mpsc::channel(HEARD);
+        api.after_writes(move |_, call| {
+            if call.line == "PATCH /api/v1/namespaces/default/pods/one/status" {
+                let _full = wrote.try_send(call.json()["status"].clone());
+            }
+        });
         Self {
             orphans: Orphans::default(),
-            pod: watch::Sender::new(pod),
-            written: mpsc::channel(HEARD).1,
+            api,
+            written,
             stops,
             dir,
             tasks: vec![runner],
@@ -74,21 +79,9 @@ impl Rig {
     }
 
     async fn drive(&mut self) {
-        let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let (wrote, written) = mpsc::channel(HEARD);
-        self.written = written;
-        let pod = self.pod.clone();
-        let api = Router::new().fallback(move |method: Method, uri: Uri, body: Bytes| {
-            let answer = answer(&pod, &wrote, &method, &uri, &body);
-            std::future::ready(answer)
-        });
-        self.run(async move { axum::serve(listener, api).await.unwrap() });
-        let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
         let params = NodeParams {
             orphans: self.orphans.clone(),
-            ..params(client, self.dir.path().to_owned())
+            ..params(self.api.client(), self.dir.path().to_owned())
         };
         self.run(async move { run(params, CancellationToken::new()).await.unwrap() });
     }
@@ -98,16 +91,13 @@ impl Rig {
     }
 
     /// Changes the pod as another client does.
-    fn edit(&self, edit: impl FnOnce(&mut Value)) {
-        self.pod.send_modify(|pod| {
-            edit(pod);
-            touch(pod);
-        });
+    fn edit(&self, edit: impl FnMut(&mut Value)) {
+        self.api.edit("pods", "default", "one", edit);
     }
 
     /// Removes the pod from the store without a deletion.
     fn empty_store(&self) {
-        self.pod.send_replace(Value::Null);
+        self.api.take("pods", "default", "one");
     }
 
     fn vm_dir(&self) -> PathBuf {
@@ -167,16 +157,6 @@ fn record(id: &str) -> PodRecord {
     }
 }
 
-fn touch(pod: &mut Value) {
-    let version = pod["metadata"]["resourceVersion"]
-        .as_str()
-        .unwrap()
-        .parse::<u64>()
-        .unwrap()
-        + 1;
-    pod["metadata"]["resourceVersion"] = json!(version.to_string());
-}
-
 fn params(client: kube::Client, state_dir: PathBuf) -> NodeParams {
     NodeParams {
         client,
@@ -196,7 +176,7 @@ fn params(client: kube::Client, state_dir: PathBuf) -> NodeParams {
         monitor_key: None,
         allocatable: Allocatable {
             cpu: MilliCpu(1000),
-            memory: Size::gib(1),
+            memory: Bytes::gib(1),
             pods: 1,
         },
         clock: Clock::new(),
@@ -233,92 +213,6 @@ fn serve_runner(socket: PathBuf, stopped: mpsc::Sender<()>) -> AbortOnDropHandle
     AbortOnDropHandle::new(tokio::spawn(async move {
         axum::serve(listener, router).await.unwrap();
     }))
-}
-
-fn answer(
-    pod: &watch::Sender<Value>,
-    wrote: &mpsc::Sender<Value>,
-    method: &Method,
-    uri: &Uri,
-    body: &Bytes,
-) -> Response {
-    let query = uri.query().unwrap_or_default();
-    let by_label = query.contains("labelSelector=");
-    match (method, uri.path()) {
-        (&Method::GET, "/api/v1/pods") if query.contains("watch=") => {
-            watch_stream(pod.subscribe(), query, by_label)
-        }
-        (&Method::GET, "/api/v1/pods") => {
-            let pod = pod.borrow().clone();
-            let version = pod["metadata"]["resourceVersion"].as_str().unwrap_or("1");
-            let items: Vec<Value> = [pod.clone()]
-                .into_iter()
-                .filter(|pod| pod["spec"]["nodeName"] == "here" && (!by_label || is_marked(pod)))
-                .collect();
-            axum::Json(json!({
-                "kind": "PodList", "apiVersion": "v1",
-                "metadata": {"resourceVersion": version}, "items": items,
-            }))
-            .into_response()
-        }
-        (&Method::GET, "/api/v1/namespaces/default/pods/one") if !pod.borrow().is_null() => {
-            axum::Json(pod.borrow().clone()).into_response()
-        }
-        (&Method::PATCH, "/api/v1/namespaces/default/pods/one/status") => {
-            let patch: Value = serde_json::from_slice(body).unwrap();
-            let status = patch["status"].clone();
-            pod.send_modify(|pod| {
-                pod["status"] = status.clone();
-                touch(pod);
-            });
-            let _ = wrote.try_send(status);
-            axum::Json(pod.borrow().clone()).into_response()
-        }
-        _ => {
-            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                "reason": "NotFound", "message": "not here", "code": 404});
-            (StatusCode::NOT_FOUND, axum::Json(status)).into_response()
-        }
-    }
-}
-
-fn is_marked(pod: &Value) -> bool {
-    pod["metadata"]["labels"].get(LABEL_VM_NAME).is_some()
-}
-
-/// Streams the changes; an object that no longer matches a selector is deleted for its watcher.
-fn watch_stream(mut pod: watch::Receiver<Value>, query: &str, by_label: bool) -> Response {
-    let version = pod.borrow()["metadata"]["resourceVersion"]
-        .as_str()
-        .map(|version| format!("resourceVersion={version}"));
-    let is_here = |object: &Value| object["spec"]["nodeName"] == "here";
-    let is_news = is_here(&pod.borrow())
-        && !query
-            .split('&')
-            .any(|pair| Some(pair) == version.as_deref());
-    if is_news {
-        // The pod has changed since it was listed.
-        pod.mark_changed();
-    }
-    let shown = !by_label || is_news || is_marked(&pod.borrow());
-    let lines = futures::stream::unfold(
-        (pod, shown),
-        move |(mut pod, was_shown): (watch::Receiver<Value>, bool)| async move {
-            pod.changed().await.ok()?;
-            let object = pod.borrow_and_update().clone();
-            let shown = !by_label || is_marked(&object);
-            let line = match (was_shown, shown) {
-                _ if !is_here(&object) => String::new(),
-                (false, false) => String::new(),
-                (_, true) => format!("{}\n", json!({"type": "MODIFIED", "object": object})),
-                (true, false) => format!("{}\n", json!({"type": "DELETED", "object": object})),
-            };
-            Some((Ok::<_, Infallible>(line), (pod, shown)))
-        },
-    );
-    let lines =
-        lines.filter(|line| std::future::ready(line.as_ref().is_ok_and(|line| !line.is_empty())));
-    Body::from_stream(lines).into_response()
 }
 
 #[tokio::test]
