@@ -1,53 +1,36 @@
-//! Lists, watches and the JSON patch, for VirtualMachines, for pods of `kube-system` and for
-//! labelled namespaces.
+//! The API server of the agent's tests, and what they ask of it besides: that only the agent's own
+//! patch comes, that the test's controller carries it out, and faults of patches and watches.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, patch};
-use futures::StreamExt;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::sync::broadcast;
+use test_api::{Call, Fault, TestApi};
 
 use super::{Seen, Trace};
 
-/// What is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    Vm,
-    Pod,
-    Namespace,
-}
+const VMS: &str = "virtualmachines";
+const VM_PATCHES: &str = "PATCH /apis/vm.neon.tech/v1/namespaces/default/virtualmachines/";
+const VM_WATCHES: &str = "WATCH /apis/vm.neon.tech/v1/virtualmachines";
+const VM_LISTS: &str = "GET /apis/vm.neon.tech/v1/virtualmachines";
+const NAMESPACES: &str = "/api/v1/namespaces";
+const SCHEDULERS: &str = "/api/v1/namespaces/kube-system/pods";
 
+/// How patches are met.
 #[derive(Default)]
-struct Store {
-    version: u64,
-    vms: BTreeMap<String, Value>,
-    pods: BTreeMap<String, Value>,
-    namespaces: BTreeMap<String, Value>,
+struct Manners {
     fail_patches: (u32, u16),
     hold_patches: bool,
     ignore_patches: bool,
     is_without_controller: bool,
-    is_watch_late: bool,
     hides_namespaces: bool,
 }
 
 #[derive(Clone)]
 pub struct Api {
     pub url: String,
-    store: Arc<Mutex<Store>>,
-    events: broadcast::Sender<(Kind, Value)>,
+    server: TestApi,
+    manners: Arc<Mutex<Manners>>,
     trace: Trace,
-    /// Objects in the longest answer to a list.
-    longest_page: Arc<AtomicUsize>,
 }
 
 /// A VM of this node at one unit of 1 to 4.
@@ -73,104 +56,128 @@ pub fn vm(name: &str, ip: &str) -> Value {
 
 impl Api {
     pub async fn start(trace: Trace) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-        let url = format!("http://{}", listener.local_addr().expect("has an address"));
-        let (events, _) = broadcast::channel(1000);
+        let server = TestApi::start().await;
         let api = Self {
-            url,
-            store: Arc::default(),
-            events,
+            url: server.url(),
+            server: server.clone(),
+            manners: Arc::default(),
             trace,
-            longest_page: Arc::default(),
         };
-        let router = Router::new()
-            .route("/apis/vm.neon.tech/v1/virtualmachines", get(list_vms))
-            .route(
-                "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines/{name}",
-                patch(patch_vm),
-            )
-            .route("/api/v1/namespaces/kube-system/pods", get(list_pods))
-            .route("/api/v1/namespaces", get(list_namespaces))
-            .with_state(api.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
+        let judge = api.clone();
+        let judge = Fault::answer(move |_, call| judge.judge(call));
+        server.always("", judge);
+        let controller = api.clone();
+        server.after_writes(move |_, call| controller.carry_out(call));
         api
     }
 
-    fn put(&self, kind: Kind, object: Value) {
-        let mut store = self.store.lock().expect("no test panics here");
-        self.keep(&mut store, kind, object);
+    fn manners(&self) -> MutexGuard<'_, Manners> {
+        self.manners.lock().expect("no test panics here")
     }
 
-    /// Keeps a state of an object and tells of it; returns it with its version.
-    fn keep(&self, store: &mut Store, kind: Kind, mut object: Value) -> Value {
-        store.version += 1;
-        object["metadata"]["resourceVersion"] = json!(store.version.to_string());
-        let name = object["metadata"]["name"]
-            .as_str()
-            .expect("has a name")
-            .to_owned();
-        let map = match kind {
-            Kind::Vm => &mut store.vms,
-            Kind::Pod => &mut store.pods,
-            Kind::Namespace => &mut store.namespaces,
-        };
-        let change = if map.insert(name, object.clone()).is_some() {
-            "MODIFIED"
-        } else {
-            "ADDED"
-        };
-        if !(store.is_watch_late && kind == Kind::Vm) {
-            let event = json!({"type": change, "object": object});
-            let _ = self.events.send((kind, event));
+    /// What a call is answered instead of being carried out.
+    fn judge(&self, call: &Call) -> Option<(u16, Value)> {
+        let (method, path) = call.line.split_once(' ')?;
+        let selector = || call.option("labelSelector").unwrap_or_default();
+        match (method, path) {
+            ("GET" | "WATCH", NAMESPACES) => {
+                let selector = selector().replace("%2F", "/");
+                assert_eq!(selector, "autoscaling.neon.tech/mode");
+                let is_hidden = self.manners().hides_namespaces;
+                is_hidden.then(|| refuse(403, "namespaces is forbidden"))
+            }
+            ("GET" | "WATCH", SCHEDULERS) => {
+                let selector = selector().replace("%3D", "=");
+                assert_eq!(selector, "name=autoscale-scheduler");
+                None
+            }
+            ("PATCH", _) if call.line.starts_with(VM_PATCHES) => self.judge_patch(call),
+            _ => None,
         }
-        object
+    }
+
+    fn judge_patch(&self, call: &Call) -> Option<(u16, Value)> {
+        if let Err(why) = agents_patch(call) {
+            return Some(refuse(422, &why));
+        }
+        let mut manners = self.manners();
+        let (left, status) = manners.fail_patches;
+        if left > 0 {
+            manners.fail_patches.0 -= 1;
+            return Some(refuse(status, "told to fail"));
+        }
+        if manners.ignore_patches {
+            self.trace.push(Seen::PatchIgnored);
+            return Some((200, self.get_vm(call.name())));
+        }
+        if manners.hold_patches {
+            self.trace.push(Seen::PatchHeld);
+        }
+        None
+    }
+
+    /// Notes a patch that was carried out, then does what the controller does: copies the revision
+    /// to the status.
+    fn carry_out(&self, call: &Call) {
+        if !call.line.starts_with(VM_PATCHES) {
+            return;
+        }
+        let (cpu, slots, revision) = agents_patch(call).expect("it was judged before");
+        self.trace.push(Seen::Patch(
+            cpu,
+            slots,
+            revision["revision"]["value"]
+                .as_i64()
+                .expect("has a revision"),
+        ));
+        if !self.manners().is_without_controller {
+            self.change_vm(call.name(), |vm| {
+                vm["status"]["currentRevision"] = revision.clone();
+            });
+        }
     }
 
     /// The watch of VMs tells nothing more of what happens, but for what it is told to.
     pub fn watch_is_late(&self) {
-        let mut store = self.store.lock().expect("no test panics here");
-        store.is_watch_late = true;
+        self.server.always(VM_WATCHES, Fault::Mute);
     }
 
     /// The watch of VMs tells of this state, as it is.
     pub fn tell_vm(&self, object: &Value) {
-        let event = json!({"type": "MODIFIED", "object": object});
-        let _ = self.events.send((Kind::Vm, event));
+        self.server.tell(VM_WATCHES, object);
     }
 
+    /// Objects in the longest answer to a list, now that all of them are there.
     pub fn longest_page(&self) -> usize {
-        self.longest_page.load(Ordering::Relaxed)
+        let total = self.server.list(VMS).len();
+        let calls = self.server.calls().into_iter();
+        let lists = calls.filter(|call| call.line == VM_LISTS);
+        let limit = |call: Call| call.option("limit")?.parse().ok();
+        let pages = lists.map(|call| limit(call).unwrap_or(total).min(total));
+        pages.max().unwrap_or(0)
     }
 
     pub fn put_vm(&self, vm: Value) {
-        self.put(Kind::Vm, vm);
+        self.server.put(VMS, vm);
     }
 
     pub fn get_vm(&self, name: &str) -> Value {
-        self.store.lock().expect("no test panics here").vms[name].clone()
+        let vm = self.server.get(VMS, "default", name);
+        vm.expect("there is one")
     }
 
     /// Changes a VM's object; no other change comes between. Returns what it is now.
-    pub fn change_vm(&self, name: &str, change: impl FnOnce(&mut Value)) -> Value {
-        let mut store = self.store.lock().expect("no test panics here");
-        let mut vm = store.vms[name].clone();
-        change(&mut vm);
-        self.keep(&mut store, Kind::Vm, vm)
+    pub fn change_vm(&self, name: &str, change: impl FnMut(&mut Value)) -> Value {
+        self.server.edit(VMS, "default", name, change)
     }
 
     pub fn delete_vm(&self, name: &str) {
-        let mut store = self.store.lock().expect("no test panics here");
-        store.version += 1;
-        let mut object = store.vms.remove(name).expect("there is one");
-        object["metadata"]["resourceVersion"] = json!(store.version.to_string());
-        let _ = self
-            .events
-            .send((Kind::Vm, json!({"type": "DELETED", "object": object})));
+        self.server.take(VMS, "default", name);
     }
 
     pub fn put_scheduler(&self, ip: &str) {
-        self.put(
-            Kind::Pod,
+        self.server.put(
+            "pods",
             json!({
                 "apiVersion": "v1", "kind": "Pod",
                 "metadata": {
@@ -188,13 +195,12 @@ impl Api {
         let labels = json!({"autoscaling.neon.tech/mode": mode});
         let metadata = json!({"name": name, "labels": labels});
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
-        self.put(Kind::Namespace, object);
+        self.server.put("namespaces", object);
     }
 
     /// Namespaces may not be listed.
     pub fn hide_namespaces(&self) {
-        let mut store = self.store.lock().expect("no test panics here");
-        store.hides_namespaces = true;
+        self.manners().hides_namespaces = true;
     }
 
     /// The next patches answer 500.
@@ -204,51 +210,36 @@ impl Api {
 
     /// The next patches answer with this status.
     pub fn fail_patches_with(&self, count: u32, status: u16) {
-        self.store.lock().expect("no test panics here").fail_patches = (count, status);
+        self.manners().fail_patches = (count, status);
     }
 
     /// Patches that come are neither carried out nor answered until they no longer are held,
     /// whoever has gone by then.
     pub fn hold_patches(&self, hold: bool) {
-        self.store.lock().expect("no test panics here").hold_patches = hold;
+        self.manners().hold_patches = hold;
+        if hold {
+            self.server.always(VM_PATCHES, Fault::Hold);
+        } else {
+            self.server.take_back(VM_PATCHES);
+        }
     }
 
     /// Patches are answered with 200 and the object as it was.
     pub fn ignore_patches(&self, ignore: bool) {
-        self.store
-            .lock()
-            .expect("no test panics here")
-            .ignore_patches = ignore;
+        self.manners().ignore_patches = ignore;
     }
 
     /// Nobody carries out what the objects say: no status tells of a revision that was reached.
     pub fn without_controller(&self, is_without: bool) {
-        self.store
-            .lock()
-            .expect("no test panics here")
-            .is_without_controller = is_without;
-    }
-
-    fn holds_patches(&self) -> bool {
-        self.store.lock().expect("no test panics here").hold_patches
+        self.manners().is_without_controller = is_without;
     }
 
     /// Changes a VM's object, and tells all watches that they missed something: 410.
-    pub fn change_vm_in_a_gap(&self, name: &str, change: impl FnOnce(&mut Value)) {
-        let mut vm = self.get_vm(name);
-        change(&mut vm);
-        let mut store = self.store.lock().expect("no test panics here");
-        store.version += 1;
-        vm["metadata"]["resourceVersion"] = json!(store.version.to_string());
-        store.vms.insert(name.to_owned(), vm);
-        let gone = json!({
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": "too old resource version", "reason": "Expired", "code": 410,
-        });
-        for kind in [Kind::Vm, Kind::Pod, Kind::Namespace] {
-            let event = json!({"type": "ERROR", "object": gone});
-            let _ = self.events.send((kind, event));
-        }
+    pub fn change_vm_in_a_gap(&self, name: &str, change: impl FnMut(&mut Value)) {
+        self.server.always(VM_WATCHES, Fault::Mute);
+        self.change_vm(name, change);
+        self.server.expire_watches();
+        self.server.take_back(VM_WATCHES);
     }
 
     /// A VM's size as `(cpu, slots)`.
@@ -262,151 +253,19 @@ impl Api {
     }
 }
 
-type Parameters = Query<BTreeMap<String, String>>;
-
-async fn list_vms(State(api): State<Api>, Query(query): Parameters) -> Response {
-    list(&api, Kind::Vm, &query)
-}
-
-async fn list_namespaces(State(api): State<Api>, Query(query): Parameters) -> Response {
-    assert_eq!(
-        query.get("labelSelector").map(String::as_str),
-        Some("autoscaling.neon.tech/mode")
-    );
-    let is_hidden = {
-        let store = api.store.lock().expect("no test panics here");
-        store.hides_namespaces
-    };
-    if is_hidden {
-        return refuse(403, "namespaces is forbidden");
-    }
-    list(&api, Kind::Namespace, &query)
-}
-
-async fn list_pods(State(api): State<Api>, Query(query): Parameters) -> Response {
-    assert_eq!(
-        query.get("labelSelector").map(String::as_str),
-        Some("name=autoscale-scheduler")
-    );
-    list(&api, Kind::Pod, &query)
-}
-
-/// The objects of one answer to a list, and where the next one goes on.
-fn page<'a>(
-    map: &'a BTreeMap<String, Value>,
-    query: &BTreeMap<String, String>,
-) -> (Vec<&'a Value>, Option<&'a String>) {
-    let after = query
-        .get("continue")
-        .map(String::as_str)
-        .unwrap_or_default();
-    let limit = query.get("limit").and_then(|limit| limit.parse().ok());
-    let mut left = map.iter().filter(|(name, _)| name.as_str() > after);
-    let (names, items): (Vec<_>, Vec<_>) = left.by_ref().take(limit.unwrap_or(usize::MAX)).unzip();
-    let is_last = left.next().is_none();
-    (items, names.last().copied().filter(|_| !is_last))
-}
-
-fn list(api: &Api, kind: Kind, query: &BTreeMap<String, String>) -> Response {
-    // Subscribed under the lock, so nothing falls between the list and the events.
-    let store = api.store.lock().expect("no test panics here");
-    let (map, version, list_kind) = match kind {
-        Kind::Vm => (&store.vms, "vm.neon.tech/v1", "VirtualMachineList"),
-        Kind::Pod => (&store.pods, "v1", "PodList"),
-        Kind::Namespace => (&store.namespaces, "v1", "NamespaceList"),
-    };
-    if query.get("watch").is_none_or(|watch| watch == "false") {
-        let (items, next) = page(map, query);
-        api.longest_page.fetch_max(items.len(), Ordering::Relaxed);
-        let metadata = json!({"resourceVersion": store.version.to_string(), "continue": next});
-        return axum::Json(json!({
-            "apiVersion": version, "kind": list_kind, "metadata": metadata, "items": items,
-        }))
-        .into_response();
-    }
-    let from: u64 = query
-        .get("resourceVersion")
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(0);
-    let receiver = api.events.subscribe();
-    let version = |object: &Value| -> u64 {
-        object["metadata"]["resourceVersion"]
-            .as_str()
-            .and_then(|v| v.parse().ok())
-            .unwrap_or(0)
-    };
-    let missed: Vec<Value> = map
-        .values()
-        .filter(|object| version(object) > from)
-        .map(|object| json!({"type": "MODIFIED", "object": object}))
-        .collect();
-    let later = futures::stream::unfold(receiver, move |mut receiver| async move {
-        loop {
-            let (of, event) = receiver.recv().await.ok()?;
-            if of == kind {
-                return Some((event, receiver));
-            }
-        }
-    });
-    let lines = futures::stream::iter(missed)
-        .chain(later)
-        .map(|event| Ok::<_, std::convert::Infallible>(format!("{event}\n")));
-    Response::builder()
-        .header("content-type", "application/json")
-        .body(Body::from_stream(lines))
-        .expect("is a response")
-}
-
-/// Applies the three replacements, then does what the controller does: copies the revision to the
-/// status.
-async fn patch_vm(
-    State(api): State<Api>,
-    Path(name): Path<String>,
-    Query(query): Parameters,
-    body: Bytes,
-) -> Response {
-    if query.get("fieldManager").map(String::as_str) != Some("autoscaler-agent") {
-        return refuse(422, "admission would hold a shrink: not the agent's name");
-    }
-    let operations: Vec<Value> = match serde_json::from_slice(&body) {
-        Ok(operations) => operations,
-        Err(error) => return refuse(400, &error.to_string()),
-    };
-    {
-        let mut store = api.store.lock().expect("no test panics here");
-        let (left, status) = store.fail_patches;
-        if left > 0 {
-            store.fail_patches.0 -= 1;
-            return refuse(status, "told to fail");
-        }
-        if store.ignore_patches {
-            api.trace.push(Seen::PatchIgnored);
-            return axum::Json(store.vms[&name].clone()).into_response();
-        }
-    }
-    if api.holds_patches() {
-        api.trace.push(Seen::PatchHeld);
-        let held = tokio::spawn(async move {
-            while api.holds_patches() {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
-            carry_out(&api, &name, &operations)
-        });
-        return held.await.expect("no test panics here");
-    }
-    carry_out(&api, &name, &operations)
-}
-
-fn refuse(code: u16, text: &str) -> Response {
+fn refuse(code: u16, text: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": text, "code": code, "reason": "Test", "metadata": {}});
-    (
-        StatusCode::from_u16(code).expect("is a status"),
-        axum::Json(status),
-    )
-        .into_response()
+    (code, status)
 }
 
-fn carry_out(api: &Api, name: &str, operations: &[Value]) -> Response {
+/// CPU quantity, slots and revision of a patch: the three replacements that an agent makes, in the
+/// form in which objects keep them.
+fn agents_patch(call: &Call) -> Result<(String, u64, Value), String> {
+    if call.option("fieldManager") != Some("autoscaler-agent") {
+        return Err("admission would hold a shrink: not the agent's name".to_owned());
+    }
+    let operations = call.json();
+    let operations = operations.as_array().map(Vec::as_slice).unwrap_or_default();
     let paths: Vec<&str> = operations
         .iter()
         .filter_map(|op| op["path"].as_str())
@@ -419,31 +278,18 @@ fn carry_out(api: &Api, name: &str, operations: &[Value]) -> Response {
         ]
         || operations.iter().any(|op| op["op"] != "replace")
     {
-        return refuse(422, &format!("not the agent's patch: {operations:?}"));
+        return Err(format!("not the agent's patch: {operations:?}"));
     }
-    let has_controller = {
-        let store = api.store.lock().expect("no test panics here");
-        !store.is_without_controller
-    };
     let cpu = protocol::units::MilliCpu::from_json(&operations[0]["value"]);
     let cpu = cpu.expect("an amount of CPU");
     if json!(cpu) != operations[0]["value"] {
-        return refuse(422, &format!("not as objects keep it: {operations:?}"));
+        return Err(format!("not as objects keep it: {operations:?}"));
     }
-    let vm = api.change_vm(name, |vm| {
-        vm["spec"]["guest"]["cpus"]["use"] = operations[0]["value"].clone();
-        vm["spec"]["guest"]["memorySlots"]["use"] = operations[1]["value"].clone();
-        vm["spec"]["targetRevision"] = operations[2]["value"].clone();
-        if has_controller {
-            vm["status"]["currentRevision"] = operations[2]["value"].clone();
-        }
-        api.trace.push(Seen::Patch(
-            cpu.to_quantity_string(),
-            operations[1]["value"].as_u64().expect("slots are a number"),
-            operations[2]["value"]["revision"]["value"]
-                .as_i64()
-                .expect("has a revision"),
-        ));
-    });
-    axum::Json(vm).into_response()
+    let slots = operations[1]["value"].as_u64();
+    let slots = slots.expect("slots are a number");
+    Ok((
+        cpu.to_quantity_string(),
+        slots,
+        operations[2]["value"].clone(),
+    ))
 }
