@@ -26,6 +26,7 @@ pub mod monitor_v2;
 pub mod object;
 pub mod overtaken;
 pub mod permit;
+pub mod policy;
 pub mod postgres;
 pub mod quantity;
 pub mod revision;

@@ -1,0 +1,39 @@
+//! The contract between the agent and a policy: the question ([`Input`]), the answer ([`Answer`]),
+//! the policy itself ([`Spec`]), the past ([`History`]) and the lines between the agent and its
+//! worker ([`frames`]).
+//!
+//! Nothing here reads a clock, a file or a socket. Every number is an `f64` with its unit in the
+//! name. Equal values have equal canonical texts, so equal questions have equal checksums.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod canonical;
+pub mod frames;
+mod history;
+mod input;
+mod spec;
+
+pub use answer::{Answer, MAX_NOTE_BYTES, MAX_VOTES, Note, Reason, Vote, Want, number_value};
+pub use history::{History, SLOT_SECONDS, SLOTS, Seconds};
+pub use input::{
+    Builtin, Failing, Feed, Input, NodeLoad, Old, PermitCut, Refused, ShrinkRefused, Time, Unit,
+    Vm, Votes, WishSeen,
+};
+pub use protocol::policy::{Fault, FeedSource, Refusal, Role, Scope, Series};
+pub use spec::{Digest, Spec};
+
+/// JSON Schema of an answer.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    answer::schema()
+}
+
+/// Type declarations of question, answer and helpers in Luau, for editors.
+#[must_use]
+pub fn stubs() -> String {
+    format!("{}{}{}", input::STUBS, answer::stubs(), input::STUBS_STD)
+}
+
+/// Version of the contract.
+pub const CONTRACT: u32 = 1;

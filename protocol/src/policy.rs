@@ -1,0 +1,19 @@
+//! Policies: the kind `ScalingPolicy`, the rules of its admission, and how a VM chooses one.
+//!
+//! A policy is a small program with its parameters. It answers how large a VM should be. Its
+//! author cannot name a folder, user, image, command, address or host in it.
+
+mod fault;
+mod kind;
+mod refusal;
+mod rules;
+
+pub use fault::Fault;
+pub use kind::{
+    BUILTIN, FeedSource, GROUP, KEY_POLICY, KIND, PLURAL, Role, SHORT, Scope, Series, VERSION,
+};
+pub use refusal::Refusal;
+pub use rules::{
+    LABELS_MAX, MAX_FEEDS, MAX_PARAMS, MAX_SOURCE_BYTES, WORD_MAX, check_feeds, check_params,
+    check_series, check_source, is_word,
+};
