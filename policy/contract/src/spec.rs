@@ -64,6 +64,17 @@ impl Spec {
             .collect()
     }
 
+    /// Whether the policy may read a series.
+    #[must_use]
+    pub fn has_series(&self, name: &str) -> bool {
+        Series::ALWAYS.contains(&name)
+            || self.series.iter().any(|one| one.as_str() == name)
+            || name.strip_prefix(Series::FEED).is_some_and(|feed| {
+                let mut feeds = self.feeds.iter();
+                feeds.any(|one| one.name == feed)
+            })
+    }
+
     /// Checks every rule that needs no engine.
     ///
     /// # Errors
