@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(registry.kinds().count(), DOCUMENTS.len());
         for definition in definitions().expect("documents are sound") {
             let kind = Kind::parse(&definition, false).expect("a valid CRD");
-            assert_eq!(kind.group, "vm.neon.tech");
+            assert!(["vm.neon.tech", protocol::policy::GROUP].contains(&kind.group.as_str()));
         }
     }
 }

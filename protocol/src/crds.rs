@@ -1,4 +1,5 @@
-//! The CustomResourceDefinition documents of group `vm.neon.tech`, as installed into any cluster.
+//! The CustomResourceDefinition documents of groups `vm.neon.tech` and `policy.bellows.dev`, as
+//! installed into any cluster.
 //!
 //! Source: docs/compatibility/neonvm.md §1. They are valid `apiextensions.k8s.io/v1` documents with
 //! structural schemas.
@@ -11,6 +12,14 @@ pub const VIRTUAL_MACHINE_MIGRATION: &str =
     include_str!("../../deploy/chart/bellows/parts/crds/virtualmachinemigrations.yaml");
 /// YAML document of IPPool (singular `ippool`).
 pub const IP_POOL: &str = include_str!("../../deploy/chart/bellows/parts/crds/ippools.yaml");
+/// YAML document of ScalingPolicy (short `spol`).
+pub const SCALING_POLICY: &str =
+    include_str!("../../deploy/chart/bellows/parts/crds/scalingpolicies.yaml");
 
-/// The YAML documents of the group, in the order in which to install them.
-pub const ALL: [&str; 3] = [VIRTUAL_MACHINE, VIRTUAL_MACHINE_MIGRATION, IP_POOL];
+/// The YAML documents of the groups, in the order in which to install them.
+pub const ALL: [&str; 4] = [
+    VIRTUAL_MACHINE,
+    VIRTUAL_MACHINE_MIGRATION,
+    IP_POOL,
+    SCALING_POLICY,
+];

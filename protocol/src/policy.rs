@@ -5,6 +5,7 @@
 
 mod fault;
 mod kind;
+mod object;
 mod refusal;
 mod rules;
 
@@ -12,6 +13,7 @@ pub use fault::Fault;
 pub use kind::{
     BUILTIN, FeedSource, GROUP, KEY_POLICY, KIND, PLURAL, Role, SHORT, Scope, Series, VERSION,
 };
+pub use object::{Limits, ScalingPolicySpec, validate};
 pub use refusal::Refusal;
 pub use rules::{
     LABELS_MAX, MAX_FEEDS, MAX_PARAMS, MAX_SOURCE_BYTES, WORD_MAX, check_feeds, check_params,

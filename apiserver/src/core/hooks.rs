@@ -7,7 +7,7 @@ use super::error::{ApiError, Cause};
 use super::kind::Kind;
 use super::native;
 
-/// Group of the project's own kinds.
+/// Group of VMs and their migrations.
 const VM_GROUP: &str = "vm.neon.tech";
 
 /// Brings a new state into the form it is kept in, before the schema looks at it.
@@ -47,6 +47,9 @@ pub fn settle(kind: &Kind, old: Option<&Value>, manager: &str, value: &mut Value
 /// # Errors
 /// Causes, one per broken rule.
 pub fn validate_create(kind: &Kind, value: &Value) -> Result<(), Vec<Cause>> {
+    if kind.group == protocol::policy::GROUP {
+        return protocol::policy::validate(&kind.kind, value).map_err(causes);
+    }
     if kind.group == VM_GROUP {
         return protocol::admission::validate_create(&kind.kind, value).map_err(causes);
     }
@@ -67,6 +70,9 @@ pub fn warnings(kind: &Kind, value: &Value) -> Vec<String> {
 /// # Errors
 /// Causes, one per broken rule.
 pub fn validate_update(kind: &Kind, old: &Value, new: &Value) -> Result<(), Vec<Cause>> {
+    if kind.group == protocol::policy::GROUP {
+        return protocol::policy::validate(&kind.kind, new).map_err(causes);
+    }
     if kind.group == VM_GROUP {
         return protocol::admission::validate_update(&kind.kind, old, new).map_err(causes);
     }
