@@ -10,6 +10,8 @@ use protocol::policy::Series;
 
 /// Number of slots of a series.
 pub const SLOTS: usize = 1800;
+/// [`SLOTS`] as a difference of slot numbers.
+const SPAN: i64 = 1800;
 /// Length of a slot, seconds.
 pub const SLOT_SECONDS: f64 = 2.0;
 /// Fewest filled slots of a window with a result.
@@ -80,7 +82,7 @@ impl History {
     pub fn last(&self, series: &str, now: Seconds) -> Option<f64> {
         let ring = self.series.get(series)?;
         let newest = ring.newest?;
-        let is_within = slot(now) - newest < SLOTS as i64;
+        let is_within = slot(now) - newest < SPAN;
         is_within.then(|| f64::from(ring.slots[index(newest)]))
     }
 
@@ -186,10 +188,10 @@ impl Ring {
     fn record(&mut self, at: Seconds, value: f32) {
         let number = slot(at);
         let newest = self.newest.unwrap_or(number);
-        if newest - number >= SLOTS as i64 {
+        if newest - number >= SPAN {
             return;
         }
-        if number - newest >= SLOTS as i64 {
+        if number - newest >= SPAN {
             self.slots.fill(f32::NAN);
         } else {
             for skipped in newest + 1..number {
@@ -205,11 +207,11 @@ impl Ring {
 
     /// Filled slots among the last `count` up to `now`, oldest first: seconds before `now`'s slot
     /// (0 or less) and value.
-    fn points(&self, count: usize, now: Seconds) -> impl Iterator<Item = (f64, f64)> + '_ {
+    fn points(&self, count: i64, now: Seconds) -> impl Iterator<Item = (f64, f64)> + '_ {
         let last = slot(now);
-        let first = last - count as i64 + 1;
+        let first = last - count + 1;
         let newest = self.newest.unwrap_or(i64::MIN / 4);
-        let oldest = newest - SLOTS as i64 + 1;
+        let oldest = newest - SPAN + 1;
         (first.max(oldest)..=last.min(newest)).filter_map(move |number| {
             let value = self.slots[index(number)];
             let ago = (number - last) as f64 * SLOT_SECONDS;
@@ -221,12 +223,11 @@ impl Ring {
 /// Number of slots of a window. `None` unless the window is longer than 0.
 #[expect(
     clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
     reason = "clamped to the number of slots"
 )]
-fn window_slots(seconds: Seconds) -> Option<usize> {
+fn window_slots(seconds: Seconds) -> Option<i64> {
     let slots = (seconds / SLOT_SECONDS).ceil();
-    (slots > 0.0).then(|| slots.min(SLOTS as f64) as usize)
+    (slots > 0.0).then(|| slots.min(SPAN as f64) as i64)
 }
 
 #[expect(
@@ -239,7 +240,7 @@ fn slot(at: Seconds) -> i64 {
 }
 
 fn index(number: i64) -> usize {
-    usize::try_from(number.rem_euclid(SLOTS as i64)).unwrap_or_default()
+    usize::try_from(number.rem_euclid(SPAN)).unwrap_or_default()
 }
 
 #[cfg(test)]
