@@ -43,7 +43,7 @@ async fn connection_carries_requests_with_host_and_token() {
             let response = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
             peer.write_all(response).await.expect("sent");
         }
-        heads
+        (heads, peer)
     });
     let mut client = client.with_bearer("it");
     for _ in 0..2 {
@@ -57,7 +57,8 @@ async fn connection_carries_requests_with_host_and_token() {
         let waited = tokio::time::timeout(LIMIT, usable).await;
         waited.expect("the connection is kept");
     }
-    for head in server.await.expect("serves") {
+    let (heads, _peer) = server.await.expect("serves");
+    for head in heads {
         assert!(head.starts_with("GET /x?y=1 HTTP/1.1\r\n"), "{head}");
         for line in [
             "host: peer",
