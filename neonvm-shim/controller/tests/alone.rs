@@ -102,11 +102,11 @@ async fn is_ready(address: &str) {
 /// Waits until a path was asked for so often.
 async fn is_asked(api: &FakeApi, line: &str, times: usize) {
     loop {
-        let requests = api.requests();
+        let requests = api.lines();
         if requests.iter().filter(|asked| *asked == line).count() >= times {
             return;
         }
-        api.wait_requests(requests.len() + 1).await;
+        api.wait_calls(requests.len() + 1).await;
     }
 }
 
@@ -141,7 +141,7 @@ async fn controller_starts_alone_and_reports_when_it_is_ready() {
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
     );
-    let (child, address) = start(dir.path(), api.url(), &[]).await;
+    let (child, address) = start(dir.path(), &api.url(), &[]).await;
     is_ready(&address).await;
     assert!(
         get(&address, "/metrics")
@@ -212,11 +212,12 @@ async fn start_requests_are_repeated_until_late_api_server_answers() {
         }
         api.create(definitions, overlay.clone());
         api.refuse("", u32::MAX, 500);
-        let (child, address) = start(dir.path(), api.url(), &args).await;
+        let (child, address) = start(dir.path(), &api.url(), &args).await;
         is_asked(&api, &format!("GET {path}"), 3).await;
         let ready = get(&address, "/readyz").await;
         assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
-        api.refuse_nothing();
+        api.take_all_back();
+        api.say_that_it_resizes_pods();
         is_ready(&address).await;
         end(child).await;
     }
@@ -229,7 +230,7 @@ async fn permanent_refusal_ends_controller_with_error() {
         tempfile::tempdir().expect("a directory"),
     );
     api.refuse("GET /api/v1", u32::MAX, 403);
-    let output = program(dir.path(), api.url(), &shipped()).output();
+    let output = program(dir.path(), &api.url(), &shipped()).output();
     let output = timeout(DEADLINE, output)
         .await
         .expect("ends in time")

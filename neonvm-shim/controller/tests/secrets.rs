@@ -35,6 +35,10 @@ async fn secret_without_certificate_gets_one_and_keeps_its_token() {
     );
     api.create("virtualmachines", vm("example"));
     let made = api.get("virtualmachines", "example").expect("made");
+    let owner = json!({
+        "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine",
+        "name": "example", "uid": made["metadata"]["uid"],
+    });
     api.create(
         "secrets",
         json!({
@@ -43,7 +47,7 @@ async fn secret_without_certificate_gets_one_and_keeps_its_token() {
             "metadata": {
                 "name": SECRET,
                 "namespace": "default",
-                "ownerReferences": [{"uid": made["metadata"]["uid"]}],
+                "ownerReferences": [owner],
             },
             "data": {"token": "b2xk", "keys.psk": "cHNr"},
         }),
@@ -63,7 +67,7 @@ async fn secret_without_certificate_gets_one_and_keeps_its_token() {
             "{data}"
         );
     }
-    let requests = api.requests();
+    let requests = api.lines();
     let at = |starts: &str| {
         requests
             .iter()

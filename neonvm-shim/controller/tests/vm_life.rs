@@ -249,7 +249,7 @@ async fn next_controller_creates_one_pod_with_the_stored_name() {
         .await;
     controller.kill().await;
     let named = api.get("virtualmachines", "one").expect("it exists")["status"]["podName"].clone();
-    api.refuse_nothing();
+    api.take_all_back();
     let controller = Controller::start(&api, dir.path());
     let pod = api.wait_pod("one").await;
     assert_eq!(json!(pod), named);
@@ -301,8 +301,8 @@ async fn conflicts_and_absent_api_server_only_delay() {
     let (_, runner) = running(&api, dir.path(), "one").await;
     api.set_down(true);
     ask(&api, "one", "1", 2, 6);
-    let before = api.requests().len();
-    api.wait_requests(before + 2).await;
+    let before = api.lines().len();
+    api.wait_calls(before + 2).await;
     assert!(runner.orders().is_empty(), "nobody could tell it");
     api.set_down(false);
     runner.wait_order(1).await;
@@ -423,7 +423,7 @@ async fn object_deleted_while_unwatched_is_forgotten() {
     let known = |name: &str| controller.state.dump()[0]["vms"].get(name).is_some();
     assert!(known("default/one"));
     // The server loses its history: the watch cannot go on from where it was.
-    api.refuse("GET /apis/vm.neon.tech/v1/virtualmachines", 1, 410);
+    api.refuse("WATCH /apis/vm.neon.tech/v1/virtualmachines", 1, 410);
     api.set_down(true);
     api.delete("virtualmachines", "one", false);
     api.create("virtualmachines", vm("two"));

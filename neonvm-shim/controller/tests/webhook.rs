@@ -72,7 +72,6 @@ struct Scene {
 
 impl Scene {
     async fn start(secret: Value, clock: Clock) -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let api = FakeApi::start().await;
         for kind in KINDS {
             let name = kind.to_lowercase();
@@ -88,8 +87,7 @@ impl Scene {
             );
         }
         api.create("secrets", secret);
-        let config = kube::Config::new(api.url().parse().expect("an address"));
-        let client = kube::Client::try_from(config).expect("a client");
+        let client = api.client();
         let nowhere = "127.0.0.1:0".parse().expect("an address");
         let webhook = Webhook::listen(nowhere, &client, Excused::of([]), clock).await;
         let webhook = webhook.expect("listens");
@@ -146,8 +144,9 @@ impl Scene {
 
     /// What was written to the secret through the API.
     fn writes(&self) -> Vec<String> {
-        let mut requests = self.api.requests();
-        requests.retain(|line| !line.starts_with("GET ") && line.contains("/secrets"));
+        let mut requests = self.api.lines();
+        let reads = |line: &str| line.starts_with("GET ") || line.starts_with("WATCH ");
+        requests.retain(|line| !reads(line) && line.contains("/secrets"));
         requests
     }
 
@@ -187,7 +186,7 @@ async fn expired_foreign_certificate_is_left_to_its_owner() {
     let (ended, _) = foreign(SystemTime::now() - DAY);
     let scene = Scene::start(ended, Clock::new()).await;
     // A list and a watch of each of the three objects.
-    scene.api.wait_requests(6).await;
+    scene.api.wait_calls(6).await;
     scene.owner_writes(None);
     assert!(!scene.ready.load(Ordering::Relaxed));
     let (renewed, pem) = foreign(in_days(30));
@@ -207,7 +206,7 @@ async fn due_certificate_is_served_until_renewal_succeeds() {
     scene.api.refuse(&write, u32::MAX, 403);
     // One that was written before that is as good.
     scene.until_ready(true).await;
-    scene.api.refuse_nothing();
+    scene.api.take_all_back();
     scene.owner_writes(None);
     let old = json!(STANDARD.encode(old));
     let secret = scene.api.wait("a new certificate", |api| {

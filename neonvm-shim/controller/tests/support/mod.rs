@@ -1,6 +1,6 @@
-//! Peers of the controller for its shell tests: an API server that keeps a few kinds in memory, and
-//! a runner at a real unix socket. Both speak what the real ones speak, as far as the controller
-//! can see.
+//! Peers of the controller for its shell tests: the embedded API server with faults before it, and
+//! a runner at a real unix socket, which speaks what a real one speaks, as far as the controller can
+//! see.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -40,9 +40,7 @@ impl Controller {
         state_dir: &std::path::Path,
         settings: Settings,
     ) -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let config = kube::Config::new(api.url().parse().expect("an address"));
-        let client = kube::Client::try_from(config).expect("a client");
+        let client = api.client();
         let clock = Clock::new();
         let (stages, state) = (StageLog::new(256), StateHandle::new(clock));
         let cancel = CancellationToken::new();
