@@ -1,5 +1,5 @@
 //! Peers of the controller for its shell tests: the embedded API server with faults before it, and
-//! a runner at a real unix socket, which speaks what a real one speaks, as far as the controller can
+//! a runner at a real unix socket, which speaks what a real one speaks as far as the controller can
 //! see.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
