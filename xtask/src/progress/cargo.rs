@@ -28,7 +28,7 @@ pub(crate) struct Cargo<'a> {
     /// Packages, features and target.
     pub(crate) selection: &'a [&'a str],
     pub(crate) depends: Depends,
-    /// What follows `--`.
+    /// Arguments after `--`, which cargo passes on.
     pub(crate) trailing: &'a [&'a str],
 }
 
