@@ -59,6 +59,7 @@ pub mod metrics;
 mod mode;
 mod monitor;
 mod observation;
+pub mod questions;
 pub mod recent;
 pub mod replay;
 pub mod revision;
@@ -78,6 +79,8 @@ mod journal_tests;
 mod lost_responses;
 #[cfg(test)]
 mod mode_tests;
+#[cfg(test)]
+mod policy_tests;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

@@ -8,8 +8,8 @@
 pub mod core;
 pub mod shell;
 
-pub use core::replay::{Mismatch, Replay, Report as ReplayReport};
-pub use shell::config::{Config, ConfigError};
+pub use core::replay::{Latest, Mismatch, Oracle, Reasked, Replay, Report as ReplayReport, Seen};
+pub use shell::config::{Config, ConfigError, Policies as PolicySettings};
 pub use shell::{
     Addresses, Bound, DecisionEntry, EventLogError, EventReceiverError, EventsError, Params, Ports,
     RunError, StateHandle, bind, run,

@@ -18,6 +18,7 @@ mod monitor_key;
 mod patch;
 mod permit;
 mod permit_link;
+mod policy;
 mod pushed;
 mod report;
 mod requests;
@@ -105,6 +106,8 @@ pub struct Params {
     /// Key from which the tokens for monitors are derived; `None` = the file that the configuration
     /// names.
     pub monitor_key: Option<VmKey>,
+    /// The program that asks policies; `None` = `bellows-policy` beside this one or on the PATH.
+    pub policy_program: Option<PathBuf>,
 }
 
 impl Params {
@@ -127,6 +130,7 @@ impl Params {
             permit_token: None,
             metrics_token: None,
             monitor_key: None,
+            policy_program: None,
         }
     }
 }
@@ -252,7 +256,25 @@ impl Bound {
         if let Some(journal) = journal.clone() {
             journal.record_schedulers(schedulers.clone(), cancel.child_token());
         }
+        let state = params.state;
+        let mut tasks = tokio::task::JoinSet::new();
+        let policies = params.config.policies.clone().map(|settings| {
+            let parts = policy::Parts {
+                settings,
+                kube: params.client.clone(),
+                metrics: metrics.clone(),
+                registry: &mut registry,
+                journal: journal.clone(),
+                folder: params.journal.clone(),
+                program: params.policy_program,
+            };
+            policy::PolicyRuntime::start(parts, &mut tasks, &stop)
+        });
+        if let Some(policies) = policies.clone() {
+            state.set_policies(policies);
+        }
         let ctx = Arc::new(driver::Context {
+            policies,
             clock: params.clock,
             kube: params.client.clone(),
             metrics: metrics.clone(),
@@ -273,8 +295,6 @@ impl Bound {
             scaling: events.scaling,
             config: params.config,
         });
-        let state = params.state;
-        let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(async move {
             let ended = agent_events::join(events.tasks).await;
             ended.map_err(RunError::Crashed)

@@ -19,6 +19,7 @@ mod checkpoint;
 mod hash;
 mod line;
 mod pack;
+mod policy;
 mod record;
 mod sampled;
 mod values;
@@ -32,7 +33,10 @@ pub use checkpoint::{
 };
 pub use hash::hash_text;
 pub use line::{DecodeError, FORMAT, MAX_LINE_BYTES, OLDEST_FORMAT, crc, decode, encode, open};
-pub use pack::{Block, LfcSample, MAX_STEPS, PackError, Step, SystemSample, pack, unpack};
+pub use pack::{
+    AnsweredAgain, Block, LfcSample, MAX_STEPS, PackError, Step, SystemSample, pack, unpack,
+};
+pub use policy::{Answered, Bound, BoundLimits, Cut};
 pub use record::{
     Action, CoreSettings, Decision, Gap, Head, LinkEvent, NodeState, Outcome, Previous, Record,
     RequestEnd, RequestKind, Started, Stated, Tick, Waits, Why,

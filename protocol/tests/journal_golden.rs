@@ -8,14 +8,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use protocol::journal::{
-    Action, Amount, Approval, Block, CalmPart, Checkpoint, CoreSettings, Decimal, Decision,
-    DecodeError, Denial, FaultCounts, Gap, Head, Issued, LfcSample, LinkEvent, Milli, MonitorPart,
-    NodeState, Ongoing, Outcome, PatchPart, PluginPart, Previous, Record, RequestEnd, RequestKind,
-    Sampled, Scaling, ShrinkStep, Size, Stamped, Started, Stated, Step, SystemSample, Tick,
-    UpscaleRecord, VmObject, Waits, Why, Wished, crc, decode, encode, hash_text,
+    Action, Amount, Answered, AnsweredAgain, Approval, Block, Bound, BoundLimits, CalmPart,
+    Checkpoint, CoreSettings, Cut, Decimal, Decision, DecodeError, Denial, FaultCounts, Gap, Head,
+    Issued, LfcSample, LinkEvent, Milli, MonitorPart, NodeState, Ongoing, Outcome, PatchPart,
+    PluginPart, Previous, Record, RequestEnd, RequestKind, Sampled, Scaling, ShrinkStep, Size,
+    Stamped, Started, Stated, Step, SystemSample, Tick, UpscaleRecord, VmObject, Waits, Why,
+    Wished, crc, decode, encode, hash_text,
 };
 use protocol::mode::Mode;
 use protocol::monitor_v2::AskReason;
+use protocol::policy::{Fault, Role};
 
 fn folder() -> PathBuf {
     PathBuf::from("testdata/journal")
@@ -265,19 +267,126 @@ fn heads() -> Vec<(&'static str, Record)> {
     };
     let node = NodeState {
         core: Some(core),
+        engine: None,
         scheduler: None,
         t: 1_000_012,
     };
     let scheduler = NodeState {
         core: None,
+        engine: None,
         scheduler: Some("autoscale-scheduler-1 127.7.0.2".into()),
         t: 1_100_000,
+    };
+    let engine = NodeState {
+        core: None,
+        engine: Some("bellows-policy 0.1.0".into()),
+        scheduler: None,
+        t: 1_200_000,
+    };
+    let format_2 = Head {
+        v: 2,
+        ..first.clone()
     };
     vec![
         ("head", Record::Head(head)),
         ("head_first", Record::Head(first)),
+        ("head_format_2", Record::Head(format_2)),
         ("node", Record::Node(node)),
         ("node_scheduler", Record::Node(scheduler)),
+        ("node_engine", Record::Node(engine)),
+    ]
+}
+
+/// Steps of policies between those of the core.
+fn policy_steps() -> Block {
+    let again = |took, starved| AnsweredAgain {
+        took,
+        starved,
+        vms: 2,
+    };
+    Block(vec![
+        (41_230_010, sample(0.53, 1_879_048_192.0)),
+        (41_230_422, Step::Advised(again(412, 0))),
+        (41_231_000, Step::Shadowed(again(990, 1500))),
+        (41_232_000, Step::Shadowed(again(2_000, 1500))),
+        (
+            41_240_000,
+            Step::Feeds(vec![Some(3.0), None, Some(0.333_333)]),
+        ),
+        (46_240_000, Step::Feeds(vec![Some(4.5), Some(1.0), None])),
+    ])
+}
+
+fn of_policies() -> Vec<(&'static str, Record)> {
+    let bound = Bound {
+        feeds: vec!["jobs".into()],
+        labels: BTreeMap::from([("app".into(), "pg".into())]),
+        limits: BoundLimits {
+            fallback_after_seconds: Some(-1),
+            max_units: Some(16),
+            shrink_units_per_minute: Some(4),
+            vms_shrunk_at_once_percent: Some(20),
+        },
+        name: Some("db".into()),
+        roles: BTreeMap::from([
+            (Role::Live, "5be1a7c0".repeat(8)),
+            (Role::Shadow, "77ab90c4".repeat(8)),
+        ]),
+        since: 1_000_000,
+        t: 41_230_010,
+        vm: 17,
+        wall: 1_795_000_000_000_000,
+    };
+    let answered = Answered {
+        role: Role::Live,
+        cu: Some(5),
+        cut: None,
+        dg: "5be1a7c0".into(),
+        fault: None,
+        hold: false,
+        r#in: 0x9f31_c2aa,
+        note: None,
+        r: Some("memory".into()),
+        s: Milli(0),
+        t: 41_230_422,
+        took: 412,
+        vm: 17,
+        vms: 2,
+        votes: BTreeMap::from([("cpu".into(), Milli(1100)), ("memory".into(), Milli(3700))]),
+    };
+    let none = Bound {
+        t: 41_230_011,
+        vm: 17,
+        ..Bound::default()
+    };
+    let hold = Answered {
+        role: Role::Shadow,
+        cu: None,
+        cut: Some(Cut::Quota),
+        hold: true,
+        note: Some("a \"note\"".into()),
+        r: Some("no_data".into()),
+        votes: BTreeMap::new(),
+        ..answered.clone()
+    };
+    let fault = Answered {
+        cu: None,
+        fault: Some(Fault::Steps),
+        r: None,
+        votes: BTreeMap::new(),
+        ..answered.clone()
+    };
+    let block = policy_steps();
+    vec![
+        ("bound", Record::Bound(Box::new(bound))),
+        ("bound_none", Record::Bound(Box::new(none))),
+        ("answered", Record::Answered(Box::new(answered))),
+        ("answered_hold", Record::Answered(Box::new(hold))),
+        ("answered_fault", Record::Answered(Box::new(fault))),
+        (
+            "samples_policies",
+            Record::Sampled(Sampled { vm: 17, block }),
+        ),
     ]
 }
 
@@ -372,6 +481,7 @@ fn records() -> Vec<(&'static str, Record)> {
         vm: Some(17),
     };
     let mut all = heads();
+    all.extend(of_policies());
     all.extend([
         ("checkpoint", Record::Checkpoint(Box::new(checkpoint()))),
         (

@@ -7,10 +7,12 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use protocol::journal::{
-    Action, Amount, Block, Damage, Decision, Gap, Head, LfcSample, MAX_INTEGER, MAX_LINE_BYTES,
-    MAX_STEPS, Milli, Outcome, Previous, Record, RequestEnd, RequestKind, Sampled, Size, Started,
-    Step, SystemSample, Tick, Why, chain_hash, crc, decode, encode, hash_text, pack, scan, unpack,
+    Action, Amount, Answered, AnsweredAgain, Block, Bound, Damage, Decision, Gap, Head, LfcSample,
+    MAX_INTEGER, MAX_LINE_BYTES, MAX_STEPS, Milli, Outcome, Previous, Record, RequestEnd,
+    RequestKind, Sampled, Size, Started, Step, SystemSample, Tick, Why, chain_hash, crc, decode,
+    encode, hash_text, pack, scan, unpack,
 };
+use protocol::policy::{Fault, Role};
 
 fn whole() -> impl Strategy<Value = u64> {
     0..=MAX_INTEGER.unsigned_abs()
@@ -67,8 +69,72 @@ fn step() -> impl Strategy<Value = Step> {
         system,
         lfc,
         Just(Step::Renewed),
-        option::of(any::<u64>()).prop_map(Step::Again)
+        option::of(any::<u64>()).prop_map(Step::Again),
+        again().prop_map(Step::Advised),
+        again().prop_map(Step::Shadowed),
+        vec(option::of(float()), 0..=8).prop_map(Step::Feeds),
     ]
+}
+
+fn again() -> impl Strategy<Value = AnsweredAgain> {
+    (any::<u64>(), any::<u64>(), any::<u32>()).prop_map(|(took, starved, vms)| AnsweredAgain {
+        took,
+        starved,
+        vms,
+    })
+}
+
+fn role() -> impl Strategy<Value = Role> {
+    prop_oneof![Just(Role::Live), Just(Role::Shadow)]
+}
+
+fn answered() -> impl Strategy<Value = Record> {
+    let fault = prop::sample::select(Fault::ALL.to_vec());
+    let said = (option::of(any::<u32>()), option::of(fault), any::<bool>());
+    let words = (option::of(".{0,20}"), option::of("[a-z]{1,9}"));
+    let numbers = (whole(), whole(), any::<u32>(), any::<u32>());
+    let votes = prop::collection::btree_map("[a-z]{1,9}", -MAX_INTEGER..=MAX_INTEGER, 0..4);
+    (role(), said, words, votes, numbers).prop_map(
+        |(role, (cu, fault, hold), (note, r), votes, (t, took, vm, vms))| {
+            Record::Answered(Box::new(Answered {
+                role,
+                cu,
+                cut: None,
+                dg: "5be1a7c0".into(),
+                fault,
+                hold,
+                r#in: vms,
+                note,
+                r,
+                s: Milli(7),
+                t,
+                took,
+                vm,
+                vms,
+                votes: votes.into_iter().map(|(k, v)| (k, Milli(v))).collect(),
+            }))
+        },
+    )
+}
+
+fn bound() -> impl Strategy<Value = Record> {
+    let labels = prop::collection::btree_map(".{0,9}", ".{0,9}", 0..4);
+    let roles = prop::collection::btree_map(role(), "[0-9a-f]{64}", 0..2);
+    let numbers = (whole(), whole(), whole(), any::<u32>());
+    (option::of(".{0,20}"), labels, roles, numbers).prop_map(
+        |(name, labels, roles, (since, t, wall, vm))| {
+            Record::Bound(Box::new(Bound {
+                labels,
+                name,
+                roles,
+                since,
+                t,
+                vm,
+                wall,
+                ..Bound::default()
+            }))
+        },
+    )
 }
 
 fn block() -> impl Strategy<Value = Block> {
@@ -201,7 +267,16 @@ fn record() -> impl Strategy<Value = Record> {
             why: Why::Disk,
         })
     });
-    prop_oneof![head, tick, decision(), outcome, action, gap]
+    prop_oneof![
+        head,
+        tick,
+        decision(),
+        outcome,
+        action,
+        gap,
+        answered(),
+        bound()
+    ]
 }
 
 /// A segment of a few records.

@@ -57,6 +57,7 @@ impl World {
         };
         let node = NodeState {
             core: Some(settings(&config(Span(0)))),
+            engine: None,
             scheduler: None,
             t: now,
         };

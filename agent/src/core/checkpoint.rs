@@ -118,7 +118,12 @@ impl Core {
                         value: lfc_of(sample),
                     })
                 }
-                Step::Tick | Step::Renewed | Step::Again(_) => {}
+                Step::Tick
+                | Step::Renewed
+                | Step::Again(_)
+                | Step::Advised(_)
+                | Step::Shadowed(_)
+                | Step::Feeds(_) => {}
             }
         }
         core.revisions = RevisionSource {

@@ -8,15 +8,20 @@
 //! * `T` holds a checksum over the outputs of all steps since the last `T` ([`Output::fold`]).
 //! * `D` holds one output. It is written when target, reason or bounds change, before every patch,
 //!   and once a minute. Before a `D` that changes the target, its input is written: `S`, then `T`.
+//! * `B` names the policies of the VM. `P` is an answer of one. An answer like the last of its role
+//!   is packed into `S`. None of them is a step of the core.
 //! * `K` holds the whole state. Replay can start there.
+
+mod policies;
 
 use std::collections::BTreeMap;
 
 use protocol::core::Core as _;
 use protocol::journal::{
-    self, Amount, Block, LinkEvent, MAX_STEPS, Milli, Outcome, Record, RequestEnd, RequestKind,
-    Sampled, Started, Stated, Step, Tick, VmObject, Wished,
+    self, Amount, Answered, Block, Bound, LinkEvent, MAX_STEPS, Milli, Outcome, Record, RequestEnd,
+    RequestKind, Sampled, Started, Stated, Step, Tick, VmObject, Wished,
 };
+use protocol::policy::Role;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
@@ -210,6 +215,8 @@ pub struct Recorder {
     last_step: Timestamp,
     object: Option<VmObject>,
     decided: Option<(Timestamp, Decision)>,
+    bound: Option<Bound>,
+    answers: BTreeMap<Role, Answered>,
 }
 
 impl Recorder {
@@ -225,6 +232,8 @@ impl Recorder {
             last_step: Timestamp::default(),
             object: None,
             decided: None,
+            bound: None,
+            answers: BTreeMap::new(),
         }
     }
 
@@ -238,6 +247,8 @@ impl Recorder {
     pub fn reset(&mut self) {
         self.block.clear();
         (self.hash, self.steps, self.object, self.decided) = (0, 0, None, None);
+        self.bound = None;
+        self.answers.clear();
     }
 
     /// Records the state before the step at `now`.

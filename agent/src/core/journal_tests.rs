@@ -20,6 +20,7 @@ use super::event::{DownscaleResponse, Event, Failure, Refusal, UpscaleRequest, V
 use super::journal::{Output, Recorder, settings};
 use super::machine::Core;
 use super::metrics::{LfcMetrics, Signals, SystemMetrics};
+use super::policy_tests::PolicyTask;
 use super::replay::{Replay, Report};
 use super::revision::StampedRevision;
 use super::vm::{CpuInfo, MemInfo, VmConfig, VmInfo};
@@ -73,18 +74,20 @@ fn info(max: u32, enable_lfc_metrics: bool) -> VmInfo {
 }
 
 /// One VM's driver without its sockets.
-struct RecordedTask {
-    core: Core,
-    recorder: Recorder,
-    now: Timestamp,
+pub(super) struct RecordedTask {
+    pub(super) core: Core,
+    pub(super) recorder: Recorder,
+    pub(super) now: Timestamp,
     in_flight: VecDeque<(RequestId, Action)>,
-    records: Vec<Record>,
+    pub(super) records: Vec<Record>,
     version: u64,
     output: Option<Output>,
+    /// Candidate that is asked after each step.
+    pub(super) policy: Option<PolicyTask>,
 }
 
 impl RecordedTask {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut task = Self {
             core: Core::new(config(), info(8, false)),
             recorder: Recorder::new(17, UNIT),
@@ -93,6 +96,7 @@ impl RecordedTask {
             records: Vec::new(),
             version: 1,
             output: None,
+            policy: None,
         };
         task.head(1, 5);
         task.checkpoint();
@@ -114,6 +118,7 @@ impl RecordedTask {
         }));
         self.records.push(Record::Node(NodeState {
             core: Some(settings(&config())),
+            engine: None,
             scheduler: None,
             t: self.now.0,
         }));
@@ -127,31 +132,39 @@ impl RecordedTask {
             in_flight: self.in_flight.clone(),
             records: Vec::new(),
             output: self.output.clone(),
+            policy: None,
             ..*self
         }
     }
 
     /// Records a checkpoint just before the next step, as the shell does.
-    fn checkpoint(&mut self) {
+    pub(super) fn checkpoint(&mut self) {
         let next = self.now + Span(1);
         self.recorder
             .checkpoint(next, &self.core, &mut self.records);
     }
 
-    fn step(&mut self, after: Span, event: Event) {
+    pub(super) fn step(&mut self, after: Span, event: Event) {
         self.now = self.now + after + Span(1);
         let took = Some(Span::from_millis(3));
         self.recorder
             .event(self.now, &event, &self.core, took, &mut self.records);
+        if let Some(policy) = &mut self.policy {
+            policy.event(self.now, &event, &self.core);
+        }
         self.core.handle(self.now, event);
         let output = Output::of(&mut self.core, self.now);
         self.recorder.output(self.now, &output, &mut self.records);
         self.in_flight.extend(output.started.iter().cloned());
         self.output = Some(output);
         while self.core.poll_observation().is_some() {}
+        if let Some(mut policy) = self.policy.take() {
+            policy.stepped(self);
+            self.policy = Some(policy);
+        }
     }
 
-    fn system(&mut self, after: Span, load1: f64, usage: f64) {
+    pub(super) fn system(&mut self, after: Span, load1: f64, usage: f64) {
         let metrics = SystemMetrics {
             load1,
             load5: load1 / 2.0,
@@ -163,7 +176,7 @@ impl RecordedTask {
     }
 
     /// Ends the oldest request in flight. 5 to 9 are partial or failed ends, others are successes.
-    fn end_request(&mut self, after: Span, how: u8) {
+    pub(super) fn end_request(&mut self, after: Span, how: u8) {
         let Some((id, action)) = self.in_flight.pop_front() else {
             return self.step(after, Event::Tick);
         };
@@ -227,7 +240,7 @@ impl RecordedTask {
         Some(self.version)
     }
 
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         self.recorder.flush(&mut self.records);
     }
 }
@@ -240,7 +253,10 @@ fn reached(value: i64) -> RevisionWithTime {
 }
 
 fn replay(records: &[Record]) -> Report {
-    let mut replay = Replay::new();
+    replay_by(Replay::new(), records)
+}
+
+pub(super) fn replay_by(mut replay: Replay, records: &[Record]) -> Report {
     for record in records {
         // Decodes the encoded line, as a reader of the file does.
         replay.take(decode(encode(record).as_bytes()).expect("decodes"));
@@ -249,9 +265,9 @@ fn replay(records: &[Record]) -> Report {
 }
 
 /// One random input: its kind, the microseconds before it, and two numbers.
-type Input = (u8, u64, u8, f64);
+pub(super) type Input = (u8, u64, u8, f64);
 
-fn feed(task: &mut RecordedTask, (what, after, number, value): Input) {
+pub(super) fn feed(task: &mut RecordedTask, (what, after, number, value): Input) {
     let after = Span(after);
     match what {
         0..=4 => task.system(after, value, value * 1e9),
@@ -331,7 +347,7 @@ fn feed(task: &mut RecordedTask, (what, after, number, value): Input) {
     }
 }
 
-fn inputs() -> impl Strategy<Value = Vec<Input>> {
+pub(super) fn inputs() -> impl Strategy<Value = Vec<Input>> {
     let value = prop_oneof![
         (0..1_000_u32).prop_map(|n| f64::from(n) / 100.0),
         0.0..20.0_f64

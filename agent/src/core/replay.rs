@@ -5,15 +5,22 @@
 //! Records that cannot be compared never count as equal. Those before a VM's first checkpoint after
 //! a cut or a gap are *warm-up*. Those after the last `T` are *tail*, because a writer that crashes
 //! loses its newest samples.
+//!
+//! With an [`Oracle`] each recorded question to a policy is built again, compared by its checksum,
+//! and asked again. Questions of the first hour after a start in the middle of a journal are
+//! warm-up too, because the past in them may be incomplete.
+
+mod policies;
 
 use std::collections::BTreeMap;
 
 use protocol::core::Core as _;
 use protocol::journal::{
-    Checkpoint, CoreSettings, LinkEvent, Outcome, Record, RequestEnd, RequestKind, Stated, Step,
-    Tick, VmObject, encode,
+    Answered, AnsweredAgain, Bound, Checkpoint, CoreSettings, LinkEvent, Outcome, Record,
+    RequestEnd, RequestKind, Stated, Step, Tick, VmObject, encode,
 };
 use protocol::permit::{MigrateResponse, PluginResponse};
+use protocol::policy::Role;
 use protocol::time::{Span, Timestamp};
 
 use super::actions::RequestId;
@@ -21,7 +28,11 @@ use super::checkpoint::{info_of, lfc_of, stamp_of, system_of, upscale_request_of
 use super::event::{DownscaleResponse, Event, Refusal, VmUpdate};
 use super::journal::{Output, failure};
 use super::machine::Core;
+use policies::Policies;
+pub use policies::{Latest, Oracle, Reasked, Seen};
 
+/// Rank of the events of a core.
+const STEP_RANK: u8 = 1;
 /// Differences kept in a report; all are counted.
 const MAX_MISMATCHES: usize = 100;
 
@@ -57,6 +68,11 @@ pub struct Report {
     pub tail: u64,
     /// Number of gaps that the journal marks.
     pub gaps: u64,
+    /// Number of policies' answers that are equal when the question is asked again.
+    pub asked_again: u64,
+    /// Number of policies' answers that were not asked again: the past in the question may be
+    /// incomplete, the source is missing, or there is no oracle.
+    pub not_asked: u64,
     /// Number of records that differ.
     pub different: u64,
     /// The first 100 of them.
@@ -81,6 +97,10 @@ enum Item {
     Ended(Outcome),
     Ran(Tick),
     Decided(Box<protocol::journal::Decision>),
+    Bound(Box<Bound>),
+    /// The time is that of the answer, which is later than the question.
+    Answered(u64, Box<Answered>),
+    Again(u64, Role, AnsweredAgain),
     Checkpoint(Box<Checkpoint>),
 }
 
@@ -88,10 +108,12 @@ impl Item {
     fn rank(&self) -> u8 {
         match self {
             Self::Gap => 0,
-            Self::Step(_) | Self::Stated(_) | Self::Ended(_) => 1,
+            Self::Step(_) | Self::Stated(_) | Self::Ended(_) => STEP_RANK,
             Self::Decided(_) => 2,
             Self::Ran(_) => 3,
-            Self::Checkpoint(_) => 4,
+            Self::Bound(_) => 4,
+            Self::Answered(..) | Self::Again(..) => 5,
+            Self::Checkpoint(_) => 6,
         }
     }
 }
@@ -102,6 +124,7 @@ pub struct Replay {
     run: Option<u64>,
     settings: Option<CoreSettings>,
     vms: BTreeMap<u32, Vec<(u64, Item)>>,
+    oracle: Option<Box<dyn Oracle>>,
     report: Report,
 }
 
@@ -110,6 +133,13 @@ impl Replay {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Asks policies again by this oracle.
+    #[must_use]
+    pub fn with_oracle(mut self, oracle: Box<dyn Oracle>) -> Self {
+        self.oracle = Some(oracle);
+        self
     }
 
     /// Takes the next record of the journal.
@@ -141,7 +171,17 @@ impl Replay {
             }
             Record::Sampled(sampled) => {
                 for (at, step) in sampled.block.0 {
-                    self.put(sampled.vm, at, Item::Step(step));
+                    let (role, again) = match step {
+                        Step::Advised(again) => (Role::Live, again),
+                        Step::Shadowed(again) => (Role::Shadow, again),
+                        Step::Feeds(_) => continue,
+                        step => {
+                            self.put(sampled.vm, at, Item::Step(step));
+                            continue;
+                        }
+                    };
+                    let asked_at = at.saturating_sub(again.took);
+                    self.put(sampled.vm, asked_at, Item::Again(at, role, again));
                 }
                 return;
             }
@@ -153,6 +193,15 @@ impl Replay {
             Record::Tick(tick) => Item::Ran(tick),
             Record::Decision(decision) => Item::Decided(decision),
             Record::Checkpoint(checkpoint) => Item::Checkpoint(checkpoint),
+            Record::Bound(bound) => Item::Bound(bound),
+            Record::Answered(answered) => {
+                self.put(
+                    answered.vm,
+                    answered.asked_at(),
+                    Item::Answered(answered.t, answered),
+                );
+                return;
+            }
         };
         if let Some(vm) = vm {
             self.put(vm, at, item);
@@ -172,7 +221,7 @@ impl Replay {
 
     /// Compares the records of one run of the writer.
     fn compare(&mut self) {
-        for (_, mut items) in std::mem::take(&mut self.vms) {
+        for (vm, mut items) in std::mem::take(&mut self.vms) {
             self.report.vms += 1;
             items.sort_by_key(|(at, item)| (*at, item.rank()));
             let is_run = |(_, (_, item)): &(usize, &(u64, Item))| matches!(item, Item::Ran(_));
@@ -185,7 +234,17 @@ impl Replay {
             self.report.tail += tail.len() as u64;
             let mut live = None;
             for (at, item) in items {
-                self.step(&mut live, Timestamp(at), item);
+                let now = Timestamp(at);
+                match item {
+                    Item::Bound(bound) => self.bound(&mut live, now, vm, *bound),
+                    Item::Answered(at, answered) => {
+                        self.answered(&mut live, now, Timestamp(at), *answered);
+                    }
+                    Item::Again(at, role, again) => {
+                        self.answered_again(&mut live, now, Timestamp(at), (role, again));
+                    }
+                    item => self.step(&mut live, now, item),
+                }
             }
         }
     }
@@ -194,27 +253,32 @@ impl Replay {
         match (item, live.as_mut()) {
             (Item::Gap, _) => *live = None,
             (Item::Checkpoint(checkpoint), _) => {
-                *live = self
-                    .settings
-                    .as_ref()
-                    .map(|settings| Live::new(settings, &checkpoint));
+                let policies = live.take().map(|live| live.policies);
+                if let (None, Some(oracle)) = (&policies, &mut self.oracle) {
+                    oracle.forget(checkpoint.vm);
+                }
+                *live = self.settings.as_ref().map(|settings| {
+                    let mut live = Live::new(settings, &checkpoint);
+                    live.policies = policies.unwrap_or(live.policies);
+                    live
+                });
             }
             (_, None) => self.report.warm_up += 1,
             (Item::Step(step), Some(live)) => {
                 self.report.steps += 1;
                 if let Some(event) = live.event_of_step(step) {
-                    live.feed(now, event);
+                    self.feed(live, now, event);
                 }
             }
             (Item::Stated(stated), Some(live)) => {
                 self.report.steps += 1;
                 if let Some(event) = live.event_of_state(stated) {
-                    live.feed(now, event);
+                    self.feed(live, now, event);
                 }
             }
             (Item::Ended(outcome), Some(live)) => {
                 self.report.steps += 1;
-                live.feed(now, event_of_outcome(&outcome));
+                self.feed(live, now, event_of_outcome(&outcome));
             }
             (Item::Ran(tick), Some(live)) => {
                 let computed = live.run(now, tick.vm);
@@ -233,6 +297,15 @@ impl Replay {
                     self.report.decisions += 1;
                 }
             }
+            (Item::Bound(_) | Item::Answered(..) | Item::Again(..), Some(_)) => {}
+        }
+    }
+
+    fn feed(&mut self, live: &mut Live, now: Timestamp, event: Event) {
+        live.policies.event(now, &event, &live.core);
+        live.feed(now, event);
+        if let Some(oracle) = &mut self.oracle {
+            live.policies.sampled(now, oracle.as_mut());
         }
     }
 
@@ -274,12 +347,15 @@ struct Live {
     at: Timestamp,
     hash: u32,
     steps: u32,
+    policies: Policies,
 }
 
 impl Live {
     fn new(settings: &CoreSettings, checkpoint: &Checkpoint) -> Self {
+        let core = Core::restore(settings, checkpoint);
         Self {
-            core: Core::restore(settings, checkpoint),
+            policies: Policies::new(checkpoint.vm, Timestamp(checkpoint.t), &core),
+            core,
             name: checkpoint.name.clone(),
             unit: settings.unit.into(),
             object: None,
@@ -326,6 +402,7 @@ impl Live {
                 };
                 self.update_of(&object)
             }
+            Step::Advised(_) | Step::Shadowed(_) | Step::Feeds(_) => return None,
         })
     }
 

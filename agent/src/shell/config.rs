@@ -25,8 +25,8 @@ use crate::core::health::HealthConfig;
 use crate::core::{CoreConfig, Timers};
 use reader::Reader;
 pub use sections::{
-    Billing, DumpState, Metrics, MetricsSource, Monitor, MonitorTls, NeonVm, PeerName, Rate,
-    Scaling, ScalingEvents, Scheduler, SchedulerTls, Seconds, TlsIdentity,
+    Billing, DumpState, Metrics, MetricsSource, Monitor, MonitorTls, NeonVm, PeerName, Policies,
+    Rate, Scaling, ScalingEvents, Scheduler, SchedulerTls, Seconds, TlsIdentity,
 };
 
 /// Largest file read, bytes: a hundred times the size of the shipped one.
@@ -76,6 +76,8 @@ pub struct Config {
     pub neonvm: NeonVm,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dump_state: Option<DumpState>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policies: Option<Policies>,
 }
 
 impl Config {
@@ -154,6 +156,7 @@ impl Config {
                 port: r.port("port"),
                 timeout: r.seconds("timeoutSeconds"),
             }),
+            policies: r.optional_object("policies", read::policies),
         };
         r.finish();
         config

@@ -33,6 +33,7 @@ use super::monitor::request::LinkRequest;
 use super::monitor_key::MonitorKey;
 use super::patch::vm_resource;
 use super::permit::PermitClient;
+use super::policy::{PolicyEvent, PolicyRuntime, VmChoice, VmPolicy, next_event};
 use super::pushed::{Pushed, signals_of, system_of};
 use super::schedulers::SchedulerPod;
 use super::scrape::{Scraper, Source};
@@ -64,6 +65,8 @@ pub(super) struct Context {
     pub journal: Option<JournalHandle>,
     pub usage: UsageMeter,
     pub scaling: ScalingSender,
+    /// Absent without the section `policies` of the configuration.
+    pub policies: Option<PolicyRuntime>,
 }
 
 /// A state of the VM object in the form of the core.
@@ -72,6 +75,8 @@ pub(super) struct VmFeed {
     pub update: VmUpdate,
     pub endpoint_id: String,
     pub labels: VmLabels,
+    /// Choice of a policy; `None` where policies are off.
+    pub choice: Option<Box<VmChoice>>,
     /// When the watch delivered it.
     pub arrived: Timestamp,
 }
@@ -110,6 +115,7 @@ pub(super) struct Driver {
     /// Generation of the link and its queue, while the link is up.
     pub(super) monitor: Option<(u64, mpsc::Sender<LinkRequest>)>,
     pub(super) journal: JournalWriter,
+    policy: Option<VmPolicy>,
     wants_lfc: Arc<AtomicBool>,
     pushed: Pushed,
     /// Size of the guest in the monitor's last confirmation of a growth.
@@ -151,6 +157,10 @@ impl Driver {
         let unit = ctx.config.scaling.compute_unit;
         let gauge = ctx.metrics.driver(!first.endpoint_id.is_empty());
         let wants_lfc = Arc::new(AtomicBool::new(core.wants_lfc_metrics()));
+        let policy = ctx.policies.clone().map(|runtime| {
+            let choice = first.choice.map(|choice| *choice).unwrap_or_default();
+            VmPolicy::new(runtime, &subject.vm, choice, &core, ctx.clock.now())
+        });
         {
             let mut view = slot.lock();
             view.start_time = text_of(&ctx.clock, ctx.clock.now());
@@ -171,6 +181,7 @@ impl Driver {
             inputs_tx,
             monitor: None,
             journal: JournalWriter::new(ctx_journal, unit),
+            policy,
             wants_lfc,
             pushed: Pushed::default(),
             observed: None,
@@ -216,6 +227,10 @@ impl Driver {
                         break;
                     }
                     self.take_feed()
+                }
+                event = next_event(&mut self.policy) => {
+                    self.take_policy_event(event);
+                    continue;
                 }
                 _ = refresh.tick() => {
                     self.refresh_state();
@@ -360,7 +375,22 @@ impl Driver {
     /// Records an event in the journal and passes it to the core.
     fn handle(&mut self, now: Timestamp, event: Event) {
         self.journal.event(now, &event, &self.core);
+        if let Some(policy) = &mut self.policy {
+            policy.event(now, &event, &self.core);
+        }
         self.core.handle(now, event);
+    }
+
+    /// Takes an answer of a policy, or a change of the policies. The core gets neither.
+    fn take_policy_event(&mut self, event: PolicyEvent) {
+        let Some(policy) = &mut self.policy else {
+            return;
+        };
+        match event {
+            PolicyEvent::Said(said) => policy.said(said, &self.ctx, &mut self.journal),
+            PolicyEvent::Changed => policy.choose(&self.core, self.ctx.clock.now()),
+        }
+        policy.show(&self.ctx, &self.slot);
     }
 
     fn is_current(&self, generation: u64) -> bool {
@@ -372,6 +402,10 @@ impl Driver {
     fn take_feed(&mut self) -> Timestamp {
         let feed = self.feed.borrow_and_update().clone();
         let now = self.journal.begin(self.ctx.clock.now());
+        if let (Some(policy), Some(choice)) = (&mut self.policy, feed.choice) {
+            policy.object(*choice, &self.core, now);
+            policy.show(&self.ctx, &self.slot);
+        }
         if feed.endpoint_id != self.endpoint_id {
             self.endpoint_id.clone_from(&feed.endpoint_id);
             self.health.endpoint_assigned(now);
@@ -397,14 +431,18 @@ impl Driver {
         }
         let now = self.journal.step(self.ctx.clock.now(), &self.core);
         let output = self.decide(now);
+        let deadline = output.deadline;
         self.note_decision(arrived, &output);
         // The journal has the decision before its requests are sent.
         self.journal.output(now, &output);
-        for (id, action) in output.started {
-            self.launch(id, action);
+        for (id, action) in &output.started {
+            self.launch(*id, action.clone());
         }
         self.after_decision();
-        output.deadline
+        if let Some(policy) = &mut self.policy {
+            policy.stepped(now, (&self.core, &output), &self.ctx, &mut self.journal);
+        }
+        deadline
     }
 
     /// Lets the core compute, and measures the time.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
 use daemon_kit::journal::{AppendedLine, Identity, Journal, Limits};
-use protocol::journal::{NodeState, Outcome, Record, RequestEnd, RequestKind};
+use protocol::journal::{Answered, Bound, NodeState, Outcome, Record, RequestEnd, RequestKind};
 use protocol::time::{Span, Timestamp};
 use protocol::trace::Stage;
 use protocol::units::Resources;
@@ -53,6 +53,7 @@ pub(super) fn open(
     };
     let preamble = vec![Record::Node(NodeState {
         core: Some(settings(&config.core(Span(0)))),
+        engine: None,
         scheduler: None,
         t: clock.now().0,
     })];
@@ -92,6 +93,7 @@ impl JournalHandle {
                 let now = schedulers.borrow_and_update().clone();
                 let record = Record::Node(NodeState {
                     core: None,
+                    engine: None,
                     scheduler: Some(now.map_or_else(String::new, |pod| pod.ip)),
                     t: self.clock.now().0,
                 });
@@ -99,6 +101,17 @@ impl JournalHandle {
                 let _ = self.journal.append(&record, false);
             }
         });
+    }
+
+    /// Records the program that answers for policies.
+    pub(super) fn record_engine(&self, engine: &str) {
+        let record = Record::Node(NodeState {
+            core: None,
+            engine: Some(engine.to_owned()),
+            scheduler: None,
+            t: self.clock.now().0,
+        });
+        let _ = self.journal.append(&record, false);
     }
 
     pub(super) async fn close(self) {
@@ -229,6 +242,28 @@ impl JournalWriter {
             what: RequestKind::Verified,
         })));
         self.write(false);
+    }
+
+    /// A time for a record that belongs to no step. It is later than that of every earlier step.
+    pub(super) fn between_steps(&mut self, now: Timestamp) -> Timestamp {
+        self.last = now.max(self.last + Span(1));
+        self.last
+    }
+
+    /// Records the policies of the VM, unless the journal holds the same.
+    pub(super) fn bound(&mut self, now: Timestamp, bound: &Bound) {
+        if let Some((_, recorder)) = &mut self.open {
+            recorder.bound(now, bound, &mut self.records);
+            self.write(false);
+        }
+    }
+
+    /// Records the answer of a policy.
+    pub(super) fn answered(&mut self, answered: Answered) {
+        if let Some((_, recorder)) = &mut self.open {
+            recorder.answered(answered, &mut self.records);
+            self.write(false);
+        }
     }
 
     /// Writes the remaining records at the end of the VM's task.

@@ -50,7 +50,7 @@ fn read(object: &DynamicObject) -> Option<(String, Mode)> {
 }
 
 /// Whether the API refuses to list namespaces.
-fn is_refused(error: &Error) -> bool {
+pub(super) fn is_refused(error: &Error) -> bool {
     matches!(error, Error::InitialListFailed(kube::Error::Api(status))
         if matches!(status.code, 403 | 404))
 }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use daemon_kit::clock::Clock;
 use protocol::monitor_v2::RefusalReason;
@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::metrics::DriverState;
+use super::policy::PolicyRuntime;
 use crate::core::conversation::DownscaleResult;
 use crate::core::health::StuckReason;
 use crate::core::{Core, Decision, DownscaleResponse, Handoff, Warnings};
@@ -108,6 +109,8 @@ pub(super) struct VmView {
     pub decisions: VecDeque<DecisionEntry>,
     /// The newest decision. Its votes may differ from those of the last one in `decisions`.
     pub latest: Option<Decision>,
+    /// Policy of the VM and its last answer; `None` without one.
+    pub policy: Option<Value>,
 }
 
 impl VmView {
@@ -140,7 +143,7 @@ impl VmView {
             last
         });
         let state = |(core, clock): &(Core, Clock)| core.snapshot(&|at| text_of(clock, at));
-        json!({
+        let mut dump = json!({
             "podName": pod,
             "status": {
                 "startTime": self.start_time,
@@ -168,7 +171,11 @@ impl VmView {
             },
             "lastDecision": last,
             "decisions": self.decisions,
-        })
+        });
+        if let Some(policy) = &self.policy {
+            dump["policy"] = policy.clone();
+        }
+        dump
     }
 }
 
@@ -194,6 +201,7 @@ struct Inner {
     is_ready: [AtomicBool; 3],
     vms: Mutex<BTreeMap<NamespacedName, StateSlot>>,
     unparsable: Mutex<BTreeMap<NamespacedName, String>>,
+    policies: OnceLock<PolicyRuntime>,
 }
 
 /// Reads the state of a running agent. Clones read the same state.
@@ -252,6 +260,11 @@ impl StateHandle {
             .is_some_and(|known| known == error)
     }
 
+    /// Shows the state of policies too.
+    pub(super) fn set_policies(&self, policies: PolicyRuntime) {
+        let _ = self.0.policies.set(policies);
+    }
+
     pub(super) fn synced(&self, list: Synced) {
         self.0.is_ready[list as usize].store(true, Ordering::Relaxed);
     }
@@ -301,11 +314,15 @@ impl StateHandle {
             .iter()
             .map(|(vm, error)| (vm.to_string(), error.clone()))
             .collect();
-        json!({
+        let mut dump = json!({
             "stopped": self.0.is_stopped.load(Ordering::Relaxed),
             "pods": pods,
             "unparsable": unparsable,
-        })
+        });
+        if let Some(policies) = self.0.policies.get() {
+            dump["policies"] = policies.dump();
+        }
+        dump
     }
 
     /// Last [`MAX_DECISIONS`] decisions for a pod, oldest first; `None` when it is not managed.

@@ -14,6 +14,7 @@ use protocol::annotations::{
     ANNOTATION_BOUNDS, LABEL_ENDPOINT_ID, LABEL_PROJECT_ID, ScalingBounds,
 };
 use protocol::permit::NamespacedName;
+use protocol::policy::{KEY_POLICY, LABELS_MAX};
 use protocol::quantity::Quantity;
 use protocol::time::{Timestamp, WallTime};
 use protocol::vm::{VirtualMachine, VmPhase};
@@ -26,6 +27,7 @@ use tracing::Instrument;
 use super::driver::{Context, Driver, Subject, VmFeed};
 use super::modes::Modes;
 use super::patch::vm_resource;
+use super::policy::VmChoice;
 use super::state::{StateHandle, Synced};
 use super::supervisor::Supervisor;
 use super::vm_metrics::{VmFigures, VmLabels};
@@ -193,7 +195,8 @@ impl Vms {
             }
             Ok((vm, info)) => {
                 self.unparsable(&key, None);
-                let feed = feed_of(&self.ctx.clock, &key, &vm, info, arrived);
+                let mut feed = feed_of(&self.ctx.clock, &key, &vm, info, arrived);
+                feed.choice = self.ctx.policies.as_ref().map(|_| choice_of(&vm));
                 if is_same {
                     if let Some(managed) = self.managed.get(&key) {
                         managed.feed.send_replace(feed);
@@ -380,8 +383,17 @@ fn feed_of(
         },
         endpoint_id: labels.endpoint_id.clone(),
         labels,
+        choice: None,
         arrived,
     }
+}
+
+fn choice_of(vm: &VirtualMachine) -> Box<VmChoice> {
+    let labels = vm.metadata.labels.iter().take(LABELS_MAX);
+    Box::new(VmChoice {
+        annotation: vm.metadata.annotations.get(KEY_POLICY).cloned(),
+        labels: labels.map(|(k, v)| (k.clone(), v.clone())).collect(),
+    })
 }
 
 /// The controller's stamp on our clock. It has whole seconds only. Within its second, the time of

@@ -82,7 +82,8 @@ impl Api {
         match (method, path) {
             ("GET" | "WATCH", NAMESPACES) => {
                 let selector = selector().replace("%2F", "/");
-                assert_eq!(selector, "autoscaling.neon.tech/mode");
+                let keys = ["autoscaling.neon.tech/mode", "autoscaling.neon.tech/policy"];
+                assert!(keys.contains(&selector.as_str()), "{selector}");
                 let is_hidden = self.manners().hides_namespaces;
                 is_hidden.then(|| refuse(403, "namespaces is forbidden"))
             }
@@ -196,6 +197,16 @@ impl Api {
         let metadata = json!({"name": name, "labels": labels});
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
         self.server.put("namespaces", object);
+    }
+
+    /// A policy for all namespaces.
+    pub fn put_policy(&self, name: &str, source: &str) {
+        let object = json!({
+            "apiVersion": "policy.bellows.dev/v1alpha1", "kind": "ScalingPolicy",
+            "metadata": {"name": name},
+            "spec": {"source": source},
+        });
+        self.server.put("scalingpolicies", object);
     }
 
     /// Namespaces may not be listed.

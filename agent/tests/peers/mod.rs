@@ -166,6 +166,8 @@ pub struct World {
     pub monitor_key: Option<VmKey>,
     /// The agent's clock.
     pub clock: Clock,
+    pub journal: Option<std::path::PathBuf>,
+    pub policy_program: Option<std::path::PathBuf>,
     cancel: CancellationToken,
     agent: Option<JoinHandle<Result<(), RunError>>>,
 }
@@ -200,6 +202,8 @@ impl World {
             permit_token: None,
             monitor_key: None,
             clock: Clock::new(),
+            journal: None,
+            policy_program: None,
             cancel: CancellationToken::new(),
             agent: None,
         }
@@ -221,6 +225,8 @@ impl World {
         params.permit_token = self.permit_token.clone();
         params.monitor_key = self.monitor_key.clone();
         params.clock = self.clock;
+        params.journal = self.journal.clone();
+        params.policy_program = self.policy_program.clone();
         params.stages = self.stages.clone();
         params.health_check_every = Duration::from_millis(200);
         // An agent may be started again after its end.

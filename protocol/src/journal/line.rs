@@ -6,8 +6,9 @@ use super::canonical;
 use super::hash::hash_text;
 use super::record::Record;
 
-/// The format written. Readers take this one and the one before; there is none before yet.
-pub const FORMAT: u32 = 1;
+/// The format written. Readers take this one and the one before. Format 2 adds `B`, `P` and the
+/// steps of policies; what a journal of format 1 holds means the same in both.
+pub const FORMAT: u32 = 2;
 /// Oldest format that readers accept.
 pub const OLDEST_FORMAT: u32 = 1;
 /// Longest line read, bytes: a checkpoint with a week of working-set windows is below 100 KiB.

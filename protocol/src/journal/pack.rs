@@ -6,6 +6,10 @@
 //! 1 + the zigzag difference, in steps of the field's scale, to the last scaled value of that
 //! field. A float that is a whole multiple of its scale is never written in eight bytes.
 
+mod policies;
+
+use policies::{put_again, put_feeds};
+
 /// Most steps of a block.
 pub const MAX_STEPS: usize = 64;
 /// Most windows of a working-set series, a week of minutes.
@@ -56,6 +60,23 @@ pub enum Step {
     Renewed,
     /// The VM object came again with nothing new in it but its version.
     Again(Option<u64>),
+    /// The policy that decides answered as before. It is no step of the core.
+    Advised(AnsweredAgain),
+    /// The policy in shadow answered as before. It is no step of the core.
+    Shadowed(AnsweredAgain),
+    /// Values of the feeds, in the order of the names in `B`. It is no step of the core.
+    Feeds(Vec<Option<f64>>),
+}
+
+/// Members of an answer that differ from one to the next although the policy says the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnsweredAgain {
+    /// Time from the question to the answer, microseconds.
+    pub took: u64,
+    /// Units that other VMs of the node requested and were not permitted, thousandths.
+    pub starved: u64,
+    /// Number of VMs on the node.
+    pub vms: u32,
 }
 
 /// Steps of one VM and their times, microseconds; at most [`MAX_STEPS`], times never fall.
@@ -99,12 +120,21 @@ impl Scale {
 }
 
 /// Last scaled values, per field: load1, load5, usage, cached, hits, misses, writes, estimate,
-/// pressure, then the windows.
+/// pressure, then the windows and the feeds.
 #[derive(Default)]
 struct Memory {
     fields: [i64; 9],
     windows: Vec<i64>,
+    feeds: [i64; MAX_FEEDS],
+    /// Shortage and number of VMs in the last answer.
+    load: Option<(u64, u32)>,
 }
+
+/// Most feeds of a step: each has one bit.
+const MAX_FEEDS: usize = crate::policy::MAX_FEEDS;
+/// Kinds from this one on are no steps of the core: [`Step::Advised`], [`Step::Shadowed`],
+/// [`Step::Feeds`].
+const OF_POLICIES: u8 = 32;
 
 /// What a monitor adds to a sample: each bit of the kind byte beyond [`WITH_SIGNALS`] stands for
 /// one of them.
@@ -164,6 +194,65 @@ fn put_field(out: &mut Vec<u8>, last: &mut i64, scale: Scale, value: f64) {
     }
 }
 
+impl Step {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Tick => 0,
+            Self::System(sample) => sample.kind(),
+            Self::Lfc(_) => 2,
+            Self::Renewed => 3,
+            Self::Again(None) => 4,
+            Self::Again(Some(_)) => 5,
+            Self::Advised(_) => OF_POLICIES,
+            Self::Shadowed(_) => OF_POLICIES + 1,
+            Self::Feeds(_) => OF_POLICIES + 2,
+        }
+    }
+
+    /// Whether the core was fed: the other steps are about policies.
+    #[must_use]
+    pub fn is_of_core(&self) -> bool {
+        self.kind() < OF_POLICIES
+    }
+
+    fn put(&self, out: &mut Vec<u8>, memory: &mut Memory, after: u64) {
+        match self {
+            Self::System(sample) => put_sample(out, memory, sample),
+            Self::Lfc(sample) => put_windows(out, memory, sample),
+            Self::Again(Some(version)) => put_varint(out, *version),
+            Self::Advised(again) | Self::Shadowed(again) => put_again(out, memory, *again, after),
+            Self::Feeds(values) => put_feeds(out, memory, values),
+            Self::Tick | Self::Renewed | Self::Again(None) => {}
+        }
+    }
+}
+
+fn put_sample(out: &mut Vec<u8>, memory: &mut Memory, sample: &SystemSample) {
+    let values = [sample.load1, sample.load5, sample.usage, sample.cached];
+    for (index, (value, scale)) in values.into_iter().zip(SYSTEM_SCALES).enumerate() {
+        put_field(out, &mut memory.fields[index], scale, value);
+    }
+    for ((_, index, scale), value) in SIGNALS.into_iter().zip(sample.signals()) {
+        if let Some(value) = value {
+            put_field(out, &mut memory.fields[index], scale, value);
+        }
+    }
+}
+
+fn put_windows(out: &mut Vec<u8>, memory: &mut Memory, sample: &LfcSample) {
+    let values = [sample.hits, sample.misses, sample.writes];
+    for (index, value) in values.into_iter().enumerate() {
+        put_field(out, &mut memory.fields[4 + index], Scale::One, value);
+    }
+    put_varint(out, sample.pages.len() as u64);
+    memory
+        .windows
+        .resize(sample.pages.len().max(memory.windows.len()), 0);
+    for (last, value) in memory.windows.iter_mut().zip(&sample.pages) {
+        put_field(out, last, Scale::One, *value);
+    }
+}
+
 /// The bytes of a block.
 #[must_use]
 pub fn pack(block: &Block) -> Vec<u8> {
@@ -171,46 +260,11 @@ pub fn pack(block: &Block) -> Vec<u8> {
     let mut memory = Memory::default();
     let mut last = block.0.first().map_or(0, |(at, _)| *at);
     for (at, step) in &block.0 {
-        out.push(match step {
-            Step::Tick => 0,
-            Step::System(sample) => sample.kind(),
-            Step::Lfc(_) => 2,
-            Step::Renewed => 3,
-            Step::Again(None) => 4,
-            Step::Again(Some(_)) => 5,
-        });
-        put_varint(&mut out, at.saturating_sub(last));
+        out.push(step.kind());
+        let after = at.saturating_sub(last);
+        put_varint(&mut out, after);
         last = *at;
-        match step {
-            Step::System(sample) => {
-                let values = [sample.load1, sample.load5, sample.usage, sample.cached];
-                for (index, (value, scale)) in values.into_iter().zip(SYSTEM_SCALES).enumerate() {
-                    put_field(&mut out, &mut memory.fields[index], scale, value);
-                }
-                for ((_, index, scale), value) in SIGNALS.into_iter().zip(sample.signals()) {
-                    if let Some(value) = value {
-                        put_field(&mut out, &mut memory.fields[index], scale, value);
-                    }
-                }
-            }
-            Step::Lfc(sample) => {
-                for (index, value) in [sample.hits, sample.misses, sample.writes]
-                    .into_iter()
-                    .enumerate()
-                {
-                    put_field(&mut out, &mut memory.fields[4 + index], Scale::One, value);
-                }
-                put_varint(&mut out, sample.pages.len() as u64);
-                memory
-                    .windows
-                    .resize(sample.pages.len().max(memory.windows.len()), 0);
-                for (last, value) in memory.windows.iter_mut().zip(&sample.pages) {
-                    put_field(&mut out, last, Scale::One, *value);
-                }
-            }
-            Step::Again(Some(version)) => put_varint(&mut out, *version),
-            Step::Tick | Step::Renewed | Step::Again(None) => {}
-        }
+        step.put(&mut out, &mut memory, after);
     }
     out
 }
@@ -274,6 +328,50 @@ impl Cursor<'_> {
             pressure,
         })
     }
+
+    fn windows(&mut self, memory: &mut Memory) -> Result<LfcSample, PackError> {
+        let mut values = [0.0; 3];
+        for (index, value) in values.iter_mut().enumerate() {
+            *value = self.field(&mut memory.fields[4 + index], Scale::One)?;
+        }
+        let [hits, misses, writes] = values;
+        let count = self.varint()?;
+        if count > MAX_WINDOWS {
+            return Err(PackError);
+        }
+        let mut pages = Vec::new();
+        for index in 0..usize::try_from(count).map_err(|_| PackError)? {
+            if memory.windows.len() == index {
+                memory.windows.push(0);
+            }
+            pages.push(self.field(&mut memory.windows[index], Scale::One)?);
+        }
+        Ok(LfcSample {
+            hits,
+            misses,
+            writes,
+            pages,
+        })
+    }
+
+    fn step(&mut self, memory: &mut Memory, kind: u8, after: u64) -> Result<Step, PackError> {
+        const ADVISED: u8 = OF_POLICIES;
+        const SHADOWED: u8 = OF_POLICIES + 1;
+        const FEEDS: u8 = OF_POLICIES + 2;
+        Ok(match kind {
+            0 => Step::Tick,
+            1 => Step::System(self.sample(memory, 0)?),
+            6..=8 => Step::System(self.sample(memory, kind - WITH_SIGNALS)?),
+            2 => Step::Lfc(self.windows(memory)?),
+            3 => Step::Renewed,
+            4 => Step::Again(None),
+            5 => Step::Again(Some(self.varint()?)),
+            ADVISED => Step::Advised(self.again(memory, after)?),
+            SHADOWED => Step::Shadowed(self.again(memory, after)?),
+            FEEDS => Step::Feeds(self.feeds(memory)?),
+            _ => return Err(PackError),
+        })
+    }
 }
 
 /// The block of these bytes, whose first step was at `start`.
@@ -290,41 +388,9 @@ pub fn unpack(start: u64, bytes: &[u8]) -> Result<Block, PackError> {
             return Err(PackError);
         }
         let kind = cursor.byte()?;
-        at = at.checked_add(cursor.varint()?).ok_or(PackError)?;
-        let step = match kind {
-            0 => Step::Tick,
-            1 => Step::System(cursor.sample(&mut memory, 0)?),
-            6..=8 => Step::System(cursor.sample(&mut memory, kind - WITH_SIGNALS)?),
-            2 => {
-                let mut values = [0.0; 3];
-                for (index, value) in values.iter_mut().enumerate() {
-                    *value = cursor.field(&mut memory.fields[4 + index], Scale::One)?;
-                }
-                let [hits, misses, writes] = values;
-                let count = cursor.varint()?;
-                if count > MAX_WINDOWS {
-                    return Err(PackError);
-                }
-                let mut pages = Vec::new();
-                for index in 0..usize::try_from(count).map_err(|_| PackError)? {
-                    if memory.windows.len() == index {
-                        memory.windows.push(0);
-                    }
-                    pages.push(cursor.field(&mut memory.windows[index], Scale::One)?);
-                }
-                Step::Lfc(LfcSample {
-                    hits,
-                    misses,
-                    writes,
-                    pages,
-                })
-            }
-            3 => Step::Renewed,
-            4 => Step::Again(None),
-            5 => Step::Again(Some(cursor.varint()?)),
-            _ => return Err(PackError),
-        };
-        steps.push((at, step));
+        let after = cursor.varint()?;
+        at = at.checked_add(after).ok_or(PackError)?;
+        steps.push((at, cursor.step(&mut memory, kind, after)?));
     }
     let block = Block(steps);
     if pack(&block) == bytes {

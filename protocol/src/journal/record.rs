@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoint::Checkpoint;
 use super::hash;
+use super::policy::{Answered, Bound};
 use super::sampled::Sampled;
 use super::values::{Amount, Milli, Size, is_default};
 use super::vm_state::{Scaling, VmObject, Wished};
@@ -45,6 +46,12 @@ pub enum Record {
     /// Missing lines before this one.
     #[serde(rename = "X")]
     Gap(Gap),
+    /// Policies of a VM.
+    #[serde(rename = "B")]
+    Bound(Box<Bound>),
+    /// Answer of a policy.
+    #[serde(rename = "P")]
+    Answered(Box<Answered>),
 }
 
 impl Record {
@@ -61,6 +68,8 @@ impl Record {
             Self::Outcome(o) => Some(o.vm),
             Self::Action(a) => a.vm,
             Self::Gap(x) => x.vm,
+            Self::Bound(b) => Some(b.vm),
+            Self::Answered(p) => Some(p.vm),
         }
     }
 
@@ -79,6 +88,8 @@ impl Record {
             Self::Outcome(r) => r.t,
             Self::Action(r) => r.t,
             Self::Gap(r) => r.t,
+            Self::Bound(r) => r.t,
+            Self::Answered(r) => r.t,
         }
     }
 }
@@ -129,6 +140,9 @@ pub struct NodeState {
     /// Settings that the writer gives to every core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core: Option<CoreSettings>,
+    /// Name and version of the program that answers for policies. Absent until one has started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
     /// Scheduler in use, as `pod address`. Empty if the agent has found none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<String>,

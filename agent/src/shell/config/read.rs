@@ -1,16 +1,36 @@
 //! Reads the sections of the configuration file.
 
 use protocol::monitor::Version;
+use protocol::policy::Limits;
 use protocol::units::Resources;
 use rustls::pki_types::ServerName;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::reader::Reader;
 use super::sections::{
-    Billing, MetricsSource, Monitor, MonitorTls, PeerName, Rate, Scaling, ScalingEvents,
+    Billing, MetricsSource, Monitor, MonitorTls, PeerName, Policies, Rate, Scaling, ScalingEvents,
     SchedulerTls, Seconds, TlsIdentity,
 };
 use crate::core::{ScalingConfig, ScalingOverrides};
+
+pub(super) fn policies(r: &mut Reader<'_>) -> Policies {
+    let default = r.optional_text("default");
+    let limits = r.parsed(
+        "limits",
+        "must be an object of maxUnits, shrinkUnitsPerMinute, vmsShrunkAtOncePercent and \
+         fallbackAfterSeconds",
+        |value| Limits::deserialize(value).map_err(|error| error.to_string()),
+    );
+    let feed_ports = r.parsed("feedPorts", "must be a list of ports", |value| {
+        Vec::<u16>::deserialize(value).map_err(|error| error.to_string())
+    });
+    Policies {
+        default: (!default.is_empty()).then_some(default),
+        limits: limits.unwrap_or_default(),
+        feed_ports: feed_ports.unwrap_or_default(),
+    }
+}
 
 pub(super) fn rate(r: &mut Reader<'_>) -> Rate {
     Rate {

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use protocol::monitor::Version;
+use protocol::policy::Limits;
 use protocol::time::Span;
 use protocol::units::Resources;
 use rustls::pki_types::ServerName;
@@ -253,6 +254,20 @@ pub struct NeonVm {
     pub retry_failed_request: Seconds,
     #[serde(rename = "maxFailedRequestRate")]
     pub max_failed_request_rate: Rate,
+}
+
+/// Section `policies`, ours: candidates beside the built-in goal; absent = none, and nothing of it
+/// runs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Policies {
+    /// Policy of VMs that choose none; absent = the built-in goal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+    /// Ceiling of every policy's own limits.
+    pub limits: Limits,
+    /// Ports of guests that policies may read figures from.
+    pub feed_ports: Vec<u16>,
 }
 
 /// Section `dumpState`: server of the state dump; absent = no server.

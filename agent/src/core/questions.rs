@@ -1,0 +1,293 @@
+//! Builds the questions to policies. A question holds what the core was fed, its last computation,
+//! and what [`Memory`] kept. Driver and replay feed both the same events, so that a recorded
+//! question can be built again.
+
+use std::collections::BTreeMap;
+
+use policy_contract::{
+    Answer, Builtin, CONTRACT, Failing, Input, NodeLoad, Old, PermitCut, Reason, Refused, Scope,
+    ShrinkRefused, Spec, Time, Unit, Vm, Votes, Want, WishSeen,
+};
+use protocol::journal::{Answered, Milli};
+use protocol::monitor_v2::AskReason;
+use protocol::policy::Role;
+use protocol::time::{Span, Timestamp};
+use protocol::units::Resources;
+
+use super::event::{DownscaleResponse, Event};
+use super::machine::Core;
+
+/// Age up to which refusals and upscale requests are part of a question.
+const REMEMBERED: Span = Span::from_secs(3600);
+/// Time that an upscale request after a kill counts as a failure.
+const OOM_LASTS: Span = Span::from_secs(600);
+/// Reason of an upscale request without details.
+const UNSPECIFIED: &str = "unspecified";
+
+/// What questions need beyond the core's state. It begins with the past in the worker.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    permit: Option<(Timestamp, Resources, Resources)>,
+    shrink: Option<(Timestamp, Resources, Option<Resources>)>,
+    wish: Option<(Timestamp, &'static str)>,
+    oom: Option<Timestamp>,
+    monitor_absent: Option<Timestamp>,
+    old: BTreeMap<Role, (Timestamp, Option<u32>, String)>,
+}
+
+/// The part of a question that neither core nor memory holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// The policy.
+    pub spec: &'a Spec,
+    /// Role of the policy.
+    pub role: Role,
+    /// Labels of the VM.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Calendar time of the clock's zero, microseconds since 1970.
+    pub wall: u64,
+    /// Number of VMs on the node.
+    pub vms: u32,
+    /// Units that other VMs requested within 5 s and were not permitted.
+    pub starved: Milli,
+}
+
+impl Memory {
+    /// Memory that begins now.
+    #[must_use]
+    pub fn new(now: Timestamp, core: &Core) -> Self {
+        Self {
+            permit: None,
+            shrink: None,
+            wish: None,
+            oom: None,
+            monitor_absent: core.monitor.approved.is_none().then_some(now),
+            old: BTreeMap::new(),
+        }
+    }
+
+    /// Takes an event before the core handles it.
+    pub fn event(&mut self, now: Timestamp, event: &Event, core: &Core) {
+        match event {
+            Event::MonitorActive => self.monitor_absent = None,
+            Event::MonitorReset => self.monitor_absent = self.monitor_absent.or(Some(now)),
+            Event::MonitorUpscaleRequested(request) => {
+                let reason = request.reason.map_or(UNSPECIFIED, AskReason::label);
+                self.wish = Some((now, reason));
+                if request.reason == Some(AskReason::OomEvent) {
+                    self.oom = Some(now);
+                }
+            }
+            Event::PermitDone(id, Ok(response)) if core.scheduler.ongoing == Some(*id) => {
+                let asked = core.last_request().unwrap_or_default();
+                if response.permit.has_field_below(asked) {
+                    self.permit = Some((now, asked, response.permit));
+                }
+            }
+            Event::MonitorDownscaleDone(id, Ok(DownscaleResponse::Denied(refusal))) => {
+                if let Some(ongoing) = core.monitor.ongoing.filter(|ongoing| ongoing.id == *id) {
+                    self.shrink = Some((now, ongoing.resources, refusal.smallest));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes an accepted answer.
+    pub fn accepted(&mut self, role: Role, now: Timestamp, cu: Option<u32>, reason: &str) {
+        self.old.insert(role, (now, cu, reason.to_owned()));
+    }
+
+    /// The question after the step at `now`. `None` without fresh metrics, because then the size is
+    /// held anyway.
+    #[must_use]
+    pub fn question(
+        &self,
+        now: Timestamp,
+        core: &Core,
+        around: &Surroundings<'_>,
+    ) -> Option<Input> {
+        let decision = &core.last_evaluation()?.decision;
+        if !decision.has_all_metrics {
+            return None;
+        }
+        let unit = core.config.compute_unit;
+        let units = |size: Resources| in_units(size, unit);
+        let using = core.using();
+        let vm = core.vm();
+        let votes = decision.votes;
+        Some(Input {
+            v: CONTRACT,
+            scope: Scope::Vm,
+            params: around.spec.params.clone(),
+            time: Time::of_unix_micros(around.wall.saturating_add(now.0)),
+            unit: Unit {
+                cpu_m: f64::from(unit.cpu.0),
+                mem_bytes: unit.mem.0 as f64,
+            },
+            vm: Vm {
+                name: vm.name.clone(),
+                namespace: vm.namespace.clone(),
+                labels: around.labels.clone(),
+                min_cu: units(vm.min()),
+                max_cu: units(vm.max()),
+                use_cu: units(using),
+                cpu_m: f64::from(using.cpu.0),
+                mem_bytes: using.mem.0 as f64,
+                permit_cu: core.permit().map(units),
+                mode: vm.config.scaling.mode,
+            },
+            builtin: Builtin {
+                cu: decision.goal_units,
+                votes: Votes {
+                    cpu: finite(votes.cpu),
+                    memory: finite(votes.memory),
+                    working_set: finite(votes.working_set),
+                    monitor_estimate: finite(votes.monitor_estimate),
+                },
+            },
+            old: self.old_answer(now, around.role),
+            feeds: BTreeMap::new(),
+            refused: self.refused(now, &units),
+            wish: recent(now, self.wish, |(at, _)| *at).map(|(at, reason)| WishSeen {
+                reason: reason.to_owned(),
+                age_s: age(now, at),
+            }),
+            failing: self.failing(now),
+            node: NodeLoad {
+                vms: around.vms,
+                starved_cu: around.starved.units(),
+            },
+        })
+    }
+
+    fn old_answer(&self, now: Timestamp, role: Role) -> Option<Old> {
+        let (at, cu, reason) = self.old.get(&role)?;
+        Some(Old {
+            cu: *cu,
+            reason: reason.clone(),
+            age_s: age(now, *at),
+        })
+    }
+
+    fn refused(&self, now: Timestamp, units: &impl Fn(Resources) -> f64) -> Refused {
+        Refused {
+            permit: recent(now, self.permit, |(at, ..)| *at).map(|(at, asked, got)| PermitCut {
+                asked_cu: units(asked),
+                got_cu: units(got),
+                age_s: age(now, at),
+            }),
+            shrink: recent(now, self.shrink, |(at, ..)| *at).map(|(at, asked, smallest)| {
+                ShrinkRefused {
+                    asked_cu: units(asked),
+                    smallest_cu: smallest.map(units),
+                    age_s: age(now, at),
+                }
+            }),
+        }
+    }
+
+    fn failing(&self, now: Timestamp) -> Vec<Failing> {
+        // A replay that begins in the middle of a journal learns nothing older than an hour.
+        let since = |at: Timestamp| age(now, at).min(REMEMBERED.as_secs_f64());
+        let failing = |kind: &str, at: Timestamp| Failing {
+            kind: kind.to_owned(),
+            since_s: since(at),
+        };
+        let oom = self.oom.filter(|at| now.since(*at) < OOM_LASTS);
+        let absent = self.monitor_absent.map(|at| failing("monitor_absent", at));
+        absent
+            .into_iter()
+            .chain(oom.map(|at| failing("oom", at)))
+            .collect()
+    }
+}
+
+fn recent<T>(now: Timestamp, kept: Option<T>, at: impl Fn(&T) -> Timestamp) -> Option<T> {
+    kept.filter(|one| now.since(at(one)) < REMEMBERED)
+}
+
+fn age(now: Timestamp, at: Timestamp) -> f64 {
+    now.since(at).as_secs_f64()
+}
+
+/// JSON has no spelling for a vote that is no number.
+fn finite(vote: Option<f64>) -> Option<f64> {
+    vote.filter(|vote| vote.is_finite())
+}
+
+pub(super) fn in_units(size: Resources, unit: Resources) -> f64 {
+    let cpu = f64::from(size.cpu.0) / f64::from(unit.cpu.0);
+    cpu.max(size.mem.0 as f64 / unit.mem.0 as f64)
+}
+
+/// Time on the clock of the past, seconds.
+#[must_use]
+pub fn seconds(at: Timestamp) -> f64 {
+    at.0 as f64 / 1e6
+}
+
+/// Samples of an event, by series. Empty for other events than metrics.
+#[must_use]
+pub fn samples(event: &Event) -> BTreeMap<String, f64> {
+    let named: Vec<(&str, Option<f64>)> = match event {
+        Event::SystemMetrics(system) => vec![
+            ("load1", Some(system.load1)),
+            ("load5", Some(system.load5)),
+            ("used", Some(system.memory_usage_bytes)),
+            ("cached", Some(system.memory_cached_bytes)),
+            ("estimate", system.signals.estimate_bytes),
+            ("pressure", system.signals.pressure_percent),
+        ],
+        Event::LfcMetrics(lfc) => {
+            vec![
+                ("lfc_hits", Some(lfc.hits)),
+                ("lfc_misses", Some(lfc.misses)),
+            ]
+        }
+        _ => Vec::new(),
+    };
+    named
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), finite(value)?)))
+        .collect()
+}
+
+/// The `P` record's words of an answer.
+#[must_use]
+pub fn answered(record: Answered, answer: &Answer) -> Answered {
+    Answered {
+        cu: match answer.want {
+            Want::Units(units) => Some(units),
+            Want::Hold => None,
+        },
+        hold: answer.want == Want::Hold,
+        fault: None,
+        note: answer.note.as_ref().map(|note| note.as_str().to_owned()),
+        r: Some(Reason::as_str(&answer.reason).to_owned()),
+        votes: answer
+            .votes
+            .iter()
+            .map(|vote| (vote.name.clone(), vote.value))
+            .collect(),
+        ..record
+    }
+}
+
+/// Units by which the end of a permit request stays below the request. `None` for other events.
+#[must_use]
+pub fn refused_units(event: &Event, core: &Core) -> Option<Milli> {
+    let Event::PermitDone(id, Ok(response)) = event else {
+        return None;
+    };
+    if core.scheduler.ongoing != Some(*id) {
+        return None;
+    }
+    let asked = core.last_request().unwrap_or_default();
+    let unit = core.config.compute_unit;
+    let missing = Resources {
+        cpu: protocol::units::MilliCpu(asked.cpu.0.saturating_sub(response.permit.cpu.0)),
+        mem: protocol::units::Bytes(asked.mem.0.saturating_sub(response.permit.mem.0)),
+    };
+    Some(Milli::of(in_units(missing, unit)))
+}

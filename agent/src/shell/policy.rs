@@ -1,0 +1,239 @@
+//! Policies beside the goal of the core. Each is a candidate: the agent records its answers, and
+//! neither the core nor another part ever gets one.
+//!
+//! ```text
+//!   ScalingPolicies, namespaces --watch--> known policies --watch(latest)--> VM's driver
+//!   VM's driver --samples, questions--> supervisor --JSON lines--> bellows-policy worker
+//!               <--answers------------
+//! ```
+//!
+//! Without the section `policies` in the agent's file none of this runs. The worker starts with the
+//! first VM that has a policy.
+
+mod known;
+mod metrics;
+mod sources;
+mod vm;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use policy_contract::{Answer, Digest, Fault, Input};
+use prometheus_client::registry::Registry;
+use protocol::journal::Milli;
+use protocol::time::{Span, Timestamp};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::RunError;
+use super::config::Policies as Settings;
+use super::journal::JournalHandle;
+use super::metrics::AgentMetrics;
+use known::{Known, Policy};
+use metrics::PolicyMetrics;
+pub(super) use vm::{PolicyEvent, VmChoice, VmPolicy, next_event};
+
+/// Messages to the supervisor that wait. 500 VMs send two each per period.
+const REQUEST_BOUND: usize = 4096;
+/// Time that a permit below its request counts as a shortage on the node.
+const STARVED_FOR: Span = Span::from_secs(5);
+
+/// Message to the worker's supervisor.
+#[derive(Debug)]
+enum Request {
+    /// A VM has a policy, so the worker must run.
+    Wanted,
+    /// The past of a VM begins anew.
+    Forget { generation: u64, vm: u32 },
+    /// New samples of a VM.
+    Sample {
+        generation: u64,
+        vm: u32,
+        at: f64,
+        samples: BTreeMap<String, f64>,
+    },
+    /// A question.
+    Ask(Box<Question>),
+}
+
+#[derive(Debug)]
+struct Question {
+    generation: u64,
+    /// Unique within this process.
+    n: u64,
+    vm: u32,
+    at: f64,
+    policy: Arc<Policy>,
+    input: Box<Input>,
+    reply: mpsc::Sender<Said>,
+}
+
+/// End of a question.
+#[derive(Debug)]
+struct Said {
+    n: u64,
+    end: End,
+}
+
+#[derive(Debug)]
+enum End {
+    Answer(Box<Answer>),
+    Fault(Fault, String),
+    /// The worker ended because of another question.
+    Lost,
+}
+
+/// What all drivers and the supervisor share. Clones share it too.
+#[derive(Debug, Clone)]
+pub(super) struct PolicyRuntime(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    requests: mpsc::Sender<Request>,
+    known: watch::Sender<Known>,
+    settings: Settings,
+    metrics: PolicyMetrics,
+    sources: Option<PathBuf>,
+    /// Number of the running worker; 0 while none runs.
+    generation: AtomicU64,
+    next_vm: AtomicU32,
+    next_question: AtomicU64,
+    worker: Mutex<WorkerState>,
+    nodes: Mutex<BTreeMap<u32, Option<(Timestamp, Milli)>>>,
+}
+
+/// State of the worker, for people.
+#[derive(Debug, Default, Clone)]
+struct WorkerState {
+    engine: Option<String>,
+    /// Why no worker runs.
+    problem: Option<String>,
+    restarts: u64,
+    /// Policies that are not asked any more, with the reason.
+    set_aside: BTreeMap<Digest, (Fault, String)>,
+}
+
+/// Parts that [`PolicyRuntime::start`] needs.
+pub(super) struct Parts<'a> {
+    pub settings: Settings,
+    pub kube: kube::Client,
+    pub metrics: AgentMetrics,
+    pub registry: &'a mut Registry,
+    pub journal: Option<JournalHandle>,
+    /// Folder of the journal.
+    pub folder: Option<PathBuf>,
+    /// The worker's program; `None` = it is looked for.
+    pub program: Option<PathBuf>,
+}
+
+impl PolicyRuntime {
+    /// Starts the watches and the supervisor.
+    pub(super) fn start(
+        parts: Parts<'_>,
+        tasks: &mut JoinSet<Result<(), RunError>>,
+        cancel: &CancellationToken,
+    ) -> Self {
+        let sources = parts.folder.map(|folder| folder.join(sources::FOLDER));
+        let (runtime, queue) = Self::new(parts.settings, parts.registry, sources);
+        known::spawn(&runtime, parts.kube, &parts.metrics, tasks, cancel);
+        let journal = parts.journal;
+        let supervisor = worker::Supervisor::new(runtime.clone(), queue, journal, parts.program);
+        let stop = cancel.clone();
+        tasks.spawn(async move {
+            supervisor.run(stop).await;
+            Ok(())
+        });
+        runtime
+    }
+
+    fn new(
+        settings: Settings,
+        registry: &mut Registry,
+        sources: Option<PathBuf>,
+    ) -> (Self, mpsc::Receiver<Request>) {
+        let (requests, queue) = mpsc::channel(REQUEST_BOUND);
+        let runtime = Self(Arc::new(Shared {
+            requests,
+            known: watch::Sender::new(Known::default()),
+            settings,
+            metrics: PolicyMetrics::register(registry),
+            sources,
+            generation: AtomicU64::new(0),
+            next_vm: AtomicU32::new(1),
+            next_question: AtomicU64::new(1),
+            worker: Mutex::default(),
+            nodes: Mutex::default(),
+        }));
+        (runtime, queue)
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.generation.load(Ordering::Acquire)
+    }
+
+    /// Sends a message to the supervisor. Returns whether it was taken.
+    fn send(&self, request: Request) -> bool {
+        self.0.requests.try_send(request).is_ok()
+    }
+
+    fn worker(&self) -> MutexGuard<'_, WorkerState> {
+        self.0.worker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_aside(&self, digest: &Digest) -> Option<(Fault, String)> {
+        self.worker().set_aside.get(digest).cloned()
+    }
+
+    fn nodes(&self) -> MutexGuard<'_, BTreeMap<u32, Option<(Timestamp, Milli)>>> {
+        self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of VMs on the node, and the units that other VMs than `vm` were refused of late.
+    fn node_load(&self, vm: u32, now: Timestamp) -> (u32, Milli) {
+        let nodes = self.nodes();
+        let starved = nodes
+            .iter()
+            .filter(|(other, _)| **other != vm)
+            .filter_map(|(_, shortage)| *shortage)
+            .filter(|(at, _)| now.since(*at) < STARVED_FOR)
+            .map(|(_, units)| units.0)
+            .sum();
+        let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        (count, Milli(starved))
+    }
+
+    /// The member `policies` of the agent's state.
+    pub(super) fn dump(&self) -> Value {
+        let worker = self.worker().clone();
+        let known = self.0.known.borrow();
+        let policies: Vec<Value> = known
+            .policies()
+            .map(|(name, policy)| match policy {
+                Ok(policy) => {
+                    let aside = worker.set_aside.get(&policy.digest);
+                    json!({
+                        "name": name,
+                        "digest": policy.digest,
+                        "loaded": aside.is_none(),
+                        "problem": aside.map(|(fault, text)| format!("{}: {text}", fault.word())),
+                    })
+                }
+                Err(problem) => json!({"name": name, "loaded": false, "problem": problem}),
+            })
+            .collect();
+        json!({
+            "known": policies,
+            "worker": {
+                "runs": self.generation() != 0,
+                "engine": worker.engine,
+                "restarts": worker.restarts,
+                "problem": worker.problem,
+            },
+        })
+    }
+}

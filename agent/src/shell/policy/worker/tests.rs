@@ -1,0 +1,166 @@
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+
+use policy_contract::{Input, Spec};
+use prometheus_client::registry::Registry;
+use protocol::policy::Limits;
+
+use super::*;
+use crate::shell::config::Policies as Settings;
+use crate::shell::policy::known::Policy;
+
+/// Time within which a state must come. Other work may hold up the machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn policy(name: &str) -> Arc<Policy> {
+    let spec = Spec::of_source(format!("return '{name}'"));
+    Arc::new(Policy::of(name, spec, Limits::default()))
+}
+
+fn question(policy: &Arc<Policy>, n: u64, reply: &mpsc::Sender<Said>) -> Question {
+    Question {
+        generation: 1,
+        n,
+        vm: 1,
+        at: 1.0,
+        policy: Arc::clone(policy),
+        input: Box::new(Input::sample()),
+        reply: reply.clone(),
+    }
+}
+
+fn said(n: u64) -> FromWorker {
+    FromWorker::Fault {
+        n,
+        kind: Fault::Steps,
+        text: String::new(),
+    }
+}
+
+#[test]
+fn clock_runs_from_the_question_or_the_answer_before() {
+    let (reply, _said) = mpsc::channel(4);
+    let (policy, start) = (policy("a"), Instant::now());
+    let at = |ms| start + Duration::from_millis(ms);
+    let mut queue = Queue::default();
+    assert_eq!(queue.deadline(), None);
+    queue.loads(1, policy.digest, at(0));
+    assert_eq!(queue.id_of(policy.digest), (1, false));
+    queue.asks(question(&policy, 1, &reply), at(10));
+    queue.asks(question(&policy, 2, &reply), at(20));
+    assert_eq!(queue.deadline(), Some(at(5000)), "the load is first");
+    assert!(matches!(
+        queue.ended(&FromWorker::Loaded { id: 1 }, at(100)),
+        Some(Ended::Load(_))
+    ));
+    assert_eq!(queue.deadline(), Some(at(150)));
+    assert!(queue.ended(&said(2), at(110)).is_none(), "not its turn");
+    assert!(queue.ended(&said(1), at(120)).is_some());
+    assert_eq!(queue.deadline(), Some(at(170)));
+    assert!(queue.ended(&said(2), at(160)).is_some());
+    assert_eq!(queue.deadline(), None);
+    queue.asks(question(&policy, 3, &reply), at(1000));
+    assert_eq!(queue.deadline(), Some(at(1050)));
+    assert_eq!(queue.into_open().len(), 1);
+}
+
+/// A program in the place of `bellows-policy`. It ends when it is asked.
+fn fake_program(folder: &std::path::Path) -> PathBuf {
+    let path = folder.join("bellows-policy");
+    let script = r#"#!/bin/sh
+[ "$1" = --version ] && { echo "fake 1"; exit; }
+while read -r line; do
+  case "$line" in
+    *'"op":"load","id":1'*) echo '{"op":"loaded","id":1}' ;;
+    *'"op":"ask"'*) exit 3 ;;
+  esac
+done
+"#;
+    std::fs::write(&path, script).expect("a script");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&path, mode).expect("a mode");
+    path
+}
+
+async fn generation_after(runtime: &PolicyRuntime, last: u64) -> u64 {
+    let wait = async {
+        loop {
+            let generation = runtime.generation();
+            if generation > last {
+                return generation;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait)
+        .await
+        .expect("a worker starts")
+}
+
+async fn ask(runtime: &PolicyRuntime, policy: &Arc<Policy>, (n, generation): (u64, u64)) -> End {
+    let (reply, mut ends) = mpsc::channel(4);
+    let question = Question {
+        generation,
+        ..question(policy, n, &reply)
+    };
+    assert!(runtime.send(Request::Ask(Box::new(question))));
+    let said = tokio::time::timeout(PATIENCE, ends.recv()).await;
+    let said = said.expect("an end").expect("an end");
+    assert_eq!(said.n, n);
+    said.end
+}
+
+/// Requirement: V03
+#[tokio::test]
+async fn v03_policy_that_ends_two_workers_is_set_aside_and_others_are_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (runtime, queue) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
+    let program = Some(fake_program(folder.path()));
+    let supervisor = Supervisor::new(runtime.clone(), queue, None, program);
+    let cancel = CancellationToken::new();
+    let task = tokio::spawn(supervisor.run(cancel.clone()));
+    let (killer, refused) = (policy("killer"), policy("refused"));
+    assert!(runtime.send(Request::Wanted));
+    let mut generation = 0;
+    for n in [1, 2] {
+        generation = generation_after(&runtime, generation).await;
+        let end = ask(&runtime, &killer, (n, generation)).await;
+        assert!(
+            matches!(end, End::Fault(Fault::WorkerDied | Fault::Late, _)),
+            "{end:?}"
+        );
+    }
+    generation = generation_after(&runtime, generation).await;
+    let end = ask(&runtime, &killer, (3, generation)).await;
+    assert!(matches!(end, End::Fault(Fault::WorkerDied, _)), "{end:?}");
+    assert_eq!(runtime.generation(), generation, "it was not asked again");
+    let stale = ask(&runtime, &refused, (4, generation - 1)).await;
+    assert!(matches!(stale, End::Lost), "{stale:?}");
+    assert!(runtime.dump()["worker"]["restarts"].as_u64() >= Some(2));
+    assert_eq!(runtime.dump()["worker"]["engine"], "fake 1");
+    cancel.cancel();
+    task.await.expect("it ends");
+}
+
+#[tokio::test]
+async fn missing_program_is_named_and_nothing_fails() {
+    let (runtime, queue) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
+    let program = Some("/nowhere/bellows-policy".into());
+    let supervisor = Supervisor::new(runtime.clone(), queue, None, program);
+    let cancel = CancellationToken::new();
+    let task = tokio::spawn(supervisor.run(cancel.clone()));
+    assert!(runtime.send(Request::Wanted));
+    let wait = async {
+        while runtime.dump()["worker"]["problem"].is_null() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait)
+        .await
+        .expect("a problem");
+    let problem = runtime.dump()["worker"]["problem"].to_string();
+    assert!(problem.contains("/nowhere/bellows-policy"), "{problem}");
+    assert_eq!(runtime.generation(), 0);
+    cancel.cancel();
+    task.await.expect("it ends");
+}

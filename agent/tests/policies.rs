@@ -1,0 +1,162 @@
+//! Candidates over real sockets: a program that stands for the worker wants every VM at its
+//! minimum, and nothing changes by it.
+
+mod peers;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use agent::{Oracle, Reasked, Replay};
+use peers::guest::Page;
+use peers::{Seen, World, patched_to, permits, position, until};
+use policy_contract::{Answer, Input, Spec};
+use protocol::journal::{Record, scan};
+use serde_json::{Value, json};
+
+const POLICY: &str = "autoscaling.neon.tech/policy";
+
+/// Answers each question with one unit.
+const WORKER: &str = r#"#!/bin/sh
+[ "$1" = --version ] && { echo "minimum 1"; exit; }
+while read -r line; do
+  case "$line" in
+    *'"op":"load"'*) echo '{"op":"loaded","id":1}' ;;
+    *'"op":"ask"'*)
+      n=${line#*'"n":'}
+      echo "{\"op\":\"said\",\"n\":${n%%,*},\"cu\":1,\"r\":\"minimum\",\"steps\":1}" ;;
+  esac
+done
+"#;
+
+fn program(folder: &Path) -> PathBuf {
+    let path = folder.join("bellows-policy");
+    std::fs::write(&path, WORKER).expect("a script");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&path, mode).expect("a mode");
+    path
+}
+
+/// A world whose VM has the policy that wants the minimum.
+async fn world(folder: &Path) -> World {
+    let mut world = World::new().await;
+    world.config["policies"] = json!({});
+    world.policy_program = Some(program(folder));
+    world.journal = Some(folder.join("journal"));
+    world.api.put_policy("minimum", "return 'minimum'");
+    world.api.change_vm("vm", |vm| {
+        vm["metadata"]["annotations"] = json!({POLICY: "minimum"});
+    });
+    world
+}
+
+fn policy(world: &World) -> Value {
+    let dump = world.state.dump();
+    dump.pointer("/pods/0/policy").cloned().unwrap_or_default()
+}
+
+/// The policy answers one unit, as the script does.
+#[derive(Debug, Default)]
+struct Minimum {
+    asked: u64,
+}
+
+impl Oracle for Minimum {
+    fn spec(&mut self, digest: &str) -> Option<std::sync::Arc<Spec>> {
+        let spec = Spec::of_source("return 'minimum'");
+        (spec.digest().to_string() == digest).then(|| spec.into())
+    }
+
+    fn forget(&mut self, _: u32) {}
+
+    fn sample(&mut self, _: u32, _: f64, _: std::collections::BTreeMap<String, f64>) {}
+
+    fn ask(&mut self, _: &str, _: u32, _: f64, _: &Input) -> Option<Reasked> {
+        self.asked += 1;
+        let answer = json!({"cu": 1, "reason": "minimum"});
+        Some(Ok(Answer::read(&answer).expect("an answer")))
+    }
+}
+
+/// Requirement: V06, V05
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v06_candidate_that_wants_the_minimum_shrinks_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut world = world(folder.path()).await;
+    world.start_connected().await;
+    world.guest.set(Page::Good(0.9, 0.0));
+    world
+        .trace
+        .until("it grows", |all| position(all, patched_to(4)))
+        .await;
+    // The worker may be late on a busy machine. Both ends of a question count.
+    world
+        .until_metric(
+            "autoscaling_agent_policy_evaluations_total{policy=\"minimum\",role=\"shadow\"",
+        )
+        .await;
+    until("the policy is shown with an answer", || {
+        policy(&world)["answer"].is_object()
+    })
+    .await;
+    let shown = policy(&world);
+    assert_eq!(shown["name"], "minimum", "{shown}");
+    let all = world.trace.all();
+    let asked = |seen: &Seen| matches!(seen, Seen::AskedToShrink(_));
+    assert_eq!(position(&all, asked), None, "{all:?}");
+    let sizes: Vec<_> = permits(&all).into_iter().map(|(size, _)| size).collect();
+    assert!(sizes.is_sorted_by_key(|size| size.mem), "{sizes:?}");
+    world.stop().await;
+
+    let part = folder.path().join("journal/agent");
+    let mut replay = Replay::new().with_oracle(Box::new(Minimum::default()));
+    let mut answers = 0;
+    for entry in std::fs::read_dir(part).expect("a journal") {
+        let bytes = std::fs::read(entry.expect("an entry").path()).expect("a segment");
+        let scan = scan(&bytes);
+        assert!(scan.is_good(), "{:?}", scan.damages);
+        for line in scan.lines {
+            let record = line.record.expect("a record");
+            answers += u32::from(matches!(record, Record::Answered(_)));
+            replay.take(record);
+        }
+    }
+    let report = replay.finish();
+    assert!(answers > 0 && report.is_equal(), "{report:#?}");
+    let spec = Spec::of_source("return 'minimum'");
+    let source = folder.path().join("journal/policies");
+    let source = source.join(format!("{}.json", spec.digest()));
+    let kept = std::fs::read(source).expect("the source is kept");
+    assert_eq!(serde_json::from_slice::<Spec>(&kept).expect("a spec"), spec);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_policy_and_missing_program_leave_sizing_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut world = world(folder.path()).await;
+    world.policy_program = Some("/nowhere/bellows-policy".into());
+    world.start_connected().await;
+    world.guest.set(Page::Good(0.9, 0.0));
+    world
+        .trace
+        .until("it grows", |all| position(all, patched_to(4)))
+        .await;
+    until("the missing program is named", || {
+        let problem = world.state.dump()["policies"]["worker"]["problem"].to_string();
+        problem.contains("/nowhere/bellows-policy")
+    })
+    .await;
+    world.api.change_vm("vm", |vm| {
+        vm["metadata"]["annotations"] = json!({POLICY: "absent"});
+    });
+    world
+        .until_metric("autoscaling_agent_policy_unknown 1")
+        .await;
+    assert_eq!(policy(&world)["unknown"], "absent");
+    world.api.change_vm("vm", |vm| {
+        vm["metadata"]["annotations"] = json!({POLICY: "builtin"});
+    });
+    world
+        .until_metric("autoscaling_agent_policy_unknown 0")
+        .await;
+    world.stop().await;
+}
