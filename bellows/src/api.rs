@@ -42,6 +42,8 @@ pub(crate) enum Kind {
     /// Has no namespace.
     Node,
     Secret,
+    /// Has no namespace.
+    Policy,
 }
 
 impl Kind {
@@ -52,6 +54,7 @@ impl Kind {
             Self::Pod => "pod",
             Self::Node => "node",
             Self::Secret => "secret",
+            Self::Policy => "policy",
         }
     }
 
@@ -63,6 +66,7 @@ impl Kind {
             Self::Pod => ("/api/v1", "pods"),
             Self::Secret => ("/api/v1", "secrets"),
             Self::Node => return "/api/v1/nodes".into(),
+            Self::Policy => return "/apis/policy.bellows.dev/v1alpha1/scalingpolicies".into(),
         };
         match namespace {
             Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
@@ -283,7 +287,7 @@ fn no_config(shown: &str, error: &dyn std::error::Error) -> Fail {
 }
 
 fn shown_name(kind: Kind, namespace: &str, name: &str) -> String {
-    if kind == Kind::Node {
+    if matches!(kind, Kind::Node | Kind::Policy) {
         name.to_owned()
     } else {
         format!("{namespace}/{name}")
@@ -297,12 +301,19 @@ fn explain_status(kind: Kind, name: &str, status: &kube::core::Status, owner: Ap
         404 if !name.is_empty() => {
             let list = match kind {
                 Kind::Migration => "kubectl get neonvmm".to_owned(),
+                Kind::Policy => {
+                    return Fail::not_so(format!("{thing} does not exist"))
+                        .fix("see what there is: bellows policy list");
+                }
                 kind => format!("get {}s", kind.label().to_ascii_lowercase()),
             };
             Fail::not_so(format!("{thing} does not exist"))
                 .fix(format!("see what there is: bellows {list} -A"))
         }
         // The server returns 404 for a list of a kind that it does not serve.
+        404 if kind == Kind::Policy => Fail::missing("the API server does not know policies")
+            .rule("the kinds of policy.bellows.dev/v1alpha1 must be installed")
+            .fix("install them: docs/install-cluster.md"),
         404 => Fail::missing(format!("the API server does not know {}s", kind.label()))
             .rule("the kinds of vm.neon.tech/v1 must be installed")
             .fix("install them: docs/install-cluster.md; then: kubectl bellows check"),

@@ -69,6 +69,9 @@ pub(crate) enum Command {
     Journal(commands::journal::JournalCommand),
     /// Decide again from a journal's records and compare byte by byte
     Replay(commands::journal::ReplayArgs),
+    /// Candidates beside the built-in goal: how big they would make VMs
+    #[command(subcommand)]
+    Policy(commands::policy::PolicyCommand),
     /// Open a shell in a VM, or run a command there
     Ssh(commands::ssh::SshArgs),
     /// Open a session in a VM's PostgreSQL
@@ -151,6 +154,7 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         Command::Resizes(args) => commands::resizes::run(&context, &args).await,
         Command::Why(args) => commands::why::run(&context, &args).await,
         Command::Console(args) => commands::console::run(&context, &args).await,
+        Command::Policy(args) => commands::policy::run(&context, args).await,
         Command::Image(args) => commands::image::run(&context, args).await,
         Command::Dump(args) => commands::status::dump(&context, &args).await,
         Command::Kubeconfig

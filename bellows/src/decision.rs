@@ -1,5 +1,7 @@
 //! The agent's last decision about a VM, as data and as text.
 
+mod policy;
+
 use std::collections::BTreeMap;
 
 use protocol::units::Resources;
@@ -7,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::view::units::{cores, memory};
+pub(crate) use policy::PolicyView;
 
 /// A decision, as the agent's dump spells it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +47,9 @@ pub(crate) struct Decision {
     /// Memory in use in the guest in bytes, including the agent's allowance for the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory_usage_bytes: Option<f64>,
+    /// Candidate of a policy beside the decision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) policy: Option<PolicyView>,
 }
 
 /// A monitor's refusal of a shrink, as the monitor words it.
@@ -194,6 +200,7 @@ impl Decision {
             Some(permit) => lines.push(format!("It holds a permit for {}.", size(permit))),
             None => lines.push("It holds no permit yet: nothing grows without one.".into()),
         }
+        lines.extend(self.policy.as_ref().map(PolicyView::sentence));
         lines
     }
 }
@@ -320,6 +327,7 @@ fn of_pod(pod: &Value) -> Option<(String, Decision)> {
         .flatten();
     decision.load1 = executor["Metrics"]["LoadAverage1Min"].as_f64();
     decision.memory_usage_bytes = executor["Metrics"]["MemoryUsageBytes"].as_f64();
+    decision.policy = serde_json::from_value(pod["policy"].clone()).ok();
     Some((key, decision))
 }
 

@@ -10,6 +10,7 @@ use daemon_kit::journal::files::{self, SegmentFile};
 use protocol::journal::{Record, Scan, hash_text, scan};
 use serde_json::{Value, json};
 
+use super::policy::worker::{SOURCES, WorkerOracle};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Cell, Table};
@@ -48,6 +49,9 @@ pub(crate) struct Files {
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     files: Files,
+    /// Do not ask policies again
+    #[arg(long)]
+    no_policies: bool,
 }
 
 /// A segment and its records.
@@ -278,10 +282,30 @@ fn stat(context: &Context, found: Vec<SegmentFile>) -> Outcome {
     Ok(())
 }
 
+/// What can ask policies again, and why it cannot where it cannot.
+fn oracle(files: &[SegmentFile], no_policies: bool) -> (Option<WorkerOracle>, Option<Fail>) {
+    if no_policies {
+        return (None, None);
+    }
+    let folder = files
+        .first()
+        .and_then(|file| file.path.parent()?.parent())
+        .map(|journal| journal.join(SOURCES));
+    match WorkerOracle::start(folder) {
+        Ok(oracle) => (Some(oracle), None),
+        Err(fail) => (None, Some(fail)),
+    }
+}
+
 pub(crate) fn replay(context: &Context, args: &ReplayArgs) -> Outcome {
+    let files = chosen(context, &args.files)?;
+    let (oracle, missing) = oracle(&files, args.no_policies);
     let mut replay = Replay::new();
+    if let Some(oracle) = oracle {
+        replay = replay.with_oracle(Box::new(oracle));
+    }
     let mut damages = 0;
-    for file in chosen(context, &args.files)? {
+    for file in files {
         let segment = read(file)?;
         damages += segment.scan.damages.len();
         for line in segment.scan.lines {
@@ -310,6 +334,12 @@ pub(crate) fn replay(context: &Context, args: &ReplayArgs) -> Outcome {
         report.tail,
         report.gaps
     ));
+    if report.asked_again + report.not_asked > 0 {
+        out(&format!(
+            "policies: {} answers asked again are equal, {} were not asked again",
+            report.asked_again, report.not_asked
+        ));
+    }
     if damages > 0 {
         return Err(Fail::not_so(format!("{damages} places are damaged"))
             .fix("see them: bellows journal verify"));
@@ -324,5 +354,11 @@ pub(crate) fn replay(context: &Context, args: &ReplayArgs) -> Outcome {
         return Err(Fail::not_so("nothing could be compared")
             .rule("a VM's decisions are compared from its first checkpoint on"));
     }
-    Ok(())
+    match missing {
+        Some(missing) if report.not_asked > 0 => {
+            out("the policies were not asked again: bellows replay --no-policies leaves them out");
+            Err(missing)
+        }
+        _ => Ok(()),
+    }
 }

@@ -20,7 +20,11 @@ pub(crate) const NAME: &str = "agent";
 /// 64 with every problem of the file.
 pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
     let Some(path) = file else {
-        return Config::one_machine().map_err(|error| Fail::bug(daemon_kit::chain(&error)));
+        let mut config =
+            Config::one_machine().map_err(|error| Fail::bug(daemon_kit::chain(&error)))?;
+        // Costs nothing until somebody makes a policy.
+        config.policies = Some(agent::PolicySettings::default());
+        return Ok(config);
     };
     Config::from_file(&path.display().to_string()).map_err(|error| {
         Fail::usage(format!(

@@ -1,0 +1,89 @@
+//! `bellows policy run`: asks a policy once, about the newest recorded state of a VM.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use agent::Replay;
+use clap::Args;
+use policy_contract::Spec;
+use serde_json::json;
+
+use super::{object, program};
+use crate::commands::journal::{of_state, read};
+use crate::context::Context;
+use crate::fail::{Fail, Outcome};
+use crate::terminal::out;
+
+/// Ask a policy once about a VM; nothing is done.
+///
+/// Prints the question, built from the newest records of the journal, and the answer.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArgs {
+    /// Source of the policy, Lua
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The VM, as NAME or NAMESPACE/NAME
+    #[arg(long = "vm", value_name = "VM")]
+    vm: String,
+}
+
+pub(super) fn run(context: &Context, args: &RunArgs) -> Outcome {
+    let spec = Spec::of_source(object::read_source(&args.file)?);
+    let (namespace, name) = args.vm.split_once('/').map_or_else(
+        || (crate::plugin::namespace(), args.vm.clone()),
+        |(namespace, name)| (namespace.to_owned(), name.to_owned()),
+    );
+    let key = format!("{namespace}/{name}");
+    let program = program::find()?;
+    let mut newest: Option<(u64, u64, Replay)> = None;
+    for file in of_state(context)? {
+        let segment = read(file)?;
+        let Some(head) = &segment.scan.head else {
+            continue;
+        };
+        if newest.as_ref().is_none_or(|(run, ..)| *run != head.run) {
+            newest = Some((head.run, head.wall, Replay::new()));
+        }
+        if let Some((_, wall, replay)) = &mut newest {
+            *wall = head.wall;
+            let lines = segment.scan.lines.into_iter();
+            lines
+                .filter_map(|line| line.record.ok())
+                .for_each(|record| replay.take(record));
+        }
+    }
+    let latest = newest.and_then(|(_, wall, replay)| replay.latest(&key, &spec, wall));
+    let Some(latest) = latest else {
+        return Err(
+            Fail::not_so(format!("the journal has no question about {key}"))
+                .rule("a VM is asked about once its metrics have arrived, and while they are fresh")
+                .fix(format!("see what the agent says: bellows why {key}")),
+        );
+    };
+    out(&latest.input.canonical());
+    let question = temporary(&serde_json::to_value(&latest.input).unwrap_or_default())?;
+    let past = temporary(&json!({"now": latest.now, "series": latest.past}))?;
+    let status = Command::new(&program)
+        .arg("run")
+        .arg(&args.file)
+        .arg("--input")
+        .arg(question.path())
+        .arg("--past")
+        .arg(past.path())
+        .status()
+        .map_err(|error| Fail::missing(format!("{} cannot be run: {error}", program.display())))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Fail::not_so("the policy has no valid answer"))
+    }
+}
+
+fn temporary(value: &serde_json::Value) -> Outcome<tempfile::NamedTempFile> {
+    let failed = |error: std::io::Error| Fail::bug(format!("no temporary file: {error}"));
+    let mut file = tempfile::NamedTempFile::new().map_err(failed)?;
+    file.write_all(value.to_string().as_bytes())
+        .map_err(failed)?;
+    Ok(file)
+}

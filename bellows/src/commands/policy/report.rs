@@ -1,0 +1,365 @@
+//! `bellows policy report`: the recorded answers of a policy beside the built-in goal.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use agent::{Oracle, Reasked, Replay, Seen};
+use clap::Args;
+use policy_contract::{Input, Spec};
+use protocol::journal::Record;
+use protocol::time::WallTime;
+use serde::Serialize;
+
+use crate::commands::journal::{calendar, of_state, read};
+use crate::context::Context;
+use crate::fail::{Fail, Outcome};
+use crate::output::{Format, Table, print_value};
+use crate::terminal::out;
+
+/// Differences that a report lists.
+const MAX_DIFFERENCES: usize = 10;
+
+/// How the recorded answers of a policy differ from the built-in goal.
+///
+/// Reads the journal of the state directory; nothing has to run. An answer to hold counts as the
+/// size in use.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReportArgs {
+    /// Name of the policy
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Length of the time that the report covers, as 90m, 24h or 7d
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
+    since: u64,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+}
+
+/// Seconds of `90m`, `24h`, `7d` or `30s`.
+fn duration(text: &str) -> Result<u64, String> {
+    let rule = "it must be a number and s, m, h or d, as 24h";
+    let (number, unit) = text.split_at(text.len().saturating_sub(1));
+    let factor = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(rule.into()),
+    };
+    let number: u64 = number.parse().map_err(|_| rule)?;
+    number.checked_mul(factor).ok_or_else(|| rule.to_owned())
+}
+
+/// Counts of answers about one VM, or about all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Counts {
+    /// Answers that were compared with the built-in goal.
+    compared: u64,
+    equal: u64,
+    /// Answers that differ by one unit at most, equal ones included.
+    within_one: u64,
+    higher: u64,
+    lower: u64,
+    faults: u64,
+    /// Longest time from a question to its answer, microseconds.
+    slowest_us: u64,
+}
+
+impl Counts {
+    fn add(&mut self, answer: &Entry) {
+        self.slowest_us = self.slowest_us.max(answer.took_us);
+        let Some(difference) = answer.difference() else {
+            self.faults += 1;
+            return;
+        };
+        self.compared += 1;
+        self.equal += u64::from(difference == 0);
+        self.within_one += u64::from(difference.abs() <= 1);
+        self.higher += u64::from(difference > 0);
+        self.lower += u64::from(difference < 0);
+    }
+
+    fn agreement_percent(&self) -> Option<f64> {
+        (self.compared > 0).then(|| 100.0 * self.equal as f64 / self.compared as f64)
+    }
+}
+
+/// A recorded answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    vm: String,
+    at: String,
+    digest: String,
+    /// Size that the answer asks for, compute units; absent for a fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    units: Option<u32>,
+    builtin: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
+    took_us: u64,
+}
+
+impl Entry {
+    fn difference(&self) -> Option<i64> {
+        Some(i64::from(self.units?) - i64::from(self.builtin))
+    }
+}
+
+/// Shape of `-o json`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    policy: String,
+    total: Counts,
+    agreement_percent: Option<f64>,
+    vms: BTreeMap<String, Counts>,
+    largest: Vec<Entry>,
+    /// Orders that rest on an answer. Candidates have no way to give one.
+    actuator_calls: u64,
+}
+
+#[derive(Debug)]
+struct Gathered {
+    policy: String,
+    since: i64,
+    wall: u64,
+    total: Counts,
+    vms: BTreeMap<String, Counts>,
+    largest: Vec<Entry>,
+}
+
+/// Gathers the answers of one policy while a journal is decided again.
+#[derive(Debug, Clone)]
+struct Gatherer(Rc<RefCell<Gathered>>);
+
+impl Oracle for Gatherer {
+    fn saw(&mut self, seen: &Seen<'_>) {
+        let mut gathered = self.0.borrow_mut();
+        let wall = gathered.wall.saturating_add(seen.asked_at.0);
+        let wall = i64::try_from(wall).unwrap_or(i64::MAX);
+        if seen.policy != gathered.policy || wall < gathered.since {
+            return;
+        }
+        let entry = entry(seen, calendar(gathered.wall, seen.asked_at.0));
+        gathered.total.add(&entry);
+        let counts = gathered.vms.entry(entry.vm.clone()).or_default();
+        counts.add(&entry);
+        if entry.difference().is_some_and(|difference| difference != 0) {
+            gathered.largest.push(entry);
+            let size = |entry: &Entry| entry.difference().map_or(0, i64::unsigned_abs);
+            gathered
+                .largest
+                .sort_by_key(|entry| std::cmp::Reverse(size(entry)));
+            gathered.largest.truncate(MAX_DIFFERENCES);
+        }
+    }
+
+    fn spec(&mut self, _: &str) -> Option<Arc<Spec>> {
+        None
+    }
+
+    fn forget(&mut self, _: u32) {}
+
+    fn sample(&mut self, _: u32, _: f64, _: BTreeMap<String, f64>) {}
+
+    fn ask(&mut self, _: &str, _: u32, _: f64, _: &Input) -> Option<Reasked> {
+        None
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates"
+)]
+fn entry(seen: &Seen<'_>, at: String) -> Entry {
+    let answer = seen.answer;
+    let held = answer.hold.then(|| seen.using.ceil() as u32);
+    Entry {
+        vm: seen.vm.to_owned(),
+        at,
+        digest: answer.dg.clone(),
+        units: answer.cu.or(held).filter(|_| answer.fault.is_none()),
+        builtin: seen.builtin,
+        reason: answer.r.clone(),
+        fault: answer.fault.map(|fault| fault.word().to_owned()),
+        took_us: answer.took,
+    }
+}
+
+pub(super) fn run(context: &Context, args: &ReportArgs) -> Outcome {
+    let now = daemon_kit::clock::Clock::new().wall();
+    let span = i64::try_from(args.since.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
+    let since = now.0.saturating_sub(span);
+    let gathered = gather(context, &args.name, WallTime(since))?;
+    let report = Report {
+        policy: gathered.policy,
+        agreement_percent: gathered.total.agreement_percent(),
+        total: gathered.total,
+        vms: gathered.vms,
+        largest: gathered.largest,
+        actuator_calls: 0,
+    };
+    if matches!(args.output, Format::Json | Format::Yaml) {
+        return print_value(args.output, &report);
+    }
+    if report.total == Counts::default() {
+        return Err(Fail::not_so(format!(
+            "the journal has no answer of policy {} in that time",
+            args.name
+        ))
+        .rule("VMs that chose it are asked while bellows up runs")
+        .fix("see which VMs have it, and its problem if there is one: bellows policy show NAME"));
+    }
+    print(context, &report);
+    Ok(())
+}
+
+fn gather(context: &Context, policy: &str, since: WallTime) -> Outcome<Gathered> {
+    let gatherer = Gatherer(Rc::new(RefCell::new(Gathered {
+        policy: policy.to_owned(),
+        since: since.0,
+        wall: 0,
+        total: Counts::default(),
+        vms: BTreeMap::new(),
+        largest: Vec::new(),
+    })));
+    let mut replay: Option<(u64, Replay)> = None;
+    // One replay for each run of the writer, so that its calendar is known.
+    for file in of_state(context)? {
+        let segment = read(file)?;
+        let Some(head) = &segment.scan.head else {
+            continue;
+        };
+        if replay.as_ref().is_none_or(|(run, _)| *run != head.run) {
+            if let Some((_, ended)) = replay.take() {
+                drop(ended.finish());
+            }
+            gatherer.0.borrow_mut().wall = head.wall;
+            let next = Replay::new().with_oracle(Box::new(gatherer.clone()));
+            replay = Some((head.run, next));
+        }
+        let records = segment.scan.lines.into_iter();
+        let records = records.filter_map(|line| line.record.ok());
+        if let Some((_, replay)) = &mut replay {
+            records.for_each(|record: Record| replay.take(record));
+        }
+    }
+    if let Some((_, ended)) = replay {
+        drop(ended.finish());
+    }
+    let gathered = Rc::try_unwrap(gatherer.0);
+    let gathered = gathered.map_err(|_| Fail::bug("a replay still runs"))?;
+    Ok(gathered.into_inner())
+}
+
+fn print(context: &Context, report: &Report) {
+    let total = &report.total;
+    out(&format!(
+        "Policy {}: {} answers compared with the built-in goal, {} faults, actuator calls {}.",
+        report.policy, total.compared, total.faults, report.actuator_calls
+    ));
+    if let Some(percent) = report.agreement_percent {
+        out(&format!("Agreement {percent:.1} %."));
+    }
+    let mut table = Table::new(&[
+        "VM",
+        "COMPARED",
+        "EQUAL",
+        "WITHIN ONE",
+        "HIGHER",
+        "LOWER",
+        "FAULTS",
+        "SLOWEST",
+    ]);
+    let all = std::iter::once(("all".to_owned(), total));
+    let each = report.vms.iter().map(|(vm, counts)| (vm.clone(), counts));
+    for (vm, counts) in each.chain(all) {
+        let numbers = [
+            counts.compared,
+            counts.equal,
+            counts.within_one,
+            counts.higher,
+            counts.lower,
+            counts.faults,
+        ];
+        let mut cells = vec![vm.into()];
+        cells.extend(numbers.iter().map(|number| number.to_string().into()));
+        cells.push(format!("{:.1} ms", counts.slowest_us as f64 / 1000.0).into());
+        table.row(cells);
+    }
+    table.print(context.paint());
+    if !report.largest.is_empty() {
+        out("Largest differences:");
+    }
+    for entry in &report.largest {
+        out(&format!(
+            "  {} units instead of {} because of {}: bellows why {} --at {}",
+            entry.units.unwrap_or_default(),
+            entry.builtin,
+            entry.reason.as_deref().unwrap_or("?"),
+            entry.vm,
+            entry.at
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(units: Option<u32>, builtin: u32, took_us: u64) -> Entry {
+        Entry {
+            vm: "default/pg".into(),
+            at: String::new(),
+            digest: "77ab90c4".into(),
+            units,
+            builtin,
+            reason: None,
+            fault: None,
+            took_us,
+        }
+    }
+
+    #[test]
+    fn answers_are_counted_by_their_difference() {
+        let mut counts = Counts::default();
+        for one in [
+            entry(Some(4), 4, 100),
+            entry(Some(5), 4, 700),
+            entry(Some(1), 4, 200),
+            entry(None, 4, 50_000),
+        ] {
+            counts.add(&one);
+        }
+        let expected = Counts {
+            compared: 3,
+            equal: 1,
+            within_one: 2,
+            higher: 1,
+            lower: 1,
+            faults: 1,
+            slowest_us: 50_000,
+        };
+        assert_eq!(counts, expected);
+        let percent = counts.agreement_percent().map(|percent| percent.round());
+        assert_eq!(percent, Some(33.0));
+    }
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(duration("24h"), Ok(86_400));
+        assert_eq!(duration("90m"), Ok(5_400));
+        assert_eq!(duration("7d"), Ok(604_800));
+        for odd in ["", "24", "h", "1w", "-1h", "99999999999999999999d"] {
+            assert!(duration(odd).is_err(), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Asks recorded questions again, by a worker of `bellows-policy`.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+use agent::{Oracle, Reasked};
+use policy_contract::frames::{FromWorker, MAX_LINE_BYTES, ToWorker, decode, encode};
+use policy_contract::{Digest, Fault, Input, Spec};
+
+use super::program;
+use crate::fail::{Fail, Outcome};
+
+/// Folder of the policies' sources, beside those of the journals.
+pub(crate) const SOURCES: &str = "policies";
+
+/// A worker and the sources that were recorded.
+#[derive(Debug)]
+pub(crate) struct WorkerOracle {
+    folder: Option<PathBuf>,
+    specs: BTreeMap<String, Option<Arc<Spec>>>,
+    /// Numbers of loaded policies; `None` for one that the worker refused.
+    loaded: BTreeMap<String, Option<u32>>,
+    worker: Option<Worker>,
+    last_question: u64,
+}
+
+#[derive(Debug)]
+struct Worker {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl WorkerOracle {
+    /// Starts the worker. `folder` holds the sources.
+    ///
+    /// # Errors
+    ///
+    /// 69 if the program is missing.
+    pub(crate) fn start(folder: Option<PathBuf>) -> Outcome<Self> {
+        let program = program::find()?;
+        let mut child = Command::new(&program)
+            .arg("worker")
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                Fail::missing(format!("{} cannot be run: {error}", program.display()))
+            })?;
+        let worker = match (child.stdin.take(), child.stdout.take()) {
+            (Some(stdin), Some(stdout)) => Worker {
+                child,
+                stdin,
+                stdout: BufReader::new(stdout),
+            },
+            _ => return Err(Fail::bug("the worker has no pipes")),
+        };
+        Ok(Self {
+            folder,
+            specs: BTreeMap::new(),
+            loaded: BTreeMap::new(),
+            worker: Some(worker),
+            last_question: 0,
+        })
+    }
+
+    fn read_spec(&self, digest: &str) -> Option<Spec> {
+        // The digest comes from a file, so it must not name another folder.
+        let wanted = Digest::of(digest)?;
+        let path = self.folder.as_ref()?.join(format!("{digest}.json"));
+        let spec: Spec = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        (spec.digest() == wanted).then_some(spec)
+    }
+
+    /// Sends a message. A worker that cannot be reached is given up.
+    fn send(&mut self, message: &ToWorker) -> Option<()> {
+        let line = encode(message).ok()?;
+        let sent = self.worker.as_mut()?.stdin.write_all(&line);
+        self.keep_if(sent.is_ok())
+    }
+
+    fn receive(&mut self) -> Option<FromWorker> {
+        let worker = self.worker.as_mut()?;
+        let mut line = Vec::new();
+        let limit = MAX_LINE_BYTES as u64 + 1;
+        let read = (&mut worker.stdout)
+            .take(limit)
+            .read_until(b'\n', &mut line);
+        let message = read.ok().and_then(|_| decode(&line, MAX_LINE_BYTES).ok());
+        self.keep_if(message.is_some())?;
+        message
+    }
+
+    fn keep_if(&mut self, is_good: bool) -> Option<()> {
+        if !is_good {
+            self.worker = None;
+        }
+        is_good.then_some(())
+    }
+
+    /// Number of a policy in the worker.
+    fn load(&mut self, digest: &str) -> Option<u32> {
+        if let Some(known) = self.loaded.get(digest) {
+            return *known;
+        }
+        let spec = self.spec(digest)?;
+        let id = u32::try_from(self.loaded.len() + 1).ok()?;
+        self.send(&ToWorker::Load {
+            id,
+            digest: spec.digest(),
+            scope: spec.scope,
+            source: spec.source.clone(),
+            params: spec.params.clone(),
+        })?;
+        let is_loaded = matches!(self.receive()?, FromWorker::Loaded { id: of } if of == id);
+        let number = is_loaded.then_some(id);
+        self.loaded.insert(digest.to_owned(), number);
+        number
+    }
+}
+
+impl Oracle for WorkerOracle {
+    fn spec(&mut self, digest: &str) -> Option<Arc<Spec>> {
+        if !self.specs.contains_key(digest) {
+            let spec = self.read_spec(digest).map(Arc::new);
+            self.specs.insert(digest.to_owned(), spec);
+        }
+        self.specs.get(digest).cloned().flatten()
+    }
+
+    fn forget(&mut self, vm: u32) {
+        let _ = self.send(&ToWorker::Forget { vm });
+    }
+
+    fn sample(&mut self, vm: u32, at: f64, samples: BTreeMap<String, f64>) {
+        let _ = self.send(&ToWorker::Sample {
+            vm,
+            t: at,
+            s: samples,
+        });
+    }
+
+    fn ask(&mut self, digest: &str, vm: u32, at: f64, input: &Input) -> Option<Reasked> {
+        let Some(id) = self.load(digest) else {
+            // A policy that the worker refuses has this fault in the record too.
+            let is_refused = self.loaded.contains_key(digest);
+            return is_refused.then_some(Err(Fault::Syntax));
+        };
+        self.last_question += 1;
+        let n = self.last_question;
+        self.send(&ToWorker::Ask {
+            n,
+            vm,
+            id,
+            t: at,
+            i: Box::new(input.clone()),
+        })?;
+        let message = self.receive()?;
+        match &message {
+            FromWorker::Said { n: of, .. } if *of == n => {
+                let answer = message.answer()?;
+                Some(answer.map_err(|_| Fault::Output))
+            }
+            FromWorker::Fault { n: of, kind, .. } if *of == n => Some(Err(*kind)),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,116 @@
+//! The candidate of a policy beside a decision, as data and as a sentence.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::clock_time;
+
+/// Policy of a VM with its last answer, as the agent's dump spells it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PolicyView {
+    /// Name of the policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// First digits of its digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) digest: Option<String>,
+    /// Name of a policy that is not there, or not for the VM's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unknown: Option<String>,
+    /// Whether it is not asked any more, after faults.
+    #[serde(default)]
+    pub(crate) set_aside: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) answer: Option<PolicyAnswer>,
+}
+
+/// Answer of a policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PolicyAnswer {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cu: Option<u32>,
+    #[serde(default)]
+    pub(crate) hold: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fault: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    #[serde(default)]
+    pub(crate) votes: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
+    /// Time since when the answer is the same, RFC 3339.
+    #[serde(default)]
+    pub(crate) since: String,
+}
+
+impl PolicyView {
+    /// `Policy db decides nothing: its candidate 77ab90c4 would ask for 4 units since …`.
+    pub(crate) fn sentence(&self) -> String {
+        if let Some(name) = &self.unknown {
+            return format!(
+                "Policy {name} is not there, or not for its namespace: the built-in goal decides."
+            );
+        }
+        let name = self.name.as_deref().unwrap_or("?");
+        let digest = self.digest.as_deref().unwrap_or("?");
+        let candidate = format!("Policy {name} decides nothing: its candidate {digest}");
+        let Some(answer) = &self.answer else {
+            return format!("{candidate} has not answered yet.");
+        };
+        let since = clock_time(&answer.since);
+        let since = since.map_or_else(String::new, |time| format!(" since {time}Z"));
+        if let Some(fault) = &answer.fault {
+            let aside = if self.set_aside {
+                ", and is not asked any more"
+            } else {
+                ""
+            };
+            return format!("{candidate} has no valid answer{since} ({fault}){aside}.");
+        }
+        let want = match answer.cu {
+            Some(1) => "ask for 1 unit".to_owned(),
+            Some(units) => format!("ask for {units} units"),
+            None => "hold the size".to_owned(),
+        };
+        let reason = answer.reason.as_deref().unwrap_or("?");
+        let votes: Vec<String> = answer
+            .votes
+            .iter()
+            .map(|(name, vote)| format!("{name} {vote:.2}"))
+            .collect();
+        let votes = if votes.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", votes.join(", "))
+        };
+        let note = answer.note.as_ref();
+        let note = note.map_or_else(String::new, |note| format!(" It notes: {note}"));
+        format!("{candidate} would {want}{since} because of {reason}{votes}.{note}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn candidate_is_named_with_its_answer() {
+        let view = |value: Value| -> PolicyView { serde_json::from_value(value).unwrap() };
+        let base = serde_json::json!({"name": "db", "digest": "77ab90c4", "role": "shadow", "setAside": false});
+        insta::assert_snapshot!(view(base.clone()).sentence(), @"Policy db decides nothing: its candidate 77ab90c4 has not answered yet.");
+        let mut answered = base.clone();
+        answered["answer"] = serde_json::json!({"cu": 4, "hold": false, "fault": null, "reason": "cpu",
+            "votes": {"cpu": 3.7}, "note": null, "since": "2026-01-02T10:02:05.1Z"});
+        insta::assert_snapshot!(view(answered).sentence(), @"Policy db decides nothing: its candidate 77ab90c4 would ask for 4 units since 10:02:05Z because of cpu (cpu 3.70).");
+        let mut failed = base;
+        failed["setAside"] = true.into();
+        failed["answer"] = serde_json::json!({"fault": "steps", "since": "2026-01-02T10:02:05.1Z"});
+        insta::assert_snapshot!(view(failed).sentence(), @"Policy db decides nothing: its candidate 77ab90c4 has no valid answer since 10:02:05Z (steps), and is not asked any more.");
+    }
+}
