@@ -22,10 +22,16 @@ struct Tool {
     build: bool,
 }
 
-const TOOLS: [Tool; 20] = [
+const TOOLS: [Tool; 21] = [
     Tool {
         program: "cc",
         package: "gcc",
+        build: true,
+    },
+    // Compiles the interpreter of policies.
+    Tool {
+        program: "g++",
+        package: "g++",
         build: true,
     },
     Tool {

@@ -8,7 +8,7 @@ use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 28] = [
+const ARROWS: [(&str, &[&str]); 30] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
@@ -40,6 +40,7 @@ const ARROWS: [(&str, &[&str]); 28] = [
             "agent-events",
             "api-client",
             "transport",
+            "policy-contract",
             "protocol",
             "daemon-kit",
             "test-api",
@@ -56,6 +57,7 @@ const ARROWS: [(&str, &[&str]); 28] = [
         &[
             "api-client",
             "leader-election",
+            "policy-contract",
             "protocol",
             "daemon-kit",
             "test-api",
@@ -92,6 +94,10 @@ const ARROWS: [(&str, &[&str]); 28] = [
         ],
     ),
     ("vm-images", &["protocol", "test-records"]),
+    // A leaf like `protocol`: what policies and their callers agree on.
+    ("policy-contract", &["protocol"]),
+    // The one crate that links Lua.
+    ("policy-engine", &["policy-contract"]),
     // The one place where the rooms are put together in one process, by their public entries.
     (
         "bellows",
@@ -101,6 +107,7 @@ const ARROWS: [(&str, &[&str]); 28] = [
             "apiserver",
             "neonvm-controller",
             "neonvm-runner",
+            "policy-contract",
             "protocol",
             "scheduler",
             "daemon-kit",
@@ -114,6 +121,7 @@ const ARROWS: [(&str, &[&str]); 28] = [
             "agent",
             "neonvm-controller",
             "neonvm-runner",
+            "policy-contract",
             "protocol",
             "scheduler",
             "vm-monitor",

@@ -1,0 +1,205 @@
+//! A loaded policy and its calls.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use mlua::chunk::ChunkMode;
+use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Value};
+use policy_contract::{Answer, Fault, History, Input, Refusal, Seconds, Spec};
+
+use crate::budget::Steps;
+use crate::failure::{CHUNK, Failed, LoadError};
+use crate::{MAX_MEMORY, answer, globals, past, question, syntax};
+
+/// Garbage of earlier calls that may be there when a call begins, bytes. Texts among it are found
+/// instead of made, so a call may take less memory by as much.
+const SLACK: usize = MAX_MEMORY / 4;
+
+/// An answer and what it took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evaluation {
+    /// The answer, checked.
+    pub answer: Answer,
+    /// Steps of the call, of at most [`crate::MAX_STEPS`].
+    pub steps: u64,
+}
+
+/// A loaded policy.
+#[derive(Debug)]
+pub struct Engine {
+    source: String,
+    state: State,
+}
+
+/// An interpreter with the program of a policy.
+#[derive(Debug)]
+struct State {
+    lua: Lua,
+    /// The program. Each run returns a new function of the policy.
+    program: Function,
+    steps: Steps,
+    /// Time of the present question.
+    now: Rc<Cell<Seconds>>,
+    /// Memory in use without garbage, bytes.
+    loaded: usize,
+}
+
+impl Engine {
+    /// Compiles a policy and runs its program once.
+    ///
+    /// # Errors
+    /// The contract refuses the policy, its source does not compile, or its program does not
+    /// return a function.
+    pub fn load(spec: &Spec) -> Result<Self, LoadError> {
+        spec.check()?;
+        let refused = syntax::lint(&spec.source)
+            .into_iter()
+            .find(|finding| finding.is_refused);
+        if let Some(finding) = refused {
+            return Err(LoadError {
+                line: finding.line,
+                rule: format!("{}: write {}", finding.rule, finding.instead),
+            });
+        }
+        let state = State::load(&spec.source)?;
+        let source = spec.source.clone();
+        Ok(Self { source, state })
+    }
+
+    /// Asks the policy. `now` is on the clock of the past's samples.
+    ///
+    /// # Errors
+    /// The call broke its budget or failed, or the contract refuses its answer.
+    pub fn ask(&self, input: &Input, past: &History, now: Seconds) -> Result<Evaluation, Failed> {
+        if self.state.garbage() > SLACK {
+            self.tidy();
+        }
+        let outcome = self.state.call(input, past, now, MAX_MEMORY - SLACK);
+        if !matches!(&outcome, Err(failed) if failed.fault == Fault::Memory) {
+            return outcome;
+        }
+        // Near the limit garbage could decide. A new interpreter has none.
+        let state = State::load(&self.source).map_err(|error| Failed {
+            fault: Fault::Syntax,
+            text: error.to_string(),
+        })?;
+        state.call(input, past, now, MAX_MEMORY)
+    }
+
+    /// Frees the memory of earlier calls. Best called between two questions; [`Self::ask`] does it
+    /// where much has gathered.
+    pub fn tidy(&self) {
+        self.state.tidy();
+    }
+
+    /// Memory that the interpreter has in use, garbage included, bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.state.lua.used_memory()
+    }
+}
+
+impl State {
+    fn load(source: &str) -> Result<Self, LoadError> {
+        Self::try_load(source).map_err(|error| LoadError::of(&error))
+    }
+
+    fn try_load(source: &str) -> mlua::Result<Self> {
+        let lua = globals::interpreter()?;
+        lua.gc_stop();
+        let steps = Steps::default();
+        let now = Rc::default();
+        past::register(&lua, &now, &steps)?;
+        let program = lua
+            .load(source)
+            .set_name(format!("={CHUNK}"))
+            .set_mode(ChunkMode::Text)
+            .set_compiler(globals::compiler())
+            .into_function()?;
+        steps.count(&lua);
+        let mut state = Self {
+            lua,
+            program,
+            steps,
+            now,
+            loaded: 0,
+        };
+        state.limit(Some(MAX_MEMORY))?;
+        state.function()?;
+        state.limit(None)?;
+        state.tidy();
+        state.loaded = state.lua.used_memory();
+        Ok(state)
+    }
+
+    /// Runs the program.
+    fn function(&self) -> mlua::Result<Function> {
+        match self.program.call(())? {
+            Value::Function(function) => Ok(function),
+            other => Err(mlua::Error::RuntimeError(format!(
+                "{CHUNK}:1: the program returns a {}: write return function(i) … end",
+                other.type_name()
+            ))),
+        }
+    }
+
+    /// Bounds the memory by so much more than is in use.
+    fn limit(&self, more: Option<usize>) -> mlua::Result<()> {
+        let limit = more.map_or(0, |more| self.lua.used_memory() + more);
+        self.lua.set_memory_limit(limit).map(drop)
+    }
+
+    fn garbage(&self) -> usize {
+        self.lua.used_memory().saturating_sub(self.loaded)
+    }
+
+    fn tidy(&self) {
+        // Twice: the first ends a cycle, the second frees what the first made unreachable. A
+        // collection starts the collector again.
+        for _ in 0..2 {
+            let _ = self.lua.gc_collect();
+        }
+        self.lua.gc_stop();
+    }
+
+    /// Asks, with so much memory beyond the question.
+    fn call(
+        &self,
+        input: &Input,
+        past: &History,
+        now: Seconds,
+        memory: usize,
+    ) -> Result<Evaluation, Failed> {
+        self.steps.reset();
+        self.now.set(now);
+        let outcome = self.lua.scope(|scope| {
+            let past = scope.create_any_userdata_ref(past)?;
+            let question = question::table(&self.lua, input, past)?;
+            self.limit(Some(memory))?;
+            let values: MultiValue = self.function()?.call(question)?;
+            Ok(read(&values))
+        });
+        match self.limit(None).and(outcome) {
+            Ok(answer) => Ok(Evaluation {
+                answer: answer?,
+                steps: self.steps.taken(),
+            }),
+            Err(error) => Err(Failed::of(&error, &self.steps)),
+        }
+    }
+}
+
+fn read(values: &MultiValue) -> Result<Answer, Refusal> {
+    if values.len() > 1 {
+        let count = format!("{} values", values.len());
+        return Err(Refusal::of("answer", count, "one table"));
+    }
+    let value = values.front().unwrap_or(&Value::Nil);
+    Answer::read(&answer::read(value)?)
+}
+
+pub(crate) fn version() -> String {
+    let version = Lua::new_with(StdLib::NONE, LuaOptions::default())
+        .and_then(|lua| lua.globals().raw_get::<String>("_VERSION"));
+    version.unwrap_or_else(|_| "Luau".to_owned())
+}

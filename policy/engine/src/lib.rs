@@ -1,0 +1,42 @@
+//! Runs a policy: a pure function from a question and a past to an answer.
+//!
+//! * The interpreter is Luau. A policy reaches a frozen list of names, none of which reads a
+//!   clock, a file or chance. Its program runs from its start for every question, so it keeps
+//!   nothing.
+//! * A call is bounded by interrupts and by memory. Both are counted, so the same question ends the
+//!   same way on every machine. What no interrupt bounds is bounded by the clock of the parent,
+//!   which kills the process.
+//! * Memory is freed between calls, never during one: what a call takes depends on nothing else.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod budget;
+mod engine;
+mod failure;
+mod globals;
+mod helpers;
+mod math;
+mod past;
+mod question;
+mod syntax;
+mod text;
+
+pub use engine::{Engine, Evaluation};
+pub use failure::{Failed, LoadError};
+pub use syntax::{Finding, lint};
+
+/// Most interrupts of a call: iterations of loops, calls, and steps of a pattern.
+pub const MAX_STEPS: u64 = 10_000;
+/// Most memory that a call may take beyond the loaded policy and its question, bytes.
+pub const MAX_MEMORY: usize = 1 << 20;
+/// Longest answer, bytes of its texts and numbers.
+pub const MAX_ANSWER: usize = 64 << 10;
+/// Deepest nesting of an answer.
+pub const MAX_DEPTH: usize = 16;
+
+/// Name and version of the interpreter, for the journal.
+#[must_use]
+pub fn version() -> String {
+    engine::version()
+}
