@@ -1,0 +1,238 @@
+//! Whether a policy keeps the rules of the contract: it compiles, it names nothing that is absent,
+//! and on made-up questions it stays in its budget, gives the same bytes in a second process, and
+//! gives the same answer when that answer is its `old`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use policy_contract::frames::{FromWorker, ToWorker};
+use policy_contract::{Answer, Fault, Old, Spec, Want};
+use policy_engine::{Engine, Failed, lint};
+use serde::Serialize;
+
+use crate::client::Client;
+use crate::made_up::{Question, Subject, question};
+
+/// Questions of a check.
+pub const QUESTIONS: u64 = 200;
+/// Longest time of a process that is not asked for its time, only for its bytes.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Number of the policy in the second process.
+const ID: u32 = 1;
+
+/// Something that a policy breaks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Line of the source, from 1; 0 if there is none.
+    pub line: u32,
+    /// What is broken.
+    pub rule: String,
+    /// What to write instead.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub instead: String,
+    /// Number of the made-up question at which it broke.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub question: Option<u64>,
+}
+
+/// Result of a check.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Whether nothing was found.
+    pub ok: bool,
+    /// First digits of the digest.
+    pub digest: String,
+    /// Questions that were asked.
+    pub questions: u64,
+    /// Most steps of a call.
+    pub steps_max: u64,
+    /// Median time of a call, microseconds.
+    pub time_p50_us: u64,
+    /// What was found, in the order of the source and then of the questions.
+    pub findings: Vec<Finding>,
+}
+
+/// What the answers of a check had in common.
+#[derive(Debug, Default)]
+struct Tally {
+    steps_max: u64,
+    times: Vec<Duration>,
+}
+
+/// Checks a policy. `program` is this program, for the second process.
+///
+/// # Errors
+/// The second process cannot be used.
+pub fn check(spec: &Spec, program: &Path) -> Result<Report> {
+    let mut findings: Vec<Finding> = lint(&spec.source).into_iter().map(Finding::from).collect();
+    let mut tally = Tally::default();
+    let mut asked = 0;
+    match Engine::load(spec) {
+        Ok(engine) => {
+            let mut second = second(spec, program)?;
+            for number in 0..QUESTIONS {
+                asked += 1;
+                let asking = Asking {
+                    number,
+                    question: question(&subject(spec), number),
+                    engine: &engine,
+                };
+                if let Err(finding) = asking.check(&mut second, &mut tally)? {
+                    findings.push(finding);
+                    break;
+                }
+            }
+        }
+        // The lint has it where it is the reason.
+        Err(error) if findings.iter().any(|finding| finding.line == error.line) => {}
+        Err(error) => findings.push(Finding {
+            line: error.line,
+            rule: error.rule,
+            instead: String::new(),
+            question: None,
+        }),
+    }
+    tally.times.sort_unstable();
+    let median = tally.times.get(tally.times.len() / 2).copied();
+    Ok(Report {
+        ok: findings.is_empty(),
+        digest: spec.digest().short(),
+        questions: asked,
+        steps_max: tally.steps_max,
+        time_p50_us: u64::try_from(median.unwrap_or_default().as_micros()).unwrap_or(u64::MAX),
+        findings,
+    })
+}
+
+fn subject(spec: &Spec) -> Subject {
+    Subject {
+        params: spec.params.clone(),
+        series: spec.series.clone(),
+        feeds: spec.feeds.iter().map(|feed| feed.name.clone()).collect(),
+    }
+}
+
+/// A second process with the policy.
+fn second(spec: &Spec, program: &Path) -> Result<Client> {
+    let mut client =
+        Client::start(program).with_context(|| format!("failed to start {}", program.display()))?;
+    let load = ToWorker::Load {
+        id: ID,
+        digest: spec.digest(),
+        scope: spec.scope,
+        source: spec.source.clone(),
+        params: spec.params.clone(),
+    };
+    match client.request(&load, PATIENCE)? {
+        FromWorker::Loaded { .. } => Ok(client),
+        other => bail!("the second process refuses what the first has loaded: {other:?}"),
+    }
+}
+
+/// One question, and the engine that is asked it.
+struct Asking<'a> {
+    number: u64,
+    question: Question,
+    engine: &'a Engine,
+}
+
+impl Asking<'_> {
+    fn check(self, second: &mut Client, tally: &mut Tally) -> Result<Result<(), Finding>> {
+        let past = self.question.past();
+        let (input, now) = (&self.question.input, self.question.now);
+        let begun = Instant::now();
+        let asked = self.engine.ask(input, &past, now);
+        tally.times.push(begun.elapsed());
+        let line = self.ask(second)?;
+        let reply = match asked {
+            Ok(reply) => reply,
+            Err(failed) => return Ok(Err(self.failed(&failed))),
+        };
+        tally.steps_max = tally.steps_max.max(reply.steps);
+        if line != FromWorker::said(self.number, &reply.answer, reply.steps) {
+            let rule = format!("another answer in a second process: {line:?}");
+            let instead = "keys of text or numbers: the order of other keys is by chance";
+            return Ok(Err(self.broken(Fault::Nondeterministic, &rule, instead)));
+        }
+        let mut again = input.clone();
+        again.old = Some(old(&reply.answer));
+        let answer = match self.engine.ask(&again, &past, now) {
+            Ok(reply) => reply.answer,
+            Err(failed) => return Ok(Err(self.failed(&failed))),
+        };
+        if answer != reply.answer {
+            let (first, then) = (reply.answer.to_value(), answer.to_value());
+            let rule = format!("answers {first}, and with that as i.old {then}");
+            let instead = "a step from i.vm.use_cu, not from i.old.cu";
+            return Ok(Err(self.broken(Fault::NotFixpoint, &rule, instead)));
+        }
+        Ok(Ok(()))
+    }
+
+    /// The same question in the second process.
+    fn ask(&self, second: &mut Client) -> Result<FromWorker> {
+        let vm = ID;
+        second.send(&ToWorker::Forget { vm })?;
+        for (t, s) in &self.question.samples {
+            let (t, s) = (*t, s.clone());
+            second.send(&ToWorker::Sample { vm, t, s })?;
+        }
+        let ask = ToWorker::Ask {
+            n: self.number,
+            vm,
+            id: ID,
+            t: self.question.now,
+            i: Box::new(self.question.input.clone()),
+        };
+        Ok(second.request(&ask, PATIENCE)?)
+    }
+
+    fn failed(&self, failed: &Failed) -> Finding {
+        let instead = match failed.fault {
+            Fault::Steps => "a shorter loop, or a function of i.h",
+            Fault::Memory => "fewer and shorter texts and tables",
+            Fault::Syntax => "a test for nil first: what is absent is nil",
+            _ => "",
+        };
+        self.broken(failed.fault, &failed.text, instead)
+    }
+
+    fn broken(&self, fault: Fault, text: &str, instead: &str) -> Finding {
+        let placed = text.strip_prefix("line ").and_then(|rest| {
+            let (line, text) = rest.split_once(": ")?;
+            Some((line.parse().ok()?, text))
+        });
+        let (line, text) = placed.unwrap_or((0, text));
+        Finding {
+            line,
+            rule: format!("{}: {text}", fault.word()),
+            instead: instead.to_owned(),
+            question: Some(self.number),
+        }
+    }
+}
+
+/// An answer as the `old` of the next question.
+#[must_use]
+pub fn old(answer: &Answer) -> Old {
+    Old {
+        cu: match answer.want {
+            Want::Units(units) => Some(units),
+            Want::Hold => None,
+        },
+        reason: answer.reason.as_str().to_owned(),
+        age_s: 0.0,
+    }
+}
+
+impl From<policy_engine::Finding> for Finding {
+    fn from(finding: policy_engine::Finding) -> Self {
+        Self {
+            line: finding.line,
+            rule: finding.rule,
+            instead: finding.instead.to_owned(),
+            question: None,
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The commands.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use policy_cli::{check, jail, worker};
+use policy_contract::{FeedSource, History, Input, Series, Spec};
+use policy_engine::Engine;
+use serde_json::json;
+
+use crate::exit;
+
+/// Asks and checks scaling policies.
+#[derive(Parser)]
+#[command(name = "bellows-policy", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Answer questions of an agent, as JSON lines
+    Worker,
+    /// Compile a policy and ask it made-up questions
+    Check {
+        #[command(flatten)]
+        policy: PolicyArgs,
+        /// Format of the result
+        #[arg(short, long, value_enum, default_value_t = Format::Text)]
+        output: Format,
+    },
+    /// Ask a policy once
+    Run {
+        #[command(flatten)]
+        policy: PolicyArgs,
+        /// The question, JSON
+        #[arg(long, value_name = "FILE")]
+        input: PathBuf,
+        /// The past, JSON: {"now": 3600, "series": {"load1": [[3595, 0.7], …]}}
+        #[arg(long, value_name = "FILE")]
+        past: Option<PathBuf>,
+    },
+    /// Print type declarations in Luau for editors
+    Stubs,
+}
+
+#[derive(Args)]
+struct PolicyArgs {
+    /// Source of the policy
+    file: PathBuf,
+    /// Number that the policy reads as i.params.NAME
+    #[arg(long = "params", value_name = "NAME=NUMBER", value_parser = parameter)]
+    params: Vec<(String, f64)>,
+    /// Series that the policy reads beyond load1, load5, used and cached
+    #[arg(long, value_name = "NAME", value_parser = series)]
+    series: Vec<Series>,
+    /// Figure of the guest that the policy reads as i.feeds.NAME
+    #[arg(long = "feed", value_name = "NAME")]
+    feeds: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// Past of a question in a file.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Past {
+    now: f64,
+    series: std::collections::BTreeMap<String, Vec<(f64, f32)>>,
+}
+
+fn parameter(text: &str) -> Result<(String, f64), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=NUMBER")?;
+    let value = value.parse().map_err(|error| format!("{error}"))?;
+    Ok((name.to_owned(), value))
+}
+
+fn series(name: &str) -> Result<Series, String> {
+    Series::of(name).ok_or_else(|| format!("there is no series {name}"))
+}
+
+impl Cli {
+    pub(crate) fn run(self) -> ExitCode {
+        let result = match &self.command {
+            Command::Worker => return work(),
+            Command::Check { policy, output } => policy.check(*output),
+            Command::Run {
+                policy,
+                input,
+                past,
+            } => policy.run(input, past.as_deref()),
+            Command::Stubs => say(&policy_contract::stubs()).map(|()| ExitCode::SUCCESS),
+        };
+        result.unwrap_or_else(|error| {
+            complain(&format!("error: {error:#}"));
+            ExitCode::from(exit::USAGE)
+        })
+    }
+}
+
+/// Runs the worker. Never returns by way of the runtime, whose last calls are forbidden.
+fn work() -> ExitCode {
+    if let Err(error) = jail::enter() {
+        complain(&format!("error: the worker cannot be confined: {error}"));
+        return ExitCode::from(exit::UNAVAILABLE);
+    }
+    let code = match worker::serve(io::stdin().lock(), io::stdout().lock()) {
+        Ok(()) => 0,
+        Err(error) => {
+            complain(&format!("error: {error}"));
+            exit::INTERNAL
+        }
+    };
+    signal_hook::low_level::exit(code.into())
+}
+
+impl PolicyArgs {
+    fn spec(&self) -> Result<Spec> {
+        let source = fs::read_to_string(&self.file)
+            .with_context(|| format!("failed to read {}", self.file.display()))?;
+        let mut spec = Spec::of_source(source);
+        spec.params = self.params.iter().cloned().collect();
+        spec.series.clone_from(&self.series);
+        let feeds = self.feeds.iter().map(|name| FeedSource {
+            name: name.clone(),
+            port: 1,
+            metric: name.clone(),
+        });
+        spec.feeds = feeds.collect();
+        Ok(spec)
+    }
+
+    fn check(&self, format: Format) -> Result<ExitCode> {
+        let spec = self.spec()?;
+        let program = std::env::current_exe().context("failed to find this program")?;
+        let report = check::check(&spec, &program)?;
+        if format == Format::Json {
+            let mut value = serde_json::to_value(&report)?;
+            value["file"] = self.file.display().to_string().into();
+            say(&format!("{value}\n"))?;
+        } else {
+            say(&text(&self.file, &report))?;
+        }
+        let code = if report.ok { 0 } else { exit::FINDING };
+        Ok(ExitCode::from(code))
+    }
+
+    fn run(&self, input: &Path, past: Option<&Path>) -> Result<ExitCode> {
+        let spec = self.spec()?;
+        let mut question: Input = read(input)?;
+        if question.params.is_empty() {
+            question.params.clone_from(&spec.params);
+        }
+        let past: Option<Past> = past.map(read).transpose()?;
+        let (past, now) = past.map_or_else(|| (History::new(&[]), 0.0), Past::history);
+        let engine = match Engine::load(&spec) {
+            Ok(engine) => engine,
+            Err(error) => return self.refused(error.line, &error.rule),
+        };
+        match engine.ask(&question, &past, now) {
+            Ok(reply) => {
+                let answer = json!({"answer": reply.answer.to_value(), "steps": reply.steps});
+                say(&format!("{answer}\n"))?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(failed) => {
+                complain(&format!("{}: {failed}", self.file.display()));
+                Ok(ExitCode::from(exit::FINDING))
+            }
+        }
+    }
+
+    fn refused(&self, line: u32, rule: &str) -> Result<ExitCode> {
+        complain(&format!("{}:{line}: {rule}", self.file.display()));
+        Ok(ExitCode::from(exit::FINDING))
+    }
+}
+
+impl Past {
+    fn history(self) -> (History, f64) {
+        let series = self.series.keys().filter_map(|name| Series::of(name));
+        let mut past = History::new(&series.collect::<Vec<_>>());
+        for (name, samples) in &self.series {
+            for (at, value) in samples {
+                past.record(name, *at, *value);
+            }
+        }
+        (past, self.now)
+    }
+}
+
+fn text(file: &Path, report: &check::Report) -> String {
+    let file = file.display();
+    let mut text = String::new();
+    for finding in &report.findings {
+        let place = match finding.line {
+            0 => format!("{file}"),
+            line => format!("{file}:{line}"),
+        };
+        text += &format!("{place}: {}", finding.rule);
+        if let Some(question) = finding.question {
+            text += &format!(" (made-up question {question})");
+        }
+        text += "\n";
+        if !finding.instead.is_empty() {
+            text += &format!("  write instead: {}\n", finding.instead);
+        }
+    }
+    if report.ok {
+        text += &format!(
+            "ok {file}: digest {}, {} questions, at most {} steps, {} us\n",
+            report.digest, report.questions, report.steps_max, report.time_p50_us
+        );
+    }
+    text
+}
+
+fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
+    let text = fs::read(file).with_context(|| format!("failed to read {}", file.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("malformed {}", file.display()))
+}
+
+fn say(text: &str) -> Result<()> {
+    io::stdout()
+        .write_all(text.as_bytes())
+        .context("failed to print")
+}
+
+fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}

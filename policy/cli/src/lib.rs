@@ -1,0 +1,14 @@
+//! Asks policies in a process that may do nothing but answer, and checks them before they are used.
+//!
+//! * [`jail`]: what the process gives up before it reads a policy.
+//! * [`worker`]: the loop of questions and answers.
+//! * [`client`]: the parent's side, with a clock.
+//! * [`check`]: whether a policy keeps the rules of the contract on made-up questions.
+
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod client;
+pub mod jail;
+pub mod made_up;
+pub mod worker;

@@ -1,0 +1,151 @@
+//! The commands as a person calls them: what they print, and their exit codes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use policy_contract::Input;
+use tempfile::TempDir;
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bellows-policy"))
+        .args(arguments)
+        .output()
+        .expect("the program runs")
+}
+
+/// A policy in a file, checked: exit code, standard output, standard error.
+fn checked(source: &str, more: &[&str]) -> (Option<i32>, String, String) {
+    let dir = TempDir::new().expect("a directory");
+    let file = write(dir.path(), "policy.lua", source);
+    let output = run(&[&["check", &file], more].concat());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&file, "FILE");
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> String {
+    let path = dir.join(name);
+    fs::write(&path, text).expect("written");
+    path.display().to_string()
+}
+
+#[test]
+fn check_of_a_good_policy_says_ok_and_its_cost() {
+    let source = "return function(i) return {cu = i.builtin.cu, reason = 'builtin'} end";
+    let (code, output, _) = checked(source, &[]);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.starts_with("ok FILE: digest "), "{output}");
+    assert!(output.contains(" 200 questions, at most "), "{output}");
+}
+
+#[test]
+fn v04_step_from_old_is_no_fixpoint() {
+    let source = "return function(i)
+      local old = i.old and i.old.cu or 0
+      return {cu = old + 1, reason = 'x'} end";
+    let (code, output, _) = checked(source, &[]);
+    assert_eq!(code, Some(1));
+    assert!(output.contains("not_fixpoint: answers "), "{output}");
+    let instead = "write instead: a step from i.vm.use_cu, not from i.old.cu";
+    assert!(output.contains(instead), "{output}");
+}
+
+/// Addresses differ from process to process, and they order keys that are tables.
+#[test]
+fn v04_order_of_tables_as_keys_is_not_deterministic() {
+    let source = "return function(i)
+      local t, n = {}, 0
+      for k = 1, 64 do t[{}] = k end
+      for _, k in pairs(t) do n = (n * 31 + k) % 1000003 end
+      return {cu = n, reason = 'x'} end";
+    let (code, output, _) = checked(source, &[]);
+    assert_eq!(code, Some(1));
+    assert!(output.contains("nondeterministic: "), "{output}");
+}
+
+#[test]
+fn findings_name_line_rule_and_what_to_write() {
+    let source = "return function(i)\n  local now = os.time()\n  return std.hold('x')\nend";
+    let (code, output, _) = checked(source, &[]);
+    assert_eq!(code, Some(1));
+    assert!(
+        output.starts_with("FILE:2: `os` is not there\n"),
+        "{output}"
+    );
+    assert!(output.contains("  write instead: i.time"), "{output}");
+
+    let (code, output, _) = checked("return function(i)\n  return {cu = }\nend", &[]);
+    assert_eq!(code, Some(1));
+    assert!(output.starts_with("FILE:2: "), "{output}");
+
+    let source = "return function(i)\n  return {cu = i.h:max('used', 60) / 2, reason = 'x'}\nend";
+    let (code, output, _) = checked(source, &[]);
+    assert_eq!(code, Some(1));
+    assert!(output.starts_with("FILE:2: syntax: "), "{output}");
+    assert!(output.contains("(made-up question "), "{output}");
+
+    let (code, output, _) = checked("return function(i) while true do end end", &[]);
+    assert_eq!(code, Some(1));
+    assert!(
+        output.contains(": steps: more than 10000 steps"),
+        "{output}"
+    );
+}
+
+#[test]
+fn check_in_json_has_the_same_findings() {
+    let source = "return function(i)\n  return {cu = 2.5, reason = 'x'}\nend";
+    let (code, output, _) = checked(source, &["-o", "json"]);
+    assert_eq!(code, Some(1));
+    let report: serde_json::Value = serde_json::from_str(&output).expect("JSON");
+    assert_eq!(
+        (&report["ok"], &report["file"]),
+        (&false.into(), &"FILE".into())
+    );
+    let rule = report["findings"][0]["rule"].as_str().expect("a rule");
+    assert!(rule.starts_with("output: "), "{rule}");
+}
+
+#[test]
+fn parameters_and_feeds_reach_the_policy() {
+    let source = "return function(i)
+      local jobs = i.feeds.jobs and i.feeds.jobs.value or 0
+      return {cu = jobs * i.params.factor, reason = 'x'} end";
+    let (code, output, _) = checked(source, &["--params", "factor=2", "--feed", "jobs"]);
+    assert_eq!(code, Some(0), "{output}");
+    let (code, _, _) = checked(source, &[]);
+    assert_eq!(code, Some(1));
+}
+
+#[test]
+fn run_asks_once() {
+    let dir = TempDir::new().expect("a directory");
+    let source = "return function(i) return {cu = i.h:max('load1', 60), reason = 'x'} end";
+    let policy = write(dir.path(), "policy.lua", source);
+    let input = serde_json::to_string(&Input::sample()).expect("JSON");
+    let input = write(dir.path(), "input.json", &input);
+    let past = r#"{"now": 7, "series": {"load1": [[2, 1], [4, 2], [6, 5]]}}"#;
+    let past = write(dir.path(), "past.json", past);
+    let output = run(&["run", &policy, "--input", &input, "--past", &past]);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(answer["answer"]["cu"], 5);
+    assert_eq!(answer["answer"]["reason"], "x");
+    let output = run(&["run", &policy, "--input", &input]);
+    assert_eq!(output.status.code(), Some(1));
+    let output = run(&["run", &policy, "--input", &policy]);
+    assert_eq!(output.status.code(), Some(64));
+}
+
+#[test]
+fn exit_codes_are_those_of_bellows() {
+    assert_eq!(run(&["check"]).status.code(), Some(64));
+    assert_eq!(run(&["check", "/nowhere.lua"]).status.code(), Some(64));
+    assert_eq!(run(&["--help"]).status.code(), Some(0));
+    let stubs = run(&["stubs"]);
+    assert_eq!(stubs.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&stubs.stdout).contains("export type Input"));
+}

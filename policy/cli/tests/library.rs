@@ -1,0 +1,71 @@
+//! The library: each policy is short and passes its check, and `builtin.lua` is the built-in goal.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use policy_cli::check::check;
+use policy_cli::made_up::{Subject, question};
+use policy_contract::{FeedSource, History, Series, Spec, Want};
+use policy_engine::Engine;
+
+const QUESTIONS: u64 = 100_000;
+const MAX_LINES: usize = 39;
+
+fn library() -> BTreeMap<String, PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../library");
+    let entries = fs::read_dir(dir).expect("the library").map(|entry| {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().expect("a name").display().to_string();
+        (name, path)
+    });
+    entries
+        .filter(|(_, path)| path.extension().is_some_and(|it| it == "lua"))
+        .collect()
+}
+
+fn spec(path: &Path) -> Spec {
+    let mut spec = Spec::of_source(fs::read_to_string(path).expect("a source"));
+    let series = ["lfc_hits", "lfc_misses"].map(Series::of);
+    spec.series.extend(series.into_iter().flatten());
+    spec.feeds.push(FeedSource {
+        name: "jobs".to_owned(),
+        port: 9200,
+        metric: "ci_jobs_running".to_owned(),
+    });
+    spec
+}
+
+#[test]
+fn v02_library_is_short_and_passes_its_check() {
+    let library = library();
+    let names = [
+        "batch",
+        "builtin",
+        "cache",
+        "ci_runner",
+        "database",
+        "office",
+    ];
+    assert!(library.keys().eq(names));
+    for (name, path) in library {
+        let spec = spec(&path);
+        let lines = spec.source.lines().count();
+        assert!(lines <= MAX_LINES, "{name}: {lines} lines");
+        let program = Path::new(env!("CARGO_BIN_EXE_bellows-policy"));
+        let report = check(&spec, program).expect("checked");
+        assert!(report.ok, "{name}: {report:?}");
+    }
+}
+
+#[test]
+fn v02_builtin_is_the_built_in_goal() {
+    let engine = Engine::load(&spec(&library()["builtin"])).expect("it loads");
+    let past = History::new(&[]);
+    let made_up = (0..100).map(|number| question(&Subject::default(), number).input);
+    for (number, mut input) in (0..QUESTIONS).zip(made_up.collect::<Vec<_>>().into_iter().cycle()) {
+        input.builtin.cu = u32::try_from(number * 7919 % 1_000_003).expect("small");
+        let reply = engine.ask(&input, &past, 0.0).expect("an answer");
+        assert_eq!(reply.answer.want, Want::Units(input.builtin.cu), "{number}");
+    }
+}
