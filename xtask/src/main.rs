@@ -10,6 +10,7 @@ mod cluster;
 mod crates;
 mod demo;
 mod dist;
+mod escape;
 mod event_servers;
 mod fuzz;
 mod histories;
@@ -67,6 +68,8 @@ enum Command {
     Sim(sim::Options),
     /// Record a long history of clients of the API server under faults, and check it
     Histories(histories::Options),
+    /// Run hostile scripts in the worker of policies; each must end as expected
+    Escape,
     /// Check the model of the permit protocol in its larger bounds
     Model,
     /// Plant faults in the cores, and count those that the tests catch
@@ -110,6 +113,7 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Histories(options) => histories::run(&options),
+        Command::Escape => escape::run(),
         Command::Model => model::run(),
         Command::Mutants(options) => mutants::run(&options),
         Command::Cluster(options) => cluster::run(&options),
