@@ -16,6 +16,9 @@ use crate::spec::Digest;
 /// Longest line, bytes, without its line feed.
 pub const MAX_LINE_BYTES: usize = 256 << 10;
 
+/// Most policies of a worker at once. A load under a number that is in use replaces that policy.
+pub const MAX_POLICIES: u32 = 64;
+
 /// From the agent to the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]

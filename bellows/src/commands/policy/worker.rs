@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use agent::{Oracle, Reasked};
-use policy_contract::frames::{FromWorker, MAX_LINE_BYTES, ToWorker, decode, encode};
+use policy_contract::frames::{FromWorker, MAX_LINE_BYTES, MAX_POLICIES, ToWorker, decode, encode};
 use policy_contract::{Digest, Fault, Input, Spec};
 
 use super::program;
@@ -24,6 +24,7 @@ pub(crate) struct WorkerOracle {
     /// Numbers of loaded policies; `None` for one that the worker refused.
     loaded: BTreeMap<String, Option<u32>>,
     worker: Option<Worker>,
+    loads: u32,
     last_question: u64,
 }
 
@@ -65,6 +66,7 @@ impl WorkerOracle {
             specs: BTreeMap::new(),
             loaded: BTreeMap::new(),
             worker: Some(worker),
+            loads: 0,
             last_question: 0,
         })
     }
@@ -109,7 +111,9 @@ impl WorkerOracle {
             return *known;
         }
         let spec = self.spec(digest)?;
-        let id = u32::try_from(self.loaded.len() + 1).ok()?;
+        let id = self.loads % MAX_POLICIES + 1;
+        self.loads += 1;
+        self.loaded.retain(|_, of| *of != Some(id));
         self.send(&ToWorker::Load {
             id,
             digest: spec.digest(),

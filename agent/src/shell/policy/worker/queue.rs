@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use policy_contract::Digest;
-use policy_contract::frames::FromWorker;
+use policy_contract::frames::{FromWorker, MAX_POLICIES};
 use tokio::time::Instant;
 
 use super::super::Question;
@@ -29,6 +29,7 @@ enum Open {
 pub(super) struct Queue {
     open: VecDeque<Open>,
     ids: BTreeMap<Digest, u32>,
+    loads: u32,
     /// When the worker began with the first open one.
     began: Option<Instant>,
 }
@@ -38,12 +39,15 @@ impl Queue {
     pub(super) fn id_of(&self, digest: Digest) -> (u32, bool) {
         match self.ids.get(&digest) {
             Some(id) => (*id, false),
-            None => (u32::try_from(self.ids.len() + 1).unwrap_or(u32::MAX), true),
+            None => (self.loads % MAX_POLICIES + 1, true),
         }
     }
 
     pub(super) fn loads(&mut self, id: u32, digest: Digest, now: Instant) {
+        // The number may have been that of a policy which was loaded long ago.
+        self.ids.retain(|_, of| *of != id);
         self.ids.insert(digest, id);
+        self.loads = self.loads.wrapping_add(1);
         self.push(Open::Load { id, digest }, now);
     }
 

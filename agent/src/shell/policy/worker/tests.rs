@@ -64,6 +64,22 @@ fn clock_runs_from_the_question_or_the_answer_before() {
     assert_eq!(queue.into_open().len(), 1);
 }
 
+#[test]
+fn number_of_a_policy_is_used_again_after_64() {
+    let (mut queue, now) = (Queue::default(), Instant::now());
+    let digest = |n: u32| policy(&n.to_string()).digest;
+    for n in 0..64 {
+        let (id, is_new) = queue.id_of(digest(n));
+        assert_eq!((id, is_new), (n + 1, true));
+        queue.loads(id, digest(n), now);
+    }
+    assert_eq!(queue.id_of(digest(64)), (1, true));
+    queue.loads(1, digest(64), now);
+    assert_eq!(queue.id_of(digest(64)), (1, false));
+    assert_eq!(queue.id_of(digest(0)), (2, true), "it must be loaded anew");
+    assert_eq!(queue.id_of(digest(1)), (2, false));
+}
+
 /// A program in the place of `bellows-policy`. It ends when it is asked.
 fn fake_program(folder: &std::path::Path) -> PathBuf {
     let path = folder.join("bellows-policy");
