@@ -34,6 +34,7 @@ const ROUND_TRIPS: usize = 5_000;
 const LOADS: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(10);
 
+#[expect(clippy::print_stdout, reason = "the figures are its output")]
 fn main() {
     let questions: Vec<Question> = (0..64).map(|n| question(&Subject::default(), n)).collect();
     let answers = answers(&questions);

@@ -1,5 +1,8 @@
 //! Questions made up from a seed: VMs of all sizes, with and without a past, feeds, refusals and
 //! wishes. The same seed makes the same questions.
+//!
+//! Numbers have three decimals: those of 17 digits may lose their last bit on the way to another
+//! process.
 
 use std::collections::BTreeMap;
 
@@ -74,19 +77,19 @@ pub fn question(subject: &Subject, number: u64) -> Question {
         mem_bytes: cpu_m * 4.0 * f64::from(1 << 20),
     };
     size(&mut rng, &mut input);
-    let load = input.vm.use_cu * cpu_m / 1000.0 * rng.random_range(0.0..1.3);
-    let used = input.vm.mem_bytes * rng.random_range(0.05..0.99);
+    let load = rounded(input.vm.use_cu * cpu_m / 1000.0 * rng.random_range(0.0..1.3));
+    let used = rounded(input.vm.mem_bytes * rng.random_range(0.05..0.99));
     votes(&mut rng, &mut input, load, used);
     events(&mut rng, &mut input);
     for name in &subject.feeds {
         if rng.random_bool(0.8) {
             let value = f64::from(rng.random_range(0..20));
-            let age_s = rng.random_range(0.0..15.0);
+            let age_s = rounded(rng.random_range(0.0..15.0));
             let feed = Feed { value, age_s };
             input.feeds.insert(name.clone(), feed);
         }
     }
-    let now = HOUR + rng.random_range(0.0..60.0);
+    let now = rounded(HOUR + rng.random_range(0.0..60.0));
     let samples = past(&mut rng, subject, now, (load, used));
     Question {
         input,
@@ -109,10 +112,10 @@ fn size(rng: &mut ChaCha8Rng, input: &mut Input) {
 
 fn votes(rng: &mut ChaCha8Rng, input: &mut Input, load: f64, used: f64) {
     let votes = Votes {
-        cpu: Some(load / 0.9 / (input.unit.cpu_m / 1000.0)),
-        memory: Some(used / 0.75 / input.unit.mem_bytes),
-        working_set: rng.random_bool(0.3).then(|| rng.random_range(0.0..9.0)),
-        monitor_estimate: rng.random_bool(0.3).then(|| rng.random_range(0.0..9.0)),
+        cpu: Some(rounded(load / 0.9 / (input.unit.cpu_m / 1000.0))),
+        memory: Some(rounded(used / 0.75 / input.unit.mem_bytes)),
+        working_set: sometimes(rng, 9.0),
+        monitor_estimate: sometimes(rng, 9.0),
     };
     let all = [
         votes.cpu.map(f64::round),
@@ -128,7 +131,7 @@ fn votes(rng: &mut ChaCha8Rng, input: &mut Input, load: f64, used: f64) {
 }
 
 fn events(rng: &mut ChaCha8Rng, input: &mut Input) {
-    let mut age = || rng.random_range(0.0..HOUR);
+    let mut age = || rounded(rng.random_range(0.0..HOUR));
     let ages = [age(), age(), age(), age()];
     let use_cu = input.vm.use_cu;
     let old = Old {
@@ -204,10 +207,22 @@ fn past(
             let name = format!("{}{feed}", Series::FEED);
             values.insert(name, f64::from(rng.random_range(0..20)));
         }
-        samples.push((at, values));
+        values
+            .values_mut()
+            .for_each(|value| *value = rounded(*value));
+        samples.push((rounded(at), values));
         at += PERIOD.max(length / MAX_SAMPLES);
     }
     samples
+}
+
+fn sometimes(rng: &mut ChaCha8Rng, most: f64) -> Option<f64> {
+    rng.random_bool(0.3)
+        .then(|| rounded(rng.random_range(0.0..most)))
+}
+
+fn rounded(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
 }
 
 #[expect(

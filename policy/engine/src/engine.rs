@@ -72,7 +72,7 @@ impl Engine {
     /// The call broke its budget or failed, or the contract refuses its answer.
     pub fn ask(&self, input: &Input, past: &History, now: Seconds) -> Result<Evaluation, Failed> {
         if self.state.garbage() > SLACK {
-            self.tidy();
+            self.state.tidy();
         }
         let outcome = self.state.call(input, past, now, MAX_MEMORY - SLACK);
         if !matches!(&outcome, Err(failed) if failed.fault == Fault::Memory) {
@@ -86,10 +86,12 @@ impl Engine {
         state.call(input, past, now, MAX_MEMORY)
     }
 
-    /// Frees the memory of earlier calls. Best called between two questions; [`Self::ask`] does it
-    /// where much has gathered.
+    /// Frees the memory of earlier calls where enough has gathered. Called between two questions it
+    /// saves [`Self::ask`] from doing it.
     pub fn tidy(&self) {
-        self.state.tidy();
+        if self.state.garbage() > SLACK / 2 {
+            self.state.tidy();
+        }
     }
 
     /// Memory that the interpreter has in use, garbage included, bytes.
@@ -154,11 +156,8 @@ impl State {
     }
 
     fn tidy(&self) {
-        // Twice: the first ends a cycle, the second frees what the first made unreachable. A
-        // collection starts the collector again.
-        for _ in 0..2 {
-            let _ = self.lua.gc_collect();
-        }
+        // One collection is enough, because none is under way. It starts the collector again.
+        let _ = self.lua.gc_collect();
         self.lua.gc_stop();
     }
 

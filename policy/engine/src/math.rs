@@ -42,15 +42,11 @@ pub(crate) fn replace(lua: &Lua, math: &Table) -> Result<()> {
     math.raw_set("log", lua.create_function(log)?)
 }
 
-#[expect(
-    clippy::float_cmp,
-    reason = "the bases of Luau's own special cases are whole"
-)]
 fn logarithm(x: f64, base: Option<f64>) -> f64 {
     match base {
         None => libm::log(x),
-        Some(base) if base == 2.0 => libm::log2(x),
-        Some(base) if base == 10.0 => libm::log10(x),
+        Some(2.0) => libm::log2(x),
+        Some(10.0) => libm::log10(x),
         Some(base) => libm::log(x) / libm::log(base),
     }
 }
