@@ -62,6 +62,7 @@ impl ValueEnum for Which {
             Self::One(Name::Oom),
             Self::One(Name::Durability),
             Self::One(Name::Walls),
+            Self::One(Name::Policy),
             Self::All,
         ]
     }
@@ -96,6 +97,8 @@ enum Name {
     Durability,
     /// A guest with and without its walls: boot, throughput to and from outside; needs root
     Walls,
+    /// Policies: one answer, one question to the worker and back, a loop that is stopped
+    Policy,
 }
 
 impl Name {
@@ -141,7 +144,7 @@ impl Name {
             }
             Self::Agent => {
                 let mut command = without_guest("bench-agent")?;
-                command.args(["--hot-paths", hot_paths()?.trim()]);
+                command.args(["--hot-paths", inner_loops("hot_paths")?.trim()]);
                 Ok(command)
             }
             Self::Flood => {
@@ -150,6 +153,11 @@ impl Name {
                 Ok(command)
             }
             Self::Scheduler => without_guest("bench-scheduler"),
+            Self::Policy => {
+                let mut command = without_guest("bench-policy")?;
+                command.args(["--measured", inner_loops("answers")?.trim()]);
+                Ok(command)
+            }
         }
     }
 }
@@ -268,19 +276,19 @@ fn common_options(name: Name, options: &Options) -> Vec<String> {
     arguments
 }
 
-/// Times of the agent's inner loops, warm and alone: a JSON object of nanoseconds.
-fn hot_paths() -> Result<String> {
+/// Times of inner loops, warm and alone: the JSON object that a benchmark of cargo prints.
+fn inner_loops(bench: &str) -> Result<String> {
     let build = Cargo {
         command: shell::cargo()?,
-        subcommand: &["bench", "--no-run", "--bench", "hot_paths"],
+        subcommand: &["bench", "--no-run", "--bench", bench],
         selection: &["--workspace"],
         depends: Depends::Dev,
         trailing: &[],
     };
-    build.run("build the agent's inner loops")?;
+    build.run("build the inner loops")?;
     let mut command = shell::cargo()?;
-    command.args(["bench", "--quiet", "--workspace", "--bench", "hot_paths"]);
-    shell::say("==> the agent's inner loops, warm");
+    command.args(["bench", "--quiet", "--workspace", "--bench", bench]);
+    shell::say("==> the inner loops, warm");
     shell::output(&mut command)
 }
 
