@@ -31,7 +31,7 @@ pub enum ToWorker {
         digest: Digest,
         /// What the policy decides about.
         scope: Scope,
-        /// Program, Lua.
+        /// Program of the policy, in Lua.
         source: String,
         /// Numbers of the policy.
         params: BTreeMap<String, f64>,
@@ -55,7 +55,7 @@ pub enum ToWorker {
         id: u32,
         /// Time of the question on the clock of the samples.
         t: Seconds,
-        /// The question.
+        /// What the policy is asked.
         i: Box<Input>,
     },
     /// Forget the past of a VM.
@@ -93,12 +93,12 @@ pub enum FromWorker {
         /// Whether the size in use is held.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         hold: bool,
-        /// Reason.
+        /// Reason of the answer, in the policy's words.
         r: String,
         /// Votes in thousandths.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         votes: BTreeMap<String, Milli>,
-        /// Remark.
+        /// Remark of the policy, for people.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
         /// Interrupts that the call took.
@@ -182,7 +182,7 @@ pub enum FrameError {
     TooLong {
         /// Length of the line.
         length: usize,
-        /// Longest line.
+        /// Length of the longest line that is read, bytes.
         max: usize,
     },
     /// The line is malformed.

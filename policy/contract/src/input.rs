@@ -7,7 +7,8 @@ use protocol::mode::Mode;
 use protocol::policy::Scope;
 use serde::{Deserialize, Serialize};
 
-use crate::{CONTRACT, canonical};
+use crate::canonical;
+use crate::spec::CONTRACT;
 
 /// The question, without the past `h`, which the worker keeps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,7 +24,7 @@ pub struct Input {
     pub time: Time,
     /// The compute unit.
     pub unit: Unit,
-    /// The VM.
+    /// The VM whose size is asked for.
     pub vm: Vm,
     /// Goal without a policy.
     pub builtin: Builtin,
@@ -143,9 +144,9 @@ pub struct Vm {
     /// Labels of the VM, at most 32.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Smallest size.
+    /// Smallest size of the VM, compute units.
     pub min_cu: f64,
-    /// Largest size.
+    /// Largest size of the VM, compute units.
     pub max_cu: f64,
     /// Size in use.
     pub use_cu: f64,

@@ -21,7 +21,7 @@ pub use input::{
     Vm, Votes, WishSeen,
 };
 pub use protocol::policy::{Fault, FeedSource, Refusal, Role, Scope, Series};
-pub use spec::{Digest, Spec};
+pub use spec::{CONTRACT, Digest, Spec};
 
 /// JSON Schema of an answer.
 #[must_use]
@@ -34,6 +34,3 @@ pub fn schema() -> serde_json::Value {
 pub fn stubs() -> String {
     format!("{}{}{}", input::STUBS, answer::stubs(), input::STUBS_STD)
 }
-
-/// Version of the contract.
-pub const CONTRACT: u32 = 1;

@@ -1,3 +1,5 @@
+//! What a policy consists of, and its digest.
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -7,7 +9,10 @@ use protocol::policy::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::{CONTRACT, canonical};
+use crate::canonical;
+
+/// Version of the contract.
+pub const CONTRACT: u32 = 1;
 
 /// The part of a policy that its answers depend on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,10 @@ use mlua::{Table, Value};
 use policy_contract::{Refusal, number_value};
 use serde_json::{Map, Value as Json};
 
-use crate::{MAX_ANSWER, MAX_DEPTH};
+/// Longest answer, bytes of its texts and numbers.
+pub const MAX_ANSWER: usize = 64 << 10;
+/// Deepest nesting of an answer.
+pub const MAX_DEPTH: usize = 16;
 
 /// Bytes that are still allowed, and where the reader stands.
 struct Reader {

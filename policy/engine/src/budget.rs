@@ -5,7 +5,10 @@ use std::rc::Rc;
 
 use mlua::{Error, Lua, Result, VmState};
 
-use crate::MAX_STEPS;
+/// Most interrupts of a call: iterations of loops, calls, and steps of a pattern.
+pub const MAX_STEPS: u64 = 10_000;
+/// Most memory that a call may take beyond the loaded policy and its question, bytes.
+pub const MAX_MEMORY: usize = 1 << 20;
 
 /// Count of the steps of the present call, shared with the interpreter.
 #[derive(Debug, Clone, Default)]

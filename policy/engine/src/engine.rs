@@ -7,9 +7,9 @@ use mlua::chunk::ChunkMode;
 use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Value};
 use policy_contract::{Answer, Fault, History, Input, Refusal, Seconds, Spec};
 
-use crate::budget::Steps;
+use crate::budget::{MAX_MEMORY, Steps};
 use crate::failure::{CHUNK, Failed, LoadError};
-use crate::{MAX_MEMORY, answer, globals, past, question, syntax};
+use crate::{answer, globals, past, question, syntax};
 
 /// Garbage of earlier calls that may be there when a call begins, bytes. Texts among it are found
 /// instead of made, so a call may take less memory by as much.

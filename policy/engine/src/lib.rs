@@ -22,18 +22,11 @@ mod question;
 mod syntax;
 mod text;
 
+pub use answer::{MAX_ANSWER, MAX_DEPTH};
+pub use budget::{MAX_MEMORY, MAX_STEPS};
 pub use engine::{Engine, Evaluation};
 pub use failure::{Failed, LoadError};
 pub use syntax::{Finding, lint};
-
-/// Most interrupts of a call: iterations of loops, calls, and steps of a pattern.
-pub const MAX_STEPS: u64 = 10_000;
-/// Most memory that a call may take beyond the loaded policy and its question, bytes.
-pub const MAX_MEMORY: usize = 1 << 20;
-/// Longest answer, bytes of its texts and numbers.
-pub const MAX_ANSWER: usize = 64 << 10;
-/// Deepest nesting of an answer.
-pub const MAX_DEPTH: usize = 16;
 
 /// Name and version of the interpreter, for the journal.
 #[must_use]

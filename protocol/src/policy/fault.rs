@@ -1,3 +1,5 @@
+//! Why a policy has no valid answer.
+
 use serde::{Deserialize, Serialize};
 
 /// Why a question has no valid answer.
@@ -23,7 +25,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All faults.
+    /// All faults, in the order of their declaration.
     pub const ALL: [Self; 8] = [
         Self::Syntax,
         Self::Steps,

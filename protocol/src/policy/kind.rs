@@ -1,3 +1,5 @@
+//! What a policy decides about and what it may read.
+
 use std::borrow::Borrow;
 use std::fmt;
 

@@ -17,7 +17,7 @@ pub struct ScalingPolicySpec {
     /// What the policy decides about.
     #[serde(default)]
     pub scope: Scope,
-    /// Program, Lua.
+    /// Program of the policy, in Lua.
     pub source: String,
     /// Numbers of the policy.
     #[serde(default)]

@@ -1,3 +1,5 @@
+//! A value that breaks a rule, with its place.
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,5 @@
+//! Admission rules of policies that a schema cannot state.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::kind::{FeedSource, Series};

@@ -32,7 +32,7 @@ struct Page {
     /// Bodies of the policy's function.
     #[serde(default)]
     body: BTreeMap<String, (String, String)>,
-    /// Whole sources.
+    /// Whole sources by name, with the expected fault.
     #[serde(default)]
     source: BTreeMap<String, (String, String)>,
 }

@@ -5,7 +5,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Name,
-    /// One character.
+    /// One character that is no name, number or string.
     Symbol,
     /// A number, or a string without expressions in it.
     Literal,
@@ -18,7 +18,7 @@ pub(super) enum Kind {
 pub(super) struct Token<'a> {
     pub(super) kind: Kind,
     pub(super) text: &'a str,
-    /// From 1.
+    /// Line of the source, from 1.
     pub(super) line: u32,
 }
 
