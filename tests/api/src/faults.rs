@@ -8,7 +8,7 @@ use crate::{Call, TestApi};
 
 /// What the test says instead of the API server: status and body. `None` leaves the call to later
 /// orders and to the API server.
-type Answer = Arc<dyn Fn(&TestApi, &Call) -> Option<(u16, Value)> + Send + Sync>;
+type Responder = Arc<dyn Fn(&TestApi, &Call) -> Option<(u16, Value)> + Send + Sync>;
 
 /// What becomes of a call.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub enum Fault {
     /// Of a watch: its changes are left out.
     Mute,
     /// The test answers.
-    Answer(Answer),
+    Answer(Responder),
 }
 
 impl std::fmt::Debug for Fault {

@@ -17,7 +17,7 @@ use crate::{Call, Fault, TestApi};
 const MAX_BODY: usize = 8 << 20;
 
 /// What a test has ordered for a call.
-enum Verdict {
+enum Decision {
     Pass,
     Lose,
     Answer(Response),
@@ -35,10 +35,10 @@ pub(crate) async fn serve(State(api): State<TestApi>, request: Request) -> Respo
 impl TestApi {
     async fn answer(&self, head: Parts, call: &Call) -> Response {
         let number = self.record(call);
-        let is_lost = match self.verdict(call).await {
-            Verdict::Pass => false,
-            Verdict::Lose => true,
-            Verdict::Answer(response) => return response,
+        let is_lost = match self.decision(call).await {
+            Decision::Pass => false,
+            Decision::Lose => true,
+            Decision::Answer(response) => return response,
         };
         let response = self.carry_out(head, call, number).await;
         if is_lost {
@@ -47,21 +47,21 @@ impl TestApi {
         response
     }
 
-    async fn verdict(&self, call: &Call) -> Verdict {
+    async fn decision(&self, call: &Call) -> Decision {
         let mut after = 0;
         loop {
             let mut changed = self.inner.changed.subscribe();
             match self.next_fault(call, &mut after) {
-                None | Some(Fault::Mute) => return Verdict::Pass,
-                Some(Fault::Refuse(code)) => return Verdict::Answer(refusal(code)),
+                None | Some(Fault::Mute) => return Decision::Pass,
+                Some(Fault::Refuse(code)) => return Decision::Answer(refusal(code)),
                 Some(Fault::Swallow) => return std::future::pending().await,
-                Some(Fault::Lose) => return Verdict::Lose,
+                Some(Fault::Lose) => return Decision::Lose,
                 Some(Fault::Hold) => {
                     let _ended = changed.changed().await;
                 }
                 Some(Fault::Answer(answer)) => {
                     if let Some((code, body)) = answer(self, call) {
-                        return Verdict::Answer(respond(code, &body));
+                        return Decision::Answer(respond(code, &body));
                     }
                 }
             }

@@ -12,7 +12,7 @@ use crate::{Fault, TestApi, layer};
 /// What a test tells the watches that run.
 #[derive(Debug, Clone)]
 pub(crate) enum Order {
-    /// They end.
+    /// All watches end.
     HangUp,
     /// They end because what follows is no longer held: 410.
     Expire,

@@ -9,14 +9,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Most bytes read of a response.
 const LIMIT_BYTES: u64 = 16 << 20;
 
-/// A request.
+/// A request as it is sent, byte for byte.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Request<'a> {
     /// Method and path, such as `GET /metrics`.
     pub line: &'a str,
     /// Header lines, each with its `\r\n`.
     pub head: &'a str,
-    /// The body.
+    /// The bytes after the head.
     pub body: &'a str,
 }
 
