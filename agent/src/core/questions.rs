@@ -38,7 +38,7 @@ pub struct Memory {
 /// The part of a question that neither core nor memory holds.
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// The policy.
+    /// The policy that is asked.
     pub spec: &'a Spec,
     /// Role of the policy.
     pub role: Role,

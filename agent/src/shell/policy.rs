@@ -57,7 +57,7 @@ enum Request {
         at: f64,
         samples: BTreeMap<String, f64>,
     },
-    /// A question.
+    /// A question to one policy.
     Ask(Box<Question>),
 }
 

@@ -82,8 +82,8 @@ impl Vms {
     /// Runs until cancelled, then ends all tasks.
     pub(super) async fn run(mut self, cancel: CancellationToken) {
         let api: Api<DynamicObject> = Api::all_with(self.ctx.kube.clone(), &vm_resource());
-        // Most VMs belong to other nodes and are dropped after parsing, so one page of a list bounds
-        // the memory for them.
+        // Most VMs belong to other nodes and are dropped after parsing, so one page of a list
+        // bounds the memory for them.
         let events = api_watch::objects(api, Config::default(), Retry::Steady);
         let mut events = self.ctx.metrics.watches.count("VirtualMachines", events);
         let mut listed = BTreeSet::new();

@@ -29,7 +29,7 @@ pub struct Seen<'a> {
     pub policy: &'a str,
     /// Time of the question on the writer's clock.
     pub asked_at: Timestamp,
-    /// The answer.
+    /// The answer that the journal holds.
     pub answer: &'a Answered,
     /// Built-in goal, compute units.
     pub builtin: u32,
@@ -233,7 +233,7 @@ impl Replay {
 /// A question about the newest recorded state of a VM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Latest {
-    /// The question.
+    /// The question as it was built again.
     pub input: Input,
     /// Time of the question, seconds on the writer's clock.
     pub now: f64,
