@@ -34,7 +34,7 @@ pub trait Shell: Send {
     /// What ends a sleep before its deadline.
     type Input: Send;
 
-    /// The core.
+    /// The core that this shell drives.
     fn core(&mut self) -> &mut Self::Core;
 
     /// The clock of the core's time and deadlines.

@@ -75,7 +75,7 @@ impl<F: Files> Reloaded<F> {
         })
     }
 
-    /// The files.
+    /// The files whose content this is.
     pub const fn files(&self) -> &F {
         &self.files
     }
