@@ -184,8 +184,8 @@ impl RunnerLink {
     /// Connects if there is no connection, within the time of a response.
     ///
     /// # Errors
-    /// All of [`LinkError`] but [`LinkError::Refused`] and [`LinkError::Decode`]; the next call tries
-    /// again.
+    /// All of [`LinkError`] but [`LinkError::Refused`] and [`LinkError::Decode`]; the next call
+    /// tries again.
     pub async fn connect(&mut self) -> Result<(), LinkError> {
         let connected = timeout(RESPONSE_TIMEOUT, self.connect_unbounded()).await;
         connected.unwrap_or(Err(LinkError::Timeout(RESPONSE_TIMEOUT)))
