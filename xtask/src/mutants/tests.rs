@@ -235,6 +235,17 @@ fn outcomes_of_mutants_are_read_and_the_baseline_is_not_one() {
     assert!(outcomes::read(Path::new("/no/such/file")).is_empty());
 }
 
+#[test]
+fn outcome_of_a_mutant_outside_the_sample_does_not_count() {
+    let tested = [1, 2, 3].map(|line| Tested {
+        mutant: mutant(line, "f", "delete field a from struct B expression"),
+        verdict: Verdict::Caught,
+    });
+    let drawn = [&tested[0].mutant, &tested[2].mutant];
+    let counted: Vec<Tested> = outcomes::of_sample(tested.to_vec(), &drawn).collect();
+    assert_eq!(counted, [tested[0].clone(), tested[2].clone()]);
+}
+
 /// A report on so many mutants of each verdict; the first missed one is explained.
 fn report(caught: u32, timed_out: u32, missed: u32, unviable: u32) -> Report {
     let verdicts = [

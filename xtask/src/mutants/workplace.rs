@@ -85,8 +85,8 @@ impl Workplace {
         let file = output.join("mutants.out/outcomes.json");
         let mut told = 0;
         let status = follow(&mut command, || {
-            let tested = outcomes::read(&file);
-            for one in tested.into_iter().skip(told) {
+            let tested = outcomes::of_sample(outcomes::read(&file), mutants);
+            for one in tested.skip(told) {
                 told += 1;
                 tell(one);
             }
