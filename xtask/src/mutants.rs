@@ -24,6 +24,7 @@ use clap::Args;
 use self::cores::Core;
 use self::explained::Explained;
 use self::list::Mutant;
+use self::outcomes::Verdict;
 use self::report::Report;
 use self::workplace::Workplace;
 use crate::{setup, shell};
@@ -92,16 +93,34 @@ fn test_core(
     began: Instant,
     report: &mut Report,
 ) -> Result<()> {
-    let mutants: Vec<&Mutant> = sample.iter().filter(|it| core.holds(it)).collect();
-    if mutants.is_empty() {
-        return Ok(());
+    let mut alive: Vec<Mutant> = sample.iter().filter(|it| core.holds(it)).cloned().collect();
+    for pass in 0..core.passes.len() {
+        if alive.is_empty() {
+            break;
+        }
+        shell::say(&format!(
+            "==> {}: {} mutants, pass {} of {}",
+            core.name,
+            alive.len(),
+            pass + 1,
+            core.passes.len()
+        ));
+        let is_last = pass + 1 == core.passes.len();
+        let mutants: Vec<&Mutant> = alive.iter().collect();
+        let mut survivors = Vec::new();
+        workplace.test(core, pass, &mutants, report.seed(), |result| {
+            if result.verdict == Verdict::Missed && !is_last {
+                shell::say(&format!("    for the next pass: {}", result.mutant.name));
+                survivors.push(result.mutant);
+                return;
+            }
+            report.add(core.name, result);
+            let progress = report.progress(sample.len(), began.elapsed());
+            shell::say(&format!("    {progress}"));
+        })?;
+        alive = survivors;
     }
-    shell::say(&format!("==> {}: {} mutants", core.name, mutants.len()));
-    workplace.test(core, &mutants, report.seed(), |result| {
-        report.add(core.name, result);
-        let progress = report.progress(sample.len(), began.elapsed());
-        shell::say(&format!("    {progress}"));
-    })
+    Ok(())
 }
 
 /// Short enough to be typed again.

@@ -10,56 +10,59 @@ pub(super) struct Core {
     pub(super) name: &'static str,
     /// Below the root. The module of the same name is part of the core.
     folder: &'static str,
-    /// Arguments that select test targets of the core's package.
-    pub(super) targets: &'static [&'static str],
+    /// Arguments that select test targets of the core's package, one list per pass. The first pass
+    /// builds one program. Only mutants that survive it are tested by the next one.
+    pub(super) passes: &'static [&'static [&'static str]],
     /// Arguments of the test programs.
     pub(super) arguments: &'static [&'static str],
 }
+
+const LIB: &[&str] = &["--lib"];
 
 /// Every core. The integration tests named here need no socket and take seconds.
 pub(super) const CORES: [Core; 7] = [
     Core {
         name: "agent",
         folder: "agent/src/core",
-        targets: &["--lib", "--test=restart_with_many", "--test=documents"],
+        passes: &[LIB, &["--test=restart_with_many", "--test=documents"]],
         arguments: &[],
     },
     Core {
         name: "scheduler",
         folder: "scheduler/src/core",
-        targets: &["--lib", "--test=interleavings"],
+        passes: &[LIB, &["--test=interleavings"]],
         arguments: &[],
     },
     Core {
         name: "monitor",
         folder: "vm-monitor/src/core",
-        targets: &["--lib"],
+        passes: &[LIB],
         arguments: &[],
     },
     Core {
         name: "runner",
         folder: "neonvm-shim/runner/src/core",
-        targets: &["--lib"],
+        passes: &[LIB],
         // They need root and QEMU, and hold nothing of the core that its own tests leave out.
         arguments: &["--skip=shell::"],
     },
     Core {
         name: "controller",
         folder: "neonvm-shim/controller/src/core",
-        targets: &["--lib"],
+        passes: &[LIB],
         arguments: &[],
     },
     Core {
         name: "protocol",
         folder: "protocol/src",
         // Golden files are compared by tests outside the library.
-        targets: &["--lib", "--tests"],
+        passes: &[LIB, &["--tests"]],
         arguments: &[],
     },
     Core {
         name: "events",
         folder: "agent/events/src/core",
-        targets: &["--lib"],
+        passes: &[LIB],
         arguments: &[],
     },
 ];

@@ -140,7 +140,7 @@ fn folders_and_tests_of_cores_exist() {
         let folder = root.join(glob.trim_end_matches("{.rs,/**}"));
         assert!(folder.is_dir(), "{}", folder.display());
         let package = glob.split("src/").next().unwrap_or_default();
-        for target in core.targets {
+        for target in core.passes.concat() {
             if let Some(test) = target.strip_prefix("--test=") {
                 let file = root.join(package).join(format!("tests/{test}.rs"));
                 assert!(file.is_file(), "{}", file.display());

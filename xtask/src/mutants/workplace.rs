@@ -64,20 +64,22 @@ impl Workplace {
         list::parse(&shell::output(&mut command)?)
     }
 
-    /// Tests some mutants of a core, and tells each outcome as it becomes known.
+    /// Tests some mutants of a core in one of its passes, and tells each outcome as it becomes
+    /// known.
     pub(super) fn test(
         &self,
         core: &Core,
+        pass: usize,
         mutants: &[&Mutant],
         seed: u64,
         mut tell: impl FnMut(Tested),
     ) -> Result<()> {
-        let output = self.folder.join(core.name);
+        let output = self.folder.join(core.name).join(pass.to_string());
         // A file of an earlier run would be taken for this one's.
         let _ = std::fs::remove_dir_all(&output);
         std::fs::create_dir_all(&output)?;
         let log = output.join("log");
-        let mut command = self.testing(core, mutants, seed, &output)?;
+        let mut command = self.testing(core, pass, mutants, seed, &output)?;
         command
             .stdin(Stdio::null())
             .stdout(File::create(&log)?)
@@ -128,6 +130,7 @@ impl Workplace {
     fn testing(
         &self,
         core: &Core,
+        pass: usize,
         mutants: &[&Mutant],
         seed: u64,
         output: &Path,
@@ -143,7 +146,7 @@ impl Workplace {
         for mutant in mutants {
             command.arg(format!("--re={}", list::exactly(&mutant.name)));
         }
-        for target in core.targets {
+        for target in core.passes[pass] {
             command.arg(format!("--cargo-arg={target}"));
         }
         if !core.arguments.is_empty() {
