@@ -206,15 +206,70 @@ mod tests {
         assert_eq!(batches.poll(at(0)), Some(4..6));
         batches.finished(at(0), true);
         assert_eq!(batches.poll(at(0)), Some(6..9));
-        // A bound outside the log is ignored.
-        let mut ignoring = Batches::new(at(0), 3, PUSH, 4..20, Some(21));
-        assert_eq!(ignoring.poll(at(0)), Some(4..7));
+        let mut whole = Batches::new(at(0), 3, PUSH, 4..20, Some(20));
+        assert_eq!(whole.poll(at(0)), Some(4..20));
+        // A bound outside the log, or of an empty batch, is ignored.
+        for outside in [3, 4, 21] {
+            let mut ignoring = Batches::new(at(0), 3, PUSH, 4..20, Some(outside));
+            assert_eq!(ignoring.poll(at(0)), Some(4..7));
+        }
+    }
+
+    #[test]
+    fn batch_keeps_the_part_that_the_log_still_has() {
+        let begun = || Batches::new(at(0), 3, PUSH, 4..20, Some(6));
+        let mut cut = begun();
+        assert_eq!(cut.lost_before(5), 1);
+        assert_eq!(cut.poll(at(0)), Some(5..6));
+        let mut gone = begun();
+        assert_eq!(gone.lost_before(6), 2);
+        assert_eq!(gone.poll(at(0)), Some(6..9));
+    }
+
+    #[test]
+    fn end_of_the_process_waits_for_no_pause() {
+        let mut batches = fresh();
+        batches.appended(3);
+        assert_eq!(batches.poll(at(0)), Some(0..3));
+        batches.finished(at(0), false);
+        batches.flush();
+        assert_eq!(batches.poll(at(0)), Some(0..3));
+    }
+
+    #[test]
+    fn pause_after_a_success_is_the_first_one_again() {
+        let mut batches = fresh();
+        batches.appended(6);
+        for is_received in [false, false, true, false] {
+            assert!(batches.poll(at(60)).is_some());
+            batches.finished(at(0), is_received);
+        }
+        assert_eq!(batches.deadline(), Some(at(1)));
+    }
+
+    #[test]
+    fn deadline_is_set_only_while_events_wait_unsent() {
+        let mut batches = fresh();
+        assert_eq!((batches.deadline(), batches.poll(at(30))), (None, None));
+        batches.appended(2);
+        batches.appended(1);
+        assert_eq!((batches.waiting(), batches.deadline()), (2, Some(at(30))));
+        assert_eq!(batches.poll(at(30)), Some(0..2));
+        assert_eq!(batches.deadline(), None, "it is being sent");
+        batches.finished(at(31), true);
+        assert_eq!(batches.deadline(), None);
+        batches.appended(3);
+        assert_eq!(batches.deadline(), Some(at(61)), "after the last batch");
     }
 
     #[test]
     fn events_deleted_before_sending_are_counted() {
         let mut batches = Batches::new(at(0), 3, PUSH, 4..20, None);
-        assert_eq!((batches.lost_before(4), batches.lost_before(7)), (0, 3));
+        for kept in [3, 4] {
+            assert_eq!(batches.lost_before(kept), 0);
+            assert_eq!(batches.waiting(), 16);
+        }
+        assert_eq!(batches.lost_before(7), 3);
         assert_eq!(batches.poll(at(0)), Some(7..10));
         assert_eq!(batches.lost_before(9), 0, "not what is being sent");
     }

@@ -337,7 +337,7 @@ impl Meter {
             }
         }
         self.accounts
-            .retain(|_, account| account.state != Use::None || account.total.active > 0);
+            .retain(|_, account| account.state != Use::None);
     }
 
     /// State of the meter with all certain usage counted up to `now`.

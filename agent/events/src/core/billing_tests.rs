@@ -156,6 +156,64 @@ fn restart_loses_no_usage_and_too_long_absence_is_not_billed() {
 }
 
 #[test]
+fn doubt_is_billed_up_to_one_hour_with_its_time_before_the_restart() {
+    // The hour is two seconds of a failed watch, and the rest without a process.
+    let billed_after = |away_millis: u64| {
+        let mut meter = Meter::new(START);
+        meter.observe(at(0).0, "u", Some(&billed("a", 1000)));
+        assert!(!meter.is_in_doubt());
+        meter.doubt(at(0).0);
+        let (now, wall) = at(2_000);
+        let saved = written(&meter.checkpoint(now, wall));
+        let wall = at(2_000 + away_millis).1;
+        let mut next = Meter::restore(&saved, Timestamp(5), wall);
+        next.certain(Timestamp(5));
+        let events = next.accumulate(Timestamp(5), wall, &names());
+        events.first().map(|event| event.value)
+    };
+    assert_eq!(billed_after(3_598_000), Some(3_600));
+    assert_eq!(billed_after(3_598_001), None);
+}
+
+#[test]
+fn account_in_doubt_from_its_begin_is_reported_from_its_begin() {
+    let mut meter = Meter::new(START);
+    meter.observe(at(0).0, "u", Some(&billed("a", 1000)));
+    meter.doubt(at(0).0);
+    let (now, wall) = at(5_000);
+    assert!(meter.accumulate(now, wall, &names()).is_empty());
+    let (now, wall) = at(10_000);
+    meter.certain(now);
+    let events = meter.accumulate(now, wall, &names());
+    assert_eq!(events[0].start_time, text(START));
+}
+
+#[test]
+fn account_without_usage_is_reported_from_the_period_of_its_first_usage() {
+    let mut meter = Meter::new(START);
+    meter.observe(at(0).0, "u", Some(&billed("a", 1000)));
+    let (_, wall) = at(5_000);
+    assert!(meter.accumulate(at(0).0, wall, &names()).is_empty());
+    let events = meter.accumulate(at(1_000).0, at(6_000).1, &names());
+    assert_eq!(events[0].start_time, text(wall));
+}
+
+#[test]
+fn complete_list_ends_accounts_of_vms_that_it_lacks() {
+    let mut meter = Meter::new(START);
+    for uid in ["stays", "went"] {
+        meter.observe(at(0).0, uid, Some(&billed(uid, 1000)));
+    }
+    assert_eq!((meter.len(), meter.is_empty()), (2, false));
+    meter.retain(at(1_000).0, |uid| uid == "stays");
+    let (now, wall) = at(3_000);
+    let events = meter.accumulate(now, wall, &names());
+    let expected = [("stays", 3), ("stays", 3), ("went", 1), ("went", 1)];
+    assert_eq!(values(&events), expected);
+    assert_eq!(meter.len(), 1);
+}
+
+#[test]
 fn idempotency_keys_differ_when_the_clock_is_set_back() {
     let mut meter = Meter::new(START);
     meter.observe(at(0).0, "u", Some(&billed("a", 1000)));

@@ -204,5 +204,9 @@ mod tests {
             "a part that was not there"
         );
         assert!(is_reported(3, parts(2.7, None)), "and one that is gone");
+        assert!(
+            is_reported(3, parts(3.7, None)),
+            "a change of the threshold itself"
+        );
     }
 }
