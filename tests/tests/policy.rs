@@ -1,0 +1,142 @@
+//! A candidate policy beside a real guest on one machine: it is asked, its answers are recorded and
+//! asked again, and nothing that decides or acts differs.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use bellows_tests::guest::Guest;
+use bellows_tests::guest_or_skip;
+use bellows_tests::patience::wait_for;
+use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
+use protocol::vm::{VirtualMachine, VmPhase};
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Wants the smallest size of any VM, at once.
+const WANTS_MINIMUM: &str =
+    "return function(i) return { cu = i.vm.min_cu, reason = \"minimum\" } end\n";
+
+fn library(name: &str) -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.join("../policy/library").join(name)
+}
+
+/// A site with a running VM that is autoscaled and has the policy `db`.
+async fn with_policy(vm: &str, policy: &Path) -> Site {
+    let site = Site::fresh().await.unwrap();
+    let policy = policy.to_str().unwrap();
+    site.bellows(&["policy", "apply", policy, "--name", "db"])
+        .await
+        .unwrap();
+    let object = postgres_vm(vm, (250, 250, 1000), (1, 1, 4), true);
+    site.create(&object).await.unwrap();
+    let is_running = |vm: &VirtualMachine| {
+        let status = vm.status.as_ref();
+        status.is_some_and(|status| status.phase == VmPhase::Running)
+    };
+    site.wait_vm(vm, "phase Running", BOOT_PATIENCE, is_running)
+        .await
+        .unwrap();
+    let choice = "autoscaling.neon.tech/policy=db";
+    site.kubectl(&["annotate", "neonvm", vm, choice])
+        .await
+        .unwrap();
+    site
+}
+
+fn pgbench(guest: &Guest) -> Child {
+    let ip = guest.ip.to_string();
+    let arguments = [
+        "-h", &ip, "-p", "5432", "-U", "postgres", "-n", "-c", "4", "-j", "1", "-T", "45", "bench",
+    ];
+    Command::new("pgbench")
+        .args(arguments)
+        .env("PGPASSWORD", guest.password().unwrap())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// The report, once this many answers are compared.
+async fn report(site: &Site, answers: u64) -> Value {
+    wait_for("answers in the report", PATIENCE, || async {
+        let text = site
+            .bellows(&["policy", "report", "db", "-o", "json"])
+            .await
+            .map_err(|error| format!("{error:#}"))?;
+        let report: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let compared = report["total"]["compared"].as_u64().unwrap_or_default();
+        if compared > answers {
+            Ok(report)
+        } else {
+            Err(text)
+        }
+    })
+    .await
+    .unwrap()
+}
+
+/// Requirement: V05, V07. Answers about a real guest are recorded, shown by `why` and by the
+/// report, and the same bytes when they are asked again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v05_recorded_answers_are_the_same_when_asked_again() {
+    if !guest_or_skip("v05_recorded_answers_are_the_same_when_asked_again") {
+        return;
+    }
+    let site = with_policy("pg", &library("database.lua")).await;
+    let report = report(&site, 5).await;
+    assert_eq!(report["total"]["faults"], 0, "{report}");
+    let words = site.bellows(&["why", "pg"]).await.unwrap();
+    assert!(
+        words.contains("andidate") && words.contains("db"),
+        "{words}"
+    );
+    let replayed = site.bellows(&["replay"]).await.unwrap();
+    assert!(
+        replayed.contains("different: 0; warm-up: 0"),
+        "the recorded inputs give something else: {replayed}"
+    );
+    assert!(
+        replayed.contains("are equal, 0 were not asked again"),
+        "{replayed}"
+    );
+    site.bellows(&["journal", "verify"]).await.unwrap();
+}
+
+/// Requirement: V06. A candidate that wants the minimum takes nothing from a guest that its load
+/// has grown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v06_candidate_that_wants_the_minimum_holds_no_guest_back() {
+    if !guest_or_skip("v06_candidate_that_wants_the_minimum_holds_no_guest_back") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("minimum.lua");
+    std::fs::write(&source, WANTS_MINIMUM).unwrap();
+    let site = with_policy("held", &source).await;
+    let vm = site.vm("held").await.unwrap();
+    let guest = Guest::new(vm.status.unwrap().pod_ip.parse().unwrap()).unwrap();
+    wait_for("an answer of the database", BOOT_PATIENCE, || async {
+        guest.postgres().await.map_err(|error| format!("{error:#}"))
+    })
+    .await
+    .unwrap();
+    let mut bench = pgbench(&guest);
+    let has_grown = |vm: &VirtualMachine| {
+        let cpus = vm.status.as_ref().and_then(|status| status.cpus);
+        cpus.is_some_and(|cpus| cpus.0 == 1000)
+    };
+    site.wait_vm("held", "1 CPU by its own load", PATIENCE, has_grown)
+        .await
+        .unwrap();
+    assert!(bench.wait().await.unwrap().success(), "pgbench failed");
+    let report = report(&site, 2).await;
+    let lower = report["total"]["lower"].as_u64().unwrap_or_default();
+    assert!(lower > 0, "the candidate agreed with the growth: {report}");
+}
