@@ -78,7 +78,7 @@ async fn serves_one_vm(world: &World, first: &Value) -> Result<()> {
     let over = moving::over(world, "claimed").await?;
     let told = moving::said(&over);
     ensure!(
-        told.contains("disks on the claims kept-root, kept-data"),
+        told.contains("disks on claims (kept-root, kept-data)"),
         "{told}"
     );
     let plane = world.cluster.plane();

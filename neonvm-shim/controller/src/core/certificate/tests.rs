@@ -301,7 +301,7 @@ fn a_pair_that_is_due_and_whose_request_is_still_there_is_renewed() {
     assert!(next_step.ready, "the old one is good for an hour");
     let text = next_step.failure.expect("told").to_string();
     let end = format!(
-        "ends at {}, no later than the one that is due",
+        "ends at {}, no later than the certificate that it replaces",
         pair.not_after
     );
     assert!(text.ends_with(&end), "{text}");

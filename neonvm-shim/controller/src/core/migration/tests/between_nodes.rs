@@ -102,7 +102,7 @@ fn guest_with_claimed_disks_is_not_moved_and_claims_are_named() {
     world.settle();
     assert_eq!(world.phase(MOVE), FAILED, "{:#?}", world.log);
     let told = world.message(MOVE);
-    assert!(told.contains("disks on the claims pg-data"), "{told}");
+    assert!(told.contains("disks on claims (pg-data)"), "{told}");
     assert_eq!(world.target(), None, "no pod is made for it");
     assert_eq!(world.running(), [SOURCE]);
     world.assert_tidy();
