@@ -82,7 +82,7 @@ async fn report(site: &Site, answers: u64) -> Value {
     .unwrap()
 }
 
-/// Requirement: V05, V07. Answers about a real guest are recorded, shown by `why` and by the
+/// Requirement: V05. Answers about a real guest are recorded, shown by `why` and by the
 /// report, and the same bytes when they are asked again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn v05_recorded_answers_are_the_same_when_asked_again() {
