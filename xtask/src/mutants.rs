@@ -24,7 +24,7 @@ use clap::Args;
 use self::cores::Core;
 use self::explained::Explained;
 use self::list::Mutant;
-use self::outcomes::Verdict;
+use self::outcomes::MutantResult;
 use self::report::Report;
 use self::workplace::Workplace;
 use crate::{setup, shell};
@@ -109,7 +109,7 @@ fn test_core(
         let mutants: Vec<&Mutant> = alive.iter().collect();
         let mut survivors = Vec::new();
         workplace.test(core, pass, &mutants, report.seed(), |result| {
-            if result.verdict == Verdict::Missed && !is_last {
+            if result.verdict == MutantResult::Missed && !is_last {
                 shell::say(&format!("    for the next pass: {}", result.mutant.name));
                 survivors.push(result.mutant);
                 return;

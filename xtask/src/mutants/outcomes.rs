@@ -69,8 +69,8 @@ pub(super) fn read(file: &Path) -> Vec<Tested> {
         .unwrap_or_default()
 }
 
-/// The outcomes of these mutants. cargo-mutants 27.1.0 applies no filter to deleted fields: it tests
-/// each one of the core beside the sample.
+/// The outcomes of these mutants. cargo-mutants 27.1.0 applies no filter to deleted fields: it
+/// tests each one of the core beside the sample.
 pub(super) fn of_sample(tested: Vec<Tested>, mutants: &[&Mutant]) -> impl Iterator<Item = Tested> {
     let names: BTreeSet<&str> = mutants.iter().map(|it| it.name.as_str()).collect();
     let tested = tested.into_iter();

@@ -239,7 +239,7 @@ fn outcomes_of_mutants_are_read_and_the_baseline_is_not_one() {
 fn outcome_of_a_mutant_outside_the_sample_does_not_count() {
     let tested = [1, 2, 3].map(|line| Tested {
         mutant: mutant(line, "f", "delete field a from struct B expression"),
-        verdict: Verdict::Caught,
+        verdict: MutantResult::Caught,
     });
     let drawn = [&tested[0].mutant, &tested[2].mutant];
     let counted: Vec<Tested> = outcomes::of_sample(tested.to_vec(), &drawn).collect();
