@@ -9,6 +9,7 @@ mod census;
 mod cluster;
 mod crates;
 mod demo;
+mod disk;
 mod dist;
 mod escape;
 mod event_servers;

@@ -19,7 +19,7 @@ use self::choice::{Members, Need};
 use self::records::Records;
 
 use crate::progress::{Cargo, Depends};
-use crate::{build, cluster, event_servers, setup, shell, tidy};
+use crate::{build, cluster, disk, event_servers, setup, shell, tidy};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -76,6 +76,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(component) = &options.component {
         return run_component(component, options);
     }
+    disk::ensure_room()?;
     setup::ensure(setup::Need::Everything)?;
     event_servers::ensure()?;
     together(vec![
