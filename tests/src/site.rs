@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use protocol::runner::RunnerState;
 use protocol::vm::VirtualMachine;
 use serde_json::{Value, json};
-use test_records::retry::{accel_in, blame, known_tcg_bug, known_tcg_bug_in};
+use test_records::retry::{accel_in, accel_in_log, blame, known_tcg_bug, known_tcg_bug_in};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
@@ -376,9 +376,10 @@ pub fn known_tcg_bug_of(state: &Path) -> Option<String> {
     let runners: Vec<PathBuf> = runners.flatten().map(|runner| runner.path()).collect();
     let on_console = runners.iter().find_map(|dir| known_tcg_bug_in(dir));
     on_console.or_else(|| {
-        let accel = runners.iter().find_map(|dir| accel_in(dir))?;
         let log = std::fs::read(state.join("up.log")).ok()?;
-        known_tcg_bug(&accel, &String::from_utf8_lossy(&log))
+        let log = String::from_utf8_lossy(&log);
+        let accel = runners.iter().find_map(|dir| accel_in(dir));
+        known_tcg_bug(&accel.or_else(|| accel_in_log(&log))?, &log)
     })
 }
 

@@ -49,6 +49,17 @@ pub fn accel_in(rundir: &Path) -> Option<String> {
     Some(record["accel"].as_str()?.to_owned())
 }
 
+/// The accelerator that a log of `bellows up` names last. A runner that has just started has none
+/// in its directory yet.
+#[must_use]
+pub fn accel_in_log(log: &str) -> Option<String> {
+    let of = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        Some(line["accel"].as_str()?.to_owned())
+    };
+    log.lines().rev().find_map(of)
+}
+
 /// Tells the scenario of this task of its guest's panic. It is called while the scenario fails.
 pub fn blame(panic: Option<String>) {
     // A guest outside of a scenario allows no repetition.
@@ -207,6 +218,14 @@ mod tests {
         assert_eq!(run("tcg", CONSOLE, 0).await, (1, true));
         assert_eq!(run("tcg", CONSOLE, 1).await, (2, true));
         assert_eq!(run("tcg", CONSOLE, 9).await, (ATTEMPTS, false));
+    }
+
+    #[test]
+    fn accelerator_is_known_from_the_log_before_a_new_runner_names_it() {
+        let log = "ready on node vm\n{\"message\":\"accelerator\",\"accel\":\"tcg\"}\n\
+            {\"message\":\"runner started\"}\n{\"accel\":";
+        assert_eq!(accel_in_log(log).as_deref(), Some("tcg"));
+        assert_eq!(accel_in_log("{\"message\":\"runner started\"}\n"), None);
     }
 
     #[tokio::test]
