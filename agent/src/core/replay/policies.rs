@@ -116,7 +116,8 @@ impl Replay {
         if begins {
             policies.memory = Memory::new(now, &live.core);
             policies.complete_at = now;
-            policies.answers.clear();
+            // The recorder packs an answer that is like the last one, also across this start. So
+            // `answers` stay.
             if let Some(oracle) = &mut self.oracle {
                 oracle.forget(vm);
                 if live.at == now {
