@@ -204,6 +204,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn usage_is_a_size_unless_a_field_is_negative_or_too_large() {
+        let size = |cpu: &str, memory: &str| {
+            let text = serde_json::json!({"cpu": cpu, "memory": memory});
+            serde_json::from_value::<VmUsage>(text)
+                .expect("reads")
+                .size()
+        };
+        assert_eq!(size("1250m", "1Gi"), Some(Resources::new(1250, 1 << 30)));
+        for (cpu, memory) in [("-1", "1Gi"), ("5M", "1Gi"), ("1", "-1")] {
+            assert_eq!(size(cpu, memory), None, "{cpu} {memory}");
+        }
+    }
+
+    #[test]
     fn only_none_takes_a_guests_outside_away() {
         let read = |text: &str| {
             has_outside(&BTreeMap::from([(

@@ -66,3 +66,55 @@ pub fn claims_among(spec: &VmSpec, names: &[String]) -> Vec<String> {
 pub fn keeps_a_disk(spec: &VmSpec) -> bool {
     spec.guest.root_disk.persistent || !claimed_disks(spec).is_empty()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec() -> VmSpec {
+        let spec = json!({
+            "guest": {
+                "cpus": {"min": 1, "use": 1, "max": 1},
+                "memorySlotSize": "1Gi",
+                "memorySlots": {"min": 1, "use": 1, "max": 1},
+                "rootDisk": {"image": "i"},
+            },
+            "disks": [
+                {"name": "cache", "mountPath": "/c", "emptyDisk": {"size": "1Gi"}},
+                {"name": "data", "mountPath": "/d", "persistentVolumeClaim": {"claimName": "pvc-1"}},
+                {"name": "logs", "mountPath": "/l", "persistentVolumeClaim": {"claimName": "pvc-2"}},
+            ],
+        });
+        serde_json::from_value(spec).expect("a spec")
+    }
+
+    #[test]
+    fn claims_of_named_disks_are_listed_and_of_all_without_a_name() {
+        let among = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            claims_among(&spec(), &names)
+        };
+        assert_eq!(among(&[]), ["pvc-1", "pvc-2"]);
+        assert_eq!(among(&["logs", "cache"]), ["pvc-2"]);
+        assert!(among(&["cache"]).is_empty());
+    }
+
+    #[test]
+    fn disk_on_a_claim_has_a_drive_of_its_name() {
+        let disks = claimed_disks(&spec());
+        let drives: Vec<&str> = disks.iter().map(|disk| disk.drive.as_str()).collect();
+        assert_eq!(drives, ["disk-data", "disk-logs"]);
+    }
+
+    #[test]
+    fn disk_is_kept_if_it_is_on_a_claim_or_a_persistent_root() {
+        let mut spec = spec();
+        assert!(keeps_a_disk(&spec));
+        spec.disks.truncate(1);
+        assert!(!keeps_a_disk(&spec));
+        spec.guest.root_disk.persistent = true;
+        assert!(keeps_a_disk(&spec));
+    }
+}

@@ -172,7 +172,7 @@ impl Page {
             }
         }
         if self.is_skipping || self.partial.len() + rest.len() > LINE_LIMIT_BYTES {
-            self.is_skipping = self.is_skipping || !rest.is_empty();
+            self.is_skipping = true;
             self.partial.clear();
         } else {
             self.partial.extend_from_slice(rest);

@@ -354,3 +354,32 @@ pub struct NodeStatus {
     /// Amounts that pods may use, by resource name (`cpu`, `memory`).
     pub allocatable: BTreeMap<String, Quantity>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_of_a_container_is_written_unless_it_runs() {
+        let waiting = ContainerState {
+            waiting: Some(Waiting::default()),
+            ..ContainerState::default()
+        };
+        let ended = ContainerState {
+            terminated: Some(Terminated::default()),
+            ..ContainerState::default()
+        };
+        for (state, is_written) in [
+            (ContainerState::default(), false),
+            (waiting, true),
+            (ended, true),
+        ] {
+            let status = ContainerStatus {
+                state,
+                ..ContainerStatus::default()
+            };
+            let text = serde_json::to_value(&status).expect("encodes");
+            assert_eq!(text.get("state").is_some(), is_written, "{text}");
+        }
+    }
+}

@@ -292,3 +292,17 @@ fn check_version(version: u32) -> Result<(), PermitRefusal> {
         other => Err(PermitRefusal::VersionMismatch(other)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn object_is_shown_with_its_namespace() {
+        let name = NamespacedName {
+            namespace: "default".into(),
+            name: "pg".into(),
+        };
+        assert_eq!(name.to_string(), "default/pg");
+    }
+}

@@ -251,9 +251,14 @@ mod tests {
         for (text, micros) in [
             ("1970-01-01T00:00:00Z", 0_i64),
             ("2024-01-02T03:04:05Z", 1_704_164_645_000_000),
+            ("2000-02-29T00:00:00Z", 951_782_400_000_000),
             ("2024-02-29T23:59:59Z", 1_709_251_199_000_000),
             ("2024-01-02T03:04:05.25Z", 1_704_164_645_250_000),
             ("2024-01-02T05:04:05+02:00", 1_704_164_645_000_000),
+            ("2024-01-01T21:34:05-05:30", 1_704_164_645_000_000),
+            ("2024-01-03T03:03:05+23:59", 1_704_164_645_000_000),
+            ("2024-01-02 03:04:05.1234567z", 1_704_164_645_123_456),
+            ("2016-12-31t23:59:60Z", 1_483_228_800_000_000),
         ] {
             assert_eq!(
                 WallTime::parse(text).expect(text),
@@ -267,10 +272,36 @@ mod tests {
             "2024-02-30T00:00:00Z",
             "2024-01-02T03:04:05",
             "2024-01-02T03:04:05.Z",
-            "2024-01-02T25:00:00Z",
+            "2024-01-02T24:00:00Z",
+            "2024-01-02T03:60:05Z",
+            "2024-01-02T03:04:61Z",
+            "2024x01-02T03:04:05Z",
+            "2024-01x02T03:04:05Z",
+            "2024-01-02x03:04:05Z",
+            "2024-01-02T03x04:05Z",
+            "2024-01-02T03:04x05Z",
+            "2024-01-02T03:04:05+24:00",
+            "2024-01-02T03:04:05+00:60",
+            "2024-01-02T03:04:05+1:00",
+            "2024-01-02T03:04:05*02:00",
         ] {
             assert!(WallTime::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn span_is_read_in_larger_units() {
+        let span = Span(2_500_999);
+        assert_eq!(span.as_millis(), 2_500);
+        assert!((span.as_secs_f64() - 2.500_999).abs() < f64::EPSILON);
+        assert_eq!(Span::from_duration(span.to_duration()), span);
+        let forever = std::time::Duration::MAX;
+        assert_eq!(Span::from_duration(forever), Span(u64::MAX));
+        let later = Timestamp(1) + span;
+        assert_eq!(
+            (later - span, later - Span(u64::MAX)),
+            (Timestamp(1), Timestamp(0))
+        );
     }
 
     #[test]
@@ -283,6 +314,17 @@ mod tests {
             serde_json::from_str::<WallTime>("null").expect("decodes"),
             WallTime(0)
         );
+    }
+
+    #[test]
+    fn micro_time_has_six_digits_of_fraction() {
+        for (micros, text) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (1_704_164_645_000_250, "2024-01-02T03:04:05.000250Z"),
+            (-1, "1969-12-31T23:59:59.999999Z"),
+        ] {
+            assert_eq!(WallTime(micros).to_micro_string(), text);
+        }
     }
 
     proptest! {

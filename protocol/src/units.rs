@@ -282,4 +282,60 @@ mod tests {
             Bytes::gib(1)
         );
     }
+
+    #[test]
+    fn fields_are_compared_and_computed_one_by_one() {
+        let (small, mixed) = (Resources::new(250, 1024), Resources::new(250, 4096));
+        assert!(mixed.has_field_above(small) && !small.has_field_above(mixed));
+        assert!(small.has_field_below(mixed) && !mixed.has_field_below(small));
+        assert!(!small.has_field_above(small) && !small.has_field_below(small));
+        let crossed = Resources::new(500, 1024);
+        assert!(crossed.has_field_above(mixed) && crossed.has_field_below(mixed));
+        assert_eq!(mixed.field_min(crossed), small);
+        assert_eq!(mixed.field_max(crossed), Resources::new(500, 4096));
+        assert_eq!(crossed.saturating_sub(mixed), Resources::new(250, 0));
+        assert_eq!(small.zero_field(), None);
+        assert_eq!(Resources::new(0, 0).zero_field(), Some("vCPUs"));
+        assert_eq!(Resources::new(1, 0).zero_field(), Some("mem"));
+    }
+
+    #[test]
+    fn size_is_counted_in_units_only_if_both_fields_are_multiples() {
+        let unit = Resources::new(250, 1024);
+        for (size, count) in [
+            (Resources::new(750, 3072), Some(3)),
+            (Resources::new(0, 0), Some(0)),
+            (Resources::new(750, 2048), None),
+            (Resources::new(800, 3072), None),
+        ] {
+            assert_eq!(size.exact_multiple_of(unit), count, "{size}");
+        }
+        for no_unit in [Resources::new(0, 1024), Resources::new(250, 0)] {
+            assert_eq!(unit.exact_multiple_of(no_unit), None);
+        }
+    }
+
+    #[test]
+    fn cores_and_bytes_have_their_units() {
+        assert!((MilliCpu(1250).as_cores() - 1.25).abs() < f64::EPSILON);
+        assert_eq!(
+            (Bytes::mib(3), Bytes::gib(2)),
+            (Bytes(3 << 20), Bytes(2 << 30))
+        );
+        assert_eq!(Resources::new(1250, 1 << 30).to_string(), "1250m CPU / 1Gi");
+    }
+
+    #[test]
+    fn part_of_a_core_needs_a_whole_virtual_cpu() {
+        for (milli, cores) in [
+            (0, 0),
+            (1, 1),
+            (999, 1),
+            (1000, 1),
+            (1001, 2),
+            (u32::MAX, 4_294_968),
+        ] {
+            assert_eq!(MilliCpu(milli).rounded_up_cores(), cores, "{milli}m");
+        }
+    }
 }

@@ -7,12 +7,13 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use protocol::journal::{
-    Action, Amount, Answered, AnsweredAgain, Block, Bound, Damage, Decision, Gap, Head, LfcSample,
-    MAX_INTEGER, MAX_LINE_BYTES, MAX_STEPS, Milli, Outcome, Previous, Record, RequestEnd,
-    RequestKind, Sampled, Size, Started, Step, SystemSample, Tick, Why, chain_hash, crc, decode,
-    encode, hash_text, pack, scan, unpack,
+    Action, Amount, Answered, AnsweredAgain, Block, Bound, Damage, Decision, DecodeError, Gap,
+    Head, LfcSample, MAX_INTEGER, MAX_LINE_BYTES, MAX_STEPS, Milli, Outcome, Previous, Record,
+    RequestEnd, RequestKind, Sampled, Size, Started, Step, SystemSample, Tick, Why, chain_hash,
+    crc, decode, encode, hash_text, open, pack, scan, unpack,
 };
 use protocol::policy::{Fault, Role};
+use serde_json::Value;
 
 fn whole() -> impl Strategy<Value = u64> {
     0..=MAX_INTEGER.unsigned_abs()
@@ -315,6 +316,16 @@ proptest! {
     }
 
     #[test]
+    fn record_has_the_time_and_the_vm_of_its_line(record in record()) {
+        let text = serde_json::to_value(&record).expect("encodes");
+        let number = |key: &str| text.get(key).and_then(Value::as_u64);
+        let is_of_the_node = matches!(record, Record::Head(_) | Record::Node(_));
+        let vm = if is_of_the_node { None } else { number("vm") };
+        prop_assert_eq!(record.vm().map(u64::from), vm);
+        prop_assert_eq!(Some(record.at()), number("t"));
+    }
+
+    #[test]
     fn blocks_come_back_bit_by_bit(block in block()) {
         let bytes = bits(&block);
         let start = block.0[0].0;
@@ -365,6 +376,40 @@ proptest! {
             prop_assert_eq!(encode(&record), line);
         }
     }
+}
+
+#[test]
+fn line_is_hashed_by_crc_32c() {
+    // The check value of its specification.
+    assert_eq!(chain_hash(b"123456789"), 0xe306_9283);
+}
+
+#[test]
+fn line_of_the_largest_size_is_opened_and_a_longer_one_is_not() {
+    let line = |bytes: usize| {
+        let json = "7".repeat(bytes - 9);
+        format!("{} {json}\n", hash_text(crc(0, json.as_bytes())))
+    };
+    assert!(open(line(MAX_LINE_BYTES).as_bytes()).is_ok());
+    let longer = line(MAX_LINE_BYTES + 1);
+    assert_eq!(open(longer.as_bytes()), Err(DecodeError::TooLong));
+}
+
+#[test]
+fn sample_has_as_many_windows_as_a_week_has_minutes() {
+    let packed = |windows: usize| {
+        pack(&Block(vec![(
+            0,
+            Step::Lfc(LfcSample {
+                hits: 1.0,
+                misses: 2.0,
+                writes: 3.0,
+                pages: vec![4.0; windows],
+            }),
+        )]))
+    };
+    assert!(unpack(0, &packed(7 * 24 * 60)).is_ok());
+    assert!(unpack(0, &packed(7 * 24 * 60 + 1)).is_err());
 }
 
 #[test]

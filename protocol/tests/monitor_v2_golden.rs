@@ -336,7 +336,14 @@ fn capabilities_are_bounded_and_read_back() {
         let read = Capabilities::of_names(&[format!("metrics={text}")]);
         assert_eq!(read.metrics, Some(Span::from_millis(period)), "{text}");
     }
-    assert_eq!(Capabilities::of_names(&["metrics".into()]).metrics, None);
+    for name in all.names() {
+        let one = std::slice::from_ref(&name);
+        assert_eq!(Capabilities::of_names(one).names(), one);
+    }
+    for name in ["metrics", "metrics=x", "other", "other=1"] {
+        let none = Capabilities::of_names(&[name.to_owned()]);
+        assert_eq!(none, Capabilities::default(), "{name}");
+    }
     let long = "x".repeat(NAME_LIMIT_BYTES + 1);
     let mut list = vec![long; 3];
     list.extend(vec!["observed".to_owned(); NAMES_LIMIT]);

@@ -94,6 +94,22 @@ fn requests() -> BTreeMap<&'static str, AgentRequest> {
     ])
 }
 
+#[test]
+fn request_in_the_usual_form_is_refused_by_its_version_or_load() {
+    let body = |request: &AgentRequest| serde_json::to_vec(request).expect("encodes");
+    let usual = request(("ns", "vm"), UNIT, UNIT, None, Some(1.0));
+    assert_eq!(AgentRequest::decode(&body(&usual)), Ok(usual.clone()));
+    let other = AgentRequest {
+        proto_version: PROTO_VERSION + 1,
+        ..usual.clone()
+    };
+    assert!(AgentRequest::decode(&body(&other)).is_err());
+    let text = String::from_utf8(body(&usual)).expect("UTF-8");
+    let load = text.replace("\"loadAvg1M\":1.0", "\"loadAvg1M\":1e39");
+    assert_ne!(load, text);
+    assert!(AgentRequest::decode(load.as_bytes()).is_err());
+}
+
 fn responses() -> BTreeMap<&'static str, PluginResponse> {
     let migrate = Some(MigrateResponse {});
     BTreeMap::from([

@@ -70,6 +70,14 @@ fn quantities() {
 }
 
 #[test]
+fn quantity_of_64_characters_is_read_and_a_longer_one_is_refused() {
+    for (digits, is_read) in [(64, true), (65, false)] {
+        let text = format!("{:0>digits$}", 7);
+        assert_eq!(text.parse::<Quantity>().is_ok(), is_read, "{text}");
+    }
+}
+
+#[test]
 fn resources() {
     check_table::<Resources>("resources.txt");
 }

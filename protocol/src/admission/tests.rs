@@ -30,6 +30,17 @@ fn fields(result: Result<(), Vec<FieldError>>) -> Vec<String> {
 }
 
 #[test]
+fn kinds_of_errors_have_the_reasons_of_a_status() {
+    for (kind, reason) in [
+        (FieldErrorKind::Invalid, "FieldValueInvalid"),
+        (FieldErrorKind::Forbidden, "FieldValueForbidden"),
+        (FieldErrorKind::TooLong, "FieldValueTooLong"),
+    ] {
+        assert_eq!(kind.as_str(), reason);
+    }
+}
+
+#[test]
 fn amounts_take_their_canonical_form() {
     for (input, output) in [
         (json!(0.25), json!("250m")),

@@ -84,6 +84,16 @@ fn anything_wrong_rejects_the_page() {
     }
 }
 
+#[test]
+fn machine_without_load_is_read() {
+    let idle = SystemGauges {
+        load1: 0.0,
+        ..wanted()
+    };
+    let page = GOOD.replace("host_load1 1.25\n", "host_load1 0\n");
+    assert_eq!(system(&page), Ok(idle));
+}
+
 /// Our monitor serves the average of runnable tasks as well: a kernel worker that sleeps over
 /// our own unplug is no load.
 #[test]
@@ -117,6 +127,17 @@ fn a_line_without_end_is_skipped_not_kept() {
     }
     page.feed(b"\n");
     page.feed(GOOD.as_bytes());
+    assert_eq!(page.into_system(), Ok(wanted()));
+}
+
+#[test]
+fn end_of_a_skipped_line_is_no_line() {
+    let mut page = Page::system();
+    page.feed(GOOD.as_bytes());
+    page.feed(&vec![b'x'; LINE_LIMIT_BYTES + 1]);
+    for piece in ["", "host_load1 7\n"] {
+        page.feed(piece.as_bytes());
+    }
     assert_eq!(page.into_system(), Ok(wanted()));
 }
 

@@ -117,3 +117,46 @@ impl From<Issued> for Revision {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: Resources = Resources::new(250, 1 << 30);
+
+    #[test]
+    fn amount_is_a_number_of_units_only_where_it_is_exact() {
+        for (size, amount) in [
+            (UNIT.saturating_mul(3), Amount::Units(3)),
+            (
+                Resources::new(700, 3 << 30),
+                Amount::Exact(Size(700, 3 << 30)),
+            ),
+        ] {
+            assert_eq!(Amount::of(size, UNIT), amount);
+            assert_eq!(amount.size(UNIT), size);
+        }
+    }
+
+    #[test]
+    fn thousandths_are_rounded_half_to_even_and_cut() {
+        for (units, milli) in [
+            (1.5, 1500),
+            (0.0625, 62),
+            (f64::NAN, 0),
+            (f64::INFINITY, MAX_INTEGER),
+            (f64::NEG_INFINITY, -MAX_INTEGER),
+        ] {
+            assert_eq!(Milli::of(units), Milli(milli), "{units}");
+        }
+        assert!((Milli(1500).units() - 1.5).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn issued_revision_keeps_value_and_flags() {
+        let revision = Revision { value: 7, flags: 2 };
+        let issued = Issued::from(revision);
+        assert_eq!(issued, Issued(7, 2));
+        assert_eq!(Revision::from(issued), revision);
+    }
+}
