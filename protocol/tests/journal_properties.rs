@@ -422,6 +422,15 @@ fn a_newer_format_is_known_by_its_head_alone() {
 }
 
 #[test]
+fn line_of_another_kind_or_a_known_format_is_no_head() {
+    for json in [r#"{"k":"T","v":9}"#, r#"{"k":"H","something":1,"v":1}"#] {
+        let line = format!("{} {json}\n", hash_text(crc(0, json.as_bytes())));
+        let found = scan(line.as_bytes());
+        assert_eq!(found.damages, [Damage::NoHead], "{json}");
+    }
+}
+
+#[test]
 fn damage_in_the_middle_is_not_a_torn_tail() {
     let tick = |n| {
         encode(&Record::Tick(Tick {

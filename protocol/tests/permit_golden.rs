@@ -228,6 +228,24 @@ fn n07_every_refusal_has_its_status_and_text() {
     assert_eq!(lines.concat(), read("errors.txt"));
 }
 
+#[test]
+fn refusal_of_a_caller_is_json_with_a_reason_and_others_are_text() {
+    let (kind, text) = PermitRefusal::BadJson.body();
+    assert_eq!(kind, "text/plain; charset=utf-8");
+    assert_eq!(text, PermitRefusal::BadJson.to_string());
+    for (refusal, reason) in [
+        (PermitRefusal::Forbidden, "forbidden"),
+        (PermitRefusal::ForeignNode, "foreign_node"),
+        (PermitRefusal::Unreviewed, "not_reviewed"),
+    ] {
+        let (kind, text) = refusal.body();
+        assert_eq!(kind, "application/json");
+        let body: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let error = refusal.to_string();
+        assert_eq!(body, serde_json::json!({"error": error, "reason": reason}));
+    }
+}
+
 fn resources() -> impl Strategy<Value = Resources> {
     let mem = prop_oneof![
         0..=i64::MAX as u64,
