@@ -174,6 +174,7 @@ mod tests {
             let cache: DiskCache = text.parse().expect(text);
             let is = [cache.writeback, cache.direct, cache.no_flush];
             assert_eq!(is, switches, "{text}");
+            assert_eq!(String::from(cache).parse(), Ok(cache), "{text}");
         }
     }
 

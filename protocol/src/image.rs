@@ -255,6 +255,7 @@ mod tests {
         let good = "0123456789abcdef".repeat(4);
         assert_eq!(Digest::parse(&good).unwrap().as_str(), good);
         assert_eq!(Digest::parse(&good).unwrap().short(), "0123456789ab");
+        assert_eq!(Digest::parse(&good).unwrap().to_string(), good);
         for bad in [
             "",
             "0123",

@@ -382,4 +382,41 @@ mod tests {
             assert_eq!(text.get("state").is_some(), is_written, "{text}");
         }
     }
+
+    #[test]
+    fn metadata_is_read_by_key_label_and_kind_of_owner() {
+        let owner = |kind: &str| OwnerReference {
+            kind: kind.to_owned(),
+            ..OwnerReference::default()
+        };
+        let metadata = ObjectMeta {
+            namespace: "default".into(),
+            name: "pg".into(),
+            labels: [("a", "true"), ("b", "True")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            owner_references: vec![owner("Node"), owner("VirtualMachine")],
+            ..ObjectMeta::default()
+        };
+        assert_eq!(metadata.key(), "default/pg");
+        let is_true = ["a", "b", "c"].map(|key| metadata.label_is_true(key));
+        assert_eq!(is_true, [true, false, false]);
+        let found = metadata.owner_of_kind("VirtualMachine");
+        assert_eq!(found, metadata.owner_references.get(1));
+        assert_eq!(metadata.owner_of_kind("Pod"), None);
+    }
+
+    #[test]
+    fn pod_has_ended_in_two_phases() {
+        for (phase, has_ended) in [
+            ("Pending", false),
+            ("Running", false),
+            ("Succeeded", true),
+            ("Failed", true),
+        ] {
+            let mut pod = Pod::default();
+            pod.status.phase = phase.into();
+            assert_eq!(pod.is_terminal(), has_ended, "{phase}");
+        }
+    }
 }

@@ -317,6 +317,8 @@ mod tests {
 
     #[test]
     fn cores_and_bytes_have_their_units() {
+        let quantities = [2000, 1250].map(|milli| MilliCpu(milli).to_quantity_string());
+        assert_eq!(quantities, ["2", "1250m"]);
         assert!((MilliCpu(1250).as_cores() - 1.25).abs() < f64::EPSILON);
         assert_eq!(
             (Bytes::mib(3), Bytes::gib(2)),

@@ -431,6 +431,27 @@ fn line_of_another_kind_or_a_known_format_is_no_head() {
 }
 
 #[test]
+fn segment_without_a_line_has_no_head_unless_it_is_empty() {
+    assert_eq!(scan(b"").damages, []);
+    assert_eq!(scan(b"torn").damages, [Damage::NoHead]);
+}
+
+#[test]
+fn block_with_another_number_of_steps_is_refused() {
+    let block = Block(vec![(7, Step::Tick)]);
+    let line = encode(&Record::Sampled(Sampled { vm: 1, block }));
+    let (_, json) = line.trim_end().split_at(9);
+    let of = |d: &str, n: &str| {
+        let json = json.replace("\"AAA\"", d).replace("\"n\":1", n);
+        decode(format!("{} {json}", hash_text(crc(0, json.as_bytes()))).as_bytes())
+    };
+    assert!(of("\"AAA\"", "\"n\":1").is_ok());
+    for (d, n) in [("\"AAA\"", "\"n\":2"), ("\"\"", "\"n\":0")] {
+        assert!(of(d, n).is_err(), "{d} {n}");
+    }
+}
+
+#[test]
 fn damage_in_the_middle_is_not_a_torn_tail() {
     let tick = |n| {
         encode(&Record::Tick(Tick {

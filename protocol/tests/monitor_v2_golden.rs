@@ -329,6 +329,24 @@ fn labels_are_the_wires_words() {
 }
 
 #[test]
+fn refusal_without_a_reason_is_one_of_v1() {
+    let text = r#"{"type":"DownscaleResult","Ok":false,"Status":"no","id":1}"#;
+    let status = "no".to_owned();
+    let body = MonitorBodyV2::Plain(MonitorBody::DownscaleResult { ok: false, status });
+    assert_eq!(
+        MonitorFrameV2::decode(text),
+        Ok(MonitorFrameV2 { body, id: 1 })
+    );
+}
+
+#[test]
+fn id_that_floats_cannot_tell_from_the_next_is_refused() {
+    let frame = |id: &str| AgentFrame::decode(&format!(r#"{{"type":"HealthCheck","id":{id}}}"#));
+    assert_eq!(frame("4.0").map(|it| it.id), Ok(4));
+    assert!(frame("9007199254740992.0").is_err());
+}
+
+#[test]
 fn capabilities_are_bounded_and_read_back() {
     let all = Capabilities::all(Span::from_millis(1500));
     assert_eq!(Capabilities::of_names(&all.names()), all);

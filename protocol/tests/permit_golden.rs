@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use protocol::permit::{
     AgentRequest, MigrateResponse, NamespacedName, PROTO_VERSION, PermitRefusal, PluginResponse,
-    RequestMetrics,
+    RequestMetrics, Unproved,
 };
 use protocol::units::{Bytes, MilliCpu, Resources};
 
@@ -230,6 +230,7 @@ fn n07_every_refusal_has_its_status_and_text() {
 
 #[test]
 fn refusal_of_a_caller_is_json_with_a_reason_and_others_are_text() {
+    let unauthorized = PermitRefusal::Unauthorized;
     let (kind, text) = PermitRefusal::BadJson.body();
     assert_eq!(kind, "text/plain; charset=utf-8");
     assert_eq!(text, PermitRefusal::BadJson.to_string());
@@ -237,6 +238,10 @@ fn refusal_of_a_caller_is_json_with_a_reason_and_others_are_text() {
         (PermitRefusal::Forbidden, "forbidden"),
         (PermitRefusal::ForeignNode, "foreign_node"),
         (PermitRefusal::Unreviewed, "not_reviewed"),
+        (unauthorized(Unproved::NoCertificate), "no_certificate"),
+        (unauthorized(Unproved::NoToken), "no_token"),
+        (unauthorized(Unproved::BadToken), "bad_token"),
+        (unauthorized(Unproved::WrongAudience), "wrong_audience"),
     ] {
         let (kind, text) = refusal.body();
         assert_eq!(kind, "application/json");

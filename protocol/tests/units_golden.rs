@@ -78,6 +78,13 @@ fn quantity_of_64_characters_is_read_and_a_longer_one_is_refused() {
 }
 
 #[test]
+fn quantities_are_compared_by_value_whatever_their_spelling() {
+    let quantity = |text: &str| text.parse::<Quantity>().expect(text);
+    assert_eq!(quantity("1Gi"), quantity("1024Mi"));
+    assert_ne!(quantity("1Gi"), quantity("1G"));
+}
+
+#[test]
 fn resources() {
     check_table::<Resources>("resources.txt");
 }

@@ -41,6 +41,26 @@ fn kinds_of_errors_have_the_reasons_of_a_status() {
 }
 
 #[test]
+fn error_shows_a_value_that_is_no_structure() {
+    let shown = |kind, value: Value| {
+        let message = ".spec.a is bad".to_owned();
+        FieldError::new(kind, "spec.a", message, &value).to_message()
+    };
+    for (kind, value, text) in [
+        (FieldErrorKind::Invalid, json!(5), "Invalid value: 5: "),
+        (
+            FieldErrorKind::Invalid,
+            json!([5]),
+            "Invalid value: \"…\": ",
+        ),
+        (FieldErrorKind::Forbidden, json!(5), "Forbidden: "),
+        (FieldErrorKind::TooLong, json!("abc"), "Too long: "),
+    ] {
+        assert_eq!(shown(kind, value), format!("{text}.spec.a is bad"));
+    }
+}
+
+#[test]
 fn amounts_take_their_canonical_form() {
     for (input, output) in [
         (json!(0.25), json!("250m")),

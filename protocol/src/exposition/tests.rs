@@ -94,6 +94,17 @@ fn machine_without_load_is_read() {
     assert_eq!(system(&page), Ok(idle));
 }
 
+#[test]
+fn samples_past_the_limit_are_counted_and_not_kept() {
+    let mut page = Page::system();
+    for _ in 0..=MAX_SAMPLES {
+        page.feed(b"host_load1 1\n");
+    }
+    let found = &page.found[page.index("host_load1").expect("it is read")];
+    assert_eq!(found.samples.len(), MAX_SAMPLES);
+    assert_eq!(found.count, MAX_SAMPLES + 1);
+}
+
 /// Our monitor serves the average of runnable tasks as well: a kernel worker that sleeps over
 /// our own unplug is no load.
 #[test]
