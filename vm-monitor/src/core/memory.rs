@@ -224,6 +224,17 @@ mod tests {
     }
 
     #[test]
+    fn cleared_window_has_neither_readings_nor_a_failure() {
+        let (mut window, rules) = (Window::default(), Rules::default());
+        assert!(window.is_empty());
+        window.push(Timestamp(1), Ok(Bytes(1)), &rules);
+        window.push(Timestamp(2), Err(ReadFailure::new("f", "gone")), &rules);
+        assert!(!window.is_empty());
+        window.clear();
+        assert!(window.is_empty() && window.failure().is_none());
+    }
+
+    #[test]
     fn a_failure_is_kept_until_a_reading_succeeds() {
         let (mut window, rules) = (Window::default(), Rules::default());
         window.push(Timestamp(1), Ok(Bytes(1)), &rules);

@@ -393,6 +393,42 @@ mod tests {
     }
 
     #[test]
+    fn peak_keeps_no_more_slices_than_its_window_has() {
+        let (mut peak, window) = (Peak::default(), Span::from_secs(1));
+        for n in 0..2_000 {
+            peak.note(Timestamp(n * 10_000), Bytes(n), window);
+        }
+        let most = usize::try_from(SLICES).expect("small") + 1;
+        assert!(peak.slices.len() <= most);
+        let now = Timestamp(1_999 * 10_000);
+        assert_eq!(peak.highest(now, window), Some(Bytes(1_999)));
+    }
+
+    /// Time from `now` to the next look, with this reserve and all readings at the threshold.
+    fn floor(watch: &mut Watch, now: Timestamp, reserve: u64) -> Span {
+        watch.plan(now, T, Bytes::mib(reserve));
+        watch.next_look_at.since(now)
+    }
+
+    #[test]
+    fn quarter_of_the_reserve_may_go_unseen_unless_use_climbs() {
+        let (mut still, now) = watch(3072, 3072);
+        assert_eq!(floor(&mut still, now, 64), Span(15_625));
+        assert_eq!(floor(&mut still, now, 4), Span::from_millis(5));
+        assert_eq!(floor(&mut still, now, 1024), Span::from_millis(50));
+        let later = now + Span::from_secs(2);
+        assert_eq!(floor(&mut still, later, 64), Span(15_625));
+
+        let (mut climbing, mut now) = watch(2000, 2000);
+        for mib in [2500, 3072] {
+            now = now + Span::from_millis(100);
+            climbing.note_bound(now, Some(Bytes::mib(mib)));
+            climbing.note_used(now, Some(Bytes::mib(mib)), Some(T));
+        }
+        assert_eq!(floor(&mut climbing, now, 1024), Span::from_millis(5));
+    }
+
+    #[test]
     fn n29_page_cache_up_to_the_limit_does_not_hurry() {
         let (cached, now) = watch(3900, 100);
         assert_eq!(cached.next_look_at.since(now), Span::from_secs(1));

@@ -140,6 +140,20 @@ mod tests {
     }
 
     #[test]
+    fn step_takes_one_percent_within_its_limits() {
+        for (mib, taken) in [(50, 1), (1000, 10), (100_000, 32)] {
+            let mut estimator = Estimator::default();
+            let gauge = Gauge {
+                current: Bytes::mib(mib),
+                some_us: 0,
+            };
+            assert_eq!(estimator.step(Timestamp(0), gauge, true), None);
+            let step = estimator.step(Timestamp(10_000_000), gauge, true);
+            assert_eq!(step, Some(Bytes::mib(taken)), "{mib} MiB");
+        }
+    }
+
+    #[test]
     fn waiting_that_has_another_cause_is_no_estimate() {
         let mut estimator = Estimator::default();
         let gauge = |some_us| Gauge {

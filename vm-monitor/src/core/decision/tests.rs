@@ -1,6 +1,7 @@
 //! The order of the checks, and the figures in the answers.
 
 use super::*;
+use crate::core::squeeze::GaveUp;
 use crate::core::zones::Zone;
 
 const NOW: Timestamp = Timestamp(60_000_000);
@@ -26,6 +27,23 @@ fn ask(window: &Window, mem: u64, now: Timestamp) -> ShrinkDecision {
         weight: Weight::default(),
     };
     judge(basis, mem, now)
+}
+
+#[test]
+fn group_squeezed_above_its_goal_takes_what_it_has_and_the_kernels_reserve() {
+    let smallest = |reached: Option<u64>| {
+        let squeezed = Squeezed {
+            why: GaveUp::Stuck,
+            goal: Bytes::mib(500),
+            reached: reached.map(Bytes::mib),
+            waited: Span(0),
+        };
+        Refusal::Squeezed(squeezed).smallest(&Rules::default())
+    };
+    assert_eq!(smallest(Some(501)), Some(601 << 20));
+    for reached in [None, Some(499), Some(500)] {
+        assert_eq!(smallest(reached), None, "{reached:?}");
+    }
 }
 
 #[test]

@@ -136,6 +136,23 @@ fn n30_a_request_says_why_how_soon_and_how_much() {
 }
 
 #[test]
+fn request_after_a_kill_is_critical() {
+    let mut fixture = agreed(all(), Rules::default());
+    for oom_kill in [0, 1] {
+        fixture.tell(Event::OutOfMemory(OomCounts { oom: 0, oom_kill }));
+        fixture.run_for(Span::from_millis(100));
+    }
+    let asked: Vec<_> = frames(&fixture)
+        .into_iter()
+        .filter_map(|frame| match frame.body {
+            MonitorBodyV2::Asked(asked) => Some((asked.reason, asked.urgency)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(asked, [(AskReason::OomEvent, Some(Urgency::Critical))]);
+}
+
+#[test]
 fn n30_a_race_is_critical_and_wants_what_the_climb_will_take() {
     let mut fixture = agreed(all(), Rules::default());
     for n in 0..30 {
