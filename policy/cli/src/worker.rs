@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read as _, Write};
 
 use policy_contract::frames::{self, FromWorker, MAX_LINE_BYTES, ToWorker};
-use policy_contract::{CONTRACT, Fault, History, Input, Seconds, Series, Spec};
+use policy_contract::{CONTRACT, Column, Fault, History, Input, Seconds, Series, Spec};
 use policy_engine::{Engine, Evaluation, Failed};
 
 /// Most policies at once. A VM has at most two, and a node few kinds of VMs.
@@ -89,6 +89,15 @@ impl Worker {
             ToWorker::Forget { vm } => {
                 self.pasts.remove(&vm);
                 None
+            }
+            ToWorker::Fill { vm, s, t, v } => {
+                let past = self.pasts.entry(vm).or_insert_with(|| History::new(&[]));
+                past.fill(Column {
+                    series: s,
+                    last_at: t,
+                    values: v,
+                });
+                Some(FromWorker::Filled { vm })
             }
         }
     }
@@ -191,6 +200,26 @@ mod tests {
         assert_eq!(output[2]["kind"], "output");
         assert_eq!(output[3]["text"], "policy 2 is not loaded");
         assert_eq!(output.len(), 4);
+    }
+
+    #[test]
+    fn series_of_a_past_is_replaced() {
+        let fill = |values: &str| {
+            let head = "{\"op\":\"fill\",\"vm\":17,\"s\":\"load1\",\"t\":9.5";
+            format!("{head},\"v\":{values}}}\n")
+        };
+        let source = "return function(i) return {cu = i.h:delta('load1', 60), reason = 'x'} end";
+        let input = [
+            load(source),
+            fill("[1,2,3]"),
+            fill("[2,null,3,9]"),
+            ask(9, 1),
+        ]
+        .concat();
+        let output = lines(&input).expect("answers");
+        let filled = serde_json::json!({"op": "filled", "vm": 17});
+        assert_eq!((&output[1], &output[2]), (&filled, &filled));
+        assert_eq!(output[3]["cu"], 7);
     }
 
     #[test]

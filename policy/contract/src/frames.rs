@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use protocol::journal::Milli;
-use protocol::policy::{Fault, Refusal, Scope};
+use protocol::policy::{Fault, Refusal, Scope, Series};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::answer::{Answer, Want};
-use crate::history::Seconds;
+use crate::history::{Column, Seconds};
 use crate::input::Input;
 use crate::spec::Digest;
 
@@ -63,6 +63,30 @@ pub enum ToWorker {
         /// Number of the VM.
         vm: u32,
     },
+    /// Replace one series of a VM's past.
+    Fill {
+        /// Number of the VM.
+        vm: u32,
+        /// Name of the series.
+        s: Series,
+        /// Time of the newest value.
+        t: Seconds,
+        /// Values by slot up to that of `t`, oldest first.
+        v: Vec<Option<f64>>,
+    },
+}
+
+impl ToWorker {
+    /// The line that carries a series.
+    #[must_use]
+    pub fn fill(vm: u32, column: Column) -> Self {
+        Self::Fill {
+            vm,
+            s: column.series,
+            t: column.last_at,
+            v: column.values,
+        }
+    }
 }
 
 /// From the worker to the agent.
@@ -82,6 +106,11 @@ pub enum FromWorker {
         line: u32,
         /// What is wrong.
         rule: String,
+    },
+    /// One series of a VM's past is replaced.
+    Filled {
+        /// Number of the VM.
+        vm: u32,
     },
     /// Answer to a question. [`FromWorker::answer`] reads it.
     Said {

@@ -93,6 +93,7 @@ proptest! {
         survives(&ToWorker::Ask { n, vm, id: 3, t, i: Box::new(i) });
         survives(&ToWorker::Sample { vm, t, s: values });
         survives(&ToWorker::Forget { vm });
+        survives(&FromWorker::Filled { vm });
         survives(&FromWorker::Fault { n, kind: Fault::Steps, text: text.clone() });
         survives(&FromWorker::Bad { id: vm, line: 3, rule: text });
         survives(&FromWorker::Loaded { id: vm });

@@ -2,7 +2,8 @@
 //!
 //! A sample falls into the slot of its own time and fills no other. A slot without a sample stays
 //! empty. A second sample of a slot replaces the first. The functions of a window return `None`
-//! with fewer than three filled slots.
+//! with fewer than three filled slots. [`History::columns`] and [`History::fill`] carry a past
+//! into another process without a change.
 
 use std::collections::BTreeMap;
 
@@ -24,6 +25,17 @@ pub type Seconds = f64;
 #[derive(Debug, Clone, PartialEq)]
 pub struct History {
     series: BTreeMap<Series, Ring>,
+}
+
+/// All samples of one series.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Column {
+    /// Name of the series.
+    pub series: Series,
+    /// Time of the newest sample.
+    pub last_at: Seconds,
+    /// Values by slot up to that of `last_at`, oldest first. `None` marks an empty slot.
+    pub values: Vec<Option<f64>>,
 }
 
 /// Samples of one series. The slot of time `t` is `t / 2`, modulo [`SLOTS`].
@@ -74,6 +86,27 @@ impl History {
             && value.is_finite()
         {
             ring.record(at, value);
+        }
+    }
+
+    /// The series that have samples.
+    pub fn columns(&self) -> impl Iterator<Item = Column> + '_ {
+        self.series.iter().filter_map(|(series, ring)| {
+            let last_at = ring.newest.map(|_| ring.last_at)?;
+            Some(Column {
+                series: series.clone(),
+                last_at,
+                values: ring.values(),
+            })
+        })
+    }
+
+    /// Replaces all samples of a series. Adds the series if it is not there. Ignores values without
+    /// a newest one, and times that are not finite.
+    pub fn fill(&mut self, column: Column) {
+        let ring = Ring::of(column.last_at, &column.values);
+        if let Some(ring) = ring {
+            self.series.insert(column.series, ring);
         }
     }
 
@@ -183,6 +216,35 @@ impl Ring {
             newest: None,
             last_at: 0.0,
         }
+    }
+
+    /// The ring with these values. See [`Column`].
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "what is too large becomes infinite, which marks no sample"
+    )]
+    fn of(last_at: Seconds, values: &[Option<f64>]) -> Option<Self> {
+        let newest = slot(last_at);
+        let mut ring = Self::new();
+        for (value, ago) in values.iter().rev().zip(0..SPAN) {
+            let value = value.map(|value| value as f32);
+            if let Some(value) = value.filter(|value| value.is_finite()) {
+                ring.slots[index(newest - ago)] = value;
+            }
+        }
+        let is_whole = last_at.is_finite() && !ring.slots[index(newest)].is_nan();
+        (ring.newest, ring.last_at) = (Some(newest), last_at);
+        is_whole.then_some(ring)
+    }
+
+    /// Values by slot from the oldest filled one to the newest.
+    fn values(&self) -> Vec<Option<f64>> {
+        let newest = self.newest.unwrap_or_default();
+        (newest - SPAN + 1..=newest)
+            .map(|number| self.slots[index(number)])
+            .skip_while(|value| value.is_nan())
+            .map(|value| (!value.is_nan()).then(|| f64::from(value)))
+            .collect()
     }
 
     fn record(&mut self, at: Seconds, value: f32) {

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::frames::{MAX_LINE_BYTES, ToWorker};
 
 /// Every sample with its time; later ones win a slot.
 #[derive(Default)]
@@ -98,6 +99,62 @@ proptest! {
             prop_assert!((line - expected).abs() <= 1e-6 * expected.abs().max(1.0));
         }
     }
+}
+
+proptest! {
+    /// Requirement: V25
+    #[test]
+    fn v25_past_survives_a_line_to_another_process(
+        steps in prop::collection::vec((0.0_f64..9000.0, -1e12_f32..1e12), 0..200),
+    ) {
+        let (mut history, mut at) = (History::new(&series()), 0.0);
+        for (number, (step, value)) in steps.into_iter().enumerate() {
+            at += if number % 50 == 0 { step } else { step / 1000.0 };
+            history.record("used", at, value);
+        }
+        let mut copy = History::new(&series());
+        for column in history.columns() {
+            let line = crate::frames::encode(&ToWorker::fill(17, column)).expect("a line");
+            let read: ToWorker = crate::frames::decode(&line, MAX_LINE_BYTES).expect("a message");
+            let ToWorker::Fill { s: series, t: last_at, v: values, .. } = read else {
+                panic!("another message");
+            };
+            copy.fill(Column { series, last_at, values });
+        }
+        prop_assert!(copy == history);
+    }
+}
+
+#[test]
+fn longest_line_of_a_series_is_short_enough() {
+    let mut history = History::new(&series());
+    for slot in 0..1800_u16 {
+        history.record("used", 1e9 + f64::from(slot) * 2.0, -1.234_567e-30);
+    }
+    let columns: Vec<Column> = history.columns().collect();
+    assert_eq!((columns.len(), columns[0].values.len()), (1, 1800));
+    for column in columns {
+        assert!(crate::frames::encode(&ToWorker::fill(u32::MAX, column)).is_ok());
+    }
+}
+
+#[test]
+fn column_without_its_newest_value_is_ignored() {
+    let mut history = History::new(&series());
+    for (last_at, values) in [
+        (10.0, vec![]),
+        (10.0, vec![Some(1.0), None]),
+        (10.0, vec![Some(1e300)]),
+        (f64::NAN, vec![Some(1.0)]),
+    ] {
+        let series = Series::of("used").expect("a series");
+        history.fill(Column {
+            series,
+            last_at,
+            values,
+        });
+    }
+    assert!(history == History::new(&series()));
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod input;
 mod spec;
 
 pub use answer::{Answer, MAX_NOTE_BYTES, MAX_VOTES, Note, Reason, Vote, Want, number_value};
-pub use history::{History, SLOT_SECONDS, SLOTS, Seconds};
+pub use history::{Column, History, SLOT_SECONDS, SLOTS, Seconds};
 pub use input::{
     Builtin, Failing, Feed, Input, NodeLoad, Old, PermitCut, Refused, ShrinkRefused, Time, Unit,
     Vm, Votes, WishSeen,
