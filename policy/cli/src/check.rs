@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use policy_contract::frames::{FromWorker, ToWorker};
-use policy_contract::{Answer, Fault, Old, Spec, Want};
+use policy_contract::{Answer, Fault, Old, Spec};
 use policy_engine::{Engine, Failed, lint};
 use serde::Serialize;
 
@@ -216,14 +216,7 @@ impl Asking<'_> {
 /// An answer as the `old` of the next question.
 #[must_use]
 pub fn old(answer: &Answer) -> Old {
-    Old {
-        cu: match answer.want {
-            Want::Units(units) => Some(units),
-            Want::Hold => None,
-        },
-        reason: answer.reason.as_str().to_owned(),
-        age_s: 0.0,
-    }
+    Old::of(answer)
 }
 
 impl From<policy_engine::Finding> for Finding {

@@ -12,6 +12,7 @@ mod canonical;
 pub mod frames;
 mod history;
 mod input;
+mod recheck;
 mod spec;
 
 pub use answer::{Answer, MAX_NOTE_BYTES, MAX_VOTES, Note, Reason, Vote, Want, number_value};
@@ -21,6 +22,7 @@ pub use input::{
     Vm, Votes, WishSeen,
 };
 pub use protocol::policy::{Fault, FeedSource, Refusal, Role, Scope, Series};
+pub use recheck::Recheck;
 pub use spec::{CONTRACT, Digest, Spec};
 
 /// JSON Schema of an answer.
