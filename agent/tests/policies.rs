@@ -21,6 +21,9 @@ const WORKER: &str = r#"#!/bin/sh
 while read -r line; do
   case "$line" in
     *'"op":"load"'*) echo '{"op":"loaded","id":1}' ;;
+    *'"op":"fill"'*)
+      vm=${line#*'"vm":'}
+      echo "{\"op\":\"filled\",\"vm\":${vm%%,*}}" ;;
     *'"op":"ask"'*)
       n=${line#*'"n":'}
       echo "{\"op\":\"said\",\"n\":${n%%,*},\"cu\":1,\"r\":\"minimum\",\"steps\":1}" ;;

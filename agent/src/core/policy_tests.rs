@@ -1,6 +1,6 @@
 //! Recorded questions to policies are built again and asked again, with the same bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use policy_contract::{Answer, Fault, History, Input as Question, Spec};
@@ -11,7 +11,7 @@ use protocol::time::{Span, Timestamp};
 use serde_json::json;
 
 use super::event::Event;
-use super::journal_tests::{RecordedTask, feed, inputs, replay_by};
+use super::journal_tests::{Input, RecordedTask, feed, inputs, replay_by};
 use super::machine::Core;
 use super::questions::{Memory, Surroundings, answered, samples, seconds};
 use super::replay::{Oracle, Reasked, Replay, Report};
@@ -48,20 +48,24 @@ pub(super) struct PolicyTask {
     past: History,
     samples: BTreeMap<String, f64>,
     labels: BTreeMap<String, String>,
-    restart_at_step: Option<u32>,
+    /// Steps at which the past begins.
+    begins_at: BTreeSet<u32>,
+    /// Whether every third step is followed by a second question.
+    asks_between_steps: bool,
     steps: u32,
     answers: u32,
 }
 
 impl PolicyTask {
-    pub(super) fn new(core: &Core, now: Timestamp, restart_at_step: Option<u32>) -> Self {
+    fn new(core: &Core, now: Timestamp, begins_at: BTreeSet<u32>) -> Self {
         Self {
             memory: Memory::new(now, core),
             since: Timestamp(0),
             past: History::new(&spec().all_series()),
             samples: BTreeMap::new(),
             labels: [("app".to_owned(), "pg".to_owned())].into(),
-            restart_at_step,
+            begins_at,
+            asks_between_steps: false,
             steps: 0,
             answers: 0,
         }
@@ -75,7 +79,7 @@ impl PolicyTask {
     pub(super) fn stepped(&mut self, task: &mut RecordedTask) {
         let now = task.now;
         self.steps += 1;
-        if self.steps == 1 || Some(self.steps) == self.restart_at_step {
+        if self.steps == 1 || self.begins_at.contains(&self.steps) {
             self.memory = Memory::new(now, &task.core);
             self.past = History::new(&spec().all_series());
             self.since = now;
@@ -93,6 +97,15 @@ impl PolicyTask {
             #[expect(clippy::cast_possible_truncation, reason = "as the worker does")]
             self.past.record(series, seconds(now), *value as f32);
         }
+        self.ask(task);
+        if self.asks_between_steps && self.steps.is_multiple_of(3) {
+            task.now = task.now + Span::from_millis(1500);
+            self.ask(task);
+        }
+    }
+
+    fn ask(&mut self, task: &mut RecordedTask) {
+        let now = task.now;
         let starved = Milli(i64::from(self.steps % 3) * 500);
         let spec = spec();
         let around = Surroundings {
@@ -174,10 +187,32 @@ fn asked_again(records: &[Record]) -> Report {
     replay_by(Replay::new().with_oracle(oracle), records)
 }
 
-fn with_policy(restart_at_step: Option<u32>) -> RecordedTask {
+fn with_policy(begins_at: impl IntoIterator<Item = u32>) -> RecordedTask {
     let mut task = RecordedTask::new();
-    task.policy = Some(PolicyTask::new(&task.core, task.now, restart_at_step));
+    let begins_at = begins_at.into_iter().collect();
+    task.policy = Some(PolicyTask::new(&task.core, task.now, begins_at));
     task
+}
+
+/// Replays a run of random inputs, whose last answers are tail.
+fn replayed(mut task: RecordedTask, inputs: Vec<Input>) -> Result<(), TestCaseError> {
+    for input in inputs {
+        feed(&mut task, input);
+    }
+    task.system(Span(1), 0.5, 1e9);
+    task.flush();
+    let report = asked_again(&task.records);
+    prop_assert!(report.is_equal(), "{:#?}", report);
+    let answers = task.policy.map_or(0, |policy| policy.answers);
+    prop_assert!(
+        report.not_asked == 0 && report.warm_up == 0,
+        "{:#?}",
+        report
+    );
+    // Answers after the last checksum are tail.
+    let left = u64::from(answers).saturating_sub(report.asked_again);
+    prop_assert!(left <= report.tail, "{answers} {:#?}", report);
+    Ok(())
 }
 
 proptest! {
@@ -186,19 +221,7 @@ proptest! {
     /// Requirement: V05
     #[test]
     fn v05_every_answer_is_the_same_when_asked_again(inputs in inputs(), restart in 2..200_u32) {
-        let mut task = with_policy(Some(restart));
-        for input in inputs {
-            feed(&mut task, input);
-        }
-        task.system(Span(1), 0.5, 1e9);
-        task.flush();
-        let report = asked_again(&task.records);
-        prop_assert!(report.is_equal(), "{:#?}", report);
-        let answers = task.policy.map_or(0, |policy| policy.answers);
-        prop_assert!(report.not_asked == 0 && report.warm_up == 0, "{:#?}", report);
-        // Answers after the last checksum are tail.
-        let left = u64::from(answers).saturating_sub(report.asked_again);
-        prop_assert!(left <= report.tail, "{answers} {:#?}", report);
+        replayed(with_policy(Some(restart)), inputs)?;
     }
 
     /// Requirement: V06
@@ -219,6 +242,21 @@ proptest! {
         prop_assert_eq!(decisions(&with), decisions(&without));
         let at = with.now.max(without.now);
         prop_assert_eq!(with.core.checkpoint(17, at), without.core.checkpoint(17, at));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Requirement: V05, V08
+    #[test]
+    fn v08_answer_between_two_steps_is_the_same_when_asked_again(
+        inputs in inputs(),
+        begins_at in prop::collection::btree_set(2..200_u32, 0..6),
+    ) {
+        let mut task = with_policy(begins_at);
+        task.policy.iter_mut().for_each(|policy| policy.asks_between_steps = true);
+        replayed(task, inputs)?;
     }
 }
 

@@ -24,7 +24,7 @@ const OOM_LASTS: Span = Span::from_secs(600);
 /// Reason of an upscale request without details.
 const UNSPECIFIED: &str = "unspecified";
 
-/// What questions need beyond the core's state. It begins with the past in the worker.
+/// What questions need beyond the core's state. It begins with the past.
 #[derive(Debug, Clone)]
 pub struct Memory {
     permit: Option<(Timestamp, Resources, Resources)>,
@@ -227,7 +227,24 @@ pub fn seconds(at: Timestamp) -> f64 {
     at.0 as f64 / 1e6
 }
 
-/// Samples of an event, by series. Empty for other events than metrics.
+/// Whether a policy is asked about this event soon, and not with the next one. A permit that was cut
+/// is in [`refused_units`].
+#[must_use]
+pub fn is_news(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::SystemMetrics(_)
+            | Event::LfcMetrics(_)
+            | Event::VmUpdated(_)
+            | Event::MonitorActive
+            | Event::MonitorReset
+            | Event::MonitorUpscaleRequested(_)
+            | Event::MonitorDownscaleDone(_, Ok(DownscaleResponse::Denied(_)))
+    )
+}
+
+/// Samples of an event, by series, in the single precision of the past. Empty for other events than
+/// metrics.
 #[must_use]
 pub fn samples(event: &Event) -> BTreeMap<String, f64> {
     let named: Vec<(&str, Option<f64>)> = match event {
@@ -249,7 +266,11 @@ pub fn samples(event: &Event) -> BTreeMap<String, f64> {
     };
     named
         .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), finite(value)?)))
+        .filter_map(|(name, value)| {
+            #[expect(clippy::cast_possible_truncation, reason = "infinity is left out")]
+            let single = value? as f32;
+            Some((name.to_owned(), finite(Some(f64::from(single)))?))
+        })
         .collect()
 }
 

@@ -228,7 +228,7 @@ impl Driver {
                     }
                     self.take_feed()
                 }
-                event = next_event(&mut self.policy) => {
+                event = next_event(&mut self.policy, self.ctx.clock) => {
                     self.take_policy_event(event);
                     continue;
                 }
@@ -389,6 +389,7 @@ impl Driver {
         match event {
             PolicyEvent::Said(said) => policy.said(said, &self.ctx, &mut self.journal),
             PolicyEvent::Changed => policy.choose(&self.core, self.ctx.clock.now()),
+            PolicyEvent::Due => return policy.due(&self.core, &self.ctx, &mut self.journal),
         }
         policy.show(&self.ctx, &self.slot);
     }
@@ -440,7 +441,7 @@ impl Driver {
         }
         self.after_decision();
         if let Some(policy) = &mut self.policy {
-            policy.stepped(now, (&self.core, &output), &self.ctx, &mut self.journal);
+            policy.stepped(now, &self.core, &self.ctx, &mut self.journal);
         }
         deadline
     }

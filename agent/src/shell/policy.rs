@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use policy_contract::{Answer, Digest, Fault, Input};
+use policy_contract::{Answer, Digest, Fault, History, Input};
 use prometheus_client::registry::Registry;
 use protocol::journal::Milli;
 use protocol::time::{Span, Timestamp};
@@ -48,8 +48,14 @@ const STARVED_FOR: Span = Span::from_secs(5);
 enum Request {
     /// A VM has a policy, so the worker must run.
     Wanted,
-    /// The past of a VM begins anew.
+    /// The VM is gone, or its past follows.
     Forget { generation: u64, vm: u32 },
+    /// The whole past of a VM, for a worker without it.
+    Fill {
+        generation: u64,
+        vm: u32,
+        past: Box<History>,
+    },
     /// New samples of a VM.
     Sample {
         generation: u64,

@@ -1,32 +1,34 @@
 //! The policy of one VM: what it is asked, and when. The driver passes events, steps and answers
 //! on. Nothing here reaches the core.
+//!
+//! A step asks, at most once a second. News that came within that second, and a VM without a step,
+//! are asked about between the steps ([`VmPolicy::due`]).
 
+mod active;
+mod pace;
 mod shown;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use daemon_kit::clock::Clock;
+use daemon_kit::driver::sleep_until;
 use policy_contract::Want;
-use protocol::journal::{Answered, Bound, BoundLimits, Milli};
+use protocol::journal::{Answered, Bound};
 use protocol::permit::NamespacedName;
-use protocol::policy::{Fault, Role};
-use protocol::time::{Span, Timestamp};
+use protocol::policy::Role;
+use protocol::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 
-use super::known::{Choice, Known, Policy};
+use self::active::{Active, Open};
+use super::known::{Choice, Known};
 use super::{End, PolicyRuntime, Question, Request, Said};
-use crate::core::journal::Output;
-use crate::core::questions::{Memory, Surroundings, answered, refused_units, samples, seconds};
+use crate::core::questions::{Surroundings, answered, is_news, refused_units, samples, seconds};
 use crate::core::{Core, Event};
 use crate::shell::driver::Context;
 use crate::shell::journal::JournalWriter;
-use crate::shell::state::wall_of;
 
-/// Shortest time between two questions about a VM.
-const ASK_EVERY: Span = Span::from_secs(1);
-/// Time after which the calendar time in questions follows a clock that was set.
-const WALL_EVERY: Span = Span::from_secs(600);
 /// Answers that wait. One question is open at a time.
 const SAID_BOUND: usize = 2;
 /// In this stage each policy is a candidate.
@@ -44,6 +46,8 @@ pub(in crate::shell) struct VmChoice {
 pub(in crate::shell) enum PolicyEvent {
     Said(SaidNow),
     Changed,
+    /// It is time for a question.
+    Due,
 }
 
 /// An answer on its way to the journal.
@@ -66,42 +70,19 @@ pub(in crate::shell) struct VmPolicy {
     said_tx: mpsc::Sender<Said>,
 }
 
-/// A policy in use.
-struct Active {
-    policy: Arc<Policy>,
-    /// Worker that has the VM's past; 0 = none.
-    generation: u64,
-    memory: Memory,
-    since: Timestamp,
-    wall: u64,
-    wall_at: Timestamp,
-    open: Option<Open>,
-    asked_at: Option<Timestamp>,
-    /// The source is refused, or it ended the worker too often.
-    is_set_aside: bool,
-    /// Answer as last shown, and since when it is the same.
-    last: Option<(Answered, Timestamp)>,
-}
-
-/// The open question.
-struct Open {
-    n: u64,
-    at: Timestamp,
-    checksum: u32,
-    starved: Milli,
-    vms: u32,
-    builtin: u32,
-}
-
 /// The next event of a VM's policy. Without one it never comes.
-pub(in crate::shell) async fn next_event(policy: &mut Option<VmPolicy>) -> PolicyEvent {
+pub(in crate::shell) async fn next_event(
+    policy: &mut Option<VmPolicy>,
+    clock: Clock,
+) -> PolicyEvent {
     let Some(policy) = policy else {
         return std::future::pending().await;
     };
+    let due_at = policy.active.as_ref().and_then(Active::due_at);
     tokio::select! {
         Some(said) = policy.said.recv() => PolicyEvent::Said(SaidNow(said)),
         Ok(()) = policy.known.changed() => PolicyEvent::Changed,
-        else => std::future::pending().await,
+        () = sleep_until(clock, due_at) => PolicyEvent::Due,
     }
 }
 
@@ -174,11 +155,14 @@ impl VmPolicy {
 
     /// Takes an event before the core handles it.
     pub(in crate::shell) fn event(&mut self, now: Timestamp, event: &Event, core: &Core) {
-        if let Some(units) = refused_units(event, core) {
+        let refused = refused_units(event, core);
+        if let Some(units) = refused {
             self.runtime.nodes().insert(self.vm, Some((now, units)));
         }
         if let Some(active) = &mut self.active {
             active.memory.event(now, event, core);
+            let is_cut = refused.is_some_and(|units| units.0 > 0);
+            active.pace.news(is_cut || is_news(event));
             self.samples = samples(event);
         }
     }
@@ -187,7 +171,7 @@ impl VmPolicy {
     pub(in crate::shell) fn stepped(
         &mut self,
         now: Timestamp,
-        (core, output): (&Core, &Output),
+        core: &Core,
         ctx: &Context,
         journal: &mut JournalWriter,
     ) {
@@ -199,25 +183,34 @@ impl VmPolicy {
             return;
         };
         self.was_bound = true;
-        let runtime = &self.runtime;
-        if !active.follow_worker(now, core, ctx, (runtime, self.vm)) {
-            return;
-        }
+        active.begin(now, core, ctx);
         journal.bound(now, &active.bound(&self.choice.labels));
-        if !active.pass(now, samples, (runtime, self.vm)) {
-            return;
-        }
-        let is_due = active.asked_at.is_none_or(|at| now.since(at) >= ASK_EVERY);
-        if is_due && active.open.is_none() && !active.is_set_aside {
-            self.ask(now, core, output);
+        active.record(now, samples, (&self.runtime, self.vm));
+        if active.may_ask(now) {
+            self.ask(now, core);
         }
     }
 
-    fn ask(&mut self, now: Timestamp, core: &Core, output: &Output) {
+    /// Asks between two steps. The core is as it was after the last one.
+    pub(in crate::shell) fn due(
+        &mut self,
+        core: &Core,
+        ctx: &Context,
+        journal: &mut JournalWriter,
+    ) {
+        let now = journal.between_steps(ctx.clock.now());
+        self.ask(now, core);
+    }
+
+    fn ask(&mut self, now: Timestamp, core: &Core) {
         let runtime = &self.runtime;
         let Some(active) = &mut self.active else {
             return;
         };
+        if !active.follow_worker((runtime, self.vm)) {
+            active.pace.waits(now);
+            return;
+        }
         let (vms, starved) = runtime.node_load(self.vm, now);
         let around = Surroundings {
             spec: &active.policy.spec,
@@ -228,6 +221,7 @@ impl VmPolicy {
             starved,
         };
         let Some(input) = active.memory.question(now, core, &around) else {
+            active.pace.has_no_question(now);
             return;
         };
         let n = runtime.0.next_question.fetch_add(1, Ordering::Relaxed);
@@ -237,10 +231,10 @@ impl VmPolicy {
             checksum: input.checksum(),
             starved,
             vms,
-            builtin: output.decision.goal_units,
+            builtin: input.builtin.cu,
         };
         let is_sent = runtime.send(Request::Ask(Box::new(Question {
-            generation: active.generation,
+            generation: active.generation(),
             n,
             vm: self.vm,
             at: seconds(now),
@@ -249,7 +243,10 @@ impl VmPolicy {
             reply: self.said_tx.clone(),
         })));
         if is_sent {
-            (active.open, active.asked_at) = (Some(open), Some(now));
+            active.pace.asks(now);
+            active.open = Some(open);
+        } else {
+            active.pace.waits(now);
         }
     }
 
@@ -288,7 +285,7 @@ impl VmPolicy {
         let policy = Arc::clone(&active.policy);
         let (name, metrics) = (&policy.name, &self.runtime.0.metrics);
         let record = match said.end {
-            End::Lost => return,
+            End::Lost => return active.pace.waits(now),
             End::Answer(answer) => {
                 let record = answered(plain, &answer);
                 let reason = answer.reason.as_str();
@@ -326,108 +323,5 @@ impl Drop for VmPolicy {
         let generation = self.runtime.generation();
         let vm = self.vm;
         self.runtime.send(Request::Forget { generation, vm });
-    }
-}
-
-impl Active {
-    fn new(policy: Arc<Policy>, core: &Core, now: Timestamp) -> Self {
-        Self {
-            policy,
-            generation: 0,
-            memory: Memory::new(now, core),
-            since: now,
-            wall: 0,
-            wall_at: now,
-            open: None,
-            asked_at: None,
-            is_set_aside: false,
-            last: None,
-        }
-    }
-
-    /// Begins the VM's past with a new worker. Returns whether there is a worker.
-    fn follow_worker(
-        &mut self,
-        now: Timestamp,
-        core: &Core,
-        ctx: &Context,
-        (runtime, vm): (&PolicyRuntime, u32),
-    ) -> bool {
-        let generation = runtime.generation();
-        if generation == 0 {
-            return false;
-        }
-        let is_new = generation != self.generation;
-        if is_new {
-            if !runtime.send(Request::Forget { generation, vm }) {
-                return false;
-            }
-            self.generation = generation;
-            (self.memory, self.since) = (Memory::new(now, core), now);
-            // The supervisor ends open questions of the worker before.
-            self.open = None;
-        }
-        if is_new || now.since(self.wall_at) >= WALL_EVERY {
-            self.wall_at = now;
-            let zero = wall_of(&ctx.clock, Timestamp(0)).0;
-            self.wall = u64::try_from(zero).unwrap_or_default();
-        }
-        true
-    }
-
-    /// Passes the samples of a step to the worker. Returns whether it has the whole past.
-    fn pass(
-        &mut self,
-        now: Timestamp,
-        mut samples: BTreeMap<String, f64>,
-        (runtime, vm): (&PolicyRuntime, u32),
-    ) -> bool {
-        samples.retain(|name, _| self.policy.spec.has_series(name));
-        let generation = self.generation;
-        let is_passed = samples.is_empty()
-            || runtime.send(Request::Sample {
-                generation,
-                vm,
-                at: seconds(now),
-                samples,
-            });
-        if !is_passed {
-            // The past has a gap now, so it begins anew.
-            self.generation = 0;
-        }
-        is_passed
-    }
-
-    fn bound(&self, labels: &BTreeMap<String, String>) -> Bound {
-        let limits = self.policy.limits;
-        let feeds = self.policy.spec.feeds.iter();
-        Bound {
-            feeds: feeds.map(|feed| feed.name.clone()).collect(),
-            labels: labels.clone(),
-            limits: BoundLimits {
-                fallback_after_seconds: limits.fallback_after_seconds,
-                max_units: limits.max_units,
-                shrink_units_per_minute: limits.shrink_units_per_minute,
-                vms_shrunk_at_once_percent: limits.vms_shrunk_at_once_percent,
-            },
-            name: Some(self.policy.name.clone()),
-            roles: [(ROLE, self.policy.digest.to_string())].into(),
-            since: self.since.0,
-            t: 0,
-            vm: 0,
-            wall: self.wall,
-        }
-    }
-
-    fn fault(&mut self, fault: Fault, text: &str, runtime: &PolicyRuntime) {
-        self.is_set_aside = runtime.set_aside(&self.policy.digest).is_some();
-        let is_repeated = self
-            .last
-            .as_ref()
-            .is_some_and(|(last, _)| last.fault == Some(fault));
-        if !is_repeated {
-            let (policy, fault) = (&self.policy.name, fault.word());
-            tracing::warn!(policy, fault, text, "policy has no valid answer");
-        }
     }
 }

@@ -4,6 +4,7 @@
 //! The question that is open when the worker ends is the culprit's. A policy that ended two workers
 //! within ten minutes is not asked any more. Every other open question ends as lost.
 
+mod process;
 mod program;
 mod queue;
 #[cfg(test)]
@@ -18,14 +19,14 @@ use futures::StreamExt as _;
 use policy_contract::frames::{self, FromWorker, MAX_LINE_BYTES, ToWorker};
 use policy_contract::{Digest, Fault};
 use tokio::io::AsyncWriteExt as _;
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::sync::CancellationToken;
 
+use self::process::{Worker, end};
 use self::queue::{Ended, Queue};
-use super::{End, PolicyRuntime, Question, Request, Said};
+use super::{End, PolicyRuntime, Question, Request};
 use crate::shell::journal::JournalHandle;
 
 /// First wait before a restart; it doubles up to [`LONGEST_WAIT`].
@@ -35,7 +36,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const GOOD_RUN: Duration = Duration::from_secs(60);
 /// Time within which a second end sets a policy aside.
 const CULPRIT_WITHIN: Duration = Duration::from_secs(600);
-/// Unsent bytes beyond which the worker counts as stuck.
+/// Unsent bytes beyond which no more messages are taken.
 const MAX_UNSENT: usize = 4 << 20;
 
 pub(super) struct Supervisor {
@@ -154,6 +155,10 @@ impl Supervisor {
     async fn serve(&mut self, worker: &mut Worker, generation: u64) -> WorkerEnd {
         loop {
             let deadline = worker.queue.deadline();
+            let is_full = worker.unsent.len() > MAX_UNSENT;
+            if is_full && deadline.is_none() {
+                return WorkerEnd::Late;
+            }
             tokio::select! {
                 line = worker.lines.next() => match line {
                     Some(Ok(line)) => {
@@ -171,13 +176,10 @@ impl Supervisor {
                     }
                 }
                 () = until(deadline) => return WorkerEnd::Late,
-                request = self.requests.recv() => match request {
+                request = self.requests.recv(), if !is_full => match request {
                     None => std::future::pending().await,
                     Some(request) => self.take_request(worker, generation, request),
                 },
-            }
-            if worker.unsent.len() > MAX_UNSENT {
-                return WorkerEnd::Late;
             }
         }
     }
@@ -187,21 +189,37 @@ impl Supervisor {
             Request::Forget { generation: of, vm } if of == generation => {
                 worker.send(&ToWorker::Forget { vm });
             }
+            Request::Fill {
+                generation: of,
+                vm,
+                past,
+            } if of == generation => {
+                for column in past.columns() {
+                    if worker.send(&ToWorker::fill(vm, column)) {
+                        worker.queue.fills(vm, Instant::now());
+                    }
+                }
+            }
             Request::Sample {
                 generation: of,
                 vm,
                 at,
                 samples,
-            } if of == generation => worker.send(&ToWorker::Sample {
-                vm,
-                t: at,
-                s: samples,
-            }),
+            } if of == generation => {
+                worker.send(&ToWorker::Sample {
+                    vm,
+                    t: at,
+                    s: samples,
+                });
+            }
             Request::Ask(question) if question.generation == generation => {
                 self.ask(worker, *question);
             }
             Request::Ask(question) => end(&question, End::Lost),
-            Request::Wanted | Request::Forget { .. } | Request::Sample { .. } => {}
+            Request::Wanted
+            | Request::Forget { .. }
+            | Request::Fill { .. }
+            | Request::Sample { .. } => {}
         }
     }
 
@@ -211,26 +229,11 @@ impl Supervisor {
             end(&question, End::Fault(fault, text));
             return;
         }
-        let (id, is_new) = worker.queue.id_of(policy.digest);
+        let (_, is_new) = worker.queue.id_of(policy.digest);
         if is_new {
-            let spec = &policy.spec;
-            worker.send(&ToWorker::Load {
-                id,
-                digest: policy.digest,
-                scope: spec.scope,
-                source: spec.source.clone(),
-                params: spec.params.clone(),
-            });
-            worker.queue.loads(id, policy.digest, Instant::now());
+            worker.load(policy);
         }
-        worker.send(&ToWorker::Ask {
-            n: question.n,
-            vm: question.vm,
-            id,
-            t: question.at,
-            i: question.input.clone(),
-        });
-        worker.queue.asks(question, Instant::now());
+        worker.ask(question);
     }
 
     fn take_line(&self, worker: &mut Worker, line: &str) -> Result<(), WorkerEnd> {
@@ -260,7 +263,7 @@ impl Supervisor {
                 };
                 end(&question, said);
             }
-            (Ended::Load(_), _) => {}
+            (Ended::Load(_) | Ended::Fill, _) => {}
         }
         Ok(())
     }
@@ -270,13 +273,13 @@ impl Supervisor {
         let fault = reason.fault();
         let mut open = queue.into_open().into_iter();
         if let Some(first) = open.next() {
-            let (digest, question) = match first {
-                Ended::Load(digest) => (digest, None),
-                Ended::Ask(question) => (question.policy.digest, Some(question)),
-            };
-            self.blame(digest, fault, reason.text());
-            if let Some(question) = question {
-                end(&question, End::Fault(fault, reason.text().to_owned()));
+            match first {
+                Ended::Load(digest) => self.blame(digest, fault, reason.text()),
+                Ended::Fill => {}
+                Ended::Ask(question) => {
+                    self.blame(question.policy.digest, fault, reason.text());
+                    end(&question, End::Fault(fault, reason.text().to_owned()));
+                }
             }
         }
         for other in open {
@@ -307,37 +310,6 @@ impl Supervisor {
     }
 }
 
-/// A running worker.
-struct Worker {
-    child: Child,
-    stdin: ChildStdin,
-    lines: FramedRead<ChildStdout, LinesCodec>,
-    unsent: Vec<u8>,
-    queue: Queue,
-}
-
-impl Worker {
-    fn new(mut child: Child) -> Self {
-        let stdin = child.stdin.take().expect("it is piped");
-        let stdout = child.stdout.take().expect("it is piped");
-        let codec = LinesCodec::new_with_max_length(MAX_LINE_BYTES);
-        Self {
-            child,
-            stdin,
-            lines: FramedRead::new(stdout, codec),
-            unsent: Vec::new(),
-            queue: Queue::default(),
-        }
-    }
-
-    fn send(&mut self, message: &ToWorker) {
-        match frames::encode(message) {
-            Ok(line) => self.unsent.extend(line),
-            Err(error) => tracing::error!(%error, "a message to the worker is too long"),
-        }
-    }
-}
-
 /// Why a worker ended.
 enum WorkerEnd {
     Late,
@@ -360,11 +332,6 @@ impl WorkerEnd {
             Self::Malformed => "the program sent a malformed line",
         }
     }
-}
-
-fn end(question: &Question, end: End) {
-    // A driver that is gone needs no answer.
-    let _ = question.reply.try_send(Said { n: question.n, end });
 }
 
 async fn until(deadline: Option<Instant>) {

@@ -11,17 +11,19 @@ use super::super::Question;
 
 /// Time limit of an answer, from the question or the answer before.
 const ANSWER_LIMIT: Duration = Duration::from_millis(50);
-/// Time limit of a load. The first one includes the start of the program.
+/// Time limit of a load, and of a series. The first one includes the start of the program.
 const LOAD_LIMIT: Duration = Duration::from_secs(5);
 
 /// Something that the worker answered.
 pub(super) enum Ended {
     Load(Digest),
+    Fill,
     Ask(Box<Question>),
 }
 
 enum Open {
     Load { id: u32, digest: Digest },
+    Fill { vm: u32 },
     Ask(Box<Question>),
 }
 
@@ -44,11 +46,17 @@ impl Queue {
     }
 
     pub(super) fn loads(&mut self, id: u32, digest: Digest, now: Instant) {
-        // The number may have been that of a policy which was loaded long ago.
-        self.ids.retain(|_, of| *of != id);
-        self.ids.insert(digest, id);
-        self.loads = self.loads.wrapping_add(1);
+        if self.ids.get(&digest) != Some(&id) {
+            // The number may have been that of a policy which was loaded long ago.
+            self.ids.retain(|_, of| *of != id);
+            self.ids.insert(digest, id);
+            self.loads = self.loads.wrapping_add(1);
+        }
         self.push(Open::Load { id, digest }, now);
+    }
+
+    pub(super) fn fills(&mut self, vm: u32, now: Instant) {
+        self.push(Open::Fill { vm }, now);
     }
 
     pub(super) fn asks(&mut self, question: Question, now: Instant) {
@@ -65,7 +73,7 @@ impl Queue {
     /// Time at which the first open one is late.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let limit = match self.open.front()? {
-            Open::Load { .. } => LOAD_LIMIT,
+            Open::Load { .. } | Open::Fill { .. } => LOAD_LIMIT,
             Open::Ask(_) => ANSWER_LIMIT,
         };
         Some(self.began? + limit)
@@ -78,6 +86,7 @@ impl Queue {
                 Open::Load { id, .. },
                 FromWorker::Loaded { id: of } | FromWorker::Bad { id: of, .. },
             ) => id == of,
+            (Open::Fill { vm }, FromWorker::Filled { vm: of }) => vm == of,
             (Open::Ask(question), FromWorker::Said { n, .. } | FromWorker::Fault { n, .. }) => {
                 question.n == *n
             }
@@ -100,6 +109,7 @@ impl From<Open> for Ended {
     fn from(open: Open) -> Self {
         match open {
             Open::Load { digest, .. } => Self::Load(digest),
+            Open::Fill { .. } => Self::Fill,
             Open::Ask(question) => Self::Ask(question),
         }
     }

@@ -7,6 +7,7 @@ use protocol::policy::Limits;
 
 use super::*;
 use crate::shell::config::Policies as Settings;
+use crate::shell::policy::Said;
 use crate::shell::policy::known::Policy;
 
 /// Time within which a state must come. Other work may hold up the machine.
@@ -78,11 +79,40 @@ fn number_of_a_policy_is_used_again_after_64() {
     assert_eq!(queue.id_of(digest(64)), (1, false));
     assert_eq!(queue.id_of(digest(0)), (2, true), "it must be loaded anew");
     assert_eq!(queue.id_of(digest(1)), (2, false));
+    queue.loads(2, digest(1), now);
+    assert_eq!(
+        queue.id_of(digest(99)),
+        (2, true),
+        "a second load of the same takes no number"
+    );
 }
 
-/// A program in the place of `bellows-policy`. It ends when it is asked.
-fn fake_program(folder: &std::path::Path) -> PathBuf {
+#[test]
+fn series_have_the_time_of_a_load() {
+    let (reply, _said) = mpsc::channel(4);
+    let (policy, start) = (policy("a"), Instant::now());
+    let at = |ms| start + Duration::from_millis(ms);
+    let mut queue = Queue::default();
+    queue.fills(7, at(0));
+    queue.asks(question(&policy, 1, &reply), at(10));
+    assert_eq!(queue.deadline(), Some(at(5000)));
+    assert!(queue.ended(&FromWorker::Filled { vm: 8 }, at(20)).is_none());
+    let filled = queue.ended(&FromWorker::Filled { vm: 7 }, at(100));
+    assert!(matches!(filled, Some(Ended::Fill)));
+    assert_eq!(queue.deadline(), Some(at(150)));
+}
+
+/// A program in the place of `bellows-policy`.
+fn program_of(folder: &std::path::Path, script: &str) -> PathBuf {
     let path = folder.join("bellows-policy");
+    std::fs::write(&path, script).expect("a script");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&path, mode).expect("a mode");
+    path
+}
+
+/// A program that ends when it is asked.
+fn fake_program(folder: &std::path::Path) -> PathBuf {
     let script = r#"#!/bin/sh
 [ "$1" = --version ] && { echo "fake 1"; exit; }
 while read -r line; do
@@ -92,10 +122,7 @@ while read -r line; do
   esac
 done
 "#;
-    std::fs::write(&path, script).expect("a script");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&path, mode).expect("a mode");
-    path
+    program_of(folder, script)
 }
 
 async fn generation_after(runtime: &PolicyRuntime, last: u64) -> u64 {
