@@ -295,6 +295,30 @@ fn v05_altered_answer_is_named_with_vm_and_time() {
 }
 
 #[test]
+fn fault_of_a_second_question_is_a_fact() {
+    let records = busy().records;
+    let ticks = records.iter().filter_map(|record| match record {
+        Record::Tick(tick) => Some(tick.t),
+        _ => None,
+    });
+    let covered = ticks.max().expect("a checksum");
+    let last = records.iter().rposition(
+        |record| matches!(record, Record::Answered(answered) if answered.asked_at() < covered),
+    );
+    let last = last.expect("an answer");
+    let different = |fault| {
+        let mut records = records.clone();
+        if let Record::Answered(answered) = &mut records[last] {
+            (answered.cu, answered.fault) = (None, Some(fault));
+        }
+        asked_again(&records).different
+    };
+    assert!(different(Fault::Memory) > 0);
+    assert_eq!(different(Fault::NotFixpoint), 0);
+    assert_eq!(different(Fault::Nondeterministic), 0);
+}
+
+#[test]
 fn first_hour_after_a_start_in_the_middle_is_warm_up() {
     let mut task = with_policy(None);
     task.step(Span(1), Event::MonitorActive);

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use policy_contract::{Answer, Digest, Fault, History, Input};
+use policy_contract::{Answer, Digest, Fault, History, Input, Recheck};
 use prometheus_client::registry::Registry;
 use protocol::journal::Milli;
 use protocol::time::{Span, Timestamp};
@@ -76,6 +76,10 @@ struct Question {
     at: f64,
     policy: Arc<Policy>,
     input: Box<Input>,
+    /// Checksum of the question as it is recorded.
+    checksum: u32,
+    /// Answer to the first question, where this is the second one.
+    first: Option<(Recheck, Box<Answer>)>,
     reply: mpsc::Sender<Said>,
 }
 

@@ -198,8 +198,14 @@ impl Replay {
                 using: in_units(live.core.using(), live.unit),
             });
         }
-        // The clock and the end of the worker are facts.
-        if matches!(record.fault, Some(Fault::Late | Fault::WorkerDied)) {
+        // The clock, the end of the worker and the result of a second question are facts.
+        let facts = [
+            Fault::Late,
+            Fault::WorkerDied,
+            Fault::Nondeterministic,
+            Fault::NotFixpoint,
+        ];
+        if record.fault.is_some_and(|fault| facts.contains(&fault)) {
             return;
         }
         let is_complete = question.asked_at >= live.policies.complete_at;

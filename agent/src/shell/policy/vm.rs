@@ -240,6 +240,8 @@ impl VmPolicy {
             at: seconds(now),
             policy: Arc::clone(&active.policy),
             input: Box::new(input),
+            checksum: open.checksum,
+            first: None,
             reply: self.said_tx.clone(),
         })));
         if is_sent {

@@ -3,10 +3,14 @@
 //!
 //! The question that is open when the worker ends is the culprit's. A policy that ended two workers
 //! within ten minutes is not asked any more. Every other open question ends as lost.
+//!
+//! A question that may be asked again ([`rechecks`]) is the last one that the worker gets until it
+//! has ended, so that both answers rest on the same past.
 
 mod process;
 mod program;
 mod queue;
+mod rechecks;
 #[cfg(test)]
 mod tests;
 
@@ -159,6 +163,7 @@ impl Supervisor {
             if is_full && deadline.is_none() {
                 return WorkerEnd::Late;
             }
+            let can_take = !is_full && !worker.queue.holds_past();
             tokio::select! {
                 line = worker.lines.next() => match line {
                     Some(Ok(line)) => {
@@ -176,7 +181,7 @@ impl Supervisor {
                     }
                 }
                 () = until(deadline) => return WorkerEnd::Late,
-                request = self.requests.recv(), if !is_full => match request {
+                request = self.requests.recv(), if can_take => match request {
                     None => std::future::pending().await,
                     Some(request) => self.take_request(worker, generation, request),
                 },
@@ -253,7 +258,7 @@ impl Supervisor {
                 // A policy that is refused may have been asked already.
                 let known = self.runtime.set_aside(&question.policy.digest);
                 let (fault, text) = known.unwrap_or((kind, text));
-                end(&question, End::Fault(fault, text));
+                worker.conclude(question, End::Fault(fault, text));
             }
             (Ended::Ask(question), message) => {
                 let said = match message.answer() {
@@ -261,7 +266,7 @@ impl Supervisor {
                     Some(Err(refusal)) => End::Fault(Fault::Output, refusal.to_string()),
                     None => return Err(WorkerEnd::Malformed),
                 };
-                end(&question, said);
+                worker.conclude(question, said);
             }
             (Ended::Load(_) | Ended::Fill, _) => {}
         }

@@ -8,6 +8,7 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use super::super::known::Policy;
 use super::super::{End, Question, Said};
 use super::queue::Queue;
+use super::rechecks::{self, Next};
 
 /// A running worker.
 pub(super) struct Worker {
@@ -69,6 +70,18 @@ impl Worker {
             i: question.input.clone(),
         });
         self.queue.asks(question, Instant::now());
+    }
+
+    /// Ends a question, or asks it again.
+    pub(super) fn conclude(&mut self, question: Box<Question>, said: End) {
+        match rechecks::next(question, said) {
+            Next::End(question, said) => end(&question, said),
+            Next::Again(question) => self.ask(*question),
+            Next::LoadAndAgain(question) => {
+                self.load(&question.policy);
+                self.ask(*question);
+            }
+        }
     }
 }
 

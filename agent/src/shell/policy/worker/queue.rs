@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use policy_contract::Digest;
 use policy_contract::frames::{FromWorker, MAX_POLICIES};
+use policy_contract::{Digest, Recheck};
 use tokio::time::Instant;
 
 use super::super::Question;
@@ -61,6 +61,14 @@ impl Queue {
 
     pub(super) fn asks(&mut self, question: Question, now: Instant) {
         self.push(Open::Ask(Box::new(question)), now);
+    }
+
+    /// Whether the last question may be asked again. Until its end the past must not change.
+    pub(super) fn holds_past(&self) -> bool {
+        let last = self.open.back();
+        last.is_some_and(
+            |open| matches!(open, Open::Ask(question) if Recheck::of(question.checksum).is_some()),
+        )
     }
 
     fn push(&mut self, open: Open, now: Instant) {

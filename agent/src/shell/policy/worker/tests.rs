@@ -1,7 +1,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use policy_contract::{Input, Spec};
+use policy_contract::{History, Input, Spec};
 use prometheus_client::registry::Registry;
 use protocol::policy::Limits;
 
@@ -26,6 +26,8 @@ fn question(policy: &Arc<Policy>, n: u64, reply: &mpsc::Sender<Said>) -> Questio
         at: 1.0,
         policy: Arc::clone(policy),
         input: Box::new(Input::sample()),
+        checksum: 2,
+        first: None,
         reply: reply.clone(),
     }
 }
@@ -100,6 +102,25 @@ fn series_have_the_time_of_a_load() {
     let filled = queue.ended(&FromWorker::Filled { vm: 7 }, at(100));
     assert!(matches!(filled, Some(Ended::Fill)));
     assert_eq!(queue.deadline(), Some(at(150)));
+}
+
+#[test]
+fn past_is_held_while_a_question_may_be_asked_again() {
+    let (reply, _said) = mpsc::channel(4);
+    let (policy, now) = (policy("a"), Instant::now());
+    let mut queue = Queue::default();
+    for (checksum, is_held) in [(2, false), (256, true), (65, true)] {
+        queue.asks(
+            Question {
+                checksum,
+                ..question(&policy, 1, &reply)
+            },
+            now,
+        );
+        assert_eq!(queue.holds_past(), is_held, "{checksum}");
+        assert!(queue.ended(&said(1), now).is_some());
+        assert!(!queue.holds_past());
+    }
 }
 
 /// A program in the place of `bellows-policy`.
@@ -181,6 +202,72 @@ async fn v03_policy_that_ends_two_workers_is_set_aside_and_others_are_not() {
     assert!(matches!(stale, End::Lost), "{stale:?}");
     assert!(runtime.dump()["worker"]["restarts"].as_u64() >= Some(2));
     assert_eq!(runtime.dump()["worker"]["engine"], "fake 1");
+    cancel.cancel();
+    task.await.expect("it ends");
+}
+
+/// A program that answers its first question with 1 unit, the next with 2, and so on. It counts the
+/// series of pasts in the votes.
+const COUNTER: &str = r#"#!/bin/sh
+[ "$1" = --version ] && { echo "fake 1"; exit; }
+count=0 series=0
+while read -r line; do
+  case "$line" in
+    *'"op":"load"'*) echo '{"op":"loaded","id":1}' ;;
+    *'"op":"fill"'*) series=$((series + 1)); echo '{"op":"filled","vm":1}' ;;
+    *'"op":"ask"'*)
+      n=${line#*'"n":'} count=$((count + 1))
+      echo "{\"op\":\"said\",\"n\":${n%%,*},\"cu\":$count,\"r\":\"x\",\"votes\":{\"series\":${series}000},\"steps\":1}" ;;
+  esac
+done
+"#;
+
+/// Requirement: V01, V04
+#[tokio::test]
+async fn v04_question_of_each_check_is_asked_again_and_pasts_are_filled() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (runtime, queue) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
+    let program = program_of(folder.path(), COUNTER);
+    let supervisor = Supervisor::new(runtime.clone(), queue, None, Some(program));
+    let cancel = CancellationToken::new();
+    let task = tokio::spawn(supervisor.run(cancel.clone()));
+    assert!(runtime.send(Request::Wanted));
+    let generation = generation_after(&runtime, 0).await;
+    let policy = policy("counter");
+    let mut past = History::new(&policy.spec.all_series());
+    for series in ["load1", "used"] {
+        past.record(series, 1.0, 0.5);
+    }
+    let (vm, past) = (1, Box::new(past));
+    assert!(runtime.send(Request::Fill {
+        generation,
+        vm,
+        past
+    }));
+    let checks = [
+        (2, None),
+        (256, Some(Fault::Nondeterministic)),
+        (65, Some(Fault::NotFixpoint)),
+    ];
+    for (n, (checksum, fault)) in (1..).zip(checks) {
+        let (reply, mut ends) = mpsc::channel(4);
+        let question = Question {
+            generation,
+            checksum,
+            ..question(&policy, n, &reply)
+        };
+        assert!(runtime.send(Request::Ask(Box::new(question))));
+        let said = tokio::time::timeout(PATIENCE, ends.recv()).await;
+        match (said.expect("an end").expect("an end").end, fault) {
+            (End::Answer(answer), None) => assert_eq!(answer.votes[0].value.0, 2000),
+            // A busy machine makes answers late.
+            (End::Fault(of, _), fault) => assert!(of == Fault::Late || Some(of) == fault, "{of:?}"),
+            (end, _) => panic!("{end:?}"),
+        }
+        if runtime.generation() != generation {
+            break;
+        }
+    }
     cancel.cancel();
     task.await.expect("it ends");
 }
