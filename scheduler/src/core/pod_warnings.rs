@@ -166,3 +166,16 @@ impl PodWarnings {
         self.counts.get(&warning).copied().unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_warning_has_the_reason_of_its_event() {
+        let reasons = PodWarning::ALL.map(PodWarning::reason);
+        let expected = ["RequestsBelowLimits", "UnpermittedPod", "OvercommitBounded"];
+        assert_eq!(reasons, expected);
+        assert!(PodWarning::ALL.iter().all(|it| !it.message().is_empty()));
+    }
+}

@@ -168,6 +168,20 @@ fn filter_counts_ignored_namespaces_and_preemption_takes_them_first() {
 }
 
 #[test]
+fn pods_of_another_node_are_no_victims() {
+    let mut core = core(&[("a", 10), ("b", 10)]);
+    for (name, node, priority) in [("low", "a", 1), ("lower", "b", 0)] {
+        let view = important("d", name, 8, node, priority);
+        core.handle(MS(0), Event::PodApplied(view));
+    }
+    let pod = Box::new(important("d", "x", 4, "", 7));
+    let victims = BTreeMap::from([("a".to_owned(), vec![])]);
+    let response = request(&mut core, 1, ExtenderRequest::Preempt { pod, victims });
+    let kept = BTreeMap::from([("a".to_owned(), names(&["uid-low"]))]);
+    assert_eq!(response, ExtenderResponse::Preempted(kept));
+}
+
+#[test]
 fn prioritize_gives_the_score_of_each_node() {
     let mut core = core(&[("a", 10), ("b", 10)]);
     core.handle(MS(0), Event::PodApplied(pod("busy", 6, "b")));
@@ -339,6 +353,16 @@ fn an_unclear_binding_is_repeated_where_it_was_and_ends_when_it_is_seen() {
     core.handle(MS(40), Event::PodApplied(pod("x", 6, "a")));
     assert_eq!(reserved(&core, "a"), 6_000);
     assert!(core.is_drained() && core.poll_deadline().is_none());
+}
+
+/// Calls of the parts share one name space. The ids of the extender's begin at a bound.
+#[test]
+fn calls_for_one_binding_have_rising_ids_of_the_extender() {
+    let mut core = core(&[("a", 4)]);
+    core.handle(MS(0), Event::PodApplied(pod("x", 2, "")));
+    let post = posted(&mut core, 1, "x", "a");
+    let read = read_call(&ended(&mut core, 2, post, BindOutcome::Conflict));
+    assert!(FIRST_CALL < post && post < read, "{post} {read}");
 }
 
 #[test]

@@ -367,3 +367,12 @@ fn scores_do_not_remember_a_larger_node_that_has_left() {
     ledger.node_deleted("large");
     assert_eq!(ledger.score(&pod, "n"), small.score(&pod, "n"));
 }
+
+#[test]
+fn nothing_is_kept_of_a_vm_whose_pods_are_gone() {
+    let mut ledger = ledger(10, 10);
+    ledger.pod_applied(vm_pod(None));
+    assert_eq!(ledger.vm_pods.values().count(), 1);
+    ledger.pod_deleted("uid-pg-1");
+    assert!(ledger.vm_pods.values().next().is_none());
+}

@@ -8,9 +8,9 @@ use protocol::units::Resources;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::core::Core;
 use crate::core::event::{Event, VmWrite, annotation_text};
 use crate::core::view::{NodeView, PodView, VmView};
+use crate::core::{Core, Settings};
 
 pub(super) const GIB: u64 = 1 << 30;
 pub(super) const MS: fn(u64) -> Timestamp = |ms| Timestamp(10_000_000 + ms * 1000);
@@ -32,8 +32,11 @@ pub(super) struct Rig {
 impl Rig {
     /// A node with `room` beside what the VM is counted at; the VM uses 500m / 2Gi.
     pub(super) fn new(room: Resources, approved: Option<Resources>) -> Self {
-        let config = crate::config::Config::default();
-        let settings = config.settings(false, true);
+        let settings = crate::config::Config::default().settings(false, true);
+        Self::with(settings, room, approved)
+    }
+
+    pub(super) fn with(settings: Settings, room: Resources, approved: Option<Resources>) -> Self {
         let mut rig = Self {
             core: Core::new(settings),
             version: 100,

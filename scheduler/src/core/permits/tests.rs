@@ -1,6 +1,8 @@
 //! Vectors of docs/compatibility/scheduler.md §7.8 and the life of a request, on the whole core
 //! with its calls answered by hand.
 
+mod bounds;
+
 use protocol::annotations::ANNOTATION_APPROVED;
 use protocol::core::Core as _;
 use protocol::units::Resources;

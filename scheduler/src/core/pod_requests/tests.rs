@@ -167,3 +167,23 @@ fn owner_of_another_group_does_not_make_a_pod_a_vm() {
     object["metadata"]["ownerReferences"][0]["apiVersion"] = json!("example.com/v1");
     assert_eq!(PodView::read(&object).expect("has a name").vm, None);
 }
+
+#[test]
+fn pod_may_burst_if_a_limit_is_above_its_request() {
+    let may_burst = |resources: Value| {
+        let pod = json!({"metadata": {"name": "a", "namespace": "d", "uid": "1"},
+            "spec": {"containers": [{"name": "x"}, {"resources": resources}]}});
+        PodView::read(&pod).expect("has a name").may_burst
+    };
+    let of = |request: &str, limit: &str| {
+        may_burst(json!({"requests": {"cpu": "1", "memory": request},
+            "limits": {"cpu": "1000m", "memory": limit}}))
+    };
+    assert!(of("1Gi", "1025Mi"));
+    assert!(!of("1Gi", "1024Mi"), "they are equal");
+    assert!(
+        !may_burst(json!({"limits": {"cpu": 1}})),
+        "its request is the limit"
+    );
+    assert!(!may_burst(json!({"requests": {"cpu": 1}})));
+}

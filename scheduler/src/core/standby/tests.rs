@@ -185,6 +185,28 @@ fn there_are_no_marks_before_a_binding_is_seen() {
     assert!(core.version_marks().is_some());
 }
 
+/// A bookmark says that a watch has come further than the newest object that it showed.
+#[test]
+fn new_leader_leaves_no_lower_marks_than_it_was_left() {
+    let mut core = standby();
+    listed(&mut core, at(1));
+    let bookmark = WatchProgress {
+        observed: 7,
+        newest: 5,
+    };
+    core.handle(
+        at(2),
+        Event::WatchProgress(ObjectKind::Pods, Some(bookmark)),
+    );
+    taken(&mut core, at(3), Some(&marks(7)));
+    assert_eq!(core.poll_action(at(3)), None, "it needs no lists");
+    let left = core.version_marks().expect("everything is seen");
+    assert_eq!(
+        left.to_string(),
+        "nodes=5 pods=7 virtualmachines=5 migrations=0"
+    );
+}
+
 #[test]
 fn marks_are_what_their_text_says() {
     let text = "nodes=7 pods=31 virtualmachines=40 migrations=0";

@@ -128,3 +128,13 @@ fn on_one_machine_there_is_nobody_to_tell() {
     let got = actions(&mut core, 1);
     assert!(matches!(got[..], [Action::Bind { .. }]), "{got:?}");
 }
+
+#[test]
+fn waiting_pods_are_in_the_state_dump() {
+    let mut core = refused();
+    let waiting = |core: &Core| core.snapshot(MS(9)).extender.to_string();
+    assert!(waiting(&core).contains(r#""d/x":0"#), "{}", waiting(&core));
+    core.handle(MS(5), Event::PodDeleted("uid-busy".into()));
+    assert_eq!(actions(&mut core, 5), [touch("x", "a")]);
+    assert!(waiting(&core).contains(r#""d/x":1"#), "{}", waiting(&core));
+}

@@ -1,5 +1,7 @@
 //! The node that a VM moves to, and its share there.
 
+use protocol::core::Core as _;
+
 use super::*;
 
 #[test]
@@ -78,4 +80,17 @@ fn a_target_is_placed_apart_from_its_source() {
     rig.pod(0, &pod("a", whole(2, 1), Is::Source, "n"));
     rig.pod(0, &pod("a-2", whole(2, 1), Is::Target, ""));
     assert_eq!(bound(&mut rig), ["n"]);
+}
+
+#[test]
+fn first_by_name_is_the_target_among_equals() {
+    let nodes = [("l", 10, 100), ("m", 10, 100), ("n", 10, 100)];
+    let mut rig = Rig::new(MigrationRule::default(), &nodes);
+    for name in ["a", "b", "c"] {
+        rig.put(0, name, whole(3, 1), Is::Free);
+    }
+    let mut actions = std::iter::from_fn(|| rig.core.poll_action(S(0)));
+    assert!(actions.any(|action| matches!(action, Action::CreateMigration { .. })));
+    let note = rig.core.snapshot(S(0)).nodes["n"]["relief"].clone();
+    assert_eq!(note["choice"]["picked"][0]["target"], "l", "{note}");
 }
