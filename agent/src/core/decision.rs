@@ -200,3 +200,37 @@ impl Decision {
         self.target != other.target
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_listed_by_the_labels_of_the_journal() {
+        let mut bounds = Bounds::default();
+        for (count, bound) in ALL.into_iter().rev().enumerate() {
+            assert!(!bounds.contains(bound));
+            bounds.insert(bound);
+            assert_eq!(bounds.iter().count(), count + 1);
+        }
+        let labels = [
+            "min",
+            "max",
+            "permit",
+            "monitor_approval",
+            "monitor_absent",
+            "migration",
+            "downscale_margin",
+            "downscale_hold",
+            "downscale_cooldown",
+            "upscale_cooldown",
+            "observe_mode",
+            "grow_mode",
+        ];
+        assert_eq!(ALL.map(Bound::as_str), labels);
+        assert_eq!(
+            serde_json::to_value(bounds).expect("encodes"),
+            serde_json::json!(labels)
+        );
+    }
+}

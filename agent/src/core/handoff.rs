@@ -132,6 +132,22 @@ mod tests {
     }
 
     #[test]
+    fn resize_of_the_last_task_is_one_of_the_next() {
+        let resumed = |version: u64, using: u32, revision: i64, last: Handoff| {
+            let mut core = core(version, using, revision);
+            core.resume_from(&last);
+            core.vm_patch.was_resized
+        };
+        let patched = handoff(Some(Ok(Some(30))));
+        assert!(resumed(21, 3, 0, patched), "the object is older");
+        assert!(resumed(21, 3, 0, handoff(None)), "the patch is in flight");
+        assert!(resumed(31, 4, 8, patched), "the object shows a revision");
+        assert!(!resumed(31, 4, 0, patched));
+        let never = core(30, 2, 0).handoff();
+        assert!(!resumed(21, 3, 0, never), "no revision was issued");
+    }
+
+    #[test]
     fn patch_without_response_is_uncertain_unless_object_shows_it() {
         for end in [None, Some(Err(Failure::Unknown))] {
             for (version, is_certain) in [(19, false), (21, false)] {

@@ -13,6 +13,8 @@
 //! * `K` holds the whole state. Replay can start there.
 
 mod policies;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -235,6 +235,12 @@ impl RecordedTask {
         self.step(after, Event::VmUpdated(Box::new(update)));
     }
 
+    /// Requests that the last step started.
+    pub(super) fn started(&self) -> Vec<(RequestId, Action)> {
+        let output = self.output.as_ref();
+        output.map_or_else(Vec::new, |output| output.started.clone())
+    }
+
     fn next_version(&mut self) -> Option<u64> {
         self.version += 1;
         Some(self.version)
@@ -415,6 +421,8 @@ proptest! {
         *samples[at] += 40.0;
         let report = replay(&records);
         prop_assert!(!report.is_equal() && report.different > 0);
+        let shown = report.different.min(100);
+        prop_assert_eq!(report.mismatches.len() as u64, shown);
     }
 }
 

@@ -7,6 +7,7 @@ use protocol::units::Resources;
 use super::actions::Action;
 use super::config::{ScalingConfig, ShrinkStep};
 use super::event::{DownscaleResponse, Event, Refusal};
+use super::warnings::Warning;
 use super::world::{MONITOR, SCHEDULER, Step, UNIT, VM_OBJECT, World};
 
 fn units(n: u32) -> Resources {
@@ -206,4 +207,17 @@ fn shrink_by_unit_requests_one_unit_at_a_time() {
     assert_eq!(rounds[0], [3, 2, 1]);
     assert!(rounds[1..].iter().all(|round| round == &[1]), "{rounds:?}");
     assert_eq!(world.u, units(2));
+}
+
+#[test]
+fn another_target_waits_for_the_request_in_flight() {
+    let mut world = idle(8, ShrinkStep::Whole);
+    let is_busy = |world: &mut World| {
+        let warnings = world.core.next_actions(world.now).warnings;
+        warnings.contains(Warning::MonitorDownscaleBusy)
+    };
+    assert!(!is_busy(&mut world), "the target is the requested size");
+    step(&mut world, &Step::load(50));
+    assert_eq!(requested(&world), Some(1));
+    assert!(is_busy(&mut world));
 }

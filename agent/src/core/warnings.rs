@@ -193,3 +193,60 @@ impl FaultCounts {
             + self.observation_lost
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_holds_what_was_inserted_and_is_listed_by_labels() {
+        let mut set = Warnings::default();
+        assert!(set.is_empty());
+        for (count, warning) in ALL.into_iter().rev().enumerate() {
+            assert!(!set.contains(warning));
+            set.insert(warning);
+            assert!(set.contains(warning));
+            assert_eq!(set.iter().count(), count + 1);
+        }
+        assert!(set.iter().eq(ALL));
+        let labels = ALL.map(Warning::as_str);
+        assert_eq!(
+            serde_json::to_value(set).expect("encodes"),
+            serde_json::json!(labels)
+        );
+    }
+
+    #[test]
+    fn sets_are_joined() {
+        let mut set = Warnings::from_iter([Warning::PermitFailed]);
+        set.extend(
+            [Warning::PermitFailed, Warning::VmPatchBusy]
+                .into_iter()
+                .collect(),
+        );
+        let both = [Warning::PermitFailed, Warning::VmPatchBusy];
+        assert!(set.iter().eq(both));
+    }
+
+    #[test]
+    fn total_is_the_sum_of_all_counters() {
+        let mut counts = FaultCounts::default();
+        let faults = [
+            Fault::ApprovedAboveUse,
+            Fault::UseAbovePermit,
+            Fault::DownscaleBelowDenied,
+            Fault::DesiredOutOfBounds,
+            Fault::InvalidPermit,
+            Fault::UnknownReply,
+            Fault::ObservationLost,
+        ];
+        for (before, fault) in (0..).zip(faults) {
+            assert_eq!(counts.total(), before);
+            counts.count(fault);
+        }
+        assert_eq!(counts.total(), 7);
+        let values = serde_json::to_value(counts).expect("encodes");
+        let values: Vec<_> = values.as_object().expect("an object").values().collect();
+        assert_eq!(values, [1; 7]);
+    }
+}

@@ -256,3 +256,29 @@ fn only_live_vms_of_this_node_and_scheduler_have_a_placement() {
         "a malformed member elsewhere does not hide the VM"
     );
 }
+
+#[test]
+fn vm_has_arrived_once_size_and_revision_are_reported() {
+    let arrived = |actual: Option<Resources>, reached: i64, last_revision: i64| {
+        let mut info = read(&object()).expect("reads");
+        let current = info.current_revision.as_mut().expect("a revision");
+        current.revision.value = reached;
+        (info.actual, info.last_revision) = (actual, last_revision);
+        info.has_arrived()
+    };
+    let (using, larger) = (Resources::new(250, 1 << 30), Resources::new(1000, 2 << 30));
+    assert!(arrived(Some(using), 7, 7));
+    assert!(arrived(None, 8, 7), "no report is no difference");
+    assert!(!arrived(Some(larger), 7, 7));
+    assert!(!arrived(Some(using), 6, 7));
+}
+
+#[test]
+fn version_is_a_number_that_the_journal_can_hold() {
+    assert_eq!(version_of("731"), Some(731));
+    assert_eq!(version_of(&MAX_VERSION.to_string()), Some(MAX_VERSION));
+    let too_large = (MAX_VERSION + 1).to_string();
+    for text in [too_large.as_str(), "", "-1", "a7"] {
+        assert_eq!(version_of(text), None, "{text:?}");
+    }
+}
