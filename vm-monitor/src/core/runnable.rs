@@ -212,6 +212,17 @@ mod tests {
     }
 
     #[test]
+    fn load_is_hidden_for_two_minutes_at_most() {
+        let mut machine = Machine::default();
+        (0..=300).for_each(|_| machine.second(0, 8_000));
+        (1..=120).for_each(|second| machine.second(3, 8_000 - second));
+        near(machine.load.averages(), 0.0, 0.0);
+        machine.second(3, 8_000 - 121);
+        let (one, _) = machine.load.averages().expect("averages");
+        assert!(one > 0.01, "{one}");
+    }
+
+    #[test]
     fn memory_that_comes_stops_nothing() {
         let mut machine = Machine::default();
         (0..=60).for_each(|second| machine.second(2, 1_000 + second));

@@ -443,6 +443,15 @@ mod tests {
     }
 
     #[test]
+    fn bound_alone_is_trusted_for_half_the_time_to_the_threshold() {
+        // 1 GiB below the threshold, at the slowest plausible climb of 1 GiB a second.
+        let (watch, now) = watch(2048, 100);
+        let half = Span::from_millis(500);
+        assert!(!watch.needs_use(now, Some(T), half));
+        assert!(watch.needs_use(now, Some(T), Span(half.0 + 1)));
+    }
+
+    #[test]
     fn n29_no_plausible_climb_reaches_the_threshold_between_two_looks() {
         // A climb at exactly the rate reckoned with, begun right after a look, at any distance.
         for mib in (0..3072).step_by(7) {

@@ -265,3 +265,13 @@ fn n30_a_kill_asks_and_old_kills_do_not() {
     fixture.run_for(Span::from_secs(2));
     assert_eq!(reasons(&fixture), [("oom_event", 1)]);
 }
+
+#[test]
+fn late_look_is_taken_once() {
+    let mut fixture = Fixture::served(CacheMode::Off);
+    let late = fixture.now + Span::from_secs(30);
+    assert_eq!(fixture.core.poll_action(late), Some(Action::Probe));
+    assert_eq!(fixture.core.poll_action(late), None);
+    let next = fixture.core.poll_deadline().expect("it goes on looking");
+    assert!(next > late);
+}

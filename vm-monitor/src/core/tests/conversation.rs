@@ -241,3 +241,22 @@ fn n33_crossed_transactions_keep_their_ids() {
         .sum();
     assert!(crossed > 10_000, "only {crossed} transactions crossed");
 }
+
+/// Each failure is counted. A line is logged once a minute for each kind.
+#[test]
+fn failed_handshakes_cannot_fill_the_log() {
+    let mut fixture = Fixture::served(CacheMode::Off);
+    let began = fixture.now;
+    let failure = HandshakeFailure::NotText;
+    for (second, logged) in [(0, 0), (59, 0), (60, 60), (61, 60), (120, 120)] {
+        fixture.now = began + Span::from_secs(second);
+        fixture.tell(Event::HandshakeFailed(failure));
+        let last = fixture.core.strangers_logged.get(&failure);
+        assert_eq!(
+            last,
+            Some(&(began + Span::from_secs(logged))),
+            "at {second} s"
+        );
+    }
+    assert_eq!(fixture.core.counters.handshake_failures.get("not_text"), 5);
+}
