@@ -13,6 +13,7 @@
 //! Nothing here touches a file or a clock: everything is over byte slices. Writing segments is
 //! `daemon_kit::journal`'s.
 
+mod action;
 mod canonical;
 mod chain;
 mod checkpoint;
@@ -25,6 +26,7 @@ mod sampled;
 mod values;
 mod vm_state;
 
+pub use action::Action;
 pub use canonical::MAX_INTEGER;
 pub use chain::{Damage, Line, Scan, chain_hash, scan};
 pub use checkpoint::{
@@ -38,8 +40,8 @@ pub use pack::{
 };
 pub use policy::{Answered, Bound, BoundLimits, Cut};
 pub use record::{
-    Action, CoreSettings, Decision, Gap, Head, LinkEvent, NodeState, Outcome, Previous, Record,
-    RequestEnd, RequestKind, Started, Stated, Tick, Waits, Why,
+    CoreSettings, Decision, Gap, Head, LinkEvent, NodeState, Outcome, Previous, Record, RequestEnd,
+    RequestKind, Started, Stated, Tick, Waits, Why,
 };
 pub use sampled::Sampled;
 pub use values::{Amount, Decimal, Issued, Milli, Size, Stamped};

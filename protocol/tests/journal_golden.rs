@@ -479,6 +479,22 @@ fn records() -> Vec<(&'static str, Record)> {
         what: "pause \"pg\"\n".into(),
         t: 60_000_000,
         vm: Some(17),
+        ..Action::default()
+    };
+    let begun = Action {
+        by: "ann (uid 1000)".into(),
+        what: "policy apply".into(),
+        on: Some("db".into()),
+        t: 61_000_000,
+        to: Some("5be1a7c0".into()),
+        why: Some("a \"small\" step".into()),
+        ..Action::default()
+    };
+    let failed = Action {
+        note: Some("policy db: the object has been modified".into()),
+        ok: Some(false),
+        t: 61_250_000,
+        ..begun.clone()
     };
     let mut all = heads();
     all.extend(of_policies());
@@ -531,6 +547,8 @@ fn records() -> Vec<(&'static str, Record)> {
             Record::Outcome(Box::new(refused_below)),
         ),
         ("action", Record::Action(action)),
+        ("action_begun", Record::Action(begun)),
+        ("action_failed", Record::Action(failed)),
         ("gap_torn", gap(311, 0, None, Why::TornTail)),
         ("gap_noisy", gap(12, 4_000_000, Some(17), Why::Noisy)),
     ]);

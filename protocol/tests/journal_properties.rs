@@ -257,8 +257,26 @@ fn record() -> impl Strategy<Value = Record> {
                 },
             }))
         });
-    let action = (".{0,30}", ".{0,30}", whole(), option::of(any::<u32>()))
-        .prop_map(|(by, what, t, vm)| Record::Action(Action { by, what, t, vm }));
+    let text = || option::of(".{0,30}");
+    let outcome_of_action = (option::of(any::<bool>()), text());
+    let action = (
+        (".{0,30}", ".{0,30}", whole(), option::of(any::<u32>())),
+        (text(), text(), text()),
+        outcome_of_action,
+    )
+        .prop_map(|((by, what, t, vm), (on, to, why), (ok, note))| {
+            Record::Action(Action {
+                by,
+                what,
+                note,
+                ok,
+                on,
+                t,
+                to,
+                vm,
+                why,
+            })
+        });
     let gap = (whole(), whole(), whole(), option::of(any::<u32>())).prop_map(|(n, span, t, vm)| {
         Record::Gap(Gap {
             n,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::action::Action;
 use super::checkpoint::Checkpoint;
 use super::hash;
 use super::policy::{Answered, Bound};
@@ -40,7 +41,7 @@ pub enum Record {
     /// End of a request that a decision started.
     #[serde(rename = "O")]
     Outcome(Box<Outcome>),
-    /// Action of a person on this node or VM.
+    /// Action of a person.
     #[serde(rename = "A")]
     Action(Action),
     /// Missing lines before this one.
@@ -100,11 +101,11 @@ impl Record {
 pub struct Head {
     /// Version of the program that writes.
     pub build: String,
-    /// Compute unit of the agent.
+    /// Compute unit of the agent. Zero for actions of people.
     pub cu: Size,
     /// Name of the node that the writer runs on.
     pub node: String,
-    /// Component that writes the segment. Always `agent`.
+    /// Component that writes the segment: `agent`, or `people` for actions of people.
     pub part: String,
     /// The segment before; absent where a chain begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -352,22 +353,6 @@ pub struct Outcome {
     pub vm: u32,
     /// Kind of the request.
     pub what: RequestKind,
-}
-
-/// `A`: an action of a person. The writer syncs it to disk before it answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Action {
-    /// Name of the person, as the caller gave it.
-    pub by: String,
-    /// Name of the action.
-    #[serde(rename = "do")]
-    pub what: String,
-    /// Time on the writer's clock, microseconds.
-    pub t: u64,
-    /// Number of the VM. `None`: the action is on the whole node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vm: Option<u32>,
 }
 
 /// `X`: something is missing before this line.
