@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod actions;
 mod api;
 mod args;
 mod check;

@@ -231,3 +231,62 @@ fn detached_up_returns_when_ready_and_down_ends_it() {
         (!site.state().join("lock").exists()).then_some(())
     });
 }
+
+/// Requirement: V35
+#[test]
+fn applied_policy_is_in_the_journal_before_and_after() {
+    let site = Site::new();
+    let mut up = site.up(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("db.lua");
+    let apply = |text: &str| {
+        std::fs::write(&source, text).unwrap();
+        let file = source.to_str().unwrap();
+        site.run(&["policy", "apply", file, "--reason", "a try"])
+    };
+    let policy = "return function(i) return { hold = true, reason = 'x' } end\n";
+    let said = apply(policy).succeeds().out;
+    apply(&"-".repeat(70_000)).fails(64, &["policy db"]);
+
+    let people = site.state().join("journal/people");
+    let exported = site
+        .run(&["journal", "export", people.to_str().unwrap()])
+        .succeeds();
+    let records: Vec<Value> = exported
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|record: &Value| record["k"] == "A")
+        .collect();
+    let outcomes: Vec<&Value> = records.iter().map(|record| &record["ok"]).collect();
+    let begun = &Value::Null;
+    assert_eq!(outcomes, [begun, &json!(true), begun, &json!(false)]);
+    let first = &records[0];
+    assert_eq!(first["do"], "policy apply");
+    assert_eq!(first["on"], "db");
+    assert_eq!(first["why"], "a try");
+    assert!(said.contains(first["to"].as_str().unwrap()), "{said}");
+    assert!(first["by"].as_str().unwrap().contains("(uid "), "{first}");
+    assert!(records[3]["note"].as_str().unwrap().contains("policy db"));
+    site.run(&["journal", "verify"]).succeeds();
+    let stat = site.run(&["journal", "stat"]).succeeds();
+    assert!(stat.out.contains("people/"), "{stat:#?}");
+    assert_eq!(up.end("-TERM"), Some(0));
+}
+
+/// Requirement: V35
+#[test]
+fn policy_is_not_applied_where_the_journal_cannot_be_written() {
+    let site = Site::new();
+    let mut up = site.up(&[]);
+    std::fs::create_dir_all(site.state().join("journal")).unwrap();
+    std::fs::write(site.state().join("journal/people"), "no folder").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("db.lua");
+    std::fs::write(&source, "return function(i) return std.hold('x') end\n").unwrap();
+    site.run(&["policy", "apply", source.to_str().unwrap()])
+        .fails(69, &["cannot be recorded"]);
+    let policies = site.run(&["policy", "list", "-o", "json"]).succeeds();
+    assert_eq!(policies.json(), json!({"policies": []}));
+    assert_eq!(up.end("-TERM"), Some(0));
+}

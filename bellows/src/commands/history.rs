@@ -1,6 +1,8 @@
 //! `bellows history` and `bellows why --at`: decisions about a VM and their outcome, from the
 //! journal.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use protocol::journal::{Amount, Decision, Outcome as End, Record, RequestKind};
 use protocol::time::WallTime;
@@ -8,6 +10,7 @@ use protocol::units::Resources;
 use serde_json::{Value, json};
 
 use super::journal::{calendar, of_state, read};
+use super::people;
 use crate::api::Kind;
 use crate::args::VmArgs;
 use crate::cluster;
@@ -18,6 +21,9 @@ use crate::output::{Format, Table, print_value};
 use crate::terminal::out;
 
 /// Decisions about a VM and what came of them, from the journal.
+///
+/// Below them stands what people did to the VM's policies. In a cluster that is in the API server's
+/// audit log.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HistoryArgs {
     #[command(flatten)]
@@ -128,9 +134,17 @@ fn end_text(end: &End) -> String {
     format!("{what} {how}{got}{times}")
 }
 
-/// All decisions about a VM in the journal, oldest first.
-fn entries(context: &Context, key: &str) -> Outcome<Vec<Entry>> {
+/// What the agent's journal has about a VM.
+struct History {
+    /// All decisions, oldest first.
+    entries: Vec<Entry>,
+    /// Names of the policies that the VM has had.
+    policies: BTreeSet<String>,
+}
+
+fn history(context: &Context, key: &str) -> Outcome<History> {
     let mut entries: Vec<Entry> = Vec::new();
+    let mut policies = BTreeSet::new();
     let (mut run, mut number) = (None, None);
     for file in of_state(context)? {
         let segment = read(file)?;
@@ -162,6 +176,7 @@ fn entries(context: &Context, key: &str) -> Outcome<Vec<Entry>> {
                         entry.ends.push(*end);
                     }
                 }
+                Record::Bound(bound) if Some(bound.vm) == number => policies.extend(bound.name),
                 _ => {}
             }
         }
@@ -173,7 +188,7 @@ fn entries(context: &Context, key: &str) -> Outcome<Vec<Entry>> {
                 .fix("look which VMs there are: bellows get vms -A"),
         );
     }
-    Ok(entries)
+    Ok(History { entries, policies })
 }
 
 /// The last decisions about a VM, from its agent. In a cluster no journal is written.
@@ -224,12 +239,28 @@ fn remembered(dump: &Value, namespace: &str, name: &str) -> Vec<decision::Decisi
 
 pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
     let (namespace, name) = args.vm.key();
-    let mut entries = entries(context, &format!("{namespace}/{name}"))?;
+    let history = history(context, &format!("{namespace}/{name}"))?;
+    let mut entries = history.entries;
     entries.drain(..entries.len().saturating_sub(args.last));
+    let mut actions = people::on(context, &history.policies)?;
+    actions.drain(..actions.len().saturating_sub(args.last));
     if matches!(args.output, Format::Json | Format::Yaml) {
         let values: Vec<_> = entries.iter().map(Entry::value).collect();
-        return print_value(args.output, &json!({ "decisions": values }));
+        let actions: Vec<_> = actions.iter().map(people::Done::value).collect();
+        let value = json!({ "actions": actions, "decisions": values });
+        return print_value(args.output, &value);
     }
+    print(context, &entries);
+    if !actions.is_empty() {
+        out("Actions of people:");
+    }
+    for action in actions {
+        out(&format!("  {}", action.sentence()));
+    }
+    Ok(())
+}
+
+fn print(context: &Context, entries: &[Entry]) {
     let mut table = Table::new(&[
         "AT",
         "HAD",
@@ -239,7 +270,7 @@ pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
         "BOUNDED BY",
         "OUTCOME",
     ]);
-    for entry in &entries {
+    for entry in entries {
         let ends: Vec<String> = entry.ends.iter().map(end_text).collect();
         table.row(vec![
             calendar(entry.wall, entry.at).into(),
@@ -252,7 +283,6 @@ pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
         ]);
     }
     table.print(context.paint());
-    Ok(())
 }
 
 /// The decision in force at a time and its outcome, in one sentence.
@@ -267,7 +297,7 @@ pub(crate) fn why_at(
         let made = i64::try_from(entry.wall.saturating_add(entry.at)).unwrap_or(i64::MAX);
         made <= at.0
     };
-    let Some(entry) = entries(context, &key)?.into_iter().rfind(before) else {
+    let Some(entry) = history(context, &key)?.entries.into_iter().rfind(before) else {
         return Err(Fail::not_so(format!(
             "the journal has no decision about {key} before {at}"
         )));

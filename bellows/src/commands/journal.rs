@@ -11,6 +11,7 @@ use protocol::journal::{Record, Scan, hash_text, scan};
 use serde_json::{Value, json};
 
 use super::policy::worker::{SOURCES, WorkerOracle};
+use crate::actions;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Cell, Table};
@@ -35,7 +36,8 @@ pub(crate) enum JournalCommand {
 /// Segments of a decision journal to work on.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Files {
-    /// Segments, or directories of them [default: the agent's in the state directory]
+    /// Segments, or directories of them [default: all in the state directory; for replay the
+    /// agent's]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 }
@@ -66,6 +68,11 @@ pub(crate) fn of_state(context: &Context) -> Outcome<Vec<SegmentFile>> {
     in_folder(&context.state()?.journal().join(AGENT))
 }
 
+/// Segments of the actions of people in the state directory.
+pub(crate) fn of_people(context: &Context) -> Outcome<Vec<SegmentFile>> {
+    in_folder(&context.state()?.journal().join(actions::PART))
+}
+
 fn in_folder(folder: &Path) -> Outcome<Vec<SegmentFile>> {
     files::list(folder).map_err(|error| unreadable(folder, &error))
 }
@@ -80,7 +87,17 @@ pub(crate) fn read(file: SegmentFile) -> Outcome<Segment> {
     Ok(Segment { file, bytes, scan })
 }
 
+/// The named segments, else those of the state directory, `people` included.
 fn chosen(context: &Context, chosen: &Files) -> Outcome<Vec<SegmentFile>> {
+    let mut files = of_agent(context, chosen)?;
+    if chosen.files.is_empty() {
+        files.extend(of_people(context)?);
+    }
+    Ok(files)
+}
+
+/// The named segments, else those of the agent in the state directory.
+fn of_agent(context: &Context, chosen: &Files) -> Outcome<Vec<SegmentFile>> {
     if chosen.files.is_empty() {
         let found = of_state(context)?;
         if found.is_empty() {
@@ -125,7 +142,13 @@ fn verify(found: Vec<SegmentFile>) -> Outcome {
     let (mut problems, mut lines, mut gaps) = (0_u64, 0, 0);
     let count = found.len();
     let mut before: Option<(u64, u32)> = None;
-    for (index, file) in found.into_iter().enumerate() {
+    let mut part = None;
+    let mut found = found.into_iter().peekable();
+    while let Some(file) = found.next() {
+        let folder = file.path.parent().map(Path::to_owned);
+        let is_followed = found
+            .peek()
+            .is_some_and(|next| next.path.parent() == folder.as_deref());
         let segment = read(file)?;
         let (name, scan) = (segment.file.path.display(), &segment.scan);
         let mut say = |text: String| {
@@ -145,27 +168,17 @@ fn verify(found: Vec<SegmentFile>) -> Outcome {
                 Ok(_) => {}
             }
         }
-        // The last line of the newest segment may be incomplete.
-        if scan.torn > 0 && index + 1 < count {
+        // The last line of a folder's newest segment may be incomplete.
+        if scan.torn > 0 && is_followed {
             say(format!("{} bytes at its end are no line", scan.torn));
         }
-        let link = scan.head.as_ref().and_then(|head| head.prev);
-        match (link, before) {
-            (Some(link), Some((seq, hash))) if link.seq == seq && link.h != hash => {
-                say(format!(
-                    "its chain names {} as the end of segment {seq}, which ends in {}",
-                    hash_text(link.h),
-                    hash_text(hash)
-                ));
-            }
-            (Some(link), Some((seq, _))) if link.seq != seq => {
-                say(format!(
-                    "segment {} before it is missing; the one before is {seq}",
-                    link.seq
-                ));
-            }
-            _ => {}
+        // Each part has a chain of its own.
+        let own = scan.head.as_ref().map(|head| head.part.clone());
+        if own != part {
+            before = None;
+            part = own;
         }
+        broken_link(scan, before).into_iter().for_each(&mut say);
         before = scan.head.as_ref().map(|head| head.seq).zip(scan.last);
         lines += scan.lines.len();
     }
@@ -178,6 +191,25 @@ fn verify(found: Vec<SegmentFile>) -> Outcome {
         "{count} segments, {lines} lines, {gaps} gaps: every line and every link is good"
     ));
     Ok(())
+}
+
+/// How a segment does not follow the one before, given by its number and the hash of its last line.
+fn broken_link(scan: &Scan, before: Option<(u64, u32)>) -> Option<String> {
+    let link = scan.head.as_ref()?.prev?;
+    let (seq, hash) = before?;
+    if link.seq != seq {
+        return Some(format!(
+            "segment {} before it is missing; the one before is {seq}",
+            link.seq
+        ));
+    }
+    (link.h != hash).then(|| {
+        format!(
+            "its chain names {} as the end of segment {seq}, which ends in {}",
+            hash_text(link.h),
+            hash_text(hash)
+        )
+    })
 }
 
 fn cat(found: Vec<SegmentFile>) -> Outcome {
@@ -259,15 +291,12 @@ fn stat(context: &Context, found: Vec<SegmentFile>) -> Outcome {
             .iter()
             .map(|(kind, bytes)| format!("{kind} {bytes}"))
             .collect();
+        let head = segment.scan.head.as_ref();
+        let is_of_people = head.is_some_and(|head| head.part == actions::PART);
+        let name = segment.file.path.file_name().unwrap_or_default();
+        let prefix = if is_of_people { "people/" } else { "" };
         let cells: Vec<Cell> = vec![
-            segment
-                .file
-                .path
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned()
-                .into(),
+            format!("{prefix}{}", name.to_string_lossy()).into(),
             segment.file.bytes.to_string().into(),
             segment.scan.good.to_string().into(),
             lines.len().to_string().into(),
@@ -298,7 +327,7 @@ fn oracle(files: &[SegmentFile], no_policies: bool) -> (Option<WorkerOracle>, Op
 }
 
 pub(crate) fn replay(context: &Context, args: &ReplayArgs) -> Outcome {
-    let files = chosen(context, &args.files)?;
+    let files = of_agent(context, &args.files)?;
     let (oracle, missing) = oracle(&files, args.no_policies);
     let mut replay = Replay::new();
     if let Some(oracle) = oracle {

@@ -4,17 +4,22 @@ use std::path::PathBuf;
 
 use clap::Args;
 use policy_contract::{CONTRACT, Scope, Spec};
+use protocol::journal::Action;
 use protocol::policy::{GROUP, KEY_POLICY, KIND, ScalingPolicySpec, VERSION};
 use serde_json::{Map, Value, json};
 
-use crate::api::Kind;
+use crate::actions;
+use crate::api::{Api, Kind};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::terminal::out;
 
 /// Create or update a policy from a Lua file.
 ///
-/// A new version is a candidate: its answers are recorded, and nothing else is done with them.
+/// A new version is a candidate: its answers are recorded, and nothing else is done with them. On
+/// one machine the journal's part `people` has who applied it, what and why, before it is applied;
+/// bellows history shows it. In a cluster nothing of it is recorded here and the reason is not kept:
+/// the API server's audit log has the request.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ApplyArgs {
     /// Source of the policy, Lua
@@ -29,6 +34,9 @@ pub(crate) struct ApplyArgs {
     /// A series beyond load1, load5, used and cached; may be given again
     #[arg(long = "series", value_name = "NAME")]
     series: Vec<String>,
+    /// Why it is applied, for the journal; one line of at most 1,000 bytes
+    #[arg(long, value_name = "TEXT", value_parser = actions::reason)]
+    reason: Option<String>,
 }
 
 fn parameter(text: &str) -> Result<(String, f64), String> {
@@ -55,52 +63,70 @@ pub(super) fn read_source(file: &std::path::Path) -> Outcome<String> {
         .map_err(|error| Fail::usage(format!("{} cannot be read: {error}", file.display())))
 }
 
-pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
+/// The members of the spec that the arguments give.
+fn wanted(args: &ApplyArgs) -> Outcome<Value> {
     let source = read_source(&args.file)?;
-    let stem = args.file.file_stem().and_then(|stem| stem.to_str());
-    let name = args.name.as_deref().or(stem).unwrap_or_default();
     let params: Map<String, Value> = args
         .params
         .iter()
         .map(|(name, number)| (name.clone(), json!(number)))
         .collect();
-    let wanted = json!({
+    Ok(json!({
         "scope": Scope::Vm,
         "source": source,
         "params": params,
         "series": args.series,
-    });
+    }))
+}
+
+/// First digits of the digest that the policy gets. `None` for a spec that no policy may have.
+fn next_digest(old: Option<&Value>, wanted: &Value) -> Option<String> {
+    let mut object = json!({"spec": old.map_or_else(|| json!({}), |old| old["spec"].clone())});
+    for (member, value) in wanted.as_object()? {
+        object["spec"][member] = value.clone();
+    }
+    let spec = contract_spec(&object).ok()?;
+    Some(spec.digest().short())
+}
+
+/// Creates the object, or changes the old one.
+async fn put(api: &Api, name: &str, old: Option<&Value>, mut wanted: Value) -> Outcome<Value> {
+    let Some(old) = old else {
+        let object = json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"),
+            "kind": KIND,
+            "metadata": {"name": name},
+            "spec": wanted,
+        });
+        return api.create(Kind::Policy, "", name, &object, false).await;
+    };
+    // A merge patch removes the parameters that are not named any more by a null.
+    for gone in old["spec"]["params"].as_object().into_iter().flatten() {
+        if wanted["params"].get(gone.0).is_none() {
+            wanted["params"][gone.0] = Value::Null;
+        }
+    }
+    let patch = json!({"spec": wanted});
+    api.merge(Kind::Policy, "", name, &patch).await
+}
+
+pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
+    let wanted = wanted(args)?;
+    let stem = args.file.file_stem().and_then(|stem| stem.to_str());
+    let name = args.name.as_deref().or(stem).unwrap_or_default();
     let api = context.api().await?;
     let known = api.list(Kind::Policy, None).await?;
-    let known = known
-        .into_iter()
-        .find(|one| one["metadata"]["name"] == name);
-    let (object, is_new) = match known {
-        None => {
-            let object = json!({
-                "apiVersion": format!("{GROUP}/{VERSION}"),
-                "kind": KIND,
-                "metadata": {"name": name},
-                "spec": wanted,
-            });
-            let made = api.create(Kind::Policy, "", name, &object, false).await?;
-            (made, true)
-        }
-        Some(old) => {
-            // A merge patch removes the parameters that are not named any more by a null.
-            let mut wanted = wanted;
-            for gone in old["spec"]["params"].as_object().into_iter().flatten() {
-                if wanted["params"].get(gone.0).is_none() {
-                    wanted["params"][gone.0] = Value::Null;
-                }
-            }
-            let patch = json!({"spec": wanted});
-            let made = api.merge(Kind::Policy, "", name, &patch).await?;
-            (made, false)
-        }
+    let old = known.iter().find(|one| one["metadata"]["name"] == name);
+    let action = Action {
+        what: "policy apply".into(),
+        on: Some(name.to_owned()),
+        to: next_digest(old, &wanted),
+        why: args.reason.clone(),
+        ..Action::default()
     };
+    let object = actions::recorded(context, action, put(&api, name, old, wanted)).await?;
     let spec = contract_spec(&object).map_err(Fail::bug)?;
-    let verb = if is_new { "created" } else { "updated" };
+    let verb = if old.is_none() { "created" } else { "updated" };
     out(&format!(
         "policy {name} {verb}: {} is a candidate now. It decides nothing; its answers are recorded.",
         spec.digest().short()
@@ -109,4 +135,24 @@ pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
         "Let a VM have it: bellows kubectl annotate neonvm VM {KEY_POLICY}={name}"
     ));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorded_digest_is_that_of_the_object_after_the_change() {
+        let source = "return function(i) return std.hold('x') end";
+        let wanted = json!({"scope": "vm", "source": source, "params": {"a": 1.0}, "series": []});
+        let new = next_digest(None, &wanted).unwrap();
+        let feeds = json!([{"name": "jobs", "port": 9200, "metric": "jobs"}]);
+        let old = json!({"spec": {"source": "old", "params": {"b": 2.0}, "feeds": feeds}});
+        let changed = next_digest(Some(&old), &wanted).unwrap();
+        assert_ne!(changed, new, "the feeds stay and are part of the digest");
+        let mut spec = wanted.clone();
+        spec["feeds"] = feeds;
+        let object = contract_spec(&json!({"spec": spec})).unwrap();
+        assert_eq!(changed, object.digest().short());
+    }
 }
