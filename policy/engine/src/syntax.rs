@@ -181,6 +181,17 @@ mod tests {
     }
 
     #[test]
+    fn power_is_found_after_a_string_of_several_lines() {
+        for source in [
+            "return 'a\\z\n b' .. 2 ^ 3 .. ''",
+            "return 'a\\\r\nb' .. 2 ^ 3 .. ''",
+            "return 'a\\\nb' .. 2 ^ 3 .. ''",
+        ] {
+            assert_eq!(rules(source).len(), 1, "{source:?}");
+        }
+    }
+
+    #[test]
     fn directives_to_the_compiler_are_refused() {
         let found = rules("--!strict\n--!optimize 2\nreturn 1");
         let rule = "`--!optimize 2` changes how the source is compiled".to_owned();

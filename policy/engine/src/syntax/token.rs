@@ -163,13 +163,19 @@ fn long_bracket(text: &str) -> Option<usize> {
     Some(found.map_or(text.len(), |at| start + at + end.len()))
 }
 
-/// Length of a string in quotes, which ends at its line's end at the latest.
+/// Length of a string in quotes, which ends at its line's end at the latest. A line's end that a
+/// backslash or `\z` skips does not end it.
 fn quoted(text: &str, quote: char) -> usize {
-    let mut is_escaped = false;
-    for (at, c) in text.char_indices().skip(1) {
+    let mut chars = text.char_indices().skip(1).peekable();
+    while let Some((at, c)) = chars.next() {
         match c {
-            _ if is_escaped => is_escaped = false,
-            '\\' => is_escaped = true,
+            '\\' => match chars.next() {
+                Some((_, 'z')) => {
+                    while chars.next_if(|(_, c)| c.is_ascii_whitespace()).is_some() {}
+                }
+                Some((_, '\r')) => drop(chars.next_if(|(_, c)| *c == '\n')),
+                _ => {}
+            },
             '\n' => return at,
             _ if c == quote => return at + 1,
             _ => {}
