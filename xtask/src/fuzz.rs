@@ -46,7 +46,7 @@ pub(crate) struct Options {
 }
 
 /// Who reads what others wrote.
-const READERS: [&str; 8] = [
+const READERS: [&str; 10] = [
     "agent",
     "protocol",
     "vm-monitor",
@@ -55,6 +55,8 @@ const READERS: [&str; 8] = [
     "apiserver",
     "neonvm-files",
     "neonvm-runner",
+    "policy-contract",
+    "policy-engine",
 ];
 
 /// Runs targets or properties. What does not hold is shown with the input it does not hold for.

@@ -10,6 +10,8 @@
 mod answer;
 mod canonical;
 pub mod frames;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod history;
 mod input;
 mod recheck;

@@ -14,6 +14,8 @@ mod answer;
 mod budget;
 mod engine;
 mod failure;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod globals;
 mod helpers;
 mod math;

@@ -95,9 +95,9 @@ const ARROWS: [(&str, &[&str]); 31] = [
     ),
     ("vm-images", &["protocol", "test-records"]),
     // A leaf like `protocol`: what policies and their callers agree on.
-    ("policy-contract", &["protocol"]),
+    ("policy-contract", &["protocol", "test-seeds"]),
     // The one crate that links Lua.
-    ("policy-engine", &["policy-contract"]),
+    ("policy-engine", &["policy-contract", "test-seeds"]),
     ("policy-cli", &["policy-contract", "policy-engine"]),
     // The one place where the rooms are put together in one process, by their public entries.
     (
