@@ -11,7 +11,7 @@ use policy_contract::{Answer, Fault, Old, Spec};
 use policy_engine::{Engine, Failed, lint};
 use serde::Serialize;
 
-use crate::client::Client;
+use crate::client::{Client, NoLine};
 use crate::made_up::{Question, Subject, question};
 
 /// Questions of a check.
@@ -114,7 +114,7 @@ fn subject(spec: &Spec) -> Subject {
 }
 
 /// A second process with the policy.
-fn second(spec: &Spec, program: &Path) -> Result<Client> {
+pub(crate) fn second(spec: &Spec, program: &Path) -> Result<Client> {
     let mut client =
         Client::start(program).with_context(|| format!("failed to start {}", program.display()))?;
     let load = ToWorker::Load {
@@ -128,6 +128,28 @@ fn second(spec: &Spec, program: &Path) -> Result<Client> {
         FromWorker::Loaded { .. } => Ok(client),
         other => bail!("the second process refuses what the first has loaded: {other:?}"),
     }
+}
+
+/// Asks a process that [`second`] made, with the past of the question.
+pub(crate) fn ask(
+    process: &mut Client,
+    number: u64,
+    question: &Question,
+) -> Result<FromWorker, NoLine> {
+    let vm = ID;
+    process.send(&ToWorker::Forget { vm })?;
+    for (t, s) in &question.samples {
+        let (t, s) = (*t, s.clone());
+        process.send(&ToWorker::Sample { vm, t, s })?;
+    }
+    let ask = ToWorker::Ask {
+        n: number,
+        vm,
+        id: ID,
+        t: question.now,
+        i: Box::new(question.input.clone()),
+    };
+    process.request(&ask, PATIENCE)
 }
 
 /// One question, and the engine that is asked it.
@@ -144,7 +166,7 @@ impl Asking<'_> {
         let begun = Instant::now();
         let asked = self.engine.ask(input, &past, now);
         tally.times.push(begun.elapsed());
-        let line = self.ask(second)?;
+        let line = ask(second, self.number, &self.question)?;
         let reply = match asked {
             Ok(reply) => reply,
             Err(failed) => return Ok(Err(self.failed(&failed))),
@@ -168,24 +190,6 @@ impl Asking<'_> {
             return Ok(Err(self.broken(Fault::NotFixpoint, &rule, instead)));
         }
         Ok(Ok(()))
-    }
-
-    /// The same question in the second process.
-    fn ask(&self, second: &mut Client) -> Result<FromWorker> {
-        let vm = ID;
-        second.send(&ToWorker::Forget { vm })?;
-        for (t, s) in &self.question.samples {
-            let (t, s) = (*t, s.clone());
-            second.send(&ToWorker::Sample { vm, t, s })?;
-        }
-        let ask = ToWorker::Ask {
-            n: self.number,
-            vm,
-            id: ID,
-            t: self.question.now,
-            i: Box::new(self.question.input.clone()),
-        };
-        Ok(second.request(&ask, PATIENCE)?)
     }
 
     fn failed(&self, failed: &Failed) -> Finding {

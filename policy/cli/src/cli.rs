@@ -7,12 +7,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use policy_cli::suite::{self, Differing};
 use policy_cli::{check, jail, worker};
 use policy_contract::{FeedSource, History, Input, Series, Spec};
 use policy_engine::Engine;
 use serde_json::json;
 
-use crate::exit;
+use crate::{exit, text};
 
 /// Asks and checks scaling policies.
 #[derive(Parser)]
@@ -30,6 +31,20 @@ enum Command {
     Check {
         #[command(flatten)]
         policy: PolicyArgs,
+        /// Format of the result
+        #[arg(short, long, value_enum, default_value_t = Format::Text)]
+        output: Format,
+    },
+    /// Ask policies the questions beside them and compare the answers
+    ///
+    /// Each question is asked in two confined processes, and once more with the answer as i.old.
+    Test {
+        /// A policy, or a directory of policies; fixtures of NAME.lua are in NAME.toml
+        #[arg(value_name = "DIR", default_value = ".")]
+        path: PathBuf,
+        /// Write the given answers to the fixtures
+        #[arg(long)]
+        update: bool,
         /// Format of the result
         #[arg(short, long, value_enum, default_value_t = Format::Text)]
         output: Format,
@@ -93,6 +108,11 @@ impl Cli {
         let result = match &self.command {
             Command::Worker => return work(),
             Command::Check { policy, output } => policy.check(*output),
+            Command::Test {
+                path,
+                update,
+                output,
+            } => test(path, *update, *output),
             Command::Run {
                 policy,
                 input,
@@ -123,6 +143,29 @@ fn work() -> ExitCode {
     signal_hook::low_level::exit(code.into())
 }
 
+fn test(path: &Path, update: bool, format: Format) -> Result<ExitCode> {
+    let differing = if update {
+        Differing::Written
+    } else {
+        Differing::Found
+    };
+    let report = suite::test(path, &this_program()?, differing)?;
+    if format == Format::Json {
+        say(&format!("{}\n", serde_json::to_string(&report)?))?;
+    } else {
+        report
+            .policies
+            .iter()
+            .try_for_each(|one| say(&text::tested(one)))?;
+    }
+    let code = if report.ok { 0 } else { exit::FINDING };
+    Ok(ExitCode::from(code))
+}
+
+fn this_program() -> Result<PathBuf> {
+    std::env::current_exe().context("failed to find this program")
+}
+
 impl PolicyArgs {
     fn spec(&self) -> Result<Spec> {
         let source = fs::read_to_string(&self.file)
@@ -141,14 +184,13 @@ impl PolicyArgs {
 
     fn check(&self, format: Format) -> Result<ExitCode> {
         let spec = self.spec()?;
-        let program = std::env::current_exe().context("failed to find this program")?;
-        let report = check::check(&spec, &program)?;
+        let report = check::check(&spec, &this_program()?)?;
         if format == Format::Json {
             let mut value = serde_json::to_value(&report)?;
             value["file"] = self.file.display().to_string().into();
             say(&format!("{value}\n"))?;
         } else {
-            say(&text(&self.file, &report))?;
+            say(&text::checked(&self.file, &report))?;
         }
         let code = if report.ok { 0 } else { exit::FINDING };
         Ok(ExitCode::from(code))
@@ -196,32 +238,6 @@ impl Past {
         }
         (past, self.now)
     }
-}
-
-fn text(file: &Path, report: &check::Report) -> String {
-    let file = file.display();
-    let mut text = String::new();
-    for finding in &report.findings {
-        let place = match finding.line {
-            0 => format!("{file}"),
-            line => format!("{file}:{line}"),
-        };
-        text += &format!("{place}: {}", finding.rule);
-        if let Some(question) = finding.question {
-            text += &format!(" (made-up question {question})");
-        }
-        text += "\n";
-        if !finding.instead.is_empty() {
-            text += &format!("  write instead: {}\n", finding.instead);
-        }
-    }
-    if report.ok {
-        text += &format!(
-            "ok {file}: digest {}, {} questions, at most {} steps, {} us\n",
-            report.digest, report.questions, report.steps_max, report.time_p50_us
-        );
-    }
-    text
 }
 
 fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {

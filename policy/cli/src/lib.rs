@@ -4,11 +4,14 @@
 //! * [`worker`]: the loop of questions and answers.
 //! * [`client`]: the parent's side, with a clock.
 //! * [`check`]: whether a policy keeps the rules of the contract on made-up questions.
+//! * [`fixtures`] and [`suite`]: whether it answers what its author wrote beside it.
 
 #![forbid(unsafe_code)]
 
 pub mod check;
 pub mod client;
+pub mod fixtures;
 pub mod jail;
 pub mod made_up;
+pub mod suite;
 pub mod worker;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod text;
 
 use std::process::ExitCode;
 

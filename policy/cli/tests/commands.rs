@@ -140,6 +140,104 @@ fn run_asks_once() {
     assert_eq!(output.status.code(), Some(64));
 }
 
+/// A policy with its fixtures, tested: exit code and standard output.
+fn tested(dir: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let folder = dir.display().to_string();
+    let output = run(&[&["test", &folder], more].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    (output.status.code(), text.replace(&folder, "DIR"))
+}
+
+#[test]
+fn other_answer_is_named_with_line_and_what_to_write() {
+    let dir = TempDir::new().expect("a directory");
+    let source = "return function(i)
+      if i.builtin.cu > 2 then
+        return {cu = 9, reason = 'much'}
+      end
+      return {cu = i.builtin.cu, reason = 'x'} end";
+    write(dir.path(), "p.lua", source);
+    let fixtures = "# kept\n[[fixture]]\nname = \"two\"\ninput.builtin.cu = 2\nanswer = { cu = 3, reason = \"x\" }\n";
+    let fixtures = write(dir.path(), "p.toml", fixtures);
+    let (code, output) = tested(dir.path(), &[]);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(
+        output.starts_with("DIR/p.toml:3: \"two\": answers "),
+        "{output}"
+    );
+    let instead = "  write instead: answer = { cu = 2, reason = \"x\" }\n";
+    assert!(output.contains(instead), "{output}");
+    assert!(output.contains("without 3\n"), "{output}");
+
+    let (code, output) = tested(dir.path(), &["-o", "json"]);
+    assert_eq!(code, Some(1));
+    let report: serde_json::Value = serde_json::from_str(&output).expect("JSON");
+    assert_eq!(report["ok"], false);
+    let policy = &report["policies"][0];
+    assert_eq!(policy["linesNotRun"], serde_json::json!([3]));
+    assert_eq!(policy["findings"][0]["line"], 3);
+
+    let (code, output) = tested(dir.path(), &["--update"]);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("1 answers written"), "{output}");
+    let updated = fs::read_to_string(fixtures).expect("fixtures");
+    assert!(
+        updated.starts_with("# kept\n") && updated.contains("cu = 2, "),
+        "{updated}"
+    );
+    assert_eq!(tested(dir.path(), &[]).0, Some(0));
+}
+
+#[test]
+fn fixtures_find_what_is_no_fixpoint_and_what_is_by_chance() {
+    let dir = TempDir::new().expect("a directory");
+    let fixture = "[[fixture]]\nname = \"one\"\nexpect = {}\n";
+    let step = "return function(i)
+      return {cu = (i.old and i.old.cu or 0) + 1, reason = 'x'} end";
+    write(dir.path(), "step.lua", step);
+    write(dir.path(), "step.toml", fixture);
+    let chance = "return function(i)
+      local t, n = {}, 0
+      for k = 1, 64 do t[{}] = k end
+      for _, k in pairs(t) do n = (n * 31 + k) % 1000003 end
+      return {cu = n, reason = 'x'} end";
+    write(dir.path(), "chance.lua", chance);
+    write(dir.path(), "chance.toml", fixture);
+    write(dir.path(), "bare.lua", step);
+    let (code, output) = tested(dir.path(), &["--update"]);
+    assert_eq!(code, Some(1), "{output}");
+    for part in [
+        "DIR/step.toml:2: \"one\": not_fixpoint: answers ",
+        "DIR/chance.toml:2: \"one\": nondeterministic: answers ",
+        "DIR/bare.lua: has no fixtures",
+    ] {
+        assert!(output.contains(part), "{part}: {output}");
+    }
+}
+
+#[test]
+fn expected_fault_is_no_finding() {
+    let dir = TempDir::new().expect("a directory");
+    write(
+        dir.path(),
+        "p.lua",
+        "return function(i) while true do end end",
+    );
+    let fixture = "[[fixture]]\nname = \"loops\"\nfault = \"steps\"\n";
+    write(dir.path(), "p.toml", fixture);
+    let (code, output) = tested(dir.path(), &[]);
+    assert_eq!(code, Some(0), "{output}");
+    write(dir.path(), "p.toml", &fixture.replace("steps", "memory"));
+    let (code, output) = tested(dir.path(), &[]);
+    assert_eq!(code, Some(1));
+    assert!(
+        output.contains("write instead: fault = \"steps\""),
+        "{output}"
+    );
+    let empty = TempDir::new().expect("a directory");
+    assert_eq!(tested(empty.path(), &[]).0, Some(64));
+}
+
 #[test]
 fn exit_codes_are_those_of_bellows() {
     assert_eq!(run(&["check"]).status.code(), Some(64));

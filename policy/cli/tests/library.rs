@@ -1,4 +1,5 @@
-//! The library: each policy is short and passes its check, and `builtin.lua` is the built-in goal.
+//! The library: each policy is short, passes its check and answers its fixtures, and `builtin.lua`
+//! is the built-in goal.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,15 +7,19 @@ use std::path::{Path, PathBuf};
 
 use policy_cli::check::check;
 use policy_cli::made_up::{Subject, question};
+use policy_cli::suite::{Differing, test};
 use policy_contract::{FeedSource, History, Series, Spec, Want};
 use policy_engine::Engine;
 
 const QUESTIONS: u64 = 100_000;
 const MAX_LINES: usize = 39;
 
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../library")
+}
+
 fn library() -> BTreeMap<String, PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../library");
-    let entries = fs::read_dir(dir).expect("the library").map(|entry| {
+    let entries = fs::read_dir(folder()).expect("the library").map(|entry| {
         let path = entry.expect("an entry").path();
         let name = path.file_stem().expect("a name").display().to_string();
         (name, path)
@@ -55,6 +60,25 @@ fn v02_library_is_short_and_passes_its_check() {
         let program = Path::new(env!("CARGO_BIN_EXE_bellows-policy"));
         let report = check(&spec, program).expect("checked");
         assert!(report.ok, "{name}: {report:?}");
+    }
+}
+
+/// Each statement of each policy runs in one of its fixtures.
+#[test]
+fn v02_library_answers_its_fixtures() {
+    let program = Path::new(env!("CARGO_BIN_EXE_bellows-policy"));
+    let report = test(&folder(), program, Differing::Found).expect("tested");
+    assert!(report.ok, "{report:#?}");
+    assert_eq!(report.policies.len(), library().len());
+    for policy in &report.policies {
+        assert!(policy.fixtures > 0 && policy.lines > 0, "{policy:#?}");
+        assert!(policy.lines_not_run.is_empty(), "{policy:#?}");
+        let beside = policy.file.with_extension("toml");
+        let lines = fs::read_to_string(&beside)
+            .expect("fixtures")
+            .lines()
+            .count();
+        assert!(lines <= MAX_LINES, "{}: {lines} lines", beside.display());
     }
 }
 

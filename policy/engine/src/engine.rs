@@ -1,6 +1,7 @@
 //! A loaded policy and its calls.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use mlua::chunk::ChunkMode;
@@ -51,6 +52,19 @@ impl Engine {
     /// The contract refuses the policy, its source does not compile, or its program does not
     /// return a function.
     pub fn load(spec: &Spec) -> Result<Self, LoadError> {
+        Self::load_as(spec, Counting::Off)
+    }
+
+    /// As [`Self::load`], and counts which lines run: [`Self::lines`]. Steps and answers are the
+    /// same.
+    ///
+    /// # Errors
+    /// As of [`Self::load`].
+    pub fn load_counting(spec: &Spec) -> Result<Self, LoadError> {
+        Self::load_as(spec, Counting::On)
+    }
+
+    fn load_as(spec: &Spec, counting: Counting) -> Result<Self, LoadError> {
         spec.check()?;
         let refused = syntax::lint(&spec.source)
             .into_iter()
@@ -61,7 +75,7 @@ impl Engine {
                 rule: format!("{}: write {}", finding.rule, finding.instead),
             });
         }
-        let state = State::load(&spec.source)?;
+        let state = State::load(&spec.source, counting)?;
         let source = spec.source.clone();
         Ok(Self { source, state })
     }
@@ -79,7 +93,7 @@ impl Engine {
             return outcome;
         }
         // Near the limit garbage could decide. A new interpreter has none.
-        let state = State::load(&self.source).map_err(|error| Failed {
+        let state = State::load(&self.source, Counting::Off).map_err(|error| Failed {
             fault: Fault::Syntax,
             text: error.to_string(),
         })?;
@@ -94,6 +108,22 @@ impl Engine {
         }
     }
 
+    /// Lines of the source that hold a statement, and whether it has run. Empty unless lines are
+    /// counted.
+    #[must_use]
+    pub fn lines(&self) -> BTreeMap<u32, bool> {
+        let mut lines = BTreeMap::new();
+        self.state.program.coverage(|function| {
+            for (line, hits) in (0..).zip(&function.hits) {
+                // -1 stands for a line without a statement.
+                if *hits >= 0 {
+                    *lines.entry(line).or_default() |= *hits > 0;
+                }
+            }
+        });
+        lines
+    }
+
     /// Memory that the interpreter has in use, garbage included, bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
@@ -101,12 +131,29 @@ impl Engine {
     }
 }
 
+/// Whether lines that run are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counting {
+    Off,
+    On,
+}
+
+impl Counting {
+    /// Level of the compiler's coverage.
+    fn level(self) -> u8 {
+        match self {
+            Self::Off => 0,
+            Self::On => 1,
+        }
+    }
+}
+
 impl State {
-    fn load(source: &str) -> Result<Self, LoadError> {
-        Self::try_load(source).map_err(|error| LoadError::of(&error))
+    fn load(source: &str, counting: Counting) -> Result<Self, LoadError> {
+        Self::try_load(source, counting).map_err(|error| LoadError::of(&error))
     }
 
-    fn try_load(source: &str) -> mlua::Result<Self> {
+    fn try_load(source: &str, counting: Counting) -> mlua::Result<Self> {
         let lua = globals::interpreter()?;
         lua.gc_stop();
         let steps = Steps::default();
@@ -116,7 +163,7 @@ impl State {
             .load(source)
             .set_name(format!("={CHUNK}"))
             .set_mode(ChunkMode::Text)
-            .set_compiler(globals::compiler())
+            .set_compiler(globals::compiler().set_coverage_level(counting.level()))
             .into_function()?;
         steps.count(&lua);
         let mut state = Self {

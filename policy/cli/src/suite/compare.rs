@@ -1,0 +1,126 @@
+//! What is expected, beside what is answered.
+
+use policy_contract::{Answer, Want};
+
+use super::reply::Reply;
+use super::update;
+use crate::fixtures::{Expected, Properties};
+
+/// What was answered, for people.
+pub(super) fn shown(reply: &Reply) -> String {
+    match reply {
+        Ok((answer, _)) => format!("answers {}", update::inline(answer)),
+        Err((fault, text)) => format!("{}: {text}", fault.word()),
+    }
+}
+
+/// What is wrong, and what to write instead. `None` if nothing is.
+pub(super) fn difference(expected: &Expected, reply: &Reply) -> Option<(String, String)> {
+    let is_right = match (expected, reply) {
+        (Expected::Answer(expected), Ok((answer, _))) => expected == answer,
+        (Expected::Properties(properties), Ok((answer, _))) => {
+            let broken = broken(properties, answer);
+            let rule = format!("{}, and {}", shown(reply), broken.join(", "));
+            return (!broken.is_empty()).then(|| (rule, instead(reply)));
+        }
+        (Expected::Fault(expected), Err((fault, _))) => expected == fault,
+        _ => false,
+    };
+    let also = match expected {
+        Expected::Nothing => "; the fixture does not say what must be answered".to_owned(),
+        Expected::Answer(answer) => format!(", not {}", update::inline(answer)),
+        Expected::Properties(_) => ", which is no answer".to_owned(),
+        Expected::Fault(fault) => format!(", not the fault {}", fault.word()),
+    };
+    (!is_right).then(|| (format!("{}{also}", shown(reply)), instead(reply)))
+}
+
+fn instead(reply: &Reply) -> String {
+    match reply {
+        Ok((answer, _)) => format!("answer = {}", update::inline(answer)),
+        Err((fault, _)) => format!("fault = \"{}\"", fault.word()),
+    }
+}
+
+/// Each property that an answer does not have.
+fn broken(properties: &Properties, answer: &Answer) -> Vec<String> {
+    let mut broken = Vec::new();
+    let units = match answer.want {
+        Want::Units(units) => Some(f64::from(units)),
+        Want::Hold => None,
+    };
+    let has = |bounds: crate::fixtures::Bounds| units.is_some_and(|units| bounds.hold(units));
+    if properties.cu.is_some_and(|bounds| !has(bounds)) {
+        broken.push("cu is not as expected".to_owned());
+    }
+    if properties.hold.is_some_and(|hold| hold != units.is_none()) {
+        broken.push("hold is not as expected".to_owned());
+    }
+    let reason = answer.reason.as_str();
+    if properties
+        .reason
+        .as_ref()
+        .is_some_and(|all| !all.has(reason))
+    {
+        broken.push("the reason is not as expected".to_owned());
+    }
+    for (name, bounds) in &properties.votes {
+        let vote = answer.votes.iter().find(|vote| vote.name == *name);
+        if !vote.is_some_and(|vote| bounds.hold(vote.value.units())) {
+            broken.push(format!("votes.{name} is not as expected"));
+        }
+    }
+    broken
+}
+
+#[cfg(test)]
+mod tests {
+    use policy_contract::Fault;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::Fixtures;
+
+    fn expected(text: &str) -> Expected {
+        let text = format!("[[fixture]]\nname = \"a\"\n{text}");
+        let fixtures = Fixtures::read(&text).expect("a fixture");
+        fixtures.all.into_iter().next().expect("one").expected
+    }
+
+    fn answered(value: &serde_json::Value) -> Reply {
+        Ok((Answer::read(value).expect("an answer"), 1))
+    }
+
+    #[test]
+    fn answer_is_compared_as_a_whole() {
+        let wanted = expected("answer = { cu = 2, reason = \"x\", votes = { a = 1.5 } }");
+        let reply = answered(&json!({"cu": 2, "reason": "x", "votes": {"a": 1.5}}));
+        assert_eq!(difference(&wanted, &reply), None);
+        let other = answered(&json!({"cu": 2, "reason": "x", "votes": {"a": 1.6}}));
+        let (rule, instead) = difference(&wanted, &other).expect("a difference");
+        assert!(rule.contains("1.6") && rule.contains("1.5"), "{rule}");
+        assert!(instead.starts_with("answer = {"), "{instead}");
+    }
+
+    #[test]
+    fn each_broken_property_is_named() {
+        let wanted =
+            expected("expect = { cu = { max = 3 }, reason = [\"x\", \"y\"], votes.a = 1 }");
+        let good = answered(&json!({"cu": 3, "reason": "y", "votes": {"a": 1.0}}));
+        assert_eq!(difference(&wanted, &good), None);
+        let (rule, _) = difference(&wanted, &answered(&json!({"hold": true, "reason": "z"})))
+            .expect("a difference");
+        for property in ["cu", "reason", "votes.a"] {
+            assert!(rule.contains(property), "{rule}");
+        }
+    }
+
+    #[test]
+    fn fault_is_expected_by_its_kind() {
+        let steps: Reply = Err((Fault::Steps, "more".into()));
+        assert_eq!(difference(&expected("fault = \"steps\""), &steps), None);
+        let (_, instead) = difference(&expected("fault = \"memory\""), &steps).expect("another");
+        assert_eq!(instead, "fault = \"steps\"");
+        assert!(difference(&expected(""), &steps).is_some());
+    }
+}

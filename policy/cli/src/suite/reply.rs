@@ -1,0 +1,6 @@
+//! What a worker says to a question.
+
+use policy_contract::{Answer, Fault};
+
+/// An answer with its steps, or a fault and its text.
+pub(super) type Reply = Result<(Answer, u64), (Fault, String)>;
