@@ -28,6 +28,9 @@ pub(crate) enum PolicyCommand {
     /// Compile a policy and ask it made-up questions
     #[command(disable_help_flag = true)]
     Check(ProgramArgs),
+    /// Ask policies the questions beside them and compare the answers
+    #[command(disable_help_flag = true)]
+    Test(ProgramArgs),
     /// Ask a policy once about a VM; nothing is done
     Run(ask::RunArgs),
     /// Print type declarations in Luau for editors
@@ -50,6 +53,7 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
         PolicyCommand::Show(args) => state::show(context, &args).await,
         PolicyCommand::Report(args) => report::run(context, &args),
         PolicyCommand::Check(args) => program::replace("check", &args.arguments),
+        PolicyCommand::Test(args) => program::replace("test", &args.arguments),
         PolicyCommand::Run(args) => ask::run(context, &args),
         PolicyCommand::Stubs(args) => program::replace("stubs", &args.arguments),
     }
