@@ -1,6 +1,9 @@
 //! Requests to the Kubernetes API: list, get, create, patch and delete. They work with the embedded
 //! server and with a cluster's.
 
+mod kind;
+mod refusal;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,13 +13,14 @@ use serde_json::Value;
 
 use crate::fail::{Fail, Outcome};
 use crate::forward::{self, ForwardError, PodPort};
+use kind::shown_name;
+pub(crate) use kind::{ApiOwner, Kind};
+use refusal::explain_status;
 
 /// Longest time to connect. Short, because the embedded server is on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time for a response.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// Path of the VirtualMachine kind.
-const VM_ROOT: &str = "/apis/vm.neon.tech/v1";
 
 /// A client of one API server.
 #[derive(Clone)]
@@ -24,55 +28,6 @@ pub(crate) struct Api {
     client: kube::Client,
     server: String,
     owner: ApiOwner,
-}
-
-/// Owner of the API server. The fix that an error suggests depends on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ApiOwner {
-    /// The server of `bellows up` on this machine.
-    Up,
-    Cluster,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Vm,
-    Migration,
-    Pod,
-    /// Has no namespace.
-    Node,
-    Secret,
-    /// Has no namespace.
-    Policy,
-}
-
-impl Kind {
-    fn label(self) -> &'static str {
-        match self {
-            Self::Vm => "VM",
-            Self::Migration => "migration",
-            Self::Pod => "pod",
-            Self::Node => "node",
-            Self::Secret => "secret",
-            Self::Policy => "policy",
-        }
-    }
-
-    /// Path of the collection in a namespace. `None` selects all namespaces.
-    fn collection(self, namespace: Option<&str>) -> String {
-        let (root, plural) = match self {
-            Self::Vm => (VM_ROOT, "virtualmachines"),
-            Self::Migration => (VM_ROOT, "virtualmachinemigrations"),
-            Self::Pod => ("/api/v1", "pods"),
-            Self::Secret => ("/api/v1", "secrets"),
-            Self::Node => return "/api/v1/nodes".into(),
-            Self::Policy => return "/apis/policy.bellows.dev/v1alpha1/scalingpolicies".into(),
-        };
-        match namespace {
-            Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
-            None => format!("{root}/{plural}"),
-        }
-    }
 }
 
 impl Api {
@@ -286,73 +241,6 @@ fn no_config(shown: &str, error: &dyn std::error::Error) -> Fail {
     Fail::usage(format!("{shown}: {}", daemon_kit::chain(error))).rule("it must be a kubeconfig")
 }
 
-fn shown_name(kind: Kind, namespace: &str, name: &str) -> String {
-    if matches!(kind, Kind::Node | Kind::Policy) {
-        name.to_owned()
-    } else {
-        format!("{namespace}/{name}")
-    }
-}
-
-fn explain_status(kind: Kind, name: &str, status: &kube::core::Status, owner: ApiOwner) -> Fail {
-    let thing = format!("{} {name}", kind.label());
-    let thing = thing.trim_end();
-    match status.code {
-        404 if !name.is_empty() => {
-            let list = match kind {
-                Kind::Migration => "kubectl get neonvmm".to_owned(),
-                Kind::Policy => {
-                    return Fail::not_so(format!("{thing} does not exist"))
-                        .fix("see what there is: bellows policy list");
-                }
-                kind => format!("get {}s", kind.label().to_ascii_lowercase()),
-            };
-            Fail::not_so(format!("{thing} does not exist"))
-                .fix(format!("see what there is: bellows {list} -A"))
-        }
-        // The server returns 404 for a list of a kind that it does not serve.
-        404 if kind == Kind::Policy => Fail::missing("the API server does not know policies")
-            .rule("the kinds of policy.bellows.dev/v1alpha1 must be installed")
-            .fix("install them: docs/install-cluster.md"),
-        404 => Fail::missing(format!("the API server does not know {}s", kind.label()))
-            .rule("the kinds of vm.neon.tech/v1 must be installed")
-            .fix("install them: docs/install-cluster.md; then: kubectl bellows check"),
-        401 | 403 => refused(thing, &status.message, owner),
-        409 => Fail::not_so(format!("{thing}: {}", status.message)),
-        400 | 422 => {
-            let causes: Vec<String> = status
-                .details
-                .iter()
-                .flat_map(|details| &details.causes)
-                .map(|cause| format!("{}: {}", cause.field, cause.message))
-                .collect();
-            let fail = Fail::usage(format!("{thing} is refused: {}", status.message));
-            if causes.is_empty() {
-                fail
-            } else {
-                fail.rule(causes.join("\n"))
-            }
-        }
-        503 | 429 => Fail::try_again(format!("{thing}: {}", status.message)),
-        code => Fail::bug(format!(
-            "{thing}: the API server answered {code}: {}",
-            status.message
-        )),
-    }
-}
-
-fn refused(thing: &str, message: &str, owner: ApiOwner) -> Fail {
-    let fail = Fail::usage(format!("{thing}: the API server refuses us: {message}"));
-    match owner {
-        ApiOwner::Up => fail
-            .rule("the token in the kubeconfig must be the server's")
-            .fix("use the kubeconfig that bellows up wrote: bellows kubeconfig"),
-        ApiOwner::Cluster => fail
-            .rule("whom the kubeconfig names needs the right")
-            .fix("see which you have: kubectl auth can-i --list; ask the cluster's administrator for the one that is missing"),
-    }
-}
-
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut at = error;
     while let Some(source) = at.source() {
@@ -364,52 +252,6 @@ fn innermost(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn status(code: u16, message: &str) -> kube::core::Status {
-        serde_json::from_value(serde_json::json!({
-            "status": "Failure", "code": code, "message": message, "reason": "x",
-            "details": {"causes": [{"field": "spec.guest.cpus.use", "message": "is above max", "reason": "FieldValueInvalid"}]}
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn refusals_keep_their_meaning_as_exit_codes() {
-        for (code, exit) in [
-            (404, 1),
-            (409, 1),
-            (401, 64),
-            (403, 64),
-            (422, 64),
-            (400, 64),
-            (503, 75),
-            (500, 70),
-        ] {
-            let fail = explain_status(Kind::Vm, "default/pg", &status(code, "no"), ApiOwner::Up);
-            assert_eq!(fail.exit() as u8, exit, "{code}: {fail}");
-            assert!(fail.what().contains("VM default/pg"), "{fail}");
-        }
-        let fail = explain_status(Kind::Vm, "", &status(404, "no"), ApiOwner::Cluster);
-        assert_eq!(fail.exit() as u8, 69, "a cluster without the kind: {fail}");
-        let fail = explain_status(Kind::Vm, "", &status(403, "no"), ApiOwner::Cluster);
-        assert!(!fail.to_string().contains("bellows up"), "{fail}");
-        let fail = explain_status(Kind::Vm, "default/pg", &status(422, "no"), ApiOwner::Up);
-        assert!(
-            fail.to_string()
-                .contains("rule: spec.guest.cpus.use: is above max"),
-            "{fail}"
-        );
-    }
-
-    #[test]
-    fn paths_are_those_of_kubernetes() {
-        assert_eq!(
-            Kind::Vm.collection(Some("a")),
-            "/apis/vm.neon.tech/v1/namespaces/a/virtualmachines"
-        );
-        assert_eq!(Kind::Pod.collection(None), "/api/v1/pods");
-        assert_eq!(Kind::Node.collection(Some("a")), "/api/v1/nodes");
-    }
 
     #[tokio::test]
     async fn missing_kubeconfig_suggests_a_start() {
