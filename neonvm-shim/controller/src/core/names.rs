@@ -28,3 +28,15 @@ pub(super) fn is_older(version: &str, than: &str) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffixes_are_those_of_splitmix64() {
+        let mut seed = 0;
+        let names = [(); 3].map(|()| suffix(&mut seed));
+        assert_eq!(names, ["kbnk5", "q6lwp", "nzx7p"]);
+    }
+}

@@ -193,3 +193,17 @@ impl Settings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clusters rely on it. On one machine a term of the author's must hold.
+    #[test]
+    fn affinity_of_a_vm_is_weakened_only_in_a_cluster() {
+        let cluster = Settings::cluster("r:1");
+        assert_eq!(cluster.affinity, AffinityStyle::Appended);
+        assert_eq!(cluster.unprivileged().affinity, AffinityStyle::Appended);
+        assert_eq!(Settings::one_machine().affinity, AffinityStyle::Joined);
+    }
+}

@@ -124,3 +124,24 @@ impl fmt::Display for CertificateFailure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn awaited_certificate_is_told_with_the_message_of_its_issuer() {
+        let text = |message: &str| {
+            let awaited = CertificateFailure::Awaited {
+                issuer: "ca".into(),
+                message: message.into(),
+            };
+            awaited.to_string()
+        };
+        assert_eq!(text(""), "no certificate from ClusterIssuer ca yet");
+        assert_eq!(
+            text("not ready"),
+            "no certificate from ClusterIssuer ca yet: not ready"
+        );
+    }
+}

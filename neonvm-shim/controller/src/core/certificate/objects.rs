@@ -161,3 +161,18 @@ impl Order {
         format!("{}-tmp", self.secret)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_is_shown_by_its_last_bytes() {
+        let shown = |bytes: &[u8]| format!("{:?}", PublicKey(bytes.to_vec()));
+        assert_eq!(
+            shown(&[1, 2, 3, 4, 5, 0xab]),
+            "PublicKey(..[03, 04, 05, ab])"
+        );
+        assert_eq!(shown(&[7]), "PublicKey(..[07])");
+    }
+}

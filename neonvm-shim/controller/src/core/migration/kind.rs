@@ -69,3 +69,24 @@ impl fmt::Display for Kind {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_go_to_the_runners_and_all_else_to_the_api_server() {
+        for (peer, kinds) in [
+            (Peer::Source, vec![Kind::Send, Kind::Recall, Kind::Quit]),
+            (Peer::Target, vec![Kind::Receive, Kind::Begin]),
+            (
+                Peer::Api,
+                vec![Kind::PatchMigration, Kind::ReadPod, Kind::DeletePod],
+            ),
+        ] {
+            for kind in kinds {
+                assert_eq!(kind.peer(), peer, "{kind}");
+            }
+        }
+    }
+}

@@ -241,3 +241,33 @@ pub(super) fn release(meta: &ObjectMeta) -> Option<Value> {
         || json!({"metadata": {"resourceVersion": meta.resource_version, "finalizers": list}}),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::testing::sample_vm;
+
+    #[test]
+    fn adopted_migration_keeps_its_owners_of_other_kinds() {
+        let owner = |kind: &str, uid: &str| json!({"apiVersion": "v1", "kind": kind, "name": "x", "uid": uid});
+        let migration = |owners: Value| -> VirtualMachineMigration {
+            serde_json::from_value(json!({
+                "apiVersion": API_VERSION, "kind": KIND,
+                "metadata": {"name": "move", "namespace": "default", "uid": "m",
+                    "resourceVersion": "7", "finalizers": [FINALIZER], "ownerReferences": owners},
+                "spec": {"vmName": "example"},
+            }))
+            .expect("a migration")
+        };
+        let vm = sample_vm();
+        let before = json!([owner("Team", "t"), owner("VirtualMachine", "old")]);
+        let patch = adopt(&migration(before), Some(&vm)).expect("another VM owns it");
+        let after = patch["metadata"]["ownerReferences"].clone();
+        assert_eq!(
+            (&after[0]["uid"], &after[1]["uid"]),
+            (&json!("t"), &json!("uid-1"))
+        );
+        assert_eq!(after.as_array().map(Vec::len), Some(2));
+        assert_eq!(adopt(&migration(after), Some(&vm)), None);
+    }
+}

@@ -20,13 +20,14 @@ fn pod_state_follows_table() {
         PodState::Running,
         "a target's readiness is ignored"
     );
-    pod.metadata.owner_references.clear();
     pod.status.container_statuses.clear();
     assert_eq!(
         pod_state(&pod, NOW),
         PodState::Pending,
-        "no container status yet"
+        "no container status yet, not even of a target"
     );
+    pod.metadata.owner_references.clear();
+    assert_eq!(pod_state(&pod, NOW), PodState::Pending);
     for (phase, state) in [
         ("", PodState::Pending),
         ("Pending", PodState::Pending),

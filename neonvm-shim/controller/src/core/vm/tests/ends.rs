@@ -232,3 +232,20 @@ fn vm_without_pod_loses_finalizer_on_deletion() {
     assert_eq!(world.settle(), ["PatchVm"]);
     assert!(!world.has_finalizer());
 }
+
+/// Another owner may take the name once the VM's pod is gone.
+#[test]
+fn pod_of_another_owner_is_left_alone_after_the_end() {
+    let mut vm = sample_vm();
+    vm.spec.restart_policy = RestartPolicy::Never;
+    let (mut world, pod) = running(&vm);
+    world.end(&pod, "Succeeded", 0);
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Succeeded);
+    world.remove_pod(&pod);
+    world.make_foreign_pod(&pod);
+    world.restart_controller();
+    let done = world.settle();
+    let touches = |kind: &String| ["DeletePod", "OrphanPod"].contains(&kind.as_str());
+    assert!(!done.iter().any(touches), "{done:?}");
+}

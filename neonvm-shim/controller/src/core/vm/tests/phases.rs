@@ -1,4 +1,5 @@
 use protocol::annotations::ANNOTATION_ADOPTS;
+use protocol::core::Core as _;
 use protocol::time::Span;
 use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::json;
@@ -9,7 +10,7 @@ use crate::core::conditions::{AVAILABLE, DEGRADED};
 use crate::core::observe::is_unprivileged;
 use crate::core::testing::sample_vm;
 use crate::core::vm_event::VmEvent;
-use crate::core::{Action, Settings};
+use crate::core::{Action, Kind, Refusal, Settings};
 
 pub(super) fn condition(world: &World, kind: &str) -> (String, String) {
     let found = world
@@ -334,4 +335,26 @@ fn restarted_controller_leaves_healthy_vm_alone() {
     // Its pod may yet wait for what it mounts.
     assert_eq!(pending.settle(), ["EnsureSshSecret"]);
     assert_eq!(pending.created.len(), 1);
+}
+
+#[test]
+fn pod_that_is_refused_for_another_reason_keeps_its_privileges() {
+    let mut world = World::with(&sample_vm(), Settings::cluster("r:1"));
+    let create = loop {
+        let action = world.core.poll_action(world.at).expect("a pod is made");
+        if action.kind() == Kind::CreatePod {
+            break action;
+        }
+        let result = world.carry_out(&action);
+        world.is_done(action.kind(), world.at, result);
+    };
+    let refused = Refusal::Failed {
+        message: "exceeded quota".into(),
+        permanent: true,
+    };
+    world.is_done(create.kind(), world.at, Err(refused));
+    world.pass(Span::from_secs(60));
+    world.settle();
+    let pod = world.status().pod_name;
+    assert!(!is_unprivileged(&world.pod(&pod)));
 }
