@@ -23,6 +23,8 @@ mod pack;
 mod policy;
 mod record;
 mod sampled;
+#[cfg(test)]
+mod tests;
 mod values;
 mod vm_state;
 
