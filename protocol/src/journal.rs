@@ -32,15 +32,15 @@ pub use action::Action;
 pub use canonical::MAX_INTEGER;
 pub use chain::{Damage, Line, Scan, chain_hash, scan};
 pub use checkpoint::{
-    Approval, CalmPart, Checkpoint, Denial, MonitorPart, Ongoing, PatchPart, PluginPart,
-    UpscaleRecord,
+    Approval, CalmPart, Checkpoint, Denial, LastAdvice, MonitorPart, Ongoing, PatchPart,
+    PluginPart, PolicyPart, UpscaleRecord,
 };
 pub use hash::hash_text;
 pub use line::{DecodeError, FORMAT, MAX_LINE_BYTES, OLDEST_FORMAT, crc, decode, encode, open};
 pub use pack::{
     AnsweredAgain, Block, LfcSample, MAX_STEPS, PackError, Step, SystemSample, pack, unpack,
 };
-pub use policy::{Answered, Bound, BoundLimits, Cut};
+pub use policy::{Advice, Answered, Bound, BoundLimits, Cut, Said, Terms};
 pub use record::{
     CoreSettings, Decision, Gap, Head, LinkEvent, NodeState, Outcome, Previous, Record, RequestEnd,
     RequestKind, Started, Stated, Tick, Waits, Why,

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::pack::Block;
+use super::policy::Terms;
 use super::values::{Issued, Size, Stamped, is_default};
 use super::vm_state::{FaultCounts, VmObject, Wished};
+use crate::policy::Fault;
 
 /// State of one VM's core.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,6 +39,9 @@ pub struct Checkpoint {
     /// State towards the scheduler.
     #[serde(default, skip_serializing_if = "is_default")]
     pub plugin: PluginPart,
+    /// State of the policy that decides. Absent without one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub policy: PolicyPart,
     /// Newest revision that the core has issued. 0 if there is none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rev: i64,
@@ -54,7 +59,7 @@ pub struct Checkpoint {
     pub want: Option<Size>,
     /// Conditions to record with the next decision, one bit each.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub warn: u16,
+    pub warn: u32,
 }
 
 /// Times that damp a load which rises and falls, microseconds on the writer's clock.
@@ -70,6 +75,44 @@ pub struct CalmPart {
     /// Time of the newest shrink.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shrunk: Option<u64>,
+}
+
+/// State of the policy that decides. Times are microseconds on the writer's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicyPart {
+    /// Time since which the policy is asked.
+    #[serde(skip_serializing_if = "is_default")]
+    pub asked: u64,
+    /// Credit for shrinks: 60,000,000 are a compute unit.
+    #[serde(skip_serializing_if = "is_default")]
+    pub credit: u64,
+    /// Time up to which `credit` is counted.
+    #[serde(skip_serializing_if = "is_default")]
+    pub credited: u64,
+    /// Whether the built-in goal has taken over.
+    #[serde(skip_serializing_if = "is_default")]
+    pub fallen: bool,
+    /// First fault since the newest answer: its time, and the kind of the newest one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<(u64, Fault)>,
+    /// Newest answer without a fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastAdvice>,
+    /// Limits in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terms: Option<Terms>,
+}
+
+/// Newest answer of the policy that decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LastAdvice {
+    /// Time of the answer, microseconds on the writer's clock.
+    pub at: u64,
+    /// Compute units. `None`: the answer was to hold the size in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cu: Option<u32>,
 }
 
 /// State towards the scheduler. Times are microseconds on the writer's clock.

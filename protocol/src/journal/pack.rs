@@ -8,7 +8,8 @@
 
 mod policies;
 
-use policies::{put_again, put_feeds};
+use super::policy::{Advice, Terms};
+use policies::{put_advice, put_again, put_feeds, put_terms};
 
 /// Most steps of a block.
 pub const MAX_STEPS: usize = 64;
@@ -66,6 +67,10 @@ pub enum Step {
     Shadowed(AnsweredAgain),
     /// Values of the feeds, in the order of the names in `B`. It is no step of the core.
     Feeds(Vec<Option<f64>>),
+    /// Advice of the policy that decides reached the core.
+    Advice(Advice),
+    /// The core got the limits of the policy that decides. `None`: no policy decides.
+    Terms(Option<Terms>),
 }
 
 /// Members of an answer that differ from one to the next although the policy says the same.
@@ -128,13 +133,17 @@ struct Memory {
     feeds: [i64; MAX_FEEDS],
     /// Shortage and number of VMs in the last answer.
     load: Option<(u64, u32)>,
+    /// Digest in the last advice.
+    digest: Option<u32>,
 }
 
 /// Most feeds of a step: each has one bit.
 const MAX_FEEDS: usize = crate::policy::MAX_FEEDS;
-/// Kinds from this one on are no steps of the core: [`Step::Advised`], [`Step::Shadowed`],
-/// [`Step::Feeds`].
+/// Kinds from this one on are about policies.
 const OF_POLICIES: u8 = 32;
+/// Kinds from [`OF_POLICIES`] up to this one are no steps of the core: [`Step::Advised`],
+/// [`Step::Shadowed`], [`Step::Feeds`].
+const LAST_BESIDE_CORE: u8 = OF_POLICIES + 2;
 
 /// What a monitor adds to a sample: each bit of the kind byte beyond [`WITH_SIGNALS`] stands for
 /// one of them.
@@ -206,13 +215,15 @@ impl Step {
             Self::Advised(_) => OF_POLICIES,
             Self::Shadowed(_) => OF_POLICIES + 1,
             Self::Feeds(_) => OF_POLICIES + 2,
+            Self::Advice(_) => OF_POLICIES + 3,
+            Self::Terms(_) => OF_POLICIES + 4,
         }
     }
 
     /// Whether the core was fed: the other steps are about policies.
     #[must_use]
     pub fn is_of_core(&self) -> bool {
-        self.kind() < OF_POLICIES
+        !(OF_POLICIES..=LAST_BESIDE_CORE).contains(&self.kind())
     }
 
     fn put(&self, out: &mut Vec<u8>, memory: &mut Memory, after: u64) {
@@ -222,6 +233,8 @@ impl Step {
             Self::Again(Some(version)) => put_varint(out, *version),
             Self::Advised(again) | Self::Shadowed(again) => put_again(out, memory, *again, after),
             Self::Feeds(values) => put_feeds(out, memory, values),
+            Self::Advice(advice) => put_advice(out, memory, *advice),
+            Self::Terms(terms) => put_terms(out, *terms),
             Self::Tick | Self::Renewed | Self::Again(None) => {}
         }
     }
@@ -358,6 +371,8 @@ impl Cursor<'_> {
         const ADVISED: u8 = OF_POLICIES;
         const SHADOWED: u8 = OF_POLICIES + 1;
         const FEEDS: u8 = OF_POLICIES + 2;
+        const ADVICE: u8 = OF_POLICIES + 3;
+        const TERMS: u8 = OF_POLICIES + 4;
         Ok(match kind {
             0 => Step::Tick,
             1 => Step::System(self.sample(memory, 0)?),
@@ -369,6 +384,8 @@ impl Cursor<'_> {
             ADVISED => Step::Advised(self.again(memory, after)?),
             SHADOWED => Step::Shadowed(self.again(memory, after)?),
             FEEDS => Step::Feeds(self.feeds(memory)?),
+            ADVICE => Step::Advice(self.advice(memory)?),
+            TERMS => Step::Terms(self.terms()?),
             _ => return Err(PackError),
         })
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::hash;
 use super::values::{Milli, is_default};
 use crate::policy::{Fault, Role};
+use crate::time::Span;
 
 /// `B`: the policies of a VM, or something that their questions rest on, changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -53,6 +54,45 @@ pub struct BoundLimits {
     pub shrink_units_per_minute: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vms_shrunk_at_once_percent: Option<u32>,
+}
+
+/// Limits on the policy that decides about a VM, as far as the agent's core applies them. In `S`
+/// and in `K`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Terms {
+    /// First 32 bits of the policy's digest.
+    #[serde(rename = "dg", with = "hash")]
+    pub digest: u32,
+    /// Time without an answer after which the built-in goal decides. `None` = never.
+    #[serde(default, rename = "fallback", skip_serializing_if = "Option::is_none")]
+    pub fallback_after: Option<Span>,
+    /// Largest size that the policy may ask for, compute units. `None` = no limit.
+    #[serde(default, rename = "max", skip_serializing_if = "Option::is_none")]
+    pub max_units: Option<u32>,
+    /// Compute units by which the policy may shrink the VM in a minute. `None` = no limit.
+    #[serde(default, rename = "shrink", skip_serializing_if = "Option::is_none")]
+    pub shrink_units_per_minute: Option<u32>,
+}
+
+/// Answer of the policy that decides, as the agent's core gets it. In `S`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Advice {
+    /// First 32 bits of the policy's digest.
+    pub digest: u32,
+    /// Content of the answer.
+    pub said: Said,
+}
+
+/// Content of [`Advice`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    /// The VM should have this many compute units.
+    Want(u32),
+    /// The VM should keep the size in use.
+    Hold,
+    /// There is no answer.
+    Fault(Fault),
 }
 
 /// What the shell changed in an answer.

@@ -258,7 +258,7 @@ pub struct Decision {
     /// Number of the VM within the run of the writer.
     pub vm: u32,
     /// Who asked for how much: `cpu`, `memory`, `working_set`, `monitor_estimate`,
-    /// `memory_pressure`.
+    /// `memory_pressure`, `policy`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub votes: BTreeMap<String, Milli>,
     /// Goal of the metrics alone, compute units.
