@@ -41,6 +41,7 @@
 //!   `sequence_s10_metrics_change_while_shrinking` (vectors).
 
 pub mod actions;
+pub mod advice;
 mod checkpoint;
 pub mod config;
 pub mod conversation;
@@ -72,6 +73,12 @@ mod vm_patch;
 pub mod warnings;
 
 #[cfg(test)]
+mod advice_limits;
+#[cfg(test)]
+mod advice_properties;
+#[cfg(test)]
+mod advice_tests;
+#[cfg(test)]
 mod bench;
 #[cfg(test)]
 mod journal_tests;
@@ -97,6 +104,7 @@ mod vectors_goal;
 mod world;
 
 pub use actions::{Action, Actions, RequestId};
+pub use advice::{Advice, Said, Terms};
 pub use config::{CoreConfig, ScalingConfig, ScalingOverrides, ShrinkStep, Timers};
 pub use decision::{Bound, Decision, Reason};
 pub use event::{DownscaleResponse, Event, Failure, Refusal, UpscaleRequest, VmUpdate};

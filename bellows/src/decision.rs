@@ -105,6 +105,9 @@ pub(crate) struct Votes {
     /// Of memory pressure, while it is too high.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory_pressure: Option<f64>,
+    /// Of the policy that decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) policy: Option<f64>,
 }
 
 impl Decision {
@@ -140,6 +143,7 @@ impl Decision {
             "working_set" => self.votes.working_set,
             "monitor_estimate" => self.votes.monitor_estimate,
             "memory_pressure" => self.votes.memory_pressure,
+            "policy" => self.votes.policy,
             _ => None,
         }
     }
@@ -178,6 +182,14 @@ impl Decision {
             votes.join(", "),
             self.goal_units
         ));
+        if let Some(vote) = self.votes.policy {
+            let place = if self.reason == "policy" {
+                "decides"
+            } else {
+                "stands"
+            };
+            lines.push(format!("Its policy {place} in their place: {vote:.2}."));
+        }
         let mut seen = Vec::new();
         seen.extend(self.load1.map(|load| format!("load {load:.2}")));
         seen.extend(
@@ -244,6 +256,7 @@ fn long_reason(reason: &str) -> &str {
         "working_set" => "the file cache's working set asks for it",
         "monitor_estimate" => "the monitor's estimate of what the guest needs asks for it",
         "memory_pressure" => "tasks in the guest wait for memory, so nothing shrinks",
+        "policy" => "its policy asks for it, or does not answer and so nothing shrinks",
         "requested_upscale" => "the guest's monitor asked to grow",
         "denied_downscale" => "the guest's monitor refused to shrink further",
         "missing_metrics" => "metrics have never come, so nothing shrinks",
@@ -267,6 +280,8 @@ fn short_bound(bound: &str) -> &str {
         "upscale_cooldown" => "shrank just now",
         "observe_mode" => "only observed",
         "grow_mode" => "may only grow",
+        "policy_limit" => "policy's maxUnits",
+        "decline_rate" => "shrinks slowly",
         other => other,
     }
 }
@@ -301,6 +316,10 @@ fn long_bound(bound: &str, permit: Option<Resources>) -> String {
             "It is only observed: nothing is done about that until its mode is grow or full.".into()
         }
         "grow_mode" => "It may only grow: it keeps what it has until its mode is full.".into(),
+        "policy_limit" => "Its policy asked for more than maxUnits allows.".into(),
+        "decline_rate" => {
+            "Its policy may shrink it by shrinkUnitsPerMinute at most: the rest comes later.".into()
+        }
         other => format!("Bound by {other}."),
     }
 }
@@ -435,6 +454,25 @@ mod tests {
             assert!(decision.in_short().contains(short), "{bound}");
             assert!(decision.sentences().join(" ").contains(long), "{bound}");
         }
+    }
+
+    /// Requirement: V33
+    #[test]
+    fn decision_of_a_policy_is_explained() {
+        let mut decision = sample();
+        decision.reason = "policy".into();
+        decision.votes.policy = Some(3.0);
+        decision.bounded_by = vec!["policy_limit".into(), "decline_rate".into()];
+        insta::assert_snapshot!(decision.in_short(), @"policy 3.0 CU (policy's maxUnits, shrinks slowly)");
+        insta::assert_snapshot!(decision.sentences().join("\n"), @r"
+        The agent wants 1 CPU / 4Gi since 03:02:05Z: its policy asks for it, or does not answer and so nothing shrinks.
+        Votes now, in compute units: load 1.10, memory 4.70, working set unknown; together 5.
+        Its policy decides in their place: 3.00.
+        The guest reports load 0.93 and 3.5Gi of memory in use.
+        Its policy asked for more than maxUnits allows.
+        Its policy may shrink it by shrinkUnitsPerMinute at most: the rest comes later.
+        It holds a permit for 0.5 CPU / 2Gi.
+        ");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! names every member of the core, so a new member does not compile until it is recorded or left
 //! out on purpose.
 
+mod advice;
 mod peers;
 mod samples;
 mod settings;
@@ -19,6 +20,7 @@ use super::machine::{Core, Timed};
 use super::revision::RevisionSource;
 use super::stabilization::Stabilization;
 use super::warnings::{FaultCounts, Warnings};
+use advice::{policy_of, policy_record};
 use peers::{monitor_of, monitor_record, patch_of, patch_record, scheduler_of, scheduler_record};
 pub(super) use peers::{upscale_request_of, upscale_request_record};
 use samples::reached_by;
@@ -45,6 +47,7 @@ impl Core {
             last_desired,
             faults,
             stabilization,
+            policy,
             was_pre_migrating,
             pending_warnings,
             next_id,
@@ -82,6 +85,7 @@ impl Core {
             ),
             patch: patch_record(vm_patch),
             plugin: scheduler_record(scheduler),
+            policy: policy_record(policy),
             rev: revisions.last,
             t: now.0,
             target: stamped(*target_revision),
@@ -123,7 +127,9 @@ impl Core {
                 | Step::Again(_)
                 | Step::Advised(_)
                 | Step::Shadowed(_)
-                | Step::Feeds(_) => {}
+                | Step::Feeds(_)
+                | Step::Advice(_)
+                | Step::Terms(_) => {}
             }
         }
         core.revisions = RevisionSource {
@@ -138,6 +144,7 @@ impl Core {
         core.target_revision = stamp_of(from.target);
         core.last_desired = from.want.map(Into::into);
         core.stabilization = stabilization_of(&from.calm);
+        core.policy = policy_of(&from.policy);
         core.faults = counts_of(&from.faults);
         core.was_pre_migrating = from.obj.migrating;
         core.pending_warnings = Warnings(from.warn);

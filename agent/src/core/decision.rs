@@ -33,6 +33,8 @@ pub enum Reason {
     MonitorEstimate,
     /// Tasks wait for memory, so the VM does not shrink.
     MemoryPressure,
+    /// The VM's policy asks for it, or has no answer, so the VM does not shrink.
+    Policy,
 }
 
 impl Reason {
@@ -51,6 +53,7 @@ impl Reason {
             Self::Migrating => "migrating",
             Self::MonitorEstimate => "monitor_estimate",
             Self::MemoryPressure => "memory_pressure",
+            Self::Policy => "policy",
         }
     }
 }
@@ -95,9 +98,13 @@ pub enum Bound {
     ObserveMode,
     /// Grow mode: the size is never reduced.
     GrowMode,
+    /// The policy asked for more units than it may.
+    PolicyLimit,
+    /// The policy may shrink the VM by only a few units in a minute.
+    DeclineRate,
 }
 
-const ALL: [Bound; 12] = [
+const ALL: [Bound; 14] = [
     Bound::Min,
     Bound::Max,
     Bound::Permit,
@@ -110,6 +117,8 @@ const ALL: [Bound; 12] = [
     Bound::UpscaleCooldown,
     Bound::ObserveMode,
     Bound::GrowMode,
+    Bound::PolicyLimit,
+    Bound::DeclineRate,
 ];
 
 impl Bound {
@@ -129,6 +138,8 @@ impl Bound {
             Self::UpscaleCooldown => "upscale_cooldown",
             Self::ObserveMode => "observe_mode",
             Self::GrowMode => "grow_mode",
+            Self::PolicyLimit => "policy_limit",
+            Self::DeclineRate => "decline_rate",
         }
     }
 }
@@ -173,7 +184,7 @@ pub struct Decision {
     pub goal_units: u32,
     /// Signal or rule that decided `target`.
     pub reason: Reason,
-    /// Vote of each signal.
+    /// Vote of each signal, and of the policy.
     pub votes: Votes,
     /// Rules that keep the VM from the goal or from the target.
     pub bounded_by: Bounds,

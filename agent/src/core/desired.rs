@@ -1,13 +1,15 @@
 //! From the goal to the desired size: the monitor's requests and refusals, missing metrics, bounds.
 //! Source: docs/compatibility/agent.md §2.4.
 //!
-//! Precedence, later wins: goal, stabilization (see [`super::stabilization`]), the larger of the
+//! Precedence, later wins: goal or advice of a policy (see [`super::advice`]), stabilization (see
+//! [`super::stabilization`]), the rate of a policy's shrinks, the larger of the
 //! monitor's upscale request and refusal, hold without metrics or under memory pressure, maximum,
 //! minimum, and again the refusal. A VM stays above its maximum rather than run out of memory.
 
 use protocol::time::Timestamp;
 use protocol::units::{Bytes, MilliCpu, Resources};
 
+use super::advice::{Advised, Target, target};
 use super::config::{ScalingConfig, ShrinkStep};
 use super::decision::{Bound, Bounds, Reason};
 use super::goal::{Goal, goal};
@@ -49,6 +51,8 @@ pub struct Inputs<'a> {
     pub requested_units: Option<u32>,
     /// A refused shrink, while it is in force.
     pub denied: Option<Denied>,
+    /// Advice of the policy that decides; `None` without one.
+    pub advised: Option<Advised>,
     /// Times of the VM's last changes.
     pub stabilization: Stabilization,
     /// Time of the computation; the waits of `stabilization` are measured up to it.
@@ -60,8 +64,10 @@ pub struct Inputs<'a> {
 pub struct Desired {
     /// CPU and memory that the VM should have.
     pub size: Resources,
-    /// Goal by the metrics alone.
+    /// Goal by the metrics alone. Its votes hold that of the policy too.
     pub goal: Goal,
+    /// Advice that counted; `None` without a policy and without all metrics.
+    pub advised: Option<Advised>,
     /// Signal or rule that decided `size`.
     pub reason: Reason,
     /// Bounds that changed the size, stabilization included.
@@ -104,14 +110,21 @@ pub fn units_above(size: Resources, unit: Resources, fields: Fields) -> u32 {
 }
 
 /// Smallest number of units with at least this much of both resources.
-fn units_covering(size: Resources, unit: Resources) -> u32 {
+pub(super) fn units_covering(size: Resources, unit: Resources) -> u32 {
     let cpu = size.cpu.0.div_ceil(unit.cpu.0.max(1));
     let mem = size.mem.0.div_ceil(unit.mem.0.max(1));
     cpu.max(u32::try_from(mem).unwrap_or(u32::MAX))
 }
 
+/// Units of the larger resource; not a whole number for every size.
+pub(super) fn units_in(size: Resources, unit: Resources) -> f64 {
+    let cpu = f64::from(size.cpu.0) / f64::from(unit.cpu.0.max(1));
+    let mem = size.mem.0 as f64 / unit.mem.0.max(1) as f64;
+    cpu.max(mem)
+}
+
 /// Each resource rounded up to whole units.
-fn whole_units(size: Resources, unit: Resources) -> Resources {
+pub(super) fn whole_units(size: Resources, unit: Resources) -> Resources {
     let cpu = size.cpu.0.div_ceil(unit.cpu.0.max(1));
     let mem = size.mem.0.div_ceil(unit.mem.0.max(1));
     Resources {
@@ -185,10 +198,10 @@ struct Raised {
 
 /// Raises the goal to the monitor's upscale request and refusal. Each is compared with the
 /// stabilized goal, not with the other: both can change the size at once.
-fn raise_for_monitor(inputs: &Inputs<'_>, goal: &Goal, stabilized: &Stabilized) -> Raised {
+fn raise_for_monitor(inputs: &Inputs<'_>, target: &Target, stabilized: &Stabilized) -> Raised {
     let mut raised = Raised {
         size: stabilized.size,
-        reason: Reason::from(goal.winner),
+        reason: target.reason,
         is_upscale: false,
         is_denied: false,
     };
@@ -219,11 +232,7 @@ fn raise_for_monitor(inputs: &Inputs<'_>, goal: &Goal, stabilized: &Stabilized) 
 fn pressure_vote(inputs: &Inputs<'_>) -> Option<f64> {
     let most = inputs.scaling.memory_pressure_hold_percent;
     let share = inputs.system?.signals.pressure_percent?;
-    (most > 0.0 && share > most).then(|| {
-        let cpu = f64::from(inputs.using.cpu.0) / f64::from(inputs.unit.cpu.0.max(1));
-        let mem = inputs.using.mem.0 as f64 / inputs.unit.mem.0.max(1) as f64;
-        cpu.max(mem)
-    })
+    (most > 0.0 && share > most).then(|| units_in(inputs.using, inputs.unit))
 }
 
 /// Reason that forbids a shrink now, if there is one. Missing metrics come before memory pressure.
@@ -253,20 +262,19 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
         warnings.insert(Warning::MissingMetrics);
     }
 
-    let stabilized = stabilize(
-        inputs.scaling,
-        inputs.unit,
-        inputs.using,
-        &goal,
-        inputs.stabilization,
-        inputs.now,
-    );
+    let advised = inputs.advised.filter(|_| has_all_metrics);
+    let target = target(inputs, advised.as_ref(), &goal);
+    goal.votes.policy = target.vote;
+    if let Some(warning) = advised.and_then(|advised| advised.warning) {
+        warnings.insert(warning);
+    }
+    let stabilized = stabilize(inputs, &goal, &target);
     let Raised {
         mut size,
         mut reason,
         is_upscale,
         is_denied,
-    } = raise_for_monitor(inputs, &goal, &stabilized);
+    } = raise_for_monitor(inputs, &target, &stabilized);
     if let Some(why) = held_by(inputs, &goal, has_all_metrics)
         && inputs.using.has_field_above(size)
     {
@@ -302,6 +310,7 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
     Desired {
         size,
         goal,
+        advised,
         reason,
         bounded_by,
         warnings,

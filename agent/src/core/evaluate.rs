@@ -6,15 +6,17 @@
 use protocol::mode::Mode;
 use protocol::permit::RequestMetrics;
 use protocol::revision::Revision;
-use protocol::time::Timestamp;
+use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
 use super::actions::Actions;
+use super::advice::{MAX_AGE, Weight};
 use super::decision::{Bound, Decision, Reason};
 use super::desired::{Desired, Inputs, desired};
 use super::machine::{Core, Evaluation};
 use super::metrics::SystemMetrics;
 use super::mode;
+use super::observation::Observation;
 use super::revision::{StampedRevision, flags_between};
 use super::round::Round;
 use super::vm_patch::Limits;
@@ -26,6 +28,7 @@ impl Core {
         self.computations = self.computations.saturating_add(1);
         let desired = self.desired(now);
         self.stabilization.set_below(now, desired.is_below);
+        self.note_fallback(&desired);
         if desired.is_out_of_bounds {
             self.faults.count(Fault::DesiredOutOfBounds);
         }
@@ -71,9 +74,27 @@ impl Core {
             is_stale: is_system_stale || is_lfc_stale,
             requested_units: self.monitor.requested_units(now, timers, unit),
             denied: self.monitor.denial(now, timers),
+            advised: self.policy.advised_at(now, self.max_advice_age()),
             stabilization: self.stabilization,
             now,
         })
+    }
+
+    /// Age up to which advice counts: three periods of the metrics and a time-out, as for these.
+    fn max_advice_age(&self) -> Span {
+        self.config.system_max_age.unwrap_or(MAX_AGE)
+    }
+
+    /// Reports once that the built-in goal has taken over from a policy without answers.
+    fn note_fallback(&mut self, desired: &Desired) {
+        if let Some(advised) = desired.advised
+            && advised.weight == Weight::None
+            && !self.policy.has_fallen_back
+        {
+            self.policy.has_fallen_back = true;
+            let digest = advised.digest;
+            self.observe(Observation::PolicyFellBack { digest });
+        }
     }
 
     fn mode(&self) -> Mode {
@@ -146,7 +167,11 @@ impl Core {
         let monitor_down =
             monitor.plan_downscale(&mut round, certain, monitor_up.is_some(), revision);
         monitor.wait_for_ends(&mut round, desired, monitor_down.is_some());
-        if let Some(until) = desired.stabilized_until {
+        let advice_ends = desired.advised.and_then(|advised| advised.until);
+        for until in [desired.stabilized_until, advice_ends]
+            .into_iter()
+            .flatten()
+        {
             round.wait_at_most(until.since(now));
         }
         let (warnings, wait) = (round.warnings, round.wait);

@@ -7,6 +7,7 @@ use protocol::units::{Bytes, Resources};
 use serde::Serialize;
 
 use super::actions::RequestId;
+use super::advice::{Advice, Terms};
 use super::metrics::{LfcMetrics, SystemMetrics};
 use super::revision::StampedRevision;
 use super::vm::VmInfo;
@@ -109,6 +110,10 @@ pub enum Event {
     MonitorUpscaleDone(RequestId, Result<(), Failure>),
     /// End of [`super::Action::MonitorDownscale`].
     MonitorDownscaleDone(RequestId, Result<DownscaleResponse, Failure>),
+    /// The policy that decides has answered. Faults are answers too.
+    Advised(Advice),
+    /// Limits of the policy that decides from now on. `None`: no policy decides.
+    Bound(Option<Terms>),
     /// Only time has passed: a wait may be over.
     Tick,
 }

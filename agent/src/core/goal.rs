@@ -40,6 +40,9 @@ pub struct Votes {
     /// Units in use while memory pressure is above its limit. It never makes a VM grow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_pressure: Option<f64>,
+    /// Newest advice of the policy that decides; the units in use if it was to hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<f64>,
 }
 
 /// A signal whose vote can be the goal.
@@ -103,6 +106,7 @@ pub fn goal(
                 needs / scaling.memory_total_fraction_target / unit_mem
             }),
         memory_pressure: None,
+        policy: None,
     };
     let (units, winner) = combine(&votes);
     Goal {
@@ -135,6 +139,7 @@ impl Goal {
             working_set: more(self.votes.working_set),
             monitor_estimate: more(self.votes.monitor_estimate),
             memory_pressure: None,
+            policy: None,
         })
         .0
     }

@@ -3,13 +3,13 @@
 //! events and outputs into records.
 //!
 //! * `S` packs routine events: metrics, deadlines, a permit renewed without change, an unchanged
-//!   object. Other events are `V` and `O` lines. Together they are the input of the core in the
+//!   object, advice of the policy that decides and its limits. Other events are `V` and `O` lines. Together they are the input of the core in the
 //!   order of time; no two steps of a VM have the same time.
 //! * `T` holds a checksum over the outputs of all steps since the last `T` ([`Output::fold`]).
 //! * `D` holds one output. It is written when target, reason or bounds change, before every patch,
 //!   and once a minute. Before a `D` that changes the target, its input is written: `S`, then `T`.
 //! * `B` names the policies of the VM. `P` is an answer of one. An answer like the last of its role
-//!   is packed into `S`. None of them is a step of the core.
+//!   is packed into `S`. None of them is a step of the core: advice is, so replay needs no policy.
 //! * `K` holds the whole state. Replay can start there.
 
 mod policies;
@@ -97,6 +97,7 @@ impl Output {
         for (number, vote) in [
             (1, decision.votes.monitor_estimate),
             (2, decision.votes.memory_pressure),
+            (3, decision.votes.policy),
         ] {
             if let Some(vote) = vote {
                 bytes.number(number);
@@ -130,6 +131,7 @@ impl Output {
             ("working_set", decision.votes.working_set),
             ("monitor_estimate", decision.votes.monitor_estimate),
             ("memory_pressure", decision.votes.memory_pressure),
+            ("policy", decision.votes.policy),
         ];
         let mut started = Started::default();
         for (_, action) in &self.started {
@@ -337,6 +339,8 @@ impl Recorder {
             Event::Tick => Recorded::Step(Step::Tick),
             Event::SystemMetrics(metrics) => Recorded::Step(Step::System(system_record(metrics))),
             Event::LfcMetrics(metrics) => Recorded::Step(Step::Lfc(lfc_record(metrics))),
+            Event::Advised(advice) => Recorded::Step(Step::Advice(*advice)),
+            Event::Bound(terms) => Recorded::Step(Step::Terms(*terms)),
             Event::VmUpdated(update) => self.object_update(now, update, core),
             Event::MonitorActive => link(LinkEvent::Up, Wished::default()),
             Event::MonitorReset => link(LinkEvent::Down, Wished::default()),

@@ -9,12 +9,14 @@ use protocol::journal::{
 };
 use protocol::monitor_v2::AskReason;
 use protocol::permit::{MigrateResponse, PluginResponse};
+use protocol::policy::Fault as PolicyFault;
 use protocol::revision::{Revision, RevisionWithTime};
 use protocol::time::{Span, Timestamp, WallTime};
 use protocol::units::{Bytes, MilliCpu, Resources};
 use serde_json::Value;
 
 use super::actions::{Action, RequestId};
+use super::advice::{Advice, PolicyState, Said, Terms};
 use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
 use super::event::{DownscaleResponse, Event, Failure, Refusal, UpscaleRequest, VmUpdate};
 use super::journal::{Output, Recorder, settings};
@@ -81,7 +83,7 @@ pub(super) struct RecordedTask {
     in_flight: VecDeque<(RequestId, Action)>,
     pub(super) records: Vec<Record>,
     version: u64,
-    output: Option<Output>,
+    pub(super) output: Option<Output>,
     /// Candidate that is asked after each step.
     pub(super) policy: Option<PolicyTask>,
 }
@@ -125,7 +127,7 @@ impl RecordedTask {
     }
 
     /// The same task with another core.
-    fn twin(&self, core: Core) -> Self {
+    pub(super) fn twin(&self, core: Core) -> Self {
         Self {
             core,
             recorder: Recorder::new(17, UNIT),
@@ -349,8 +351,29 @@ pub(super) fn feed(task: &mut RecordedTask, (what, after, number, value): Input)
         ),
         18 if number == 0 => task.checkpoint(),
         19 => task.step(after, Event::VmPatchDone(RequestId(999), Ok(Some(7)))),
+        25 => {
+            let said = match number {
+                0..12 => Said::Want(u32::from(number % 9)),
+                12..18 => Said::Hold,
+                _ => Said::Fault(PolicyFault::ALL[usize::from(number) % 8]),
+            };
+            let digest = u32::from(number % 5 == 0);
+            task.step(after, Event::Advised(Advice { digest, said }));
+        }
+        26 => task.step(after, Event::Bound(some_terms(number))),
         _ => task.end_request(after, 0),
     }
+}
+
+/// Limits of a policy, or none.
+fn some_terms(number: u8) -> Option<Terms> {
+    let limit = |is_set: bool| is_set.then_some(u32::from(number));
+    (number > 5).then_some(Terms {
+        digest: 0,
+        fallback_after: (number % 2 == 0).then_some(Span::from_secs(u64::from(number))),
+        max_units: limit(number % 3 == 0),
+        shrink_units_per_minute: limit(number % 5 < 2),
+    })
 }
 
 pub(super) fn inputs() -> impl Strategy<Value = Vec<Input>> {
@@ -427,7 +450,9 @@ proptest! {
 }
 
 /// A checkpoint with every member in it.
-const FULL: &str = include_str!("../../../protocol/testdata/journal/checkpoint.bj");
+const FULL: &str = include_str!("../../../protocol/testdata/journal/checkpoint_policy.bj");
+/// A checkpoint from before there were policies.
+const OLD: &str = include_str!("../../../protocol/testdata/journal/checkpoint.bj");
 
 /// Copies of `value` with one changed number, flag or text each, with the path of the change.
 fn each_leaf_altered(value: &Value) -> Vec<(String, Value)> {
@@ -453,6 +478,8 @@ fn each_leaf_altered(value: &Value) -> Vec<(String, Value)> {
                 Value::Bool(flag) => Value::from(!flag),
                 Value::Number(number) => Value::from(number.as_i64().expect("whole") + 1),
                 Value::String(text) if text == "whole" => Value::from("unit"),
+                Value::String(text) if text == "late" => Value::from("steps"),
+                Value::String(text) if text == "5be1a7c0" => Value::from("77ab90c4"),
                 Value::String(text) => Value::from(format!("{text}1")),
                 other => panic!("{path} is {other}"),
             };
@@ -483,6 +510,15 @@ fn every_member_of_a_checkpoint_is_restored() {
         altered_members += 1;
     }
     assert!(altered_members > 80, "{altered_members} members");
+}
+
+#[test]
+fn checkpoint_from_before_policies_has_none() {
+    let Ok(Record::Checkpoint(old)) = decode(OLD.as_bytes()) else {
+        panic!("not a checkpoint");
+    };
+    let core = Core::restore(&settings(&config()), &old);
+    assert_eq!(core.policy, PolicyState::default());
 }
 
 fn busy() -> RecordedTask {

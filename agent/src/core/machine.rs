@@ -9,6 +9,7 @@ use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
 use super::actions::{Action, Actions, RequestId};
+use super::advice::PolicyState;
 use super::config::CoreConfig;
 use super::decision::Decision;
 use super::event::{DownscaleResponse, Event, Failure, VmUpdate};
@@ -68,6 +69,7 @@ pub struct Core {
     pub(super) last_desired: Option<Resources>,
     pub(super) faults: FaultCounts,
     pub(super) stabilization: Stabilization,
+    pub(super) policy: PolicyState,
     pub(super) was_pre_migrating: bool,
     pub(super) pending_warnings: Warnings,
     pub(super) observations: VecDeque<Observation>,
@@ -102,6 +104,7 @@ impl Core {
             last_desired: None,
             faults: FaultCounts::default(),
             stabilization: Stabilization::default(),
+            policy: PolicyState::default(),
             was_pre_migrating: false,
             pending_warnings: Warnings::default(),
             observations: VecDeque::new(),
@@ -122,8 +125,18 @@ impl protocol::core::Core for Core {
     fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
             Event::Tick => {}
-            Event::SystemMetrics(value) => self.system = Some(Timed { at: now, value }),
-            Event::LfcMetrics(value) => self.lfc = Some(Timed { at: now, value }),
+            Event::SystemMetrics(value) => {
+                let had_all = self.has_all_metrics(now);
+                self.system = Some(Timed { at: now, value });
+                self.metrics_arrived(now, had_all);
+            }
+            Event::LfcMetrics(value) => {
+                let had_all = self.has_all_metrics(now);
+                self.lfc = Some(Timed { at: now, value });
+                self.metrics_arrived(now, had_all);
+            }
+            Event::Advised(advice) => self.policy.advised(now, advice),
+            Event::Bound(terms) => self.policy.bind(now, terms),
             Event::VmUpdated(update) => self.vm_updated(*update),
             Event::MonitorActive => {
                 // A monitor reads its guest's size when it starts. During a resize that size may
@@ -194,6 +207,22 @@ impl protocol::core::Core for Core {
 }
 
 impl Core {
+    /// Whether all metrics that the settings use are fresh.
+    fn has_all_metrics(&self, now: Timestamp) -> bool {
+        let config = &self.config;
+        let system = self.system.as_ref();
+        let lfc = self.lfc.as_ref();
+        system.is_some_and(|m| m.fresh(now, config.system_max_age).is_some())
+            && (!self.wants_lfc_metrics()
+                || lfc.is_some_and(|m| m.fresh(now, config.lfc_max_age).is_some()))
+    }
+
+    fn metrics_arrived(&mut self, now: Timestamp, had_all: bool) {
+        if !had_all && self.has_all_metrics(now) {
+            self.policy.metrics_returned(now);
+        }
+    }
+
     fn is_monitor_ongoing(&self, id: RequestId, kind: Kind) -> bool {
         self.monitor
             .ongoing
@@ -302,7 +331,10 @@ impl Core {
             }
             Ok(_) => {
                 if let Some(size) = self.vm_patch.succeed(now) {
-                    self.stabilization.resized(now, self.using(), size);
+                    let using = self.using();
+                    self.stabilization.resized(now, using, size);
+                    let unit = self.config.compute_unit;
+                    self.policy.resized(now, (using, size), unit);
                     self.vm.set_using(size);
                 }
             }
@@ -334,7 +366,7 @@ impl Core {
         }
     }
 
-    fn observe(&mut self, observation: Observation) {
+    pub(super) fn observe(&mut self, observation: Observation) {
         if self.observations.len() == MAX_OBSERVATIONS {
             self.faults.count(Fault::ObservationLost);
             self.observations.pop_front();

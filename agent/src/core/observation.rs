@@ -35,4 +35,9 @@ pub enum Observation {
         /// Size that the patch sets.
         to: Resources,
     },
+    /// The policy has had no answer for too long, and the built-in goal decides until it has one.
+    PolicyFellBack {
+        /// First 32 bits of the policy's digest.
+        digest: u32,
+    },
 }

@@ -134,6 +134,7 @@ impl Case {
             is_stale: self.is_stale,
             requested_units: self.requested_units,
             denied: self.denied,
+            advised: None,
             stabilization: Stabilization::default(),
             now: Timestamp(0),
         }

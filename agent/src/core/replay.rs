@@ -402,6 +402,8 @@ impl Live {
                 };
                 self.update_of(&object)
             }
+            Step::Advice(advice) => Event::Advised(advice),
+            Step::Terms(terms) => Event::Bound(terms),
             Step::Advised(_) | Step::Shadowed(_) | Step::Feeds(_) => return None,
         })
     }

@@ -57,6 +57,7 @@ impl Case {
             is_stale: self.is_stale,
             requested_units: self.requested,
             denied: None,
+            advised: None,
             stabilization: Stabilization::default(),
             now: Timestamp(1_000_000),
         })

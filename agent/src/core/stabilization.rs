@@ -8,15 +8,17 @@
 //! | `downscaleCooldownSeconds` | shrinks only that time after a growth |
 //! | `upscaleCooldownSeconds` | grows by load alone only that time after a shrink |
 //!
-//! It applies to the goal. Upscale requests, refusals and bounds come later and win. It never
+//! It applies to the goal, or to the advice of a policy in its place. The rate of a policy's
+//! shrinks applies to the result. Upscale requests, refusals and bounds come later and win. It never
 //! delays a growth that memory asks for.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
+use super::advice::{Target, plus_units};
 use super::decision::{Bound, Bounds};
+use super::desired::Inputs;
 use super::goal::Goal;
-use super::scaling::ScalingConfig;
 
 /// Times of a VM's last changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,29 +60,34 @@ pub(super) struct Stabilized {
     pub is_below: bool,
 }
 
-/// Applies the settings to the goal of a VM with the size `using`.
-pub(super) fn stabilize(
-    scaling: &ScalingConfig,
-    unit: Resources,
-    using: Resources,
-    goal: &Goal,
-    history: Stabilization,
-    now: Timestamp,
-) -> Stabilized {
+/// Applies the settings to the target of a VM. `goal` is the built-in goal: its memory votes are
+/// never delayed, and its margin is that of a policy too.
+pub(super) fn stabilize(inputs: &Inputs<'_>, goal: &Goal, target: &Target) -> Stabilized {
+    let Inputs {
+        unit,
+        using,
+        scaling,
+        now,
+        stabilization: history,
+        ..
+    } = *inputs;
     let mut result = Stabilized {
-        size: unit.saturating_mul(goal.units),
-        by: Bounds::default(),
+        size: target.size,
+        by: target.by,
         until: None,
         is_below: false,
     };
     let cooldown = end(history.shrunk_at, scaling.upscale_cooldown_seconds, now);
     if cooldown.is_some() && result.size.has_field_above(using) {
-        let at_once = unit.saturating_mul(goal.units_without_cpu());
+        let at_once = unit
+            .saturating_mul(goal.units_without_cpu())
+            .field_min(target.size);
         let held = result.size.field_min(using).field_max(at_once);
         result.hold(held, Bound::UpscaleCooldown, cooldown);
     }
     if scaling.downscale_margin_units > 0.0 && result.size.has_field_below(using) {
-        let roomy = unit.saturating_mul(goal.units_with(scaling.downscale_margin_units));
+        let more = goal.units_with(scaling.downscale_margin_units);
+        let roomy = plus_units(target.size, unit, more.saturating_sub(goal.units));
         let held = result.size.field_max(roomy.field_min(using));
         result.hold(held, Bound::DownscaleMargin, None);
     }
@@ -108,6 +115,11 @@ pub(super) fn stabilize(
                 result.until = result.until.max(end);
             }
         }
+    }
+    if let Some(allowance) = target.allowance {
+        let floor = allowance.floor(using, unit);
+        let held = result.size.field_max(floor);
+        result.hold(held, Bound::DeclineRate, allowance.more_at);
     }
     result
 }

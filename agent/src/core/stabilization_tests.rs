@@ -59,6 +59,7 @@ fn decide_in_use(case: &Case, using: Resources) -> Desired {
         is_stale: false,
         requested_units: case.requested,
         denied: case.denied,
+        advised: None,
         stabilization: case.stabilization,
         now: secs(case.now),
     })
@@ -214,6 +215,7 @@ fn hold_yields_to_bounds_and_restarts_after_missing_metrics() {
         is_stale: true,
         requested_units: None,
         denied: None,
+        advised: None,
         stabilization: Stabilization {
             below_since: Some(secs(900)),
             ..Stabilization::default()

@@ -42,6 +42,10 @@ pub enum Warning {
     MonitorDownscaleFailed,
     /// W-REV-FUTURE: the VM reports a revision that this core has not issued.
     RevisionFromFuture,
+    /// The VM's policy has not answered in time.
+    PolicyLate,
+    /// The VM's policy has a fault in the place of an answer.
+    PolicyFault,
 }
 
 impl Warning {
@@ -64,11 +68,13 @@ impl Warning {
             Self::MonitorDownscaleBusy => "monitor_downscale_busy",
             Self::MonitorDownscaleFailed => "monitor_downscale_failed",
             Self::RevisionFromFuture => "revision_from_future",
+            Self::PolicyLate => "policy_late",
+            Self::PolicyFault => "policy_fault",
         }
     }
 }
 
-const ALL: [Warning; 15] = [
+const ALL: [Warning; 17] = [
     Warning::MissingMetrics,
     Warning::WorkingSetSeriesShort,
     Warning::DeniedAtMaximum,
@@ -84,22 +90,24 @@ const ALL: [Warning; 15] = [
     Warning::MonitorDownscaleBusy,
     Warning::MonitorDownscaleFailed,
     Warning::RevisionFromFuture,
+    Warning::PolicyLate,
+    Warning::PolicyFault,
 ];
 
-/// A set of [`Warning`]s. It has two bytes, because decisions are made far more often than read.
+/// A set of [`Warning`]s. It has four bytes, because decisions are made far more often than read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Warnings(pub(super) u16);
+pub struct Warnings(pub(super) u32);
 
 impl Warnings {
     /// Adds `warning` to the set.
     pub fn insert(&mut self, warning: Warning) {
-        self.0 |= 1 << warning as u16;
+        self.0 |= 1 << warning as u32;
     }
 
     /// Whether the set contains `warning`.
     #[must_use]
     pub fn contains(self, warning: Warning) -> bool {
-        self.0 & (1 << warning as u16) != 0
+        self.0 & (1 << warning as u32) != 0
     }
 
     /// Whether the set has no member.

@@ -67,6 +67,7 @@ impl Driver {
             vote_working_set = decision.votes.working_set,
             vote_monitor_estimate = decision.votes.monitor_estimate,
             vote_memory_pressure = decision.votes.memory_pressure,
+            vote_policy = decision.votes.policy,
             bounded_by = bounded.join(","),
             revision = decision.revision.value,
             estimate_wss_pages = set.map(|set| set.estimate_pages),
