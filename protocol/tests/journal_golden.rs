@@ -8,16 +8,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use protocol::journal::{
-    Action, Amount, Answered, AnsweredAgain, Approval, Block, Bound, BoundLimits, CalmPart,
+    Action, Advice, Amount, Answered, AnsweredAgain, Approval, Block, Bound, BoundLimits, CalmPart,
     Checkpoint, CoreSettings, Cut, Decimal, Decision, DecodeError, Denial, FaultCounts, Gap, Head,
-    Issued, LfcSample, LinkEvent, Milli, MonitorPart, NodeState, Ongoing, Outcome, PatchPart,
-    PluginPart, Previous, Record, RequestEnd, RequestKind, Sampled, Scaling, ShrinkStep, Size,
-    Stamped, Started, Stated, Step, SystemSample, Tick, UpscaleRecord, VmObject, Waits, Why,
-    Wished, crc, decode, encode, hash_text,
+    Issued, LastAdvice, LfcSample, LinkEvent, Milli, MonitorPart, NodeState, Ongoing, Outcome,
+    PatchPart, PluginPart, PolicyPart, Previous, Record, RequestEnd, RequestKind, Said, Sampled,
+    Scaling, ShrinkStep, Size, Stamped, Started, Stated, Step, SystemSample, Terms, Tick,
+    UpscaleRecord, VmObject, Waits, Why, Wished, crc, decode, encode, hash_text,
 };
 use protocol::mode::Mode;
 use protocol::monitor_v2::AskReason;
 use protocol::policy::{Fault, Role};
+use protocol::time::Span;
 
 fn folder() -> PathBuf {
     PathBuf::from("testdata/journal")
@@ -186,6 +187,7 @@ fn checkpoint() -> Checkpoint {
             uncertain: Some((Size(1000, 4 << 30), Size(1250, 5 << 30))),
             version: Some(811),
         },
+        policy: PolicyPart::default(),
         plugin: PluginPart {
             failed: Some(20_000_000),
             last: Some((41_232_008, Size(1250, 5 << 30), Stamped(7, 1, 41_232_008))),
@@ -295,6 +297,49 @@ fn heads() -> Vec<(&'static str, Record)> {
         ("node_scheduler", Record::Node(scheduler)),
         ("node_engine", Record::Node(engine)),
     ]
+}
+
+/// Advice and limits of a policy that decides, which are steps of the core.
+fn advice_steps() -> Block {
+    let advice = |digest, said| Step::Advice(Advice { digest, said });
+    Block(vec![
+        (41_230_010, sample(0.53, 1_879_048_192.0)),
+        (41_230_500, Step::Terms(Some(terms()))),
+        (41_231_000, advice(0x5be1_a7c0, Said::Want(5))),
+        (46_231_000, advice(0x5be1_a7c0, Said::Hold)),
+        (51_231_000, advice(0x5be1_a7c0, Said::Fault(Fault::Late))),
+        (52_000_000, advice(0x77ab_90c4, Said::Want(u32::MAX))),
+        (53_000_000, Step::Terms(None)),
+    ])
+}
+
+fn terms() -> Terms {
+    Terms {
+        digest: 0x5be1_a7c0,
+        fallback_after: Some(Span::from_secs(600)),
+        max_units: Some(16),
+        shrink_units_per_minute: Some(4),
+    }
+}
+
+/// The full checkpoint of a VM that a policy decides about.
+fn checkpoint_policy() -> Checkpoint {
+    Checkpoint {
+        policy: PolicyPart {
+            asked: 30_000_000,
+            credit: 90_000_000,
+            credited: 40_500_000,
+            fallen: true,
+            fault: Some((41_000_000, Fault::Late)),
+            last: Some(LastAdvice {
+                at: 40_000_000,
+                cu: Some(5),
+            }),
+            terms: Some(terms()),
+        },
+        warn: 98_304,
+        ..checkpoint()
+    }
 }
 
 /// Steps of policies between those of the core.
@@ -500,6 +545,17 @@ fn records() -> Vec<(&'static str, Record)> {
     all.extend(of_policies());
     all.extend([
         ("checkpoint", Record::Checkpoint(Box::new(checkpoint()))),
+        (
+            "checkpoint_policy",
+            Record::Checkpoint(Box::new(checkpoint_policy())),
+        ),
+        (
+            "samples_advice",
+            Record::Sampled(Sampled {
+                vm: 17,
+                block: advice_steps(),
+            }),
+        ),
         (
             "samples",
             Record::Sampled(Sampled {

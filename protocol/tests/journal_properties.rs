@@ -7,12 +7,13 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use protocol::journal::{
-    Action, Amount, Answered, AnsweredAgain, Block, Bound, Decision, Gap, Head, LfcSample,
+    Action, Advice, Amount, Answered, AnsweredAgain, Block, Bound, Decision, Gap, Head, LfcSample,
     MAX_INTEGER, MAX_LINE_BYTES, MAX_STEPS, Milli, Outcome, Previous, Record, RequestEnd,
-    RequestKind, Sampled, Size, Started, Step, SystemSample, Tick, Why, chain_hash, crc, decode,
-    encode, hash_text, pack, scan, unpack,
+    RequestKind, Said, Sampled, Size, Started, Step, SystemSample, Terms, Tick, Why, chain_hash,
+    crc, decode, encode, hash_text, pack, scan, unpack,
 };
 use protocol::policy::{Fault, Role};
+use protocol::time::Span;
 use serde_json::Value;
 
 fn whole() -> impl Strategy<Value = u64> {
@@ -74,7 +75,34 @@ fn step() -> impl Strategy<Value = Step> {
         again().prop_map(Step::Advised),
         again().prop_map(Step::Shadowed),
         vec(option::of(float()), 0..=8).prop_map(Step::Feeds),
+        (digest(), said()).prop_map(|(digest, said)| Step::Advice(Advice { digest, said })),
+        option::of(terms()).prop_map(Step::Terms),
     ]
+}
+
+/// A few digests, so that some steps have the same.
+fn digest() -> impl Strategy<Value = u32> {
+    prop_oneof![0..3_u32, any::<u32>()]
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    prop_oneof![
+        any::<u32>().prop_map(Said::Want),
+        Just(Said::Hold),
+        prop::sample::select(Fault::ALL.to_vec()).prop_map(Said::Fault),
+    ]
+}
+
+fn terms() -> impl Strategy<Value = Terms> {
+    let units = || option::of(any::<u32>());
+    (digest(), units(), units(), option::of(any::<u64>())).prop_map(
+        |(digest, max_units, shrink_units_per_minute, fallback)| Terms {
+            digest,
+            fallback_after: fallback.map(Span),
+            max_units,
+            shrink_units_per_minute,
+        },
+    )
 }
 
 fn again() -> impl Strategy<Value = AnsweredAgain> {
