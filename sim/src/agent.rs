@@ -24,6 +24,7 @@ use crate::event::{ApiResponse, Call, Caller, Event, Operation, Sleeper};
 use crate::faults::Link;
 use crate::journal::{Note, Part};
 use crate::options::Sabotage;
+use crate::policy::TaskPolicy;
 use crate::recording::{TaskRecorder, output_of};
 use crate::store::{NAMESPACE, Object};
 use crate::world::{UNIT, World};
@@ -65,6 +66,8 @@ pub struct AgentTask {
     pub alarm: Option<Timestamp>,
     /// Writes its journal, where one is kept.
     pub(crate) recorder: Option<TaskRecorder>,
+    /// Its policy, where it has one.
+    pub(crate) policy: TaskPolicy,
     is_started: bool,
 }
 
@@ -205,6 +208,7 @@ impl World {
             began_at: self.now,
             alarm: None,
             recorder,
+            policy: TaskPolicy::default(),
             is_started: false,
         });
         self.checks.agent_task_opened(vm, size);
@@ -232,12 +236,18 @@ impl World {
 
     /// Tells the core of a VM something and lets it decide.
     pub(crate) fn tell_agent_task(&mut self, vm: usize, event: CoreEvent) {
+        let is_policys = matches!(event, CoreEvent::Advised(_) | CoreEvent::Bound(_));
+        let is_metrics = matches!(event, CoreEvent::SystemMetrics(_));
         let now = self.record_event(vm, &event);
+        self.policy_shrank(vm, &event);
         if let Some(agent_task) = self.vms[vm].agent_task.as_mut() {
             agent_task.is_started = true;
             agent_task.core.handle(now, event);
         }
         self.drive_agent_task(vm, now);
+        if !is_policys {
+            self.policy_hears(vm, is_metrics);
+        }
     }
 
     pub(crate) fn agent_task_tick(&mut self, vm: usize) {
@@ -279,6 +289,7 @@ impl World {
         }
         self.desired_is_whole_units_in_bounds(vm);
         self.core_counts_no_fault(vm);
+        self.advice_stays_within_its_limits(vm);
         self.set_alarm(Sleeper::AgentTask(vm, id), deadline);
     }
 
@@ -298,7 +309,10 @@ impl World {
         self.checks.touch(vm);
         match action {
             Action::Permit(request) => self.ask_permit(vm, id, request),
-            Action::VmPatch(request) => self.patch(vm, id, request),
+            Action::VmPatch(request) => {
+                self.policy_shrinks(vm, id, &request);
+                self.patch(vm, id, request);
+            }
             Action::MonitorUpscale(request) => {
                 self.note(Note::TellsMonitor {
                     vm,
@@ -453,7 +467,8 @@ impl World {
             return;
         };
         if let Some(page) = page {
-            agent_task.metrics_at = Some(now);
+            let before = agent_task.metrics_at.replace(now);
+            self.policy_sees_metrics(vm, before);
             self.tell_agent_task(vm, CoreEvent::SystemMetrics(page));
         } else if self.cheats(Sabotage::ShrinkBlind) {
             let idle = SystemMetrics::default();

@@ -17,8 +17,10 @@
 //! | N41 pods request what their guests have | [`World::n41_a_guest_has_no_more_than_its_pod_requests`] |
 //! | N20 a guest has no more time than ordered | [`World::cpus_plugged_ahead_take_no_time`] |
 //! | 5 nothing stays plugged ahead | [`World::nothing_stays_plugged_ahead`] |
+//! | V33 limits of a policy, V13 its rate | [`World::advice_stays_within_its_limits`] |
 //! | the core's own faults | [`World::core_counts_no_fault`] |
 
+mod advice;
 mod asked;
 mod convergence;
 mod names;

@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::election::{LeaseCall, LeaseResponse};
 use crate::journal::Part;
 use crate::orders::{CommandOrigin, RunnerCommand};
+use crate::policy::PolicyEvent;
 use crate::store::{Change, Kind, Object};
 
 /// Who follows which kind of object.
@@ -213,6 +214,12 @@ pub(crate) enum Event {
         vm: usize,
         agent_task: u64,
     },
+    /// Something happens to the policy of the agent's task.
+    Policy {
+        vm: usize,
+        agent_task: u64,
+        what: PolicyEvent,
+    },
     /// The page is there.
     Scraped {
         vm: usize,
@@ -309,6 +316,7 @@ impl Event {
             Self::CallOverdue { vm, .. } => ("call overdue", *vm),
             Self::Scrape { vm, .. } => ("scrape", *vm),
             Self::Scraped { vm, .. } => ("scraped", *vm),
+            Self::Policy { vm, .. } => ("policy", *vm),
             Self::Reply { vm, .. } => ("reply", *vm),
             Self::CallNotSent { vm, .. } => ("call not sent", *vm),
             Self::CpusSettle { vm, .. } => ("cpus settle", *vm),

@@ -26,6 +26,7 @@ mod node;
 pub mod options;
 mod orders;
 mod permit;
+mod policy;
 mod queue;
 mod quota_bound;
 mod recording;
@@ -39,6 +40,6 @@ mod watch;
 mod world;
 
 pub use check::Violation;
-pub use options::{Level, Options, Sabotage};
+pub use options::{Level, Options, PolicyKind, Sabotage};
 pub use run::{Outcome, run};
 pub use world::World;

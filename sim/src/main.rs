@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use protocol::time::Span;
 use sim::faults::Tally;
-use sim::{Level, Options, Outcome};
+use sim::{Level, Options, Outcome, PolicyKind};
 
 /// Progress is printed at this pace, from this time on.
 const TELL_EVERY: Duration = Duration::from_secs(2);
@@ -45,6 +45,9 @@ struct Args {
     /// Pods request what their VMs have, as on Kubernetes
     #[arg(long)]
     requests: bool,
+    /// Who advises the agents
+    #[arg(long, value_enum, default_value_t = PolicyKind::None)]
+    policy: PolicyKind,
     /// Go on after a seed that fails
     #[arg(long)]
     keep_going: bool,
@@ -72,6 +75,7 @@ impl Args {
         options.length = Span(length);
         options.replicas = usize::from(self.replicas);
         options.requests = self.requests;
+        options.policy = self.policy;
         options
     }
 }
@@ -166,8 +170,13 @@ fn replay(args: &Args, outcome: &Outcome) -> String {
         String::new()
     };
     let requests = if args.requests { " --requests" } else { "" };
+    let policy = match args.policy {
+        PolicyKind::None => "",
+        PolicyKind::Builtin => " --policy builtin",
+        PolicyKind::Hostile => " --policy hostile",
+    };
     format!(
-        "replay: cargo xtask sim --seed {} --faults {faults}{vms}{replicas}{requests} --hours {}",
+        "replay: cargo xtask sim --seed {} --faults {faults}{vms}{replicas}{requests}{policy} --hours {}",
         options.seed, args.hours
     )
 }
@@ -212,6 +221,7 @@ fn report(args: &Args, sums: &Sums, took: Duration) -> serde_json::Value {
         "first_seed": args.seed,
         "seeds": sums.runs,
         "faults_level": args.faults,
+        "policy": args.policy,
         "steps": sums.steps,
         "seconds": took.as_secs_f64(),
         "steps_per_second": rate(sums.steps, took),

@@ -15,6 +15,19 @@ pub enum Level {
     Heavy,
 }
 
+/// Who advises the agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyKind {
+    /// No VM has a policy.
+    #[default]
+    None,
+    /// Each VM has a policy that asks for the built-in goal.
+    Builtin,
+    /// Each VM has a policy that gives every answer there is, faults, and none.
+    Hostile,
+}
+
 /// Which part is made to cheat, so that a checker can be seen to fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -65,6 +78,14 @@ pub enum Sabotage {
     KeepAhead,
     /// The agent waits two minutes before it connects to a monitor again.
     SlowDial,
+    /// A core is not told the rate of its policy's shrinks.
+    NoDeclineRate,
+    /// A core is not told its policy's largest size.
+    NoPolicyLimit,
+    /// A core is told that the built-in goal decides as soon as there is no advice.
+    EarlyFallback,
+    /// Old advice reaches the core again when there is none.
+    StaleAdvice,
 }
 
 /// What determines one run: the same options give the same run.
@@ -86,6 +107,8 @@ pub struct Options {
     pub replicas: usize,
     /// Pods request what their VMs have, as on Kubernetes.
     pub requests: bool,
+    /// Who advises the agents.
+    pub policy: PolicyKind,
     /// The part that cheats, in tests of the checkers.
     pub sabotage: Option<Sabotage>,
 }
@@ -103,6 +126,7 @@ impl Options {
             level,
             replicas: 1,
             requests: false,
+            policy: PolicyKind::None,
             sabotage: None,
         }
     }

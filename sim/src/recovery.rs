@@ -15,6 +15,7 @@ use protocol::time::Span;
 use vm_monitor::core::memory::Rules;
 
 use crate::agent::SCRAPE_PERIOD;
+use crate::policy::delays_convergence;
 use crate::store::Kind;
 use crate::world::World;
 use rows::{GUEST_CRASH, NO_FAULTS, rows};
@@ -66,7 +67,8 @@ impl World {
         let mut slowest = Span(0);
         for name in self.tally.names_since(&self.fault_schedule.tally_before) {
             // Guests that are still down are asked for one by one.
-            if name == GUEST_CRASH || NO_FAULTS.contains(&name) {
+            let is_advice = name.starts_with("advice ");
+            if name == GUEST_CRASH || is_advice || NO_FAULTS.contains(&name) {
                 continue;
             }
             match fault_adds(name) {
@@ -85,7 +87,8 @@ impl World {
         let is_up = self.vms[vm].machine.as_ref().is_some_and(|it| it.is_up);
         let crash = if is_up { None } else { fault_adds(GUEST_CRASH) };
         let adds = faults.max(crash.unwrap_or_default());
-        sum(&[undisturbed(), adds, self.settings_take(vm)])
+        let policy = delays_convergence(self.options.policy);
+        sum(&[undisturbed(), adds, self.settings_take(vm), policy])
     }
 
     /// What a VM's own settings add: steps of a shrink, and what holds it at a turn.

@@ -19,6 +19,8 @@ pub enum Stream {
     Fault,
     /// Scaling settings of the VMs.
     Settings,
+    /// Answers of policies.
+    Policy,
 }
 
 /// A seeded stream of random numbers.
@@ -35,6 +37,7 @@ impl Rng {
             Stream::Load => 2,
             Stream::Fault => 3,
             Stream::Settings => 4,
+            Stream::Policy => 5,
         });
         Self(generator)
     }

@@ -138,6 +138,8 @@ pub struct World {
     pub rng: Rng,
     /// Chance of loads.
     pub load_rng: Rng,
+    /// Chance of policies' answers.
+    pub(crate) policy_rng: Rng,
     /// What was done to the world.
     pub tally: Tally,
     /// Hash of all notes, and the newest of them for the report of a violation.
@@ -175,6 +177,7 @@ impl World {
             rates: faults::rates(crate::options::Level::None),
             rng: Rng::new(seed, Stream::Fault),
             load_rng: Rng::new(seed, Stream::Load),
+            policy_rng: Rng::new(seed, Stream::Policy),
             tally: Tally::default(),
             journal: Journal::default(),
             recording: None,
@@ -260,6 +263,11 @@ impl World {
                 agent_task,
                 page,
             } => self.scraped(vm, agent_task, page),
+            Event::Policy {
+                vm,
+                agent_task,
+                what,
+            } => self.policy_event(vm, agent_task, what),
             Event::Reply { vm, runner, event } => self.runner_told(vm, runner, event),
             Event::CallNotSent {
                 vm,

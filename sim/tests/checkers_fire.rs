@@ -1,7 +1,7 @@
 //! A checker that cannot fail proves nothing. Each is seen to fire here, in a world where one part
 //! cheats.
 
-use sim::{Level, Options, Sabotage};
+use sim::{Level, Options, PolicyKind, Sabotage};
 
 /// Steps within which a check must catch a cheat. Some checks run only at the end of a quiescent
 /// phase, and a run of this length reaches one.
@@ -16,6 +16,16 @@ fn caught_by(sabotage: Sabotage) -> Option<(&'static str, String)> {
     (1..=WORLDS).find_map(|seed| {
         let mut options = Options::short(seed, Level::None, STEPS);
         options.sabotage = Some(sabotage);
+        let is_policys = matches!(
+            sabotage,
+            Sabotage::NoDeclineRate
+                | Sabotage::NoPolicyLimit
+                | Sabotage::EarlyFallback
+                | Sabotage::StaleAdvice
+        );
+        if is_policys {
+            options.policy = PolicyKind::Hostile;
+        }
         options.replicas = if sabotage == Sabotage::NoLease { 2 } else { 1 };
         options.requests = matches!(
             sabotage,
@@ -162,6 +172,39 @@ fn n20_a_quota_that_rises_before_its_order_is_caught() {
 #[test]
 fn cpus_that_stay_plugged_ahead_are_caught() {
     catches(Sabotage::KeepAhead, "nothing_stays_plugged_ahead");
+}
+
+/// Requirement: V13
+#[test]
+fn v13_policy_that_shrinks_faster_than_its_rate_is_caught() {
+    catches(
+        Sabotage::NoDeclineRate,
+        "v13_policies_shrink_within_their_rate",
+    );
+}
+
+/// Requirement: V33
+#[test]
+fn v33_policy_above_its_largest_size_is_caught() {
+    catches(Sabotage::NoPolicyLimit, "v33_advice_is_cut_at_its_limit");
+}
+
+/// Requirement: V33
+#[test]
+fn v33_shrink_by_a_fault_of_the_policy_is_caught() {
+    catches(
+        Sabotage::EarlyFallback,
+        "v33_nothing_shrinks_without_fresh_advice",
+    );
+}
+
+/// Requirement: V08
+#[test]
+fn v08_shrink_by_stale_advice_is_caught() {
+    catches(
+        Sabotage::StaleAdvice,
+        "v33_nothing_shrinks_without_fresh_advice",
+    );
 }
 
 /// A cheat belongs to a part. A check that knows of it proves nothing.

@@ -2,14 +2,19 @@
 //! to the same bytes.
 
 use agent::Replay;
-use protocol::journal::{Record, decode, encode};
-use sim::{Level, Options, World};
+use protocol::journal::{Record, Step, decode, encode};
+use sim::{Level, Options, PolicyKind, World};
 
 /// Steps of a run.
 const STEPS: u64 = 8_000;
 
 fn recorded(seed: u64, level: Level) -> (World, Vec<Record>) {
-    let mut world = World::new(Options::short(seed, level, STEPS));
+    recorded_run(Options::short(seed, level, STEPS))
+}
+
+fn recorded_run(options: Options) -> (World, Vec<Record>) {
+    let seed = options.seed;
+    let mut world = World::new(options);
     world.record();
     while world.steps < STEPS {
         if let Err(violation) = world.step() {
@@ -59,6 +64,38 @@ fn what_agents_record_in_a_storm_decides_again() {
     );
     assert!(tasks > vms, "{tasks} tasks of {vms} VMs: some began anew");
     assert!(checkpoints > 60, "{checkpoints} checkpoints");
+}
+
+/// Replay needs no policy: its advice is in the journal.
+///
+/// Requirement: V33
+#[test]
+fn v33_agents_with_hostile_policies_decide_again() {
+    let (mut advice, mut policys) = (0, 0);
+    for seed in 1..=6 {
+        let mut options = Options::short(seed, Level::Heavy, STEPS);
+        options.policy = PolicyKind::Hostile;
+        let (_, records) = recorded_run(options);
+        let mut replay = Replay::new();
+        for record in &records {
+            let record = decode(encode(record).as_bytes()).expect("decodes");
+            match &record {
+                Record::Sampled(sampled) => {
+                    let steps = sampled.block.0.iter();
+                    advice += steps
+                        .filter(|(_, step)| matches!(step, Step::Advice(_)))
+                        .count();
+                }
+                Record::Decision(decision) => policys += u64::from(decision.r == "policy"),
+                _ => {}
+            }
+            replay.take(record);
+        }
+        let report = replay.finish();
+        assert!(report.is_equal(), "seed {seed}: {report:#?}");
+        assert_eq!((report.warm_up, report.gaps), (0, 0), "seed {seed}");
+    }
+    assert!(advice > 500 && policys > 100, "{advice}, {policys}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A share of the long run, small enough for every test run, and the seeds that once found
 //! something.
 
-use sim::{Level, Options, Outcome};
+use sim::{Level, Options, Outcome, PolicyKind};
 
 /// Seeds that found a bug: `level seed steps [requests]  # what`.
 const FOUND: &str = include_str!("../seeds/found.txt");
@@ -76,6 +76,54 @@ fn n41_everything_holds_while_pods_request_what_their_guests_have() {
     for kind in ["plugged ahead", "resize refused", "controller crash"] {
         assert!(tally.get(kind) > 0, "{kind} did not happen");
     }
+}
+
+/// Requirement: V33, V13
+#[test]
+fn v33_everything_holds_under_a_hostile_policy() {
+    let mut tally = sim::faults::Tally::default();
+    let mut calms = 0;
+    for (level, seeds) in [(Level::Heavy, 1..=12), (Level::None, 101..=104)] {
+        for seed in seeds {
+            let mut options = Options::short(seed, level, 8_000);
+            options.policy = PolicyKind::Hostile;
+            let outcome = holds(options);
+            calms += outcome.calms;
+            tally.add(&outcome.tally);
+        }
+    }
+    assert!(calms > 0, "no calm was judged");
+    for kind in [
+        "advice as built in",
+        "advice at random",
+        "advice that flaps",
+        "advice to have all",
+        "advice to have nothing",
+        "advice to hold",
+        "advice at fault",
+        "advice late",
+        "advice lost",
+        "advice of another policy",
+        "advice unbound",
+    ] {
+        assert!(tally.get(kind) > 0, "{kind} did not happen");
+    }
+}
+
+/// The bounds of convergence are those of runs without a policy.
+///
+/// Requirement: V33
+#[test]
+fn v33_built_in_goal_as_a_policy_reaches_the_same_targets() {
+    let mut calms = 0;
+    for (level, seeds) in [(Level::Heavy, 1..=8), (Level::None, 101..=104)] {
+        for seed in seeds {
+            let mut options = Options::short(seed, level, 6_000);
+            options.policy = PolicyKind::Builtin;
+            calms += holds(options).calms;
+        }
+    }
+    assert!(calms > 0, "no calm was judged");
 }
 
 #[test]
