@@ -237,6 +237,8 @@ mod tests {
             "upscale_cooldown",
             "observe_mode",
             "grow_mode",
+            "policy_limit",
+            "decline_rate",
         ];
         assert_eq!(ALL.map(Bound::as_str), labels);
         assert_eq!(
