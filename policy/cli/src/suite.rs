@@ -38,7 +38,7 @@ pub struct Finding {
 }
 
 /// Result of one policy.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tested {
     /// Source of the policy.
@@ -113,35 +113,21 @@ fn one(file: &Path, program: &Path, differing: Differing) -> Result<Tested> {
     };
     let source = read(file)?;
     let beside = file.with_extension("toml");
-    let finding = |file: &Path, line, rule: String, instead: &str| Finding {
-        file: file.to_owned(),
-        line,
-        fixture: None,
-        rule,
-        instead: instead.to_owned(),
-    };
     let mut tested = Tested {
         file: file.to_owned(),
-        digest: String::new(),
-        fixtures: 0,
-        updated: 0,
-        lines: 0,
-        lines_not_run: Vec::new(),
-        findings: Vec::new(),
+        ..Tested::default()
     };
     if !beside.exists() {
         let rule = format!("has no fixtures: {} is missing", beside.display());
         let instead = "[[fixture]] with name, input, past and answer (docs/policies.md)";
-        tested.findings.push(finding(file, 0, rule, instead));
+        tested.find(file, 0, rule, instead);
         return Ok(tested);
     }
     let text = read(&beside)?;
     let fixtures = match Fixtures::read(&text) {
         Ok(fixtures) => fixtures,
         Err(error) => {
-            tested
-                .findings
-                .push(finding(&beside, error.line, error.rule, ""));
+            tested.find(&beside, error.line, error.rule, "");
             return Ok(tested);
         }
     };
@@ -156,11 +142,22 @@ fn one(file: &Path, program: &Path, differing: Differing) -> Result<Tested> {
             }
             suite.finish(&engine, (&text, differing), &mut tested)?;
         }
-        Err(error) => tested
-            .findings
-            .push(finding(file, error.line, error.rule, "")),
+        Err(error) => tested.find(file, error.line, error.rule, ""),
     }
     Ok(tested)
+}
+
+impl Tested {
+    /// Adds what no fixture shows.
+    fn find(&mut self, file: &Path, line: u32, rule: String, instead: &str) {
+        self.findings.push(Finding {
+            file: file.to_owned(),
+            line,
+            fixture: None,
+            rule,
+            instead: instead.to_owned(),
+        });
+    }
 }
 
 /// Two workers with one policy, and what they showed.
