@@ -17,9 +17,9 @@ use crate::terminal::out;
 /// Create or update a policy from a Lua file.
 ///
 /// A new version is a candidate: its answers are recorded, and nothing else is done with them. On
-/// one machine the journal's part `people` has who applied it, what and why, before it is applied;
-/// bellows history shows it. In a cluster nothing of it is recorded here and the reason is not kept:
-/// the API server's audit log has the request.
+/// one machine the journal's part `people` has who applied it, what and why, before it is applied.
+/// In a cluster nothing is recorded here and the reason is not kept: the API server's audit log has
+/// the request.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ApplyArgs {
     /// Source of the policy, Lua
