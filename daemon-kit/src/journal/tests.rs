@@ -236,6 +236,7 @@ async fn hanging_disk_delays_no_appender_and_its_gap_is_recorded() {
         what: "y".into(),
         t: 1,
         vm: None,
+        ..Default::default()
     });
     let mut lost = 0;
     let mut waits = 0;
