@@ -68,6 +68,7 @@ mod round;
 pub mod scaling;
 mod scheduler;
 pub mod stabilization;
+mod units;
 pub mod vm;
 mod vm_patch;
 pub mod warnings;

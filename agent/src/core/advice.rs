@@ -33,11 +33,11 @@ use policy_contract::{Answer, Digest, Want};
 pub use protocol::journal::{Advice, Said, Terms};
 use protocol::policy::{Fault, Limits};
 use protocol::time::{Span, Timestamp};
-use protocol::units::{Bytes, MilliCpu, Resources};
+use protocol::units::Resources;
 
 use super::decision::{Bound, Bounds, Reason};
-use super::desired::{Inputs, units_covering, units_in, whole_units};
 use super::goal::Goal;
+use super::units::{units_covering, units_in, whole_units};
 use super::warnings::Warning;
 
 /// Age up to which advice counts, if metrics never count as old.
@@ -273,10 +273,14 @@ pub(super) struct Target {
     pub allowance: Option<Allowance>,
 }
 
-/// The target of a VM with this advice.
-pub(super) fn target(inputs: &Inputs<'_>, advised: Option<&Advised>, goal: &Goal) -> Target {
+/// The target of a VM of the size `using` with this advice.
+pub(super) fn target(
+    (unit, using): (Resources, Resources),
+    advised: Option<&Advised>,
+    goal: &Goal,
+) -> Target {
     let mut target = Target {
-        size: inputs.unit.saturating_mul(goal.units),
+        size: unit.saturating_mul(goal.units),
         reason: Reason::from(goal.winner),
         by: Bounds::default(),
         vote: None,
@@ -286,13 +290,13 @@ pub(super) fn target(inputs: &Inputs<'_>, advised: Option<&Advised>, goal: &Goal
         return target;
     };
     let asked = advised.last.map(|last| match last.units {
-        None => (inputs.using, units_in(inputs.using, inputs.unit)),
+        None => (using, units_in(using, unit)),
         Some(units) => {
             let cut = units.min(advised.max_units.unwrap_or(u32::MAX));
             if cut < units {
                 target.by.insert(Bound::PolicyLimit);
             }
-            (inputs.unit.saturating_mul(cut), f64::from(units))
+            (unit.saturating_mul(cut), f64::from(units))
         }
     });
     target.vote = asked.map(|(_, vote)| vote);
@@ -303,7 +307,7 @@ pub(super) fn target(inputs: &Inputs<'_>, advised: Option<&Advised>, goal: &Goal
             target.allowance = advised.allowance;
         }
         _ => {
-            let floor = asked.map_or(inputs.using, |(size, _)| size.field_max(inputs.using));
+            let floor = asked.map_or(using, |(size, _)| size.field_max(using));
             if floor.has_field_above(target.size) {
                 target.size = target.size.field_max(floor);
                 target.reason = Reason::Policy;
@@ -316,7 +320,7 @@ pub(super) fn target(inputs: &Inputs<'_>, advised: Option<&Advised>, goal: &Goal
 /// Part of a shrink that is allowed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
-    /// Compute units.
+    /// Compute units by which the VM may shrink.
     pub units: u32,
     /// When one unit more is allowed; `None` = never while the VM does not shrink.
     pub more_at: Option<Timestamp>,
@@ -376,14 +380,5 @@ impl ShrinkBucket {
             credit: credit.min(most),
             at: now,
         }
-    }
-}
-
-/// `size` and `more` units.
-pub(super) fn plus_units(size: Resources, unit: Resources, more: u32) -> Resources {
-    let more = unit.saturating_mul(more);
-    Resources {
-        cpu: MilliCpu(size.cpu.0.saturating_add(more.cpu.0)),
-        mem: Bytes(size.mem.0.saturating_add(more.mem.0)),
     }
 }

@@ -15,6 +15,7 @@ use super::decision::{Bound, Bounds, Reason};
 use super::goal::{Goal, goal};
 use super::metrics::{LfcMetrics, SystemMetrics};
 use super::stabilization::{Stabilization, Stabilized, stabilize};
+use super::units::{units_covering, units_in, whole_units};
 use super::warnings::{Warning, Warnings};
 
 /// A refused shrink that is in force.
@@ -106,30 +107,6 @@ pub fn units_above(size: Resources, unit: Resources, fields: Fields) -> u32 {
     match fields {
         Fields::Memory => by_memory,
         Fields::Both => by_memory.max(whole_cpu.saturating_add(1)),
-    }
-}
-
-/// Smallest number of units with at least this much of both resources.
-pub(super) fn units_covering(size: Resources, unit: Resources) -> u32 {
-    let cpu = size.cpu.0.div_ceil(unit.cpu.0.max(1));
-    let mem = size.mem.0.div_ceil(unit.mem.0.max(1));
-    cpu.max(u32::try_from(mem).unwrap_or(u32::MAX))
-}
-
-/// Units of the larger resource; not a whole number for every size.
-pub(super) fn units_in(size: Resources, unit: Resources) -> f64 {
-    let cpu = f64::from(size.cpu.0) / f64::from(unit.cpu.0.max(1));
-    let mem = size.mem.0 as f64 / unit.mem.0.max(1) as f64;
-    cpu.max(mem)
-}
-
-/// Each resource rounded up to whole units.
-pub(super) fn whole_units(size: Resources, unit: Resources) -> Resources {
-    let cpu = size.cpu.0.div_ceil(unit.cpu.0.max(1));
-    let mem = size.mem.0.div_ceil(unit.mem.0.max(1));
-    Resources {
-        cpu: MilliCpu(unit.cpu.0.saturating_mul(cpu)),
-        mem: Bytes(unit.mem.0.saturating_mul(mem)),
     }
 }
 
@@ -263,7 +240,7 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
     }
 
     let advised = inputs.advised.filter(|_| has_all_metrics);
-    let target = target(inputs, advised.as_ref(), &goal);
+    let target = target((inputs.unit, inputs.using), advised.as_ref(), &goal);
     goal.votes.policy = target.vote;
     if let Some(warning) = advised.and_then(|advised| advised.warning) {
         warnings.insert(warning);

@@ -3,8 +3,9 @@
 //! events and outputs into records.
 //!
 //! * `S` packs routine events: metrics, deadlines, a permit renewed without change, an unchanged
-//!   object, advice of the policy that decides and its limits. Other events are `V` and `O` lines. Together they are the input of the core in the
-//!   order of time; no two steps of a VM have the same time.
+//!   object, advice of the policy that decides and its limits. Other events are `V` and `O` lines.
+//!   Together they are the input of the core in the order of time; no two steps of a VM have the
+//!   same time.
 //! * `T` holds a checksum over the outputs of all steps since the last `T` ([`Output::fold`]).
 //! * `D` holds one output. It is written when target, reason or bounds change, before every patch,
 //!   and once a minute. Before a `D` that changes the target, its input is written: `S`, then `T`.

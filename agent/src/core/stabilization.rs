@@ -9,16 +9,17 @@
 //! | `upscaleCooldownSeconds` | grows by load alone only that time after a shrink |
 //!
 //! It applies to the goal, or to the advice of a policy in its place. The rate of a policy's
-//! shrinks applies to the result. Upscale requests, refusals and bounds come later and win. It never
-//! delays a growth that memory asks for.
+//! shrinks applies to the result. Upscale requests, refusals and bounds come later and win. It
+//! never delays a growth that memory asks for.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
-use super::advice::{Target, plus_units};
+use super::advice::Target;
 use super::decision::{Bound, Bounds};
 use super::desired::Inputs;
 use super::goal::Goal;
+use super::units::plus_units;
 
 /// Times of a VM's last changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
