@@ -67,7 +67,7 @@ pub struct Fixture {
 pub enum Expected {
     /// Nothing is written.
     Nothing,
-    /// Exactly this.
+    /// This answer and no other.
     Answer(Answer),
     /// An answer with these properties.
     Properties(Properties),
@@ -93,7 +93,7 @@ pub struct Properties {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(untagged)]
 pub enum Bounds {
-    /// The number.
+    /// This number and no other.
     Is(f64),
     /// The number lies between these.
     Between(Between),
@@ -111,7 +111,7 @@ pub struct Between {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub enum OneOf {
-    /// The word.
+    /// This word and no other.
     Word(String),
     /// One of these.
     Words(Vec<String>),

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use policy_contract::frames::FromWorker;
 use policy_contract::{Answer, Fault, Spec};
 use policy_engine::Engine;
-use reply::Reply;
+use reply::WorkerResponse;
 use serde::Serialize;
 
 use crate::check::{self, old};
@@ -190,7 +190,7 @@ impl<'a> Suite<'a> {
         let first = self.reply(0, question)?;
         let second = self.reply(1, question)?;
         let ends_the_worker =
-            |reply: &Reply| matches!(reply, Err((Fault::Late | Fault::WorkerDied, _)));
+            |reply: &WorkerResponse| matches!(reply, Err((Fault::Late | Fault::WorkerDied, _)));
         if !ends_the_worker(&first) {
             // Only for its lines: the answer is that of the workers.
             let _ = engine.ask(&question.input, &question.past(), question.now);
@@ -224,7 +224,7 @@ impl<'a> Suite<'a> {
     }
 
     /// Asks one of the workers. One that has ended is started again for the next question.
-    fn reply(&mut self, worker: usize, question: &Question) -> Result<Reply> {
+    fn reply(&mut self, worker: usize, question: &Question) -> Result<WorkerResponse> {
         self.asked += 1;
         let said = check::ask(&mut self.workers[worker], self.asked, question);
         let fault = match said {
@@ -246,7 +246,7 @@ impl<'a> Suite<'a> {
         Ok(Err((fault, "no answer".to_owned())))
     }
 
-    fn compare(&mut self, fixture: &Fixture, reply: &Reply) {
+    fn compare(&mut self, fixture: &Fixture, reply: &WorkerResponse) {
         let Some((rule, instead)) = compare::difference(&fixture.expected, reply) else {
             return;
         };

@@ -2,12 +2,12 @@
 
 use policy_contract::{Answer, Want};
 
-use super::reply::Reply;
+use super::reply::WorkerResponse;
 use super::update;
 use crate::fixtures::{Expected, Properties};
 
 /// What was answered, for people.
-pub(super) fn shown(reply: &Reply) -> String {
+pub(super) fn shown(reply: &WorkerResponse) -> String {
     match reply {
         Ok((answer, _)) => format!("answers {}", update::inline(answer)),
         Err((fault, text)) => format!("{}: {text}", fault.word()),
@@ -15,7 +15,7 @@ pub(super) fn shown(reply: &Reply) -> String {
 }
 
 /// What is wrong, and what to write instead. `None` if nothing is.
-pub(super) fn difference(expected: &Expected, reply: &Reply) -> Option<(String, String)> {
+pub(super) fn difference(expected: &Expected, reply: &WorkerResponse) -> Option<(String, String)> {
     let is_right = match (expected, reply) {
         (Expected::Answer(expected), Ok((answer, _))) => expected == answer,
         (Expected::Properties(properties), Ok((answer, _))) => {
@@ -35,7 +35,7 @@ pub(super) fn difference(expected: &Expected, reply: &Reply) -> Option<(String, 
     (!is_right).then(|| (format!("{}{also}", shown(reply)), instead(reply)))
 }
 
-fn instead(reply: &Reply) -> String {
+fn instead(reply: &WorkerResponse) -> String {
     match reply {
         Ok((answer, _)) => format!("answer = {}", update::inline(answer)),
         Err((fault, _)) => format!("fault = \"{}\"", fault.word()),
@@ -87,7 +87,7 @@ mod tests {
         fixtures.all.into_iter().next().expect("one").expected
     }
 
-    fn answered(value: &serde_json::Value) -> Reply {
+    fn answered(value: &serde_json::Value) -> WorkerResponse {
         Ok((Answer::read(value).expect("an answer"), 1))
     }
 
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn fault_is_expected_by_its_kind() {
-        let steps: Reply = Err((Fault::Steps, "more".into()));
+        let steps: WorkerResponse = Err((Fault::Steps, "more".into()));
         assert_eq!(difference(&expected("fault = \"steps\""), &steps), None);
         let (_, instead) = difference(&expected("fault = \"memory\""), &steps).expect("another");
         assert_eq!(instead, "fault = \"steps\"");

@@ -3,4 +3,4 @@
 use policy_contract::{Answer, Fault};
 
 /// An answer with its steps, or a fault and its text.
-pub(super) type Reply = Result<(Answer, u64), (Fault, String)>;
+pub(super) type WorkerResponse = Result<(Answer, u64), (Fault, String)>;
