@@ -7,7 +7,7 @@ use crate::core::protobuf::Messages;
 use crate::core::registry::Registry;
 
 /// One document per built-in kind.
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 11] = [
     include_str!("../kinds/namespaces.yaml"),
     include_str!("../kinds/nodes.yaml"),
     include_str!("../kinds/pods.yaml"),
@@ -17,6 +17,7 @@ const DOCUMENTS: [&str; 10] = [
     include_str!("../kinds/configmaps.yaml"),
     include_str!("../kinds/serviceaccounts.yaml"),
     include_str!("../kinds/leases.coordination.k8s.io.yaml"),
+    include_str!("../kinds/controllerrevisions.apps.yaml"),
     include_str!("../kinds/customresourcedefinitions.apiextensions.k8s.io.yaml"),
 ];
 

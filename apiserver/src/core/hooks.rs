@@ -79,6 +79,9 @@ pub fn validate_update(kind: &Kind, old: &Value, new: &Value) -> Result<(), Vec<
     if kind.key() == "pods" {
         return pod_spec_is_kept(old, new);
     }
+    if kind.key() == "controllerrevisions.apps" && old.get("data") != new.get("data") {
+        return Err(data_is_kept());
+    }
     if old.get("immutable") == Some(&Value::Bool(true)) {
         return immutable_is_kept(old, new);
     }
@@ -134,6 +137,14 @@ fn pod_spec_is_kept(old: &Value, new: &Value) -> Result<(), Vec<Cause>> {
         `spec.initContainers[*].image`, `spec.activeDeadlineSeconds`, `spec.tolerations` or \
         `spec.terminationGracePeriodSeconds`";
     Err(forbidden("spec", why))
+}
+
+fn data_is_kept() -> Vec<Cause> {
+    vec![Cause {
+        reason: "FieldValueInvalid".to_owned(),
+        message: "Invalid value: field is immutable".to_owned(),
+        field: "data".to_owned(),
+    }]
 }
 
 fn immutable_is_kept(old: &Value, new: &Value) -> Result<(), Vec<Cause>> {
@@ -222,6 +233,18 @@ mod tests {
         assert!(pod_spec_is_kept(&old, &new).is_ok());
         new["spec"]["nodeName"] = json!("b");
         assert!(pod_spec_is_kept(&old, &new).is_err());
+    }
+
+    #[test]
+    fn data_of_a_revision_stays() {
+        let document = include_str!("../../kinds/controllerrevisions.apps.yaml");
+        let document = serde_saphyr::from_str(document).expect("YAML");
+        let kind = Kind::parse(&document, true).expect("a kind");
+        let old = json!({"data": {"a": 1}, "revision": 1});
+        let renumbered = json!({"data": {"a": 1}, "revision": 2});
+        assert!(validate_update(&kind, &old, &renumbered).is_ok());
+        let causes = validate_update(&kind, &old, &json!({"revision": 1})).expect_err("changed");
+        assert_eq!(causes[0].field, "data");
     }
 
     #[test]
