@@ -8,6 +8,7 @@ mod kind;
 mod object;
 mod refusal;
 mod rules;
+mod status;
 
 pub use fault::Fault;
 pub use kind::{
@@ -18,4 +19,7 @@ pub use refusal::Refusal;
 pub use rules::{
     LABELS_MAX, MAX_FEEDS, MAX_PARAMS, MAX_SOURCE_BYTES, WORD_MAX, check_feeds, check_params,
     check_series, check_source, is_word,
+};
+pub use status::{
+    PolicyCondition, PolicyVersion, REVISION_NAMESPACE, ScalingPolicyStatus, Stage, revision_name,
 };

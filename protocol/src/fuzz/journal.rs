@@ -4,8 +4,8 @@ use crate::journal::{
     DecodeError, MAX_STEPS, Record, Scan, crc, decode, encode, hash_text, pack, scan, unpack,
 };
 
-/// Lines of a segment. A first byte that is odd has the checksum put before the rest, if that is one
-/// line. A line that is read is the line that its record is written as. The reader of segments
+/// Lines of a segment. A first byte that is odd has the checksum put before the rest, if that is
+/// one line. A line that is read is the line that its record is written as. The reader of segments
 /// finds the same records, and its counts fit the bytes.
 pub fn journal_line(data: &[u8]) {
     let Some((which, text)) = data.split_first() else {

@@ -34,12 +34,15 @@ pub enum Scope {
 }
 
 /// Whether an answer decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// The answer decides.
     Live,
     /// The answer is recorded and has no effect.
+    #[default]
     Shadow,
 }
 
