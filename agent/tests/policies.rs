@@ -144,7 +144,7 @@ async fn unknown_policy_and_missing_program_leave_sizing_as_it_is() {
         .until("it grows", |all| position(all, patched_to(4)))
         .await;
     until("the missing program is named", || {
-        let problem = world.state.dump()["policies"]["worker"]["problem"].to_string();
+        let problem = world.state.dump()["policies"]["workers"]["shadow"]["problem"].to_string();
         problem.contains("/nowhere/bellows-policy")
     })
     .await;

@@ -227,8 +227,8 @@ pub fn seconds(at: Timestamp) -> f64 {
     at.0 as f64 / 1e6
 }
 
-/// Whether a policy is asked about this event soon, and not with the next one. A permit that was cut
-/// is in [`refused_units`].
+/// Whether a policy is asked about this event soon, and not with the next one. A permit that was
+/// cut is in [`refused_units`].
 #[must_use]
 pub fn is_news(event: &Event) -> bool {
     matches!(
@@ -311,4 +311,11 @@ pub fn refused_units(event: &Event, core: &Core) -> Option<Milli> {
         mem: protocol::units::Bytes(asked.mem.0.saturating_sub(response.permit.mem.0)),
     };
     Some(Milli::of(in_units(missing, unit)))
+}
+
+/// Whether a size of `units` is smaller than the one in use.
+#[must_use]
+pub fn is_shrink(core: &Core, units: u32) -> bool {
+    let size = core.config.compute_unit.saturating_mul(units);
+    core.using().has_field_above(size)
 }

@@ -229,8 +229,10 @@ impl Driver {
                     self.take_feed()
                 }
                 event = next_event(&mut self.policy, self.ctx.clock) => {
-                    self.take_policy_event(event);
-                    continue;
+                    let Some(arrived) = self.take_policy_event(event) else {
+                        continue;
+                    };
+                    arrived
                 }
                 _ = refresh.tick() => {
                     self.refresh_state();
@@ -243,6 +245,9 @@ impl Driver {
                 }
             };
             deadline = self.drive(arrived);
+            if let Some(arrived) = self.bind_policy() {
+                deadline = self.drive(arrived);
+            }
         }
         self.journal.end();
         self.ctx.vm_metrics.forget_desired(&self.labels);
@@ -381,17 +386,41 @@ impl Driver {
         self.core.handle(now, event);
     }
 
-    /// Takes an answer of a policy, or a change of the policies. The core gets neither.
-    fn take_policy_event(&mut self, event: PolicyEvent) {
-        let Some(policy) = &mut self.policy else {
-            return;
+    /// Takes an answer of a policy, or a change of the policies. Returns the time of the event that
+    /// the core got, if it got one.
+    fn take_policy_event(&mut self, event: PolicyEvent) -> Option<Timestamp> {
+        let policy = self.policy.as_mut()?;
+        let advice = match event {
+            PolicyEvent::Said(said) => policy.said(said, &self.core, &self.ctx, &mut self.journal),
+            PolicyEvent::Changed => {
+                policy.choose(&self.core, self.ctx.clock.now());
+                None
+            }
+            PolicyEvent::Due => {
+                policy.due(&self.core, &self.ctx, &mut self.journal);
+                return None;
+            }
         };
-        match event {
-            PolicyEvent::Said(said) => policy.said(said, &self.ctx, &mut self.journal),
-            PolicyEvent::Changed => policy.choose(&self.core, self.ctx.clock.now()),
-            PolicyEvent::Due => return policy.due(&self.core, &self.ctx, &mut self.journal),
-        }
         policy.show(&self.ctx, &self.slot);
+        match advice {
+            Some(advice) => Some(self.feed_policy(Event::Advised(advice))),
+            None => self.bind_policy(),
+        }
+    }
+
+    /// Tells the core which policy decides, if it is another one. Returns the time of that event.
+    fn bind_policy(&mut self) -> Option<Timestamp> {
+        if !self.is_started {
+            return None;
+        }
+        let terms = self.policy.as_mut()?.new_terms()?;
+        Some(self.feed_policy(Event::Bound(terms)))
+    }
+
+    fn feed_policy(&mut self, event: Event) -> Timestamp {
+        let now = self.journal.begin(self.ctx.clock.now());
+        self.handle(now, event);
+        now
     }
 
     fn is_current(&self, generation: u64) -> bool {

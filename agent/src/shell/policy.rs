@@ -1,5 +1,5 @@
-//! Policies beside the goal of the core. Each is a candidate: the agent records its answers, and
-//! neither the core nor another part ever gets one.
+//! Policies in the place of the core's own goal. The answers of a live version reach the core, as
+//! events; those of a candidate are recorded, and nothing else gets one.
 //!
 //! ```text
 //!   ScalingPolicies, namespaces --watch--> known policies --watch(latest)--> VM's driver
@@ -7,11 +7,14 @@
 //!               <--answers------------
 //! ```
 //!
-//! Without the section `policies` in the agent's file none of this runs. The worker starts with the
-//! first VM that has a policy.
+//! Without the section `policies` in the agent's file none of this runs. Live versions and
+//! candidates have a worker each, so that a candidate delays nobody. A worker starts with the first
+//! VM that needs it.
 
 mod known;
 mod metrics;
+mod quota;
+mod revisions;
 mod sources;
 mod vm;
 mod worker;
@@ -24,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use policy_contract::{Answer, Digest, Fault, History, Input, Recheck};
 use prometheus_client::registry::Registry;
 use protocol::journal::Milli;
+use protocol::policy::Role;
 use protocol::time::{Span, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -34,8 +38,9 @@ use super::RunError;
 use super::config::Policies as Settings;
 use super::journal::JournalHandle;
 use super::metrics::AgentMetrics;
-use known::{Known, Policy};
+use known::{Known, Policy, Versions};
 use metrics::PolicyMetrics;
+use quota::ShrinkQuota;
 pub(super) use vm::{PolicyEvent, VmChoice, VmPolicy, next_event};
 
 /// Messages to the supervisor that wait. 500 VMs send two each per period.
@@ -98,23 +103,37 @@ enum End {
     Lost,
 }
 
-/// What all drivers and the supervisor share. Clones share it too.
+/// What all drivers and the supervisors share. Clones share it too.
 #[derive(Debug, Clone)]
 pub(super) struct PolicyRuntime(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    requests: mpsc::Sender<Request>,
+    live: WorkerLink,
+    shadow: WorkerLink,
     known: watch::Sender<Known>,
     settings: Settings,
     metrics: PolicyMetrics,
     sources: Option<PathBuf>,
-    /// Number of the running worker; 0 while none runs.
-    generation: AtomicU64,
     next_vm: AtomicU32,
     next_question: AtomicU64,
-    worker: Mutex<WorkerState>,
     nodes: Mutex<BTreeMap<u32, Option<(Timestamp, Milli)>>>,
+    quota: Mutex<ShrinkQuota>,
+}
+
+/// The worker of one role, as the drivers see it.
+#[derive(Debug)]
+struct WorkerLink {
+    requests: mpsc::Sender<Request>,
+    /// Number of the running worker; 0 while none runs.
+    generation: AtomicU64,
+    state: Mutex<WorkerState>,
+}
+
+/// Requests to the supervisors, to be taken by them.
+struct Queues {
+    live: mpsc::Receiver<Request>,
+    shadow: mpsc::Receiver<Request>,
 }
 
 /// State of the worker, for people.
@@ -149,15 +168,18 @@ impl PolicyRuntime {
         cancel: &CancellationToken,
     ) -> Self {
         let sources = parts.folder.map(|folder| folder.join(sources::FOLDER));
-        let (runtime, queue) = Self::new(parts.settings, parts.registry, sources);
+        let (runtime, queues) = Self::new(parts.settings, parts.registry, sources);
         known::spawn(&runtime, parts.kube, &parts.metrics, tasks, cancel);
-        let journal = parts.journal;
-        let supervisor = worker::Supervisor::new(runtime.clone(), queue, journal, parts.program);
-        let stop = cancel.clone();
-        tasks.spawn(async move {
-            supervisor.run(stop).await;
-            Ok(())
-        });
+        for (role, queue) in [(Role::Live, queues.live), (Role::Shadow, queues.shadow)] {
+            let (journal, program) = (parts.journal.clone(), parts.program.clone());
+            let supervisor =
+                worker::Supervisor::new(runtime.clone(), role, queue, journal, program);
+            let stop = cancel.clone();
+            tasks.spawn(async move {
+                supervisor.run(stop).await;
+                Ok(())
+            });
+        }
         runtime
     }
 
@@ -165,42 +187,41 @@ impl PolicyRuntime {
         settings: Settings,
         registry: &mut Registry,
         sources: Option<PathBuf>,
-    ) -> (Self, mpsc::Receiver<Request>) {
-        let (requests, queue) = mpsc::channel(REQUEST_BOUND);
+    ) -> (Self, Queues) {
+        let (live, shadow) = (WorkerLink::new(), WorkerLink::new());
         let runtime = Self(Arc::new(Shared {
-            requests,
+            live: live.0,
+            shadow: shadow.0,
             known: watch::Sender::new(Known::default()),
             settings,
             metrics: PolicyMetrics::register(registry),
             sources,
-            generation: AtomicU64::new(0),
             next_vm: AtomicU32::new(1),
             next_question: AtomicU64::new(1),
-            worker: Mutex::default(),
             nodes: Mutex::default(),
+            quota: Mutex::default(),
         }));
-        (runtime, queue)
+        let queues = Queues {
+            live: live.1,
+            shadow: shadow.1,
+        };
+        (runtime, queues)
     }
 
-    fn generation(&self) -> u64 {
-        self.0.generation.load(Ordering::Acquire)
-    }
-
-    /// Sends a message to the supervisor. Returns whether it was taken.
-    fn send(&self, request: Request) -> bool {
-        self.0.requests.try_send(request).is_ok()
-    }
-
-    fn worker(&self) -> MutexGuard<'_, WorkerState> {
-        self.0.worker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set_aside(&self, digest: &Digest) -> Option<(Fault, String)> {
-        self.worker().set_aside.get(digest).cloned()
+    /// The worker that answers for a role.
+    fn link(&self, role: Role) -> &WorkerLink {
+        match role {
+            Role::Live => &self.0.live,
+            Role::Shadow => &self.0.shadow,
+        }
     }
 
     fn nodes(&self) -> MutexGuard<'_, BTreeMap<u32, Option<(Timestamp, Milli)>>> {
         self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn quota(&self) -> MutexGuard<'_, ShrinkQuota> {
+        self.0.quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Number of VMs on the node, and the units that other VMs than `vm` were refused of late.
@@ -219,18 +240,18 @@ impl PolicyRuntime {
 
     /// The member `policies` of the agent's state.
     pub(super) fn dump(&self) -> Value {
-        let worker = self.worker().clone();
         let known = self.0.known.borrow();
         let policies: Vec<Value> = known
             .policies()
-            .map(|(name, policy)| match policy {
-                Ok(policy) => {
-                    let aside = worker.set_aside.get(&policy.digest);
+            .map(|(name, versions)| match versions {
+                Ok(versions) => {
+                    let problem = self.problem_of(versions);
                     json!({
                         "name": name,
-                        "digest": policy.digest,
-                        "loaded": aside.is_none(),
-                        "problem": aside.map(|(fault, text)| format!("{}: {text}", fault.word())),
+                        "live": versions.live.as_ref().map(|policy| policy.digest),
+                        "candidate": versions.candidate.as_ref().map(|policy| policy.digest),
+                        "loaded": problem.is_none(),
+                        "problem": problem,
                     })
                 }
                 Err(problem) => json!({"name": name, "loaded": false, "problem": problem}),
@@ -238,12 +259,67 @@ impl PolicyRuntime {
             .collect();
         json!({
             "known": policies,
-            "worker": {
-                "runs": self.generation() != 0,
-                "engine": worker.engine,
-                "restarts": worker.restarts,
-                "problem": worker.problem,
+            "workers": {
+                "live": self.0.live.dump(),
+                "shadow": self.0.shadow.dump(),
             },
+        })
+    }
+
+    /// Why a version of a policy is not asked.
+    fn problem_of(&self, versions: &Versions) -> Option<String> {
+        let roles = [
+            (Role::Live, &versions.live),
+            (Role::Shadow, &versions.candidate),
+        ];
+        let aside = roles.into_iter().find_map(|(role, version)| {
+            let digest = version.as_ref()?.digest;
+            let (fault, text) = self.link(role).set_aside(&digest)?;
+            Some(format!("{}: {}: {text}", digest.short(), fault.word()))
+        });
+        let missing = versions.missing.map(|digest| {
+            let digest = digest.short();
+            format!("version {digest} should decide, and its source is not found")
+        });
+        aside.or(missing)
+    }
+}
+
+impl WorkerLink {
+    fn new() -> (Self, mpsc::Receiver<Request>) {
+        let (requests, queue) = mpsc::channel(REQUEST_BOUND);
+        let link = Self {
+            requests,
+            generation: AtomicU64::new(0),
+            state: Mutex::default(),
+        };
+        (link, queue)
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Sends a message to the supervisor. Returns whether it was taken.
+    fn send(&self, request: Request) -> bool {
+        self.requests.try_send(request).is_ok()
+    }
+
+    fn state(&self) -> MutexGuard<'_, WorkerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_aside(&self, digest: &Digest) -> Option<(Fault, String)> {
+        self.state().set_aside.get(digest).cloned()
+    }
+
+    fn dump(&self) -> Value {
+        let state = self.state().clone();
+        json!({
+            "runs": self.generation() != 0,
+            "engine": state.engine,
+            "restarts": state.restarts,
+            "problem": state.problem,
         })
     }
 }

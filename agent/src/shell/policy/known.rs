@@ -9,17 +9,20 @@ use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use policy_contract::{CONTRACT, Digest, Spec};
 use protocol::policy::{
-    BUILTIN, GROUP, KEY_POLICY, KIND, Limits, PLURAL, ScalingPolicySpec, Scope, VERSION,
+    BUILTIN, GROUP, KEY_POLICY, KIND, Limits, PLURAL, Role, ScalingPolicySpec, ScalingPolicyStatus,
+    Scope, VERSION,
 };
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{PolicyRuntime, sources};
+use super::PolicyRuntime;
+use super::revisions::Revisions;
 use crate::shell::RunError;
 use crate::shell::metrics::AgentMetrics;
 use crate::shell::modes::is_refused;
 
-/// A policy that can be asked.
+/// A version of a policy that can be asked.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Policy {
     pub name: String,
@@ -44,13 +47,33 @@ impl Policy {
     }
 }
 
-/// A policy, or why its object has none.
-type Read = Result<Arc<Policy>, String>;
+/// What a `ScalingPolicy` says.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Listed {
+    /// The version of the spec.
+    pub newest: Arc<Policy>,
+    /// Version that decides by the status.
+    pub deciding: Option<Digest>,
+}
+
+/// The versions of a policy that VMs are asked about.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Versions {
+    /// Decides. Without it the built-in goal does.
+    pub live: Option<Arc<Policy>>,
+    /// Its answers are recorded.
+    pub candidate: Option<Arc<Policy>>,
+    /// Version that should decide and whose source is not known yet.
+    pub missing: Option<Digest>,
+}
+
+/// What a policy's object says, or why it says nothing.
+pub(super) type Read = Result<Listed, String>;
 
 /// All policies and the choices of namespaces.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Known {
-    policies: BTreeMap<String, Read>,
+    pub policies: BTreeMap<String, Result<Versions, String>>,
     namespaces: BTreeMap<String, String>,
 }
 
@@ -60,11 +83,11 @@ pub(super) enum Choice {
     Builtin,
     /// The name that was chosen, and why it stands for no policy.
     Unknown(String, String),
-    Policy(Arc<Policy>),
+    Policy(Versions),
 }
 
 impl Known {
-    pub(super) fn policies(&self) -> impl Iterator<Item = (&String, &Read)> {
+    pub(super) fn policies(&self) -> impl Iterator<Item = (&String, &Result<Versions, String>)> {
         self.policies.iter()
     }
 
@@ -83,15 +106,62 @@ impl Known {
         match self.policies.get(name) {
             None => unknown("there is no such policy"),
             Some(Err(problem)) => unknown(problem),
-            Some(Ok(policy)) => {
-                let mut namespaces = policy.namespaces.iter();
-                if namespaces.any(|one| one == "*" || one == namespace) {
-                    Choice::Policy(Arc::clone(policy))
-                } else {
-                    unknown("it is not for this namespace")
+            Some(Ok(versions)) if versions.serve(namespace) => Choice::Policy(versions.clone()),
+            Some(Ok(_)) => unknown("it is not for this namespace"),
+        }
+    }
+}
+
+impl Policy {
+    /// Another version of the same object.
+    pub(super) fn with_spec(&self, spec: Spec) -> Self {
+        Self {
+            digest: spec.digest(),
+            spec,
+            ..self.clone()
+        }
+    }
+}
+
+impl Versions {
+    /// The versions of an object. `find` looks for the version that decides.
+    pub(super) fn of(listed: &Listed, find: impl Fn(&Digest) -> Option<Spec>) -> Self {
+        let newest = &listed.newest;
+        match listed.deciding {
+            None => Self {
+                candidate: Some(Arc::clone(newest)),
+                ..Self::default()
+            },
+            Some(digest) if digest == newest.digest => Self {
+                live: Some(Arc::clone(newest)),
+                ..Self::default()
+            },
+            Some(digest) => {
+                let live = find(&digest).map(|spec| Arc::new(newest.with_spec(spec)));
+                Self {
+                    missing: live.is_none().then_some(digest),
+                    live,
+                    candidate: Some(Arc::clone(newest)),
                 }
             }
         }
+    }
+
+    /// The version that a VM is asked about: the one that decides, else the candidate.
+    pub(super) fn first(&self) -> Option<(Role, Arc<Policy>)> {
+        let live = self.live.clone().map(|policy| (Role::Live, policy));
+        live.or_else(|| Some((Role::Shadow, self.candidate.clone()?)))
+    }
+
+    /// All versions that are known.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Policy>> {
+        self.live.iter().chain(&self.candidate)
+    }
+
+    /// Whether VMs of a namespace may have the policy.
+    fn serve(&self, namespace: &str) -> bool {
+        let mut namespaces = self.all().flat_map(|policy| &policy.namespaces);
+        namespaces.any(|one| one == "*" || one == namespace)
     }
 }
 
@@ -103,6 +173,11 @@ fn read_policy(object: &DynamicObject, ceiling: Limits) -> Option<(String, Read)
         if spec.scope != Scope::Vm {
             return Err("its scope is not vm".into());
         }
+        let status = ScalingPolicyStatus::of_object(&object.data)?;
+        let deciding = status.deciding().map(|text| {
+            Digest::of(text).ok_or_else(|| format!("its status names no digest: {text:?}"))
+        });
+        let deciding = deciding.transpose()?;
         let limits = spec.limits.within(ceiling);
         let namespaces = spec.namespaces;
         let spec = Spec {
@@ -113,13 +188,14 @@ fn read_policy(object: &DynamicObject, ceiling: Limits) -> Option<(String, Read)
             series: spec.series,
             feeds: spec.feeds,
         };
-        Ok(Arc::new(Policy {
+        let newest = Arc::new(Policy {
             digest: spec.digest(),
             name: name.clone(),
             spec,
             limits,
             namespaces,
-        }))
+        });
+        Ok(Listed { newest, deciding })
     };
     let read = read();
     Some((name, read))
@@ -142,13 +218,17 @@ pub(super) fn spawn(
     let gvk = GroupVersionKind::gvk(GROUP, VERSION, KIND);
     let resource = ApiResource::from_gvk_with_plural(&gvk, PLURAL);
     let policies: Api<DynamicObject> = Api::all_with(kube.clone(), &resource);
-    let (keeper, ceiling) = (runtime.clone(), runtime.0.settings.limits);
+    let (publisher, listed) = watch::channel(BTreeMap::new());
+    let revisions = Revisions::new(runtime.clone(), kube.clone());
+    let ceiling = runtime.0.settings.limits;
     let events = api_watch::objects(policies, Config::default(), Retry::Steady);
     let follow_policies = follow(
         metrics.watches.count("ScalingPolicies", events),
         cancel.clone(),
         move |object| read_policy(object, ceiling),
-        move |listed| keeper.publish_policies(listed),
+        move |listed| {
+            publisher.send_replace(listed.clone());
+        },
     );
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Namespace"));
     let namespaces: Api<DynamicObject> = Api::all_with(kube, &resource);
@@ -168,7 +248,7 @@ pub(super) fn spawn(
         },
     );
     tasks.spawn(async move {
-        tokio::join!(follow_policies, follow_namespaces);
+        tokio::join!(follow_policies, follow_namespaces, revisions.run(listed));
         Ok(())
     });
 }
@@ -211,31 +291,6 @@ async fn follow<T>(
     }
 }
 
-impl PolicyRuntime {
-    fn publish_policies(&self, listed: &BTreeMap<String, Read>) {
-        let before = self.0.known.borrow().clone();
-        if before.policies == *listed {
-            return;
-        }
-        for (name, read) in listed {
-            if before.policies.get(name) == Some(read) {
-                continue;
-            }
-            match read {
-                Ok(policy) => {
-                    let digest = policy.digest.short();
-                    tracing::info!(policy = name, digest, "policy is a candidate");
-                    sources::keep(self.0.sources.as_deref(), policy);
-                }
-                Err(problem) => tracing::warn!(policy = name, problem, "policy cannot be used"),
-            }
-        }
-        self.0.known.send_modify(|known| {
-            known.policies.clone_from(listed);
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -252,6 +307,11 @@ mod tests {
         serde_json::from_value(object).expect("an object")
     }
 
+    fn versions(object: &DynamicObject) -> Option<(String, Result<Versions, String>)> {
+        let (name, read) = read_policy(object, Limits::default())?;
+        Some((name, read.map(|listed| Versions::of(&listed, |_| None))))
+    }
+
     fn known() -> Known {
         let objects = [
             object("db", json!({"source": "return 1"})),
@@ -259,9 +319,8 @@ mod tests {
             object("bad", json!({"source": "\u{0}"})),
             object("sets", json!({"source": "return 1", "scope": "set"})),
         ];
-        let read = |object| read_policy(object, Limits::default());
         Known {
-            policies: objects.iter().filter_map(read).collect(),
+            policies: objects.iter().filter_map(versions).collect(),
             namespaces: [("a".to_owned(), "own".to_owned())].into(),
         }
     }
@@ -270,7 +329,7 @@ mod tests {
         match choice {
             Choice::Builtin => "builtin",
             Choice::Unknown(..) => "unknown",
-            Choice::Policy(policy) => &policy.name,
+            Choice::Policy(versions) => versions.all().next().map_or("none", |one| &one.name),
         }
     }
 
@@ -292,5 +351,44 @@ mod tests {
             let choice = known.choose(namespace, annotation, default);
             assert_eq!(name_of(&choice), expected, "{namespace} {annotation:?}");
         }
+    }
+    #[test]
+    fn version_of_the_status_decides_and_a_newer_one_is_a_candidate() {
+        let spec = json!({"source": "return 2"});
+        let with_status = |status: serde_json::Value| {
+            let mut object = object("db", spec.clone());
+            object.data["status"] = status;
+            read_policy(&object, Limits::default()).expect("a name").1
+        };
+        let newest = with_status(json!(null)).expect("a policy").newest;
+        let old = newest.with_spec(Spec::of_source("return 1"));
+        let digests = |versions: &Versions| {
+            let digest = |policy: &Option<Arc<Policy>>| policy.as_ref().map(|one| one.digest);
+            (
+                digest(&versions.live),
+                digest(&versions.candidate),
+                versions.missing,
+            )
+        };
+        let live = |digest: Digest| json!({"live": {"digest": digest}});
+
+        let listed = with_status(live(newest.digest)).expect("a policy");
+        let versions = Versions::of(&listed, |_| None);
+        assert_eq!(digests(&versions), (Some(newest.digest), None, None));
+
+        let listed = with_status(live(old.digest)).expect("a policy");
+        let versions = Versions::of(&listed, |_| Some(old.spec.clone()));
+        let both = (Some(old.digest), Some(newest.digest), None);
+        assert_eq!(digests(&versions), both);
+        let versions = Versions::of(&listed, |_| None);
+        let missing = (None, Some(newest.digest), Some(old.digest));
+        assert_eq!(digests(&versions), missing);
+
+        let mut paused = live(newest.digest);
+        paused["conditions"] = json!([{"type": "Paused", "status": "True", "reason": "ByPerson",
+            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let listed = with_status(paused).expect("a policy");
+        assert_eq!(listed.deciding, None, "a paused policy decides nothing");
+        assert!(with_status(json!({"live": {"digest": "x"}})).is_err());
     }
 }

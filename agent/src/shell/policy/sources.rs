@@ -1,9 +1,11 @@
 //! The sources of policies beside the journal, so that their recorded answers can be asked again.
 
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+use policy_contract::{Digest, Spec};
 
 use super::known::Policy;
 
@@ -14,26 +16,43 @@ const FOLDER_MODE: u32 = 0o700;
 /// Age from which a source that is not in use is removed. The journal is kept for a week.
 const KEPT_FOR: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Writes the source of a policy. A failure is logged only: sizing goes on.
-pub(super) fn keep(folder: Option<&Path>, policy: &Arc<Policy>) {
+/// Writes the sources of the versions in use. A failure is logged only: sizing goes on.
+pub(super) fn keep(folder: Option<&Path>, used: Vec<Arc<Policy>>) {
     let Some(folder) = folder.map(Path::to_owned) else {
         return;
     };
-    let policy = Arc::clone(policy);
     tokio::task::spawn_blocking(move || {
-        let path = folder.join(format!("{}.json", policy.digest));
-        let text = serde_json::to_vec(&policy.spec).unwrap_or_default();
-        let made = std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(FOLDER_MODE)
-            .create(&folder);
-        let written = made.and_then(|()| daemon_kit::durable::replace(&path, &text));
-        if let Err(error) = written {
-            let path = path.display().to_string();
-            tracing::warn!(path, %error, "the source of a policy is not kept");
+        for policy in used {
+            let path = path_of(&folder, &policy.digest);
+            if let Err(error) = write(&path, &policy) {
+                let path = path.display().to_string();
+                tracing::warn!(path, %error, "the source of a policy is not kept");
+            }
         }
         prune(&folder);
     });
+}
+
+fn path_of(folder: &Path, digest: &Digest) -> PathBuf {
+    folder.join(format!("{digest}.json"))
+}
+
+fn write(path: &Path, policy: &Policy) -> std::io::Result<()> {
+    let text = serde_json::to_vec(&policy.spec)?;
+    if let Some(folder) = path.parent() {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(FOLDER_MODE)
+            .create(folder)?;
+    }
+    daemon_kit::durable::replace(path, &text)
+}
+
+/// Reads the source of a version that was in use. `None` if it is not kept, or is another one.
+pub(super) fn read(folder: Option<&Path>, digest: &Digest) -> Option<Spec> {
+    let text = std::fs::read(path_of(folder?, digest)).ok()?;
+    let spec: Spec = serde_json::from_slice(&text).ok()?;
+    (spec.digest() == *digest).then_some(spec)
 }
 
 fn prune(folder: &Path) {

@@ -1,5 +1,5 @@
 //! The policy of one VM: what it is asked, and when. The driver passes events, steps and answers
-//! on. Nothing here reaches the core.
+//! on. The answers of a live version reach the core; those of a candidate do not.
 //!
 //! A step asks, at most once a second. News that came within that second, and a VM without a step,
 //! are asked about between the steps ([`VmPolicy::due`]).
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use daemon_kit::clock::Clock;
 use daemon_kit::driver::sleep_until;
 use policy_contract::Want;
-use protocol::journal::{Answered, Bound};
+use protocol::journal::{Answered, Bound, Cut};
 use protocol::permit::NamespacedName;
 use protocol::policy::Role;
 use protocol::time::Timestamp;
@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, watch};
 use self::active::{Active, Open};
 use super::known::{Choice, Known};
 use super::{End, PolicyRuntime, Question, Request, Said};
+use crate::core::advice::{self, Advice, Terms};
 use crate::core::questions::{Surroundings, answered, is_news, refused_units, samples, seconds};
 use crate::core::{Core, Event};
 use crate::shell::driver::Context;
@@ -31,8 +32,6 @@ use crate::shell::journal::JournalWriter;
 
 /// Answers that wait. One question is open at a time.
 const SAID_BOUND: usize = 2;
-/// In this stage each policy is a candidate.
-const ROLE: Role = Role::Shadow;
 
 /// What a VM object says about its policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,6 +63,8 @@ pub(in crate::shell) struct VmPolicy {
     active: Option<Active>,
     /// Chosen name that stands for no policy.
     unknown: Option<String>,
+    /// Terms that the core has.
+    terms: Option<Terms>,
     was_bound: bool,
     samples: BTreeMap<String, f64>,
     said: mpsc::Receiver<Said>,
@@ -104,6 +105,7 @@ impl VmPolicy {
             known: runtime.0.known.subscribe(),
             active: None,
             unknown: None,
+            terms: None,
             was_bound: false,
             samples: BTreeMap::new(),
             said,
@@ -137,12 +139,21 @@ impl VmPolicy {
         let change = i64::from(unknown.is_some()) - i64::from(self.unknown.is_some());
         self.runtime.0.metrics.unknown.inc_by(change);
         self.unknown = unknown;
+        let deciding = match &choice {
+            Choice::Policy(versions) => versions.live.as_ref().map(|live| live.name.as_str()),
+            Choice::Builtin | Choice::Unknown(..) => None,
+        };
+        self.runtime.quota().decides(self.vm, deciding);
         match choice {
-            Choice::Policy(policy) => {
-                let is_same = |active: &Active| active.policy == policy;
+            Choice::Policy(versions) => {
+                let Some((role, policy)) = versions.first() else {
+                    self.active = None;
+                    return;
+                };
+                let is_same = |active: &Active| active.role == role && active.policy == policy;
                 if !self.active.as_ref().is_some_and(is_same) {
-                    self.active = Some(Active::new(policy, core, now));
-                    self.runtime.send(Request::Wanted);
+                    self.active = Some(Active::new(role, policy, core, now));
+                    self.runtime.link(role).send(Request::Wanted);
                 }
             }
             Choice::Builtin => self.active = None,
@@ -151,6 +162,14 @@ impl VmPolicy {
                 self.active = None;
             }
         }
+    }
+
+    /// Terms of the version that decides, if the core has others. It must get them then.
+    pub(in crate::shell) fn new_terms(&mut self) -> Option<Option<Terms>> {
+        let live = self.active.as_ref().filter(|a| a.role == Role::Live);
+        let terms = live.map(|active| advice::terms(&active.policy.digest, active.policy.limits));
+        let is_other = terms != std::mem::replace(&mut self.terms, terms);
+        is_other.then_some(terms)
     }
 
     /// Takes an event before the core handles it.
@@ -214,7 +233,7 @@ impl VmPolicy {
         let (vms, starved) = runtime.node_load(self.vm, now);
         let around = Surroundings {
             spec: &active.policy.spec,
-            role: ROLE,
+            role: active.role,
             labels: &self.choice.labels,
             wall: active.wall,
             vms,
@@ -233,17 +252,19 @@ impl VmPolicy {
             vms,
             builtin: input.builtin.cu,
         };
-        let is_sent = runtime.send(Request::Ask(Box::new(Question {
-            generation: active.generation(),
-            n,
-            vm: self.vm,
-            at: seconds(now),
-            policy: Arc::clone(&active.policy),
-            input: Box::new(input),
-            checksum: open.checksum,
-            first: None,
-            reply: self.said_tx.clone(),
-        })));
+        let is_sent = runtime
+            .link(active.role)
+            .send(Request::Ask(Box::new(Question {
+                generation: active.generation(),
+                n,
+                vm: self.vm,
+                at: seconds(now),
+                policy: Arc::clone(&active.policy),
+                input: Box::new(input),
+                checksum: open.checksum,
+                first: None,
+                reply: self.said_tx.clone(),
+            })));
         if is_sent {
             active.pace.asks(now);
             active.open = Some(open);
@@ -252,23 +273,21 @@ impl VmPolicy {
         }
     }
 
-    /// Records the end of the open question.
+    /// Records the end of the open question. Returns what the core is advised, if the version
+    /// decides.
     pub(in crate::shell) fn said(
         &mut self,
         SaidNow(said): SaidNow,
+        core: &Core,
         ctx: &Context,
         journal: &mut JournalWriter,
-    ) {
-        let Some(active) = &mut self.active else {
-            return;
-        };
-        let Some(open) = active.open.take_if(|open| open.n == said.n) else {
-            return;
-        };
+    ) -> Option<Advice> {
+        let active = self.active.as_mut()?;
+        let open = active.open.take_if(|open| open.n == said.n)?;
         let now = journal.between_steps(ctx.clock.now());
         let took = now.since(open.at);
         let plain = Answered {
-            role: ROLE,
+            role: active.role,
             cu: None,
             cut: None,
             dg: active.policy.digest.short(),
@@ -286,25 +305,35 @@ impl VmPolicy {
         };
         let policy = Arc::clone(&active.policy);
         let (name, metrics) = (&policy.name, &self.runtime.0.metrics);
-        let record = match said.end {
-            End::Lost => return active.pace.waits(now),
+        let digest = policy.digest;
+        let (record, advice) = match said.end {
+            End::Lost => {
+                active.pace.waits(now);
+                return None;
+            }
             End::Answer(answer) => {
-                let record = answered(plain, &answer);
+                let mut record = answered(plain, &answer);
+                let mut advice = advice::advice(&digest, Ok(&answer));
+                if active.is_over_quota(record.cu, now, core, (&self.runtime, self.vm)) {
+                    record.cut = Some(Cut::Quota);
+                    advice.said = advice::Said::Hold;
+                }
                 let reason = answer.reason.as_str();
-                active.memory.accepted(ROLE, now, record.cu, reason);
-                metrics.ended(name, ROLE, None, took);
+                active.memory.accepted(active.role, now, record.cu, reason);
+                metrics.ended(name, active.role, None, took);
                 if let Want::Units(units) = answer.want {
                     metrics.compared(name, units, open.builtin);
                 }
-                record
+                (record, advice)
             }
             End::Fault(fault, text) => {
                 active.fault(fault, &text, &self.runtime);
-                metrics.ended(name, ROLE, Some(fault), took);
-                Answered {
+                metrics.ended(name, active.role, Some(fault), took);
+                let record = Answered {
                     fault: Some(fault),
                     ..plain
-                }
+                };
+                (record, advice::advice(&digest, Err(fault)))
             }
         };
         journal.answered(record.clone());
@@ -313,17 +342,22 @@ impl VmPolicy {
             _ => now,
         };
         active.last = Some((record, since));
+        (active.role == Role::Live).then_some(advice)
     }
 }
 
 impl Drop for VmPolicy {
     fn drop(&mut self) {
         self.runtime.nodes().remove(&self.vm);
+        self.runtime.quota().decides(self.vm, None);
         if self.unknown.is_some() {
             self.runtime.0.metrics.unknown.dec();
         }
-        let generation = self.runtime.generation();
         let vm = self.vm;
-        self.runtime.send(Request::Forget { generation, vm });
+        for role in [Role::Live, Role::Shadow] {
+            let link = self.runtime.link(role);
+            let generation = link.generation();
+            link.send(Request::Forget { generation, vm });
+        }
     }
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use policy_contract::frames::{self, FromWorker, MAX_LINE_BYTES, ToWorker};
-use policy_contract::{Digest, Fault};
+use policy_contract::{Digest, Fault, Role};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::process::{Worker, end};
 use self::queue::{Ended, Queue};
-use super::{End, PolicyRuntime, Question, Request};
+use super::{End, PolicyRuntime, Question, Request, WorkerLink};
 use crate::shell::journal::JournalHandle;
 
 /// First wait before a restart; it doubles up to [`LONGEST_WAIT`].
@@ -45,6 +45,7 @@ const MAX_UNSENT: usize = 4 << 20;
 
 pub(super) struct Supervisor {
     runtime: PolicyRuntime,
+    role: Role,
     requests: mpsc::Receiver<Request>,
     journal: Option<JournalHandle>,
     /// The program; `None` = found beside this one or on the PATH.
@@ -57,18 +58,24 @@ pub(super) struct Supervisor {
 impl Supervisor {
     pub(super) fn new(
         runtime: PolicyRuntime,
+        role: Role,
         requests: mpsc::Receiver<Request>,
         journal: Option<JournalHandle>,
         program: Option<PathBuf>,
     ) -> Self {
         Self {
             runtime,
+            role,
             requests,
             journal,
             program,
             last_generation: 0,
             ends: Vec::new(),
         }
+    }
+
+    fn link(&self) -> &WorkerLink {
+        self.runtime.link(self.role)
     }
 
     /// Runs until cancelled. No worker starts before the first VM has a policy.
@@ -91,7 +98,7 @@ impl Supervisor {
                 () = self.run_worker() => {}
                 () = cancel.cancelled() => return,
             }
-            self.runtime.0.generation.store(0, Ordering::Release);
+            self.link().generation.store(0, Ordering::Release);
             if began.elapsed() >= GOOD_RUN {
                 wait = FIRST_WAIT;
             }
@@ -101,7 +108,7 @@ impl Supervisor {
             }
             wait = (wait * 2).min(LONGEST_WAIT);
             self.runtime.0.metrics.worker_restarts.inc();
-            self.runtime.worker().restarts += 1;
+            self.link().state().restarts += 1;
         }
     }
 
@@ -110,23 +117,20 @@ impl Supervisor {
         let started = match self.start().await {
             Ok(started) => started,
             Err(problem) => {
-                let before = self.runtime.worker().problem.replace(problem.clone());
+                let before = self.link().state().problem.replace(problem.clone());
                 if before.as_ref() != Some(&problem) {
                     tracing::error!(problem, "no policy is asked; sizing goes on");
                 }
                 return;
             }
         };
-        self.runtime.worker().problem = None;
+        self.link().state().problem = None;
         self.last_generation += 1;
         let generation = self.last_generation;
-        self.runtime
-            .0
-            .generation
-            .store(generation, Ordering::Release);
+        self.link().generation.store(generation, Ordering::Release);
         let mut worker = Worker::new(started);
         let end = self.serve(&mut worker, generation).await;
-        self.runtime.0.generation.store(0, Ordering::Release);
+        self.link().generation.store(0, Ordering::Release);
         let _ = worker.child.start_kill();
         tracing::warn!(reason = end.text(), "the worker for policies ended");
         self.settle(worker.queue, &end);
@@ -136,12 +140,12 @@ impl Supervisor {
     async fn start(&mut self) -> Result<Child, String> {
         let program = self.program.clone().map_or_else(program::find, Ok)?;
         let shown = program.display();
-        if self.runtime.worker().engine.is_none() {
+        if self.link().state().engine.is_none() {
             let engine = program::version(&program).await?;
             if let Some(journal) = &self.journal {
                 journal.record_engine(&engine);
             }
-            self.runtime.worker().engine = Some(engine);
+            self.link().state().engine = Some(engine);
         }
         Command::new(&program)
             .arg("worker")
@@ -230,7 +234,7 @@ impl Supervisor {
 
     fn ask(&self, worker: &mut Worker, question: Question) {
         let policy = &question.policy;
-        if let Some((fault, text)) = self.runtime.set_aside(&policy.digest) {
+        if let Some((fault, text)) = self.link().set_aside(&policy.digest) {
             end(&question, End::Fault(fault, text));
             return;
         }
@@ -251,12 +255,12 @@ impl Supervisor {
         match (ended, message) {
             (Ended::Load(digest), FromWorker::Bad { line, rule, .. }) => {
                 let text = format!("line {line}: {rule}");
-                let mut state = self.runtime.worker();
+                let mut state = self.link().state();
                 state.set_aside.insert(digest, (Fault::Syntax, text));
             }
             (Ended::Ask(question), FromWorker::Fault { kind, text, .. }) => {
                 // A policy that is refused may have been asked already.
-                let known = self.runtime.set_aside(&question.policy.digest);
+                let known = self.link().set_aside(&question.policy.digest);
                 let (fault, text) = known.unwrap_or((kind, text));
                 worker.conclude(question, End::Fault(fault, text));
             }
@@ -307,10 +311,7 @@ impl Supervisor {
             } else {
                 fault
             };
-            self.runtime
-                .worker()
-                .set_aside
-                .insert(digest, (fault, text));
+            self.link().state().set_aside.insert(digest, (fault, text));
         }
     }
 }

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use policy_contract::History;
 use protocol::journal::{Answered, Bound, BoundLimits, Milli};
-use protocol::policy::Fault;
+use protocol::policy::{Fault, Role};
 use protocol::time::{Span, Timestamp};
 
 use super::super::known::Policy;
 use super::super::{PolicyRuntime, Request};
-use super::ROLE;
 use super::pace::Pace;
 use crate::core::Core;
-use crate::core::questions::{Memory, seconds};
+use crate::core::questions::{Memory, is_shrink, seconds};
 use crate::shell::driver::Context;
 use crate::shell::state::wall_of;
 
@@ -22,6 +21,7 @@ const WALL_EVERY: Span = Span::from_secs(600);
 
 pub(super) struct Active {
     pub policy: Arc<Policy>,
+    pub role: Role,
     pub memory: Memory,
     /// What the worker has, for the next worker.
     past: History,
@@ -50,10 +50,11 @@ pub(super) struct Open {
 }
 
 impl Active {
-    pub(super) fn new(policy: Arc<Policy>, core: &Core, now: Timestamp) -> Self {
+    pub(super) fn new(role: Role, policy: Arc<Policy>, core: &Core, now: Timestamp) -> Self {
         Self {
             past: History::new(&policy.spec.all_series()),
             policy,
+            role,
             memory: Memory::new(now, core),
             generation: 0,
             since: None,
@@ -99,7 +100,7 @@ impl Active {
         if generation == 0 {
             return;
         }
-        let is_passed = runtime.send(Request::Sample {
+        let is_passed = runtime.link(self.role).send(Request::Sample {
             generation,
             vm,
             at,
@@ -113,15 +114,16 @@ impl Active {
 
     /// Gives a new worker the past. Returns whether there is a worker with it.
     pub(super) fn follow_worker(&mut self, (runtime, vm): (&PolicyRuntime, u32)) -> bool {
-        let generation = runtime.generation();
+        let link = runtime.link(self.role);
+        let generation = link.generation();
         if generation == 0 || generation == self.generation {
             return generation != 0;
         }
         // The supervisor ends open questions of the worker before.
         self.open = None;
         let past = Box::new(self.past.clone());
-        let is_filled = runtime.send(Request::Forget { generation, vm })
-            && runtime.send(Request::Fill {
+        let is_filled = link.send(Request::Forget { generation, vm })
+            && link.send(Request::Fill {
                 generation,
                 vm,
                 past,
@@ -149,6 +151,23 @@ impl Active {
         self.generation
     }
 
+    /// Whether a live answer would begin a shrink while enough VMs of the policy shrink.
+    pub(super) fn is_over_quota(
+        &self,
+        units: Option<u32>,
+        now: Timestamp,
+        core: &Core,
+        (runtime, vm): (&PolicyRuntime, u32),
+    ) -> bool {
+        let (Role::Live, Some(units)) = (self.role, units) else {
+            return false;
+        };
+        let Some(percent) = self.policy.limits.vms_shrunk_at_once_percent else {
+            return false;
+        };
+        is_shrink(core, units) && !runtime.quota().may_shrink(vm, now, percent)
+    }
+
     pub(super) fn bound(&self, labels: &BTreeMap<String, String>) -> Bound {
         let limits = self.policy.limits;
         let feeds = self.policy.spec.feeds.iter();
@@ -162,7 +181,7 @@ impl Active {
                 vms_shrunk_at_once_percent: limits.vms_shrunk_at_once_percent,
             },
             name: Some(self.policy.name.clone()),
-            roles: [(ROLE, self.policy.digest.to_string())].into(),
+            roles: [(self.role, self.policy.digest.to_string())].into(),
             since: self.since.unwrap_or_default().0,
             t: 0,
             vm: 0,
@@ -171,7 +190,10 @@ impl Active {
     }
 
     pub(super) fn fault(&mut self, fault: Fault, text: &str, runtime: &PolicyRuntime) {
-        self.is_set_aside = runtime.set_aside(&self.policy.digest).is_some();
+        self.is_set_aside = runtime
+            .link(self.role)
+            .set_aside(&self.policy.digest)
+            .is_some();
         let is_repeated = self
             .last
             .as_ref()

@@ -3,7 +3,7 @@
 use protocol::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::{ROLE, VmPolicy};
+use super::VmPolicy;
 use crate::shell::driver::Context;
 use crate::shell::state::{StateSlot, text_of};
 
@@ -23,7 +23,7 @@ impl VmPolicy {
         let mut shown = json!({
             "name": policy.name,
             "digest": policy.digest.short(),
-            "role": ROLE,
+            "role": active.role,
             "setAside": active.is_set_aside,
         });
         if let Some((last, since)) = &active.last {

@@ -149,7 +149,7 @@ done
 async fn generation_after(runtime: &PolicyRuntime, last: u64) -> u64 {
     let wait = async {
         loop {
-            let generation = runtime.generation();
+            let generation = runtime.link(Role::Shadow).generation();
             if generation > last {
                 return generation;
             }
@@ -167,7 +167,11 @@ async fn ask(runtime: &PolicyRuntime, policy: &Arc<Policy>, (n, generation): (u6
         generation,
         ..question(policy, n, &reply)
     };
-    assert!(runtime.send(Request::Ask(Box::new(question))));
+    assert!(
+        runtime
+            .link(Role::Shadow)
+            .send(Request::Ask(Box::new(question)))
+    );
     let said = tokio::time::timeout(PATIENCE, ends.recv()).await;
     let said = said.expect("an end").expect("an end");
     assert_eq!(said.n, n);
@@ -178,13 +182,13 @@ async fn ask(runtime: &PolicyRuntime, policy: &Arc<Policy>, (n, generation): (u6
 #[tokio::test]
 async fn v03_policy_that_ends_two_workers_is_set_aside_and_others_are_not() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (runtime, queue) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
+    let (runtime, queues) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
     let program = Some(fake_program(folder.path()));
-    let supervisor = Supervisor::new(runtime.clone(), queue, None, program);
+    let supervisor = Supervisor::new(runtime.clone(), Role::Shadow, queues.shadow, None, program);
     let cancel = CancellationToken::new();
     let task = tokio::spawn(supervisor.run(cancel.clone()));
     let (killer, refused) = (policy("killer"), policy("refused"));
-    assert!(runtime.send(Request::Wanted));
+    assert!(runtime.link(Role::Shadow).send(Request::Wanted));
     let mut generation = 0;
     for n in [1, 2] {
         generation = generation_after(&runtime, generation).await;
@@ -197,11 +201,15 @@ async fn v03_policy_that_ends_two_workers_is_set_aside_and_others_are_not() {
     generation = generation_after(&runtime, generation).await;
     let end = ask(&runtime, &killer, (3, generation)).await;
     assert!(matches!(end, End::Fault(Fault::WorkerDied, _)), "{end:?}");
-    assert_eq!(runtime.generation(), generation, "it was not asked again");
+    assert_eq!(
+        runtime.link(Role::Shadow).generation(),
+        generation,
+        "it was not asked again"
+    );
     let stale = ask(&runtime, &refused, (4, generation - 1)).await;
     assert!(matches!(stale, End::Lost), "{stale:?}");
-    assert!(runtime.dump()["worker"]["restarts"].as_u64() >= Some(2));
-    assert_eq!(runtime.dump()["worker"]["engine"], "fake 1");
+    assert!(runtime.dump()["workers"]["shadow"]["restarts"].as_u64() >= Some(2));
+    assert_eq!(runtime.dump()["workers"]["shadow"]["engine"], "fake 1");
     cancel.cancel();
     task.await.expect("it ends");
 }
@@ -226,12 +234,18 @@ done
 #[tokio::test]
 async fn v04_question_of_each_check_is_asked_again_and_pasts_are_filled() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (runtime, queue) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
+    let (runtime, queues) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
     let program = program_of(folder.path(), COUNTER);
-    let supervisor = Supervisor::new(runtime.clone(), queue, None, Some(program));
+    let supervisor = Supervisor::new(
+        runtime.clone(),
+        Role::Shadow,
+        queues.shadow,
+        None,
+        Some(program),
+    );
     let cancel = CancellationToken::new();
     let task = tokio::spawn(supervisor.run(cancel.clone()));
-    assert!(runtime.send(Request::Wanted));
+    assert!(runtime.link(Role::Shadow).send(Request::Wanted));
     let generation = generation_after(&runtime, 0).await;
     let policy = policy("counter");
     let mut past = History::new(&policy.spec.all_series());
@@ -239,7 +253,7 @@ async fn v04_question_of_each_check_is_asked_again_and_pasts_are_filled() {
         past.record(series, 1.0, 0.5);
     }
     let (vm, past) = (1, Box::new(past));
-    assert!(runtime.send(Request::Fill {
+    assert!(runtime.link(Role::Shadow).send(Request::Fill {
         generation,
         vm,
         past
@@ -256,7 +270,11 @@ async fn v04_question_of_each_check_is_asked_again_and_pasts_are_filled() {
             checksum,
             ..question(&policy, n, &reply)
         };
-        assert!(runtime.send(Request::Ask(Box::new(question))));
+        assert!(
+            runtime
+                .link(Role::Shadow)
+                .send(Request::Ask(Box::new(question)))
+        );
         let said = tokio::time::timeout(PATIENCE, ends.recv()).await;
         match (said.expect("an end").expect("an end").end, fault) {
             (End::Answer(answer), None) => assert_eq!(answer.votes[0].value.0, 2000),
@@ -264,7 +282,7 @@ async fn v04_question_of_each_check_is_asked_again_and_pasts_are_filled() {
             (End::Fault(of, _), fault) => assert!(of == Fault::Late || Some(of) == fault, "{of:?}"),
             (end, _) => panic!("{end:?}"),
         }
-        if runtime.generation() != generation {
+        if runtime.link(Role::Shadow).generation() != generation {
             break;
         }
     }
@@ -274,23 +292,23 @@ async fn v04_question_of_each_check_is_asked_again_and_pasts_are_filled() {
 
 #[tokio::test]
 async fn missing_program_is_named_and_nothing_fails() {
-    let (runtime, queue) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
+    let (runtime, queues) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
     let program = Some("/nowhere/bellows-policy".into());
-    let supervisor = Supervisor::new(runtime.clone(), queue, None, program);
+    let supervisor = Supervisor::new(runtime.clone(), Role::Shadow, queues.shadow, None, program);
     let cancel = CancellationToken::new();
     let task = tokio::spawn(supervisor.run(cancel.clone()));
-    assert!(runtime.send(Request::Wanted));
+    assert!(runtime.link(Role::Shadow).send(Request::Wanted));
     let wait = async {
-        while runtime.dump()["worker"]["problem"].is_null() {
+        while runtime.dump()["workers"]["shadow"]["problem"].is_null() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     tokio::time::timeout(PATIENCE, wait)
         .await
         .expect("a problem");
-    let problem = runtime.dump()["worker"]["problem"].to_string();
+    let problem = runtime.dump()["workers"]["shadow"]["problem"].to_string();
     assert!(problem.contains("/nowhere/bellows-policy"), "{problem}");
-    assert_eq!(runtime.generation(), 0);
+    assert_eq!(runtime.link(Role::Shadow).generation(), 0);
     cancel.cancel();
     task.await.expect("it ends");
 }
