@@ -165,6 +165,21 @@ impl Api {
         sent.map_err(|error| self.explain(kind, &shown, error))
     }
 
+    /// Replaces the status of an object, if the object is still the one that was read.
+    pub(crate) async fn replace_status(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        object: &Value,
+    ) -> Outcome<Value> {
+        let path = format!("{}/{name}/status", kind.collection(Some(namespace)));
+        let shown = shown_name(kind, namespace, name);
+        self.put(&path, object)
+            .await
+            .map_err(|error| self.explain(kind, &shown, error))
+    }
+
     /// Reads the JSON at a path of the API.
     pub(crate) async fn read(&self, path: &str) -> Result<Value, kube::Error> {
         self.send(Method::GET, path, None).await

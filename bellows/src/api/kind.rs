@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Secret,
     /// Has no namespace.
     Policy,
+    /// A kept version of a policy.
+    Revision,
 }
 
 impl Kind {
@@ -32,6 +34,7 @@ impl Kind {
             Self::Node => "node",
             Self::Secret => "secret",
             Self::Policy => "policy",
+            Self::Revision => "revision",
         }
     }
 
@@ -42,6 +45,7 @@ impl Kind {
             Self::Migration => (VM_ROOT, "virtualmachinemigrations"),
             Self::Pod => ("/api/v1", "pods"),
             Self::Secret => ("/api/v1", "secrets"),
+            Self::Revision => ("/apis/apps/v1", "controllerrevisions"),
             Self::Node => return "/api/v1/nodes".into(),
             Self::Policy => return "/apis/policy.bellows.dev/v1alpha1/scalingpolicies".into(),
         };

@@ -1,9 +1,10 @@
-//! `bellows policy`: candidates beside the built-in goal. No candidate has an effect on a VM.
+//! `bellows policy`: programs that decide beside the built-in goal or in its place.
 
 mod ask;
 mod object;
 mod program;
 mod report;
+mod stage;
 mod state;
 pub(crate) mod worker;
 
@@ -14,7 +15,7 @@ use clap::{Args, Subcommand};
 use crate::context::Context;
 use crate::fail::Outcome;
 
-/// Candidates beside the built-in goal: how big they would make VMs.
+/// Policies: programs that say how big VMs should be, tried before they decide.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
     /// Create or update a policy from a Lua file
@@ -25,6 +26,14 @@ pub(crate) enum PolicyCommand {
     Show(state::ShowArgs),
     /// How its recorded answers differ from the built-in goal
     Report(report::ReportArgs),
+    /// Let the newest version decide about the VMs that have the policy
+    Promote(stage::StageArgs),
+    /// Take the deciding version back
+    Demote(stage::StageArgs),
+    /// Let the built-in goal decide for a while
+    Pause(stage::StageArgs),
+    /// End a pause
+    Resume(stage::ResumeArgs),
     /// Compile a policy and ask it made-up questions
     #[command(disable_help_flag = true)]
     Check(ProgramArgs),
@@ -52,6 +61,10 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
         PolicyCommand::List(args) => state::list(context, &args).await,
         PolicyCommand::Show(args) => state::show(context, &args).await,
         PolicyCommand::Report(args) => report::run(context, &args),
+        PolicyCommand::Promote(args) => stage::promote(context, &args).await,
+        PolicyCommand::Demote(args) => stage::demote(context, &args).await,
+        PolicyCommand::Pause(args) => stage::pause(context, &args).await,
+        PolicyCommand::Resume(args) => stage::resume(context, &args).await,
         PolicyCommand::Check(args) => program::replace("check", &args.arguments),
         PolicyCommand::Test(args) => program::replace("test", &args.arguments),
         PolicyCommand::Run(args) => ask::run(context, &args),

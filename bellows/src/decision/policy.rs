@@ -1,7 +1,8 @@
-//! The candidate of a policy beside a decision, as data and as a sentence.
+//! The policy of a VM beside a decision, as data and as a sentence.
 
 use std::collections::BTreeMap;
 
+use protocol::policy::Role;
 use serde::{Deserialize, Serialize};
 
 use super::clock_time;
@@ -16,6 +17,9 @@ pub(crate) struct PolicyView {
     /// First digits of its digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) digest: Option<String>,
+    /// Whether its answers decide.
+    #[serde(default)]
+    pub(crate) role: Role,
     /// Name of a policy that is not there, or not for the VM's namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unknown: Option<String>,
@@ -48,7 +52,8 @@ pub(crate) struct PolicyAnswer {
 }
 
 impl PolicyView {
-    /// `Policy db decides nothing: its candidate 77ab90c4 would ask for 4 units since …`.
+    /// `Policy db (5be1a7c0) asks for 5 units since …`, and for a candidate `Policy db decides
+    /// nothing: its candidate 77ab90c4 would ask for 4 units since …`.
     pub(crate) fn sentence(&self) -> String {
         if let Some(name) = &self.unknown {
             return format!(
@@ -57,9 +62,14 @@ impl PolicyView {
         }
         let name = self.name.as_deref().unwrap_or("?");
         let digest = self.digest.as_deref().unwrap_or("?");
-        let candidate = format!("Policy {name} decides nothing: its candidate {digest}");
+        let is_live = self.role == Role::Live;
+        let policy = if is_live {
+            format!("Policy {name} ({digest})")
+        } else {
+            format!("Policy {name} decides nothing: its candidate {digest}")
+        };
         let Some(answer) = &self.answer else {
-            return format!("{candidate} has not answered yet.");
+            return format!("{policy} has not answered yet.");
         };
         let since = clock_time(&answer.since);
         let since = since.map_or_else(String::new, |time| format!(" since {time}Z"));
@@ -69,13 +79,14 @@ impl PolicyView {
             } else {
                 ""
             };
-            return format!("{candidate} has no valid answer{since} ({fault}){aside}.");
+            return format!("{policy} has no valid answer{since} ({fault}){aside}.");
         }
         let want = match answer.cu {
-            Some(1) => "ask for 1 unit".to_owned(),
-            Some(units) => format!("ask for {units} units"),
-            None => "hold the size".to_owned(),
+            Some(1) => "for 1 unit".to_owned(),
+            Some(units) => format!("for {units} units"),
+            None => "to hold the size".to_owned(),
         };
+        let verb = if is_live { "asks" } else { "would ask" };
         let reason = answer.reason.as_deref().unwrap_or("?");
         let votes: Vec<String> = answer
             .votes
@@ -89,7 +100,7 @@ impl PolicyView {
         };
         let note = answer.note.as_ref();
         let note = note.map_or_else(String::new, |note| format!(" It notes: {note}"));
-        format!("{candidate} would {want}{since} because of {reason}{votes}.{note}")
+        format!("{policy} {verb} {want}{since} because of {reason}{votes}.{note}")
     }
 }
 
@@ -100,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn candidate_is_named_with_its_answer() {
+    fn policy_is_named_with_its_answer() {
         let view = |value: Value| -> PolicyView { serde_json::from_value(value).unwrap() };
         let base = serde_json::json!({"name": "db", "digest": "77ab90c4", "role": "shadow", "setAside": false});
         insta::assert_snapshot!(view(base.clone()).sentence(), @"Policy db decides nothing: its candidate 77ab90c4 has not answered yet.");
@@ -108,6 +119,11 @@ mod tests {
         answered["answer"] = serde_json::json!({"cu": 4, "hold": false, "fault": null, "reason": "cpu",
             "votes": {"cpu": 3.7}, "note": null, "since": "2026-01-02T10:02:05.1Z"});
         insta::assert_snapshot!(view(answered).sentence(), @"Policy db decides nothing: its candidate 77ab90c4 would ask for 4 units since 10:02:05Z because of cpu (cpu 3.70).");
+        let mut live = base.clone();
+        live["role"] = "live".into();
+        live["answer"] =
+            serde_json::json!({"cu": 5, "reason": "memory", "since": "2026-01-02T10:02:05.1Z"});
+        insta::assert_snapshot!(view(live).sentence(), @"Policy db (77ab90c4) asks for 5 units since 10:02:05Z because of memory.");
         let mut failed = base;
         failed["setAside"] = true.into();
         failed["answer"] = serde_json::json!({"fault": "steps", "since": "2026-01-02T10:02:05.1Z"});

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use hyper::http::Method;
+use protocol::policy::ScalingPolicyStatus;
 use serde_json::{Value, json};
 
 use super::object::contract_spec;
@@ -33,13 +34,13 @@ pub(crate) struct ShowArgs {
 }
 
 /// State of the agents: their policies and the decisions about their VMs.
-struct Agents {
+pub(super) struct Agents {
     policies: Value,
     decisions: Decisions,
 }
 
 impl Agents {
-    async fn read(context: &Context, api: &Api) -> Outcome<Self> {
+    pub(super) async fn read(context: &Context, api: &Api) -> Outcome<Self> {
         let dump = if context.asks_cluster() {
             cluster::agents(api, None).await?
         } else {
@@ -53,11 +54,14 @@ impl Agents {
     }
 
     /// What the agent says about a policy, and about its worker.
-    fn problem(&self, name: &str) -> Option<String> {
+    pub(super) fn problem(&self, name: &str) -> Option<String> {
         let known = self.policies["known"].as_array().into_iter().flatten();
         let mut own = known.filter(|one| one["name"] == name);
         let own = own.find_map(|one| one["problem"].as_str());
-        let worker = self.policies["worker"]["problem"].as_str();
+        let workers = &self.policies["workers"];
+        let worker = ["live", "shadow"]
+            .iter()
+            .find_map(|role| workers[role]["problem"].as_str());
         own.or(worker).map(str::to_owned)
     }
 
@@ -75,8 +79,40 @@ impl Agents {
     }
 }
 
-fn digest_of(object: &Value) -> String {
-    contract_spec(object).map_or_else(|_| "?".to_owned(), |spec| spec.digest().short())
+fn status_of(object: &Value) -> ScalingPolicyStatus {
+    ScalingPolicyStatus::of_object(object).unwrap_or_default()
+}
+
+/// The version that decides, in short.
+fn live_of(object: &Value) -> Option<String> {
+    let status = status_of(object);
+    status
+        .deciding()
+        .map(|digest| digest.chars().take(8).collect())
+}
+
+/// The newest version, in short, unless it decides.
+fn candidate_of(object: &Value) -> Option<String> {
+    let Ok(spec) = contract_spec(object) else {
+        return Some("?".to_owned());
+    };
+    let digest = spec.digest();
+    let decides = status_of(object).deciding() == Some(&*digest.to_string());
+    (!decides).then(|| digest.short())
+}
+
+/// Who decides about the VMs that have the policy.
+fn sentence(object: &Value) -> String {
+    let status = status_of(object);
+    let decides = match (live_of(object), status.is_paused()) {
+        (Some(live), _) => format!("{live} decides"),
+        (None, true) => "it is paused, so the built-in goal decides".to_owned(),
+        (None, false) => "the built-in goal decides".to_owned(),
+    };
+    match candidate_of(object) {
+        Some(candidate) => format!("{decides}; {candidate} is a candidate"),
+        None => decides,
+    }
 }
 
 pub(super) async fn list(context: &Context, args: &ListArgs) -> Outcome {
@@ -91,7 +127,8 @@ pub(super) async fn list(context: &Context, args: &ListArgs) -> Outcome {
             json!({
                 "name": name,
                 "scope": object["spec"]["scope"],
-                "candidate": digest_of(object),
+                "live": live_of(object),
+                "candidate": candidate_of(object),
                 "vms": agents.vms(name).len(),
                 "problem": problem,
             })
@@ -104,14 +141,14 @@ pub(super) async fn list(context: &Context, args: &ListArgs) -> Outcome {
         out("no policies: make one with bellows policy apply FILE");
         return Ok(());
     }
-    let mut table = Table::new(&["NAME", "SCOPE", "CANDIDATE", "VMS", "PROBLEM"]);
+    let mut table = Table::new(&["NAME", "SCOPE", "LIVE", "CANDIDATE", "VMS", "PROBLEM"]);
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
         other => other.to_string(),
     };
     for row in &rows {
-        let cells = ["name", "scope", "candidate", "vms", "problem"];
+        let cells = ["name", "scope", "live", "candidate", "vms", "problem"];
         table.row(cells.iter().map(|key| text(&row[*key]).into()).collect());
     }
     table.print(context.paint());
@@ -131,6 +168,7 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
             .collect();
         let shown = json!({
             "name": args.name,
+            "status": object["status"],
             "candidate": contract_spec(&object).map(|spec| spec.digest().to_string()).ok(),
             "spec": object["spec"],
             "problem": problem,
@@ -138,12 +176,7 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
         });
         return print_value(args.output, &shown);
     }
-    out(&format!(
-        "Policy {}: candidate {}, since generation {}; nothing of it decides.",
-        args.name,
-        digest_of(&object),
-        object["metadata"]["generation"]
-    ));
+    out(&format!("Policy {}: {}.", args.name, sentence(&object)));
     if let Some(problem) = problem {
         out(&format!("Problem: {problem}."));
     }

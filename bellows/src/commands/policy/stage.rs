@@ -1,0 +1,193 @@
+//! `bellows policy promote`, `demote`, `pause` and `resume`: what a person decides about which
+//! version of a policy decides.
+
+use clap::Args;
+use daemon_kit::clock::Clock;
+use policy_contract::Spec;
+use protocol::journal::Action;
+use protocol::policy::{KEY_POLICY, REVISION_NAMESPACE, ScalingPolicyStatus, revision_name};
+use protocol::time::WallTime;
+use serde_json::{Value, json};
+
+use super::object::contract_spec;
+use super::state::Agents;
+use crate::actions;
+use crate::api::{Api, Kind};
+use crate::context::Context;
+use crate::fail::{Fail, Outcome};
+use crate::terminal::out;
+
+/// What `promote`, `demote` and `pause` take.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StageArgs {
+    /// Name of the policy
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Why; it stands in the policy's conditions and in the history
+    #[arg(long, value_name = "TEXT", value_parser = actions::reason)]
+    reason: String,
+}
+
+/// What `resume` takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ResumeArgs {
+    /// Name of the policy
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+/// A policy's object with its status.
+struct Read {
+    api: Api,
+    object: Value,
+    status: ScalingPolicyStatus,
+}
+
+impl Read {
+    async fn of(context: &Context, name: &str) -> Outcome<Self> {
+        let api = context.api().await?;
+        let object = api.get(Kind::Policy, "", name).await?;
+        let status = ScalingPolicyStatus::of_object(&object)
+            .map_err(|error| Fail::not_so(format!("policy {name}: its status: {error}")))?;
+        Ok(Self {
+            api,
+            object,
+            status,
+        })
+    }
+
+    /// Writes the status, unless somebody has changed the object since.
+    async fn write(mut self, name: &str) -> Outcome {
+        self.status.observed_generation = self.object["metadata"]["generation"].as_i64();
+        self.object["status"] =
+            serde_json::to_value(&self.status).map_err(|error| Fail::bug(error.to_string()))?;
+        let written = self
+            .api
+            .replace_status(Kind::Policy, "", name, &self.object);
+        written.await.map(drop)
+    }
+}
+
+fn action(what: &str, policy: &str, to: Option<String>, why: Option<&str>) -> Action {
+    Action {
+        what: what.to_owned(),
+        on: Some(policy.to_owned()),
+        to,
+        why: why.map(str::to_owned),
+        ..Action::default()
+    }
+}
+
+fn now() -> WallTime {
+    Clock::new().wall()
+}
+
+/// Lets the newest version decide.
+pub(super) async fn promote(context: &Context, args: &StageArgs) -> Outcome {
+    let name = &args.name;
+    let mut read = Read::of(context, name).await?;
+    let spec = contract_spec(&read.object).map_err(Fail::bug)?;
+    if let Some(problem) = Agents::read(context, &read.api).await?.problem(name) {
+        return Err(Fail::not_so(format!("policy {name}: {problem}"))
+            .rule("a version with a fault never decides")
+            .fix("mend it, then: bellows policy check FILE and bellows policy apply FILE"));
+    }
+    let digest = spec.digest();
+    if !read.status.promote(&digest.to_string(), now()) {
+        out(&format!(
+            "policy {name}: {} decides already",
+            digest.short()
+        ));
+        return Ok(());
+    }
+    let action = action(
+        "policy promote",
+        name,
+        Some(digest.short()),
+        Some(&args.reason),
+    );
+    let carry_out = async {
+        keep_revision(&read.api, name, &spec).await?;
+        read.write(name).await
+    };
+    actions::recorded(context, action, carry_out).await?;
+    out(&format!(
+        "policy {name}: {} decides now about the VMs that have it, within its limits.",
+        digest.short()
+    ));
+    out(&format!(
+        "Take it back: bellows policy demote {name} --reason TEXT"
+    ));
+    Ok(())
+}
+
+/// Keeps the source of a version that decides, so that agents find it when the spec has moved on.
+async fn keep_revision(api: &Api, policy: &str, spec: &Spec) -> Outcome {
+    let name = revision_name(policy, &spec.digest().to_string());
+    let known = api.list(Kind::Revision, Some(REVISION_NAMESPACE)).await?;
+    if known.iter().any(|one| one["metadata"]["name"] == *name) {
+        return Ok(());
+    }
+    let numbers = known.iter().filter_map(|one| one["revision"].as_i64());
+    let revision = json!({
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": name,
+            "namespace": REVISION_NAMESPACE,
+            "labels": {KEY_POLICY: policy},
+        },
+        "data": spec,
+        "revision": numbers.max().unwrap_or(0).saturating_add(1),
+    });
+    let made = api.create(Kind::Revision, REVISION_NAMESPACE, &name, &revision, false);
+    made.await.map(drop)
+}
+
+/// Lets the version before decide again, or the built-in goal.
+pub(super) async fn demote(context: &Context, args: &StageArgs) -> Outcome {
+    let name = &args.name;
+    let mut read = Read::of(context, name).await?;
+    if !read.status.demote(&args.reason, now()) {
+        return Err(Fail::not_so(format!(
+            "policy {name}: no version of it decides"
+        )));
+    }
+    let decides = read.status.deciding().map_or_else(
+        || "the built-in goal".to_owned(),
+        |digest| digest.chars().take(8).collect(),
+    );
+    let action = action("policy demote", name, None, Some(&args.reason));
+    actions::recorded(context, action, read.write(name)).await?;
+    out(&format!("policy {name}: {decides} decides again."));
+    Ok(())
+}
+
+/// Lets the built-in goal decide until `resume`.
+pub(super) async fn pause(context: &Context, args: &StageArgs) -> Outcome {
+    let name = &args.name;
+    let mut read = Read::of(context, name).await?;
+    if !read.status.pause(&args.reason, now()) {
+        out(&format!("policy {name} is paused already"));
+        return Ok(());
+    }
+    let action = action("policy pause", name, None, Some(&args.reason));
+    actions::recorded(context, action, read.write(name)).await?;
+    out(&format!(
+        "policy {name} is paused: the built-in goal decides. End it: bellows policy resume {name}"
+    ));
+    Ok(())
+}
+
+/// Ends a pause.
+pub(super) async fn resume(context: &Context, args: &ResumeArgs) -> Outcome {
+    let name = &args.name;
+    let mut read = Read::of(context, name).await?;
+    if !read.status.resume() {
+        return Err(Fail::not_so(format!("policy {name} is not paused")));
+    }
+    let action = action("policy resume", name, None, None);
+    actions::recorded(context, action, read.write(name)).await?;
+    out(&format!("policy {name} goes on."));
+    Ok(())
+}
