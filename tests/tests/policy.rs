@@ -1,5 +1,5 @@
-//! A candidate policy beside a real guest on one machine: it is asked, its answers are recorded and
-//! asked again, and nothing that decides or acts differs.
+//! Policies beside a real guest on one machine. A candidate is asked, its answers are recorded and
+//! asked again, and nothing that decides or acts differs. A promoted version decides.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -19,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Wants the smallest size of any VM, at once.
 const WANTS_MINIMUM: &str =
     "return function(i) return { cu = i.vm.min_cu, reason = \"minimum\" } end\n";
+
+/// Wants three units of any VM, at once.
+const WANTS_THREE: &str = "return function(i) return { cu = 3, reason = \"three\" } end\n";
 
 fn library(name: &str) -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -136,4 +139,82 @@ async fn v06_candidate_that_wants_the_minimum_holds_no_guest_back() {
     let report = report(&site, 2).await;
     let lower = report["total"]["lower"].as_u64().unwrap_or_default();
     assert!(lower > 0, "the candidate agreed with the growth: {report}");
+}
+
+/// The promoted version decides without load, also after its worker was killed, and is taken back.
+///
+/// Requirement: V05, V33
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v33_promoted_version_decides_until_it_is_taken_back() {
+    if !guest_or_skip("v33_promoted_version_decides_until_it_is_taken_back") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("three.lua");
+    std::fs::write(&source, WANTS_THREE).unwrap();
+    let site = with_policy("led", &source).await;
+    let has = |milli: u32| {
+        move |vm: &VirtualMachine| {
+            let cpus = vm.status.as_ref().and_then(|status| status.cpus);
+            cpus.is_some_and(|cpus| cpus.0 == milli)
+        }
+    };
+    let order = |word: &'static str| {
+        let site = &site;
+        async move {
+            let words = ["policy", word, "db", "--reason", "a test"];
+            site.bellows(&words).await.unwrap()
+        }
+    };
+    assert!(order("promote").await.contains("decides now"));
+    site.wait_vm("led", "three units without load", PATIENCE, has(750))
+        .await
+        .unwrap();
+    let why = site.bellows(&["why", "led"]).await.unwrap();
+    assert!(why.contains("asks for 3 units"), "{why}");
+    assert!(why.contains("because of three"), "{why}");
+
+    kill_live_worker(&site).await;
+    let again = || async {
+        let state = site.bellows(&["policy", "show", "db", "-o", "json"]).await;
+        let state: Value = serde_json::from_str(&state.map_err(|e| format!("{e:#}"))?).unwrap();
+        let answer = &state["vms"][0]["answer"];
+        if answer["cu"] == 3 && answer["fault"].is_null() {
+            Ok(())
+        } else {
+            Err(state.to_string())
+        }
+    };
+    wait_for("an answer of another worker", PATIENCE, again)
+        .await
+        .unwrap();
+    assert!(has(750)(&site.vm("led").await.unwrap()), "the size is kept");
+
+    assert!(order("demote").await.contains("built-in goal decides"));
+    site.wait_vm("led", "the smallest size", PATIENCE, has(250))
+        .await
+        .unwrap();
+    let replayed = site.bellows(&["replay"]).await.unwrap();
+    for part in ["different: 0", "asked again are equal"] {
+        assert!(replayed.contains(part), "{part}: {replayed}");
+    }
+}
+
+/// Ends the programs that answer for policies of this site.
+async fn kill_live_worker(site: &Site) {
+    let up = site.pid().expect("bellows up runs");
+    let children = format!("/proc/{up}/task");
+    let mut killed = 0;
+    for task in std::fs::read_dir(children).unwrap().flatten() {
+        let list = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        for pid in list.split_whitespace() {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            if name.trim() == "bellows-policy" {
+                let pid = nix::unistd::Pid::from_raw(pid.parse().unwrap());
+                nix::sys::signal::kill(pid, nix::sys::signal::SIGKILL).unwrap();
+                killed += 1;
+            }
+        }
+    }
+    assert!(killed > 0, "no worker runs");
 }
