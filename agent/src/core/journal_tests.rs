@@ -370,7 +370,9 @@ fn some_terms(number: u8) -> Option<Terms> {
     let limit = |is_set: bool| is_set.then_some(u32::from(number));
     (number > 5).then_some(Terms {
         digest: 0,
-        fallback_after: number.is_multiple_of(2).then_some(Span::from_secs(u64::from(number))),
+        fallback_after: number
+            .is_multiple_of(2)
+            .then_some(Span::from_secs(u64::from(number))),
         max_units: limit(number.is_multiple_of(3)),
         shrink_units_per_minute: limit(number % 5 < 2),
     })
