@@ -80,11 +80,18 @@ impl Driver {
     /// Publishes the core's measurements and its state.
     pub(super) fn after_decision(&mut self) {
         while let Some(observation) = self.core.poll_observation() {
-            if let Observation::Latency { path, after, flags } = observation {
-                self.ctx.metrics.observe_latency(path, after, flags);
-                if path == Path::EndToEnd {
-                    self.journal.verified(&self.core, after, &self.ctx.stages);
+            match observation {
+                Observation::Latency { path, after, flags } => {
+                    self.ctx.metrics.observe_latency(path, after, flags);
+                    if path == Path::EndToEnd {
+                        self.journal.verified(&self.core, after, &self.ctx.stages);
+                    }
                 }
+                Observation::PolicyFellBack { digest } => {
+                    let digest = format!("{digest:08x}");
+                    tracing::warn!(digest, "PolicyFallback: the built-in goal decides");
+                }
+                Observation::ResizeStarted { .. } => {}
             }
         }
         let computations = self.core.computations();
