@@ -1,8 +1,8 @@
-//! A journal that the agent of an earlier version wrote, before policies: format 1. Today's programs
-//! read it as that version did.
+//! A journal that the agent of an earlier version wrote, before policies: format 1. Today's
+//! programs read it as that version did.
 //!
-//! `testdata/journal_format_1/` holds two segments of one run about one VM. They were written by the
-//! agent's core, recorder and encoder of commit 32017b8, fed by chance: metrics, answers of every
+//! `testdata/journal_format_1/` holds two segments of one run about one VM. The agent's core,
+//! recorder and encoder of commit 32017b8 wrote them, fed by chance: metrics, answers of every
 //! kind, changed objects and settings, lost connections, checkpoints. That version's own replay
 //! found in them what the expected line says.
 
