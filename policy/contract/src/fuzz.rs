@@ -1,9 +1,12 @@
 //! What holds for any line between the agent and its worker, as a body for the coverage-guided
 //! fuzzer of `fuzz/` and for the property tests beside it.
 
-#![expect(
-    clippy::missing_panics_doc,
-    reason = "to panic is what these are for: a panic is a finding"
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::missing_panics_doc,
+        reason = "to panic is what these are for: a panic is a finding"
+    )
 )]
 
 use serde::Serialize;
