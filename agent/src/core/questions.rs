@@ -16,6 +16,7 @@ use protocol::units::Resources;
 
 use super::event::{DownscaleResponse, Event};
 use super::machine::Core;
+use super::units::units_in;
 
 /// Age up to which refusals and upscale requests are part of a question.
 const REMEMBERED: Span = Span::from_secs(3600);
@@ -112,7 +113,7 @@ impl Memory {
             return None;
         }
         let unit = core.config.compute_unit;
-        let units = |size: Resources| in_units(size, unit);
+        let units = |size: Resources| units_in(size, unit);
         let using = core.using();
         let vm = core.vm();
         let votes = decision.votes;
@@ -216,11 +217,6 @@ fn finite(vote: Option<f64>) -> Option<f64> {
     vote.filter(|vote| vote.is_finite())
 }
 
-pub(super) fn in_units(size: Resources, unit: Resources) -> f64 {
-    let cpu = f64::from(size.cpu.0) / f64::from(unit.cpu.0);
-    cpu.max(size.mem.0 as f64 / unit.mem.0 as f64)
-}
-
 /// Time on the clock of the past, seconds.
 #[must_use]
 pub fn seconds(at: Timestamp) -> f64 {
@@ -310,7 +306,7 @@ pub fn refused_units(event: &Event, core: &Core) -> Option<Milli> {
         cpu: protocol::units::MilliCpu(asked.cpu.0.saturating_sub(response.permit.cpu.0)),
         mem: protocol::units::Bytes(asked.mem.0.saturating_sub(response.permit.mem.0)),
     };
-    Some(Milli::of(in_units(missing, unit)))
+    Some(Milli::of(units_in(missing, unit)))
 }
 
 /// Whether a size of `units` is smaller than the one in use.

@@ -242,7 +242,8 @@ impl PolicyRuntime {
     pub(super) fn dump(&self) -> Value {
         let known = self.0.known.borrow();
         let policies: Vec<Value> = known
-            .policies()
+            .policies
+            .iter()
             .map(|(name, versions)| match versions {
                 Ok(versions) => {
                     let problem = self.problem_of(versions);

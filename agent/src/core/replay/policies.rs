@@ -12,7 +12,8 @@ use protocol::time::{Span, Timestamp};
 use super::{Item, Live, MAX_MISMATCHES, Mismatch, Replay, STEP_RANK};
 use crate::core::event::Event;
 use crate::core::machine::Core;
-use crate::core::questions::{Memory, Surroundings, answered, in_units, samples, seconds};
+use crate::core::questions::{Memory, Surroundings, answered, samples, seconds};
+use crate::core::units::units_in;
 
 /// Time after which a question holds nothing from before the start of the replay.
 const PAST: Span = Span::from_secs(3600);
@@ -195,7 +196,7 @@ impl Replay {
                     .output
                     .as_ref()
                     .map_or(0, |output| output.decision.goal_units),
-                using: in_units(live.core.using(), live.unit),
+                using: units_in(live.core.using(), live.unit),
             });
         }
         // The clock, the end of the worker and the result of a second question are facts.

@@ -87,10 +87,6 @@ pub(super) enum Choice {
 }
 
 impl Known {
-    pub(super) fn policies(&self) -> impl Iterator<Item = (&String, &Result<Versions, String>)> {
-        self.policies.iter()
-    }
-
     /// The policy of a VM: its annotation, else its namespace's label, else the default.
     pub(super) fn choose(
         &self,
