@@ -10,7 +10,7 @@ use protocol::time::WallTime;
 use serde_json::{Value, json};
 
 use super::object::contract_spec;
-use super::state::Agents;
+use super::state::{Agents, short};
 use crate::actions;
 use crate::api::{Api, Kind};
 use crate::context::Context;
@@ -153,10 +153,8 @@ pub(super) async fn demote(context: &Context, args: &StageArgs) -> Outcome {
             "policy {name}: no version of it decides"
         )));
     }
-    let decides = read.status.deciding().map_or_else(
-        || "the built-in goal".to_owned(),
-        |digest| digest.chars().take(8).collect(),
-    );
+    let decides = read.status.deciding();
+    let decides = decides.map_or_else(|| "the built-in goal".to_owned(), short);
     let action = action("policy demote", name, None, Some(&args.reason));
     actions::recorded(context, action, read.write(name)).await?;
     out(&format!("policy {name}: {decides} decides again."));

@@ -83,12 +83,15 @@ fn status_of(object: &Value) -> ScalingPolicyStatus {
     ScalingPolicyStatus::of_object(object).unwrap_or_default()
 }
 
+/// The digits of a digest that people see, as `Digest::short` gives them.
+pub(super) fn short(digest: &str) -> String {
+    digest.chars().take(8).collect()
+}
+
 /// The version that decides, in short.
 fn live_of(object: &Value) -> Option<String> {
     let status = status_of(object);
-    status
-        .deciding()
-        .map(|digest| digest.chars().take(8).collect())
+    status.deciding().map(short)
 }
 
 /// The newest version, in short, unless it decides.
