@@ -51,7 +51,8 @@ read -r begun _ < /proc/uptime
 } 2>&1 | logger -t "$name"
 read -r ended _ < /proc/uptime
 
-last=$(logread | grep " $name: " | tail -n 1)
+# A shell's word for a signal is not the program's.
+last=$(logread | grep " $name: " | grep -Ev ": (Aborted|Bus error|Illegal instruction|Killed|Segmentation fault)$" | tail -n 1)
 say "$name ended with status $(cat "$status") after $((${ended%.*} - ${begun%.*})) s; its last words: ${last#* $name: }"
 # init itself waits a second; a program that cannot start must not fill the console.
 [ $((${ended%.*} - ${begun%.*})) -ge 5 ] || sleep 4

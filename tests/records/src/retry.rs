@@ -1,9 +1,10 @@
 //! Repeats scenarios after a known fault of QEMU without KVM.
 //!
-//! QEMU 10.0 with TCG sometimes misses a page that the guest writes during a migration, and the
-//! guest's kernel panics after the move. None of our requests is wrong then. A scenario is repeated
-//! only if its guest ran with TCG and the guest's console shows the panic. A silent guest is a
-//! failure, and so is every fault under KVM. Each attempt is recorded.
+//! QEMU 10.0 with TCG sometimes misses a page that the guest writes during a migration. If the page
+//! is the kernel's, the kernel panics after the move. If it is a program's, the program dies of a
+//! signal. None of our requests is wrong then. A scenario is repeated only if its guest ran with TCG
+//! and the guest's console shows one of the two. A silent guest is a failure, and so is every fault
+//! under KVM. Each attempt is recorded.
 
 use std::fs;
 use std::future::Future;
@@ -19,17 +20,32 @@ pub const ATTEMPTS: u32 = 3;
 /// Prefix of a panic on Linux's console.
 const PANIC: &str = "Kernel panic - not syncing";
 
+/// Precedes the exit status of a service in its last line on the console.
+const STATUS: &str = " ended with status ";
+
+/// Exit statuses of a service that a wrong page ends: SIGILL, SIGABRT, SIGBUS and SIGSEGV. A panic
+/// of ours ends with 101.
+const BROKEN: [&str; 4] = ["132", "134", "135", "139"];
+
 tokio::task_local! {
-    /// The panic of a guest of the scenario that runs in this task.
+    /// The known fault of a guest of the scenario that runs in this task.
     static SEEN: Arc<Mutex<Option<String>>>;
 }
 
-/// The panic on the console of a guest that ran with `accel`, if it is the known fault.
+/// The line on the console of a guest that ran with `accel` that shows the known fault.
 #[must_use]
 pub fn known_tcg_bug(accel: &str, console: &str) -> Option<String> {
-    let line = console.lines().find(|line| line.contains(PANIC));
+    let is_fault = |line: &&str| line.contains(PANIC) || is_broken_service(line);
+    let line = console.lines().find(is_fault);
     line.filter(|_| accel == "tcg")
         .map(|line| line.trim().to_owned())
+}
+
+/// Whether the line tells that a service of the guest died of a wrong page.
+fn is_broken_service(line: &str) -> bool {
+    let after = line.split_once(STATUS).map(|(_, after)| after);
+    let status = after.and_then(|after| after.split_whitespace().next());
+    status.is_some_and(|status| BROKEN.contains(&status))
 }
 
 /// The known fault of the guest in a runner's directory. Unreadable files show none.
@@ -226,6 +242,21 @@ mod tests {
             {\"message\":\"runner started\"}\n{\"accel\":";
         assert_eq!(accel_in_log(log).as_deref(), Some("tcg"));
         assert_eq!(accel_in_log("{\"message\":\"runner started\"}\n"), None);
+    }
+
+    #[tokio::test]
+    async fn service_that_died_of_a_wrong_page_is_retried_and_one_that_failed_is_not() {
+        let line = |status: u8| {
+            format!("[guest 35.9] neonvmd ended with status {status} after 30 s; its last words: x")
+        };
+        for status in [132, 134, 135, 139] {
+            let line = line(status);
+            assert_eq!(known_tcg_bug("tcg", &line), Some(line.clone()), "{status}");
+            assert_eq!(known_tcg_bug("kvm", &line), None, "{status}");
+        }
+        for status in [0, 1, 13, 101, 130, 137, 143] {
+            assert_eq!(known_tcg_bug("tcg", &line(status)), None, "{status}");
+        }
     }
 
     #[tokio::test]
