@@ -24,13 +24,13 @@ const MOVES: u32 = 4;
 const ROUND: &str = "round ";
 /// Ends the line of a round that read something else than it wrote.
 const LOST: &str = "what was written is lost";
-/// The guest's only program. It writes 64 MiB, reads them again, and compares the checksums.
+/// The guest's only program. It writes 32 MiB, reads them again, and compares the checksums.
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox mount -t tmpfs -o size=200m tmp /tmp
 n=0
 while :; do
-    wrote=$(/bin/busybox dd if=/dev/urandom bs=1M count=64 2>/dev/null |
+    wrote=$(/bin/busybox dd if=/dev/urandom bs=1M count=32 2>/dev/null |
         /bin/busybox tee /tmp/written | /bin/busybox md5sum)
     read=$(/bin/busybox md5sum < /tmp/written)
     n=$((n+1))
