@@ -204,8 +204,9 @@ fn environment(vm: &VirtualMachine, settings: &Settings, image: &str) -> Value {
     let quota = percent.map(|it| json!({"name": CPU_QUOTA_PERCENT, "value": it.to_string()}));
     let network = settings.guest_network;
     let network = network.map(|it| json!({"name": GUEST_NETWORK, "value": it.as_str()}));
-    // Our own runner image supports TLS. An image that the VM's author chose may not.
-    let knows_tls = settings.runners_at_pods && image == settings.runner_image;
+    // Every version of our own runner supports TLS. An image that the VM's author chose may not.
+    let is_ours = repository(image) == repository(&settings.runner_image);
+    let knows_tls = settings.runners_at_pods && is_ours;
     let orders = knows_tls.then(|| json!({"name": RUNNER_ORDERS, "value": ORDERS_BY_TLS}));
     let privileges =
         unprivileged.then(|| json!({"name": RUNNER_PRIVILEGES, "value": NO_PRIVILEGES}));
@@ -215,6 +216,16 @@ fn environment(vm: &VirtualMachine, settings: &Settings, image: &str) -> Value {
     let all = std::iter::once(name).chain(quota).chain(network);
     let all = all.chain(orders).chain(privileges).chain(monitor);
     all.chain(owner_of_disks(vm)).collect()
+}
+
+/// An image's name without its tag and digest.
+fn repository(image: &str) -> &str {
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    match name.rsplit_once(':') {
+        // What follows the colon of a registry's port has a slash.
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        _ => name,
+    }
 }
 
 /// Environment by which the runner of a VM with disks on claims tells the VM's own disks from

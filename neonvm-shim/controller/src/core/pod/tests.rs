@@ -255,7 +255,7 @@ fn runner_gets_quota_in_environment() {
 }
 
 #[test]
-fn runner_of_our_image_takes_orders_by_tls() {
+fn runner_of_any_version_of_our_image_takes_orders_by_tls() {
     let by_tls = |own: Option<&str>, settings: &Settings| {
         let mut vm = sample_vm();
         vm.spec.runner_image = own.map(str::to_owned);
@@ -269,7 +269,14 @@ fn runner_of_our_image_takes_orders_by_tls() {
     let cluster = Settings::cluster("r:1");
     assert!(by_tls(None, &cluster));
     assert!(by_tls(Some("r:1"), &cluster));
+    assert!(by_tls(Some("r:2"), &cluster), "another version");
+    assert!(by_tls(Some("r@sha256:0a"), &cluster));
     assert!(!by_tls(Some("own/runner:1"), &cluster));
+    let port = Settings::cluster("a.example:5000/r");
+    assert!(by_tls(Some("a.example:5000/r:2@sha256:0a"), &port));
+    for foreign in ["a.example:5000/s", "a.example:5001/r", "a.example", "r"] {
+        assert!(!by_tls(Some(foreign), &port), "{foreign}");
+    }
     assert!(!by_tls(None, &Settings::one_machine()), "it has a socket");
 }
 
