@@ -190,6 +190,23 @@ fn target_pod_is_like_vms_pod_and_waits_for_guest() {
     );
 }
 
+#[test]
+fn vm_shows_when_its_guest_is_sent() {
+    let mut world = world();
+    let mut phases = vec![world.vm_phase()];
+    while world.step() {
+        phases.push(world.vm_phase());
+        phases.dedup();
+    }
+    let way = [
+        VmPhase::Running,
+        VmPhase::PreMigrating,
+        VmPhase::Migrating,
+        VmPhase::Running,
+    ];
+    assert_eq!(phases, way);
+}
+
 /// Requirement: N44
 #[test]
 fn migration_fails_after_timeout() {
