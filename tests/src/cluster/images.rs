@@ -27,9 +27,11 @@ const OURS: [&str; 5] = [
 /// The component whose image contains a node's programs.
 const OVERLAY: &str = "neonvm-vxlan-controller";
 /// Our programs in the images.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
     "autoscale-scheduler",
     "autoscaler-agent",
+    // The agent starts it for policies.
+    "bellows-policy",
     "neonvm-controller",
     "neonvm-runner",
     OVERLAY,
