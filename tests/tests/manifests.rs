@@ -151,6 +151,9 @@ agent agent/src/shell/vms.rs virtualmachines list watch
 agent agent/src/shell/patch.rs virtualmachines patch
 agent agent/src/shell/modes.rs namespaces list watch
 agent agent/src/shell/schedulers.rs pods list watch
+agent agent/src/shell/policy/known.rs namespaces list watch
+agent agent/src/shell/policy/known.rs scalingpolicies list watch
+agent agent/src/shell/policy/revisions.rs controllerrevisions get
 scheduler scheduler/src/shell/watching.rs virtualmachines list watch
 scheduler scheduler/src/shell/api.rs virtualmachines get patch
 scheduler scheduler/src/shell/watching.rs virtualmachinemigrations list watch

@@ -98,6 +98,11 @@ async fn rights_on_a_namespace_include_its_vms() {
         }
         assert!(!person.may("default", "get", kind, &[]), "{who} {kind}");
     }
+    // A policy decides about VMs of all namespaces. Nobody has it by a role of one.
+    let roles = plane.ask(&["get", "clusterrole", "view", "edit", "admin", "-o", "json"]);
+    let roles = roles.unwrap();
+    assert!(roles.contains("vm.neon.tech"), "{roles}");
+    assert!(!roles.contains("policy.bellows.dev"), "{roles}");
     // The answer agrees with what the API serves.
     for (who, namespace, is_served) in [("view", SPACE, true), ("view", "default", false)] {
         let who = format!("--as=system:serviceaccount:{SPACE}:{who}");
