@@ -3,6 +3,8 @@
 
 #[path = "install/policies.rs"]
 mod policies;
+#[path = "install/scaling_policies.rs"]
+mod scaling_policies;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
