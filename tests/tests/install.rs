@@ -433,7 +433,7 @@ fn numbers(list: &Value, field: &str) -> Vec<u64> {
 }
 
 /// Names of metrics that queries may use. The agent's are in its golden file with their kinds. Of
-/// the others only the registered names are known, and the suffixes of their series.
+/// policies and the others only the registered names are known, and the suffixes of their series.
 fn metric_names() -> BTreeSet<String> {
     let read = |path: &str| std::fs::read_to_string(checkout().join(path)).expect(path);
     let mut names = BTreeSet::new();
@@ -465,6 +465,11 @@ fn metric_names() -> BTreeSet<String> {
                 );
             }
         }
+    }
+    let policies = read("agent/src/shell/policy/metrics.rs");
+    for registered in policies.split("name(\"").skip(1) {
+        let word = registered.split('"').next().unwrap_or_default();
+        names.extend(["", "_total"].map(|end| format!("autoscaling_agent_policy_{word}{end}")));
     }
     names
 }
