@@ -1,6 +1,8 @@
 //! State of the components of a cluster, through forwarded ports of their pods. On one machine the
 //! admin socket serves it.
 
+use std::collections::BTreeMap;
+
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 
@@ -76,32 +78,81 @@ pub(crate) async fn agents(api: &Api, node: Option<&str>) -> Outcome<Value> {
     let ours = pods.iter().filter(|pod| {
         is_ready(pod) && node.is_none_or(|node| pod["spec"]["nodeName"].as_str() == Some(node))
     });
-    let asked: Vec<_> = ours.map(|pod| AGENT.state(api, pod)).collect();
+    let asked: Vec<_> = ours
+        .map(|pod| async move {
+            let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+            (node.to_owned(), AGENT.state(api, pod).await)
+        })
+        .collect();
     if asked.is_empty() {
         return Err(none_ready(&pods, node));
     }
-    let answers: Vec<Outcome<Value>> = futures::stream::iter(asked)
+    let answers: Vec<(String, Outcome<Value>)> = futures::stream::iter(asked)
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
-    let (mut entries, mut problem) = (Vec::new(), None);
-    let mut has_answer = false;
-    for answer in answers {
+    let (mut dumps, mut problem) = (Vec::new(), None);
+    for (node, answer) in answers {
         match answer {
-            Ok(mut dump) => {
-                has_answer = true;
-                if let Value::Array(pods) = dump["pods"].take() {
-                    entries.extend(pods);
-                }
-            }
+            Ok(dump) => dumps.push((node, dump)),
             Err(fail) => problem = Some(fail),
         }
     }
     match problem {
         // One answer is enough. The errors of the other agents are dropped.
-        Some(fail) if !has_answer => Err(fail),
-        _ => Ok(json!({"pods": entries})),
+        Some(fail) if dumps.is_empty() => Err(fail),
+        _ => Ok(joined(dumps)),
     }
+}
+
+/// Joins the dumps of agents, each with the name of its node.
+fn joined(mut dumps: Vec<(String, Value)>) -> Value {
+    dumps.sort_by(|one, other| one.0.cmp(&other.0));
+    let (mut pods, mut policies) = (Vec::new(), Vec::new());
+    for (node, mut dump) in dumps {
+        if let Value::Array(list) = dump["pods"].take() {
+            pods.extend(list);
+        }
+        let own = dump["policies"].take();
+        if !own.is_null() {
+            policies.push((node, own));
+        }
+    }
+    json!({"pods": pods, "policies": policies_of(policies)})
+}
+
+/// Joins the members `policies` in the form of one agent's.
+///
+/// All agents follow the same policies. Of each policy and worker the first problem counts, with
+/// the name of its node.
+fn policies_of(all: Vec<(String, Value)>) -> Value {
+    if all.is_empty() {
+        let problem = "the agents' file switches policies off";
+        return json!({"known": [], "workers": {"live": {"problem": problem}}});
+    }
+    let (mut known, mut workers) = (BTreeMap::new(), json!({}));
+    for (node, policies) in all {
+        let on_node = |of: &Value| -> Value {
+            let problem = of["problem"].as_str();
+            problem.map(|text| format!("on node {node}: {text}")).into()
+        };
+        for policy in policies["known"].as_array().into_iter().flatten() {
+            let mut policy = policy.clone();
+            policy["problem"] = on_node(&policy);
+            let name = policy["name"].as_str().unwrap_or_default().to_owned();
+            let first: &mut Value = known.entry(name).or_insert_with(|| policy.clone());
+            if first["problem"].is_null() {
+                *first = policy;
+            }
+        }
+        for role in ["live", "shadow"] {
+            if workers[role]["problem"].is_null() {
+                workers[role]["problem"] = on_node(&policies["workers"][role]);
+            }
+        }
+    }
+    let known: Vec<Value> = known.into_values().collect();
+    json!({"known": known, "workers": workers})
 }
 
 /// State of the leading scheduler. `null` if no scheduler answers.

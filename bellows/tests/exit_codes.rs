@@ -64,6 +64,19 @@ fn missing_instance_is_exit_75_with_the_start_command() {
 }
 
 #[test]
+fn journal_of_policies_is_missing_in_a_cluster() {
+    let site = Site::new();
+    for command in [
+        &["policy", "report", "db"][..],
+        &["policy", "run", "db.lua", "--vm", "pg"],
+    ] {
+        let words = [command, &["--kubeconfig", "cluster.kubeconfig"]].concat();
+        site.run(&words)
+            .fails(69, &["agents of a cluster keep none", "policy show NAME"]);
+    }
+}
+
+#[test]
 fn purge_asks_and_removes_only_a_state_directory() {
     let site = Site::new();
     site.run(&["down", "--purge"])

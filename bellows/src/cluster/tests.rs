@@ -97,3 +97,33 @@ fn unready_agent_is_named_with_its_wait_reason() {
     let fail = none_ready(&agents, Some("n3"));
     assert_eq!(fail.what(), "there is no agent on node n3");
 }
+
+#[test]
+fn policies_of_all_agents_are_one_list_with_the_first_problem_of_each() {
+    let policies = |problem: Value, worker: Value| {
+        let db = json!({"name": "db", "loaded": problem.is_null(), "problem": problem});
+        json!({"known": [db], "workers": {"live": {"runs": true, "problem": worker}}})
+    };
+    let dump = |policies: Value| json!({"pods": [1], "policies": policies});
+    let agents = [
+        ("n2", dump(policies(json!("steps"), json!("missing")))),
+        ("n1", dump(policies(Value::Null, Value::Null))),
+        // Of an earlier version.
+        ("n3", json!({"pods": [1]})),
+    ];
+    let joined = joined(agents.map(|(node, dump)| (node.to_owned(), dump)).to_vec());
+    let expected = json!({
+        "pods": [1, 1, 1],
+        "policies": {
+            "known": [{"name": "db", "loaded": false, "problem": "on node n2: steps"}],
+            "workers": {
+                "live": {"problem": "on node n2: missing"},
+                "shadow": {"problem": null},
+            },
+        },
+    });
+    assert_eq!(joined, expected);
+    let earlier = super::joined(vec![("n3".to_owned(), json!({"pods": []}))]);
+    let problem = &earlier["policies"]["workers"]["live"]["problem"];
+    assert!(problem.is_string(), "{earlier}");
+}

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use clap::{Args, Subcommand};
 
 use crate::context::Context;
-use crate::fail::Outcome;
+use crate::fail::{Fail, Outcome};
 
 /// Policies: programs that say how big VMs should be, tried before they decide.
 #[derive(Debug, Subcommand)]
@@ -60,14 +60,31 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
         PolicyCommand::Apply(args) => object::apply(context, &args).await,
         PolicyCommand::List(args) => state::list(context, &args).await,
         PolicyCommand::Show(args) => state::show(context, &args).await,
-        PolicyCommand::Report(args) => report::run(context, &args),
+        PolicyCommand::Report(args) => {
+            needs_journal(context, "report")?;
+            report::run(context, &args)
+        }
         PolicyCommand::Promote(args) => stage::promote(context, &args).await,
         PolicyCommand::Demote(args) => stage::demote(context, &args).await,
         PolicyCommand::Pause(args) => stage::pause(context, &args).await,
         PolicyCommand::Resume(args) => stage::resume(context, &args).await,
         PolicyCommand::Check(args) => program::replace("check", &args.arguments),
         PolicyCommand::Test(args) => program::replace("test", &args.arguments),
-        PolicyCommand::Run(args) => ask::run(context, &args),
+        PolicyCommand::Run(args) => {
+            needs_journal(context, "run")?;
+            ask::run(context, &args)
+        }
         PolicyCommand::Stubs(args) => program::replace("stubs", &args.arguments),
     }
+}
+
+/// Refuses a command that reads the journal where the agents of a cluster are addressed.
+fn needs_journal(context: &Context, command: &str) -> Outcome {
+    if !context.asks_cluster() {
+        return Ok(());
+    }
+    let what = format!("policy {command} reads a journal, and agents of a cluster keep none");
+    Err(Fail::missing(what)
+        .rule("questions and answers are recorded on one machine only, by bellows up")
+        .fix("see the last answer about each VM: kubectl bellows policy show NAME"))
 }

@@ -131,8 +131,13 @@ pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
         "policy {name} {verb}: {} is a candidate now. It decides nothing; its answers are recorded.",
         spec.digest().short()
     ));
+    let kubectl = if context.asks_cluster() {
+        "kubectl"
+    } else {
+        "bellows kubectl"
+    };
     out(&format!(
-        "Let a VM have it: bellows kubectl annotate neonvm VM {KEY_POLICY}={name}"
+        "Let a VM have it: {kubectl} annotate neonvm VM {KEY_POLICY}={name}"
     ));
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::decision::{Decisions, by_vm};
 use crate::fail::Outcome;
 use crate::output::{Format, Table, print_value};
-use crate::terminal::out;
+use crate::terminal::{err, out};
 
 /// List the policies, and how many VMs have each.
 #[derive(Debug, Clone, Args)]
@@ -53,7 +53,19 @@ impl Agents {
         })
     }
 
-    /// What the agent says about a policy, and about its worker.
+    /// As [`Self::read`]. Where no agent of a cluster shows its state, the objects still say which
+    /// version decides.
+    async fn read_if_shown(context: &Context, api: &Api) -> Outcome<Option<Self>> {
+        match Self::read(context, api).await {
+            Err(fail) if context.asks_cluster() => {
+                err(&format!("warning: without the agents' state: {fail}"));
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
+    }
+
+    /// What the agents say about a policy, and about their workers.
     pub(super) fn problem(&self, name: &str) -> Option<String> {
         let known = self.policies["known"].as_array().into_iter().flatten();
         let mut own = known.filter(|one| one["name"] == name);
@@ -121,19 +133,18 @@ fn sentence(object: &Value) -> String {
 pub(super) async fn list(context: &Context, args: &ListArgs) -> Outcome {
     let api = context.api().await?;
     let objects = api.list(Kind::Policy, None).await?;
-    let agents = Agents::read(context, &api).await?;
+    let agents = Agents::read_if_shown(context, &api).await?;
     let rows: Vec<Value> = objects
         .iter()
         .map(|object| {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            let problem = agents.problem(name);
             json!({
                 "name": name,
                 "scope": object["spec"]["scope"],
                 "live": live_of(object),
                 "candidate": candidate_of(object),
-                "vms": agents.vms(name).len(),
-                "problem": problem,
+                "vms": agents.as_ref().map(|agents| agents.vms(name).len()),
+                "problem": agents.as_ref().and_then(|agents| agents.problem(name)),
             })
         })
         .collect();
@@ -161,14 +172,12 @@ pub(super) async fn list(context: &Context, args: &ListArgs) -> Outcome {
 pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
     let api = context.api().await?;
     let object = api.get(Kind::Policy, "", &args.name).await?;
-    let agents = Agents::read(context, &api).await?;
-    let vms = agents.vms(&args.name);
-    let problem = agents.problem(&args.name);
+    let agents = Agents::read_if_shown(context, &api).await?;
+    let vms = agents.as_ref().map(|agents| agents.vms(&args.name));
+    let problem = agents.and_then(|agents| agents.problem(&args.name));
     if matches!(args.output, Format::Json | Format::Yaml) {
-        let vms: Vec<Value> = vms
-            .iter()
-            .map(|(vm, answer, _)| json!({"vm": vm, "answer": answer}))
-            .collect();
+        let entry = |(vm, answer, _): &(String, Value, String)| json!({"vm": vm, "answer": answer});
+        let vms = vms.map(|vms| vms.iter().map(entry).collect::<Vec<_>>());
         let shown = json!({
             "name": args.name,
             "status": object["status"],
@@ -183,10 +192,10 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
     if let Some(problem) = problem {
         out(&format!("Problem: {problem}."));
     }
-    if vms.is_empty() {
+    if vms.as_ref().is_some_and(Vec::is_empty) {
         out("No VM has it.");
     }
-    for (vm, _, sentence) in vms {
+    for (vm, _, sentence) in vms.into_iter().flatten() {
         out(&format!("{vm}: {sentence}"));
     }
     Ok(())
