@@ -157,12 +157,18 @@ impl Cluster {
     /// The QEMUs that run a guest of this cluster, as this machine numbers them.
     #[must_use]
     pub fn qemus(&self) -> BTreeSet<i32> {
+        self.processes(QEMU_PID_FILE)
+    }
+
+    /// Processes of this cluster whose command line has this word, as this machine numbers them.
+    #[must_use]
+    pub fn processes(&self, word: &str) -> BTreeSet<i32> {
         let group = group(self.plane.dir());
         let all = all_processes().into_iter().flatten().flatten();
         let all = all.filter_map(|process| {
             let words = process.cmdline().ok()?;
-            let is_qemu = words.iter().any(|word| word == QEMU_PID_FILE);
-            (is_qemu && is_in_group(&process, &group)).then_some(process.pid)
+            let has_word = words.iter().any(|one| one == word);
+            (has_word && is_in_group(&process, &group)).then_some(process.pid)
         });
         all.collect()
     }
