@@ -2,9 +2,9 @@
 //!
 //! QEMU 10.0 with TCG sometimes misses a page that the guest writes during a migration. If the page
 //! is the kernel's, the kernel panics after the move. If it is a program's, the program dies of a
-//! signal. None of our requests is wrong then. A scenario is repeated only if its guest ran with TCG
-//! and the guest's console shows one of the two. A silent guest is a failure, and so is every fault
-//! under KVM. Each attempt is recorded.
+//! signal. None of our requests is wrong then. A scenario is repeated only if its guest ran with
+//! TCG and the guest's console shows one of the two. A silent guest is a failure, and so is every
+//! fault under KVM. Each attempt is recorded.
 
 use std::fs;
 use std::future::Future;
