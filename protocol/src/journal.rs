@@ -40,7 +40,7 @@ pub use line::{DecodeError, FORMAT, MAX_LINE_BYTES, OLDEST_FORMAT, crc, decode, 
 pub use pack::{
     AnsweredAgain, Block, LfcSample, MAX_STEPS, PackError, Step, SystemSample, pack, unpack,
 };
-pub use policy::{Advice, Answered, Bound, BoundLimits, Cut, Said, Terms};
+pub use policy::{Advice, Answered, Bound, BoundLimits, BoundVersion, Cut, Said, Terms};
 pub use record::{
     CoreSettings, Decision, Gap, Head, LinkEvent, NodeState, Outcome, Previous, Record, RequestEnd,
     RequestKind, Started, Stated, Tick, Waits, Why,

@@ -8,16 +8,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use protocol::journal::{
-    Action, Advice, Amount, Answered, AnsweredAgain, Approval, Block, Bound, BoundLimits, CalmPart,
-    Checkpoint, CoreSettings, Cut, Decimal, Decision, DecodeError, Denial, FaultCounts, Gap, Head,
-    Issued, LastAdvice, LfcSample, LinkEvent, Milli, MonitorPart, NodeState, Ongoing, Outcome,
-    PatchPart, PluginPart, PolicyPart, Previous, Record, RequestEnd, RequestKind, Said, Sampled,
-    Scaling, ShrinkStep, Size, Stamped, Started, Stated, Step, SystemSample, Terms, Tick,
-    UpscaleRecord, VmObject, Waits, Why, Wished, crc, decode, encode, hash_text,
+    Action, Advice, Amount, Answered, AnsweredAgain, Approval, Block, Bound, BoundLimits,
+    BoundVersion, CalmPart, Checkpoint, CoreSettings, Cut, Decimal, Decision, DecodeError, Denial,
+    FaultCounts, Gap, Head, Issued, LastAdvice, LfcSample, LinkEvent, Milli, MonitorPart,
+    NodeState, Ongoing, Outcome, PatchPart, PluginPart, PolicyPart, Previous, Record, RequestEnd,
+    RequestKind, Said, Sampled, Scaling, ShrinkStep, Size, Stamped, Started, Stated, Step,
+    SystemSample, Terms, Tick, UpscaleRecord, VmObject, Waits, Why, Wished, crc, decode, encode,
+    hash_text,
 };
 use protocol::mode::Mode;
 use protocol::monitor_v2::AskReason;
-use protocol::policy::{Fault, Role};
+use protocol::policy::{Fault, FeedSource, Role};
 use protocol::time::Span;
 
 fn folder() -> PathBuf {
@@ -362,9 +363,21 @@ fn policy_steps() -> Block {
     ])
 }
 
+fn version(digest: &str, since: u64) -> BoundVersion {
+    BoundVersion {
+        digest: digest.repeat(8),
+        since,
+    }
+}
+
 fn of_policies() -> Vec<(&'static str, Record)> {
     let bound = Bound {
-        feeds: vec!["jobs".into()],
+        every: 5_000_000,
+        feeds: vec![FeedSource {
+            metric: "ci_jobs_running".into(),
+            name: "jobs".into(),
+            port: 9200,
+        }],
         labels: BTreeMap::from([("app".into(), "pg".into())]),
         limits: BoundLimits {
             fallback_after_seconds: Some(-1),
@@ -374,10 +387,9 @@ fn of_policies() -> Vec<(&'static str, Record)> {
         },
         name: Some("db".into()),
         roles: BTreeMap::from([
-            (Role::Live, "5be1a7c0".repeat(8)),
-            (Role::Shadow, "77ab90c4".repeat(8)),
+            (Role::Live, version("5be1a7c0", 1_000_000)),
+            (Role::Shadow, version("77ab90c4", 41_230_010)),
         ]),
-        since: 1_000_000,
         t: 41_230_010,
         vm: 17,
         wall: 1_795_000_000_000_000,

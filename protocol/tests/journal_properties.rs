@@ -7,12 +7,12 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use protocol::journal::{
-    Action, Advice, Amount, Answered, AnsweredAgain, Block, Bound, Decision, Gap, Head, LfcSample,
-    MAX_INTEGER, MAX_LINE_BYTES, MAX_STEPS, Milli, Outcome, Previous, Record, RequestEnd,
-    RequestKind, Said, Sampled, Size, Started, Step, SystemSample, Terms, Tick, Why, chain_hash,
-    crc, decode, encode, hash_text, pack, scan, unpack,
+    Action, Advice, Amount, Answered, AnsweredAgain, Block, Bound, BoundVersion, Decision, Gap,
+    Head, LfcSample, MAX_INTEGER, MAX_LINE_BYTES, MAX_STEPS, Milli, Outcome, Previous, Record,
+    RequestEnd, RequestKind, Said, Sampled, Size, Started, Step, SystemSample, Terms, Tick, Why,
+    chain_hash, crc, decode, encode, hash_text, pack, scan, unpack,
 };
-use protocol::policy::{Fault, Role};
+use protocol::policy::{Fault, FeedSource, Role};
 use protocol::time::Span;
 use serde_json::Value;
 
@@ -74,7 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
         option::of(any::<u64>()).prop_map(Step::Again),
         again().prop_map(Step::Advised),
         again().prop_map(Step::Shadowed),
-        vec(option::of(float()), 0..=8).prop_map(Step::Feeds),
+        vec(option::of(float()), 0..=16).prop_map(Step::Feeds),
         (digest(), said()).prop_map(|(digest, said)| Step::Advice(Advice { digest, said })),
         option::of(terms()).prop_map(Step::Terms),
     ]
@@ -148,15 +148,21 @@ fn answered() -> impl Strategy<Value = Record> {
 
 fn bound() -> impl Strategy<Value = Record> {
     let labels = prop::collection::btree_map(".{0,9}", ".{0,9}", 0..4);
-    let roles = prop::collection::btree_map(role(), "[0-9a-f]{64}", 0..2);
+    let version = ("[0-9a-f]{64}", whole());
+    let version = version.prop_map(|(digest, since)| BoundVersion { digest, since });
+    let roles = prop::collection::btree_map(role(), version, 0..=2);
+    let feed = ("[a-z_]{1,20}", "[a-z]{1,9}", any::<u16>());
+    let feed = feed.prop_map(|(metric, name, port)| FeedSource { metric, name, port });
     let numbers = (whole(), whole(), whole(), any::<u32>());
-    (option::of(".{0,20}"), labels, roles, numbers).prop_map(
-        |(name, labels, roles, (since, t, wall, vm))| {
+    let of_versions = (roles, vec(feed, 0..4));
+    (option::of(".{0,20}"), labels, of_versions, numbers).prop_map(
+        |(name, labels, (roles, feeds), (every, t, wall, vm))| {
             Record::Bound(Box::new(Bound {
+                every,
+                feeds,
                 labels,
                 name,
                 roles,
-                since,
                 t,
                 vm,
                 wall,

@@ -49,11 +49,12 @@ const UNIT_CREDIT: u64 = 60_000_000;
 /// Largest rate of a [`ShrinkBucket`]. Its credit then fits into a number of the journal.
 const MAX_RATE: u32 = 100_000_000;
 
-/// Advice that a checked answer of the policy gives, or a fault in its place.
+/// Advice that a checked answer gives, or a fault in its place. `terms` are those of the version
+/// that answered. A candidate has none, so none of its answers can become advice.
 #[must_use]
-pub fn advice(digest: &Digest, answer: Result<&Answer, Fault>) -> Advice {
+pub fn advice(terms: &Terms, answer: Result<&Answer, Fault>) -> Advice {
     Advice {
-        digest: number(digest),
+        digest: terms.digest,
         said: match answer.map(|answer| answer.want) {
             Ok(Want::Units(units)) => Said::Want(units),
             Ok(Want::Hold) => Said::Hold,
@@ -62,7 +63,7 @@ pub fn advice(digest: &Digest, answer: Result<&Answer, Fault>) -> Advice {
     }
 }
 
-/// Terms of the policy with this digest. `limits` are its own within those of the administrator.
+/// Terms of the version with this digest, which decides. `limits` are its own within those of the administrator.
 #[must_use]
 pub fn terms(digest: &Digest, limits: Limits) -> Terms {
     let wait = |seconds: i64| u64::try_from(seconds).ok().map(Span::from_secs);

@@ -94,15 +94,16 @@ fn pass(world: &mut World, seconds: u64, load: u32) {
 fn v33_answers_and_limits_become_advice_and_terms() {
     let digest = Digest::of(&format!("5be1a7c0{}", "0".repeat(56))).expect("a digest");
     assert_eq!(digest.short(), protocol::journal::hash_text(DIGEST));
+    let deciding = terms(&digest, Limits::default());
     for (value, said) in [
         (json!({"cu": 5, "reason": "memory"}), Said::Want(5)),
         (json!({"hold": true, "reason": "no_data"}), Said::Hold),
     ] {
         let answer = Answer::read(&value).expect("an answer");
-        let given = advice(&digest, Ok(&answer));
+        let given = advice(&deciding, Ok(&answer));
         assert_eq!((given.digest, given.said), (DIGEST, said));
     }
-    let fault = advice(&digest, Err(Fault::Steps));
+    let fault = advice(&deciding, Err(Fault::Steps));
     assert_eq!(fault.said, Said::Fault(Fault::Steps));
     for (seconds, wait) in [
         (None, Some(Span::from_secs(600))),

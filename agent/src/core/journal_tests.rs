@@ -83,6 +83,8 @@ pub(super) struct RecordedTask {
     in_flight: VecDeque<(RequestId, Action)>,
     pub(super) records: Vec<Record>,
     version: u64,
+    /// Number of the writer's run.
+    runs: u64,
     pub(super) output: Option<Output>,
     /// Candidate that is asked after each step.
     pub(super) policy: Option<PolicyTask>,
@@ -97,10 +99,11 @@ impl RecordedTask {
             in_flight: VecDeque::new(),
             records: Vec::new(),
             version: 1,
+            runs: 5,
             output: None,
             policy: None,
         };
-        task.head(1, 5);
+        task.head(1, task.runs);
         task.checkpoint();
         task
     }
@@ -124,6 +127,17 @@ impl RecordedTask {
             scheduler: None,
             t: self.now.0,
         }));
+    }
+
+    /// The agent starts again: another run of the writer, whose core has nothing in flight.
+    pub(super) fn restart(&mut self) {
+        self.flush();
+        let info = self.core.vm().clone();
+        (self.core, self.recorder) = (Core::new(config(), info), Recorder::new(17, UNIT));
+        self.in_flight.clear();
+        self.runs += 1;
+        self.head(1, self.runs);
+        self.checkpoint();
     }
 
     /// The same task with another core.

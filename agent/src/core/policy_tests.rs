@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use policy_contract::{Answer, Fault, History, Input as Question, Spec};
 use proptest::prelude::*;
-use protocol::journal::{Answered, Bound, Milli, Record};
-use protocol::policy::Role;
+use protocol::journal::{Answered, Bound, BoundVersion, Checkpoint, Milli, Record, Terms};
+use protocol::policy::{Limits, Role};
 use protocol::time::{Span, Timestamp};
 use serde_json::json;
 
+use super::advice::{advice, terms};
 use super::event::Event;
 use super::journal_tests::{Input, RecordedTask, feed, inputs, replay_by};
 use super::machine::Core;
@@ -18,12 +19,29 @@ use super::replay::{Oracle, Reasked, Replay, Report};
 
 const WALL: u64 = 1_795_000_000_000_000;
 
-fn spec() -> Spec {
-    Spec::of_source("return 'opinion'")
+/// Versions of a policy, by number.
+fn spec(version: usize) -> Spec {
+    Spec::of_source(format!("return 'opinion {version}'"))
 }
 
+fn version_of(digest: &str) -> Option<usize> {
+    (0..3).find(|version| spec(*version).digest().to_string() == digest)
+}
+
+/// Versions that decide and that are in shadow.
+const ROLES: [(Option<usize>, Option<usize>); 8] = [
+    (None, Some(0)),
+    (Some(0), None),
+    (Some(0), Some(1)),
+    (Some(1), Some(0)),
+    (Some(1), None),
+    (Some(1), Some(2)),
+    (None, Some(1)),
+    (None, None),
+];
+
 /// An answer by the question and the past. Every seventh is a fault.
-fn opinion(input: &Question, past: &History, now: f64) -> Result<Answer, Fault> {
+fn opinion(version: usize, input: &Question, past: &History, now: f64) -> Result<Answer, Fault> {
     let checksum = input.checksum();
     if checksum.is_multiple_of(7) {
         return Err(Fault::Steps);
@@ -37,92 +55,167 @@ fn opinion(input: &Question, past: &History, now: f64) -> Result<Answer, Fault> 
         .into_iter()
         .map(|(name, vote)| (name, (vote.unwrap_or_default() / 1e9).round()))
         .collect();
-    let value = json!({"cu": cu, "reason": "opinion", "votes": rounded});
+    let reason = format!("opinion_{version}");
+    let value = json!({"cu": cu, "reason": reason, "votes": rounded});
     Ok(Answer::read(&value).expect("a valid answer"))
 }
 
-/// The driver's part of a policy, without worker and clock.
-pub(super) struct PolicyTask {
-    memory: Memory,
+/// A version as the driver has it, without worker and clock.
+struct Asked {
+    version: usize,
     since: Timestamp,
+    memory: Memory,
     past: History,
+}
+
+impl Asked {
+    fn new(version: usize, now: Timestamp, core: &Core) -> Self {
+        Self {
+            version,
+            since: now,
+            memory: Memory::new(now, core),
+            past: History::new(&spec(version).all_series()),
+        }
+    }
+}
+
+/// The driver's part of a policy.
+pub(super) struct PolicyTask {
+    asked: BTreeMap<Role, Asked>,
+    /// Index into [`ROLES`].
+    roles: usize,
     samples: BTreeMap<String, f64>,
     labels: BTreeMap<String, String>,
-    /// Steps at which the past begins.
-    begins_at: BTreeSet<u32>,
-    /// Whether every third step is followed by a second question.
-    asks_between_steps: bool,
+    plan: Plan,
     steps: u32,
     answers: u32,
+    /// For the core, the last one first.
+    pending: Vec<Event>,
+    terms: Option<Terms>,
+    /// Whether a step is the core's alone.
+    is_quiet: bool,
+}
+
+/// What happens in a run, by the number of the step.
+#[derive(Debug, Clone, Default)]
+struct Plan {
+    /// Pasts of all versions begin.
+    begins_at: BTreeSet<u32>,
+    /// Versions change their roles.
+    roles_at: BTreeMap<u32, usize>,
+    /// Whether every third step is followed by a second question.
+    asks_between_steps: bool,
 }
 
 impl PolicyTask {
-    fn new(core: &Core, now: Timestamp, begins_at: BTreeSet<u32>) -> Self {
+    fn new(plan: Plan) -> Self {
         Self {
-            memory: Memory::new(now, core),
-            since: Timestamp(0),
-            past: History::new(&spec().all_series()),
+            asked: BTreeMap::new(),
+            roles: plan.roles_at.get(&0).copied().unwrap_or_default(),
             samples: BTreeMap::new(),
             labels: [("app".to_owned(), "pg".to_owned())].into(),
-            begins_at,
-            asks_between_steps: false,
+            plan,
             steps: 0,
             answers: 0,
+            pending: Vec::new(),
+            terms: None,
+            is_quiet: false,
         }
     }
 
     pub(super) fn event(&mut self, now: Timestamp, event: &Event, core: &Core) {
-        self.memory.event(now, event, core);
+        for asked in self.asked.values_mut() {
+            asked.memory.event(now, event, core);
+        }
         self.samples = samples(event);
     }
 
     pub(super) fn stepped(&mut self, task: &mut RecordedTask) {
         let now = task.now;
         self.steps += 1;
-        if self.steps == 1 || self.begins_at.contains(&self.steps) {
-            self.memory = Memory::new(now, &task.core);
-            self.past = History::new(&spec().all_series());
-            self.since = now;
+        if let Some(roles) = self.plan.roles_at.get(&self.steps) {
+            self.roles = *roles;
         }
+        if self.plan.begins_at.contains(&self.steps) {
+            self.asked.clear();
+        }
+        self.assign(now, &task.core);
+        let roles = self.asked.iter().map(|(role, asked)| {
+            let digest = spec(asked.version).digest().to_string();
+            let since = asked.since.0;
+            (*role, BoundVersion { digest, since })
+        });
         let bound = Bound {
             labels: self.labels.clone(),
             name: Some("db".into()),
-            roles: [(Role::Shadow, spec().digest().to_string())].into(),
-            since: self.since.0,
+            roles: roles.collect(),
             wall: WALL,
             ..Bound::default()
         };
         task.recorder.bound(now, &bound, &mut task.records);
-        for (series, value) in &self.samples {
-            #[expect(clippy::cast_possible_truncation, reason = "as the worker does")]
-            self.past.record(series, seconds(now), *value as f32);
+        for asked in self.asked.values_mut() {
+            for (series, value) in &self.samples {
+                #[expect(clippy::cast_possible_truncation, reason = "as the worker does")]
+                asked.past.record(series, seconds(now), *value as f32);
+            }
         }
-        self.ask(task);
-        if self.asks_between_steps && self.steps.is_multiple_of(3) {
+        if self.is_quiet {
+            return;
+        }
+        self.ask_all(task);
+        if self.plan.asks_between_steps && self.steps.is_multiple_of(3) {
             task.now = task.now + Span::from_millis(1500);
-            self.ask(task);
+            self.ask_all(task);
         }
     }
 
-    fn ask(&mut self, task: &mut RecordedTask) {
+    /// Gives each role its version. A version that is there keeps its past and its memory.
+    fn assign(&mut self, now: Timestamp, core: &Core) {
+        let (live, shadow) = ROLES[self.roles];
+        let mut before: Vec<Asked> = std::mem::take(&mut self.asked).into_values().collect();
+        for (role, version) in [(Role::Live, live), (Role::Shadow, shadow)] {
+            let Some(version) = version else { continue };
+            let place = before.iter().position(|asked| asked.version == version);
+            let asked = match place {
+                Some(place) => before.swap_remove(place),
+                None => Asked::new(version, now, core),
+            };
+            self.asked.insert(role, asked);
+        }
+        let terms = live.map(|version| terms(&spec(version).digest(), Limits::default()));
+        if terms != std::mem::replace(&mut self.terms, terms) {
+            self.pending.push(Event::Bound(terms));
+        }
+    }
+
+    fn ask_all(&mut self, task: &mut RecordedTask) {
         let now = task.now;
+        task.now = now + Span(7);
+        for role in [Role::Live, Role::Shadow] {
+            self.ask(role, now, task);
+        }
+    }
+
+    /// Asks at `now`; the task's time is that of the answer.
+    fn ask(&mut self, role: Role, now: Timestamp, task: &mut RecordedTask) {
+        let Some(asked) = self.asked.get_mut(&role) else {
+            return;
+        };
         let starved = Milli(i64::from(self.steps % 3) * 500);
-        let spec = spec();
+        let spec = spec(asked.version);
         let around = Surroundings {
             spec: &spec,
-            role: Role::Shadow,
             labels: &self.labels,
             wall: WALL,
             vms: 2,
             starved,
         };
-        let Some(input) = self.memory.question(now, &task.core, &around) else {
+        let Some(input) = asked.memory.question(now, &task.core, &around) else {
             return;
         };
         self.answers += 1;
-        task.now = now + Span(7);
         let plain = Answered {
-            role: Role::Shadow,
+            role,
             cu: None,
             cut: None,
             dg: spec.digest().short(),
@@ -138,12 +231,16 @@ impl PolicyTask {
             vms: 2,
             votes: BTreeMap::new(),
         };
-        let record = match opinion(&input, &self.past, seconds(now)) {
+        let said = opinion(asked.version, &input, &asked.past, seconds(now));
+        if let (Role::Live, Some(terms)) = (role, &self.terms) {
+            let advice = advice(terms, said.as_ref().map_err(|fault| *fault));
+            self.pending.insert(0, Event::Advised(advice));
+        }
+        let record = match said {
             Ok(answer) => {
                 let record = answered(plain, &answer);
                 let reason = answer.reason.as_str();
-                let memory = &mut self.memory;
-                memory.accepted(Role::Shadow, task.now, record.cu, reason);
+                asked.memory.accepted(task.now, record.cu, reason);
                 record
             }
             Err(fault) => Answered {
@@ -155,6 +252,20 @@ impl PolicyTask {
     }
 }
 
+/// Feeds an input and then what the core gets by it.
+fn feed_with_advice(task: &mut RecordedTask, input: Input) {
+    feed(task, input);
+    while let Some(event) = task.policy.as_mut().and_then(|policy| policy.pending.pop()) {
+        task.policy
+            .iter_mut()
+            .for_each(|policy| policy.is_quiet = true);
+        task.step(Span(0), event);
+        task.policy
+            .iter_mut()
+            .for_each(|policy| policy.is_quiet = false);
+    }
+}
+
 #[derive(Debug, Default)]
 struct Opinions {
     pasts: BTreeMap<u32, History>,
@@ -162,23 +273,29 @@ struct Opinions {
 
 impl Oracle for Opinions {
     fn spec(&mut self, digest: &str) -> Option<Arc<Spec>> {
-        (spec().digest().to_string() == digest).then(|| Arc::new(spec()))
+        version_of(digest).map(|version| Arc::new(spec(version)))
     }
 
-    fn forget(&mut self, vm: u32) {
-        self.pasts.insert(vm, History::new(&spec().all_series()));
+    fn forget(&mut self, past: u32) {
+        let series = spec(0).all_series();
+        self.pasts.insert(past, History::new(&series));
     }
 
-    fn sample(&mut self, vm: u32, at: f64, samples: BTreeMap<String, f64>) {
-        let past = self.pasts.get_mut(&vm).expect("its past has begun");
+    fn sample(&mut self, past: u32, at: f64, samples: BTreeMap<String, f64>) {
+        let past = self.pasts.get_mut(&past).expect("its past has begun");
         for (series, value) in samples {
             #[expect(clippy::cast_possible_truncation, reason = "as the worker does")]
             past.record(&series, at, value as f32);
         }
     }
 
-    fn ask(&mut self, _: &str, vm: u32, at: f64, input: &Question) -> Option<Reasked> {
-        Some(opinion(input, self.pasts.get(&vm)?, at))
+    fn ask(&mut self, digest: &str, past: u32, at: f64, input: &Question) -> Option<Reasked> {
+        Some(opinion(
+            version_of(digest)?,
+            input,
+            self.pasts.get(&past)?,
+            at,
+        ))
     }
 }
 
@@ -187,17 +304,41 @@ fn asked_again(records: &[Record]) -> Report {
     replay_by(Replay::new().with_oracle(oracle), records)
 }
 
-fn with_policy(begins_at: impl IntoIterator<Item = u32>) -> RecordedTask {
+fn with_plan(plan: Plan) -> RecordedTask {
     let mut task = RecordedTask::new();
-    let begins_at = begins_at.into_iter().collect();
-    task.policy = Some(PolicyTask::new(&task.core, task.now, begins_at));
+    task.policy = Some(PolicyTask::new(plan));
     task
 }
 
-/// Replays a run of random inputs, whose last answers are tail.
-fn replayed(mut task: RecordedTask, inputs: Vec<Input>) -> Result<(), TestCaseError> {
-    for input in inputs {
-        feed(&mut task, input);
+fn with_policy(begins_at: impl IntoIterator<Item = u32>) -> RecordedTask {
+    with_plan(Plan {
+        begins_at: begins_at.into_iter().collect(),
+        ..Plan::default()
+    })
+}
+
+/// The same versions in the same roles all the time.
+fn with_roles(roles: usize) -> RecordedTask {
+    with_plan(Plan {
+        roles_at: [(0, roles)].into(),
+        ..Plan::default()
+    })
+}
+
+/// Replays a run of random inputs, whose last answers are tail. The agent starts again before the
+/// inputs of these numbers.
+fn replayed(
+    mut task: RecordedTask,
+    inputs: Vec<Input>,
+    restarts: &BTreeSet<usize>,
+) -> Result<(), TestCaseError> {
+    for (number, input) in inputs.into_iter().enumerate() {
+        if restarts.contains(&number) {
+            task.restart();
+            let policy = task.policy.as_mut().expect("a policy");
+            (policy.asked, policy.terms) = (BTreeMap::new(), None);
+        }
+        feed_with_advice(&mut task, input);
     }
     task.system(Span(1), 0.5, 1e9);
     task.flush();
@@ -215,33 +356,52 @@ fn replayed(mut task: RecordedTask, inputs: Vec<Input>) -> Result<(), TestCaseEr
     Ok(())
 }
 
+/// Decisions and requests of two tasks with the same inputs, and their last checkpoints.
+fn decided(tasks: [RecordedTask; 2], inputs: &[Input]) -> [(Vec<Record>, Checkpoint); 2] {
+    let [mut one, mut other] = tasks;
+    for input in inputs {
+        // The answer takes 7 us, which the next input must not shift.
+        let at = one.now.max(other.now);
+        (one.now, other.now) = (at, at);
+        feed_with_advice(&mut one, *input);
+        feed_with_advice(&mut other, *input);
+    }
+    let at = one.now.max(other.now);
+    [one, other].map(|task| {
+        let kept = |record: &&Record| matches!(record, Record::Decision(_) | Record::Outcome(_));
+        let records = task.records.iter().filter(kept).cloned().collect();
+        (records, task.core.checkpoint(17, at))
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// Requirement: V05
     #[test]
-    fn v05_every_answer_is_the_same_when_asked_again(inputs in inputs(), restart in 2..200_u32) {
-        replayed(with_policy(Some(restart)), inputs)?;
+    fn v05_every_answer_is_the_same_when_asked_again(
+        inputs in inputs(),
+        begins_at in prop::collection::btree_set(2..200_u32, 0..3),
+        roles_at in prop::collection::btree_map(0..200_u32, 0..ROLES.len(), 0..12),
+        restarts in prop::collection::btree_set(0..200_usize, 0..3),
+    ) {
+        let asks_between_steps = false;
+        let plan = Plan { begins_at, roles_at, asks_between_steps };
+        replayed(with_plan(plan), inputs, &restarts)?;
     }
 
     /// Requirement: V06
     #[test]
     fn v06_candidate_changes_nothing_but_its_own_records(inputs in inputs()) {
-        let (mut with, mut without) = (with_policy(None), RecordedTask::new());
-        for input in inputs {
-            // The answer takes 7 us, which the next input must not shift.
-            let at = with.now.max(without.now);
-            (with.now, without.now) = (at, at);
-            feed(&mut with, input);
-            feed(&mut without, input);
-        }
-        let decisions = |task: &RecordedTask| -> Vec<Record> {
-            let kept = |record: &&Record| matches!(record, Record::Decision(_) | Record::Outcome(_));
-            task.records.iter().filter(kept).cloned().collect()
-        };
-        prop_assert_eq!(decisions(&with), decisions(&without));
-        let at = with.now.max(without.now);
-        prop_assert_eq!(with.core.checkpoint(17, at), without.core.checkpoint(17, at));
+        let [with, without] = decided([with_policy(None), RecordedTask::new()], &inputs);
+        prop_assert_eq!(with, without);
+    }
+
+    /// Requirement: V06
+    #[test]
+    fn v06_shadow_of_a_live_version_changes_nothing_but_its_own_records(inputs in inputs()) {
+        let [with, without] = decided([with_roles(2), with_roles(1)], &inputs);
+        prop_assert_eq!(with, without);
     }
 }
 
@@ -254,9 +414,8 @@ proptest! {
         inputs in inputs(),
         begins_at in prop::collection::btree_set(2..200_u32, 0..6),
     ) {
-        let mut task = with_policy(begins_at);
-        task.policy.iter_mut().for_each(|policy| policy.asks_between_steps = true);
-        replayed(task, inputs)?;
+        let plan = Plan { begins_at, asks_between_steps: true, ..Plan::default() };
+        replayed(with_plan(plan), inputs, &BTreeSet::new())?;
     }
 }
 
@@ -357,7 +516,7 @@ fn question_about_the_newest_state_is_built_from_the_records() {
         .cloned()
         .for_each(|record| replay.take(record));
     let latest = replay
-        .latest("default/pg", &spec(), WALL)
+        .latest("default/pg", &spec(0), WALL)
         .expect("a question");
     assert_eq!(latest.input.vm.name, "pg");
     assert_eq!(
@@ -370,7 +529,7 @@ fn question_about_the_newest_state_is_built_from_the_records() {
         .iter()
         .cloned()
         .for_each(|record| replay.take(record));
-    assert_eq!(replay.latest("default/other", &spec(), WALL), None);
+    assert_eq!(replay.latest("default/other", &spec(0), WALL), None);
 }
 
 /// What an answer that stays the same costs.

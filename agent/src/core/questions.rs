@@ -10,7 +10,6 @@ use policy_contract::{
 };
 use protocol::journal::{Answered, Milli};
 use protocol::monitor_v2::AskReason;
-use protocol::policy::Role;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
@@ -25,7 +24,8 @@ const OOM_LASTS: Span = Span::from_secs(600);
 /// Reason of an upscale request without details.
 const UNSPECIFIED: &str = "unspecified";
 
-/// What questions need beyond the core's state. It begins with the past.
+/// What questions to one version need beyond the core's state. It begins with the past of the
+/// version, and both stay with it when it gets another role.
 #[derive(Debug, Clone)]
 pub struct Memory {
     permit: Option<(Timestamp, Resources, Resources)>,
@@ -33,16 +33,14 @@ pub struct Memory {
     wish: Option<(Timestamp, &'static str)>,
     oom: Option<Timestamp>,
     monitor_absent: Option<Timestamp>,
-    old: BTreeMap<Role, (Timestamp, Option<u32>, String)>,
+    old: Option<(Timestamp, Option<u32>, String)>,
 }
 
 /// The part of a question that neither core nor memory holds.
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// The policy that is asked.
+    /// The version that is asked.
     pub spec: &'a Spec,
-    /// Role of the policy.
-    pub role: Role,
     /// Labels of the VM.
     pub labels: &'a BTreeMap<String, String>,
     /// Calendar time of the clock's zero, microseconds since 1970.
@@ -63,7 +61,7 @@ impl Memory {
             wish: None,
             oom: None,
             monitor_absent: core.monitor.approved.is_none().then_some(now),
-            old: BTreeMap::new(),
+            old: None,
         }
     }
 
@@ -95,8 +93,8 @@ impl Memory {
     }
 
     /// Takes an accepted answer.
-    pub fn accepted(&mut self, role: Role, now: Timestamp, cu: Option<u32>, reason: &str) {
-        self.old.insert(role, (now, cu, reason.to_owned()));
+    pub fn accepted(&mut self, now: Timestamp, cu: Option<u32>, reason: &str) {
+        self.old = Some((now, cu, reason.to_owned()));
     }
 
     /// The question after the step at `now`. `None` without fresh metrics, because then the size is
@@ -147,7 +145,7 @@ impl Memory {
                     monitor_estimate: finite(votes.monitor_estimate),
                 },
             },
-            old: self.old_answer(now, around.role),
+            old: self.old_answer(now),
             feeds: BTreeMap::new(),
             refused: self.refused(now, &units),
             wish: recent(now, self.wish, |(at, _)| *at).map(|(at, reason)| WishSeen {
@@ -162,8 +160,8 @@ impl Memory {
         })
     }
 
-    fn old_answer(&self, now: Timestamp, role: Role) -> Option<Old> {
-        let (at, cu, reason) = self.old.get(&role)?;
+    fn old_answer(&self, now: Timestamp) -> Option<Old> {
+        let (at, cu, reason) = self.old.as_ref()?;
         Some(Old {
             cu: *cu,
             reason: reason.clone(),

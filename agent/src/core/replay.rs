@@ -125,6 +125,8 @@ pub struct Replay {
     settings: Option<CoreSettings>,
     vms: BTreeMap<u32, Vec<(u64, Item)>>,
     oracle: Option<Box<dyn Oracle>>,
+    /// Number of pasts that have begun.
+    pasts: u32,
     report: Report,
 }
 
@@ -221,7 +223,7 @@ impl Replay {
 
     /// Compares the records of one run of the writer.
     fn compare(&mut self) {
-        for (vm, mut items) in std::mem::take(&mut self.vms) {
+        for mut items in std::mem::take(&mut self.vms).into_values() {
             self.report.vms += 1;
             items.sort_by_key(|(at, item)| (*at, item.rank()));
             let is_run = |(_, (_, item)): &(usize, &(u64, Item))| matches!(item, Item::Ran(_));
@@ -236,7 +238,7 @@ impl Replay {
             for (at, item) in items {
                 let now = Timestamp(at);
                 match item {
-                    Item::Bound(bound) => self.bound(&mut live, now, vm, *bound),
+                    Item::Bound(bound) => self.bound(&mut live, now, *bound),
                     Item::Answered(at, answered) => {
                         self.answered(&mut live, now, Timestamp(at), *answered);
                     }
@@ -246,17 +248,15 @@ impl Replay {
                     item => self.step(&mut live, now, item),
                 }
             }
+            self.close(&mut live);
         }
     }
 
     fn step(&mut self, live: &mut Option<Live>, now: Timestamp, item: Item) {
         match (item, live.as_mut()) {
-            (Item::Gap, _) => *live = None,
+            (Item::Gap, _) => self.close(live),
             (Item::Checkpoint(checkpoint), _) => {
                 let policies = live.take().map(|live| live.policies);
-                if let (None, Some(oracle)) = (&policies, &mut self.oracle) {
-                    oracle.forget(checkpoint.vm);
-                }
                 *live = self.settings.as_ref().map(|settings| {
                     let mut live = Live::new(settings, &checkpoint);
                     live.policies = policies.unwrap_or(live.policies);
@@ -354,7 +354,7 @@ impl Live {
     fn new(settings: &CoreSettings, checkpoint: &Checkpoint) -> Self {
         let core = Core::restore(settings, checkpoint);
         Self {
-            policies: Policies::new(checkpoint.vm, Timestamp(checkpoint.t), &core),
+            policies: Policies::new(Timestamp(checkpoint.t), &core),
             core,
             name: checkpoint.name.clone(),
             unit: settings.unit.into(),

@@ -137,8 +137,8 @@ struct Memory {
     digest: Option<u32>,
 }
 
-/// Most feeds of a step: each has one bit.
-const MAX_FEEDS: usize = crate::policy::MAX_FEEDS;
+/// Most feeds of a step: a VM is asked about two versions at most.
+const MAX_FEEDS: usize = 2 * crate::policy::MAX_FEEDS;
 /// Kinds from this one on are about policies.
 const OF_POLICIES: u8 = 32;
 /// Kinds from [`OF_POLICIES`] up to this one are no steps of the core: [`Step::Advised`],

@@ -6,16 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::hash;
 use super::values::{Milli, is_default};
-use crate::policy::{Fault, Role};
+use crate::policy::{Fault, FeedSource, Role};
 use crate::time::Span;
 
 /// `B`: the policies of a VM, or something that their questions rest on, changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bound {
-    /// Names of the feeds, in the order of the step `Feeds`.
+    /// Time between two reads of the feeds, microseconds.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub every: u64,
+    /// Feeds of all versions, in the order of the step `Feeds`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub feeds: Vec<String>,
+    pub feeds: Vec<FeedSource>,
     /// Labels of the VM, as questions have them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -25,13 +28,9 @@ pub struct Bound {
     /// Name of the policy. `None`: the VM has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Digest of each role's policy, 64 hex digits.
+    /// Version of the policy in each role.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub roles: BTreeMap<Role, String>,
-    /// Time from which the worker has the VM's past, microseconds on the writer's clock. Questions
-    /// hold nothing older.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub since: u64,
+    pub roles: BTreeMap<Role, BoundVersion>,
     /// Time on the writer's clock, microseconds.
     pub t: u64,
     /// Number of the VM within the run of the writer.
@@ -39,6 +38,19 @@ pub struct Bound {
     /// Calendar time of the clock's zero that questions use, microseconds since 1970.
     #[serde(default, skip_serializing_if = "is_default")]
     pub wall: u64,
+}
+
+/// A version of a policy that a VM is asked about.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BoundVersion {
+    /// Digest, 64 hex digits.
+    #[serde(rename = "dg")]
+    pub digest: String,
+    /// Time from which this version has a past and a memory of the VM, microseconds on the writer's
+    /// clock. Its questions hold nothing older. A version that gets another role keeps both.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub since: u64,
 }
 
 /// Limits on a policy's answers. An absent one is not in force.

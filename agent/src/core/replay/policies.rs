@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use policy_contract::{Answer, Fault, Input, Spec};
-use protocol::journal::{Answered, AnsweredAgain, Bound, Milli, Record, encode};
+use protocol::journal::{Answered, AnsweredAgain, Bound, BoundVersion, Milli, Record, encode};
 use protocol::policy::Role;
 use protocol::time::{Span, Timestamp};
 
@@ -38,60 +38,84 @@ pub struct Seen<'a> {
     pub using: f64,
 }
 
-/// Answers recorded questions again.
+/// Answers recorded questions again. Each version that a VM is asked about has a past of its own,
+/// known by a number.
 pub trait Oracle: fmt::Debug {
     /// Takes a recorded answer, asked again or not.
     fn saw(&mut self, _seen: &Seen<'_>) {}
     /// The policy with this digest (64 hex digits). `None` if its source is missing.
     fn spec(&mut self, digest: &str) -> Option<Arc<Spec>>;
-    /// The past of a VM begins.
-    fn forget(&mut self, vm: u32);
-    /// Samples of a VM, by series.
-    fn sample(&mut self, vm: u32, at: f64, samples: BTreeMap<String, f64>);
+    /// A past begins, or is not needed any more.
+    fn forget(&mut self, past: u32);
+    /// Samples for a past, by series.
+    fn sample(&mut self, past: u32, at: f64, samples: BTreeMap<String, f64>);
     /// Answers a question. `None` if that is impossible.
-    fn ask(&mut self, digest: &str, vm: u32, at: f64, input: &Input) -> Option<Reasked>;
+    fn ask(&mut self, digest: &str, past: u32, at: f64, input: &Input) -> Option<Reasked>;
 }
 
 /// What questions about one VM rest on, beside its core.
 #[derive(Debug)]
 pub(super) struct Policies {
-    vm: u32,
+    /// For [`Replay::latest`].
     memory: Memory,
     bound: Option<Bound>,
+    versions: BTreeMap<Role, Version>,
     answers: BTreeMap<Role, Answered>,
     samples: BTreeMap<String, f64>,
+}
+
+/// A version that the VM is asked about.
+#[derive(Debug)]
+struct Version {
+    of: BoundVersion,
+    memory: Memory,
+    /// Number of its past.
+    past: u32,
     /// Time from which questions hold the whole past.
     complete_at: Timestamp,
 }
 
 impl Policies {
-    pub(super) fn new(vm: u32, began: Timestamp, core: &Core) -> Self {
+    pub(super) fn new(began: Timestamp, core: &Core) -> Self {
         Self {
-            vm,
             memory: Memory::new(began, core),
             bound: None,
+            versions: BTreeMap::new(),
             answers: BTreeMap::new(),
             samples: BTreeMap::new(),
-            complete_at: began + PAST,
         }
     }
 
     /// Takes an event before the core handles it.
     pub(super) fn event(&mut self, now: Timestamp, event: &Event, core: &Core) {
-        self.memory.event(now, event, core);
+        for memory in self.memories() {
+            memory.event(now, event, core);
+        }
         self.samples = samples(event);
+    }
+
+    fn memories(&mut self) -> impl Iterator<Item = &mut Memory> {
+        let versions = self.versions.values_mut();
+        std::iter::once(&mut self.memory).chain(versions.map(|version| &mut version.memory))
     }
 
     /// Passes the samples of the last event on.
     pub(super) fn sampled(&self, now: Timestamp, oracle: &mut dyn Oracle) {
-        let digest = self.bound.as_ref().and_then(|b| b.roles.values().next());
-        let Some(spec) = digest.and_then(|digest| oracle.spec(digest)) else {
+        for version in self.versions.values() {
+            version.sampled(now, &self.samples, oracle);
+        }
+    }
+}
+
+impl Version {
+    fn sampled(&self, now: Timestamp, samples: &BTreeMap<String, f64>, oracle: &mut dyn Oracle) {
+        let Some(spec) = oracle.spec(&self.of.digest) else {
             return;
         };
-        let mut samples = self.samples.clone();
+        let mut samples = samples.clone();
         samples.retain(|name, _| spec.has_series(name));
         if !samples.is_empty() {
-            oracle.sample(self.vm, seconds(now), samples);
+            oracle.sample(self.past, seconds(now), samples);
         }
     }
 }
@@ -106,25 +130,61 @@ struct Question {
 }
 
 impl Replay {
-    pub(super) fn bound(&mut self, live: &mut Option<Live>, now: Timestamp, vm: u32, bound: Bound) {
+    pub(super) fn bound(&mut self, live: &mut Option<Live>, now: Timestamp, bound: Bound) {
         let Some(live) = live.as_mut() else {
             self.report.warm_up += 1;
             return;
         };
-        let begins = bound.since == now.0;
-        let policies = &mut live.policies;
-        policies.bound = Some(bound);
-        if begins {
-            policies.memory = Memory::new(now, &live.core);
-            policies.complete_at = now;
-            // The recorder packs an answer that is like the last one, also across this start. So
-            // `answers` stay.
-            if let Some(oracle) = &mut self.oracle {
-                oracle.forget(vm);
-                if live.at == now {
-                    policies.sampled(now, oracle.as_mut());
-                }
-            }
+        let mut before: Vec<Version> = std::mem::take(&mut live.policies.versions)
+            .into_values()
+            .collect();
+        for (role, of) in &bound.roles {
+            let place = before.iter().position(|version| version.of == *of);
+            let version = match place {
+                Some(place) => before.swap_remove(place),
+                None => self.begin(live, now, of),
+            };
+            live.policies.versions.insert(*role, version);
+        }
+        // The recorder packs an answer that is like the last one of its role, also across this
+        // change. So `answers` stay.
+        live.policies.bound = Some(bound);
+        before.iter().for_each(|version| self.forget(version.past));
+    }
+
+    /// The VM gets a version, or the replay begins in the middle of its time.
+    fn begin(&mut self, live: &Live, now: Timestamp, of: &BoundVersion) -> Version {
+        self.pasts += 1;
+        self.forget(self.pasts);
+        let is_start = of.since == now.0;
+        let version = Version {
+            of: of.clone(),
+            memory: Memory::new(now, &live.core),
+            past: self.pasts,
+            complete_at: if is_start { now } else { now + PAST },
+        };
+        if let Some(oracle) = &mut self.oracle
+            && live.at == now
+        {
+            version.sampled(now, &live.policies.samples, oracle.as_mut());
+        }
+        version
+    }
+
+    fn forget(&mut self, past: u32) {
+        if let Some(oracle) = &mut self.oracle {
+            oracle.forget(past);
+        }
+    }
+
+    /// Ends the replay of a VM.
+    pub(super) fn close(&mut self, live: &mut Option<Live>) {
+        let policies = live.take().map(|live| live.policies);
+        for version in policies
+            .into_iter()
+            .flat_map(|all| all.versions.into_values())
+        {
+            self.forget(version.past);
         }
     }
 
@@ -209,7 +269,8 @@ impl Replay {
         if record.fault.is_some_and(|fault| facts.contains(&fault)) {
             return;
         }
-        let is_complete = question.asked_at >= live.policies.complete_at;
+        let version = live.policies.versions.get(&record.role);
+        let is_complete = version.is_some_and(|version| question.asked_at >= version.complete_at);
         let computed = match self.oracle.as_mut() {
             Some(oracle) if is_complete => reask(live, question, record, oracle.as_mut()),
             _ => None,
@@ -279,7 +340,6 @@ impl Replay {
         let live = live?;
         let around = Surroundings {
             spec,
-            role: Role::Shadow,
             labels: &BTreeMap::new(),
             wall,
             vms: 1,
@@ -308,19 +368,19 @@ fn reask(
 ) -> Option<Answered> {
     let policies = &live.policies;
     let bound = policies.bound.as_ref()?;
-    let digest = bound.roles.get(&question.role)?;
+    let version = policies.versions.get(&question.role)?;
+    let digest = &version.of.digest;
     let spec = oracle.spec(digest)?;
     let around = Surroundings {
         spec: &spec,
-        role: question.role,
         labels: &bound.labels,
         wall: bound.wall,
         vms: question.vms,
         starved: question.starved,
     };
     let now = question.asked_at;
-    let input = policies.memory.question(now, &live.core, &around)?;
-    let said = oracle.ask(digest, policies.vm, seconds(now), &input)?;
+    let input = version.memory.question(now, &live.core, &around)?;
+    let said = oracle.ask(digest, version.past, seconds(now), &input)?;
     let plain = Answered {
         cu: None,
         fault: None,
@@ -341,8 +401,8 @@ fn reask(
 }
 
 fn accept(live: &mut Live, at: Timestamp, record: &Answered) {
-    if let (None, Some(reason)) = (record.fault, &record.r) {
-        let memory = &mut live.policies.memory;
-        memory.accepted(record.role, at, record.cu, reason);
+    let version = live.policies.versions.get_mut(&record.role);
+    if let (None, Some(reason), Some(version)) = (record.fault, &record.r, version) {
+        version.memory.accepted(at, record.cu, reason);
     }
 }

@@ -143,10 +143,13 @@ impl Versions {
         }
     }
 
-    /// The version that a VM is asked about: the one that decides, else the candidate.
-    pub(super) fn first(&self) -> Option<(Role, Arc<Policy>)> {
-        let live = self.live.clone().map(|policy| (Role::Live, policy));
-        live.or_else(|| Some((Role::Shadow, self.candidate.clone()?)))
+    /// The versions that a VM is asked about, by their role.
+    pub(super) fn roles(&self) -> BTreeMap<Role, Arc<Policy>> {
+        let live = self.live.iter().map(|policy| (Role::Live, policy));
+        let candidate = self.candidate.iter().map(|policy| (Role::Shadow, policy));
+        let both = live.chain(candidate);
+        both.map(|(role, policy)| (role, Arc::clone(policy)))
+            .collect()
     }
 
     /// All versions that are known.

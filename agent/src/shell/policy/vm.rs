@@ -1,10 +1,11 @@
-//! The policy of one VM: what it is asked, and when. The driver passes events, steps and answers
-//! on. The answers of a live version reach the core; those of a candidate do not.
+//! The policy of one VM: what its versions are asked, and when. The driver passes events, steps and
+//! answers on. The answers of the version that decides reach the core; those of a shadow do not.
 //!
 //! A step asks, at most once a second. News that came within that second, and a VM without a step,
 //! are asked about between the steps ([`VmPolicy::due`]).
 
 mod active;
+mod asked;
 mod pace;
 mod shown;
 
@@ -15,14 +16,15 @@ use std::sync::atomic::Ordering;
 use daemon_kit::clock::Clock;
 use daemon_kit::driver::sleep_until;
 use policy_contract::Want;
-use protocol::journal::{Answered, Bound, Cut};
+use protocol::journal::{Answered, Cut};
 use protocol::permit::NamespacedName;
 use protocol::policy::Role;
 use protocol::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use self::active::{Active, Open};
-use super::known::{Choice, Known};
+use self::asked::Asked;
+use super::known::{Choice, Known, Versions};
 use super::{End, PolicyRuntime, Question, Request, Said};
 use crate::core::advice::{self, Advice, Terms};
 use crate::core::questions::{Surroundings, answered, is_news, refused_units, samples, seconds};
@@ -30,8 +32,8 @@ use crate::core::{Core, Event};
 use crate::shell::driver::Context;
 use crate::shell::journal::JournalWriter;
 
-/// Answers that wait. One question is open at a time.
-const SAID_BOUND: usize = 2;
+/// Answers that wait. Each version has one open question at a time.
+const SAID_BOUND: usize = 4;
 
 /// What a VM object says about its policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,7 +62,7 @@ pub(in crate::shell) struct VmPolicy {
     vm: u32,
     choice: VmChoice,
     known: watch::Receiver<Known>,
-    active: Option<Active>,
+    asked: Asked,
     /// Chosen name that stands for no policy.
     unknown: Option<String>,
     /// Terms that the core has.
@@ -79,7 +81,7 @@ pub(in crate::shell) async fn next_event(
     let Some(policy) = policy else {
         return std::future::pending().await;
     };
-    let due_at = policy.active.as_ref().and_then(Active::due_at);
+    let due_at = policy.asked.all().filter_map(Active::due_at).min();
     tokio::select! {
         Some(said) = policy.said.recv() => PolicyEvent::Said(SaidNow(said)),
         Ok(()) = policy.known.changed() => PolicyEvent::Changed,
@@ -103,7 +105,7 @@ impl VmPolicy {
             vm: number,
             choice,
             known: runtime.0.known.subscribe(),
-            active: None,
+            asked: Asked::default(),
             unknown: None,
             terms: None,
             was_bound: false,
@@ -139,35 +141,24 @@ impl VmPolicy {
         let change = i64::from(unknown.is_some()) - i64::from(self.unknown.is_some());
         self.runtime.0.metrics.unknown.inc_by(change);
         self.unknown = unknown;
-        let deciding = match &choice {
-            Choice::Policy(versions) => versions.live.as_ref().map(|live| live.name.as_str()),
-            Choice::Builtin | Choice::Unknown(..) => None,
-        };
-        self.runtime.quota().decides(self.vm, deciding);
-        match choice {
-            Choice::Policy(versions) => {
-                let Some((role, policy)) = versions.first() else {
-                    self.active = None;
-                    return;
-                };
-                let is_same = |active: &Active| active.role == role && active.policy == policy;
-                if !self.active.as_ref().is_some_and(is_same) {
-                    self.active = Some(Active::new(role, policy, core, now));
-                    self.runtime.link(role).send(Request::Wanted);
-                }
-            }
-            Choice::Builtin => self.active = None,
+        let versions = match choice {
+            Choice::Policy(versions) => versions,
+            Choice::Builtin => Versions::default(),
             Choice::Unknown(name, why) => {
                 tracing::warn!(policy = name, why, "the VM's policy is unknown");
-                self.active = None;
+                Versions::default()
             }
-        }
+        };
+        let there = (&self.runtime, self.vm);
+        self.asked.assign(versions.roles(), core, now, there);
+        let live = self.asked.get(Role::Live);
+        let deciding = live.map(|active| active.policy.name.as_str());
+        self.runtime.quota().decides(self.vm, deciding);
     }
 
     /// Terms of the version that decides, if the core has others. It must get them then.
     pub(in crate::shell) fn new_terms(&mut self) -> Option<Option<Terms>> {
-        let live = self.active.as_ref().filter(|a| a.role == Role::Live);
-        let terms = live.map(|active| advice::terms(&active.policy.digest, active.policy.limits));
+        let terms = self.asked.get(Role::Live).and_then(Active::terms);
         let is_other = terms != std::mem::replace(&mut self.terms, terms);
         is_other.then_some(terms)
     }
@@ -178,10 +169,12 @@ impl VmPolicy {
         if let Some(units) = refused {
             self.runtime.nodes().insert(self.vm, Some((now, units)));
         }
-        if let Some(active) = &mut self.active {
+        let is_cut = refused.is_some_and(|units| units.0 > 0);
+        for active in self.asked.all_mut() {
             active.memory.event(now, event, core);
-            let is_cut = refused.is_some_and(|units| units.0 > 0);
             active.pace.news(is_cut || is_news(event));
+        }
+        if !self.asked.is_empty() {
             self.samples = samples(event);
         }
     }
@@ -195,19 +188,19 @@ impl VmPolicy {
         journal: &mut JournalWriter,
     ) {
         let samples = std::mem::take(&mut self.samples);
-        let Some(active) = &mut self.active else {
-            if std::mem::take(&mut self.was_bound) {
-                journal.bound(now, &Bound::default());
-            }
-            return;
-        };
-        self.was_bound = true;
-        active.begin(now, core, ctx);
-        journal.bound(now, &active.bound(&self.choice.labels));
-        active.record(now, samples, (&self.runtime, self.vm));
-        if active.may_ask(now) {
-            self.ask(now, core);
+        if !self.asked.is_empty() {
+            self.asked.begin(now, core, ctx);
         }
+        // An empty record is the end of a policy.
+        let had_policy = std::mem::replace(&mut self.was_bound, !self.asked.is_empty());
+        if had_policy || self.was_bound {
+            journal.bound(now, &self.asked.bound(&self.choice.labels));
+        }
+        let there = (&self.runtime, self.vm);
+        for active in self.asked.all_mut() {
+            active.record(now, samples.clone(), there);
+        }
+        self.ask_all(now, core, |active| active.may_ask(now));
     }
 
     /// Asks between two steps. The core is as it was after the last one.
@@ -218,12 +211,20 @@ impl VmPolicy {
         journal: &mut JournalWriter,
     ) {
         let now = journal.between_steps(ctx.clock.now());
-        self.ask(now, core);
+        self.ask_all(now, core, |active| active.is_due(now));
     }
 
-    fn ask(&mut self, now: Timestamp, core: &Core) {
-        let runtime = &self.runtime;
-        let Some(active) = &mut self.active else {
+    fn ask_all(&mut self, now: Timestamp, core: &Core, is_asked: impl Fn(&Active) -> bool) {
+        for role in [Role::Live, Role::Shadow] {
+            if self.asked.get(role).is_some_and(&is_asked) {
+                self.ask(role, now, core);
+            }
+        }
+    }
+
+    fn ask(&mut self, role: Role, now: Timestamp, core: &Core) {
+        let (runtime, wall) = (&self.runtime, self.asked.wall());
+        let Some(active) = self.asked.get_mut(role) else {
             return;
         };
         if !active.follow_worker((runtime, self.vm)) {
@@ -233,9 +234,8 @@ impl VmPolicy {
         let (vms, starved) = runtime.node_load(self.vm, now);
         let around = Surroundings {
             spec: &active.policy.spec,
-            role: active.role,
             labels: &self.choice.labels,
-            wall: active.wall,
+            wall,
             vms,
             starved,
         };
@@ -252,19 +252,17 @@ impl VmPolicy {
             vms,
             builtin: input.builtin.cu,
         };
-        let is_sent = runtime
-            .link(active.role)
-            .send(Request::Ask(Box::new(Question {
-                generation: active.generation(),
-                n,
-                vm: self.vm,
-                at: seconds(now),
-                policy: Arc::clone(&active.policy),
-                input: Box::new(input),
-                checksum: open.checksum,
-                first: None,
-                reply: self.said_tx.clone(),
-            })));
+        let is_sent = runtime.link(role).send(Request::Ask(Box::new(Question {
+            generation: active.generation(),
+            n,
+            vm: self.vm,
+            at: seconds(now),
+            policy: Arc::clone(&active.policy),
+            input: Box::new(input),
+            checksum: open.checksum,
+            first: None,
+            reply: self.said_tx.clone(),
+        })));
         if is_sent {
             active.pace.asks(now);
             active.open = Some(open);
@@ -273,7 +271,7 @@ impl VmPolicy {
         }
     }
 
-    /// Records the end of the open question. Returns what the core is advised, if the version
+    /// Records the end of an open question. Returns what the core is advised, if the version
     /// decides.
     pub(in crate::shell) fn said(
         &mut self,
@@ -282,67 +280,50 @@ impl VmPolicy {
         ctx: &Context,
         journal: &mut JournalWriter,
     ) -> Option<Advice> {
-        let active = self.active.as_mut()?;
-        let open = active.open.take_if(|open| open.n == said.n)?;
+        let has_live = self.asked.get(Role::Live).is_some();
+        let there = (&self.runtime, self.vm);
+        let (active, open) = self.asked.close(said.n)?;
         let now = journal.between_steps(ctx.clock.now());
-        let took = now.since(open.at);
-        let plain = Answered {
-            role: active.role,
-            cu: None,
-            cut: None,
-            dg: active.policy.digest.short(),
-            fault: None,
-            hold: false,
-            r#in: open.checksum,
-            note: None,
-            r: None,
-            s: open.starved,
-            t: now.0,
-            took: took.0,
-            vm: 0,
-            vms: open.vms,
-            votes: BTreeMap::new(),
-        };
-        let policy = Arc::clone(&active.policy);
-        let (name, metrics) = (&policy.name, &self.runtime.0.metrics);
-        let digest = policy.digest;
+        let terms = active.terms();
         let (record, advice) = match said.end {
             End::Lost => {
                 active.pace.waits(now);
                 return None;
             }
             End::Answer(answer) => {
-                let mut record = answered(plain, &answer);
-                let mut advice = advice::advice(&digest, Ok(&answer));
-                if active.is_over_quota(record.cu, now, core, (&self.runtime, self.vm)) {
+                let mut record = answered(active.plain_record(&open, now), &answer);
+                let mut advice = terms.map(|terms| advice::advice(&terms, Ok(&answer)));
+                if active.is_over_quota(record.cu, now, core, there) {
                     record.cut = Some(Cut::Quota);
-                    advice.said = advice::Said::Hold;
+                    advice.iter_mut().for_each(|a| a.said = advice::Said::Hold);
                 }
                 let reason = answer.reason.as_str();
-                active.memory.accepted(active.role, now, record.cu, reason);
-                metrics.ended(name, active.role, None, took);
-                if let Want::Units(units) = answer.want {
-                    metrics.compared(name, units, open.builtin);
+                active.memory.accepted(now, record.cu, reason);
+                // One comparison for each VM: beside a live version the shadow's does not count.
+                if let Want::Units(units) = answer.want
+                    && (active.role == Role::Live || !has_live)
+                {
+                    let metrics = &self.runtime.0.metrics;
+                    metrics.compared(&active.policy.name, units, open.builtin);
                 }
                 (record, advice)
             }
             End::Fault(fault, text) => {
                 active.fault(fault, &text, &self.runtime);
-                metrics.ended(name, active.role, Some(fault), took);
                 let record = Answered {
                     fault: Some(fault),
-                    ..plain
+                    ..active.plain_record(&open, now)
                 };
-                (record, advice::advice(&digest, Err(fault)))
+                let advice = terms.map(|terms| advice::advice(&terms, Err(fault)));
+                (record, advice)
             }
         };
+        let (name, took) = (&active.policy.name, now.since(open.at));
+        let metrics = &self.runtime.0.metrics;
+        metrics.ended(name, active.role, record.fault, took);
         journal.answered(record.clone());
-        let since = match active.last.take() {
-            Some((last, since)) if last.says_as(&record) => since,
-            _ => now,
-        };
-        active.last = Some((record, since));
-        (active.role == Role::Live).then_some(advice)
+        active.shows(record, now);
+        advice
     }
 }
 

@@ -28,12 +28,9 @@ pub(super) fn put_again(out: &mut Vec<u8>, memory: &mut Memory, again: AnsweredA
 pub(super) fn put_feeds(out: &mut Vec<u8>, memory: &mut Memory, values: &[Option<f64>]) {
     let values = &values[..values.len().min(MAX_FEEDS)];
     put_varint(out, values.len() as u64);
-    out.push(
-        values
-            .iter()
-            .rev()
-            .fold(0, |bits, value| (bits << 1) | u8::from(value.is_some())),
-    );
+    let bits = values.iter().rev();
+    let bits = bits.fold(0, |bits, value| (bits << 1) | u64::from(value.is_some()));
+    put_varint(out, bits);
     for (last, value) in memory.feeds.iter_mut().zip(values) {
         if let Some(value) = value {
             put_field(out, last, Scale::Hundredths, *value);
@@ -157,7 +154,7 @@ impl Cursor<'_> {
 
     pub(super) fn feeds(&mut self, memory: &mut Memory) -> Result<Vec<Option<f64>>, PackError> {
         let count = usize::try_from(self.varint()?).map_err(|_| PackError)?;
-        let bits = self.byte()?;
+        let bits = self.varint()?;
         if count > MAX_FEEDS {
             return Err(PackError);
         }

@@ -1,23 +1,19 @@
-//! A policy that a VM has: its past and its memory.
+//! A version of a policy that a VM is asked about: its past and its memory. Both belong to the
+//! version and stay with it in another role.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use policy_contract::History;
-use protocol::journal::{Answered, Bound, BoundLimits, Milli};
+use protocol::journal::{Answered, BoundVersion, Milli, Terms};
 use protocol::policy::{Fault, Role};
-use protocol::time::{Span, Timestamp};
+use protocol::time::Timestamp;
 
 use super::super::known::Policy;
 use super::super::{PolicyRuntime, Request};
 use super::pace::Pace;
-use crate::core::Core;
 use crate::core::questions::{Memory, is_shrink, seconds};
-use crate::shell::driver::Context;
-use crate::shell::state::wall_of;
-
-/// Time after which the calendar time in questions follows a clock that was set.
-const WALL_EVERY: Span = Span::from_secs(600);
+use crate::core::{Core, advice};
 
 pub(super) struct Active {
     pub policy: Arc<Policy>,
@@ -27,10 +23,8 @@ pub(super) struct Active {
     past: History,
     /// Worker that has the past; 0 = none.
     generation: u64,
-    /// Time of the first step with this policy.
+    /// Time of the first step with this version.
     since: Option<Timestamp>,
-    pub wall: u64,
-    wall_at: Timestamp,
     pub open: Option<Open>,
     pub pace: Pace,
     /// The source is refused, or it ended the worker too often.
@@ -58,8 +52,6 @@ impl Active {
             memory: Memory::new(now, core),
             generation: 0,
             since: None,
-            wall: 0,
-            wall_at: now,
             open: None,
             pace: Pace::default(),
             is_set_aside: false,
@@ -67,17 +59,36 @@ impl Active {
         }
     }
 
-    /// Begins the memory with the first step, and follows a clock that was set.
-    pub(super) fn begin(&mut self, now: Timestamp, core: &Core, ctx: &Context) {
-        let is_first = self.since.is_none();
-        if is_first {
+    /// The same version in a role, with limits that may be others. Another role has another worker,
+    /// so an open question is given up there, and the next step asks.
+    pub(super) fn into_role(self, role: Role, policy: Arc<Policy>) -> Self {
+        if role == self.role {
+            return Self { policy, ..self };
+        }
+        Self {
+            role,
+            policy,
+            generation: 0,
+            open: None,
+            pace: self.pace.restarted(),
+            is_set_aside: false,
+            last: None,
+            ..self
+        }
+    }
+
+    /// Limits for the core, if this version decides.
+    pub(super) fn terms(&self) -> Option<Terms> {
+        let is_live = self.role == Role::Live;
+        is_live.then(|| advice::terms(&self.policy.digest, self.policy.limits))
+    }
+
+    /// Begins the memory with the first step.
+    pub(super) fn begin(&mut self, now: Timestamp, core: &Core) {
+        if self.since.is_none() {
             (self.memory, self.since) = (Memory::new(now, core), Some(now));
         }
-        if is_first || now.since(self.wall_at) >= WALL_EVERY {
-            self.wall_at = now;
-            let zero = wall_of(&ctx.clock, Timestamp(0)).0;
-            self.wall = u64::try_from(zero).unwrap_or_default();
-        }
+        self.pace.stepped();
     }
 
     /// Keeps the samples of a step, and passes them to the worker.
@@ -142,6 +153,11 @@ impl Active {
         self.can_ask() && self.pace.may_ask(now)
     }
 
+    /// Whether a question is due without a step.
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
+        self.due_at().is_some_and(|at| at <= now)
+    }
+
     fn can_ask(&self) -> bool {
         self.open.is_none() && !self.is_set_aside
     }
@@ -168,25 +184,41 @@ impl Active {
         is_shrink(core, units) && !runtime.quota().may_shrink(vm, now, percent)
     }
 
-    pub(super) fn bound(&self, labels: &BTreeMap<String, String>) -> Bound {
-        let limits = self.policy.limits;
-        let feeds = self.policy.spec.feeds.iter();
-        Bound {
-            feeds: feeds.map(|feed| feed.name.clone()).collect(),
-            labels: labels.clone(),
-            limits: BoundLimits {
-                fallback_after_seconds: limits.fallback_after_seconds,
-                max_units: limits.max_units,
-                shrink_units_per_minute: limits.shrink_units_per_minute,
-                vms_shrunk_at_once_percent: limits.vms_shrunk_at_once_percent,
-            },
-            name: Some(self.policy.name.clone()),
-            roles: [(self.role, self.policy.digest.to_string())].into(),
+    pub(super) fn bound(&self) -> BoundVersion {
+        BoundVersion {
+            digest: self.policy.digest.to_string(),
             since: self.since.unwrap_or_default().0,
-            t: 0,
-            vm: 0,
-            wall: self.wall,
         }
+    }
+
+    /// The record of an answer to `open` without its content.
+    pub(super) fn plain_record(&self, open: &Open, now: Timestamp) -> Answered {
+        Answered {
+            role: self.role,
+            cu: None,
+            cut: None,
+            dg: self.policy.digest.short(),
+            fault: None,
+            hold: false,
+            r#in: open.checksum,
+            note: None,
+            r: None,
+            s: open.starved,
+            t: now.0,
+            took: now.since(open.at).0,
+            vm: 0,
+            vms: open.vms,
+            votes: BTreeMap::new(),
+        }
+    }
+
+    /// Keeps an answer for people.
+    pub(super) fn shows(&mut self, record: Answered, now: Timestamp) {
+        let since = match self.last.take() {
+            Some((last, since)) if last.says_as(&record) => since,
+            _ => now,
+        };
+        self.last = Some((record, since));
     }
 
     pub(super) fn fault(&mut self, fault: Fault, text: &str, runtime: &PolicyRuntime) {

@@ -18,6 +18,22 @@ pub(super) struct Pace {
 }
 
 impl Pace {
+    /// The pace of a version in another role. It does not ask before the next step.
+    pub(super) fn restarted(&self) -> Self {
+        Self {
+            asked_at: self.asked_at,
+            tried_at: None,
+            has_news: false,
+        }
+    }
+
+    /// A step happened. If it cannot ask, the end of the second since the last question does.
+    pub(super) fn stepped(&mut self) {
+        if self.tried_at.is_none() && self.asked_at.is_some() {
+            (self.tried_at, self.has_news) = (self.asked_at, true);
+        }
+    }
+
     pub(super) fn news(&mut self, is_news: bool) {
         self.has_news |= is_news;
     }
@@ -90,6 +106,18 @@ mod tests {
                 prop_assert!(asked.iter().any(|asked| is_soon(&asked)), "{at:?}");
             }
         }
+    }
+
+    /// Requirement: V08
+    #[test]
+    fn v08_version_in_another_role_is_asked_within_a_second() {
+        let mut pace = Pace::default();
+        pace.asks(Timestamp(5));
+        let mut pace = pace.restarted();
+        assert_eq!(pace.due_at(), None, "not before a step");
+        pace.stepped();
+        assert!(!pace.may_ask(Timestamp(6)));
+        assert_eq!(pace.due_at(), Some(Timestamp(1_000_005)));
     }
 
     #[test]

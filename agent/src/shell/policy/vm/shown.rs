@@ -1,9 +1,11 @@
-//! A VM's policy in the state that the agent serves.
+//! A VM's policy in the state that the agent serves: the version that decides, with the one in its
+//! shadow as the member `shadow`; or the shadow alone.
 
 use protocol::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::VmPolicy;
+use super::active::Active;
 use crate::shell::driver::Context;
 use crate::shell::state::{StateSlot, text_of};
 
@@ -18,31 +20,41 @@ impl VmPolicy {
         if let Some(unknown) = &self.unknown {
             return Some(json!({ "unknown": unknown }));
         }
-        let active = self.active.as_ref()?;
-        let policy = &active.policy;
-        let mut shown = json!({
-            "name": policy.name,
-            "digest": policy.digest.short(),
-            "role": active.role,
-            "setAside": active.is_set_aside,
-        });
-        if let Some((last, since)) = &active.last {
-            let votes: serde_json::Map<String, Value> = last
-                .votes
-                .iter()
-                .map(|(name, vote)| (name.clone(), vote.units().into()))
-                .collect();
-            shown["answer"] = json!({
-                "cu": last.cu,
-                "hold": last.hold,
-                "fault": last.fault,
-                "reason": last.r,
-                "votes": votes,
-                "note": last.note,
-                "at": text_of(&ctx.clock, Timestamp(last.t)),
-                "since": text_of(&ctx.clock, *since),
-            });
+        let mut all = self.asked.all().map(|active| active.shown(ctx));
+        let mut shown = all.next()?;
+        if let Some(shadow) = all.next() {
+            shown["shadow"] = shadow;
         }
         Some(shown)
+    }
+}
+
+impl Active {
+    fn shown(&self, ctx: &Context) -> Value {
+        let mut shown = json!({
+            "name": self.policy.name,
+            "digest": self.policy.digest.short(),
+            "role": self.role,
+            "setAside": self.is_set_aside,
+        });
+        let Some((last, since)) = &self.last else {
+            return shown;
+        };
+        let votes: serde_json::Map<String, Value> = last
+            .votes
+            .iter()
+            .map(|(name, vote)| (name.clone(), vote.units().into()))
+            .collect();
+        shown["answer"] = json!({
+            "cu": last.cu,
+            "hold": last.hold,
+            "fault": last.fault,
+            "reason": last.r,
+            "votes": votes,
+            "note": last.note,
+            "at": text_of(&ctx.clock, Timestamp(last.t)),
+            "since": text_of(&ctx.clock, *since),
+        });
+        shown
     }
 }
