@@ -3,6 +3,7 @@
 //! A policy is a small program with its parameters. It answers how large a VM should be. Its
 //! author cannot name a folder, user, image, command, address or host in it.
 
+mod canary;
 mod fault;
 mod kind;
 mod object;
@@ -10,6 +11,7 @@ mod refusal;
 mod rules;
 mod status;
 
+pub use canary::{canary_percent, is_in_canary};
 pub use fault::Fault;
 pub use kind::{
     BUILTIN, FeedSource, GROUP, KEY_POLICY, KIND, PLURAL, Role, SHORT, Scope, Series, VERSION,

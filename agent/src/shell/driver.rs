@@ -159,7 +159,7 @@ impl Driver {
         let wants_lfc = Arc::new(AtomicBool::new(core.wants_lfc_metrics()));
         let policy = ctx.policies.clone().map(|runtime| {
             let choice = first.choice.map(|choice| *choice).unwrap_or_default();
-            VmPolicy::new(runtime, &subject.vm, choice, &core, ctx.clock.now())
+            VmPolicy::new(runtime, &subject, choice, &core, ctx.clock.now())
         });
         {
             let mut view = slot.lock();

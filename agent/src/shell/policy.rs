@@ -251,6 +251,7 @@ impl PolicyRuntime {
                         "name": name,
                         "live": versions.live.as_ref().map(|policy| policy.digest),
                         "candidate": versions.candidate.as_ref().map(|policy| policy.digest),
+                        "canaryPercent": versions.canary,
                         "loaded": problem.is_none(),
                         "problem": problem,
                     })
@@ -269,13 +270,11 @@ impl PolicyRuntime {
 
     /// Why a version of a policy is not asked.
     fn problem_of(&self, versions: &Versions) -> Option<String> {
-        let roles = [
-            (Role::Live, &versions.live),
-            (Role::Shadow, &versions.candidate),
-        ];
-        let aside = roles.into_iter().find_map(|(role, version)| {
-            let digest = version.as_ref()?.digest;
-            let (fault, text) = self.link(role).set_aside(&digest)?;
+        // In canary each version decides about some VMs, and is in shadow for the others.
+        let links = [&self.0.live, &self.0.shadow];
+        let aside = versions.all().find_map(|version| {
+            let digest = version.digest;
+            let (fault, text) = links.iter().find_map(|link| link.set_aside(&digest))?;
             Some(format!("{}: {}: {text}", digest.short(), fault.word()))
         });
         let missing = versions.missing.map(|digest| {

@@ -101,6 +101,13 @@ impl ScalingPolicyStatus {
         live.map(|version| version.digest.as_str())
     }
 
+    /// Digest of the candidate that decides about some of the VMs now.
+    #[must_use]
+    pub fn canary(&self) -> Option<&str> {
+        let candidate = self.candidate.as_ref().filter(|_| !self.is_paused())?;
+        (candidate.stage == Some(Stage::Canary)).then_some(&candidate.digest)
+    }
+
     /// Whether a person has put the policy out of effect.
     #[must_use]
     pub fn is_paused(&self) -> bool {
@@ -235,6 +242,29 @@ mod tests {
         status.pause("holiday", now);
         assert!(status.promote("a", now), "a promotion ends the pause");
         assert_eq!(digests(&status), [Some("a"), Some("a"), None, None]);
+    }
+
+    #[test]
+    fn candidate_in_canary_decides_nothing_during_a_pause() {
+        let stage = |stage| {
+            let candidate = PolicyVersion {
+                digest: "b".into(),
+                since: None,
+                stage,
+            };
+            let mut status = ScalingPolicyStatus::default();
+            status.promote("a", WallTime(0));
+            ScalingPolicyStatus {
+                candidate: Some(candidate),
+                ..status
+            }
+        };
+        assert_eq!(stage(None).canary(), None);
+        assert_eq!(stage(Some(Stage::Shadow)).canary(), None);
+        let mut status = stage(Some(Stage::Canary));
+        assert_eq!(status.canary(), Some("b"));
+        status.pause("holiday", WallTime(1));
+        assert_eq!(status.canary(), None);
     }
 
     #[test]

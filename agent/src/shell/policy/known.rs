@@ -10,7 +10,7 @@ use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use policy_contract::{CONTRACT, Digest, Spec};
 use protocol::policy::{
     BUILTIN, GROUP, KEY_POLICY, KIND, Limits, PLURAL, Role, ScalingPolicySpec, ScalingPolicyStatus,
-    Scope, VERSION,
+    Scope, VERSION, canary_percent, is_in_canary,
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -54,6 +54,8 @@ pub(super) struct Listed {
     pub newest: Arc<Policy>,
     /// Version that decides by the status.
     pub deciding: Option<Digest>,
+    /// Percent of the VMs that the newest version decides about, if it is in canary.
+    pub canary: Option<u32>,
 }
 
 /// The versions of a policy that VMs are asked about.
@@ -65,6 +67,8 @@ pub(super) struct Versions {
     pub candidate: Option<Arc<Policy>>,
     /// Version that should decide and whose source is not known yet.
     pub missing: Option<Digest>,
+    /// Percent of the VMs that the candidate decides about, if it is in canary.
+    pub canary: Option<u32>,
 }
 
 /// What a policy's object says, or why it says nothing.
@@ -126,6 +130,7 @@ impl Versions {
         match listed.deciding {
             None => Self {
                 candidate: Some(Arc::clone(newest)),
+                canary: listed.canary,
                 ..Self::default()
             },
             Some(digest) if digest == newest.digest => Self {
@@ -138,16 +143,28 @@ impl Versions {
                     missing: live.is_none().then_some(digest),
                     live,
                     candidate: Some(Arc::clone(newest)),
+                    canary: listed.canary,
                 }
             }
         }
     }
 
-    /// The versions that a VM is asked about, by their role.
-    pub(super) fn roles(&self) -> BTreeMap<Role, Arc<Policy>> {
-        let live = self.live.iter().map(|policy| (Role::Live, policy));
-        let candidate = self.candidate.iter().map(|policy| (Role::Shadow, policy));
-        let both = live.chain(candidate);
+    /// Whether the candidate decides about the VM with this UID.
+    pub(super) fn is_canary(&self, uid: &str) -> bool {
+        self.candidate.is_some() && self.canary.is_some_and(|share| is_in_canary(uid, share))
+    }
+
+    /// The versions that the VM with this UID is asked about, by their role. In the canary the
+    /// candidate decides, and the live version is in its shadow.
+    pub(super) fn roles(&self, uid: &str) -> BTreeMap<Role, Arc<Policy>> {
+        let [live, shadow] = if self.is_canary(uid) {
+            [&self.candidate, &self.live]
+        } else {
+            [&self.live, &self.candidate]
+        };
+        let live = live.iter().map(|policy| (Role::Live, policy));
+        let shadow = shadow.iter().map(|policy| (Role::Shadow, policy));
+        let both = live.chain(shadow);
         both.map(|(role, policy)| (role, Arc::clone(policy)))
             .collect()
     }
@@ -194,7 +211,14 @@ fn read_policy(object: &DynamicObject, ceiling: Limits) -> Option<(String, Read)
             limits,
             namespaces,
         });
-        Ok(Listed { newest, deciding })
+        // A newer version than the one in canary is tried in shadow first.
+        let is_canary = status.canary() == Some(&*newest.digest.to_string());
+        let canary = is_canary.then(|| canary_percent(&object.data));
+        Ok(Listed {
+            newest,
+            deciding,
+            canary,
+        })
     };
     let read = read();
     Some((name, read))
@@ -351,6 +375,48 @@ mod tests {
             assert_eq!(name_of(&choice), expected, "{namespace} {annotation:?}");
         }
     }
+
+    #[test]
+    fn candidate_in_canary_decides_about_its_share_of_the_vms() {
+        let mut object = object(
+            "db",
+            json!({"source": "return 2", "gate": {"canaryPercent": 56}}),
+        );
+        let read = |object: &DynamicObject| {
+            let read = read_policy(object, Limits::default()).expect("a name").1;
+            let listed = read.expect("a policy");
+            Versions::of(&listed, |_| Some(Spec::of_source("return 1")))
+        };
+        let newest = read(&object).candidate.expect("a candidate").digest;
+        let old = Spec::of_source("return 1").digest();
+        // This one is in canary from 56 percent on.
+        let vm = "123456789";
+        let roles = |versions: &Versions, uid: &str| -> Vec<(Role, Digest)> {
+            let roles = versions.roles(uid).into_iter();
+            roles.map(|(role, policy)| (role, policy.digest)).collect()
+        };
+        let shadow = vec![(Role::Live, old), (Role::Shadow, newest)];
+        let canary = vec![(Role::Live, newest), (Role::Shadow, old)];
+        let status = |stage: &str, candidate: Digest| json!({"live": {"digest": old}, "candidate": {"digest": candidate, "stage": stage}});
+        object.data["status"] = status("shadow", newest);
+        assert_eq!(roles(&read(&object), vm), shadow);
+        object.data["status"] = status("canary", newest);
+        assert_eq!(roles(&read(&object), vm), canary);
+        assert!(read(&object).is_canary(vm));
+        object.data["spec"]["gate"]["canaryPercent"] = 55.into();
+        assert_eq!(roles(&read(&object), vm), shadow);
+        object.data["spec"]["gate"]["canaryPercent"] = 100.into();
+        assert_eq!(roles(&read(&object), "another"), canary);
+        object.data["status"]["live"] = json!(null);
+        assert_eq!(roles(&read(&object), vm), [(Role::Live, newest)]);
+        object.data["status"] = status("canary", old);
+        assert_eq!(
+            roles(&read(&object), vm),
+            shadow,
+            "a newer version is not in canary"
+        );
+    }
+
     #[test]
     fn version_of_the_status_decides_and_a_newer_one_is_a_candidate() {
         let spec = json!({"source": "return 2"});

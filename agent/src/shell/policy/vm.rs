@@ -17,7 +17,6 @@ use daemon_kit::clock::Clock;
 use daemon_kit::driver::sleep_until;
 use policy_contract::Want;
 use protocol::journal::{Answered, Cut};
-use protocol::permit::NamespacedName;
 use protocol::policy::Role;
 use protocol::time::Timestamp;
 use tokio::sync::{mpsc, watch};
@@ -29,7 +28,7 @@ use super::{End, PolicyRuntime, Question, Request, Said};
 use crate::core::advice::{self, Advice, Terms};
 use crate::core::questions::{Surroundings, answered, is_news, refused_units, samples, seconds};
 use crate::core::{Core, Event};
-use crate::shell::driver::Context;
+use crate::shell::driver::{Context, Subject};
 use crate::shell::journal::JournalWriter;
 
 /// Answers that wait. Each version has one open question at a time.
@@ -58,11 +57,15 @@ pub(in crate::shell) struct SaidNow(Said);
 pub(in crate::shell) struct VmPolicy {
     runtime: PolicyRuntime,
     namespace: String,
+    /// UID of the VM object.
+    uid: String,
     /// Number of the VM in the worker.
     vm: u32,
     choice: VmChoice,
     known: watch::Receiver<Known>,
     asked: Asked,
+    /// The version that decides is a candidate in canary.
+    is_canary: bool,
     /// Chosen name that stands for no policy.
     unknown: Option<String>,
     /// Terms that the core has.
@@ -92,7 +95,7 @@ pub(in crate::shell) async fn next_event(
 impl VmPolicy {
     pub(in crate::shell) fn new(
         runtime: PolicyRuntime,
-        vm: &NamespacedName,
+        subject: &Subject,
         choice: VmChoice,
         core: &Core,
         now: Timestamp,
@@ -101,11 +104,13 @@ impl VmPolicy {
         let number = runtime.0.next_vm.fetch_add(1, Ordering::Relaxed);
         runtime.nodes().insert(number, None);
         let mut policy = Self {
-            namespace: vm.namespace.clone(),
+            namespace: subject.vm.namespace.clone(),
+            uid: subject.uid.clone(),
             vm: number,
             choice,
             known: runtime.0.known.subscribe(),
             asked: Asked::default(),
+            is_canary: false,
             unknown: None,
             terms: None,
             was_bound: false,
@@ -150,7 +155,9 @@ impl VmPolicy {
             }
         };
         let there = (&self.runtime, self.vm);
-        self.asked.assign(versions.roles(), core, now, there);
+        self.is_canary = versions.is_canary(&self.uid);
+        let roles = versions.roles(&self.uid);
+        self.asked.assign(roles, core, now, there);
         let live = self.asked.get(Role::Live);
         let deciding = live.map(|active| active.policy.name.as_str());
         self.runtime.quota().decides(self.vm, deciding);

@@ -22,6 +22,9 @@ impl VmPolicy {
         }
         let mut all = self.asked.all().map(|active| active.shown(ctx));
         let mut shown = all.next()?;
+        if self.is_canary {
+            shown["canary"] = true.into();
+        }
         if let Some(shadow) = all.next() {
             shown["shadow"] = shadow;
         }
