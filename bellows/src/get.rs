@@ -131,10 +131,7 @@ pub(crate) async fn vms(
         waiting: node::waiting(pods),
         now,
     };
-    let views = objects
-        .iter()
-        .map(|object| vm::VmView::new(object, &beside));
-    (views.collect(), undecided)
+    (vm::views(objects, &beside), undecided)
 }
 
 fn print<T: Serialize + Clone>(

@@ -20,6 +20,7 @@ mod guests;
 mod http;
 mod instance;
 mod output;
+mod past;
 mod places;
 mod plugin;
 mod postgres;

@@ -5,3 +5,4 @@ pub(crate) mod node;
 pub(crate) mod resize;
 pub(crate) mod units;
 pub(crate) mod vm;
+pub(crate) mod why;

@@ -77,7 +77,7 @@ fn in_folder(folder: &Path) -> Outcome<Vec<SegmentFile>> {
     files::list(folder).map_err(|error| unreadable(folder, &error))
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> Fail {
+pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Fail {
     Fail::missing(format!("{} cannot be read: {error}", path.display()))
 }
 

@@ -58,6 +58,16 @@ impl Done {
 
 /// Actions on these objects, oldest first.
 pub(crate) fn on(context: &Context, objects: &BTreeSet<String>) -> Outcome<Vec<Done>> {
+    let mut all = all(context)?;
+    all.retain(|done| {
+        let on = done.action.on.as_ref();
+        on.is_some_and(|on| objects.contains(on))
+    });
+    Ok(all)
+}
+
+/// All actions, oldest first.
+pub(crate) fn all(context: &Context) -> Outcome<Vec<Done>> {
     let mut all = Vec::new();
     let mut run = None;
     for file in of_people(context)? {
@@ -76,12 +86,6 @@ pub(crate) fn on(context: &Context, objects: &BTreeSet<String>) -> Outcome<Vec<D
             }
         }
     }
-    all.retain(|done: &Done| {
-        done.action
-            .on
-            .as_ref()
-            .is_some_and(|on| objects.contains(on))
-    });
     Ok(all)
 }
 

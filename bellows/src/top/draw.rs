@@ -200,12 +200,12 @@ mod tests {
 
     fn frame(unasked: Option<&str>) -> Frame {
         let mut history = History::default();
-        history.push(vm::tests::views());
+        history.push(vm::tests::sample_views());
         let pods = node::pods(&[node::tests::pod("pg-abcde", "Running")], vm::tests::now());
         Frame {
             at: vm::tests::now(),
             nodes: node::nodes(&[node::tests::node()], &pods, vm::tests::now()),
-            vms: history.push(vm::tests::views()),
+            vms: history.push(vm::tests::sample_views()),
             resizes: vm::tests::resizes(),
             unasked: unasked.map(str::to_owned),
         }

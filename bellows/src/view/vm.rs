@@ -60,6 +60,12 @@ pub(crate) struct Beside {
     pub(crate) now: WallTime,
 }
 
+/// Views of objects, in their order.
+pub(crate) fn views(objects: &[Value], beside: &Beside) -> Vec<VmView> {
+    let view = |object| VmView::new(object, beside);
+    objects.iter().map(view).collect()
+}
+
 /// A port of the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct PortView {
@@ -383,7 +389,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn views() -> Vec<VmView> {
+    pub(crate) fn sample_views() -> Vec<VmView> {
         let mut plain = object();
         plain["metadata"] = json!({"name": "fixed", "namespace": "other"});
         plain["status"] =
@@ -402,11 +408,15 @@ pub(crate) mod tests {
     fn sizes_reason_and_age_are_in_one_row() {
         insta::assert_snapshot!(
             "get_vms",
-            table(&views(), false, false).lines(Paint::PLAIN).join("\n")
+            table(&sample_views(), false, false)
+                .lines(Paint::PLAIN)
+                .join("\n")
         );
         insta::assert_snapshot!(
             "get_vms_wide",
-            table(&views(), true, true).lines(Paint::PLAIN).join("\n")
+            table(&sample_views(), true, true)
+                .lines(Paint::PLAIN)
+                .join("\n")
         );
     }
 
@@ -414,13 +424,13 @@ pub(crate) mod tests {
     fn json_shape_is_stable() {
         insta::assert_snapshot!(
             "get_vms_json",
-            serde_json::to_string_pretty(&views()[0]).unwrap()
+            serde_json::to_string_pretty(&sample_views()[0]).unwrap()
         );
     }
 
     #[test]
     fn unreadable_object_has_its_own_row() {
-        let views = views();
+        let views = sample_views();
         assert_eq!(views[2].phase, "Unreadable");
         assert!(views[2].reason().contains("lots"), "{}", views[2].reason());
         assert_eq!(views[1].reason(), "not autoscaled");
