@@ -1,11 +1,11 @@
 //! `bellows policy`: programs that decide beside the built-in goal or in its place.
 
 mod ask;
-mod object;
+pub(crate) mod object;
 mod program;
 mod report;
-mod stage;
-mod state;
+pub(crate) mod stage;
+pub(crate) mod state;
 pub(crate) mod worker;
 
 use std::ffi::OsString;
@@ -14,6 +14,7 @@ use clap::{Args, Subcommand};
 
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
+use crate::terminal::out;
 
 /// Policies: programs that say how big VMs should be, tried before they decide.
 #[derive(Debug, Subcommand)]
@@ -55,6 +56,12 @@ pub(crate) struct ProgramArgs {
     arguments: Vec<OsString>,
 }
 
+fn say(lines: Vec<String>) {
+    for line in lines {
+        out(&line);
+    }
+}
+
 pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
     match command {
         PolicyCommand::Apply(args) => object::apply(context, &args).await,
@@ -64,10 +71,10 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
             needs_journal(context, "report")?;
             report::run(context, &args)
         }
-        PolicyCommand::Promote(args) => stage::promote(context, &args).await,
-        PolicyCommand::Demote(args) => stage::demote(context, &args).await,
-        PolicyCommand::Pause(args) => stage::pause(context, &args).await,
-        PolicyCommand::Resume(args) => stage::resume(context, &args).await,
+        PolicyCommand::Promote(args) => stage::promote(context, &args.order()).await.map(say),
+        PolicyCommand::Demote(args) => stage::demote(context, &args.order()).await.map(say),
+        PolicyCommand::Pause(args) => stage::pause(context, &args.order()).await.map(say),
+        PolicyCommand::Resume(args) => stage::resume(context, &args.order()).await.map(say),
         PolicyCommand::Check(args) => program::replace("check", &args.arguments),
         PolicyCommand::Test(args) => program::replace("test", &args.arguments),
         PolicyCommand::Run(args) => {

@@ -46,7 +46,7 @@ fn parameter(text: &str) -> Result<(String, f64), String> {
 }
 
 /// The contract's part of an object's spec.
-pub(super) fn contract_spec(object: &Value) -> Result<Spec, String> {
+pub(crate) fn contract_spec(object: &Value) -> Result<Spec, String> {
     let spec = ScalingPolicySpec::of_object(object)?;
     Ok(Spec {
         contract: CONTRACT,

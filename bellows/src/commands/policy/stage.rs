@@ -15,7 +15,6 @@ use crate::actions;
 use crate::api::{Api, Kind};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
-use crate::terminal::out;
 
 /// What `promote`, `demote` and `pause` take.
 #[derive(Debug, Clone, Args)]
@@ -34,6 +33,37 @@ pub(crate) struct ResumeArgs {
     /// Name of the policy
     #[arg(value_name = "NAME")]
     name: String,
+}
+
+/// What a person wants of a policy's versions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StageOrder<'a> {
+    /// Name of the policy.
+    pub(crate) policy: &'a str,
+    /// Why. Every order but the end of a pause has one.
+    pub(crate) reason: Option<&'a str>,
+    /// First digits of the version that the person has seen. Another newest version is refused.
+    pub(crate) seen: Option<&'a str>,
+}
+
+impl StageArgs {
+    pub(super) fn order(&self) -> StageOrder<'_> {
+        StageOrder {
+            policy: &self.name,
+            reason: Some(&self.reason),
+            seen: None,
+        }
+    }
+}
+
+impl ResumeArgs {
+    pub(super) fn order(&self) -> StageOrder<'_> {
+        StageOrder {
+            policy: &self.name,
+            reason: None,
+            seen: None,
+        }
+    }
 }
 
 /// A policy's object with its status.
@@ -83,8 +113,8 @@ fn now() -> WallTime {
 }
 
 /// Lets the newest version decide.
-pub(super) async fn promote(context: &Context, args: &StageArgs) -> Outcome {
-    let name = &args.name;
+pub(crate) async fn promote(context: &Context, order: &StageOrder<'_>) -> Outcome<Vec<String>> {
+    let (name, reason) = (order.policy, order.reason.unwrap_or_default());
     let mut read = Read::of(context, name).await?;
     let spec = contract_spec(&read.object).map_err(Fail::bug)?;
     if let Some(problem) = Agents::read(context, &read.api).await?.problem(name) {
@@ -93,32 +123,33 @@ pub(super) async fn promote(context: &Context, args: &StageArgs) -> Outcome {
             .fix("mend it, then: bellows policy check FILE and bellows policy apply FILE"));
     }
     let digest = spec.digest();
+    if order.seen.is_some_and(|seen| seen != digest.short()) {
+        return Err(Fail::not_so(format!(
+            "policy {name}: its newest version is {} now",
+            digest.short()
+        ))
+        .rule("only the version that was looked at is promoted")
+        .fix("look at the new version, then decide"));
+    }
     if !read.status.promote(&digest.to_string(), now()) {
-        out(&format!(
+        return Ok(vec![format!(
             "policy {name}: {} decides already",
             digest.short()
-        ));
-        return Ok(());
+        )]);
     }
-    let action = action(
-        "policy promote",
-        name,
-        Some(digest.short()),
-        Some(&args.reason),
-    );
+    let action = action("policy promote", name, Some(digest.short()), Some(reason));
     let carry_out = async {
         keep_revision(&read.api, name, &spec).await?;
         read.write(name).await
     };
     actions::recorded(context, action, carry_out).await?;
-    out(&format!(
-        "policy {name}: {} decides now about the VMs that have it, within its limits.",
-        digest.short()
-    ));
-    out(&format!(
-        "Take it back: bellows policy demote {name} --reason TEXT"
-    ));
-    Ok(())
+    Ok(vec![
+        format!(
+            "policy {name}: {} decides now about the VMs that have it, within its limits.",
+            digest.short()
+        ),
+        format!("Take it back: bellows policy demote {name} --reason TEXT"),
+    ])
 }
 
 /// Keeps the source of a version that decides, so that agents find it when the spec has moved on.
@@ -145,47 +176,43 @@ async fn keep_revision(api: &Api, policy: &str, spec: &Spec) -> Outcome {
 }
 
 /// Lets the version before decide again, or the built-in goal.
-pub(super) async fn demote(context: &Context, args: &StageArgs) -> Outcome {
-    let name = &args.name;
+pub(crate) async fn demote(context: &Context, order: &StageOrder<'_>) -> Outcome<Vec<String>> {
+    let (name, reason) = (order.policy, order.reason.unwrap_or_default());
     let mut read = Read::of(context, name).await?;
-    if !read.status.demote(&args.reason, now()) {
+    if !read.status.demote(reason, now()) {
         return Err(Fail::not_so(format!(
             "policy {name}: no version of it decides"
         )));
     }
     let decides = read.status.deciding();
     let decides = decides.map_or_else(|| "the built-in goal".to_owned(), short);
-    let action = action("policy demote", name, None, Some(&args.reason));
+    let action = action("policy demote", name, None, Some(reason));
     actions::recorded(context, action, read.write(name)).await?;
-    out(&format!("policy {name}: {decides} decides again."));
-    Ok(())
+    Ok(vec![format!("policy {name}: {decides} decides again.")])
 }
 
 /// Lets the built-in goal decide until `resume`.
-pub(super) async fn pause(context: &Context, args: &StageArgs) -> Outcome {
-    let name = &args.name;
+pub(crate) async fn pause(context: &Context, order: &StageOrder<'_>) -> Outcome<Vec<String>> {
+    let (name, reason) = (order.policy, order.reason.unwrap_or_default());
     let mut read = Read::of(context, name).await?;
-    if !read.status.pause(&args.reason, now()) {
-        out(&format!("policy {name} is paused already"));
-        return Ok(());
+    if !read.status.pause(reason, now()) {
+        return Ok(vec![format!("policy {name} is paused already")]);
     }
-    let action = action("policy pause", name, None, Some(&args.reason));
+    let action = action("policy pause", name, None, Some(reason));
     actions::recorded(context, action, read.write(name)).await?;
-    out(&format!(
+    Ok(vec![format!(
         "policy {name} is paused: the built-in goal decides. End it: bellows policy resume {name}"
-    ));
-    Ok(())
+    )])
 }
 
 /// Ends a pause.
-pub(super) async fn resume(context: &Context, args: &ResumeArgs) -> Outcome {
-    let name = &args.name;
+pub(crate) async fn resume(context: &Context, order: &StageOrder<'_>) -> Outcome<Vec<String>> {
+    let name = order.policy;
     let mut read = Read::of(context, name).await?;
     if !read.status.resume() {
         return Err(Fail::not_so(format!("policy {name} is not paused")));
     }
-    let action = action("policy resume", name, None, None);
+    let action = action("policy resume", name, None, order.reason);
     actions::recorded(context, action, read.write(name)).await?;
-    out(&format!("policy {name} goes on."));
-    Ok(())
+    Ok(vec![format!("policy {name} goes on.")])
 }
