@@ -5,6 +5,7 @@
 //! | `GET /v1/status` | [`Status`]: components, readiness, versions, addresses |
 //! | `GET /v1/resizes` | `{"resizes":[`[`Resize`](crate::resize::Resize)`…]}`, oldest first |
 //! | `GET /v1/decisions` | `{"decisions":{"NAMESPACE/NAME":`[`Decision`](crate::decision::Decision)`…}}`, the last of each VM |
+//! | `GET /v1/summary` | `{"status":…,"decisions":…,"policies":…,"refused":…,"resizes":…}`: the answers above, the agent's policies, and the scheduler's refused requests, of one moment |
 //! | `GET /v1/state` | `{"agent":…,"scheduler":…,"controller":…}`: each component's own dump |
 //! | `GET /v1/orphans` | `{"orphans":[`[`Orphan`](neonvm_runner::node::Orphan)`…]}`: guests whose pods the store does not have |
 //! | `POST /v1/orphans/release` `{"pod":"NAMESPACE/POD"}` | 202; the guest is ended, its directory moved aside |
@@ -115,6 +116,7 @@ pub(crate) async fn serve(
         .route("/v1/status", get(status))
         .route("/v1/resizes", get(resizes))
         .route("/v1/decisions", get(decisions))
+        .route("/v1/summary", get(summary))
         .route("/v1/state", get(state))
         .route("/v1/orphans", get(orphans))
         .route("/v1/orphans/release", post(release))
@@ -138,6 +140,18 @@ async fn decisions(State(api): State<AdminApi>) -> Json<Value> {
     // The dump holds many decisions per VM. A view that polls every second needs only the last.
     let decisions = crate::decision::by_vm(&api.parts.dump_of(super::agent::NAME));
     Json(json!({"decisions": decisions}))
+}
+
+async fn summary(State(api): State<AdminApi>) -> Json<Value> {
+    let mut agent = api.parts.dump_of(super::agent::NAME);
+    let mut scheduler = api.parts.dump_of(super::scheduler::NAME);
+    Json(json!({
+        "status": (api.status)(),
+        "decisions": crate::decision::by_vm(&agent),
+        "policies": agent["policies"].take(),
+        "refused": scheduler["refused"].take(),
+        "resizes": resize::join(&api.stages.snapshot()),
+    }))
 }
 
 async fn state(State(api): State<AdminApi>) -> Json<Value> {
