@@ -184,7 +184,10 @@ pub(super) async fn list(context: &Context, args: &ListArgs) -> Outcome {
             row.scope.as_str().unwrap_or_default().into(),
             row.live.unwrap_or_default().into(),
             row.candidate.unwrap_or_default().into(),
-            row.vms.map(|vms| vms.to_string()).unwrap_or_default().into(),
+            row.vms
+                .map(|vms| vms.to_string())
+                .unwrap_or_default()
+                .into(),
             row.problem.unwrap_or_default().into(),
         ]);
     }
