@@ -154,6 +154,7 @@ agent agent/src/shell/schedulers.rs pods list watch
 agent agent/src/shell/policy/known.rs namespaces list watch
 agent agent/src/shell/policy/known.rs scalingpolicies list watch
 agent agent/src/shell/policy/revisions.rs controllerrevisions get
+agent agent/src/shell/policy/vm/fallback.rs events create
 scheduler scheduler/src/shell/watching.rs virtualmachines list watch
 scheduler scheduler/src/shell/api.rs virtualmachines get patch
 scheduler scheduler/src/shell/watching.rs virtualmachinemigrations list watch
