@@ -1,10 +1,14 @@
 //! Readers of the kernel's small text files. They take bytes and read nothing themselves, so that
 //! any file's content can be a test case.
 
+mod numbers;
+
 use std::collections::BTreeMap;
 
 use protocol::units::Bytes;
 use serde::Serialize;
+
+use numbers::{bytes_of_kib, numbers_of};
 
 /// A memory figure that could not be had: which file, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
@@ -30,19 +34,6 @@ impl ReadFailure {
     }
 }
 
-/// The number after `key` at the start of a line: `key 12`, `key: 12 kB`.
-fn number_of(text: &[u8], key: &str) -> Option<u64> {
-    text.split(|byte| *byte == b'\n').find_map(|line| {
-        let rest = line.strip_prefix(key.as_bytes())?;
-        let rest = rest.strip_prefix(b":").unwrap_or(rest);
-        // Without a blank after it, the key is only the beginning of another one.
-        let digits = rest.strip_prefix(b" ")?.trim_ascii_start();
-        let end = digits.iter().position(|byte| !byte.is_ascii_digit());
-        let digits = &digits[..end.unwrap_or(digits.len())];
-        std::str::from_utf8(digits).ok()?.parse().ok()
-    })
-}
-
 /// Anonymous memory of a cgroup v2 group, `active_anon` + `inactive_anon` of its `memory.stat`:
 /// what cannot be dropped without swap. Pages that are in memory and in swap (`swapcached`, since
 /// kernel 5.12) count as being in swap only.
@@ -50,11 +41,12 @@ fn number_of(text: &[u8], key: &str) -> Option<u64> {
 /// # Errors
 /// The name of the line that is missing or is no number.
 pub fn anon_of_memory_stat(text: &[u8]) -> Result<Bytes, &'static str> {
-    let active = number_of(text, "active_anon").ok_or("it has no line active_anon")?;
-    let inactive = number_of(text, "inactive_anon").ok_or("it has no line inactive_anon")?;
-    let in_both = number_of(text, "swapcached").unwrap_or(0);
+    let keys = ["active_anon", "inactive_anon", "swapcached"];
+    let [active, inactive, in_both] = numbers_of(text, keys);
+    let active = active.ok_or("it has no line active_anon")?;
+    let inactive = inactive.ok_or("it has no line inactive_anon")?;
     let anon = active.saturating_add(inactive);
-    Ok(Bytes(anon.saturating_sub(in_both)))
+    Ok(Bytes(anon.saturating_sub(in_both.unwrap_or(0))))
 }
 
 /// All memory charged to a group, page cache included: the one number of `memory.current`.
@@ -72,9 +64,9 @@ pub fn bytes_of_memory_current(text: &[u8]) -> Result<Bytes, &'static str> {
 /// them.
 #[must_use]
 pub fn refaults(text: &[u8]) -> Option<u64> {
-    let of_files = number_of(text, "workingset_refault_file")?;
-    let anonymous = number_of(text, "workingset_refault_anon").unwrap_or(0);
-    Some(of_files.saturating_add(anonymous))
+    let keys = ["workingset_refault_file", "workingset_refault_anon"];
+    let [of_files, anonymous] = numbers_of(text, keys);
+    Some(of_files?.saturating_add(anonymous.unwrap_or(0)))
 }
 
 /// How often a group ran out of memory, from its `memory.events`.
@@ -89,9 +81,10 @@ pub struct OomCounts {
 /// Reads the two counts of `memory.events`; none if a line is missing or torn.
 #[must_use]
 pub fn oom_counts(text: &[u8]) -> Option<OomCounts> {
+    let [oom, oom_kill] = numbers_of(text, ["oom", "oom_kill"]);
     Some(OomCounts {
-        oom: number_of(text, "oom")?,
-        oom_kill: number_of(text, "oom_kill")?,
+        oom: oom?,
+        oom_kill: oom_kill?,
     })
 }
 
@@ -101,15 +94,24 @@ pub fn oom_counts(text: &[u8]) -> Option<OomCounts> {
 /// # Errors
 /// The name of the line that is missing or is no number.
 pub fn anon_of_meminfo(text: &[u8]) -> Result<Bytes, &'static str> {
-    let active = number_of(text, "Active(anon)").ok_or("it has no line Active(anon)")?;
-    let inactive = number_of(text, "Inactive(anon)").ok_or("it has no line Inactive(anon)")?;
+    let [active, inactive, in_both, total, free] = numbers_of(
+        text,
+        [
+            "Active(anon)",
+            "Inactive(anon)",
+            "SwapCached",
+            "SwapTotal",
+            "SwapFree",
+        ],
+    );
+    let active = active.ok_or("it has no line Active(anon)")?;
+    let inactive = inactive.ok_or("it has no line Inactive(anon)")?;
     let anon = Bytes(active.saturating_add(inactive).saturating_mul(1024));
     // A kernel without swap has none of these lines.
-    let Ok(swap) = swap_of_meminfo(text) else {
+    let Ok(swap) = swapped(total, free) else {
         return Ok(anon);
     };
-    let in_both = number_of(text, "SwapCached").unwrap_or(0);
-    let in_both = in_both.saturating_mul(1024);
+    let in_both = in_both.unwrap_or(0).saturating_mul(1024);
     Ok(Bytes(anon.0.saturating_sub(in_both).saturating_add(swap.0)))
 }
 
@@ -129,11 +131,12 @@ pub struct MachineMemory {
 /// # Errors
 /// The name of the line that is missing or is no number.
 pub fn machine_memory(text: &[u8]) -> Result<MachineMemory, &'static str> {
-    let kib = |key| number_of(text, key).map(|kib| Bytes(kib.saturating_mul(1024)));
+    let numbers = numbers_of(text, ["MemTotal", "MemAvailable", "Cached"]);
+    let [total, available, cached] = numbers.map(|kib| kib.map(bytes_of_kib));
     Ok(MachineMemory {
-        total: kib("MemTotal").ok_or("it has no line MemTotal")?,
-        available: kib("MemAvailable").ok_or("it has no line MemAvailable")?,
-        cached: kib("Cached").ok_or("it has no line Cached")?,
+        total: total.ok_or("it has no line MemTotal")?,
+        available: available.ok_or("it has no line MemAvailable")?,
+        cached: cached.ok_or("it has no line Cached")?,
     })
 }
 
@@ -153,18 +156,22 @@ pub struct MachineRoom {
 /// # Errors
 /// The name of the line that is missing or is no number.
 pub fn machine_room(text: &[u8]) -> Result<MachineRoom, &'static str> {
-    let kib = |key| number_of(text, key);
-    let bytes = |kib: u64| Bytes(kib.saturating_mul(1024));
-    let idle = || {
-        let file = kib("Active(file)")?.saturating_add(kib("Inactive(file)")?);
-        Some(kib("MemFree")?.saturating_add(file))
-    };
+    let [total, free, active, inactive, swap_total, swap_free] = numbers_of(
+        text,
+        [
+            "MemTotal",
+            "MemFree",
+            "Active(file)",
+            "Inactive(file)",
+            "SwapTotal",
+            "SwapFree",
+        ],
+    );
+    let idle = || Some(free?.saturating_add(active?.saturating_add(inactive?)));
     Ok(MachineRoom {
-        total: kib("MemTotal")
-            .map(bytes)
-            .ok_or("it has no line MemTotal")?,
-        idle: idle().map(bytes),
-        swap: swap_of_meminfo(text).ok(),
+        total: total.map(bytes_of_kib).ok_or("it has no line MemTotal")?,
+        idle: idle().map(bytes_of_kib),
+        swap: swapped(swap_total, swap_free).ok(),
     })
 }
 
@@ -182,9 +189,15 @@ pub fn load_averages(text: &str) -> Option<(&str, &str)> {
 /// # Errors
 /// The name of the line that is missing or is no number.
 pub fn swap_of_meminfo(text: &[u8]) -> Result<Bytes, &'static str> {
-    let total = number_of(text, "SwapTotal").ok_or("it has no line SwapTotal")?;
-    let free = number_of(text, "SwapFree").ok_or("it has no line SwapFree")?;
-    Ok(Bytes(total.saturating_sub(free).saturating_mul(1024)))
+    let [total, free] = numbers_of(text, ["SwapTotal", "SwapFree"]);
+    swapped(total, free)
+}
+
+/// What is in swap by two figures in KiB.
+fn swapped(total: Option<u64>, free: Option<u64>) -> Result<Bytes, &'static str> {
+    let total = total.ok_or("it has no line SwapTotal")?;
+    let free = free.ok_or("it has no line SwapFree")?;
+    Ok(bytes_of_kib(total.saturating_sub(free)))
 }
 
 /// For each CPU in `/proc/schedstat`, how long tasks have run or waited to run there, nanoseconds:
