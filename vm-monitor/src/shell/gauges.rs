@@ -43,8 +43,6 @@ pub struct Gauges {
 /// The files that are read for each shrink, kept open, with a buffer to read into.
 #[derive(Debug)]
 struct Weighed {
-    /// What the group has in swap, if there is a group.
-    swap: Option<Kept>,
     pressure: Kept,
     meminfo: Kept,
     buffer: Box<[u8]>,
@@ -57,7 +55,6 @@ impl Weighed {
             |group| group.join("memory.pressure"),
         );
         Self {
-            swap: group.map(|group| Kept::new(group.join("memory.swap.current"))),
             pressure: Kept::new(pressure),
             meminfo: Kept::new(proc_root.join("meminfo")),
             buffer: vec![0; memory::FILE_LIMIT_BYTES].into_boxed_slice(),
@@ -89,19 +86,21 @@ impl Gauges {
     }
 
     /// What weighs on memory beside what is in use: of the group if there is one, else of the
-    /// machine. All of it is read at each call, but the zones.
-    pub fn weigh(&mut self) -> Weight {
+    /// machine. All of it is read at each call, but the zones and `swap`, which the caller has read
+    /// of the group.
+    pub fn weigh(&mut self, swap: Option<Bytes>) -> Weight {
         let Weighed {
-            swap,
             pressure,
             meminfo,
             buffer,
         } = &mut self.weighed;
         let stalls = pressure.look(buffer, stalls_of);
         let machine = meminfo.look(buffer, files::machine_room);
-        let swap = match swap {
-            Some(swap) => swap.look(buffer, files::bytes_of_memory_current),
-            None => machine.and_then(|machine| machine.swap),
+        let of_machine = machine.and_then(|machine| machine.swap);
+        let swap = if self.group.is_some() {
+            swap
+        } else {
+            of_machine
         };
         Weight {
             swap,

@@ -116,11 +116,15 @@ impl Source {
 
     /// Being moved to swap makes nothing less needed.
     fn with_swap(&mut self, in_memory: Bytes) -> Bytes {
-        let Some(kept) = &mut self.swap else {
-            return in_memory;
-        };
-        let swap = match kept.read(&mut self.buffer) {
-            Ok(read) => files::bytes_of_memory_current(&self.buffer[..read]).unwrap_or_default(),
+        let swap = self.swap().unwrap_or_default();
+        Bytes(in_memory.0.saturating_add(swap.0))
+    }
+
+    /// What the watched group has in swap now; none without a group, or on a kernel without swap.
+    pub fn swap(&mut self) -> Option<Bytes> {
+        let kept = self.swap.as_mut()?;
+        match kept.read(&mut self.buffer) {
+            Ok(read) => files::bytes_of_memory_current(&self.buffer[..read]).ok(),
             Err(error) => {
                 let group = self.use_of.file.as_ref();
                 let is_there = group.is_some_and(|file| read_open(file, &mut self.buffer).is_ok());
@@ -128,10 +132,9 @@ impl Source {
                 if error.kind() == io::ErrorKind::NotFound && is_there {
                     self.swap = None;
                 }
-                Bytes::default()
+                None
             }
-        };
-        Bytes(in_memory.0.saturating_add(swap.0))
+        }
     }
 
     /// Memory in use now: what cannot be reclaimed, whether it is in memory or in swap.

@@ -219,7 +219,7 @@ impl Owner {
                 }
                 Action::Reclaim { bytes } => self.gauges.reclaim(bytes),
                 Action::Weigh => {
-                    let weight = self.gauges.weigh();
+                    let weight = self.gauges.weigh(self.source.swap());
                     self.tell(Event::Weighed(weight));
                 }
                 Action::ReadZones => {
