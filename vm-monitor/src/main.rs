@@ -66,7 +66,12 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     match runtime {
-        Ok(runtime) => runtime.block_on(serve(config)),
+        // As a task of its own: the runtime asks the kernel for events before each turn of the
+        // future that it blocks on, and the owner's turn comes before each answer.
+        Ok(runtime) => runtime.block_on(async {
+            let served = tokio::spawn(serve(config)).await;
+            served.unwrap_or_else(|_| Exit::Bug.into())
+        }),
         Err(error) => {
             tracing::error!(%error, "cannot start");
             Exit::Dependency.into()
