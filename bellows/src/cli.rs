@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::args::Global;
 use crate::context::Context;
 use crate::fail::Outcome;
-use crate::{check, commands, get, top, up};
+use crate::{check, commands, get, top, up, web};
 
 /// Text of `bellows --help` below the list of commands.
 const AFTER_HELP: &str = "\
@@ -72,6 +72,8 @@ pub(crate) enum Command {
     /// Candidates beside the built-in goal: how big they would make VMs
     #[command(subcommand)]
     Policy(commands::policy::PolicyCommand),
+    /// Serve a page about all VMs, with orders, to the browser of one person
+    Web(web::WebArgs),
     /// Open a shell in a VM, or run a command there
     Ssh(commands::ssh::SshArgs),
     /// Open a session in a VM's PostgreSQL
@@ -98,9 +100,9 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the command needs a runtime with several threads. Only `up` does.
+    /// Whether the command needs a runtime with several threads.
     fn is_server(&self) -> bool {
-        matches!(self, Self::Up(_))
+        matches!(self, Self::Up(_) | Self::Web(_))
     }
 }
 
@@ -155,6 +157,7 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         Command::Why(args) => commands::why::run(&context, &args).await,
         Command::Console(args) => commands::console::run(&context, &args).await,
         Command::Policy(args) => commands::policy::run(&context, args).await,
+        Command::Web(args) => web::run(context, &args).await,
         Command::Image(args) => commands::image::run(&context, args).await,
         Command::Dump(args) => commands::status::dump(&context, &args).await,
         Command::Kubeconfig

@@ -31,7 +31,9 @@ mod top;
 mod unix_http;
 mod up;
 mod view;
+mod vm_orders;
 mod vm_state;
+mod web;
 
 use std::process::ExitCode;
 

@@ -260,6 +260,16 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(decisions, json!({"decisions": {}}));
+        let summary = exchange(&path, Method::GET, "/v1/summary", None)
+            .await
+            .unwrap();
+        assert_eq!(summary["status"]["node"], "n");
+        assert_eq!(summary["resizes"], resizes["resizes"]);
+        assert_eq!(summary["decisions"], json!({}));
+        assert_eq!(
+            (&summary["policies"], &summary["refused"]),
+            (&Value::Null, &Value::Null)
+        );
         let status = exchange(&path, Method::GET, "/v1/status", None)
             .await
             .unwrap();

@@ -1,0 +1,182 @@
+//! The state that pages show: read once for all pages, every two seconds while somebody looks.
+//!
+//! A page never waits for the instance unless nobody has looked for a while. If the instance stops
+//! answering, pages go on showing the last state, with its time and the failure.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use daemon_kit::clock::Clock;
+use hyper::http::Method;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+
+use super::snapshot::{Snapshot, VmSettings};
+use crate::api::{Api, Kind};
+use crate::cluster;
+use crate::commands::policy::state::Agents;
+use crate::context::Context;
+use crate::decision::{self, Decisions};
+use crate::fail::{Fail, Outcome};
+use crate::resize::Resize;
+use crate::up::status::Status;
+use crate::view::node;
+use crate::view::vm::{self, VmView};
+
+/// Time between two reads of the instance.
+const PERIOD: Duration = Duration::from_secs(2);
+/// Age from which a state is too old for a page. A page then waits for the next one.
+const OLD: Duration = Duration::from_secs(6);
+/// Longest wait of a page for a state.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Time without a page after which nothing is read.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// The last state, and the task that reads it.
+pub(super) struct Live {
+    latest: watch::Receiver<Arc<Snapshot>>,
+    interest: Arc<Interest>,
+}
+
+#[derive(Default)]
+struct Interest {
+    last: Mutex<Option<Instant>>,
+    wake: Notify,
+}
+
+impl Interest {
+    fn show(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.wake.notify_one();
+    }
+
+    fn is_there(&self) -> bool {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_some_and(|last| last.elapsed() < IDLE)
+    }
+}
+
+impl Live {
+    pub(super) fn start(context: Context) -> Self {
+        let interest = Arc::new(Interest::default());
+        let (sender, latest) = watch::channel(Arc::new(Snapshot::default()));
+        tokio::spawn(read_on(context, interest.clone(), sender));
+        Self { latest, interest }
+    }
+
+    /// A state that is a few seconds old at most, or the last one with what is wrong.
+    pub(super) async fn snapshot(&self) -> Arc<Snapshot> {
+        self.interest.show();
+        let mut latest = self.latest.clone();
+        let is_new = |state: &Arc<Snapshot>| state.taken.is_some_and(|at| at.elapsed() < OLD);
+        let found = async {
+            let found = latest.wait_for(is_new).await;
+            found.map(|found| found.clone())
+        };
+        if let Ok(Ok(found)) = tokio::time::timeout(PATIENCE, found).await {
+            return found;
+        }
+        let last = self.latest.borrow().as_ref().clone();
+        let problem = Fail::try_again(format!("no state came within {} s", PATIENCE.as_secs()));
+        Arc::new(Snapshot {
+            problem: Some(problem),
+            ..last
+        })
+    }
+}
+
+async fn read_on(context: Context, interest: Arc<Interest>, latest: watch::Sender<Arc<Snapshot>>) {
+    let mut api = None;
+    loop {
+        interest.wake.notified().await;
+        while interest.is_there() {
+            let taken = Some(Instant::now());
+            let state = match read(&context, &mut api).await {
+                Ok(state) => state.complete(),
+                Err(problem) => {
+                    api = None;
+                    let before = latest.borrow().as_ref().clone();
+                    Snapshot {
+                        problem: Some(problem),
+                        ..before
+                    }
+                }
+            };
+            let state = Snapshot { taken, ..state };
+            if latest.send(Arc::new(state)).is_err() {
+                return;
+            }
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+}
+
+/// What the components say, of one moment.
+struct Summary {
+    status: Option<Status>,
+    agents: Agents,
+    refused: Value,
+    /// Oldest first.
+    resizes: Vec<Resize>,
+}
+
+async fn summary(context: &Context, api: &Api) -> Outcome<Summary> {
+    let mut told = if context.asks_cluster() {
+        let agents = cluster::agents(api, None).await?;
+        let scheduler = cluster::scheduler(api).await;
+        json!({
+            "decisions": decision::by_vm(&agents),
+            "policies": agents["policies"],
+            "refused": scheduler["refused"],
+        })
+    } else {
+        context.admin(Method::GET, "/v1/summary", None).await?
+    };
+    let decisions: Decisions = serde_json::from_value(told["decisions"].take())
+        .map_err(|error| Fail::bug(format!("the admin API answered no decisions: {error}")))?;
+    Ok(Summary {
+        status: serde_json::from_value(told["status"].take()).ok(),
+        agents: Agents::new(told["policies"].take(), decisions),
+        refused: told["refused"].take(),
+        resizes: serde_json::from_value(told["resizes"].take()).unwrap_or_default(),
+    })
+}
+
+async fn read(context: &Context, kept: &mut Option<Api>) -> Outcome<Snapshot> {
+    let api = match kept {
+        Some(api) => api.clone(),
+        None => kept.insert(context.api().await?).clone(),
+    };
+    let now = Clock::new().wall();
+    let (objects, pods, nodes, policies, summary) = tokio::try_join!(
+        api.list(Kind::Vm, None),
+        api.list(Kind::Pod, None),
+        api.list(Kind::Node, None),
+        api.list(Kind::Policy, None),
+        summary(context, &api),
+    )?;
+    let beside = vm::Beside {
+        decisions: summary.agents.decisions.clone(),
+        waiting: node::waiting(&pods),
+        resizes: summary.resizes,
+        now,
+    };
+    let vms = vm::views(&objects, &beside);
+    let settings = vms.iter().map(VmView::key);
+    let settings = settings.zip(objects.iter().map(VmSettings::of)).collect();
+    let pods = node::pods(&pods, now);
+    let mut resizes = beside.resizes;
+    resizes.reverse();
+    Ok(Snapshot {
+        at: now,
+        status: summary.status,
+        vms,
+        settings,
+        nodes: node::nodes(&nodes, &pods, now),
+        agents: summary.agents,
+        policies,
+        refused: summary.refused,
+        resizes,
+        ..Snapshot::default()
+    })
+}

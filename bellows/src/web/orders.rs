@@ -1,0 +1,198 @@
+//! Orders: a page with a form, and the `POST` that carries it out.
+//!
+//! An order is carried out by the function of its command, between two records of the journal's part
+//! `people`. One order at a time is carried out. The answer of an order has an address of its own, so
+//! a page that is loaded again sends nothing again.
+
+mod body;
+mod page;
+mod target;
+
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::get;
+use daemon_kit::exit::Exit;
+use protocol::journal::Action;
+
+use super::app::{App, Shared};
+use super::forms::{OrderOutcome, Sent};
+use super::frame::{Frame, fail_lines, message, missing, show};
+use super::paths::path_of;
+use crate::actions;
+use crate::commands::policy::stage::{self, StageOrder};
+use crate::fail::Fail;
+use crate::vm_orders::{VmOrder, set_bounds, set_mode};
+use body::Body;
+pub(super) use page::OrderPage;
+use target::Setting;
+pub(super) use target::{Staged, Target};
+
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route(
+            "/policies/{name}/{order}",
+            get(policy_form).post(policy_order),
+        )
+        .route(
+            "/vms/{namespace}/{name}/{order}",
+            get(vm_form).post(vm_order),
+        )
+        .route("/answers/{key}", get(answer_page))
+}
+
+async fn policy_form(
+    State(app): State<Shared>,
+    Path((name, word)): Path<(String, String)>,
+    uri: Uri,
+) -> Response {
+    form(&app, Target::of_policy(name, &word), &uri).await
+}
+
+async fn policy_order(
+    State(app): State<Shared>,
+    Path((name, word)): Path<(String, String)>,
+    uri: Uri,
+    body: Bytes,
+) -> Response {
+    carry_out(&app, Target::of_policy(name, &word), &uri, &body).await
+}
+
+async fn vm_form(
+    State(app): State<Shared>,
+    Path((namespace, name, word)): Path<(String, String, String)>,
+    uri: Uri,
+) -> Response {
+    form(&app, Target::of_vm(&namespace, &name, &word), &uri).await
+}
+
+async fn vm_order(
+    State(app): State<Shared>,
+    Path((namespace, name, word)): Path<(String, String, String)>,
+    uri: Uri,
+    body: Bytes,
+) -> Response {
+    let target = Target::of_vm(&namespace, &name, &word);
+    carry_out(&app, target, &uri, &body).await
+}
+
+async fn form(app: &App, target: Option<Target>, uri: &Uri) -> Response {
+    let state = app.live.snapshot().await;
+    let Some(target) = &target else {
+        return missing(&state, "This page");
+    };
+    if !target.is_in(&state) {
+        return missing(&state, &target.shown());
+    }
+    let fields = app.forms.make(uri.path());
+    let page = OrderPage::new(&state, target, uri.path().to_owned(), fields);
+    show(StatusCode::OK, &page, &page.frame)
+}
+
+/// Carries an order out, unless it was before, and leads to its answer.
+async fn carry_out(app: &App, target: Option<Target>, uri: &Uri, body: &Bytes) -> Response {
+    let Some(target) = &target else {
+        let state = app.live.snapshot().await;
+        return missing(&state, "This page");
+    };
+    let body = Body::read(body);
+    let fields = body.fields();
+    let _turn = app.turn.lock().await;
+    match app.forms.sent(uri.path(), &fields, Instant::now()) {
+        Sent::Again(_) => {}
+        Sent::Stale => return stale(app, target, &body).await,
+        Sent::First => {
+            let state = app.live.snapshot().await;
+            let answer = if target.is_in(&state) {
+                act(app, target, &body).await
+            } else {
+                Err(Fail::not_so(format!(
+                    "{} is not there any more",
+                    target.shown()
+                )))
+            };
+            app.forms.answered(&fields.key, &answer);
+        }
+    }
+    Redirect::to(&path_of(&["answers", &fields.key])).into_response()
+}
+
+/// Refuses an order that no form of this server can have sent, and records that.
+async fn stale(app: &App, target: &Target, body: &Body) -> Response {
+    let fail =
+        Fail::not_so("the form is too old, or not one of this server").fix("open the form again");
+    let action = Action {
+        what: "web order refused".into(),
+        on: Some(target.shown()),
+        why: actions::reason(body.get("reason")).ok(),
+        ..Action::default()
+    };
+    let refused = std::future::ready(Err::<(), Fail>(fail.clone()));
+    let recorded = actions::recorded(&app.context, action, refused).await;
+    let fail = recorded.err().unwrap_or(fail);
+    let state = app.live.snapshot().await;
+    let frame = Frame::new("Not done", "", &state);
+    let next = Some((target.shown(), target.page()));
+    message(StatusCode::FORBIDDEN, frame, fail_lines(&fail), next)
+}
+
+async fn act(app: &App, target: &Target, body: &Body) -> OrderOutcome {
+    let (context, reason) = (&app.context, body.reason()?);
+    match target {
+        Target::Policy { name, order } => {
+            let seen = body.get("seen");
+            let staged = StageOrder {
+                policy: name,
+                reason: Some(reason),
+                seen: (!seen.is_empty()).then_some(seen),
+            };
+            match order {
+                Staged::Promote => stage::promote(context, &staged).await,
+                Staged::Demote => stage::demote(context, &staged).await,
+                Staged::Pause => stage::pause(context, &staged).await,
+                Staged::Resume => stage::resume(context, &staged).await,
+            }
+        }
+        Target::Vm {
+            namespace,
+            name,
+            setting,
+        } => {
+            let order = VmOrder {
+                namespace,
+                name,
+                reason,
+            };
+            match setting {
+                Setting::Bounds => set_bounds(context, order, body.bounds()?).await,
+                Setting::Mode => set_mode(context, order, body.mode()?).await,
+            }
+        }
+    }
+}
+
+/// The answer to an order that was carried out.
+async fn answer_page(State(app): State<Shared>, Path(key): Path<String>) -> Response {
+    let answer = app.forms.answer(&key);
+    let state = app.live.snapshot().await;
+    let (status, title, lines, page) = match answer {
+        None => return missing(&state, "This answer"),
+        Some((path, Ok(lines))) => (StatusCode::OK, "Done", lines, path),
+        Some((path, Err(fail))) => {
+            let status = if fail.exit() == Exit::Config {
+                StatusCode::UNPROCESSABLE_ENTITY
+            } else {
+                StatusCode::CONFLICT
+            };
+            (status, "Not done", fail_lines(&fail), path)
+        }
+    };
+    let page = page.rsplit_once('/').map_or("/", |(page, _)| page);
+    let frame = Frame::new(title, "", &state);
+    let next = Some(("Go on".to_owned(), page.to_owned()));
+    message(status, frame, lines, next)
+}

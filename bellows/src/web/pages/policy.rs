@@ -1,0 +1,186 @@
+//! Policies, and one policy: the version that decides beside the newest one.
+
+use askama::Template;
+use protocol::policy::{ScalingPolicyStatus, Stage};
+use serde_json::Value;
+
+use crate::commands::policy::state::{PolicyRow, candidate_of, live_of, sentence, short};
+use crate::fail::Outcome;
+use crate::web::frame::Frame;
+use crate::web::paths::path_of;
+use crate::web::snapshot::Snapshot;
+
+/// Most VMs on a page.
+const VMS: usize = 100;
+
+#[derive(Debug, Template)]
+#[template(path = "policies.html", whitespace = "minimize")]
+pub(in super::super) struct PoliciesPage {
+    pub(super) frame: Frame,
+    policies: Vec<PolicyRow>,
+}
+
+impl PoliciesPage {
+    pub(in super::super) fn new(frame: Frame, state: &Snapshot) -> Self {
+        Self {
+            policies: state.policy_rows.clone(),
+            frame,
+        }
+    }
+}
+
+/// One version of a policy.
+#[derive(Debug)]
+pub(super) struct Version {
+    /// What it does.
+    role: String,
+    digest: String,
+    since: Option<String>,
+    /// Its source, or why it is not shown.
+    source: Result<String, String>,
+}
+
+/// A VM that has the policy.
+#[derive(Debug)]
+struct VmAnswer {
+    vm: String,
+    href: String,
+    sentence: String,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "policy.html", whitespace = "minimize")]
+pub(in super::super) struct PolicyPage {
+    pub(super) frame: Frame,
+    name: String,
+    /// Who decides.
+    sentence: String,
+    problem: Option<String>,
+    versions: Vec<Version>,
+    /// Limits and parameters, as names and values.
+    settings: Vec<(String, String)>,
+    /// Conditions, as sentences.
+    conditions: Vec<String>,
+    vms: Vec<VmAnswer>,
+    vms_left: usize,
+    /// Orders that make sense now, with their paths.
+    orders: Vec<(&'static str, String)>,
+}
+
+fn versions(
+    object: &Value,
+    status: &ScalingPolicyStatus,
+    live: Outcome<Option<String>>,
+) -> Vec<Version> {
+    let mut versions = Vec::new();
+    if let Some(version) = &status.live {
+        versions.push(Version {
+            role: if live_of(object).is_some() {
+                "Live version: it decides".to_owned()
+            } else {
+                "Live version: paused, it decides nothing".to_owned()
+            },
+            digest: short(&version.digest),
+            since: version.since.map(|since| since.to_string()),
+            source: match live {
+                Ok(source) => Ok(source.unwrap_or_default()),
+                Err(fail) => Err(fail.what().to_owned()),
+            },
+        });
+    }
+    let is_live = |digest: &str| versions.iter().any(|version| version.digest == digest);
+    if let Some(digest) = candidate_of(object).filter(|digest| !is_live(digest)) {
+        let candidate = status.candidate.as_ref();
+        let is_canary = candidate.is_some_and(|one| one.stage == Some(Stage::Canary));
+        let source = object["spec"]["source"].as_str().unwrap_or_default();
+        versions.push(Version {
+            role: if is_canary {
+                "Candidate: it decides about some of the VMs".to_owned()
+            } else {
+                "Candidate: its answers are recorded, and it decides nothing".to_owned()
+            },
+            digest,
+            since: candidate.and_then(|one| Some(one.since?.to_string())),
+            source: Ok(source.to_owned()),
+        });
+    }
+    versions
+}
+
+fn settings(object: &Value) -> Vec<(String, String)> {
+    let spec = &object["spec"];
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut all = Vec::new();
+    for (member, prefix) in [("limits", "limit"), ("params", "parameter")] {
+        let pairs = spec[member].as_object().into_iter().flatten();
+        all.extend(pairs.map(|(name, value)| (format!("{prefix} {name}"), text(value))));
+    }
+    for member in ["series", "namespaces"] {
+        let words = spec[member].as_array().into_iter().flatten();
+        let words: Vec<String> = words.map(text).collect();
+        if !words.is_empty() {
+            all.push((member.to_owned(), words.join(", ")));
+        }
+    }
+    all
+}
+
+/// Orders by name and last segment of their path.
+fn orders(object: &Value, status: &ScalingPolicyStatus, name: &str) -> Vec<(&'static str, String)> {
+    let path = |order: &str| path_of(&["policies", name, order]);
+    let mut orders = Vec::new();
+    if candidate_of(object).is_some() {
+        orders.push(("Promote the newest version", path("promote")));
+    }
+    if status.live.is_some() {
+        orders.push(("Take the live version back", path("demote")));
+    }
+    if status.is_paused() {
+        orders.push(("End the pause", path("resume")));
+    } else {
+        orders.push(("Pause", path("pause")));
+    }
+    orders
+}
+
+impl PolicyPage {
+    pub(in super::super) fn new(
+        frame: Frame,
+        state: &Snapshot,
+        object: &Value,
+        live: Outcome<Option<String>>,
+    ) -> Self {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let status = ScalingPolicyStatus::of_object(object).unwrap_or_default();
+        let conditions = status.conditions.iter().map(|one| {
+            format!(
+                "{} is {} since {}: {}",
+                one.r#type, one.status, one.last_transition_time, one.message
+            )
+        });
+        let vms = state.agents.vms(name);
+        let asked = vms.iter().take(VMS).map(|(vm, _, sentence)| {
+            let (namespace, name) = vm.split_once('/').unwrap_or(("", vm));
+            VmAnswer {
+                href: path_of(&["vms", namespace, name]),
+                vm: vm.clone(),
+                sentence: sentence.clone(),
+            }
+        });
+        Self {
+            name: name.to_owned(),
+            sentence: format!("Policy {name}: {}.", sentence(object)),
+            problem: state.agents.problem(name),
+            conditions: conditions.collect(),
+            versions: versions(object, &status, live),
+            settings: settings(object),
+            vms: asked.collect(),
+            vms_left: vms.len().saturating_sub(VMS),
+            orders: orders(object, &status, name),
+            frame,
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! One VM: its picture, why it has its size, what was decided and by whom.
+
+use std::time::{Duration, SystemTime};
+
+use askama::Template;
+
+use super::overview::ResizeRow;
+use crate::commands::people::{self, Done};
+use crate::context::Context;
+use crate::decision::Decision;
+use crate::fail::Outcome;
+use crate::past::{Entry, Past, Range, past};
+use crate::view::units::{cores, memory};
+use crate::view::vm::VmView;
+use crate::view::why;
+use crate::web::attention::{Item, of_vm};
+use crate::web::frame::Frame;
+use crate::web::paths::path_of;
+use crate::web::picture::{self, Measure, Picture, draw};
+use crate::web::snapshot::{Snapshot, VmSettings};
+
+/// Most decisions on the page.
+const DECISIONS: usize = 20;
+/// Most actions of people on the page.
+const ACTIONS: usize = 20;
+/// Most resizes on the page.
+const RESIZES: usize = 5;
+/// Most bytes of journal files that are read for a page.
+const JOURNAL_BYTES: u64 = 64 << 20;
+
+/// Time that the pictures show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct Window {
+    /// Value in the query.
+    pub(super) value: &'static str,
+    pub(super) label: &'static str,
+    seconds: u32,
+}
+
+pub(in super::super) const WINDOWS: [Window; 4] = [
+    Window {
+        value: "15m",
+        label: "15 minutes",
+        seconds: 900,
+    },
+    Window {
+        value: "1h",
+        label: "1 hour",
+        seconds: 3_600,
+    },
+    Window {
+        value: "6h",
+        label: "6 hours",
+        seconds: 21_600,
+    },
+    Window {
+        value: "24h",
+        label: "24 hours",
+        seconds: 86_400,
+    },
+];
+
+impl Window {
+    /// The window of a query; an hour for any other value.
+    pub(in super::super) fn of(value: &str) -> Self {
+        let known = WINDOWS.into_iter().find(|window| window.value == value);
+        known.unwrap_or(WINDOWS[1])
+    }
+}
+
+/// What the journals tell about a VM.
+#[derive(Debug, Default)]
+pub(in super::super) struct VmJournal {
+    pub(in super::super) past: Past,
+    pub(in super::super) actions: Vec<Done>,
+}
+
+impl VmJournal {
+    pub(super) fn read(context: &Context, key: &str, window: Window) -> Outcome<Self> {
+        // The agent of a cluster keeps its journal on its node.
+        if context.asks_cluster() {
+            return Ok(Self::default());
+        }
+        let begin = Duration::from_secs(window.seconds.into());
+        let since = SystemTime::now().checked_sub(begin);
+        let since = since.unwrap_or(SystemTime::UNIX_EPOCH);
+        let past = past(context, key, Range::Since(since, JOURNAL_BYTES))?;
+        let mut objects = past.policies.clone();
+        objects.insert(key.to_owned());
+        let actions = people::on(context, &objects)?;
+        Ok(Self { past, actions })
+    }
+}
+
+/// A signal with what it asks for.
+#[derive(Debug)]
+struct Vote {
+    name: &'static str,
+    units: String,
+    /// Whether the goal follows it.
+    is_deciding: bool,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "vm.html", whitespace = "minimize")]
+pub(in super::super) struct VmPage {
+    pub(super) frame: Frame,
+    namespace: String,
+    name: String,
+    phase: String,
+    attention: Option<Item>,
+    /// Size, wanted size and bounds in one sentence.
+    size: String,
+    /// Why it has its size.
+    why: Vec<String>,
+    votes: Vec<Vote>,
+    pictures: Vec<Picture>,
+    windows: [Window; 4],
+    window: Window,
+    is_cut: bool,
+    /// Why pictures and decisions are missing.
+    problem: Option<String>,
+    facts: Vec<(&'static str, String)>,
+    bounds_href: String,
+    mode_href: String,
+    decisions: Vec<String>,
+    actions: Vec<String>,
+    resizes: Vec<ResizeRow>,
+}
+
+fn votes(decision: &Decision) -> Vec<Vote> {
+    let votes = &decision.votes;
+    let all = [
+        ("cpu", "load", votes.cpu),
+        ("memory", "memory in use", votes.memory),
+        (
+            "working_set",
+            "working set of the file cache",
+            votes.working_set,
+        ),
+        (
+            "monitor_estimate",
+            "monitor's estimate",
+            votes.monitor_estimate,
+        ),
+        ("memory_pressure", "memory pressure", votes.memory_pressure),
+        ("policy", "its policy", votes.policy),
+    ];
+    let vote = |(reason, name, vote): (&str, &'static str, Option<f64>)| {
+        Some(Vote {
+            name,
+            units: format!("{:.2}", vote?),
+            is_deciding: decision.reason == reason,
+        })
+    };
+    all.into_iter().filter_map(vote).collect()
+}
+
+/// Decisions that differ from the one before, newest first.
+fn changed<'a>(entries: &'a [Entry]) -> impl Iterator<Item = &'a Entry> {
+    let same = |a: &Entry, b: &Entry| {
+        a.target() == b.target()
+            && a.had() == b.had()
+            && a.decision.r == b.decision.r
+            && a.decision.by == b.decision.by
+            && a.outcome() == b.outcome()
+    };
+    let before = std::iter::once(None).chain(entries.iter().map(Some));
+    let pairs = entries.iter().zip(before).collect::<Vec<_>>();
+    let differs = move |(entry, before): &(&'a Entry, Option<&'a Entry>)| {
+        before.is_none_or(|before| !same(entry, before))
+    };
+    pairs
+        .into_iter()
+        .rev()
+        .filter(differs)
+        .map(|(entry, _)| entry)
+}
+
+fn facts(vm: &VmView, settings: &VmSettings) -> Vec<(&'static str, String)> {
+    let whose = if settings.has_own_bounds {
+        "set for this VM"
+    } else {
+        "of its spec"
+    };
+    let mut facts = vec![
+        (
+            "Bounds",
+            format!(
+                "{} to {} CPU, {} to {} ({whose})",
+                cores(vm.cpu_milli.min),
+                cores(vm.cpu_milli.max),
+                memory(vm.memory_bytes.min),
+                memory(vm.memory_bytes.max),
+            ),
+        ),
+        (
+            "Mode",
+            settings
+                .mode
+                .clone()
+                .unwrap_or_else(|| "that of its namespace or node".into()),
+        ),
+    ];
+    let known = vm
+        .decision
+        .as_ref()
+        .and_then(|one| one.policy.as_ref()?.name.clone());
+    let policy = settings.policy.clone().or(known);
+    let optional = [
+        ("Policy", policy),
+        ("Node", vm.node.clone()),
+        ("Pod", vm.pod.clone()),
+        ("Address", vm.address.clone()),
+        ("Age", vm.age_s.map(crate::output::age)),
+        ("Restarts", Some(vm.restarts.to_string())),
+    ];
+    facts.extend(
+        optional
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    facts
+}
+
+impl VmPage {
+    pub(in super::super) fn new(
+        frame: Frame,
+        state: &Snapshot,
+        vm: &VmView,
+        told: Outcome<VmJournal>,
+        window: Window,
+    ) -> Self {
+        let (told, problem) = match told {
+            Ok(told) => (told, None),
+            Err(fail) => (VmJournal::default(), Some(fail.what().to_owned())),
+        };
+        let key = vm.key();
+        let mut lines = why::lines(vm).into_iter();
+        let size = lines.next().unwrap_or_default();
+        let span = picture::Window::before(state.at, window.seconds);
+        let pictures = [Measure::Memory, Measure::Cpu];
+        let path = |order: &str| path_of(&["vms", &vm.namespace, &vm.name, order]);
+        let own = state.resizes.iter().filter(|resize| resize.vm == key);
+        Self {
+            namespace: vm.namespace.clone(),
+            name: vm.name.clone(),
+            phase: vm.phase.clone(),
+            attention: of_vm(vm, state),
+            size,
+            why: lines.chain(why::refusal(&state.refused[&key])).collect(),
+            votes: vm.decision.as_ref().map(votes).unwrap_or_default(),
+            pictures: pictures.map(|one| draw(one, vm, &told.past, span)).into(),
+            windows: WINDOWS,
+            window,
+            is_cut: told.past.is_cut,
+            problem,
+            facts: facts(vm, &state.settings(&key)),
+            bounds_href: path("bounds"),
+            mode_href: path("mode"),
+            decisions: changed(&told.past.entries)
+                .take(DECISIONS)
+                .map(|entry| entry.sentence(&key))
+                .collect(),
+            actions: told
+                .actions
+                .iter()
+                .rev()
+                .take(ACTIONS)
+                .map(Done::sentence)
+                .collect(),
+            resizes: own
+                .take(RESIZES)
+                .map(|one| ResizeRow::new(one, state))
+                .collect(),
+            frame,
+        }
+    }
+}

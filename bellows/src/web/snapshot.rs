@@ -1,0 +1,91 @@
+//! The state of the instance at one time, as pages show it.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use protocol::annotations::ANNOTATION_BOUNDS;
+use protocol::mode::KEY_MODE;
+use protocol::policy::KEY_POLICY;
+use protocol::time::WallTime;
+use serde_json::Value;
+
+use super::attention::{self, Item};
+use crate::commands::policy::state::{Agents, PolicyRow, rows};
+use crate::fail::Fail;
+use crate::resize::Resize;
+use crate::up::status::Status;
+use crate::view::node::NodeView;
+use crate::view::vm::VmView;
+
+/// State of all VMs, nodes and policies at one time.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Snapshot {
+    pub(super) at: WallTime,
+    /// When it was read, or last found unreadable.
+    pub(super) taken: Option<Instant>,
+    /// `None` in a cluster.
+    pub(super) status: Option<Status>,
+    /// Sorted by key.
+    pub(super) vms: Vec<VmView>,
+    /// Settings of each VM, by `namespace/name`.
+    pub(super) settings: BTreeMap<String, VmSettings>,
+    pub(super) nodes: Vec<NodeView>,
+    pub(super) agents: Agents,
+    /// Objects of policies.
+    pub(super) policies: Vec<Value>,
+    pub(super) policy_rows: Vec<PolicyRow>,
+    /// The scheduler's refused requests, by `namespace/name`.
+    pub(super) refused: Value,
+    /// Newest first.
+    pub(super) resizes: Vec<Resize>,
+    /// Why the state is not of now.
+    pub(super) problem: Option<Fail>,
+    /// What needs attention, first things first.
+    pub(super) attention: Vec<Item>,
+}
+
+/// What a person may set for one VM.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct VmSettings {
+    /// Mode of the VM itself. `None`: that of its namespace or node.
+    pub(super) mode: Option<String>,
+    /// Policy of the VM itself.
+    pub(super) policy: Option<String>,
+    /// Whether the bounds are the annotation's, not the spec's.
+    pub(super) has_own_bounds: bool,
+}
+
+impl VmSettings {
+    pub(super) fn of(object: &Value) -> Self {
+        let annotations = &object["metadata"]["annotations"];
+        let text = |key: &str| annotations[key].as_str().map(str::to_owned);
+        Self {
+            mode: text(KEY_MODE),
+            policy: text(KEY_POLICY),
+            has_own_bounds: annotations[ANNOTATION_BOUNDS].is_string(),
+        }
+    }
+}
+
+impl Snapshot {
+    pub(super) fn vm(&self, key: &str) -> Option<&VmView> {
+        self.vms.iter().find(|vm| vm.key() == key)
+    }
+
+    pub(super) fn policy(&self, name: &str) -> Option<&Value> {
+        let mut all = self.policies.iter();
+        all.find(|object| object["metadata"]["name"] == name)
+    }
+
+    pub(super) fn settings(&self, key: &str) -> VmSettings {
+        self.settings.get(key).cloned().unwrap_or_default()
+    }
+
+    /// Fills in what follows from the other members.
+    pub(super) fn complete(mut self) -> Self {
+        self.vms.sort_by_cached_key(VmView::key);
+        self.policy_rows = rows(&self.policies, &self.agents);
+        self.attention = attention::items(&self);
+        self
+    }
+}
