@@ -84,7 +84,7 @@ impl Snapshot {
     /// Fills in what follows from the other members.
     pub(super) fn complete(mut self) -> Self {
         self.vms.sort_by_cached_key(VmView::key);
-        self.policy_rows = rows(&self.policies, &self.agents);
+        self.policy_rows = rows(&self.policies, Some(&self.agents));
         self.attention = attention::items(&self);
         self
     }
