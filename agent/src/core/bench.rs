@@ -224,6 +224,7 @@ pub(super) fn vm_info(min: u32, max: u32, using: u32, scaling: ScalingConfig) ->
         },
         current_revision: None,
         actual: None,
+        target_revision: None,
         last_revision: 0,
         version: None,
     }

@@ -53,6 +53,8 @@ impl Core {
             next_id,
             // The shell takes them after each step.
             observations: _,
+            // A restored core carries nothing out.
+            patch_base: _,
             // No decision reads these.
             computations: _,
             last: _,

@@ -9,6 +9,7 @@
 use protocol::units::Resources;
 
 use super::machine::Core;
+use super::patch_base::PatchBase;
 use super::revision::RevisionSource;
 
 /// Size and revisions at the end of a task.
@@ -24,6 +25,8 @@ pub struct Handoff {
     patched: i64,
     /// Newest revision issued.
     revision: i64,
+    /// Newest known state of the object that a patch may rest on.
+    base: PatchBase,
 }
 
 impl Core {
@@ -37,12 +40,14 @@ impl Core {
             range: (self.vm_patch.certain(using), self.vm_patch.held(using)),
             patched: self.vm_patch.target_revision.revision.value,
             revision: self.revisions.last,
+            base: self.patch_base,
         }
     }
 
     /// Takes over from the VM's last task. Call it before the first event.
     pub fn resume_from(&mut self, last: &Handoff) {
         let is_older = self.vm.version < last.version && self.vm.version.is_some();
+        self.patch_base.saw(last.base);
         let is_open = last.range != (last.using, last.using);
         // An object with the newest patch's revision shows how that patch ended.
         let is_shown = !is_older && self.vm.last_revision >= last.patched;

@@ -70,6 +70,7 @@ fn info(max: u32, enable_lfc_metrics: bool) -> VmInfo {
         },
         current_revision: None,
         actual: None,
+        target_revision: None,
         last_revision: 3,
         version: Some(1),
     }

@@ -16,6 +16,7 @@ use super::event::{DownscaleResponse, Event, Failure, VmUpdate};
 use super::metrics::{LfcMetrics, SystemMetrics};
 use super::monitor::{Approved, Kind, MonitorState, RequestedUpscale};
 use super::observation::{Observation, Path};
+use super::patch_base::PatchBase;
 use super::revision::{Observed, RevisionSource, StampedRevision};
 use super::round::whole_slots;
 use super::scheduler::SchedulerState;
@@ -62,6 +63,8 @@ pub struct Core {
     pub(super) scheduler: SchedulerState,
     pub(super) monitor: MonitorState,
     pub(super) vm_patch: VmPatchState,
+    /// The condition of the next patch. No decision reads it.
+    pub(super) patch_base: PatchBase,
     pub(super) system: Option<Timed<SystemMetrics>>,
     pub(super) lfc: Option<Timed<LfcMetrics>>,
     pub(super) revisions: RevisionSource,
@@ -96,6 +99,7 @@ impl Core {
                 version: vm.version,
                 ..VmPatchState::default()
             },
+            patch_base: PatchBase::of(&vm),
             vm,
             system: None,
             lfc: None,
@@ -232,6 +236,7 @@ impl Core {
     fn vm_updated(&mut self, update: VmUpdate) {
         let using = self.using();
         let seen = update.info.version.zip(Some(update.info.using()));
+        self.patch_base.saw(PatchBase::of(&update.info));
         self.vm = update.info;
         let mut kept = using;
         if let Some((version, size)) = seen {
@@ -330,6 +335,8 @@ impl Core {
                 self.vm_patch.fail(now, using, failure.may_have_arrived());
             }
             Ok(_) => {
+                let revision = self.vm_patch.target_revision.revision.value;
+                self.patch_base.patched(version, revision);
                 if let Some(size) = self.vm_patch.succeed(now) {
                     let using = self.using();
                     self.stabilization.resized(now, using, size);
@@ -449,6 +456,12 @@ impl Core {
             self.vm_patch.target_revision.revision.value,
             self.vm_patch.ongoing.map(|(_, size)| size),
         )
+    }
+
+    /// The state of the object that the next patch rests on.
+    #[must_use]
+    pub fn patch_base(&self) -> PatchBase {
+        self.patch_base
     }
 
     /// The monitor request in flight: its revision, the approved size and the requested one.

@@ -316,6 +316,7 @@ impl DesiredRow {
             },
             current_revision: None,
             actual: None,
+            target_revision: None,
             last_revision: 0,
             version: None,
         };

@@ -101,6 +101,9 @@ pub struct VmInfo {
     /// Reported size of the guest: `status.cpus` and `status.memorySize`.
     #[serde(skip)]
     pub actual: Option<Resources>,
+    /// Number of `spec.targetRevision`; `None` before the first patch.
+    #[serde(skip)]
+    pub target_revision: Option<i64>,
     /// Newest revision on the object, targeted or reached. New ones continue after it, so that none
     /// is issued twice.
     #[serde(skip)]
@@ -207,6 +210,7 @@ impl VmInfo {
                 .status
                 .as_ref()
                 .and_then(|status| status.current_revision),
+            target_revision: vm.spec.target_revision.map(|target| target.revision.value),
             last_revision: read::last_revision(vm),
             version: version_of(&vm.metadata.resource_version),
             actual: vm.status.as_ref().and_then(|status| {

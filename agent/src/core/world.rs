@@ -187,6 +187,7 @@ pub(super) fn vm(min: u32, max: u32, using: u32) -> VmInfo {
         },
         current_revision: None,
         actual: None,
+        target_revision: None,
         last_revision: 0,
         version: None,
     }

@@ -1,5 +1,5 @@
-//! The patch of a VM object. It always has the same three replacements. Source:
-//! docs/compatibility/agent.md §4.3.
+//! The patch of a VM object. It always has the same three replacements, and before them a test of
+//! the state that it rests on. Source: docs/compatibility/agent.md §4.3.
 
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use protocol::admission::AGENT_FIELD_MANAGER;
@@ -10,11 +10,13 @@ use protocol::vm::{GROUP, VERSION};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::core::Failure;
 use crate::core::vm::version_of;
+use crate::core::{Failure, PatchBase};
 
 /// Longest piece of an error used as a label, characters.
 const LABEL_CHARS: usize = 120;
+const CPU_PATH: &str = "/spec/guest/cpus/use";
+const SLOTS_PATH: &str = "/spec/guest/memorySlots/use";
 
 /// The API resource of VirtualMachines.
 pub(super) fn vm_resource() -> ApiResource {
@@ -71,7 +73,7 @@ impl PatchError {
     }
 }
 
-/// The three operations. The CPU amount has the form in which objects store it (`2`, `"750m"`). An
+/// The three replacements behind the test of `base`. The CPU amount has the form in which objects store it (`2`, `"750m"`). An
 /// API server would convert any other form by a webhook.
 #[must_use]
 pub(super) fn operations(
@@ -79,17 +81,19 @@ pub(super) fn operations(
     slot: Bytes,
     revision: Revision,
     now: WallTime,
+    base: PatchBase,
 ) -> Value {
     let slots = target.mem.0.checked_div(slot.0).unwrap_or(0);
     let revision = RevisionWithTime {
         revision,
         updated_at: now,
     };
-    json!([
-        { "op": "replace", "path": "/spec/guest/cpus/use", "value": target.cpu },
-        { "op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots },
-        { "op": "replace", "path": "/spec/targetRevision", "value": revision },
-    ])
+    let replacements = [
+        json!({ "op": "replace", "path": CPU_PATH, "value": target.cpu }),
+        json!({ "op": "replace", "path": SLOTS_PATH, "value": slots }),
+        json!({ "op": "replace", "path": "/spec/targetRevision", "value": revision }),
+    ];
+    base.test().into_iter().chain(replacements).collect()
 }
 
 /// Sends the patch. The caller bounds the time. Returns the object's new version, if it is a
@@ -124,7 +128,12 @@ pub(super) async fn patch(
 type CpuAndSlots = (Option<MilliCpu>, Option<u64>);
 
 fn size_in(operations: &Value) -> CpuAndSlots {
-    read_size(&operations[0]["value"], &operations[1]["value"])
+    let set = |path: &str| {
+        let mut each = operations.as_array().into_iter().flatten();
+        each.find(|operation| operation["path"] == path)
+            .map_or(&Value::Null, |operation| &operation["value"])
+    };
+    read_size(set(CPU_PATH), set(SLOTS_PATH))
 }
 
 fn size_of(object: &Value) -> CpuAndSlots {
@@ -144,11 +153,14 @@ mod tests {
     fn patch_equals_the_deployed_agents_except_for_whole_cores() {
         let revision = Revision { value: 3, flags: 1 };
         let now = WallTime::parse("2024-01-02T03:04:05.25Z").expect("parses");
-        let got = operations(Resources::new(500, 2 << 30), Bytes::gib(1), revision, now);
+        let unseen = PatchBase::default();
+        let half = Resources::new(500, 2 << 30);
+        let got = operations(half, Bytes::gib(1), revision, now, unseen);
         let want: Value =
             serde_json::from_str(include_str!("../../testdata/patch.json")).expect("golden file");
         assert_eq!(got, want);
-        let whole = operations(Resources::new(1000, 1 << 30), Bytes::gib(1), revision, now);
+        let one = Resources::new(1000, 1 << 30);
+        let whole = operations(one, Bytes::gib(1), revision, now, unseen);
         assert_eq!(whole[0]["value"], 1, "as objects keep it");
     }
 
@@ -156,7 +168,8 @@ mod tests {
     fn response_is_read_in_every_form_of_its_numbers() {
         let revision = Revision { value: 3, flags: 1 };
         let at = WallTime::parse("2024-01-02T03:04:05.25Z").expect("parses");
-        let requested = operations(Resources::new(1000, 2 << 30), Bytes::gib(1), revision, at);
+        let size = Resources::new(1000, 2 << 30);
+        let requested = operations(size, Bytes::gib(1), revision, at, PatchBase::default());
         let response = |cpu: Value, slots: u64| {
             size_of(
                 &json!({"spec": {"guest": {"cpus": {"use": cpu}, "memorySlots": {"use": slots}}}}),

@@ -152,14 +152,14 @@ impl Driver {
             .count(request.current, request.target);
         let scaling = &self.ctx.scaling;
         scaling.actual(&self.endpoint_id, request.current, request.target);
-        let slot = self.core.vm().mem.slot_size;
+        let (slot, base) = (self.core.vm().mem.slot_size, self.core.patch_base());
         let recorded = self.journal.ticket();
         self.io.spawn(async move {
             if let Some(recorded) = recorded {
                 recorded.handed_over().await;
             }
-            let operations =
-                patch::operations(request.target, slot, request.revision, ctx.clock.wall());
+            let wall = ctx.clock.wall();
+            let operations = patch::operations(request.target, slot, request.revision, wall, base);
             let limit = ctx.config.neonvm.request_timeout.duration();
             let result = tokio::time::timeout(limit, patch::patch(&api, &name, operations))
                 .await

@@ -269,14 +269,21 @@ fn refuse(code: u16, text: &str) -> (u16, Value) {
     (code, status)
 }
 
-/// CPU quantity, slots and revision of a patch: the three replacements that an agent makes, in the
-/// form in which objects keep them.
+/// CPU quantity, slots and revision of a patch: a test of the target revision, then the three
+/// replacements that an agent makes, in the form in which objects keep them.
 fn agents_patch(call: &Call) -> Result<(String, u64, Value), String> {
     if call.option("fieldManager") != Some("autoscaler-agent") {
         return Err("admission would hold a shrink: not the agent's name".to_owned());
     }
     let operations = call.json();
     let operations = operations.as_array().map(Vec::as_slice).unwrap_or_default();
+    let tested = operations.split_first().filter(|(first, _)| {
+        let path = first["path"].as_str().unwrap_or_default();
+        first["op"] == "test" && path.starts_with("/spec/targetRevision")
+    });
+    let Some((_, operations)) = tested else {
+        return Err(format!("not on a known state: {operations:?}"));
+    };
     let paths: Vec<&str> = operations
         .iter()
         .filter_map(|op| op["path"].as_str())

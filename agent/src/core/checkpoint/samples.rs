@@ -36,6 +36,8 @@ pub(in crate::core) fn object_record(
         version,
         // The caller passes it as `reached`.
         current_revision: _,
+        // A condition of patches, which decisions do not read.
+        target_revision: _,
         name: _,
         namespace: _,
     } = info;
@@ -83,6 +85,7 @@ pub(in crate::core) fn info_of(object: &VmObject, name: &str, default: &ScalingC
             updated_at: WallTime::default(),
         }),
         actual: object.actual.map(Into::into),
+        target_revision: None,
         last_revision: object.last,
         version: object.version,
     }

@@ -1,0 +1,101 @@
+//! The state of the VM object that the next patch rests on, as a condition of that patch.
+//!
+//! An API server may carry out a patch long after the agent gave it up. Each patch sets
+//! `spec.targetRevision` to a larger value than before and tests that nobody has changed it since
+//! the state that the patch rests on. So once a later patch has taken effect, of this agent or of
+//! its successor, the API server refuses the late one. No timer is involved.
+
+use serde_json::{Value, json};
+
+use super::vm::VmInfo;
+
+/// Newest known `spec.targetRevision` of the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PatchBase {
+    /// Version of the object at which it was seen; `None` = never, and patches have no condition.
+    version: Option<u64>,
+    /// Its number; `None` = the object has no target revision.
+    revision: Option<i64>,
+}
+
+impl PatchBase {
+    /// Starts from a state of the object.
+    pub(super) fn of(vm: &VmInfo) -> Self {
+        Self {
+            version: vm.version,
+            revision: vm.target_revision,
+        }
+    }
+
+    /// Takes a state. An older one than the known one changes nothing.
+    pub(super) fn saw(&mut self, state: Self) {
+        if state.version > self.version {
+            *self = state;
+        }
+    }
+
+    /// Takes the end of a patch that set `revision` and made `version`, if that is known.
+    pub(super) fn patched(&mut self, version: Option<u64>, revision: i64) {
+        self.saw(Self {
+            // Without a version it is at least newer than the state that the patch tested.
+            version: version.or(self.version.map(|version| version + 1)),
+            revision: Some(revision),
+        });
+    }
+
+    /// The operation to put before those of the patch. `None` if no state of the object is known.
+    ///
+    /// A `test` against `null` holds on API servers if the member is absent.
+    #[must_use]
+    pub fn test(&self) -> Option<Value> {
+        self.version?;
+        Some(match self.revision {
+            Some(revision) => json!({
+                "op": "test", "path": "/spec/targetRevision/revision/value", "value": revision,
+            }),
+            None => json!({"op": "test", "path": "/spec/targetRevision", "value": null}),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base(version: u64, revision: Option<i64>) -> PatchBase {
+        PatchBase {
+            version: Some(version),
+            revision,
+        }
+    }
+
+    #[test]
+    fn patch_tests_the_newest_revision_seen_or_set() {
+        let mut known = base(7, None);
+        known.saw(base(9, Some(3)));
+        known.saw(base(8, Some(2)));
+        assert_eq!(known, base(9, Some(3)), "the older state came late");
+        known.patched(Some(12), 5);
+        known.saw(base(11, Some(3)));
+        assert_eq!(known, base(12, Some(5)));
+        let test = known.test().expect("a state is known");
+        assert_eq!(test["path"], "/spec/targetRevision/revision/value");
+        assert_eq!(test["value"], 5);
+    }
+
+    #[test]
+    fn own_patch_does_not_hide_a_newer_state() {
+        let mut known = base(9, Some(3));
+        known.saw(base(14, Some(8)));
+        known.patched(Some(12), 5);
+        assert_eq!(known, base(14, Some(8)));
+    }
+
+    #[test]
+    fn first_patch_tests_that_nobody_set_a_revision() {
+        let test = base(7, None).test().expect("a state is known");
+        assert_eq!(test["path"], "/spec/targetRevision");
+        assert!(test["value"].is_null());
+        assert_eq!(PatchBase::default().test(), None, "nothing to rest on");
+    }
+}
