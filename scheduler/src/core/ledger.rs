@@ -205,6 +205,7 @@ impl Ledger {
         }
         let old = std::mem::replace(&mut entry.view, view);
         let (vm, name) = (vm_key(&entry.view), digest(&entry.view.key));
+        let said_more = old.announced.has_field_above(entry.view.announced);
         if old.key != entry.view.key {
             self.names.remove(digest(&old.key), slot);
             self.names.insert(name, slot);
@@ -212,6 +213,11 @@ impl Ledger {
         let old_vm = vm_key(&old);
         if old_vm != vm {
             self.unlink(old_vm, &old.uid);
+        } else if let Some(entry) = vm.and_then(|vm| self.vms.get_mut(&vm))
+            && said_more
+            && entry.view.uid == old.vm_uid
+        {
+            entry.pod_said(&old);
         }
     }
 

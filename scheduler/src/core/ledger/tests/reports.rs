@@ -134,7 +134,32 @@ fn n16_a_new_scheduler_counts_what_a_pod_says_is_in_use() {
     ledger.vm_observed(resized(1, 2, 2, (2, 1)));
     assert_eq!(reserved(&ledger).1, 3);
     ledger.pod_applied(pod(2));
+    ledger.vm_observed(resized(2, 2, 2, (2, 2)));
     assert_eq!(reserved(&ledger).1, 2);
+    assert_eq!(ledger.audit(), Ok(()));
+}
+
+/// The watch of VMs is behind: the report of 4 GiB that the controller wrote first is still to come.
+///
+/// Requirement: N06, N16
+#[test]
+fn pod_that_says_less_before_a_new_scheduler_saw_the_report_counts_as_before() {
+    let pod = |slots: u64| {
+        let mut pod = vm_pod(Some(size_text(1_000, 2)));
+        pod.announced = told_in_use(slots);
+        pod
+    };
+    let mut ledger = ledger(10, 40);
+    ledger.pod_applied(pod(5));
+    ledger.vm_observed(resized(1, 2, 3, (2, 1)));
+    ledger.pod_applied(pod(2));
+    assert_eq!(reserved(&ledger).1, 5);
+    ledger.vm_observed(resized(2, 2, 4, (2, 1)));
+    assert_eq!(reserved(&ledger).1, 5, "it may be of a guest that grows");
+    for (version, gib) in [(3, 3), (4, 2)] {
+        ledger.vm_observed(resized(version, 2, gib, (2, 1)));
+        assert_eq!(reserved(&ledger).1, u128::from(gib), "it shrinks");
+    }
     assert_eq!(ledger.audit(), Ok(()));
 }
 
