@@ -395,15 +395,19 @@ impl World {
             revision: request.revision,
             updated_at: wall,
         };
-        let operations = json!([
-            {"op": "replace", "path": "/spec/guest/cpus/use", "value": request.target.cpu},
-            {"op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots},
-            {"op": "replace", "path": "/spec/targetRevision", "value": revision},
-        ]);
+        let replacements = [
+            json!({"op": "replace", "path": "/spec/guest/cpus/use", "value": request.target.cpu}),
+            json!({"op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots}),
+            json!({"op": "replace", "path": "/spec/targetRevision", "value": revision}),
+        ];
+        let test = agent_task.core.patch_base().test();
+        let test = test.filter(|_| !self.cheats(Sabotage::PatchUntested));
+        let operations = test.into_iter().chain(replacements).collect();
         let caller = Caller::AgentTask {
             vm,
             agent_task: agent_task.id,
             id,
+            landed: self.checks.truth[vm].landed,
         };
         let operation = Operation::PatchVm(self.vms[vm].name.clone(), operations);
         self.call(Call {

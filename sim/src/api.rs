@@ -135,10 +135,6 @@ impl World {
 
     pub(crate) fn execute(&mut self, call: &Call) -> ApiResponse {
         let wall = self.wall();
-        if let (Caller::AgentTask { agent_task, .. }, Some((vm, size))) = (call.caller, call.target)
-        {
-            self.patch_lands(vm, agent_task, size);
-        }
         let store = &mut self.store;
         let result = match &call.operation {
             Operation::PatchVm(name, operations) => store.patch(Kind::Vm, name, operations),
@@ -170,6 +166,14 @@ impl World {
             },
             Operation::DeletePod(name, uid) => store.ask_deletion(name, uid, wall),
         };
+        if let Caller::AgentTask {
+            agent_task, landed, ..
+        } = call.caller
+            && let (Some((vm, size)), Ok(_)) = (call.target, &result)
+        {
+            self.late_patches_are_refused(vm, landed);
+            self.patch_lands(vm, agent_task, size);
+        }
         self.look_at_pod_writes(&call.operation, &result);
         match result {
             Ok(object) => ApiResponse::Object(object),
@@ -239,9 +243,9 @@ impl World {
             return;
         };
         match caller {
-            Caller::AgentTask { vm, agent_task, id } => {
-                self.patch_ended(vm, agent_task, id, &answer)
-            }
+            Caller::AgentTask {
+                vm, agent_task, id, ..
+            } => self.patch_ended(vm, agent_task, id, &answer),
             Caller::Write { of, id } => self.scheduler_write_ended(of, id, &answer, false),
             Caller::Read { of, id } => self.scheduler_write_ended(of, id, &answer, true),
             Caller::Bind { of, id } => self.bind_ended(of, id, &answer),

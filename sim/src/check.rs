@@ -5,6 +5,7 @@
 //! | 1 never overcommit, N08 | [`World::never_overcommit`] |
 //! | N06 held ≥ actual, N16 across restarts | [`World::n06_held_covers_actual`] |
 //! | 2 order, N14 | [`World::order_holds`], [`World::patches_stay_between_approval_and_permit`] |
+//! | a late patch changes nothing that was decided since | [`World::late_patches_are_refused`] |
 //! | N05 decreases are told after they happened | [`World::requests_never_report_less_than_is_used`] |
 //! | N03 whole units within bounds | [`World::desired_is_whole_units_in_bounds`] |
 //! | N13 permit bounds, N09 first contact | [`World::permits_stay_between_old_and_asked`] |
@@ -54,6 +55,8 @@ pub struct Violation {
 pub struct Truth {
     /// The size its object says.
     pub using: Resources,
+    /// The guest has that size, by its status.
+    pub reached: bool,
     /// What is approved, by its object.
     pub approved: Option<Resources>,
     /// What its monitor counts on, bytes.
@@ -75,6 +78,8 @@ pub struct Truth {
     /// What its pod requests could not be resized; until it covers the guest again that may have
     /// more.
     pub unrequested: bool,
+    /// Patches of agents that have taken effect.
+    pub landed: u64,
     /// What calls added that a stalled API server carried out when nothing was counted for them any
     /// more.
     pub overrun: Option<Overrun>,

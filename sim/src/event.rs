@@ -57,6 +57,8 @@ pub enum Caller {
         vm: usize,
         agent_task: u64,
         id: RequestId,
+        /// Patches of the VM that had taken effect when this one was sent.
+        landed: u64,
     },
     /// A scheduler writes a VM.
     Write { of: Incarnation, id: u64 },

@@ -1,15 +1,16 @@
 //! A stalled API server: it carries a call out long after the caller gave up on it.
 //!
 //! Most calls rest on the state they were decided on, so a late one changes nothing or is still
-//! counted. Two do not:
+//! counted. A patch of an agent is refused once a later patch of the VM has taken effect
+//! (`late_patches_are_refused`). Two calls remain:
 //!
 //! | call | counted for | guard |
 //! |---|---|---|
-//! | a patch of an agent | 12 s after the first contact of the next agent | `LEGACY_LASTS`, the agent's own time limit |
+//! | the last patch of an agent that has ended, until its successor patches the VM | 12 s after the first contact of the successor | `LEGACY_LASTS`, the agent's own time limit |
 //! | a write or a binding of a scheduler that has ended | 2 s | `--takeover-wait-ms` |
 //!
 //! Of these only a bound is promised (docs/scheduler.md): a node is overcommitted by no more than
-//! they added, and no longer than the VM has it.
+//! they added, and no longer than until the VM's guest has reached a smaller size.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;

@@ -103,6 +103,21 @@ fn n14_a_patch_above_the_permit_is_caught() {
     catches(Sabotage::PatchAbovePermit, "n14_patch_within_permit");
 }
 
+/// Seeds whose API server carries out a patch after a later one.
+#[test]
+fn a_late_patch_that_tests_nothing_is_caught() {
+    let found = [951, 1893, 2508, 7499].map(|seed| {
+        let mut options = Options::short(seed, Level::Heavy, 9_000);
+        options.sabotage = Some(Sabotage::PatchUntested);
+        let violation = sim::run(options, |_| {}).violation;
+        violation.map(|violation| violation.invariant)
+    });
+    assert!(
+        found.contains(&Some("late_patches_are_refused")),
+        "{found:?}"
+    );
+}
+
 #[test]
 fn n11_a_patch_below_the_approval_is_caught() {
     catches(Sabotage::PatchBelowApproval, "n11_patch_within_approval");

@@ -3,7 +3,7 @@
 
 use sim::{Level, Options, Outcome, PolicyKind};
 
-/// Seeds that found a bug: `level seed steps [requests]  # what`.
+/// Seeds that found a bug: `level seed steps [requests|hostile]  # what`.
 const FOUND: &str = include_str!("../seeds/found.txt");
 
 fn holds(options: Options) -> Outcome {
@@ -164,7 +164,11 @@ fn seeds_that_found_something_hold_now() {
         };
         let (seed, steps) = (number(), number());
         let mut options = Options::short(seed, level, steps);
-        options.requests = words.next() == Some("requests");
+        match words.next() {
+            Some("requests") => options.requests = true,
+            Some("hostile") => options.policy = PolicyKind::Hostile,
+            _ => {}
+        }
         holds(options);
         replayed += 1;
     }

@@ -26,7 +26,7 @@ impl World {
         let view = change.object.vm_view();
         let truth = &mut self.checks.truth[vm];
         let before = truth.using;
-        truth.using = view.in_use;
+        (truth.using, truth.reached) = (view.in_use, view.reached);
         // As it stands in the object, not cut to the VM's largest size as the scheduler reads it.
         let approved = view.approved_text.as_deref();
         truth.approved = approved.and_then(|text| serde_json::from_str(text).ok());
@@ -51,6 +51,18 @@ impl World {
         }
         let truth = &mut self.checks.truth[vm];
         truth.patched(is_ours, size);
+    }
+
+    /// A patch takes effect only where no other has since it was sent, however late it is.
+    pub(crate) fn late_patches_are_refused(&mut self, vm: usize, landed: u64) {
+        self.checked();
+        let truth = &mut self.checks.truth[vm];
+        truth.landed += 1;
+        let others = truth.landed - 1 - landed;
+        if others > 0 {
+            let text = format!("{others} patches took effect since this one was sent");
+            self.checks.fail("late_patches_are_refused", Some(vm), text);
+        }
     }
 
     /// Takes in what the monitor of a VM counts on now.
@@ -95,10 +107,15 @@ impl World {
         overrun.map_or_else(Resources::default, |overrun| overrun.part_of(amount))
     }
 
+    /// The object may say less while an order of more is still with the runner. So an overrun lasts
+    /// until the guest has reached the smaller size.
     pub(crate) fn overrun_ends(&mut self, vm: usize) {
         let granted = self.granted(vm);
         let truth = &mut self.checks.truth[vm];
-        truth.overrun = truth.overrun.filter(|overrun| overrun.stands(granted));
+        let may_grow = !truth.reached;
+        truth.overrun = truth
+            .overrun
+            .filter(|overrun| may_grow || overrun.stands(granted));
     }
 
     /// What each VM of a node uses, and what the scheduler counts for its pods there, for messages.

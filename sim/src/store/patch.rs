@@ -52,8 +52,9 @@ fn one(target: &mut Value, operation: &Value) -> Result<(), Unapplicable> {
     let wrong = |what: &str| Err(Unapplicable(format!("{kind} {path}: {what}")));
     let value = operation.get("value").unwrap_or(&Value::Null);
     if kind == "test" {
-        return match target.pointer(path) {
-            Some(found) if found == value => Ok(()),
+        // As on API servers, what is not there passes a test against `null`.
+        return match target.pointer(path).unwrap_or(&Value::Null) {
+            found if found == value => Ok(()),
             _ => wrong("the test failed"),
         };
     }
