@@ -2,12 +2,12 @@
 
 use std::net::TcpStream;
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{Message, WebSocket};
+use tokio_tungstenite::tungstenite::{Message, Utf8Bytes, WebSocket};
 
 use super::process::Monitor;
 use super::timing::{PATIENCE, relay};
@@ -36,22 +36,38 @@ impl Client {
         Ok(client)
     }
 
-    /// Sends a request; its id.
-    pub(super) fn send(&mut self, kind: &str, content: &Value) -> Result<u64> {
+    /// A request, and its id.
+    fn request(&mut self, kind: &str, content: &Value) -> (u64, Message) {
         let id = self.next_id;
         self.next_id += 2;
         let frame = json!({ "content": content, "type": kind, "id": id });
-        self.socket.send(Message::text(frame.to_string()))?;
-        Ok(id)
+        (id, Message::text(frame.to_string()))
+    }
+
+    /// Sends a request.
+    pub(super) fn send(&mut self, kind: &str, content: &Value) -> Result<()> {
+        let (_, frame) = self.request(kind, content);
+        Ok(self.socket.send(frame)?)
     }
 
     /// Sends a request and reads its response.
     pub(super) fn call(&mut self, kind: &str, content: &Value) -> Result<Value> {
-        let id = self.send(kind, content)?;
+        let (_, answer) = self.timed_call(kind, content)?;
+        Ok(answer)
+    }
+
+    /// As [`Self::call`], with the time on the link. To write the request's text and to understand
+    /// the answer's is the client's own work, which is not in it.
+    pub(super) fn timed_call(&mut self, kind: &str, content: &Value) -> Result<(Duration, Value)> {
+        let (id, frame) = self.request(kind, content);
+        let began = Instant::now();
+        self.socket.send(frame)?;
         loop {
-            let frame = read(&mut self.socket)?;
+            let text = read_text(&mut self.socket)?;
+            let took = began.elapsed();
+            let frame = parse(&text)?;
             if frame["id"] == id {
-                return Ok(frame);
+                return Ok((took, frame));
             }
         }
     }
@@ -79,9 +95,17 @@ impl Client {
 
 /// Reads the next text frame.
 fn read(socket: &mut WebSocket<TcpStream>) -> Result<Value> {
+    parse(&read_text(socket)?)
+}
+
+fn read_text(socket: &mut WebSocket<TcpStream>) -> Result<Utf8Bytes> {
     loop {
         if let Message::Text(text) = socket.read()? {
-            return serde_json::from_str(text.as_str()).context("a frame that is no JSON");
+            return Ok(text);
         }
     }
+}
+
+fn parse(text: &Utf8Bytes) -> Result<Value> {
+    serde_json::from_str(text.as_str()).context("a frame that is no JSON")
 }

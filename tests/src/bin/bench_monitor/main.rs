@@ -4,13 +4,14 @@
 //! more watch a memory cgroup of this machine and the machine itself, to measure the cost of the
 //! kernel's real files. The benchmark uses only command line, pages and frames of the monitor.
 
+mod bare;
 mod client;
 mod files;
 mod process;
 mod real_group;
 mod timing;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use bellows_tests::kubeconfig::install_crypto;
 use clap::Parser;
 use serde_json::{Value, json};
 
+use bare::Bare;
 use client::Client;
 use files::Group;
 use process::Monitor;
@@ -68,11 +70,14 @@ const WRITE_EVERY: Duration = Duration::from_millis(2);
 #[derive(Parser)]
 struct Cli {
     /// The monitor to measure
-    #[arg(long, required_unless_present = "hold_memory")]
+    #[arg(long, required_unless_present_any = ["hold_memory", "answer_with"])]
     monitor: Option<PathBuf>,
     /// Be the process of the group that a monitor watches
     #[arg(long, hide = true)]
     hold_memory: bool,
+    /// Be the bare program that a monitor's answers are held against, and read these files
+    #[arg(long, hide = true, num_args = 1..)]
+    answer_with: Option<Vec<PathBuf>>,
     /// Climbs that are measured
     #[arg(long, default_value_t = 20)]
     repeats: u32,
@@ -84,6 +89,10 @@ fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
     if cli.hold_memory {
         real_group::hold_memory()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(files) = cli.answer_with {
+        bare::answer_with(&files)?;
         return Ok(ExitCode::SUCCESS);
     }
     install_crypto();
@@ -103,7 +112,7 @@ fn main() -> Result<ExitCode> {
     let real = RealGroup::new()?;
     let of_group = Monitor::start(&binary, &real.arguments())?;
     figures.extend(idle(&of_group, &machine)?);
-    figures.extend(replies_on_kernel_files(&of_group)?);
+    figures.extend(replies_on_kernel_files(&of_group, &real)?);
     drop(of_group);
     figures.extend(replies(&monitor)?);
     figures.extend(climbs(&monitor, &group, cli.repeats)?);
@@ -144,38 +153,50 @@ fn idle(group: &Monitor, machine: &Monitor) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Time to an answer where everything that a shrink is held against is read from the kernel.
-fn replies_on_kernel_files(monitor: &Monitor) -> Result<Vec<Figure>> {
+/// Time to an answer where everything that a shrink is held against is read from the kernel, and
+/// that of a bare program that reads the two longest of these files. The two take turns.
+fn replies_on_kernel_files(monitor: &Monitor, group: &RealGroup) -> Result<Vec<Figure>> {
     tell(&format!("{REPLIES} replies on the kernel's files"));
     let mut client = Client::connect(monitor)?;
     monitor.wait_state("readings to decide by", |state| {
         let samples = state["samples"].as_array();
         samples.is_some_and(|all| all.len() >= 2)
     })?;
+    let memory_stat = group.folder().join("memory.stat");
+    let mut bare = Bare::start(&[&memory_stat, Path::new("/proc/meminfo")])?;
+    let mut of_bare = Vec::new();
     let before = monitor.process().cpu()?;
-    let took = paced_replies(&mut client)?;
+    let took = paced_replies(&mut client, || {
+        pause(REPLY_PACE / 2);
+        of_bare.push(bare.timed_call()?.as_secs_f64() * 1e3);
+        Ok(())
+    })?;
     let cpu = monitor.process().cpu()? - before;
     let target = Some(REPLY_TARGET_MS);
     let (p50, p99) = (percentile(&took, 50), percentile(&took, 99));
+    let floor = percentile(&of_bare, 50);
     let each = cpu.as_secs_f64() * 1e3 / f64::from(REPLIES);
     Ok(vec![
+        Figure::lower("bare_reply_kernel_files_ms_p50", floor, "ms", None),
+        Figure::lower("downscale_reply_over_bare_reply", p50 / floor, "", None),
         Figure::lower("downscale_reply_kernel_files_ms_p50", p50, "ms", target),
         Figure::lower("downscale_reply_kernel_files_ms_p99", p99, "ms", None),
         Figure::lower("downscale_reply_kernel_files_cpu_ms", each, "ms", None),
     ])
 }
 
-/// Times to the answers of requests at a steady pace, milliseconds.
-fn paced_replies(client: &mut Client) -> Result<Vec<f64>> {
+/// Times to the answers of requests at a steady pace, milliseconds. `between` fits into the pauses.
+fn paced_replies(client: &mut Client, mut between: impl FnMut() -> Result<()>) -> Result<Vec<f64>> {
     let target = json!({ "target": { "cpu": 1, "mem": (TOTAL_MIB + 100) * MIB } });
     let mut took = Vec::new();
     for _ in 0..REPLIES {
         let began = Instant::now();
-        let answer = client.call("DownscaleRequest", &target)?;
-        took.push(began.elapsed().as_secs_f64() * 1e3);
+        let (time, answer) = client.timed_call("DownscaleRequest", &target)?;
+        took.push(time.as_secs_f64() * 1e3);
         if answer["Ok"] != true {
             bail!("a shrink of an idle guest was not approved: {answer}");
         }
+        between()?;
         pause(REPLY_PACE.saturating_sub(began.elapsed()));
     }
     Ok(took)
@@ -186,16 +207,15 @@ fn replies(monitor: &Monitor) -> Result<Vec<Figure>> {
     tell(&format!("{REPLIES} replies, {BURSTS} bursts"));
     let mut client = Client::connect(monitor)?;
     client.settle(monitor, CALM_MIB * MIB)?;
-    let took = paced_replies(&mut client)?;
+    let took = paced_replies(&mut client, || Ok(()))?;
     let target = json!({ "target": { "cpu": 1, "mem": (TOTAL_MIB + 100) * MIB } });
     let mut busy = Duration::ZERO;
     for _ in 0..BURSTS {
         pause(BURST_PAUSE);
-        let began = Instant::now();
         for _ in 0..BURST {
-            client.call("DownscaleRequest", &target)?;
+            let (time, _) = client.timed_call("DownscaleRequest", &target)?;
+            busy += time;
         }
-        busy += began.elapsed();
     }
     let rate = f64::from(BURST * BURSTS) / busy.as_secs_f64();
     Ok(vec![

@@ -70,11 +70,15 @@ impl RealGroup {
         Ok(folder)
     }
 
+    /// The folder of its files under the names of cgroup v2.
+    pub(super) fn folder(&self) -> &Path {
+        let renamed = self.renamed.as_ref();
+        renamed.map_or(self.group.as_path(), TempDir::path)
+    }
+
     /// Arguments that make a monitor watch it.
     pub(super) fn arguments(&self) -> Vec<String> {
-        let renamed = self.renamed.as_ref();
-        let path = renamed.map_or(self.group.as_path(), TempDir::path);
-        vec![format!("--cgroup={}", path.display())]
+        vec![format!("--cgroup={}", self.folder().display())]
     }
 }
 
