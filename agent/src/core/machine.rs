@@ -435,6 +435,12 @@ impl Core {
         self.scheduler.permit
     }
 
+    /// Whether the built-in goal has taken over from a policy without answers.
+    #[must_use]
+    pub fn has_fallen_back(&self) -> bool {
+        self.policy.has_fallen_back
+    }
+
     /// Size in the newest permit request.
     #[must_use]
     pub fn last_request(&self) -> Option<Resources> {

@@ -115,7 +115,7 @@ pub(super) struct Driver {
     /// Generation of the link and its queue, while the link is up.
     pub(super) monitor: Option<(u64, mpsc::Sender<LinkRequest>)>,
     pub(super) journal: JournalWriter,
-    policy: Option<VmPolicy>,
+    pub(super) policy: Option<VmPolicy>,
     wants_lfc: Arc<AtomicBool>,
     pushed: Pushed,
     /// Size of the guest in the monitor's last confirmation of a growth.

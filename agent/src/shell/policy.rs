@@ -41,7 +41,7 @@ use super::metrics::AgentMetrics;
 use known::{Known, Policy, Versions};
 use metrics::PolicyMetrics;
 use quota::ShrinkQuota;
-pub(super) use vm::{PolicyEvent, VmChoice, VmPolicy, next_event};
+pub(super) use vm::{PolicyEvent, VmChoice, VmPolicy, create_event, next_event};
 
 /// Messages to the supervisor that wait. 500 VMs send two each per period.
 const REQUEST_BOUND: usize = 4096;
@@ -99,6 +99,8 @@ struct Said {
 enum End {
     Answer(Box<Answer>),
     Fault(Fault, String),
+    /// The version is set aside, so it was not asked.
+    Aside(Fault, String),
     /// The worker ended because of another question.
     Lost,
 }
@@ -145,6 +147,19 @@ struct WorkerState {
     restarts: u64,
     /// Policies that are not asked any more, with the reason.
     set_aside: BTreeMap<Digest, (Fault, String)>,
+}
+
+/// A version that is not asked any more, for people and for the gate.
+fn set_aside_dump(links: [&WorkerLink; 2], versions: &Versions) -> Vec<Value> {
+    let mut all = Vec::new();
+    for (role, link) in [Role::Live, Role::Shadow].into_iter().zip(links) {
+        for digest in versions.all().map(|version| version.digest) {
+            if let Some((fault, text)) = link.set_aside(&digest) {
+                all.push(json!({"digest": digest, "role": role, "fault": fault, "text": text}));
+            }
+        }
+    }
+    all
 }
 
 /// Parts that [`PolicyRuntime::start`] needs.
@@ -254,6 +269,7 @@ impl PolicyRuntime {
                         "canaryPercent": versions.canary,
                         "loaded": problem.is_none(),
                         "problem": problem,
+                        "setAside": set_aside_dump([&self.0.live, &self.0.shadow], versions),
                     })
                 }
                 Err(problem) => json!({"name": name, "loaded": false, "problem": problem}),
@@ -307,6 +323,17 @@ impl WorkerLink {
 
     fn state(&self) -> MutexGuard<'_, WorkerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the questions to a version. The first reason stays.
+    fn put_aside(&self, digest: Digest, fault: Fault, text: String) {
+        let mut state = self.state();
+        state.set_aside.entry(digest).or_insert((fault, text));
+    }
+
+    /// Forgets about versions that no policy has.
+    fn keep_aside(&self, is_used: impl Fn(&Digest) -> bool) {
+        self.state().set_aside.retain(|digest, _| is_used(digest));
     }
 
     fn set_aside(&self, digest: &Digest) -> Option<(Fault, String)> {

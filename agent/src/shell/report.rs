@@ -1,5 +1,7 @@
 //! What a VM's driver publishes: decisions, measurements, stages and the state of its VM.
 
+use std::sync::Arc;
+
 use agent_events::{Goal, GoalComponents};
 use protocol::time::Timestamp;
 use protocol::trace::{Stage, StageRecord, TraceId};
@@ -9,6 +11,7 @@ use super::driver::Driver;
 use super::input::Took;
 use super::metrics::DriverState;
 use super::monitor::request::REQUEST_BOUND;
+use super::policy::create_event;
 use super::state::{DecisionEntry, text_of, wall_of};
 use crate::core::journal::Output;
 use crate::core::{Decision, Observation, Path};
@@ -90,9 +93,18 @@ impl Driver {
                 Observation::PolicyFellBack { digest } => {
                     let digest = format!("{digest:08x}");
                     tracing::warn!(digest, "PolicyFallback: the built-in goal decides");
+                    let policy = self.policy.as_ref();
+                    let event = policy.and_then(|one| one.fallback_event(&self.ctx, &self.subject));
+                    if let Some(event) = event {
+                        let ctx = Arc::clone(&self.ctx);
+                        self.io.spawn(create_event(ctx, event));
+                    }
                 }
                 Observation::ResizeStarted { .. } => {}
             }
+        }
+        if let Some(policy) = &mut self.policy {
+            policy.note_fallback(&self.core);
         }
         let computations = self.core.computations();
         self.ctx

@@ -42,12 +42,18 @@ struct Difference {
     direction: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PolicyLabel {
+    policy: String,
+}
+
 #[derive(Debug, Clone, Default)]
 pub(super) struct PolicyMetrics {
     evaluations: Family<Evaluation, Counter>,
     seconds: Family<RoleLabels, Counter<f64, AtomicU64>>,
     faults: Family<FaultLabels, Counter>,
     disagreements: Family<Difference, Counter>,
+    fallback: Family<PolicyLabel, Gauge>,
     pub worker_restarts: Counter,
     /// VMs whose policy is not there, or not for their namespace.
     pub unknown: Gauge,
@@ -78,6 +84,11 @@ impl PolicyMetrics {
             name("worker_restarts"),
             "Restarts of the program that answers for policies",
             metrics.worker_restarts.clone(),
+        );
+        registry.register(
+            name("fallback"),
+            "VMs that go by the built-in goal, because their policy gave no answer for too long",
+            metrics.fallback.clone(),
         );
         registry.register(
             name("unknown"),
@@ -123,6 +134,13 @@ impl PolicyMetrics {
         self.disagreements
             .get_or_create(&Difference { policy, direction })
             .inc();
+    }
+
+    /// Counts one VM more (1) or less (-1) that goes by the built-in goal.
+    pub(super) fn fell_back(&self, policy: &str, change: i64) {
+        let policy = self.name(policy);
+        let gauge = self.fallback.get_or_create(&PolicyLabel { policy });
+        gauge.inc_by(change);
     }
 
     fn name(&self, policy: &str) -> String {

@@ -1,7 +1,7 @@
 //! The sources of versions that decide although their object's spec is newer: in memory, beside the
 //! journal, or in the API as a `ControllerRevision`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -142,6 +142,12 @@ impl PolicyRuntime {
                 }
                 Err(problem) => tracing::warn!(policy = name, problem, "policy cannot be used"),
             }
+        }
+        let all = policies.values().filter_map(|one| one.as_ref().ok());
+        let digests = all.flat_map(|versions| versions.all().map(|policy| policy.digest));
+        let digests: BTreeSet<Digest> = digests.collect();
+        for link in [&self.0.live, &self.0.shadow] {
+            link.keep_aside(|digest| digests.contains(digest));
         }
         let used = policies.values().filter_map(|one| one.as_ref().ok());
         let used = used.flat_map(|versions| versions.all().cloned()).collect();

@@ -6,6 +6,7 @@
 
 mod active;
 mod asked;
+mod fallback;
 mod pace;
 mod shown;
 
@@ -16,13 +17,14 @@ use std::sync::atomic::Ordering;
 use daemon_kit::clock::Clock;
 use daemon_kit::driver::sleep_until;
 use policy_contract::Want;
-use protocol::journal::{Answered, Cut};
+use protocol::journal::Cut;
 use protocol::policy::Role;
 use protocol::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use self::active::{Active, Open};
 use self::asked::Asked;
+pub(in crate::shell) use self::fallback::create as create_event;
 use super::known::{Choice, Known, Versions};
 use super::{End, PolicyRuntime, Question, Request, Said};
 use crate::core::advice::{self, Advice, Terms};
@@ -68,6 +70,8 @@ pub(in crate::shell) struct VmPolicy {
     is_canary: bool,
     /// Chosen name that stands for no policy.
     unknown: Option<String>,
+    /// Name of the policy from which the built-in goal has taken over.
+    fallen: Option<String>,
     /// Terms that the core has.
     terms: Option<Terms>,
     was_bound: bool,
@@ -112,6 +116,7 @@ impl VmPolicy {
             asked: Asked::default(),
             is_canary: false,
             unknown: None,
+            fallen: None,
             terms: None,
             was_bound: false,
             samples: BTreeMap::new(),
@@ -306,6 +311,7 @@ impl VmPolicy {
                 }
                 let reason = answer.reason.as_str();
                 active.memory.accepted(now, record.cu, reason);
+                active.faults_in_a_row = 0;
                 // One comparison for each VM: beside a live version the shadow's does not count.
                 if let Want::Units(units) = answer.want
                     && (active.role == Role::Live || !has_live)
@@ -315,12 +321,16 @@ impl VmPolicy {
                 }
                 (record, advice)
             }
+            End::Aside(fault, _) => {
+                // There is no record of a question that was not asked.
+                active.is_set_aside = true;
+                let record = active.fault_record(fault, &open, now);
+                active.shows(record, now);
+                return terms.map(|terms| advice::advice(&terms, Err(fault)));
+            }
             End::Fault(fault, text) => {
                 active.fault(fault, &text, &self.runtime);
-                let record = Answered {
-                    fault: Some(fault),
-                    ..active.plain_record(&open, now)
-                };
+                let record = active.fault_record(fault, &open, now);
                 let advice = terms.map(|terms| advice::advice(&terms, Err(fault)));
                 (record, advice)
             }
@@ -340,6 +350,9 @@ impl Drop for VmPolicy {
         self.runtime.quota().decides(self.vm, None);
         if self.unknown.is_some() {
             self.runtime.0.metrics.unknown.dec();
+        }
+        if let Some(name) = &self.fallen {
+            self.runtime.0.metrics.fell_back(name, -1);
         }
         let vm = self.vm;
         for role in [Role::Live, Role::Shadow] {

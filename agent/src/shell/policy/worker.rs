@@ -235,7 +235,7 @@ impl Supervisor {
     fn ask(&self, worker: &mut Worker, question: Question) {
         let policy = &question.policy;
         if let Some((fault, text)) = self.link().set_aside(&policy.digest) {
-            end(&question, End::Fault(fault, text));
+            end(&question, End::Aside(fault, text));
             return;
         }
         let (_, is_new) = worker.queue.id_of(policy.digest);

@@ -15,6 +15,9 @@ use super::pace::Pace;
 use crate::core::questions::{Memory, is_shrink, seconds};
 use crate::core::{Core, advice};
 
+/// Faults without an answer between them after which a version is set aside.
+const FAULTS_IN_A_ROW: u32 = 3;
+
 pub(super) struct Active {
     pub policy: Arc<Policy>,
     pub role: Role,
@@ -29,6 +32,8 @@ pub(super) struct Active {
     pub pace: Pace,
     /// The source is refused, or it ended the worker too often.
     pub is_set_aside: bool,
+    /// Faults about this VM since the last answer.
+    pub faults_in_a_row: u32,
     /// Answer as last shown, and since when it is the same.
     pub last: Option<(Answered, Timestamp)>,
 }
@@ -55,6 +60,7 @@ impl Active {
             open: None,
             pace: Pace::default(),
             is_set_aside: false,
+            faults_in_a_row: 0,
             last: None,
         }
     }
@@ -72,6 +78,7 @@ impl Active {
             open: None,
             pace: self.pace.restarted(),
             is_set_aside: false,
+            faults_in_a_row: 0,
             last: None,
             ..self
         }
@@ -212,6 +219,14 @@ impl Active {
         }
     }
 
+    /// The record of a fault in the place of an answer to `open`.
+    pub(super) fn fault_record(&self, fault: Fault, open: &Open, now: Timestamp) -> Answered {
+        Answered {
+            fault: Some(fault),
+            ..self.plain_record(open, now)
+        }
+    }
+
     /// Keeps an answer for people.
     pub(super) fn shows(&mut self, record: Answered, now: Timestamp) {
         let since = match self.last.take() {
@@ -221,17 +236,24 @@ impl Active {
         self.last = Some((record, since));
     }
 
+    /// Takes a fault. The third one in a row ends the questions to this version on the node.
     pub(super) fn fault(&mut self, fault: Fault, text: &str, runtime: &PolicyRuntime) {
-        self.is_set_aside = runtime
-            .link(self.role)
-            .set_aside(&self.policy.digest)
-            .is_some();
+        let (link, digest) = (runtime.link(self.role), self.policy.digest);
+        self.faults_in_a_row += 1;
+        if self.faults_in_a_row >= FAULTS_IN_A_ROW {
+            let text = format!("{FAULTS_IN_A_ROW} faults in a row about one VM, the last: {text}");
+            link.put_aside(digest, fault, text);
+        }
+        self.is_set_aside = link.set_aside(&digest).is_some();
         let is_repeated = self
             .last
             .as_ref()
             .is_some_and(|(last, _)| last.fault == Some(fault));
-        if !is_repeated {
-            let (policy, fault) = (&self.policy.name, fault.word());
+        let (policy, fault) = (&self.policy.name, fault.word());
+        if self.is_set_aside {
+            let digest = digest.short();
+            tracing::error!(policy, digest, fault, text, "policy is not asked any more");
+        } else if !is_repeated {
             tracing::warn!(policy, fault, text, "policy has no valid answer");
         }
     }

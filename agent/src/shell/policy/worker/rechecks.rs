@@ -35,7 +35,9 @@ pub(super) fn next(mut question: Box<Question>, end: End) -> Next {
         (Some((check, first)), end) => {
             let then = match end {
                 End::Answer(second) => second.to_value().to_string(),
-                End::Fault(fault, text) => format!("{}: {text}", fault.word()),
+                End::Fault(fault, text) | End::Aside(fault, text) => {
+                    format!("{}: {text}", fault.word())
+                }
                 End::Lost => "nothing".to_owned(),
             };
             let text = format!("answers {}, and asked again {then}", first.to_value());

@@ -200,7 +200,7 @@ async fn v03_policy_that_ends_two_workers_is_set_aside_and_others_are_not() {
     }
     generation = generation_after(&runtime, generation).await;
     let end = ask(&runtime, &killer, (3, generation)).await;
-    assert!(matches!(end, End::Fault(Fault::WorkerDied, _)), "{end:?}");
+    assert!(matches!(end, End::Aside(Fault::WorkerDied, _)), "{end:?}");
     assert_eq!(
         runtime.link(Role::Shadow).generation(),
         generation,
