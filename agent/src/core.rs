@@ -50,6 +50,7 @@ pub mod desired;
 pub mod dump;
 mod evaluate;
 mod event;
+pub mod feeds;
 pub mod goal;
 mod handoff;
 pub mod health;

@@ -6,6 +6,7 @@
 //! missing, of another type or in another number makes the whole page useless.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Longest line read, bytes; a longer one is skipped.
 const LINE_LIMIT_BYTES: usize = 64 * 1024;
@@ -101,10 +102,34 @@ struct Found {
     samples: Vec<(u64, f64)>,
 }
 
+/// Names of the metrics that a reader looks for.
+#[derive(Debug, Clone)]
+enum Names {
+    Fixed(&'static [&'static str]),
+    Wanted(Arc<[String]>),
+}
+
+impl Names {
+    fn len(&self) -> usize {
+        match self {
+            Self::Fixed(names) => names.len(),
+            Self::Wanted(names) => names.len(),
+        }
+    }
+
+    /// A name for an error. Wanted names have none.
+    fn fixed(&self, index: usize) -> &'static str {
+        match self {
+            Self::Fixed(names) => names[index],
+            Self::Wanted(_) => "",
+        }
+    }
+}
+
 /// Incremental reader of one metrics page.
 #[derive(Debug, Clone)]
 pub struct Page {
-    names: &'static [&'static str],
+    names: Names,
     found: Vec<Found>,
     has_windows: bool,
     partial: Vec<u8>,
@@ -130,17 +155,23 @@ impl Page {
             RUNNABLE[1],
         ];
         static NAMES: [&str; 12] = ALL;
-        Self::new(&NAMES, false)
+        Self::new(Names::Fixed(&NAMES), false)
+    }
+
+    /// A reader for some metrics of any page.
+    #[must_use]
+    pub fn wanted(names: Arc<[String]>) -> Self {
+        Self::new(Names::Wanted(names), false)
     }
 
     /// A reader for a page of file cache metrics.
     #[must_use]
     pub fn lfc() -> Self {
         static NAMES: [&str; 4] = LFC;
-        Self::new(&NAMES, true)
+        Self::new(Names::Fixed(&NAMES), true)
     }
 
-    fn new(names: &'static [&'static str], has_windows: bool) -> Self {
+    fn new(names: Names, has_windows: bool) -> Self {
         let found = vec![Found::default(); names.len()];
         Self {
             names,
@@ -211,7 +242,7 @@ impl Page {
         let Some(index) = self.index(&line[..end]) else {
             return;
         };
-        let is_windowed = self.has_windows && self.names[index] == LFC[3];
+        let is_windowed = self.has_windows && self.names.fixed(index) == LFC[3];
         let sample = read_sample(&line[end..], is_windowed);
         let found = &mut self.found[index];
         found.count += 1;
@@ -223,7 +254,10 @@ impl Page {
     }
 
     fn index(&self, name: &str) -> Option<usize> {
-        self.names.iter().position(|wanted| *wanted == name)
+        match &self.names {
+            Names::Fixed(names) => names.iter().position(|wanted| *wanted == name),
+            Names::Wanted(names) => names.iter().position(|wanted| wanted == name),
+        }
     }
 
     fn finish(&mut self) {
@@ -234,7 +268,7 @@ impl Page {
     }
 
     fn checked(&self, index: usize) -> Result<&Found, PageError> {
-        let (name, found) = (self.names[index], &self.found[index]);
+        let (name, found) = (self.names.fixed(index), &self.found[index]);
         if found.count == 0 {
             Err(PageError::Missing(name))
         } else if !found.is_gauge {
@@ -251,8 +285,21 @@ impl Page {
             Found {
                 count: 1, samples, ..
             } => Ok(samples.first().map_or(0.0, |(_, value)| *value)),
-            Found { count, .. } => Err(PageError::Count(self.names[index], *count)),
+            Found { count, .. } => Err(PageError::Count(self.names.fixed(index), *count)),
         }
+    }
+
+    /// The wanted metrics of any type, in the order of their names. `None` for one that the page
+    /// does not have exactly once, as a finite number that is not negative.
+    #[must_use]
+    pub fn into_values(mut self) -> Vec<Option<f64>> {
+        self.finish();
+        let value = |found: &Found| match found.samples[..] {
+            // Zero has one form, so that a journal gives the same bits.
+            [(_, value)] if found.count == 1 && !found.is_bad => Some(value + 0.0),
+            _ => None,
+        };
+        self.found.iter().map(value).collect()
     }
 
     /// The system metrics on the page: the guest agent's names, else node_exporter's.

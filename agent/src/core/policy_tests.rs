@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use policy_contract::{Answer, Fault, History, Input as Question, Spec};
+use policy_contract::{Answer, Fault, FeedSource, History, Input as Question, Spec};
 use proptest::prelude::*;
 use protocol::journal::{Answered, Bound, BoundVersion, Checkpoint, Milli, Record, Terms};
 use protocol::policy::{Limits, Role};
@@ -12,16 +12,33 @@ use serde_json::json;
 
 use super::advice::{advice, terms};
 use super::event::Event;
+use super::feeds;
 use super::journal_tests::{Input, RecordedTask, feed, inputs, replay_by};
 use super::machine::Core;
 use super::questions::{Memory, Surroundings, answered, samples, seconds};
 use super::replay::{Oracle, Reasked, Replay, Report};
 
 const WALL: u64 = 1_795_000_000_000_000;
+const FEED_EVERY: Span = Span::from_secs(5);
+/// Ports whose feeds are read. The last version has one at another port too.
+const PORTS: [u16; 2] = [9200, 9201];
 
-/// Versions of a policy, by number.
+/// Versions of a policy, by number. All have a feed of the same name, the last two at another port.
 fn spec(version: usize) -> Spec {
-    Spec::of_source(format!("return 'opinion {version}'"))
+    let feed = |name: &str, port| FeedSource {
+        metric: format!("ci_{name}"),
+        name: name.to_owned(),
+        port,
+    };
+    let feeds = match version {
+        0 => vec![feed("jobs", 9200)],
+        1 => vec![feed("jobs", 9201), feed("queue", 9200)],
+        _ => vec![feed("jobs", 9201), feed("absent", 9300)],
+    };
+    Spec {
+        feeds,
+        ..Spec::of_source(format!("return 'opinion {version}'"))
+    }
 }
 
 fn version_of(digest: &str) -> Option<usize> {
@@ -48,6 +65,7 @@ fn opinion(version: usize, input: &Question, past: &History, now: f64) -> Result
     }
     let mut votes = BTreeMap::from([("used", past.mean("used", 3600.0, now))]);
     votes.insert("load", past.max("load1", 60.0, now));
+    votes.insert("jobs", past.mean("feed:jobs", 3600.0, now).map(|n| n * 1e9));
     votes.retain(|_, vote| vote.is_some());
     // Rarely another answer, so that most are packed into steps.
     let cu = input.builtin.cu + u32::from(checksum.is_multiple_of(11));
@@ -150,6 +168,8 @@ impl PolicyTask {
             name: Some("db".into()),
             roles: roles.collect(),
             wall: WALL,
+            every: FEED_EVERY.0,
+            feeds: self.sources(),
             ..Bound::default()
         };
         task.recorder.bound(now, &bound, &mut task.records);
@@ -162,11 +182,42 @@ impl PolicyTask {
         if self.is_quiet {
             return;
         }
+        if self.steps.is_multiple_of(4) {
+            task.now = task.now + Span::from_millis(100);
+            self.feed(task);
+        }
         self.ask_all(task);
         if self.plan.asks_between_steps && self.steps.is_multiple_of(3) {
             task.now = task.now + Span::from_millis(1500);
             self.ask_all(task);
         }
+    }
+
+    fn sources(&self) -> Vec<FeedSource> {
+        let specs: Vec<Spec> = self
+            .asked
+            .values()
+            .map(|asked| spec(asked.version))
+            .collect();
+        feeds::sources(specs.iter(), &PORTS)
+    }
+
+    /// Reads the feeds. Some have no value.
+    fn feed(&mut self, task: &mut RecordedTask) {
+        let sources = self.sources();
+        let value = |n: u32| (!(self.steps / 4 + n).is_multiple_of(3)).then(|| f64::from(n) + 0.3);
+        let values: Vec<_> = (0..).map(value).take(sources.len()).collect();
+        for asked in self.asked.values_mut() {
+            let own = feeds::values_of(&spec(asked.version), &sources, &values);
+            for (name, value) in &own {
+                asked.memory.fed(task.now, name, *value);
+            }
+            for (series, value) in feeds::samples_of(&own) {
+                #[expect(clippy::cast_possible_truncation, reason = "as the worker does")]
+                asked.past.record(&series, seconds(task.now), value as f32);
+            }
+        }
+        task.recorder.fed(task.now, values, &mut task.records);
     }
 
     /// Gives each role its version. A version that is there keeps its past and its memory.
@@ -207,6 +258,7 @@ impl PolicyTask {
             spec: &spec,
             labels: &self.labels,
             wall: WALL,
+            feed_every: FEED_EVERY,
             vms: 2,
             starved,
         };
@@ -277,7 +329,9 @@ impl Oracle for Opinions {
     }
 
     fn forget(&mut self, past: u32) {
-        let series = spec(0).all_series();
+        let series: Vec<_> = (0..3)
+            .flat_map(|version| spec(version).all_series())
+            .collect();
         self.pasts.insert(past, History::new(&series));
     }
 

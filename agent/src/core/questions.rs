@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use policy_contract::{
-    Answer, Builtin, CONTRACT, Failing, Input, NodeLoad, Old, PermitCut, Reason, Refused, Scope,
-    ShrinkRefused, Spec, Time, Unit, Vm, Votes, Want, WishSeen,
+    Answer, Builtin, CONTRACT, Failing, Feed, Input, NodeLoad, Old, PermitCut, Reason, Refused,
+    Scope, ShrinkRefused, Spec, Time, Unit, Vm, Votes, Want, WishSeen,
 };
 use protocol::journal::{Answered, Milli};
 use protocol::monitor_v2::AskReason;
@@ -21,6 +21,10 @@ use super::units::units_in;
 const REMEMBERED: Span = Span::from_secs(3600);
 /// Time that an upscale request after a kill counts as a failure.
 const OOM_LASTS: Span = Span::from_secs(600);
+/// Periods without a value after which a feed is silent.
+const SILENT_PERIODS: u64 = 3;
+/// Before the name of a feed in the list of failures.
+const FEED_SILENT: &str = "feed_silent:";
 /// Reason of an upscale request without details.
 const UNSPECIFIED: &str = "unspecified";
 
@@ -28,6 +32,9 @@ const UNSPECIFIED: &str = "unspecified";
 /// version, and both stay with it when it gets another role.
 #[derive(Debug, Clone)]
 pub struct Memory {
+    began: Timestamp,
+    /// Newest value of each feed, by its name.
+    feeds: BTreeMap<String, (Timestamp, f64)>,
     permit: Option<(Timestamp, Resources, Resources)>,
     shrink: Option<(Timestamp, Resources, Option<Resources>)>,
     wish: Option<(Timestamp, &'static str)>,
@@ -45,10 +52,19 @@ pub struct Surroundings<'a> {
     pub labels: &'a BTreeMap<String, String>,
     /// Calendar time of the clock's zero, microseconds since 1970.
     pub wall: u64,
+    /// Time between two reads of the feeds.
+    pub feed_every: Span,
     /// Number of VMs on the node.
     pub vms: u32,
     /// Units that other VMs requested within 5 s and were not permitted.
     pub starved: Milli,
+}
+
+impl Surroundings<'_> {
+    /// Age from which a value of a feed is not given any more.
+    fn silence(&self) -> Span {
+        Span(self.feed_every.0.saturating_mul(SILENT_PERIODS))
+    }
 }
 
 impl Memory {
@@ -56,6 +72,8 @@ impl Memory {
     #[must_use]
     pub fn new(now: Timestamp, core: &Core) -> Self {
         Self {
+            began: now,
+            feeds: BTreeMap::new(),
             permit: None,
             shrink: None,
             wish: None,
@@ -90,6 +108,11 @@ impl Memory {
             }
             _ => {}
         }
+    }
+
+    /// Takes a value of a feed.
+    pub fn fed(&mut self, now: Timestamp, name: &str, value: f64) {
+        self.feeds.insert(name.to_owned(), (now, value));
     }
 
     /// Takes an accepted answer.
@@ -146,13 +169,13 @@ impl Memory {
                 },
             },
             old: self.old_answer(now),
-            feeds: BTreeMap::new(),
+            feeds: self.fresh_feeds(now, around),
             refused: self.refused(now, &units),
             wish: recent(now, self.wish, |(at, _)| *at).map(|(at, reason)| WishSeen {
                 reason: reason.to_owned(),
                 age_s: age(now, at),
             }),
-            failing: self.failing(now),
+            failing: self.failing(now, around),
             node: NodeLoad {
                 vms: around.vms,
                 starved_cu: around.starved.units(),
@@ -186,7 +209,32 @@ impl Memory {
         }
     }
 
-    fn failing(&self, now: Timestamp) -> Vec<Failing> {
+    /// Values of feeds that are not silent.
+    fn fresh_feeds(&self, now: Timestamp, around: &Surroundings<'_>) -> BTreeMap<String, Feed> {
+        let names = around.spec.feeds.iter().map(|feed| &feed.name);
+        names
+            .filter_map(|name| {
+                let (at, value) = *self.feeds.get(name)?;
+                let age_s = age(now, at);
+                let is_fresh = now.since(at) < around.silence();
+                is_fresh.then(|| (name.clone(), Feed { value, age_s }))
+            })
+            .collect()
+    }
+
+    /// Feeds without a value for some periods, by name, with the time of their last value.
+    fn silent_feeds(&self, now: Timestamp, around: &Surroundings<'_>) -> Vec<(String, Timestamp)> {
+        let last = |name: &String| self.feeds.get(name).map_or(self.began, |(at, _)| *at);
+        let names = around.spec.feeds.iter().map(|feed| &feed.name);
+        let mut silent: Vec<(String, Timestamp)> = names
+            .map(|name| (format!("{FEED_SILENT}{name}"), last(name)))
+            .filter(|(_, at)| now.since(*at) >= around.silence())
+            .collect();
+        silent.sort();
+        silent
+    }
+
+    fn failing(&self, now: Timestamp, around: &Surroundings<'_>) -> Vec<Failing> {
         // A replay that begins in the middle of a journal learns nothing older than an hour.
         let since = |at: Timestamp| age(now, at).min(REMEMBERED.as_secs_f64());
         let failing = |kind: &str, at: Timestamp| Failing {
@@ -195,8 +243,10 @@ impl Memory {
         };
         let oom = self.oom.filter(|at| now.since(*at) < OOM_LASTS);
         let absent = self.monitor_absent.map(|at| failing("monitor_absent", at));
-        absent
-            .into_iter()
+        let silent = self.silent_feeds(now, around).into_iter();
+        silent
+            .map(|(kind, at)| failing(&kind, at))
+            .chain(absent)
             .chain(oom.map(|at| failing("oom", at)))
             .collect()
     }

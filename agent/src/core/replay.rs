@@ -10,6 +10,7 @@
 //! and asked again. Questions of the first hour after a start in the middle of a journal are
 //! warm-up too, because the past in them may be incomplete.
 
+mod latest;
 mod policies;
 
 use std::collections::BTreeMap;
@@ -28,8 +29,9 @@ use super::checkpoint::{info_of, lfc_of, stamp_of, system_of, upscale_request_of
 use super::event::{DownscaleResponse, Event, Refusal, VmUpdate};
 use super::journal::{Output, failure};
 use super::machine::Core;
+pub use latest::Latest;
 use policies::Policies;
-pub use policies::{Latest, Oracle, Reasked, Seen};
+pub use policies::{Oracle, Reasked, Seen};
 
 /// Rank of the events of a core.
 const STEP_RANK: u8 = 1;
@@ -98,6 +100,8 @@ enum Item {
     Ran(Tick),
     Decided(Box<protocol::journal::Decision>),
     Bound(Box<Bound>),
+    /// Values of the feeds.
+    Fed(Vec<Option<f64>>),
     /// The time is that of the answer, which is later than the question.
     Answered(u64, Box<Answered>),
     Again(u64, Role, AnsweredAgain),
@@ -112,8 +116,9 @@ impl Item {
             Self::Decided(_) => 2,
             Self::Ran(_) => 3,
             Self::Bound(_) => 4,
-            Self::Answered(..) | Self::Again(..) => 5,
-            Self::Checkpoint(_) => 6,
+            Self::Fed(_) => 5,
+            Self::Answered(..) | Self::Again(..) => 6,
+            Self::Checkpoint(_) => 7,
         }
     }
 }
@@ -176,7 +181,10 @@ impl Replay {
                     let (role, again) = match step {
                         Step::Advised(again) => (Role::Live, again),
                         Step::Shadowed(again) => (Role::Shadow, again),
-                        Step::Feeds(_) => continue,
+                        Step::Feeds(values) => {
+                            self.put(sampled.vm, at, Item::Fed(values));
+                            continue;
+                        }
                         step => {
                             self.put(sampled.vm, at, Item::Step(step));
                             continue;
@@ -239,6 +247,7 @@ impl Replay {
                 let now = Timestamp(at);
                 match item {
                     Item::Bound(bound) => self.bound(&mut live, now, *bound),
+                    Item::Fed(values) => self.fed(&mut live, now, &values),
                     Item::Answered(at, answered) => {
                         self.answered(&mut live, now, Timestamp(at), *answered);
                     }
@@ -297,7 +306,7 @@ impl Replay {
                     self.report.decisions += 1;
                 }
             }
-            (Item::Bound(_) | Item::Answered(..) | Item::Again(..), Some(_)) => {}
+            (Item::Bound(_) | Item::Fed(_) | Item::Answered(..) | Item::Again(..), Some(_)) => {}
         }
     }
 

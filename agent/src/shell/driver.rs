@@ -396,6 +396,10 @@ impl Driver {
                 policy.choose(&self.core, self.ctx.clock.now());
                 None
             }
+            PolicyEvent::Fed(values) => {
+                policy.fed(values, &self.core, &self.ctx, &mut self.journal);
+                return None;
+            }
             PolicyEvent::Due => {
                 policy.due(&self.core, &self.ctx, &mut self.journal);
                 return None;

@@ -258,6 +258,14 @@ impl JournalWriter {
         }
     }
 
+    /// Records values of feeds.
+    pub(super) fn fed(&mut self, now: Timestamp, values: Vec<Option<f64>>) {
+        if let Some((_, recorder)) = &mut self.open {
+            recorder.fed(now, values, &mut self.records);
+            self.write(false);
+        }
+    }
+
     /// Records the answer of a policy.
     pub(super) fn answered(&mut self, answered: Answered) {
         if let Some((_, recorder)) = &mut self.open {

@@ -7,10 +7,13 @@
 //!               <--answers------------
 //! ```
 //!
+//! Feeds, which a version may name, are read by a task for each VM that has such a version.
+//!
 //! Without the section `policies` in the agent's file none of this runs. Live versions and
 //! candidates have a worker each, so that a candidate delays nobody. A worker starts with the first
 //! VM that needs it.
 
+mod feeds;
 mod known;
 mod metrics;
 mod quota;
@@ -297,7 +300,13 @@ impl PolicyRuntime {
             let digest = digest.short();
             format!("version {digest} should decide, and its source is not found")
         });
-        aside.or(missing)
+        let ports = &self.0.settings.feed_ports;
+        let mut feeds = versions.all().flat_map(|version| &version.spec.feeds);
+        let refused = feeds.find(|feed| !ports.contains(&feed.port)).map(|feed| {
+            let (name, port) = (&feed.name, feed.port);
+            format!("feed {name}: port {port} is not in policies.feedPorts of the agent's file")
+        });
+        aside.or(missing).or(refused)
     }
 }
 

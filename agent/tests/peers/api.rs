@@ -201,12 +201,25 @@ impl Api {
 
     /// A policy for all namespaces.
     pub fn put_policy(&self, name: &str, source: &str) {
+        self.put_policy_with(name, json!({"source": source}), json!({}));
+    }
+
+    pub fn put_policy_with(&self, name: &str, spec: Value, status: Value) {
         let object = json!({
             "apiVersion": "policy.bellows.dev/v1alpha1", "kind": "ScalingPolicy",
             "metadata": {"name": name},
-            "spec": {"source": source},
+            "spec": spec,
+            "status": status,
         });
         self.server.put("scalingpolicies", object);
+    }
+
+    /// Events with this reason.
+    pub fn events(&self, reason: &str) -> Vec<Value> {
+        let all = self.server.list("events");
+        all.into_iter()
+            .filter(|event| event["reason"] == reason)
+            .collect()
     }
 
     /// Namespaces may not be listed.

@@ -30,6 +30,22 @@ impl Recorder {
         out.push(Record::Bound(Box::new(record)));
     }
 
+    /// Records values of the feeds that the last `B` names.
+    pub fn fed(&mut self, now: Timestamp, values: Vec<Option<f64>>, out: &mut Vec<Record>) {
+        if values.iter().any(Option::is_some) {
+            self.beside(now.0, Step::Feeds(values), out);
+        }
+    }
+
+    /// Adds a step that is none of the core.
+    fn beside(&mut self, at: u64, step: Step, out: &mut Vec<Record>) {
+        self.block.push((at, step));
+        // The next step must find room in the block.
+        if self.block.len() + 1 >= MAX_STEPS {
+            self.flush(out);
+        }
+    }
+
     /// Records the answer of a policy. The number of the VM is set here.
     pub fn answered(&mut self, answered: Answered, out: &mut Vec<Record>) {
         let record = Answered {
@@ -47,11 +63,7 @@ impl Recorder {
                 Role::Live => Step::Advised(again),
                 Role::Shadow => Step::Shadowed(again),
             };
-            self.block.push((record.t, step));
-            // The next step must find room in the block.
-            if self.block.len() + 1 >= MAX_STEPS {
-                self.flush(out);
-            }
+            self.beside(record.t, step, out);
             return;
         }
         self.answers.insert(record.role, record.clone());

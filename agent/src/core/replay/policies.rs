@@ -9,14 +9,15 @@ use protocol::journal::{Answered, AnsweredAgain, Bound, BoundVersion, Milli, Rec
 use protocol::policy::Role;
 use protocol::time::{Span, Timestamp};
 
-use super::{Item, Live, MAX_MISMATCHES, Mismatch, Replay, STEP_RANK};
+use super::{Live, MAX_MISMATCHES, Mismatch, Replay};
 use crate::core::event::Event;
+use crate::core::feeds;
 use crate::core::machine::Core;
 use crate::core::questions::{Memory, Surroundings, answered, samples, seconds};
 use crate::core::units::units_in;
 
 /// Time after which a question holds nothing from before the start of the replay.
-const PAST: Span = Span::from_secs(3600);
+pub(super) const PAST: Span = Span::from_secs(3600);
 
 /// Result of asking a policy again.
 pub type Reasked = Result<Answer, Fault>;
@@ -57,11 +58,11 @@ pub trait Oracle: fmt::Debug {
 #[derive(Debug)]
 pub(super) struct Policies {
     /// For [`Replay::latest`].
-    memory: Memory,
-    bound: Option<Bound>,
+    pub(super) memory: Memory,
+    pub(super) bound: Option<Bound>,
     versions: BTreeMap<Role, Version>,
     answers: BTreeMap<Role, Answered>,
-    samples: BTreeMap<String, f64>,
+    pub(super) samples: BTreeMap<String, f64>,
 }
 
 /// A version that the VM is asked about.
@@ -169,6 +170,30 @@ impl Replay {
             version.sampled(now, &live.policies.samples, oracle.as_mut());
         }
         version
+    }
+
+    /// Values of the feeds that the last `B` names.
+    pub(super) fn fed(&mut self, live: &mut Option<Live>, now: Timestamp, values: &[Option<f64>]) {
+        let (Some(live), Some(oracle)) = (live.as_mut(), &mut self.oracle) else {
+            return;
+        };
+        let policies = &mut live.policies;
+        let sources = policies
+            .bound
+            .as_ref()
+            .map_or(&[][..], |bound| &bound.feeds);
+        for version in policies.versions.values_mut() {
+            let Some(spec) = oracle.spec(&version.of.digest) else {
+                continue;
+            };
+            let own = feeds::values_of(&spec, sources, values);
+            for (name, value) in &own {
+                version.memory.fed(now, name, *value);
+            }
+            if !own.is_empty() {
+                oracle.sample(version.past, seconds(now), feeds::samples_of(&own));
+            }
+        }
     }
 
     fn forget(&mut self, past: u32) {
@@ -299,66 +324,6 @@ impl Replay {
     }
 }
 
-/// A question about the newest recorded state of a VM.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Latest {
-    /// The question as it was built again.
-    pub input: Input,
-    /// Time of the question, seconds on the writer's clock.
-    pub now: f64,
-    /// Samples of the last hour by series, oldest first.
-    pub past: BTreeMap<String, Vec<(f64, f64)>>,
-}
-
-impl Replay {
-    /// The question to a policy about the newest state of a VM (`namespace/name`) among the records
-    /// taken. `wall` is the calendar time of the clock's zero. `None` without such a VM, or
-    /// without fresh metrics.
-    #[must_use]
-    pub fn latest(mut self, name: &str, spec: &Spec, wall: u64) -> Option<Latest> {
-        let is_of_vm = |item: &Item| matches!(item, Item::Checkpoint(k) if k.name == name);
-        let vms = std::mem::take(&mut self.vms);
-        let found = vms
-            .into_iter()
-            .rfind(|(_, items)| items.iter().any(|(_, item)| is_of_vm(item)));
-        let (_, mut items) = found?;
-        items.sort_by_key(|(at, item)| (*at, item.rank()));
-        let mut live = None;
-        let mut past: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
-        for (at, item) in items {
-            let is_step = item.rank() == STEP_RANK;
-            if item.rank() > STEP_RANK && !matches!(item, Item::Checkpoint(_)) {
-                continue;
-            }
-            self.step(&mut live, Timestamp(at), item);
-            let samples = live.as_ref().map(|live: &Live| &live.policies.samples);
-            for (series, value) in samples.into_iter().flatten().filter(|_| is_step) {
-                let of_series = past.entry(series.clone()).or_default();
-                of_series.push((seconds(Timestamp(at)), *value));
-            }
-        }
-        let live = live?;
-        let around = Surroundings {
-            spec,
-            labels: &BTreeMap::new(),
-            wall,
-            vms: 1,
-            starved: Milli(0),
-        };
-        let input = live
-            .policies
-            .memory
-            .question(live.at, &live.core, &around)?;
-        let now = seconds(live.at);
-        let oldest = now - PAST.as_secs_f64();
-        past.retain(|series, samples| {
-            samples.retain(|(at, _)| *at > oldest);
-            spec.has_series(series)
-        });
-        Some(Latest { input, now, past })
-    }
-}
-
 /// The record that the answer to the same question gives now. `None` if it cannot be asked.
 fn reask(
     live: &Live,
@@ -375,6 +340,7 @@ fn reask(
         spec: &spec,
         labels: &bound.labels,
         wall: bound.wall,
+        feed_every: Span(bound.every),
         vms: question.vms,
         starved: question.starved,
     };

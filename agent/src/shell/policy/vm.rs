@@ -7,6 +7,7 @@
 mod active;
 mod asked;
 mod fallback;
+mod fed;
 mod pace;
 mod shown;
 
@@ -19,12 +20,13 @@ use daemon_kit::driver::sleep_until;
 use policy_contract::Want;
 use protocol::journal::Cut;
 use protocol::policy::Role;
-use protocol::time::Timestamp;
+use protocol::time::{Span, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use self::active::{Active, Open};
 use self::asked::Asked;
 pub(in crate::shell) use self::fallback::create as create_event;
+use super::feeds::{FeedReader, next_values};
 use super::known::{Choice, Known, Versions};
 use super::{End, PolicyRuntime, Question, Request, Said};
 use crate::core::advice::{self, Advice, Terms};
@@ -48,6 +50,8 @@ pub(in crate::shell) struct VmChoice {
 pub(in crate::shell) enum PolicyEvent {
     Said(SaidNow),
     Changed,
+    /// Values of the feeds were read.
+    Fed(Vec<Option<f64>>),
     /// It is time for a question.
     Due,
 }
@@ -61,11 +65,16 @@ pub(in crate::shell) struct VmPolicy {
     namespace: String,
     /// UID of the VM object.
     uid: String,
+    pod_ip: String,
     /// Number of the VM in the worker.
     vm: u32,
     choice: VmChoice,
     known: watch::Receiver<Known>,
     asked: Asked,
+    /// Present while a version has feeds.
+    feeds: Option<FeedReader>,
+    /// Period of the feeds in the last record.
+    feed_every: Span,
     /// The version that decides is a candidate in canary.
     is_canary: bool,
     /// Chosen name that stands for no policy.
@@ -92,6 +101,7 @@ pub(in crate::shell) async fn next_event(
     tokio::select! {
         Some(said) = policy.said.recv() => PolicyEvent::Said(SaidNow(said)),
         Ok(()) = policy.known.changed() => PolicyEvent::Changed,
+        values = next_values(&mut policy.feeds) => PolicyEvent::Fed(values),
         () = sleep_until(clock, due_at) => PolicyEvent::Due,
     }
 }
@@ -110,10 +120,13 @@ impl VmPolicy {
         let mut policy = Self {
             namespace: subject.vm.namespace.clone(),
             uid: subject.uid.clone(),
+            pod_ip: subject.pod_ip.clone(),
             vm: number,
             choice,
             known: runtime.0.known.subscribe(),
             asked: Asked::default(),
+            feeds: None,
+            feed_every: Span(0),
             is_canary: false,
             unknown: None,
             fallen: None,
@@ -206,7 +219,15 @@ impl VmPolicy {
         // An empty record is the end of a policy.
         let had_policy = std::mem::replace(&mut self.was_bound, !self.asked.is_empty());
         if had_policy || self.was_bound {
-            journal.bound(now, &self.asked.bound(&self.choice.labels));
+            self.feed_every = self.follow_feeds(ctx);
+            let sources = self
+                .feeds
+                .as_ref()
+                .map_or(&[][..], |reader| &reader.sources);
+            let bound = self
+                .asked
+                .bound(&self.choice.labels, (self.feed_every, sources));
+            journal.bound(now, &bound);
         }
         let there = (&self.runtime, self.vm);
         for active in self.asked.all_mut() {
@@ -236,6 +257,7 @@ impl VmPolicy {
 
     fn ask(&mut self, role: Role, now: Timestamp, core: &Core) {
         let (runtime, wall) = (&self.runtime, self.asked.wall());
+        let feed_every = self.feed_every;
         let Some(active) = self.asked.get_mut(role) else {
             return;
         };
@@ -248,6 +270,7 @@ impl VmPolicy {
             spec: &active.policy.spec,
             labels: &self.choice.labels,
             wall,
+            feed_every,
             vms,
             starved,
         };

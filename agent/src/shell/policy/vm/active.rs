@@ -13,7 +13,7 @@ use super::super::known::Policy;
 use super::super::{PolicyRuntime, Request};
 use super::pace::Pace;
 use crate::core::questions::{Memory, is_shrink, seconds};
-use crate::core::{Core, advice};
+use crate::core::{Core, advice, feeds};
 
 /// Faults without an answer between them after which a version is set aside.
 const FAULTS_IN_A_ROW: u32 = 3;
@@ -128,6 +128,23 @@ impl Active {
             // The worker's past has a gap now, so it is filled again.
             self.generation = 0;
         }
+    }
+
+    /// Takes values of its own feeds, by name. They are news.
+    pub(super) fn fed(
+        &mut self,
+        now: Timestamp,
+        values: &[(&str, f64)],
+        there: (&PolicyRuntime, u32),
+    ) {
+        if self.since.is_none() || values.is_empty() {
+            return;
+        }
+        for (name, value) in values {
+            self.memory.fed(now, name, *value);
+        }
+        self.record(now, feeds::samples_of(values), there);
+        self.pace.news(true);
     }
 
     /// Gives a new worker the past. Returns whether there is a worker with it.

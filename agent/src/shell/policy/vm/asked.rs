@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use protocol::journal::{Bound, BoundLimits};
-use protocol::policy::Role;
+use protocol::policy::{FeedSource, Role};
 use protocol::time::{Span, Timestamp};
 
 use super::super::known::Policy;
 use super::super::{PolicyRuntime, Request};
 use super::active::{Active, Open};
-use crate::core::Core;
+use crate::core::{Core, feeds};
 use crate::shell::driver::Context;
 use crate::shell::state::wall_of;
 
@@ -99,13 +99,24 @@ impl Asked {
         }
     }
 
-    /// Record of the versions.
-    pub(super) fn bound(&self, labels: &BTreeMap<String, String>) -> Bound {
+    /// Feeds of all versions that may be read.
+    pub(super) fn sources(&self, ports: &[u16]) -> Vec<FeedSource> {
+        feeds::sources(self.all().map(|active| &active.policy.spec), ports)
+    }
+
+    /// Record of the versions. `every` is the period of the feeds.
+    pub(super) fn bound(
+        &self,
+        labels: &BTreeMap<String, String>,
+        (every, sources): (Span, &[FeedSource]),
+    ) -> Bound {
         let Some(first) = self.all().next() else {
             return Bound::default();
         };
         let limits = first.policy.limits;
         Bound {
+            every: every.0,
+            feeds: sources.to_vec(),
             labels: labels.clone(),
             limits: BoundLimits {
                 fallback_after_seconds: limits.fallback_after_seconds,
