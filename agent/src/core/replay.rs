@@ -11,6 +11,7 @@
 //! warm-up too, because the past in them may be incomplete.
 
 mod latest;
+mod observer;
 mod policies;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use super::event::{DownscaleResponse, Event, Refusal, VmUpdate};
 use super::journal::{Output, failure};
 use super::machine::Core;
 pub use latest::Latest;
+pub use observer::Observer;
 use policies::Policies;
 pub use policies::{Oracle, Reasked, Seen};
 
@@ -132,6 +134,7 @@ pub struct Replay {
     oracle: Option<Box<dyn Oracle>>,
     /// Number of pasts that have begun.
     pasts: u32,
+    observer: Option<Box<dyn Observer>>,
     report: Report,
 }
 
@@ -146,6 +149,13 @@ impl Replay {
     #[must_use]
     pub fn with_oracle(mut self, oracle: Box<dyn Oracle>) -> Self {
         self.oracle = Some(oracle);
+        self
+    }
+
+    /// Shows each step to this observer.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Box<dyn Observer>) -> Self {
+        self.observer = Some(observer);
         self
     }
 
@@ -266,6 +276,11 @@ impl Replay {
             (Item::Gap, _) => self.close(live),
             (Item::Checkpoint(checkpoint), _) => {
                 let policies = live.take().map(|live| live.policies);
+                if let (None, Some(observer), Some(settings)) =
+                    (&policies, &mut self.observer, &self.settings)
+                {
+                    observer.begins(settings, &checkpoint);
+                }
                 *live = self.settings.as_ref().map(|settings| {
                     let mut live = Live::new(settings, &checkpoint);
                     live.policies = policies.unwrap_or(live.policies);
@@ -312,7 +327,13 @@ impl Replay {
 
     fn feed(&mut self, live: &mut Live, now: Timestamp, event: Event) {
         live.policies.event(now, &event, &live.core);
+        if let Some(observer) = &mut self.observer {
+            observer.event(now, &event, &live.core);
+        }
         live.feed(now, event);
+        if let (Some(observer), Some(output)) = (&mut self.observer, &live.output) {
+            observer.output(now, output, &live.core);
+        }
         if let Some(oracle) = &mut self.oracle {
             live.policies.sampled(now, oracle.as_mut());
         }
