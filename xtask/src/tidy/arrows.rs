@@ -8,7 +8,7 @@ use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 31] = [
+const ARROWS: [(&str, &[&str]); 32] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
@@ -98,6 +98,7 @@ const ARROWS: [(&str, &[&str]); 31] = [
     ("policy-contract", &["protocol", "test-seeds"]),
     // The one crate that links Lua.
     ("policy-engine", &["policy-contract", "test-seeds"]),
+    ("policy-controller", &["protocol"]),
     ("policy-cli", &["policy-contract", "policy-engine"]),
     // The one place where the rooms are put together in one process, by their public entries.
     (
