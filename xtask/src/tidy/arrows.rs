@@ -8,7 +8,7 @@ use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 32] = [
+const ARROWS: [(&str, &[&str]); 33] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
@@ -98,6 +98,8 @@ const ARROWS: [(&str, &[&str]); 32] = [
     ("policy-contract", &["protocol", "test-seeds"]),
     // The one crate that links Lua.
     ("policy-engine", &["policy-contract", "test-seeds"]),
+    // Runs the agent's core again by its public entries, as `sim` does.
+    ("policy-whatif", &["agent", "policy-contract", "protocol"]),
     ("policy-controller", &["protocol"]),
     ("policy-cli", &["policy-contract", "policy-engine"]),
     // The one place where the rooms are put together in one process, by their public entries.
