@@ -13,6 +13,7 @@ use policy_contract::{FeedSource, History, Input, Series, Spec};
 use policy_engine::Engine;
 use serde_json::json;
 
+use crate::whatif::ReplayArgs;
 use crate::{exit, text};
 
 /// Asks and checks scaling policies.
@@ -60,6 +61,12 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         past: Option<PathBuf>,
     },
+    /// Run a journal again with a policy in a model
+    ///
+    /// The first line is the model's error. Ends with 1 if it is too large to judge by.
+    Replay(Box<ReplayArgs>),
+    /// Print what the gate decides by, as JSON: the figures of a replay
+    Judge(Box<ReplayArgs>),
     /// Print type declarations in Luau for editors
     Stubs,
 }
@@ -80,7 +87,7 @@ struct PolicyArgs {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
+pub(crate) enum Format {
     Text,
     Json,
 }
@@ -93,13 +100,13 @@ struct Past {
     series: std::collections::BTreeMap<String, Vec<(f64, f32)>>,
 }
 
-fn parameter(text: &str) -> Result<(String, f64), String> {
+pub(crate) fn parameter(text: &str) -> Result<(String, f64), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=NUMBER")?;
     let value = value.parse().map_err(|error| format!("{error}"))?;
     Ok((name.to_owned(), value))
 }
 
-fn series(name: &str) -> Result<Series, String> {
+pub(crate) fn series(name: &str) -> Result<Series, String> {
     Series::of(name).ok_or_else(|| format!("there is no series {name}"))
 }
 
@@ -118,6 +125,8 @@ impl Cli {
                 input,
                 past,
             } => policy.run(input, past.as_deref()),
+            Command::Replay(args) => args.run(),
+            Command::Judge(args) => args.judge(),
             Command::Stubs => say(&policy_contract::stubs()).map(|()| ExitCode::SUCCESS),
         };
         result.unwrap_or_else(|error| {
@@ -162,7 +171,7 @@ fn test(path: &Path, update: bool, format: Format) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-fn this_program() -> Result<PathBuf> {
+pub(crate) fn this_program() -> Result<PathBuf> {
     std::env::current_exe().context("failed to find this program")
 }
 
@@ -245,12 +254,12 @@ fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
     serde_json::from_slice(&text).with_context(|| format!("malformed {}", file.display()))
 }
 
-fn say(text: &str) -> Result<()> {
+pub(crate) fn say(text: &str) -> Result<()> {
     io::stdout()
         .write_all(text.as_bytes())
         .context("failed to print")
 }
 
-fn complain(text: &str) {
+pub(crate) fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }

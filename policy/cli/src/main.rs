@@ -4,6 +4,7 @@
 
 mod cli;
 mod text;
+mod whatif;
 
 use std::process::ExitCode;
 

@@ -247,3 +247,29 @@ fn exit_codes_are_those_of_bellows() {
     assert_eq!(stubs.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&stubs.stdout).contains("export type Input"));
 }
+
+/// Requirement: V07
+#[test]
+fn v07_replay_says_what_is_wrong_with_policy_and_journal() {
+    let dir = TempDir::new().expect("a directory");
+    let replayed = |source: &str, journal: &str| {
+        let file = write(dir.path(), "policy.lua", source);
+        let output = run(&["replay", "--policy", &file, journal]);
+        let text = String::from_utf8_lossy(&output.stderr).replace(&file, "FILE");
+        (output.status.code(), text)
+    };
+    let journal = write(dir.path(), "0000000001.bj", "");
+    let (code, text) = replayed("return function(i)\n  return {cu = }\nend", &journal);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with("FILE:2: "), "{text}");
+    let good = "return function(i) return {cu = 1, reason = 'x'} end";
+    let (code, text) = replayed(good, &journal);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("the journal has no VM"), "{text}");
+    let (code, text) = replayed(good, "/no/such/journal.bj");
+    assert_eq!(code, Some(64), "{text}");
+    assert!(
+        text.contains("failed to read /no/such/journal.bj"),
+        "{text}"
+    );
+}

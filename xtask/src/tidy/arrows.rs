@@ -101,7 +101,16 @@ const ARROWS: [(&str, &[&str]); 33] = [
     // Runs the agent's core again by its public entries, as `sim` does.
     ("policy-whatif", &["agent", "policy-contract", "protocol"]),
     ("policy-controller", &["protocol"]),
-    ("policy-cli", &["policy-contract", "policy-engine"]),
+    (
+        "policy-cli",
+        &[
+            "policy-contract",
+            "policy-engine",
+            "policy-whatif",
+            "protocol",
+            "daemon-kit",
+        ],
+    ),
     // The one place where the rooms are put together in one process, by their public entries.
     (
         "bellows",

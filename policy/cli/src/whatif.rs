@@ -1,0 +1,332 @@
+//! `bellows-policy replay` and `judge`: what would a recorded time have been with a policy?
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use clap::Args;
+use daemon_kit::journal::files;
+use policy_cli::adviser::{Refused, WorkerAdviser};
+use policy_contract::{Series, Spec};
+use policy_whatif::{Candidate, Columns, History, Reader, Report, Title, Tried, Window, page};
+use protocol::journal::{Record, scan};
+use protocol::policy::Limits;
+use protocol::time::WallTime;
+use serde_json::{Value, json};
+
+use crate::cli::{Format, complain, parameter, say, series, this_program};
+use crate::exit;
+
+/// Microseconds.
+const HOUR: i64 = 3_600_000_000;
+/// Time without a line of progress.
+const SILENCE: Duration = Duration::from_secs(2);
+/// Between two lines of progress, for a person and in a log.
+const SHOWN_EVERY: Duration = Duration::from_secs(1);
+const LOGGED_EVERY: Duration = Duration::from_secs(10);
+/// Between two looks at the progress.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(Args)]
+pub(crate) struct ReplayArgs {
+    /// Source of the policy
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+    /// Name of the policy in the report [default: its file]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Number that the policy reads as i.params.NAME
+    #[arg(long = "params", value_name = "NAME=NUMBER", value_parser = parameter)]
+    params: Vec<(String, f64)>,
+    /// Series that the policy reads beyond load1, load5, used and cached
+    #[arg(long, value_name = "NAME", value_parser = series)]
+    series: Vec<Series>,
+    /// Begin of the time that counts, RFC 3339; what lies before warms the past up
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    from: Option<WallTime>,
+    /// End of the time that counts
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    to: Option<WallTime>,
+    /// One VM alone, as NAMESPACE/NAME
+    #[arg(long, value_name = "VM")]
+    vm: Option<String>,
+    /// Write the report as a page too
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Format of the report
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+    /// Segments of a journal, or directories of them
+    #[arg(value_name = "JOURNAL", required = true)]
+    files: Vec<PathBuf>,
+}
+
+fn time(text: &str) -> Result<WallTime, String> {
+    WallTime::parse(text).map_err(|error| error.to_string())
+}
+
+impl ReplayArgs {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let (spec, tried) = match self.tried()? {
+            Ok(done) => done,
+            Err(code) => return Ok(code),
+        };
+        let report = Report::of(&tried);
+        self.print(&report, &spec)?;
+        if let Some(file) = &self.html {
+            self.write_page(file, &report, &tried, &spec)?;
+        }
+        let is_judged = report.error.is_judged();
+        Ok(ExitCode::from(if is_judged { 0 } else { exit::FINDING }))
+    }
+
+    /// Prints the figures by which the gate decides.
+    pub(crate) fn judge(&self) -> Result<ExitCode> {
+        let tried = match self.tried()? {
+            Ok((_, tried)) => tried,
+            Err(code) => return Ok(code),
+        };
+        say(&format!("{}\n", self.evidence(&Report::of(&tried))))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn evidence(&self, report: &Report) -> Value {
+        let tally = |columns: &Columns| {
+            json!({
+                "vmHours": columns.minutes / 60.0,
+                "oomRiskMinutes": columns.oom_risk_minutes,
+                "cpuShortMinutes": columns.cpu_short_minutes,
+                "unitHours": columns.unit_hours,
+                "reversals": columns.reversals,
+                "refusedShrinks": columns.refused_shrinks,
+            })
+        };
+        let hours = match (self.from, self.to) {
+            (Some(from), Some(to)) => to.0.saturating_sub(from.0).max(0) / HOUR,
+            _ => 0,
+        };
+        let total = &report.total;
+        json!({
+            "hours": hours,
+            "decisions": total.questions.asked,
+            "vms": report.vms.keys().collect::<Vec<_>>(),
+            "faults": total.questions.faults,
+            "candidate": tally(&total.candidate),
+            "live": tally(&total.modelled),
+            "errorPercent": report.error.percent(),
+            "gaps": report.gaps,
+        })
+    }
+
+    /// Runs the model. The exit code, if there is nothing to run.
+    fn tried(&self) -> Result<Result<(Spec, Vec<Tried>), ExitCode>> {
+        let spec = self.spec()?;
+        let program = this_program()?;
+        match WorkerAdviser::start(&program, &spec) {
+            Ok(adviser) => drop(adviser),
+            Err(error) => return self.refused(error).map(Err),
+        }
+        let histories = self.histories()?;
+        if histories.is_empty() {
+            complain("error: the journal has no VM of that name to run again");
+            return Ok(Err(ExitCode::from(exit::FINDING)));
+        }
+        let candidate = Candidate {
+            spec,
+            limits: Limits::default(),
+        };
+        let window = Window {
+            from: self.from.map_or(i64::MIN, |at| at.0),
+            to: self.to.map_or(i64::MAX, |at| at.0),
+        };
+        let tried = all_tried(&histories, &candidate, window, &program)?;
+        Ok(Ok((candidate.spec, tried)))
+    }
+
+    fn spec(&self) -> Result<Spec> {
+        let source = std::fs::read_to_string(&self.policy)
+            .with_context(|| format!("failed to read {}", self.policy.display()))?;
+        let mut spec = Spec::of_source(source);
+        spec.params = self.params.iter().cloned().collect();
+        spec.series.clone_from(&self.series);
+        Ok(spec)
+    }
+
+    fn refused(&self, error: anyhow::Error) -> Result<ExitCode> {
+        let Refused { line, rule } = error.downcast()?;
+        complain(&format!("{}:{line}: {rule}", self.policy.display()));
+        Ok(ExitCode::from(exit::FINDING))
+    }
+
+    fn histories(&self) -> Result<Vec<History>> {
+        let mut reader = Reader::default();
+        let mut damaged = 0;
+        for path in segments(&self.files)? {
+            let bytes =
+                files::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+            let scan = scan(&bytes);
+            damaged += scan.damages.len();
+            for line in scan.lines {
+                match line.record {
+                    // Acts of people are no input of a core.
+                    Ok(Record::Action(_)) => {}
+                    Ok(record) => reader.take(record),
+                    Err(_) => damaged += 1,
+                }
+            }
+        }
+        if damaged > 0 {
+            complain(&format!(
+                "warning: {damaged} places are damaged: bellows journal verify"
+            ));
+        }
+        let is_wanted = |history: &History| self.vm.as_ref().is_none_or(|vm| history.name == *vm);
+        let mut histories = reader.finish();
+        histories.retain(is_wanted);
+        Ok(histories)
+    }
+
+    fn name(&self) -> String {
+        let file = || self.policy.display().to_string();
+        self.name.clone().unwrap_or_else(file)
+    }
+
+    fn print(&self, report: &Report, spec: &Spec) -> Result<()> {
+        if self.output == Format::Text {
+            return say(&report.text());
+        }
+        let mut value = serde_json::to_value(report)?;
+        value["policy"] = self.name().into();
+        value["digest"] = spec.digest().to_string().into();
+        say(&format!("{value}\n"))
+    }
+
+    fn write_page(&self, file: &Path, report: &Report, vms: &[Tried], spec: &Spec) -> Result<()> {
+        let title = Title {
+            policy: &self.name(),
+            digest: &spec.digest().short(),
+        };
+        std::fs::write(file, page(title, report, vms))
+            .with_context(|| format!("failed to write {}", file.display()))
+    }
+}
+
+/// The segments of all files and directories.
+fn segments(chosen: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for path in chosen {
+        if path.is_dir() {
+            let listed =
+                files::list(path).with_context(|| format!("failed to read {}", path.display()))?;
+            paths.extend(listed.into_iter().map(|file| file.path));
+        } else {
+            paths.push(path.clone());
+        }
+    }
+    Ok(paths)
+}
+
+/// Runs the model for each VM, on all processors.
+fn all_tried(
+    histories: &[History],
+    candidate: &Candidate,
+    window: Window,
+    program: &Path,
+) -> Result<Vec<Tried>> {
+    let next = AtomicUsize::new(0);
+    let (sender, receiver) = mpsc::channel();
+    let work = |sender: mpsc::Sender<Tried>| -> Result<()> {
+        let mut adviser = WorkerAdviser::start(program, &candidate.spec)?;
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(history) = histories.get(number) else {
+                return Ok(());
+            };
+            let vm = u32::try_from(number).unwrap_or(u32::MAX);
+            let tried = Tried::new(history, vm, candidate, &mut adviser, window);
+            sender.send(tried).context("nobody takes the report")?;
+        }
+    };
+    let work = &work;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let count = threads.min(histories.len());
+    let mut tried = std::thread::scope(|scope| -> Result<Vec<Tried>> {
+        let start = |_| {
+            let sender = sender.clone();
+            scope.spawn(move || work(sender))
+        };
+        let running: Vec<_> = (0..count).map(start).collect();
+        // The receiver ends with the last thread.
+        drop(sender);
+        let done = gathered(&receiver, histories.len());
+        for thread in running {
+            let ended = thread.join();
+            ended.map_err(|_| anyhow!("the model has failed"))??;
+        }
+        Ok(done)
+    })?;
+    tried.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(tried)
+}
+
+/// Takes results until no thread is left, and shows how many there are.
+fn gathered(receiver: &mpsc::Receiver<Tried>, all: usize) -> Vec<Tried> {
+    let (mut done, mut progress) = (Vec::new(), Progress::new(all));
+    loop {
+        match receiver.recv_timeout(LOOK) {
+            Ok(tried) => done.push(tried),
+            Err(RecvTimeoutError::Timeout) => progress.show(done.len()),
+            Err(RecvTimeoutError::Disconnected) => {
+                progress.clear();
+                return done;
+            }
+        }
+    }
+}
+
+/// A line on standard error after two seconds.
+struct Progress {
+    all: usize,
+    shown_at: Instant,
+    wait: Duration,
+    is_terminal: bool,
+    is_shown: bool,
+}
+
+impl Progress {
+    fn new(all: usize) -> Self {
+        Self {
+            all,
+            shown_at: Instant::now(),
+            wait: SILENCE,
+            is_terminal: io::stderr().is_terminal(),
+            is_shown: false,
+        }
+    }
+
+    fn show(&mut self, done: usize) {
+        if self.shown_at.elapsed() < self.wait {
+            return;
+        }
+        self.shown_at = Instant::now();
+        let text = format!("{done} of {} VMs run again", self.all);
+        if self.is_terminal {
+            self.wait = SHOWN_EVERY;
+            let _ = write!(io::stderr(), "\r\x1b[K{text}");
+        } else {
+            self.wait = LOGGED_EVERY;
+            complain(&text);
+        }
+        self.is_shown = true;
+    }
+
+    fn clear(&self) {
+        if self.is_shown && self.is_terminal {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
