@@ -10,6 +10,7 @@ use daemon_kit::journal::files::{self, SegmentFile};
 use protocol::journal::{Record, Scan, hash_text, scan};
 use serde_json::{Value, json};
 
+use super::policy::whatif::WhatIfArgs;
 use super::policy::worker::{SOURCES, WorkerOracle};
 use crate::actions;
 use crate::context::Context;
@@ -46,7 +47,7 @@ pub(crate) struct Files {
 ///
 /// Ends with 0 only if something was compared and all of it is equal. Records before a VM's first
 /// checkpoint are counted as warm-up, records after its last checksum as tail; neither is called
-/// equal.
+/// equal. With --policy the journal runs again with that policy, in a model.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
@@ -54,6 +55,8 @@ pub(crate) struct ReplayArgs {
     /// Do not ask policies again
     #[arg(long)]
     no_policies: bool,
+    #[command(flatten)]
+    whatif: WhatIfArgs,
 }
 
 /// A segment and its records.
@@ -328,6 +331,9 @@ fn oracle(files: &[SegmentFile], no_policies: bool) -> (Option<WorkerOracle>, Op
 
 pub(crate) fn replay(context: &Context, args: &ReplayArgs) -> Outcome {
     let files = of_agent(context, &args.files)?;
+    if args.whatif.policy.is_some() {
+        return args.whatif.run(files.into_iter().map(|file| file.path));
+    }
     let (oracle, missing) = oracle(&files, args.no_policies);
     let mut replay = Replay::new();
     if let Some(oracle) = oracle {

@@ -6,6 +6,7 @@ mod program;
 mod report;
 pub(crate) mod stage;
 pub(crate) mod state;
+pub(crate) mod whatif;
 pub(crate) mod worker;
 
 use std::ffi::OsString;

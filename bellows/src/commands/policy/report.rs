@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use protocol::journal::Record;
 use protocol::time::WallTime;
 use serde::Serialize;
 
+use super::whatif;
 use crate::commands::journal::{calendar, of_state, read};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
@@ -33,6 +35,9 @@ pub(crate) struct ReportArgs {
     /// Length of the time that the report covers, as 90m, 24h or 7d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
     since: u64,
+    /// Write a page: what the time would have been with the policy's newest recorded version
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// How to print it
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
@@ -208,7 +213,8 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Outcome {
         actuator_calls: 0,
     };
     if matches!(args.output, Format::Json | Format::Yaml) {
-        return print_value(args.output, &report);
+        print_value(args.output, &report)?;
+        return page(context, args, WallTime(since));
     }
     if report.total == Counts::default() {
         return Err(Fail::not_so(format!(
@@ -219,7 +225,15 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Outcome {
         .fix("see which VMs have it, and its problem if there is one: bellows policy show NAME"));
     }
     print(context, &report);
-    Ok(())
+    page(context, args, WallTime(since))
+}
+
+/// Writes the page, where one is wanted.
+fn page(context: &Context, args: &ReportArgs, since: WallTime) -> Outcome {
+    match &args.html {
+        Some(file) => whatif::page(context, &args.name, since, file),
+        None => Ok(()),
+    }
 }
 
 fn gather(context: &Context, policy: &str, since: WallTime) -> Outcome<Gathered> {

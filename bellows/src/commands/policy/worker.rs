@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
@@ -33,6 +33,15 @@ struct Worker {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
+}
+
+/// The recorded source with this digest.
+pub(super) fn read_spec(folder: &Path, digest: &str) -> Option<Spec> {
+    // The digest comes from a file, so it must not name another folder.
+    let wanted = Digest::of(digest)?;
+    let path = folder.join(format!("{digest}.json"));
+    let spec: Spec = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    (spec.digest() == wanted).then_some(spec)
 }
 
 impl WorkerOracle {
@@ -69,14 +78,6 @@ impl WorkerOracle {
             loads: 0,
             last_question: 0,
         })
-    }
-
-    fn read_spec(&self, digest: &str) -> Option<Spec> {
-        // The digest comes from a file, so it must not name another folder.
-        let wanted = Digest::of(digest)?;
-        let path = self.folder.as_ref()?.join(format!("{digest}.json"));
-        let spec: Spec = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
-        (spec.digest() == wanted).then_some(spec)
     }
 
     /// Sends a message. A worker that cannot be reached is given up.
@@ -131,7 +132,10 @@ impl WorkerOracle {
 impl Oracle for WorkerOracle {
     fn spec(&mut self, digest: &str) -> Option<Arc<Spec>> {
         if !self.specs.contains_key(digest) {
-            let spec = self.read_spec(digest).map(Arc::new);
+            let folder = self.folder.as_deref();
+            let spec = folder
+                .and_then(|folder| read_spec(folder, digest))
+                .map(Arc::new);
             self.specs.insert(digest.to_owned(), spec);
         }
         self.specs.get(digest).cloned().flatten()
