@@ -41,5 +41,5 @@ mod world;
 
 pub use check::Violation;
 pub use options::{Level, Options, PolicyKind, Sabotage};
-pub use run::{Outcome, run};
+pub use run::{Outcome, recorded, run};
 pub use world::World;

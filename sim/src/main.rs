@@ -1,12 +1,13 @@
 //! Runs seeds and says what came of them. Exit code 1 when something did not hold.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use clap::Parser;
+use protocol::journal::encode;
 use protocol::time::Span;
 use sim::faults::Tally;
 use sim::{Level, Options, Outcome, PolicyKind};
@@ -57,6 +58,9 @@ struct Args {
     /// Write what came of it here
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Write the agents' decision journal of the first seed here, and run no other
+    #[arg(long)]
+    journal: Option<PathBuf>,
 }
 
 impl Args {
@@ -117,7 +121,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Writes the journal of one seed as one segment.
+fn write_journal(args: &Args, path: &Path) -> Result<bool> {
+    let records = sim::recorded(args.options(args.seed));
+    let records = records.map_err(|violation| anyhow!("{violation:?}"))?;
+    let lines: String = records.iter().map(encode).collect();
+    std::fs::write(path, &lines).with_context(|| format!("cannot write {}", path.display()))?;
+    say(&format!("{} records in {}", records.len(), path.display()));
+    Ok(true)
+}
+
 fn simulate(args: &Args) -> Result<bool> {
+    if let Some(path) = &args.journal {
+        return write_journal(args, path);
+    }
     let began = Instant::now();
     let mut told = began;
     let mut sums = Sums::default();

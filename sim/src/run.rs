@@ -1,5 +1,6 @@
 //! One run from its seed to its end, and what came of it.
 
+use protocol::journal::Record;
 use protocol::time::Span;
 use serde::Serialize;
 
@@ -52,6 +53,20 @@ pub fn run(options: Options, mut progress: impl FnMut(&World)) -> Outcome {
         }
     }
     outcome(world, violation)
+}
+
+/// Runs a world as [`run`] does. Returns the decision journal of all its agents.
+///
+/// # Errors
+/// The first violation.
+pub fn recorded(options: Options) -> Result<Vec<Record>, Violation> {
+    let (length, steps) = (options.length, options.steps);
+    let mut world = World::new(options);
+    world.record();
+    while world.steps < steps && world.now.since(BEGIN) < length {
+        world.step()?;
+    }
+    Ok(world.recorded())
 }
 
 fn outcome(world: World, violation: Option<Violation>) -> Outcome {

@@ -135,6 +135,7 @@ const ARROWS: [(&str, &[&str]); 33] = [
             "neonvm-controller",
             "neonvm-runner",
             "policy-contract",
+            "policy-whatif",
             "protocol",
             "scheduler",
             "vm-monitor",
