@@ -144,7 +144,7 @@ fn end_text(end: &End) -> String {
 pub(crate) struct Need {
     /// Microseconds since 1970.
     pub(crate) unix_us: i64,
-    /// One-minute load.
+    /// Load average of one minute, of all CPUs.
     pub(crate) load1: f64,
     /// Memory in use, bytes.
     pub(crate) used: f64,

@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLICY: &str = "return function(i) return { hold = true, reason = \"x\" } end\n";
-/// Largest page.
+/// Bound of a page of a thousand VMs, bytes.
 const PAGE_BYTES: usize = 100 << 10;
 
 /// A running `bellows web`, and a browser that has not opened the link yet.

@@ -63,7 +63,8 @@ pub fn advice(terms: &Terms, answer: Result<&Answer, Fault>) -> Advice {
     }
 }
 
-/// Terms of the version with this digest, which decides. `limits` are its own within those of the administrator.
+/// Terms of the version with this digest, which decides. `limits` are its own within those of the
+/// administrator.
 #[must_use]
 pub fn terms(digest: &Digest, limits: Limits) -> Terms {
     let wait = |seconds: i64| u64::try_from(seconds).ok().map(Span::from_secs);

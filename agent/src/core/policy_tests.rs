@@ -79,14 +79,14 @@ fn opinion(version: usize, input: &Question, past: &History, now: f64) -> Result
 }
 
 /// A version as the driver has it, without worker and clock.
-struct Asked {
+struct AskedVersion {
     version: usize,
     since: Timestamp,
     memory: Memory,
     past: History,
 }
 
-impl Asked {
+impl AskedVersion {
     fn new(version: usize, now: Timestamp, core: &Core) -> Self {
         Self {
             version,
@@ -99,7 +99,7 @@ impl Asked {
 
 /// The driver's part of a policy.
 pub(super) struct PolicyTask {
-    asked: BTreeMap<Role, Asked>,
+    asked: BTreeMap<Role, AskedVersion>,
     /// Index into [`ROLES`].
     roles: usize,
     samples: BTreeMap<String, f64>,
@@ -223,13 +223,13 @@ impl PolicyTask {
     /// Gives each role its version. A version that is there keeps its past and its memory.
     fn assign(&mut self, now: Timestamp, core: &Core) {
         let (live, shadow) = ROLES[self.roles];
-        let mut before: Vec<Asked> = std::mem::take(&mut self.asked).into_values().collect();
+        let mut before: Vec<AskedVersion> = std::mem::take(&mut self.asked).into_values().collect();
         for (role, version) in [(Role::Live, live), (Role::Shadow, shadow)] {
             let Some(version) = version else { continue };
             let place = before.iter().position(|asked| asked.version == version);
             let asked = match place {
                 Some(place) => before.swap_remove(place),
-                None => Asked::new(version, now, core),
+                None => AskedVersion::new(version, now, core),
             };
             self.asked.insert(role, asked);
         }

@@ -73,8 +73,8 @@ impl PatchError {
     }
 }
 
-/// The three replacements behind the test of `base`. The CPU amount has the form in which objects store it (`2`, `"750m"`). An
-/// API server would convert any other form by a webhook.
+/// The three replacements behind the test of `base`. The CPU amount has the form in which objects
+/// store it (`2`, `"750m"`). An API server would convert any other form by a webhook.
 #[must_use]
 pub(super) fn operations(
     target: Resources,

@@ -49,7 +49,7 @@ pub(super) struct Item {
     pub(super) place: String,
     /// Page about it. Empty if there is none.
     pub(super) href: String,
-    /// Sentences.
+    /// One or two sentences for a person.
     pub(super) text: String,
 }
 

@@ -1,8 +1,8 @@
 //! Forms that the server has made. An order is taken from one of them only, and once.
 //!
-//! A form has a key, by which the same order is known again, and a token. Both are random, belong to
-//! one path and come back with the order. The key of an order that was carried out gives its first
-//! answer again, so a page that is loaded twice does nothing twice.
+//! A form has a key, by which the same order is known again, and a token. Both are random, belong
+//! to one path and come back with the order. The key of an order that was carried out gives its
+//! first answer again, so a page that is loaded twice does nothing twice.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

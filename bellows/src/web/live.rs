@@ -116,7 +116,7 @@ struct Summary {
     status: Option<Status>,
     agents: Agents,
     refused: Value,
-    /// Oldest first.
+    /// The oldest stands first.
     resizes: Vec<Resize>,
 }
 

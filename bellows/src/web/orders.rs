@@ -1,8 +1,8 @@
 //! Orders: a page with a form, and the `POST` that carries it out.
 //!
-//! An order is carried out by the function of its command, between two records of the journal's part
-//! `people`. One order at a time is carried out. The answer of an order has an address of its own, so
-//! a page that is loaded again sends nothing again.
+//! An order is carried out by the function of its command, between two records of the journal's
+//! part `people`. One order at a time is carried out. The answer of an order has an address of its
+//! own, so a page that is loaded again sends nothing again.
 
 mod body;
 mod page;

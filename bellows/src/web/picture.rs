@@ -165,8 +165,8 @@ fn y(value: f64, top: f64) -> f64 {
     (HEIGHT - value / top * HEIGHT).clamp(0.0, HEIGHT)
 }
 
-/// A line with steps. A column without a value breaks it. With `is_area` each piece is closed at the
-/// bottom.
+/// A line with steps. A column without a value breaks it. With `is_area` each piece is closed at
+/// the bottom.
 fn steps(values: &Series, top: f64, is_area: bool) -> String {
     let mut path = String::new();
     let mut before: Option<f64> = None;

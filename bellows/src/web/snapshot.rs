@@ -36,7 +36,7 @@ pub(super) struct Snapshot {
     pub(super) policy_rows: Vec<PolicyRow>,
     /// The scheduler's refused requests, by `namespace/name`.
     pub(super) refused: Value,
-    /// Newest first.
+    /// The newest stands first.
     pub(super) resizes: Vec<Resize>,
     /// Why the state is not of now.
     pub(super) problem: Option<Fail>,

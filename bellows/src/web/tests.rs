@@ -17,7 +17,7 @@ use crate::decision::{Decisions, sample};
 use crate::view::node;
 use crate::view::vm::{self, Beside, VmView};
 
-/// Largest page.
+/// Bound of a page of a thousand VMs, bytes.
 const PAGE_BYTES: usize = 100 << 10;
 const HOSTILE: &str = "<script>alert('x')</script>\" onload=\"x";
 

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::cli::{Format, complain, parameter, say, series, this_program};
 use crate::exit;
 
-/// Microseconds.
+/// An hour in microseconds.
 const HOUR: i64 = 3_600_000_000;
 /// Time without a line of progress.
 const SILENCE: Duration = Duration::from_secs(2);

@@ -57,9 +57,9 @@ pub(crate) fn units_in(size: Resources, unit: Resources) -> f64 {
 /// The time that counts, microseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Begin.
+    /// First moment, microseconds.
     pub from: i64,
-    /// End.
+    /// First moment after it, microseconds.
     pub to: i64,
 }
 

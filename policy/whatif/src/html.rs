@@ -40,7 +40,7 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// The page.
+/// Writes the report as one page that needs no other file and no script.
 #[must_use]
 pub fn page(title: Title<'_>, report: &Report, vms: &[Tried]) -> String {
     let hash = BASE64_STANDARD.encode(Sha256::digest(STYLE.as_bytes()));

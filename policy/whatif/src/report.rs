@@ -20,11 +20,11 @@ pub struct ModelError {
     pub unit_hours_percent: f64,
     /// Difference of the resizes, percent of the recorded ones. One resize of a VM is none.
     pub resizes_percent: f64,
-    /// Recorded unit-hours.
+    /// What the VMs had in truth, unit-hours.
     pub recorded_unit_hours: f64,
     /// The model's unit-hours.
     pub modelled_unit_hours: f64,
-    /// Recorded resizes.
+    /// How often a VM changed its size in truth.
     pub recorded_resizes: u64,
     /// The model's resizes.
     pub modelled_resizes: u64,
@@ -103,14 +103,14 @@ pub struct Report {
     pub verdict: &'static str,
     /// Gaps in the records of VMs.
     pub gaps: u64,
-    /// All VMs.
+    /// Sums and shares over all VMs.
     pub total: VmReport,
     /// Each VM, by name.
     pub vms: BTreeMap<String, VmReport>,
 }
 
 impl Report {
-    /// Sums up.
+    /// Sums up what was tried for each VM.
     #[must_use]
     pub fn of(vms: &[Tried]) -> Self {
         let error = ModelError::of(vms);

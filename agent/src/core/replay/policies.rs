@@ -57,7 +57,6 @@ pub trait Oracle: fmt::Debug {
 /// What questions about one VM rest on, beside its core.
 #[derive(Debug)]
 pub(super) struct Policies {
-    /// For [`Replay::latest`].
     pub(super) memory: Memory,
     pub(super) bound: Option<Bound>,
     versions: BTreeMap<Role, Version>,

@@ -32,7 +32,7 @@ struct Choice {
 /// The page of a form.
 #[derive(Debug, Template)]
 #[template(path = "order.html", whitespace = "minimize")]
-pub(in super::super) struct OrderPage {
+pub(crate) struct OrderPage {
     pub(super) frame: Frame,
     /// What the order does, and to what.
     plan: Vec<String>,
@@ -51,7 +51,7 @@ pub(in super::super) struct OrderPage {
 }
 
 impl OrderPage {
-    pub(in super::super) fn new(
+    pub(crate) fn new(
         state: &Snapshot,
         target: &Target,
         action: String,

@@ -5,7 +5,7 @@ use crate::web::snapshot::Snapshot;
 
 /// Orders about a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Staged {
+pub(crate) enum Staged {
     Promote,
     Demote,
     Pause,
@@ -44,14 +44,14 @@ impl Staged {
 
 /// Orders about a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Setting {
+pub(crate) enum Setting {
     Bounds,
     Mode,
 }
 
 /// An order, by its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) enum Target {
+pub(crate) enum Target {
     Policy {
         name: String,
         order: Staged,
@@ -65,7 +65,7 @@ pub(in super::super) enum Target {
 
 impl Target {
     /// An order about a VM by the last word of its path.
-    pub(in super::super) fn of_vm(namespace: &str, name: &str, word: &str) -> Option<Self> {
+    pub(crate) fn of_vm(namespace: &str, name: &str, word: &str) -> Option<Self> {
         let setting = match word {
             "bounds" => Setting::Bounds,
             "mode" => Setting::Mode,

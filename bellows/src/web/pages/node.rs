@@ -54,13 +54,13 @@ impl NodeRow {
 
 #[derive(Debug, Template)]
 #[template(path = "nodes.html", whitespace = "minimize")]
-pub(in super::super) struct NodesPage {
+pub(crate) struct NodesPage {
     pub(super) frame: Frame,
     nodes: Vec<NodeRow>,
 }
 
 impl NodesPage {
-    pub(in super::super) fn new(frame: Frame, state: &Snapshot) -> Self {
+    pub(crate) fn new(frame: Frame, state: &Snapshot) -> Self {
         Self {
             nodes: state.nodes.iter().map(NodeRow::new).collect(),
             frame,
@@ -70,7 +70,7 @@ impl NodesPage {
 
 #[derive(Debug, Template)]
 #[template(path = "node.html", whitespace = "minimize")]
-pub(in super::super) struct NodePage {
+pub(crate) struct NodePage {
     pub(super) frame: Frame,
     node: NodeRow,
     /// What needs attention about it.
@@ -80,7 +80,7 @@ pub(in super::super) struct NodePage {
 
 impl NodePage {
     /// `None` if no such node is there.
-    pub(in super::super) fn new(
+    pub(crate) fn new(
         frame: Frame,
         state: &Snapshot,
         name: &str,

@@ -20,7 +20,7 @@ const RESIZES: usize = 8;
 
 #[derive(Debug, Template)]
 #[template(path = "overview.html", whitespace = "minimize")]
-pub(in super::super) struct Overview {
+pub(crate) struct Overview {
     pub(super) frame: Frame,
     items: Vec<Item>,
     items_left: usize,
@@ -79,7 +79,7 @@ fn summary(items: &[Item]) -> String {
 }
 
 impl Overview {
-    pub(in super::super) fn new(frame: Frame, state: &Snapshot) -> Self {
+    pub(crate) fn new(frame: Frame, state: &Snapshot) -> Self {
         let vms = &state.vms;
         let count =
             |is: &dyn Fn(&crate::view::vm::VmView) -> bool| vms.iter().filter(|vm| is(vm)).count();

@@ -15,13 +15,13 @@ const VMS: usize = 100;
 
 #[derive(Debug, Template)]
 #[template(path = "policies.html", whitespace = "minimize")]
-pub(in super::super) struct PoliciesPage {
+pub(crate) struct PoliciesPage {
     pub(super) frame: Frame,
     policies: Vec<PolicyRow>,
 }
 
 impl PoliciesPage {
-    pub(in super::super) fn new(frame: Frame, state: &Snapshot) -> Self {
+    pub(crate) fn new(frame: Frame, state: &Snapshot) -> Self {
         Self {
             policies: state.policy_rows.clone(),
             frame,
@@ -50,10 +50,10 @@ struct VmAnswer {
 
 #[derive(Debug, Template)]
 #[template(path = "policy.html", whitespace = "minimize")]
-pub(in super::super) struct PolicyPage {
+pub(crate) struct PolicyPage {
     pub(super) frame: Frame,
     name: String,
-    /// Who decides.
+    /// Says which version decides, or that none does.
     sentence: String,
     problem: Option<String>,
     versions: Vec<Version>,
@@ -147,7 +147,7 @@ fn orders(object: &Value, status: &ScalingPolicyStatus, name: &str) -> Vec<(&'st
 }
 
 impl PolicyPage {
-    pub(in super::super) fn new(
+    pub(crate) fn new(
         frame: Frame,
         state: &Snapshot,
         object: &Value,

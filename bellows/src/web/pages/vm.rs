@@ -30,14 +30,14 @@ const JOURNAL_BYTES: u64 = 64 << 20;
 
 /// Time that the pictures show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct Window {
+pub(crate) struct Window {
     /// Value in the query.
     pub(super) value: &'static str,
     pub(super) label: &'static str,
     seconds: u32,
 }
 
-pub(in super::super) const WINDOWS: [Window; 4] = [
+pub(crate) const WINDOWS: [Window; 4] = [
     Window {
         value: "15m",
         label: "15 minutes",
@@ -62,7 +62,7 @@ pub(in super::super) const WINDOWS: [Window; 4] = [
 
 impl Window {
     /// The window of a query; an hour for any other value.
-    pub(in super::super) fn of(value: &str) -> Self {
+    pub(crate) fn of(value: &str) -> Self {
         let known = WINDOWS.into_iter().find(|window| window.value == value);
         known.unwrap_or(WINDOWS[1])
     }
@@ -70,9 +70,9 @@ impl Window {
 
 /// What the journals tell about a VM.
 #[derive(Debug, Default)]
-pub(in super::super) struct VmJournal {
-    pub(in super::super) past: Past,
-    pub(in super::super) actions: Vec<Done>,
+pub(crate) struct VmJournal {
+    pub(crate) past: Past,
+    pub(crate) actions: Vec<Done>,
 }
 
 impl VmJournal {
@@ -103,7 +103,7 @@ struct Vote {
 
 #[derive(Debug, Template)]
 #[template(path = "vm.html", whitespace = "minimize")]
-pub(in super::super) struct VmPage {
+pub(crate) struct VmPage {
     pub(super) frame: Frame,
     namespace: String,
     name: String,
@@ -224,7 +224,7 @@ fn facts(vm: &VmView, settings: &VmSettings) -> Vec<(&'static str, String)> {
 }
 
 impl VmPage {
-    pub(in super::super) fn new(
+    pub(crate) fn new(
         frame: Frame,
         state: &Snapshot,
         vm: &VmView,

@@ -18,7 +18,7 @@ const REASON_CHARS: usize = 80;
 /// Which VMs, and which page of them.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(in super::super) struct VmsQuery {
+pub(crate) struct VmsQuery {
     /// Part of the name or namespace.
     pub(super) q: String,
     /// `attention`, `resizing`, `stopped` or all.
@@ -165,7 +165,7 @@ const CHOICES: [(&str, &str); 4] = [
 
 #[derive(Debug, Template)]
 #[template(path = "vms.html", whitespace = "minimize")]
-pub(in super::super) struct VmsPage {
+pub(crate) struct VmsPage {
     pub(super) frame: Frame,
     list: VmList,
     q: String,
@@ -178,7 +178,7 @@ pub(in super::super) struct VmsPage {
 }
 
 impl VmsPage {
-    pub(in super::super) fn new(frame: Frame, state: &Snapshot, query: &VmsQuery) -> Self {
+    pub(crate) fn new(frame: Frame, state: &Snapshot, query: &VmsQuery) -> Self {
         let is_wanted = |vm: &&VmView| {
             let shown = match &*query.show {
                 "attention" => of_vm(vm, state).is_some_and(|item| item.level < Level::Note),

@@ -82,10 +82,10 @@ impl Default for Rules {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Promote {
-    /// A person.
+    /// A person begins the next stage by a command.
     #[default]
     Ask,
-    /// The gate.
+    /// The gate begins the next stage once its rules hold.
     Auto,
 }
 
@@ -107,7 +107,6 @@ pub enum Stage {
 pub struct Place {
     /// How far it has come.
     pub stage: Stage,
-    /// Since when.
     pub since: WallTime,
     /// Newest change of the policy's versions.
     pub changed_at: Option<WallTime>,

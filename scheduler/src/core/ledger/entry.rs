@@ -90,8 +90,8 @@ impl VmEntry {
         }
     }
 
-    /// Keeps what the VM's pod said before it said less. The controller writes the report of what the
-    /// guest has first, but the watch of pods may be ahead of that of VMs.
+    /// Keeps what the VM's pod said before it said less. The controller writes the report of what
+    /// the guest has first, but the watch of pods may be ahead of that of VMs.
     pub(super) fn pod_said(&mut self, old: &PodView) {
         if !is_settled(&self.view) && self.view.plugged.0 == old.key.name {
             self.peak = self.peak.field_max(old.announced);
