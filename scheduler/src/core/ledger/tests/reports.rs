@@ -139,8 +139,7 @@ fn n16_a_new_scheduler_counts_what_a_pod_says_is_in_use() {
     assert_eq!(ledger.audit(), Ok(()));
 }
 
-/// The watch of VMs is behind: the report of 4 GiB that the controller wrote first is still to
-/// come.
+/// The watch of VMs is behind: the report of 4 GiB that the controller wrote first is to come.
 ///
 /// Requirement: N06, N16
 #[test]
