@@ -123,6 +123,8 @@ struct Plan {
     roles_at: BTreeMap<u32, usize>,
     /// Whether every third step is followed by a second question.
     asks_between_steps: bool,
+    /// Whether every fourth step is followed by values of the feeds.
+    has_feeds: bool,
 }
 
 impl PolicyTask {
@@ -182,7 +184,7 @@ impl PolicyTask {
         if self.is_quiet {
             return;
         }
-        if self.steps.is_multiple_of(4) {
+        if self.plan.has_feeds && self.steps.is_multiple_of(4) {
             task.now = task.now + Span::from_millis(100);
             self.feed(task);
         }
@@ -439,8 +441,7 @@ proptest! {
         roles_at in prop::collection::btree_map(0..200_u32, 0..ROLES.len(), 0..12),
         restarts in prop::collection::btree_set(0..200_usize, 0..3),
     ) {
-        let asks_between_steps = false;
-        let plan = Plan { begins_at, roles_at, asks_between_steps };
+        let plan = Plan { begins_at, roles_at, has_feeds: true, ..Plan::default() };
         replayed(with_plan(plan), inputs, &restarts)?;
     }
 
@@ -468,7 +469,12 @@ proptest! {
         inputs in inputs(),
         begins_at in prop::collection::btree_set(2..200_u32, 0..6),
     ) {
-        let plan = Plan { begins_at, asks_between_steps: true, ..Plan::default() };
+        let plan = Plan {
+            begins_at,
+            asks_between_steps: true,
+            has_feeds: true,
+            ..Plan::default()
+        };
         replayed(with_plan(plan), inputs, &BTreeSet::new())?;
     }
 }
