@@ -212,7 +212,7 @@ impl Decision {
             Some(permit) => lines.push(format!("It holds a permit for {}.", size(permit))),
             None => lines.push("It holds no permit yet: nothing grows without one.".into()),
         }
-        lines.extend(self.policy.as_ref().map(PolicyView::sentence));
+        lines.extend(self.policy.as_ref().map(PolicyView::sentences));
         lines
     }
 }

@@ -26,8 +26,14 @@ pub(crate) struct PolicyView {
     /// Whether it is not asked any more, after faults.
     #[serde(default)]
     pub(crate) set_aside: bool,
+    /// Whether it is a candidate that decides about some VMs only.
+    #[serde(default)]
+    pub(crate) canary: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) answer: Option<PolicyAnswer>,
+    /// The version that is asked too, and decides nothing here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shadow: Option<Box<PolicyView>>,
 }
 
 /// Answer of a policy.
@@ -52,9 +58,38 @@ pub(crate) struct PolicyAnswer {
 }
 
 impl PolicyView {
-    /// `Policy db (5be1a7c0) asks for 5 units since …`, and for a candidate `Policy db decides
-    /// nothing: its candidate 77ab90c4 would ask for 4 units since …`.
-    pub(crate) fn sentence(&self) -> String {
+    /// `Policy db (5be1a7c0) asks for 5 units since … Its candidate 77ab90c4 would ask for 4 (cpu).`
+    /// Where no version decides: `Policy db decides nothing: its candidate 77ab90c4 would ask …`.
+    pub(crate) fn sentences(&self) -> String {
+        let first = self.sentence();
+        let Some(shadow) = &self.shadow else {
+            return first;
+        };
+        let whose = if self.canary {
+            "Outside the canary decides"
+        } else {
+            "Its candidate"
+        };
+        let digest = shadow.digest.as_deref().unwrap_or("?");
+        let link = if self.canary { ", which" } else { "" };
+        format!("{first} {whose} {digest}{link} {}.", shadow.in_short())
+    }
+
+    /// `would ask for 4 (cpu)`.
+    fn in_short(&self) -> String {
+        let Some(answer) = &self.answer else {
+            return "has not answered yet".to_owned();
+        };
+        let reason = answer.reason.as_deref().unwrap_or("?");
+        match (&answer.fault, answer.cu) {
+            (Some(fault), _) => format!("has no valid answer ({fault})"),
+            (None, Some(units)) => format!("would ask for {units} ({reason})"),
+            (None, None) => format!("would hold the size ({reason})"),
+        }
+    }
+
+    /// The sentence about the version that decides, or about the only one.
+    fn sentence(&self) -> String {
         if let Some(name) = &self.unknown {
             return format!(
                 "Policy {name} is not there, or not for its namespace: the built-in goal decides."
@@ -63,7 +98,9 @@ impl PolicyView {
         let name = self.name.as_deref().unwrap_or("?");
         let digest = self.digest.as_deref().unwrap_or("?");
         let is_live = self.role == Role::Live;
-        let policy = if is_live {
+        let policy = if is_live && self.canary {
+            format!("Policy {name} ({digest}, in canary)")
+        } else if is_live {
             format!("Policy {name} ({digest})")
         } else {
             format!("Policy {name} decides nothing: its candidate {digest}")
@@ -123,7 +160,16 @@ mod tests {
         live["role"] = "live".into();
         live["answer"] =
             serde_json::json!({"cu": 5, "reason": "memory", "since": "2026-01-02T10:02:05.1Z"});
-        insta::assert_snapshot!(view(live).sentence(), @"Policy db (77ab90c4) asks for 5 units since 10:02:05Z because of memory.");
+        insta::assert_snapshot!(view(live.clone()).sentence(), @"Policy db (77ab90c4) asks for 5 units since 10:02:05Z because of memory.");
+        let mut both = live.clone();
+        both["shadow"] = serde_json::json!({"name": "db", "digest": "5be1a7c0", "role": "shadow",
+            "answer": {"cu": 4, "reason": "cpu"}});
+        insta::assert_snapshot!(view(both.clone()).sentences(), @"Policy db (77ab90c4) asks for 5 units since 10:02:05Z because of memory. Its candidate 5be1a7c0 would ask for 4 (cpu).");
+        both["canary"] = true.into();
+        insta::assert_snapshot!(view(both.clone()).sentences(), @"Policy db (77ab90c4, in canary) asks for 5 units since 10:02:05Z because of memory. Outside the canary decides 5be1a7c0, which would ask for 4 (cpu).");
+        both["canary"] = false.into();
+        both["shadow"]["answer"] = serde_json::json!({"fault": "steps"});
+        insta::assert_snapshot!(view(both).sentences(), @"Policy db (77ab90c4) asks for 5 units since 10:02:05Z because of memory. Its candidate 5be1a7c0 has no valid answer (steps).");
         let mut failed = base;
         failed["setAside"] = true.into();
         failed["answer"] = serde_json::json!({"fault": "steps", "since": "2026-01-02T10:02:05.1Z"});

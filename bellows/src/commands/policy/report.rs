@@ -10,6 +10,7 @@ use agent::{Oracle, Reasked, Replay, Seen};
 use clap::Args;
 use policy_contract::{Input, Spec};
 use protocol::journal::Record;
+use protocol::policy::Role;
 use protocol::time::WallTime;
 use serde::Serialize;
 
@@ -100,6 +101,7 @@ struct Entry {
     vm: String,
     at: String,
     digest: String,
+    role: Role,
     /// Size that the answer asks for, compute units; absent for a fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     units: Option<u32>,
@@ -117,6 +119,17 @@ impl Entry {
     }
 }
 
+/// A version of the policy in one role.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct VersionReport {
+    digest: String,
+    role: Role,
+    #[serde(flatten)]
+    counts: Counts,
+    agreement_percent: Option<f64>,
+}
+
 /// Shape of `-o json`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -124,6 +137,8 @@ struct Report {
     policy: String,
     total: Counts,
     agreement_percent: Option<f64>,
+    /// The versions that were asked. `total` is the sum of their answers.
+    versions: Vec<VersionReport>,
     vms: BTreeMap<String, Counts>,
     largest: Vec<Entry>,
     /// Orders that rest on an answer. Candidates have no way to give one.
@@ -136,6 +151,7 @@ struct Gathered {
     since: i64,
     wall: u64,
     total: Counts,
+    versions: BTreeMap<(Role, String), Counts>,
     vms: BTreeMap<String, Counts>,
     largest: Vec<Entry>,
 }
@@ -154,6 +170,8 @@ impl Oracle for Gatherer {
         }
         let entry = entry(seen, calendar(gathered.wall, seen.asked_at.0));
         gathered.total.add(&entry);
+        let version = (entry.role, entry.digest.clone());
+        gathered.versions.entry(version).or_default().add(&entry);
         let counts = gathered.vms.entry(entry.vm.clone()).or_default();
         counts.add(&entry);
         if entry.difference().is_some_and(|difference| difference != 0) {
@@ -191,11 +209,21 @@ fn entry(seen: &Seen<'_>, at: String) -> Entry {
         vm: seen.vm.to_owned(),
         at,
         digest: answer.dg.clone(),
+        role: answer.role,
         units: answer.cu.or(held).filter(|_| answer.fault.is_none()),
         builtin: seen.builtin,
         reason: answer.r.clone(),
         fault: answer.fault.map(|fault| fault.word().to_owned()),
         took_us: answer.took,
+    }
+}
+
+fn version(((role, digest), counts): ((Role, String), Counts)) -> VersionReport {
+    VersionReport {
+        digest,
+        role,
+        agreement_percent: counts.agreement_percent(),
+        counts,
     }
 }
 
@@ -208,6 +236,7 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Outcome {
         policy: gathered.policy,
         agreement_percent: gathered.total.agreement_percent(),
         total: gathered.total,
+        versions: gathered.versions.into_iter().map(version).collect(),
         vms: gathered.vms,
         largest: gathered.largest,
         actuator_calls: 0,
@@ -242,6 +271,7 @@ fn gather(context: &Context, policy: &str, since: WallTime) -> Outcome<Gathered>
         since: since.0,
         wall: 0,
         total: Counts::default(),
+        versions: BTreeMap::new(),
         vms: BTreeMap::new(),
         largest: Vec::new(),
     })));
@@ -282,6 +312,17 @@ fn print(context: &Context, report: &Report) {
     ));
     if let Some(percent) = report.agreement_percent {
         out(&format!("Agreement {percent:.1} %."));
+    }
+    for version in &report.versions {
+        let place = match version.role {
+            Role::Live => "decides",
+            Role::Shadow => "in shadow",
+        };
+        let percent = version.agreement_percent.unwrap_or_default();
+        out(&format!(
+            "Version {} {place}: {} answers, agreement {percent:.1} %, {} faults.",
+            version.digest, version.counts.compared, version.counts.faults
+        ));
     }
     let mut table = Table::new(&[
         "VM",
@@ -334,6 +375,7 @@ mod tests {
             vm: "default/pg".into(),
             at: String::new(),
             digest: "77ab90c4".into(),
+            role: Role::Shadow,
             units,
             builtin,
             reason: None,
