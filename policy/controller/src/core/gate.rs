@@ -82,10 +82,10 @@ impl Default for Rules {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Promote {
-    /// A person begins the next stage by a command.
+    /// A person lets it on.
     #[default]
     Ask,
-    /// The gate begins the next stage once its rules hold.
+    /// The gate lets it on.
     Auto,
 }
 
@@ -101,12 +101,13 @@ pub enum Stage {
     Live,
 }
 
-/// Place of a version. Times are calendar times.
+/// Standing of a version. Times are calendar times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Place {
+pub struct Standing {
     /// How far it has come.
     pub stage: Stage,
+    /// When it got this far.
     pub since: WallTime,
     /// Newest change of the policy's versions.
     pub changed_at: Option<WallTime>,
@@ -124,8 +125,8 @@ pub enum Short {
     Vms { has: u32, needs: u32 },
     Faults { kind: Fault, count: u64 },
     FaultsInARow { count: u32 },
-    OomRisk { minutes: f64, live: f64 },
-    CpuShort { minutes: f64, live: f64 },
+    OomRisk { minutes: f64, most: f64 },
+    CpuShort { minutes: f64, most: f64 },
     UnitHours { percent: f64, most: u32 },
     Reversals { percent: f64, most: u32 },
     Error { percent: f64, most: f64 },
@@ -172,8 +173,8 @@ pub struct Case<'a> {
     pub rules: &'a Rules,
     /// Most VMs that may begin to shrink at once, percent.
     pub vms_shrunk_at_once_percent: Option<u32>,
-    /// Place of the version.
-    pub place: &'a Place,
+    /// Standing of the version.
+    pub standing: &'a Standing,
     /// What was seen of it since it has its stage.
     pub evidence: &'a Evidence,
     /// What agents report now.
@@ -184,10 +185,10 @@ pub struct Case<'a> {
 #[must_use]
 pub fn rule(now: WallTime, case: &Case<'_>) -> Ruling {
     let damages = damages(now, case);
-    if case.place.stage > Stage::Shadow && !damages.is_empty() {
+    if case.standing.stage > Stage::Shadow && !damages.is_empty() {
         return Ruling::Demote(damages);
     }
-    let next = match case.place.stage {
+    let next = match case.standing.stage {
         Stage::Shadow => Stage::Canary,
         Stage::Canary => Stage::Live,
         Stage::Live => return Ruling::Stay(Vec::new()),
@@ -200,7 +201,8 @@ pub fn rule(now: WallTime, case: &Case<'_>) -> Ruling {
     }
 }
 
-fn percent(part: f64, whole: f64) -> f64 {
+/// One figure in percent of another.
+fn share(part: f64, whole: f64) -> f64 {
     if part <= 0.0 {
         0.0
     } else {
@@ -218,7 +220,7 @@ fn exceeds(figure: f64, most: f64) -> bool {
 
 /// What keeps a candidate from the next stage.
 fn shorts(now: WallTime, case: &Case<'_>) -> Vec<Short> {
-    let (rules, evidence) = (case.rules, case.evidence);
+    let evidence = case.evidence;
     let mut shorts = amounts(case);
     let faults = evidence.faults.iter().filter(|(_, count)| **count > 0);
     shorts.extend(faults.map(|(kind, count)| Short::Faults {
@@ -230,45 +232,45 @@ fn shorts(now: WallTime, case: &Case<'_>) -> Vec<Short> {
         // Newer than the last whole hour.
         shorts.push(Short::FaultsInARow { count });
     }
-    let (own, live) = (&evidence.candidate, &evidence.live);
-    if exceeds(own.oom_risk_minutes, live.oom_risk_minutes) {
-        shorts.push(Short::OomRisk {
-            minutes: own.oom_risk_minutes,
-            live: live.oom_risk_minutes,
-        });
-    }
-    if exceeds(own.cpu_short_minutes, live.cpu_short_minutes) {
-        shorts.push(Short::CpuShort {
-            minutes: own.cpu_short_minutes,
-            live: live.cpu_short_minutes,
-        });
-    }
-    let hours = percent(own.unit_hours, live.unit_hours);
-    if exceeds(hours, f64::from(rules.cu_hours_percent)) {
-        shorts.push(Short::UnitHours {
-            percent: hours,
-            most: rules.cu_hours_percent,
-        });
-    }
-    // A live version without reversals allows one.
-    let reversals = percent(own.reversals as f64, live.reversals.max(1) as f64);
-    if reversals > f64::from(rules.reversals_percent) {
-        shorts.push(Short::Reversals {
-            percent: reversals,
-            most: rules.reversals_percent,
-        });
-    }
-    if exceeds(evidence.error_percent, MAX_ERROR) {
-        shorts.push(Short::Error {
-            percent: evidence.error_percent,
-            most: MAX_ERROR,
-        });
-    }
+    shorts.extend(figures(case));
     let count = evidence.gaps;
     if count > 0 {
         shorts.push(Short::Gaps { count });
     }
-    shorts.extend(waits(now, case.place));
+    shorts.extend(waits(now, case.standing));
+    shorts
+}
+
+/// Figures of the model that are over their bounds.
+fn figures(case: &Case<'_>) -> Vec<Short> {
+    let (rules, evidence) = (case.rules, case.evidence);
+    let (own, live) = (&evidence.candidate, &evidence.live);
+    let mut shorts = Vec::new();
+    let (minutes, most) = (own.oom_risk_minutes, live.oom_risk_minutes);
+    if exceeds(minutes, most) {
+        shorts.push(Short::OomRisk { minutes, most });
+    }
+    let (minutes, most) = (own.cpu_short_minutes, live.cpu_short_minutes);
+    if exceeds(minutes, most) {
+        shorts.push(Short::CpuShort { minutes, most });
+    }
+    let (percent, most) = (
+        share(own.unit_hours, live.unit_hours),
+        rules.cu_hours_percent,
+    );
+    if exceeds(percent, f64::from(most)) {
+        shorts.push(Short::UnitHours { percent, most });
+    }
+    // A live version without reversals allows one.
+    let percent = share(own.reversals as f64, live.reversals.max(1) as f64);
+    let most = rules.reversals_percent;
+    if exceeds(percent, f64::from(most)) {
+        shorts.push(Short::Reversals { percent, most });
+    }
+    let (percent, most) = (evidence.error_percent, MAX_ERROR);
+    if exceeds(percent, most) {
+        shorts.push(Short::Error { percent, most });
+    }
     shorts
 }
 
@@ -276,7 +278,7 @@ fn shorts(now: WallTime, case: &Case<'_>) -> Vec<Short> {
 fn amounts(case: &Case<'_>) -> Vec<Short> {
     let (rules, evidence) = (case.rules, case.evidence);
     let mut shorts = Vec::new();
-    if case.place.stage == Stage::Canary {
+    if case.standing.stage == Stage::Canary {
         if evidence.hours < rules.canary_hours {
             shorts.push(Short::CanaryHours {
                 has: evidence.hours,
@@ -311,13 +313,13 @@ fn amounts(case: &Case<'_>) -> Vec<Short> {
 }
 
 /// Times before which nothing is let on.
-fn waits(now: WallTime, place: &Place) -> Vec<Short> {
+fn waits(now: WallTime, standing: &Standing) -> Vec<Short> {
     let end = |at: Option<WallTime>, span: i64| {
         let until = WallTime(at?.0.saturating_add(span));
         (now < until).then_some(until)
     };
-    let banned = end(place.demoted_at, BAN).map(|until| Short::Banned { until });
-    let soon = end(place.changed_at, BETWEEN_CHANGES).map(|until| Short::TooSoon { until });
+    let banned = end(standing.demoted_at, BAN).map(|until| Short::Banned { until });
+    let soon = end(standing.changed_at, BETWEEN_CHANGES).map(|until| Short::TooSoon { until });
     banned.into_iter().chain(soon).collect()
 }
 
@@ -353,8 +355,8 @@ fn damages(now: WallTime, case: &Case<'_>) -> Vec<Damage> {
             most,
         });
     }
-    let age = now.0.saturating_sub(case.place.since.0);
-    if case.place.stage == Stage::Canary && age >= CANARY_SETTLES {
+    let age = now.0.saturating_sub(case.standing.since.0);
+    if case.standing.stage == Stage::Canary && age >= CANARY_SETTLES {
         damages.extend(canary_damages(case.evidence));
     }
     damages
@@ -378,12 +380,10 @@ fn canary_damages(evidence: &Evidence) -> Vec<Damage> {
             others: of_others,
         });
     }
-    let hours = percent(evidence.candidate.unit_hours, evidence.live.unit_hours);
-    if exceeds(hours, CANARY_UNIT_HOURS_PERCENT) {
-        damages.push(Damage::CanaryUnitHours {
-            percent: hours,
-            most: CANARY_UNIT_HOURS_PERCENT,
-        });
+    let most = CANARY_UNIT_HOURS_PERCENT;
+    let percent = share(evidence.candidate.unit_hours, evidence.live.unit_hours);
+    if exceeds(percent, most) {
+        damages.push(Damage::CanaryUnitHours { percent, most });
     }
     let refused = canary.rate(canary.refused_shrinks as f64);
     let of_others = others.rate(others.refused_shrinks as f64);

@@ -5,7 +5,7 @@ use protocol::time::WallTime;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::gate::{Case, Place, Promote, Rules, Ruling, Stage, rule};
+use super::gate::{Case, Promote, Rules, Ruling, Stage, Standing, rule};
 use super::gate_tests::carried_out;
 use super::tally::{Alarms, Evidence, Tally};
 
@@ -161,7 +161,7 @@ fn run(seed: u64, flaw: Flaw) -> (Vec<Stage>, u32) {
         ..Rules::default()
     };
     let begin = WallTime(1000 * HOUR);
-    let mut place = Place {
+    let mut standing = Standing {
         stage: Stage::Shadow,
         since: begin,
         changed_at: None,
@@ -170,22 +170,22 @@ fn run(seed: u64, flaw: Flaw) -> (Vec<Stage>, u32) {
     let (mut evidence, mut stages, mut demotions) = (Evidence::default(), Vec::new(), 0);
     for number in 1..=HOURS {
         let now = WallTime(begin.0 + i64::from(number) * HOUR);
-        evidence.add(&world.hour(place.stage));
-        let alarms = world.alarms(place.stage);
+        evidence.add(&world.hour(standing.stage));
+        let alarms = world.alarms(standing.stage);
         let case = Case {
             rules: &rules,
             vms_shrunk_at_once_percent: Some(20),
-            place: &place,
+            standing: &standing,
             evidence: &evidence,
             alarms: &alarms,
         };
         let ruling = rule(now, &case);
         demotions += u32::from(matches!(ruling, Ruling::Demote(_)));
-        if let Some(next) = carried_out(now, &place, &ruling) {
-            place = next;
+        if let Some(next) = carried_out(now, &standing, &ruling) {
+            standing = next;
             evidence = Evidence::default();
         }
-        stages.push(place.stage);
+        stages.push(standing.stage);
     }
     (stages, demotions)
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use protocol::policy::Fault;
 use protocol::time::WallTime;
 
-use super::gate::{Case, Damage, Place, Promote, Rules, Ruling, Short, Stage, rule};
+use super::gate::{Case, Damage, Promote, Rules, Ruling, Short, Stage, Standing, rule};
 use super::tally::{Alarms, Evidence, Tally};
 
 const HOUR: i64 = 3_600_000_000;
@@ -50,14 +50,14 @@ fn enough() -> Evidence {
 /// A case with its own parts.
 #[derive(Clone)]
 struct Parts {
-    place: Place,
+    standing: Standing,
     evidence: Evidence,
     alarms: Alarms,
 }
 
 fn good(stage: Stage) -> Parts {
     Parts {
-        place: Place {
+        standing: Standing {
             stage,
             since: hour(0),
             changed_at: Some(hour(0)),
@@ -77,7 +77,7 @@ fn ruling(now: WallTime, rules: &Rules, parts: &Parts) -> Ruling {
         &Case {
             rules,
             vms_shrunk_at_once_percent: Some(MOST_AT_ONCE),
-            place: &parts.place,
+            standing: &parts.standing,
             evidence: &parts.evidence,
             alarms: &parts.alarms,
         },
@@ -178,7 +178,7 @@ const SHORTS: [Breach; 14] = [
         |s| matches!(s, Short::Gaps { count: 1 }),
     ),
     (
-        |p| p.place.changed_at = Some(WallTime(hour(23).0 + 1)),
+        |p| p.standing.changed_at = Some(WallTime(hour(23).0 + 1)),
         |s| matches!(s, Short::TooSoon { .. }),
     ),
 ];
@@ -332,7 +332,7 @@ fn v07_bounds_themselves_are_allowed() {
 #[test]
 fn v07_demoted_version_is_banned_for_a_day() {
     let mut parts = good(Stage::Shadow);
-    parts.place.demoted_at = Some(hour(0));
+    parts.standing.demoted_at = Some(hour(0));
     let until = hour(24);
     let stays = Ruling::Stay(vec![Short::Banned { until }]);
     assert_eq!(ruling(WallTime(until.0 - 1), &rules(), &parts), stays);
@@ -401,17 +401,17 @@ fn any_alarms() -> impl Strategy<Value = Alarms> {
     )
 }
 
-/// The place after a ruling.
-pub(super) fn carried_out(now: WallTime, place: &Place, ruling: &Ruling) -> Option<Place> {
-    let changed = |stage| Place {
+/// The standing after a ruling.
+pub(super) fn carried_out(now: WallTime, standing: &Standing, ruling: &Ruling) -> Option<Standing> {
+    let changed = |stage| Standing {
         stage,
         since: now,
         changed_at: Some(now),
-        ..*place
+        ..*standing
     };
     match ruling {
         Ruling::Promote(stage) => Some(changed(*stage)),
-        Ruling::Demote(_) => Some(Place {
+        Ruling::Demote(_) => Some(Standing {
             demoted_at: Some(now),
             ..changed(Stage::Shadow)
         }),
@@ -430,7 +430,7 @@ proptest! {
         for (evidence, alarms, minutes) in steps {
             now = WallTime(now.0 + minutes * HOUR / 60);
             (parts.evidence, parts.alarms) = (evidence, alarms);
-            let before = parts.place;
+            let before = parts.standing;
             let ruling = ruling(now, &rules(), &parts);
             if let Ruling::Promote(next) = &ruling {
                 let changed_at = before.changed_at.map_or(0, |at| at.0);
@@ -443,8 +443,8 @@ proptest! {
             if let Ruling::Stay(shorts) = &ruling {
                 prop_assert_eq!(shorts.is_empty(), before.stage == Stage::Live);
             }
-            if let Some(place) = carried_out(now, &before, &ruling) {
-                parts.place = place;
+            if let Some(standing) = carried_out(now, &before, &ruling) {
+                parts.standing = standing;
             }
         }
     }
