@@ -7,7 +7,7 @@ use agent::core::questions::{Memory, Surroundings, is_news, refused_units, sampl
 use agent::core::{Advice, Core, Event, Terms};
 use policy_contract::{Answer, Digest, Fault, Input, Spec, Want};
 use protocol::journal::Milli;
-use protocol::policy::Limits;
+use protocol::policy::{Limits, Role};
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
 
@@ -32,9 +32,9 @@ pub trait Adviser {
 /// A policy that did not decide.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    /// The policy that is tried.
+    /// Source, parameters and series of the policy.
     pub spec: Spec,
-    /// Its limits within those of the administrator.
+    /// Limits that the core holds its answers to.
     pub limits: Limits,
 }
 
@@ -132,10 +132,9 @@ impl<'a> Asking<'a> {
         let subject = self.subject;
         let around = Surroundings {
             spec: &self.candidate.spec,
+            role: Role::Live,
             labels: subject.labels,
             wall: subject.wall,
-            // The model has no feeds.
-            feed_every: Span::default(),
             vms: subject.vms,
             starved: Milli(0),
         };
@@ -149,14 +148,14 @@ impl<'a> Asking<'a> {
                     Want::Hold => None,
                 };
                 let reason = answer.reason.as_str();
-                self.memory.accepted(now, units, reason);
+                self.memory.accepted(Role::Live, now, units, reason);
             }
             Err(fault) => {
                 let faults = &mut self.questions.faults;
                 *faults.entry(fault.word().to_owned()).or_default() += 1;
             }
         }
-        Some(advice(&self.terms(), said.as_ref().map_err(|fault| *fault)))
+        Some(advice(&self.digest, said.as_ref().map_err(|fault| *fault)))
     }
 
     pub(crate) fn questions(self) -> Questions {

@@ -57,9 +57,9 @@ pub(crate) fn units_in(size: Resources, unit: Resources) -> f64 {
 /// The time that counts, microseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// First moment, microseconds.
+    /// Begin of the time.
     pub from: i64,
-    /// First moment after it, microseconds.
+    /// End of the time, which does not count any more.
     pub to: i64,
 }
 

@@ -40,7 +40,7 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Writes the report as one page that needs no other file and no script.
+/// The report as a page, with pictures of the VMs that change most.
 #[must_use]
 pub fn page(title: Title<'_>, report: &Report, vms: &[Tried]) -> String {
     let hash = BASE64_STANDARD.encode(Sha256::digest(STYLE.as_bytes()));

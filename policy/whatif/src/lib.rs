@@ -1,12 +1,14 @@
 //! What would a recorded time have been with another policy? The shipped core of the agent runs
 //! again for each VM of a journal, fed the recorded samples, in a model of its peers.
 //!
-//! | peer | in the model |
-//! |---|---|
-//! | guest | needs the memory and the load that it had; where it had no more to use, its need is *censored* |
-//! | scheduler | permits all, but no more than it gave where it gave less than was requested |
-//! | monitor | refuses again what it refused for ten minutes, and sizes below 1.15 of the need and 100 MiB; requests growth while the need is over 85 % of the memory |
-//! | VM object | patches succeed; the guest has the size after the median recorded time |
+//! * The guest needs the memory and the load that it had. Where it had no more to use, its need is
+//!   *censored*.
+//! * The scheduler permits all, but no more than it gave where it gave less than was requested.
+//! * The monitor refuses for ten minutes what it refused, and sizes below 1.15 of the need and
+//!   100 MiB. It requests growth while the need is over 85 % of the memory.
+//! * Patches of the VM object succeed. The guest has the size after the median recorded time.
+//!
+//! The parts:
 //!
 //! * [`Reader`] takes the records of a journal and gives the [`History`] of each VM.
 //! * [`Tried`] is one VM's history beside what its decider and a [`Candidate`] make of it.

@@ -20,11 +20,11 @@ pub struct ModelError {
     pub unit_hours_percent: f64,
     /// Difference of the resizes, percent of the recorded ones. One resize of a VM is none.
     pub resizes_percent: f64,
-    /// What the VMs had in truth, unit-hours.
+    /// Unit-hours that the record shows.
     pub recorded_unit_hours: f64,
     /// The model's unit-hours.
     pub modelled_unit_hours: f64,
-    /// How often a VM changed its size in truth.
+    /// Resizes that the record shows.
     pub recorded_resizes: u64,
     /// The model's resizes.
     pub modelled_resizes: u64,
@@ -103,7 +103,7 @@ pub struct Report {
     pub verdict: &'static str,
     /// Gaps in the records of VMs.
     pub gaps: u64,
-    /// Sums and shares over all VMs.
+    /// Sums over all VMs.
     pub total: VmReport,
     /// Each VM, by name.
     pub vms: BTreeMap<String, VmReport>,

@@ -16,7 +16,7 @@ const POINTS: usize = 720;
 /// until the next point.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Curves {
-    /// Size in truth: moments in microseconds, units.
+    /// Size that the record shows.
     pub recorded: Vec<(i64, f64)>,
     /// Size that what decided in truth has in the model.
     pub modelled: Vec<(i64, f64)>,
