@@ -24,7 +24,7 @@ use protocol::time::{Span, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use self::active::{Active, Open};
-use self::asked::Asked;
+use self::asked::AskedVersions;
 pub(in crate::shell) use self::fallback::create as create_event;
 use super::feeds::{FeedReader, next_values};
 use super::known::{Choice, Known, Versions};
@@ -70,7 +70,7 @@ pub(in crate::shell) struct VmPolicy {
     vm: u32,
     choice: VmChoice,
     known: watch::Receiver<Known>,
-    asked: Asked,
+    asked: AskedVersions,
     /// Present while a version has feeds.
     feeds: Option<FeedReader>,
     /// Period of the feeds in the last record.
@@ -124,7 +124,7 @@ impl VmPolicy {
             vm: number,
             choice,
             known: runtime.0.known.subscribe(),
-            asked: Asked::default(),
+            asked: AskedVersions::default(),
             feeds: None,
             feed_every: Span(0),
             is_canary: false,

@@ -138,7 +138,7 @@ fn newest(context: &Context, name: &str, segments: &[SegmentFile]) -> Outcome<Sp
             {
                 let roles = &bound.roles;
                 let candidate = roles.get(&Role::Shadow).or(roles.get(&Role::Live));
-                digest = candidate.cloned().or(digest);
+                digest = candidate.map(|version| version.digest.clone()).or(digest);
             }
         }
     }

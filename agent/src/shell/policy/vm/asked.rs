@@ -18,14 +18,14 @@ use crate::shell::state::wall_of;
 const WALL_EVERY: Span = Span::from_secs(600);
 
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct AskedVersions {
     by_role: BTreeMap<Role, Active>,
     /// Calendar time of the clock's zero, microseconds since 1970.
     wall: u64,
     wall_at: Option<Timestamp>,
 }
 
-impl Asked {
+impl AskedVersions {
     /// Gives each role its version. A version that is there already keeps its past and its memory.
     pub(super) fn assign(
         &mut self,
