@@ -58,8 +58,9 @@ pub(crate) struct PolicyAnswer {
 }
 
 impl PolicyView {
-    /// `Policy db (5be1a7c0) asks for 5 units since … Its candidate 77ab90c4 would ask for 4 (cpu).`
-    /// Where no version decides: `Policy db decides nothing: its candidate 77ab90c4 would ask …`.
+    /// `Policy db (5be1a7c0) asks for 5 units since … Its candidate 77ab90c4 would ask for 4
+    /// (cpu).` Where no version decides: `Policy db decides nothing: its candidate 77ab90c4 would
+    /// ask …`.
     pub(crate) fn sentences(&self) -> String {
         let first = self.sentence();
         let Some(shadow) = &self.shadow else {

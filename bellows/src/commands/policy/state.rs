@@ -3,6 +3,7 @@
 use clap::Args;
 use hyper::http::Method;
 use protocol::policy::ScalingPolicyStatus;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::object::contract_spec;
@@ -12,7 +13,7 @@ use crate::context::Context;
 use crate::decision::{Decisions, by_vm};
 use crate::fail::Outcome;
 use crate::output::{Format, Table, print_value};
-use crate::terminal::out;
+use crate::terminal::{err, out};
 
 /// List the policies, and how many VMs have each.
 #[derive(Debug, Clone, Args)]
@@ -34,12 +35,20 @@ pub(crate) struct ShowArgs {
 }
 
 /// State of the agents: their policies and the decisions about their VMs.
-pub(super) struct Agents {
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Agents {
     policies: Value,
-    decisions: Decisions,
+    pub(crate) decisions: Decisions,
 }
 
 impl Agents {
+    pub(crate) fn new(policies: Value, decisions: Decisions) -> Self {
+        Self {
+            policies,
+            decisions,
+        }
+    }
+
     pub(super) async fn read(context: &Context, api: &Api) -> Outcome<Self> {
         let dump = if context.asks_cluster() {
             cluster::agents(api, None).await?
@@ -47,14 +56,23 @@ impl Agents {
             let mut state = context.admin(Method::GET, "/v1/state", None).await?;
             state["agent"].take()
         };
-        Ok(Self {
-            policies: dump["policies"].clone(),
-            decisions: by_vm(&dump),
-        })
+        Ok(Self::new(dump["policies"].clone(), by_vm(&dump)))
     }
 
-    /// What the agent says about a policy, and about its worker.
-    pub(super) fn problem(&self, name: &str) -> Option<String> {
+    /// As [`Self::read`]. Where no agent of a cluster shows its state, the objects still say which
+    /// version decides.
+    async fn read_if_shown(context: &Context, api: &Api) -> Outcome<Option<Self>> {
+        match Self::read(context, api).await {
+            Err(fail) if context.asks_cluster() => {
+                err(&format!("warning: without the agents' state: {fail}"));
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
+    }
+
+    /// What the agents say about a policy, and about their workers.
+    pub(crate) fn problem(&self, name: &str) -> Option<String> {
         let known = self.policies["known"].as_array().into_iter().flatten();
         let mut own = known.filter(|one| one["name"] == name);
         let own = own.find_map(|one| one["problem"].as_str());
@@ -66,7 +84,7 @@ impl Agents {
     }
 
     /// Answers and sentences about the VMs that have a policy, by VM.
-    fn vms(&self, name: &str) -> Vec<(String, Value, String)> {
+    pub(crate) fn vms(&self, name: &str) -> Vec<(String, Value, String)> {
         let has = |policy: &crate::decision::PolicyView| policy.name.as_deref() == Some(name);
         self.decisions
             .iter()
@@ -89,18 +107,18 @@ fn status_of(object: &Value) -> ScalingPolicyStatus {
 }
 
 /// The digits of a digest that people see, as `Digest::short` gives them.
-pub(super) fn short(digest: &str) -> String {
+pub(crate) fn short(digest: &str) -> String {
     digest.chars().take(8).collect()
 }
 
 /// The version that decides, in short.
-fn live_of(object: &Value) -> Option<String> {
+pub(crate) fn live_of(object: &Value) -> Option<String> {
     let status = status_of(object);
     status.deciding().map(short)
 }
 
 /// The newest version, in short, unless it decides.
-fn candidate_of(object: &Value) -> Option<String> {
+pub(crate) fn candidate_of(object: &Value) -> Option<String> {
     let Ok(spec) = contract_spec(object) else {
         return Some("?".to_owned());
     };
@@ -110,7 +128,7 @@ fn candidate_of(object: &Value) -> Option<String> {
 }
 
 /// Who decides about the VMs that have the policy.
-fn sentence(object: &Value) -> String {
+pub(crate) fn sentence(object: &Value) -> String {
     let status = status_of(object);
     let decides = match (live_of(object), status.is_paused()) {
         (Some(live), _) => format!("{live} decides"),
@@ -123,25 +141,40 @@ fn sentence(object: &Value) -> String {
     }
 }
 
+/// A policy in a list.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct PolicyRow {
+    pub(crate) name: String,
+    pub(crate) scope: Value,
+    /// First digits of the version that decides.
+    pub(crate) live: Option<String>,
+    /// First digits of the newest version, unless it decides.
+    pub(crate) candidate: Option<String>,
+    /// Number of VMs that have it. Absent where no agent shows its state.
+    pub(crate) vms: Option<usize>,
+    pub(crate) problem: Option<String>,
+}
+
+pub(crate) fn rows(objects: &[Value], agents: Option<&Agents>) -> Vec<PolicyRow> {
+    let row = |object: &Value| {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        PolicyRow {
+            name: name.to_owned(),
+            scope: object["spec"]["scope"].clone(),
+            live: live_of(object),
+            candidate: candidate_of(object),
+            vms: agents.map(|agents| agents.vms(name).len()),
+            problem: agents.and_then(|agents| agents.problem(name)),
+        }
+    };
+    objects.iter().map(row).collect()
+}
+
 pub(super) async fn list(context: &Context, args: &ListArgs) -> Outcome {
     let api = context.api().await?;
     let objects = api.list(Kind::Policy, None).await?;
-    let agents = Agents::read(context, &api).await?;
-    let rows: Vec<Value> = objects
-        .iter()
-        .map(|object| {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            let problem = agents.problem(name);
-            json!({
-                "name": name,
-                "scope": object["spec"]["scope"],
-                "live": live_of(object),
-                "candidate": candidate_of(object),
-                "vms": agents.vms(name).len(),
-                "problem": problem,
-            })
-        })
-        .collect();
+    let agents = Agents::read_if_shown(context, &api).await?;
+    let rows = rows(&objects, agents.as_ref());
     if matches!(args.output, Format::Json | Format::Yaml) {
         return print_value(args.output, &json!({ "policies": rows }));
     }
@@ -150,14 +183,18 @@ pub(super) async fn list(context: &Context, args: &ListArgs) -> Outcome {
         return Ok(());
     }
     let mut table = Table::new(&["NAME", "SCOPE", "LIVE", "CANDIDATE", "VMS", "PROBLEM"]);
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
-    };
-    for row in &rows {
-        let cells = ["name", "scope", "live", "candidate", "vms", "problem"];
-        table.row(cells.iter().map(|key| text(&row[*key]).into()).collect());
+    for row in rows {
+        table.row(vec![
+            row.name.into(),
+            row.scope.as_str().unwrap_or_default().into(),
+            row.live.unwrap_or_default().into(),
+            row.candidate.unwrap_or_default().into(),
+            row.vms
+                .map(|vms| vms.to_string())
+                .unwrap_or_default()
+                .into(),
+            row.problem.unwrap_or_default().into(),
+        ]);
     }
     table.print(context.paint());
     Ok(())
@@ -166,11 +203,14 @@ pub(super) async fn list(context: &Context, args: &ListArgs) -> Outcome {
 pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
     let api = context.api().await?;
     let object = api.get(Kind::Policy, "", &args.name).await?;
-    let agents = Agents::read(context, &api).await?;
-    let vms = agents.vms(&args.name);
-    let problem = agents.problem(&args.name);
+    let agents = Agents::read_if_shown(context, &api).await?;
+    let vms = agents.as_ref().map(|agents| agents.vms(&args.name));
+    let problem = agents.and_then(|agents| agents.problem(&args.name));
     if matches!(args.output, Format::Json | Format::Yaml) {
-        let vms: Vec<Value> = vms.into_iter().map(|(_, answers, _)| answers).collect();
+        let answers = |vms: Vec<(String, Value, String)>| -> Vec<Value> {
+            vms.into_iter().map(|(_, answers, _)| answers).collect()
+        };
+        let vms = vms.map(answers);
         let shown = json!({
             "name": args.name,
             "status": object["status"],
@@ -185,10 +225,10 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
     if let Some(problem) = problem {
         out(&format!("Problem: {problem}."));
     }
-    if vms.is_empty() {
+    if vms.as_ref().is_some_and(Vec::is_empty) {
         out("No VM has it.");
     }
-    for (vm, _, sentence) in vms {
+    for (vm, _, sentence) in vms.into_iter().flatten() {
         out(&format!("{vm}: {sentence}"));
     }
     Ok(())
