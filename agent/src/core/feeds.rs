@@ -58,9 +58,9 @@ mod tests {
         }
     }
 
-    fn spec(feeds: &[FeedSource]) -> Spec {
+    fn spec(feeds: Vec<FeedSource>) -> Spec {
         Spec {
-            feeds: feeds.to_vec(),
+            feeds,
             ..Spec::of_source("return 1")
         }
     }
@@ -69,7 +69,10 @@ mod tests {
     #[test]
     fn v03_port_that_is_not_allowed_is_no_source() {
         let [allowed, other] = [source("jobs", 9200), source("keys", 22)];
-        let specs = [spec(&[allowed.clone(), other]), spec(&[allowed.clone()])];
+        let specs = [
+            spec(vec![allowed.clone(), other]),
+            spec(vec![allowed.clone()]),
+        ];
         assert_eq!(sources(specs.iter(), &[9200]), [allowed]);
         assert_eq!(sources(specs.iter(), &[]), []);
     }
@@ -77,7 +80,7 @@ mod tests {
     #[test]
     fn version_gets_the_values_of_its_own_sources() {
         let [old, new] = [source("jobs", 9200), source("jobs", 9201)];
-        let specs = [spec(&[old.clone()]), spec(&[new.clone()])];
+        let specs = [spec(vec![old.clone()]), spec(vec![new.clone()])];
         let all = sources(specs.iter(), &[9200, 9201]);
         assert_eq!(all, [old, new]);
         let values = [Some(3.0), None];
