@@ -33,6 +33,8 @@ pub(crate) enum Happening {
     Object(Box<VmUpdate>),
     /// The monitor refused this size.
     Refused(Resources, Refusal),
+    /// The monitor approved this size.
+    Approved(Resources),
     /// The scheduler permits no more than this; `None` = all.
     Permits(Option<Resources>),
     /// Advice or limits of the policy that decided.
@@ -234,6 +236,10 @@ impl Stretch {
             Event::MonitorDownscaleDone(_, Ok(DownscaleResponse::Denied(refusal))) => {
                 let (_, _, refused) = core.monitor_under_way()?;
                 Happening::Refused(refused, *refusal)
+            }
+            Event::MonitorDownscaleDone(_, Ok(DownscaleResponse::Allowed)) => {
+                let (_, _, approved) = core.monitor_under_way()?;
+                Happening::Approved(approved)
             }
             Event::PermitDone(_, Ok(response)) => {
                 let asked = core.last_request()?;

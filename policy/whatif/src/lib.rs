@@ -4,8 +4,9 @@
 //! * The guest needs the memory and the load that it had. Where it had no more to use, its need is
 //!   *censored*.
 //! * The scheduler permits all, but no more than it gave where it gave less than was requested.
-//! * The monitor refuses for ten minutes what it refused, and sizes below 1.15 of the need and
-//!   100 MiB. It requests growth while the need is over 85 % of the memory.
+//! * The monitor refuses for ten minutes what it refused, until the need is smaller or the record
+//!   shows that it approved such a size. It refuses sizes below 1.15 of the need and 100 MiB. It
+//!   requests growth while the need is over 85 % of the memory.
 //! * Patches of the VM object succeed. The guest has the size after the median recorded time.
 //!
 //! The parts:

@@ -8,7 +8,7 @@ use crate::trace::Trace;
 
 /// Part of its memory over which a guest's monitor requests growth.
 pub(crate) const REQUEST_FRACTION: f64 = 0.85;
-/// How long a recorded refusal holds for sizes up to the refused one.
+/// How long a recorded refusal holds for sizes up to the refused one, while the need is no smaller.
 const REFUSAL_HOLDS: Span = Span::from_secs(600);
 /// Memory that a monitor wants for each byte of need, and beside that.
 const SHRINK_FACTOR: f64 = 1.15;
@@ -56,6 +56,8 @@ pub(crate) struct Refused {
     pub(crate) at: Timestamp,
     pub(crate) size: Resources,
     pub(crate) refusal: Refusal,
+    /// Need at that time, bytes.
+    pub(crate) need_bytes: f64,
 }
 
 /// Response of the monitor to a smaller size.
@@ -65,7 +67,11 @@ pub(crate) fn downscale(
     need_bytes: f64,
     recorded: &[Refused],
 ) -> DownscaleResponse {
-    let holds = |one: &&Refused| now.since(one.at) <= REFUSAL_HOLDS && target.mem <= one.size.mem;
+    let holds = |one: &&Refused| {
+        now.since(one.at) <= REFUSAL_HOLDS
+            && target.mem <= one.size.mem
+            && need_bytes >= one.need_bytes
+    };
     if let Some(held) = recorded.iter().rev().find(holds) {
         return DownscaleResponse::Denied(held.refusal);
     }

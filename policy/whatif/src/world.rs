@@ -182,7 +182,9 @@ impl<'a> World<'a> {
                 at,
                 size: *size,
                 refusal: *refusal,
+                need_bytes: self.need_bytes,
             }),
+            Happening::Approved(size) => self.refused.retain(|one| one.size.mem < size.mem),
             Happening::Permits(limit) => self.limit = *limit,
             Happening::Policy(event) => {
                 if self.asking.is_none() {

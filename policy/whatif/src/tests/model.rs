@@ -131,19 +131,44 @@ fn v07_recorded_refusal_holds_for_ten_minutes_for_sizes_up_to_it() {
         at: at(0),
         size,
         refusal,
+        need_bytes: 1e9,
     }];
     let denied = DownscaleResponse::Denied(refusal);
-    assert_eq!(downscale(at(600), size, 0.0, &recorded), denied);
-    assert_eq!(downscale(at(600), UNIT, 0.0, &recorded), denied);
+    assert_eq!(downscale(at(600), size, 1e9, &recorded), denied);
+    assert_eq!(downscale(at(600), UNIT, 1e9, &recorded), denied);
     let larger = UNIT.saturating_mul(3);
     assert_eq!(
-        downscale(at(600), larger, 0.0, &recorded),
+        downscale(at(600), larger, 1e9, &recorded),
         DownscaleResponse::Allowed
     );
     assert_eq!(
-        downscale(at(601), size, 0.0, &recorded),
+        downscale(at(601), size, 1e9, &recorded),
         DownscaleResponse::Allowed
     );
+    // The need is smaller than at the refusal.
+    assert_eq!(
+        downscale(at(1), size, 0.9e9, &recorded),
+        DownscaleResponse::Allowed
+    );
+}
+
+/// Requirement: V07
+#[test]
+fn v07_refusal_ends_when_the_record_shows_an_approval() {
+    let sizes = |approved: Option<u32>| {
+        let mut shrinks = stretch(4, 300, |_| (0.5, 0.3));
+        let refused = Happening::Refused(UNIT.saturating_mul(3), Refusal::default());
+        shrinks.happenings.insert(1, (at(1), refused));
+        let approved = approved.map(|units| Happening::Approved(UNIT.saturating_mul(units)));
+        let approved = approved.map(|happening| (at(100), happening));
+        shrinks.happenings.extend(approved);
+        shrinks.happenings.sort_by_key(|(at, _)| *at);
+        written(&shrinks).0.in_use
+    };
+    let last = |approved| sizes(approved).last().map(|(_, size)| *size);
+    assert_eq!(last(None), Some(UNIT.saturating_mul(4)));
+    assert_eq!(last(Some(4)), Some(UNIT.saturating_mul(4)));
+    assert_eq!(last(Some(3)), Some(UNIT));
 }
 
 /// Requirement: V07
