@@ -38,7 +38,7 @@ pub struct Candidate {
     pub limits: Limits,
 }
 
-/// Number of questions, and what came of them.
+/// Number of questions in the time that counts, and what came of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Questions {
     /// Questions that were asked.
@@ -65,6 +65,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) wall: u64,
     /// VMs in the journal.
     pub(crate) vms: u32,
+    /// Begin and end of the time whose questions count.
+    pub(crate) counted: (Timestamp, Timestamp),
 }
 
 /// The questions of one stretch.
@@ -139,7 +141,9 @@ impl<'a> Asking<'a> {
             starved: Milli(0),
         };
         let input = self.memory.question(now, core, &around)?;
-        self.questions.asked += 1;
+        let (from, to) = subject.counted;
+        let counts = u64::from((from..to).contains(&now));
+        self.questions.asked += counts;
         let said = self.adviser.ask(subject.vm, seconds(now), &input);
         match &said {
             Ok(answer) => {
@@ -150,10 +154,11 @@ impl<'a> Asking<'a> {
                 let reason = answer.reason.as_str();
                 self.memory.accepted(Role::Live, now, units, reason);
             }
-            Err(fault) => {
+            Err(fault) if counts > 0 => {
                 let faults = &mut self.questions.faults;
                 *faults.entry(fault.word().to_owned()).or_default() += 1;
             }
+            Err(_) => {}
         }
         Some(advice(&self.digest, said.as_ref().map_err(|fault| *fault)))
     }

@@ -79,6 +79,7 @@ impl Tried {
                 labels: &stretch.labels,
                 wall: stretch.wall,
                 vms: history.vms,
+                counted: (from, to),
             };
             let core = core_of(stretch, true);
             let began = Timestamp(stretch.checkpoint.t);

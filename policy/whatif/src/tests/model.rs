@@ -5,7 +5,7 @@ use policy_contract::Fault;
 use proptest::prelude::*;
 use protocol::units::{Bytes, Resources};
 
-use super::{Always, Both, UNIT, Writer, at, candidate, history, stretch};
+use super::{Always, Both, UNIT, WALL, Writer, at, candidate, history, stretch};
 use crate::columns::Window;
 use crate::history::{Happening, Stretch};
 use crate::peers::{Refused, ResizeTimes, downscale, permit};
@@ -117,6 +117,21 @@ fn v08_vm_is_asked_about_each_sample_and_each_ten_seconds() {
     let (_, history) = written(&stretch(1, 600, |_| (0.5, 0.3)));
     let asked = tried(&history, Ok(1)).questions.asked;
     assert!((120..=130).contains(&asked), "{asked} questions");
+}
+
+/// Requirement: V07
+#[test]
+fn v07_questions_and_faults_count_within_the_time() {
+    let (_, history) = written(&stretch(1, 600, |_| (0.5, 0.3)));
+    let wall = |second: u64| i64::try_from(WALL + at(second).0).expect("a time");
+    let window = Window {
+        from: wall(100),
+        to: wall(200),
+    };
+    let mut always = Always(Err(Fault::Memory));
+    let tried = Tried::new(&history, 1, &candidate(), &mut always, window);
+    assert_eq!(tried.questions.asked, 20);
+    assert_eq!(tried.questions.faults["memory"], 20);
 }
 
 /// Requirement: V07
