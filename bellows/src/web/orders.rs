@@ -59,7 +59,7 @@ async fn policy_order(
     uri: Uri,
     body: Bytes,
 ) -> Response {
-    carry_out(&app, Target::of_policy(name, &word), &uri, &body).await
+    to_the_end(app, Target::of_policy(name, &word), uri, body).await
 }
 
 async fn vm_form(
@@ -77,7 +77,7 @@ async fn vm_order(
     body: Bytes,
 ) -> Response {
     let target = Target::of_vm(&namespace, &name, &word);
-    carry_out(&app, target, &uri, &body).await
+    to_the_end(app, target, uri, body).await
 }
 
 async fn form(app: &App, target: Option<Target>, uri: &Uri) -> Response {
@@ -91,6 +91,16 @@ async fn form(app: &App, target: Option<Target>, uri: &Uri) -> Response {
     let fields = app.forms.make(uri.path());
     let page = OrderPage::new(&state, target, uri.path().to_owned(), fields);
     show(StatusCode::OK, &page, &page.frame)
+}
+
+/// Carries an order out in a task of its own: a browser that hangs up does not stop it halfway.
+async fn to_the_end(app: Shared, target: Option<Target>, uri: Uri, body: Bytes) -> Response {
+    let order = async move { carry_out(&app, target, &uri, &body).await };
+    let done = tokio::spawn(order).await;
+    done.unwrap_or_else(|error| {
+        let text = format!("the order may be half done: {error}\n");
+        (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+    })
 }
 
 /// Carries an order out, unless it was before, and leads to its answer.
@@ -127,7 +137,7 @@ async fn stale(app: &App, target: &Target, body: &Body) -> Response {
         Fail::not_so("the form is too old, or not one of this server").fix("open the form again");
     let action = Action {
         what: "web order refused".into(),
-        on: Some(target.shown()),
+        on: Some(target.key()),
         why: actions::reason(body.get("reason")).ok(),
         ..Action::default()
     };

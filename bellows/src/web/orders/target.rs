@@ -93,6 +93,16 @@ impl Target {
         }
     }
 
+    /// Name of the object in the journal.
+    pub(super) fn key(&self) -> String {
+        match self {
+            Self::Policy { name, .. } => name.clone(),
+            Self::Vm {
+                namespace, name, ..
+            } => format!("{namespace}/{name}"),
+        }
+    }
+
     pub(super) fn shown(&self) -> String {
         match self {
             Self::Policy { name, .. } => format!("Policy {name}"),
