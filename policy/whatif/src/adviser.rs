@@ -7,7 +7,7 @@ use agent::core::questions::{Memory, Surroundings, is_news, refused_units, sampl
 use agent::core::{Advice, Core, Event, Terms};
 use policy_contract::{Answer, Digest, Fault, Input, Spec, Want};
 use protocol::journal::Milli;
-use protocol::policy::{Limits, Role};
+use protocol::policy::Limits;
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
 
@@ -134,9 +134,10 @@ impl<'a> Asking<'a> {
         let subject = self.subject;
         let around = Surroundings {
             spec: &self.candidate.spec,
-            role: Role::Live,
             labels: subject.labels,
             wall: subject.wall,
+            // The model has no feeds.
+            feed_every: Span::default(),
             vms: subject.vms,
             starved: Milli(0),
         };
@@ -152,7 +153,7 @@ impl<'a> Asking<'a> {
                     Want::Hold => None,
                 };
                 let reason = answer.reason.as_str();
-                self.memory.accepted(Role::Live, now, units, reason);
+                self.memory.accepted(now, units, reason);
             }
             Err(fault) if counts > 0 => {
                 let faults = &mut self.questions.faults;
@@ -160,7 +161,7 @@ impl<'a> Asking<'a> {
             }
             Err(_) => {}
         }
-        Some(advice(&self.digest, said.as_ref().map_err(|fault| *fault)))
+        Some(advice(&self.terms(), said.as_ref().map_err(|fault| *fault)))
     }
 
     pub(crate) fn questions(self) -> Questions {
