@@ -1,20 +1,21 @@
 //! The commands.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use policy_cli::suite::{self, Differing};
 use policy_cli::{check, jail, worker};
 use policy_contract::{FeedSource, History, Input, Series, Spec};
 use policy_engine::Engine;
 use serde_json::json;
 
+use crate::terminal::{Format, complain, exit, parameter, say, series, this_program};
+use crate::text;
 use crate::whatif::ReplayArgs;
-use crate::{exit, text};
 
 /// Asks and checks scaling policies.
 #[derive(Parser)]
@@ -86,28 +87,12 @@ struct PolicyArgs {
     feeds: Vec<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    Text,
-    Json,
-}
-
 /// Past of a question in a file.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Past {
     now: f64,
     series: std::collections::BTreeMap<String, Vec<(f64, f32)>>,
-}
-
-pub(crate) fn parameter(text: &str) -> Result<(String, f64), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=NUMBER")?;
-    let value = value.parse().map_err(|error| format!("{error}"))?;
-    Ok((name.to_owned(), value))
-}
-
-pub(crate) fn series(name: &str) -> Result<Series, String> {
-    Series::of(name).ok_or_else(|| format!("there is no series {name}"))
 }
 
 impl Cli {
@@ -169,10 +154,6 @@ fn test(path: &Path, update: bool, format: Format) -> Result<ExitCode> {
     }
     let code = if report.ok { 0 } else { exit::FINDING };
     Ok(ExitCode::from(code))
-}
-
-pub(crate) fn this_program() -> Result<PathBuf> {
-    std::env::current_exe().context("failed to find this program")
 }
 
 impl PolicyArgs {
@@ -252,14 +233,4 @@ impl Past {
 fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
     let text = fs::read(file).with_context(|| format!("failed to read {}", file.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("malformed {}", file.display()))
-}
-
-pub(crate) fn say(text: &str) -> Result<()> {
-    io::stdout()
-        .write_all(text.as_bytes())
-        .context("failed to print")
-}
-
-pub(crate) fn complain(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
 }

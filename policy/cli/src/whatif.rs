@@ -18,8 +18,7 @@ use protocol::policy::Limits;
 use protocol::time::WallTime;
 use serde_json::{Value, json};
 
-use crate::cli::{Format, complain, parameter, say, series, this_program};
-use crate::exit;
+use crate::terminal::{Format, complain, exit, parameter, say, series, this_program};
 
 /// An hour in microseconds.
 const HOUR: i64 = 3_600_000_000;
