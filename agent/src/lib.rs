@@ -8,9 +8,8 @@
 pub mod core;
 pub mod shell;
 
-pub use core::replay::{
-    Latest, Mismatch, Observer, Oracle, Reasked, Replay, Report as ReplayReport, Seen,
-};
+pub use core::replay::latest::Latest;
+pub use core::replay::{Mismatch, Observer, Oracle, Reasked, Replay, Report as ReplayReport, Seen};
 pub use shell::config::{Config, ConfigError, Policies as PolicySettings};
 pub use shell::{
     Addresses, Bound, DecisionEntry, EventLogError, EventReceiverError, EventsError, Params, Ports,

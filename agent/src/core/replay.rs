@@ -10,7 +10,7 @@
 //! and asked again. Questions of the first hour after a start in the middle of a journal are
 //! warm-up too, because the past in them may be incomplete.
 
-mod latest;
+pub mod latest;
 mod observer;
 mod policies;
 
@@ -30,7 +30,6 @@ use super::checkpoint::{info_of, lfc_of, stamp_of, system_of, upscale_request_of
 use super::event::{DownscaleResponse, Event, Refusal, VmUpdate};
 use super::journal::{Output, failure};
 use super::machine::Core;
-pub use latest::Latest;
 pub use observer::Observer;
 use policies::Policies;
 pub use policies::{Oracle, Reasked, Seen};

@@ -56,6 +56,7 @@ fn info(units: u32) -> VmInfo {
             own_mode: None,
         },
         current_revision: None,
+        target_revision: None,
         actual: None,
         last_revision: 0,
         version: None,

@@ -204,13 +204,24 @@ fn top_level(group: &str) -> impl Iterator<Item = &str> {
 
 /// Paths that stand within the code, outside of `use`. A word before or in a group of `use` is a
 /// part of a path, not a path.
-fn inline(code: &str) -> impl Iterator<Item = Path> {
+fn inline(code: &str) -> Vec<Path> {
+    let code = without_visibilities(code);
     let code = code.split(';').map(|part| split_at_use(part).0);
     let words =
         code.flat_map(|part| part.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')));
     words
         .filter(|word| word.contains("::") && !word.starts_with(':'))
         .map(|word| parts(word).collect())
+        .collect()
+}
+
+/// The code without the modules to which `pub(in …)` shows items: a file needs nothing of them.
+fn without_visibilities(code: &str) -> String {
+    let mut pieces = code.split("pub(in ");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |text, piece| {
+        text + piece.split_once(')').map_or("", |(_, rest)| rest)
+    })
 }
 
 /// Groups of files each of which reaches all others.
@@ -262,6 +273,25 @@ mod tests {
             ("a/src/z.rs", "// a comment\npub use super::x::X;\n"),
         ]);
         assert_eq!(found, [["a/src/x.rs", "a/src/y.rs", "a/src/z.rs"]]);
+    }
+
+    #[test]
+    fn module_to_which_an_item_is_shown_makes_no_circle() {
+        let found = circles(&[
+            ("a/src/lib.rs", "mod x;\nfn f() { x::g(); }\n"),
+            ("a/src/x.rs", "mod y;\nfn g() { y::h(); }\n"),
+            ("a/src/x/y.rs", "pub(in crate::x) fn h() {}\n"),
+        ]);
+        assert!(found.is_empty(), "{found:?}");
+        let found = circles(&[
+            ("a/src/lib.rs", "mod x;\nfn f() { x::g(); }\n"),
+            ("a/src/x.rs", "mod y;\nfn g() { y::h(); }\n"),
+            (
+                "a/src/x/y.rs",
+                "pub(in crate::x) fn h() { crate::x::g(); }\n",
+            ),
+        ]);
+        assert_eq!(found, [["a/src/x.rs", "a/src/x/y.rs"]]);
     }
 
     #[test]
