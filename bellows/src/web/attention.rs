@@ -182,6 +182,14 @@ fn held(decision: &Decision) -> Option<(Level, String)> {
         );
         return Some((Level::Look, text));
     }
+    if bounds("permit") {
+        let permit = decision.permit.map_or_else(|| "nothing yet".into(), size);
+        let text = format!(
+            "It asks for {} units, and the scheduler permits {permit}.",
+            decision.goal_units
+        );
+        return Some((Level::Look, text));
+    }
     if bounds("monitor_absent") {
         let text = "No monitor of its guest is connected: nothing shrinks.";
         return Some((Level::Note, text.to_owned()));
@@ -249,6 +257,8 @@ mod tests {
     #[test]
     fn vm_that_asks_and_gets_nothing_is_shown_with_the_reason() {
         let mut state = snapshot(1);
+        let bound = of_vm(&state.vms[0], &state).expect("an item");
+        assert!(bound.text.contains("permits 0.5 CPU / 2Gi"), "{bound:?}");
         let decision = state.vms[0].decision.as_mut().expect("decided");
         decision.bounded_by = vec!["permit".into()];
         let verdict = json!({"asked": 5_000, "held": 1, "permit": 3_500, "room": 500});
