@@ -123,7 +123,8 @@ fn location(answer: &str) -> String {
 /// A site with a VM that has no image, and a policy.
 async fn site() -> Site {
     let site = Site::fresh().await.unwrap();
-    let vm = postgres_vm("pg", (250, 250, 1000), (1, 1, 4), true);
+    let mut vm = postgres_vm("pg", (250, 250, 1000), (1, 1, 4), true);
+    vm["spec"]["guest"]["rootDisk"]["image"] = json!("bellows/none:0");
     site.create(&vm).await.unwrap();
     let source = site.state_dir().join("db.lua");
     std::fs::write(&source, POLICY).unwrap();
@@ -339,10 +340,11 @@ async fn order_of_another_page_or_an_old_form_is_refused() {
         (&json!("web order refused"), &json!(false))
     );
     let huge = format!(
-        "POST {path} HTTP/1.1\r\nHost: {}\r\n{}Content-Length: {}\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nHost: {}\r\n{}Content-Length: {}\r\n\r\n{}",
         web.address,
         web.cookie,
-        10 << 20
+        10 << 20,
+        "x".repeat(70_000)
     );
     let huge = raw(web.address, huge).await;
     assert_eq!(status(&huge), 413);
