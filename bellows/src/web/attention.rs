@@ -208,7 +208,7 @@ fn policy_fault(decision: &Decision) -> Option<String> {
         .answer
         .as_ref()
         .is_some_and(|one| one.fault.is_some());
-    (has_fault || policy.unknown.is_some()).then(|| policy.sentence())
+    (has_fault || policy.unknown.is_some()).then(|| policy.sentences())
 }
 
 fn size(size: Resources) -> String {
