@@ -51,12 +51,7 @@ pub(crate) struct OrderPage {
 }
 
 impl OrderPage {
-    pub(crate) fn new(
-        state: &Snapshot,
-        target: &Target,
-        action: String,
-        fields: Fields,
-    ) -> Self {
+    pub(crate) fn new(state: &Snapshot, target: &Target, action: String, fields: Fields) -> Self {
         let mut page = Self {
             frame: Frame::new(target.shown(), "", state),
             plan: Vec::new(),
