@@ -46,6 +46,10 @@ pub(super) const MAX_AGE: Span = Span::from_secs(15);
 const FALLBACK_AFTER: Span = Span::from_secs(600);
 /// Credit of a [`ShrinkBucket`] that one compute unit costs.
 const UNIT_CREDIT: u64 = 60_000_000;
+/// Longest time for which a [`ShrinkBucket`] gathers credit: a minute, and the longest time between
+/// two questions. Without the latter a rate of one unit would lose the time from the moment at which
+/// the unit is allowed to the answer that takes it.
+const FULL_AFTER: Span = Span::from_secs(60 + 10);
 /// Largest rate of a [`ShrinkBucket`]. Its credit then fits into a number of the journal.
 const MAX_RATE: u32 = 100_000_000;
 
@@ -336,9 +340,9 @@ impl Allowance {
     }
 }
 
-/// Token bucket for shrinks. It begins empty and holds the units of a minute. Its credit grows by
-/// the rate per microsecond, in whole numbers, so nothing is lost to rounding whenever it is read.
-/// Only a patch that succeeded takes credit.
+/// Token bucket for shrinks. It begins empty and holds the units of [`FULL_AFTER`]. Its credit
+/// grows by the rate per microsecond, in whole numbers, so nothing is lost to rounding whenever it
+/// is read. Only a patch that succeeded takes credit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ShrinkBucket {
     /// [`UNIT_CREDIT`] for each unit.
@@ -350,15 +354,19 @@ pub(super) struct ShrinkBucket {
 impl ShrinkBucket {
     fn credit(&self, now: Timestamp, rate: u32) -> u64 {
         let grown = now.since(self.at).0.saturating_mul(u64::from(rate));
-        let most = UNIT_CREDIT.saturating_mul(u64::from(rate));
-        self.credit.saturating_add(grown).min(most)
+        self.credit.saturating_add(grown).min(Self::most(rate))
+    }
+
+    /// Credit of a full bucket.
+    fn most(rate: u32) -> u64 {
+        FULL_AFTER.0.saturating_mul(u64::from(rate))
     }
 
     fn allowance(&self, now: Timestamp, rate: u32) -> Allowance {
         let credit = self.credit(now, rate);
         let units = u32::try_from(credit / UNIT_CREDIT).unwrap_or(u32::MAX);
         let missing = UNIT_CREDIT - credit % UNIT_CREDIT;
-        let is_growing = units < rate;
+        let is_growing = u64::from(units + 1).saturating_mul(UNIT_CREDIT) <= Self::most(rate);
         let wait = missing.div_ceil(u64::from(rate.max(1)));
         Allowance {
             units,
@@ -377,9 +385,8 @@ impl ShrinkBucket {
     /// The same bucket with another rate. A limit that was not there begins without credit.
     fn changed(&self, now: Timestamp, old: Option<u32>, new: Option<u32>) -> Self {
         let credit = old.map_or(0, |rate| self.credit(now, rate));
-        let most = UNIT_CREDIT.saturating_mul(u64::from(new.unwrap_or(0)));
         Self {
-            credit: credit.min(most),
+            credit: credit.min(Self::most(new.unwrap_or(0))),
             at: now,
         }
     }
