@@ -30,7 +30,7 @@ pub(crate) fn table(rows: &[Resize], now: WallTime) -> Table {
                     .map_or_else(|| "-".into(), |time| millis(time.duration_us)),
             )
         }));
-        cells.push(total(row, rows.iter().any(|later| is_later(later, row))).into());
+        cells.push(total(row, is_overtaken(row, rows)).into());
         table.row(cells);
     }
     table
@@ -46,8 +46,10 @@ fn total(row: &Resize, is_overtaken: bool) -> String {
     }
 }
 
-fn is_later(other: &Resize, row: &Resize) -> bool {
-    other.vm == row.vm && other.start_unix_us > row.start_unix_us
+/// Whether a later resize of the same VM is among `all`.
+pub(crate) fn is_overtaken(row: &Resize, all: &[Resize]) -> bool {
+    let is_later = |other: &Resize| other.vm == row.vm && other.start_unix_us > row.start_unix_us;
+    all.iter().any(is_later)
 }
 
 #[cfg(test)]

@@ -168,6 +168,22 @@ fn pages(state: &Snapshot) -> Vec<(&'static str, String)> {
 
 /// Requirement: V35
 #[test]
+fn resize_that_a_later_one_overtook_is_not_under_way() {
+    let mut state = snapshot(1);
+    let mut later = state.resizes[0].clone();
+    later.start_unix_us += 1_000_000;
+    state.resizes.insert(0, later);
+    let page = Overview::new(frame("Overview", &state), &state);
+    let page = page.render().expect("a page");
+    assert_eq!(page.matches("under way for 163 ms").count(), 1, "{page}");
+    assert_eq!(
+        page.matches("overtaken by a later one after 163 ms")
+            .count(),
+        1
+    );
+}
+
+#[test]
 fn page_of_a_thousand_vms_is_small() {
     for vms in [1, 1_000] {
         for (name, page) in pages(&snapshot(vms)) {

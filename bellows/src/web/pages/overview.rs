@@ -6,6 +6,7 @@ use super::node::NodeRow;
 use crate::commands::policy::state::PolicyRow;
 use crate::output::{age, millis};
 use crate::resize::Resize;
+use crate::view::resize::is_overtaken;
 use crate::view::units::seconds_between;
 use crate::web::attention::{Item, Level};
 use crate::web::frame::Frame;
@@ -41,7 +42,7 @@ pub(super) struct ResizeRow {
     pub(super) href: String,
     pub(super) change: String,
     pub(super) ago: String,
-    /// How long it took, or that it is under way.
+    /// How long it took, or that it is under way or was overtaken.
     pub(super) took: String,
 }
 
@@ -58,10 +59,10 @@ impl ResizeRow {
                 resize.change.clone()
             },
             ago: age(seconds_between(resize.start_unix_us, state.at)),
-            took: if resize.is_complete() {
-                format!("{total} ms")
-            } else {
-                format!("not complete, {total} ms so far")
+            took: match (resize.is_complete(), is_overtaken(resize, &state.resizes)) {
+                (true, _) => format!("{total} ms"),
+                (false, true) => format!("overtaken by a later one after {total} ms"),
+                (false, false) => format!("under way for {total} ms"),
             },
         }
     }
