@@ -47,8 +47,8 @@ const FALLBACK_AFTER: Span = Span::from_secs(600);
 /// Credit of a [`ShrinkBucket`] that one compute unit costs.
 const UNIT_CREDIT: u64 = 60_000_000;
 /// Longest time for which a [`ShrinkBucket`] gathers credit: a minute, and the longest time between
-/// two questions. Without the latter a rate of one unit would lose the time from the moment at which
-/// the unit is allowed to the answer that takes it.
+/// two questions. Without the latter a rate of one unit would lose the time from the moment at
+/// which the unit is allowed to the answer that takes it.
 const FULL_AFTER: Span = Span::from_secs(60 + 10);
 /// Largest rate of a [`ShrinkBucket`]. Its credit then fits into a number of the journal.
 const MAX_RATE: u32 = 100_000_000;
