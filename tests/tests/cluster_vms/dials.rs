@@ -51,8 +51,8 @@ struct Line {
 }
 
 impl Line {
-    /// Parses the cells of a line. `None` if the line is about components in the network of their
-    /// node, which are not observed.
+    /// Parses the cells of a line. `None` if the line is about programs in the network of their node
+    /// or of a person's machine, which are not observed.
     fn read(cells: &[&str]) -> Result<Option<Self>> {
         let [who, whom, port, ..] = cells else {
             anyhow::bail!("{cells:?} are too few");
@@ -74,8 +74,8 @@ impl Line {
             Some("agent") => End::Agent,
             Some("monitor" | "runner" | "the" | "guest's") => End::Vm,
             Some("guest") => End::Guest,
-            Some("vxlan") => return Ok(None),
-            other => anyhow::bail!("who is {other:?}?"),
+            Some("vxlan" | "`bellows") => return Ok(None),
+            other => anyhow::bail!("whom is {other:?}?"),
         };
         let port = port.parse().with_context(|| format!("{port} is no port"))?;
         Ok(Some(Self { who, whom, port }))
