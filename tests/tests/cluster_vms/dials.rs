@@ -51,8 +51,8 @@ struct Line {
 }
 
 impl Line {
-    /// Parses the cells of a line. `None` if the line is about programs in the network of their node
-    /// or of a person's machine, which are not observed.
+    /// Parses the cells of a line. `None` if the line is about programs in the network of their
+    /// node or of a person's machine, which are not observed.
     fn read(cells: &[&str]) -> Result<Option<Self>> {
         let [who, whom, port, ..] = cells else {
             anyhow::bail!("{cells:?} are too few");
