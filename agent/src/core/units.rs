@@ -10,7 +10,8 @@ pub(super) fn units_covering(size: Resources, unit: Resources) -> u32 {
 }
 
 /// Units of the larger resource; not a whole number for every size.
-pub(super) fn units_in(size: Resources, unit: Resources) -> f64 {
+#[must_use]
+pub fn units_in(size: Resources, unit: Resources) -> f64 {
     let cpu = f64::from(size.cpu.0) / f64::from(unit.cpu.0.max(1));
     let mem = size.mem.0 as f64 / unit.mem.0.max(1) as f64;
     cpu.max(mem)

@@ -1,6 +1,7 @@
 //! Figures of one VM over a time: in truth, or in the model.
 
 use agent::core::Event;
+use agent::core::units::units_in;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 use serde::Serialize;
@@ -46,12 +47,6 @@ impl Need {
         let cpu = 1000.0 * self.cpus / f64::from(unit.cpu.0.max(1));
         cpu.max(self.bytes / unit.mem.0.max(1) as f64)
     }
-}
-
-/// Units of the larger resource.
-pub(crate) fn units_in(size: Resources, unit: Resources) -> f64 {
-    let cpu = f64::from(size.cpu.0) / f64::from(unit.cpu.0.max(1));
-    cpu.max(size.mem.0 as f64 / unit.mem.0.max(1) as f64)
 }
 
 /// The time that counts, microseconds since 1970.

@@ -1,10 +1,11 @@
 //! One VM's history beside what its decider and a candidate make of it in the model.
 
+use agent::core::units::units_in;
 use protocol::time::Timestamp;
 use protocol::units::Resources;
 
 use crate::adviser::{Adviser, Asking, Candidate, Questions, Subject};
-use crate::columns::{Basis, Columns, Need, Window, units_in};
+use crate::columns::{Basis, Columns, Need, Window};
 use crate::history::{History, Stretch};
 use crate::trace::{Steps, Trace};
 use crate::world::{World, core_of};
