@@ -9,14 +9,13 @@ use agent::core::actions::{PermitRequest, VmPatch};
 use agent::core::revision::StampedRevision;
 use agent::core::vm::{Ownership, Placement, placement};
 use agent::core::{
-    Action, Core, CoreConfig, Event as CoreEvent, Failure, RequestId, ScalingConfig, SystemMetrics,
-    Timers, VmInfo, VmUpdate,
+    Action, Core, CoreConfig, Event as CoreEvent, Failure, PatchBase, RequestId, ScalingConfig,
+    SystemMetrics, Timers, VmInfo, VmUpdate,
 };
 use protocol::core::Core as _;
 use protocol::permit::{AgentRequest, NamespacedName, PROTO_VERSION};
 use protocol::revision::RevisionWithTime;
 use protocol::time::{Span, Timestamp};
-use serde_json::json;
 
 use crate::build::{SCHEDULER, node_name};
 use crate::drive::{Rest, Turn};
@@ -390,19 +389,17 @@ impl World {
         let Some(agent_task) = self.vms[vm].agent_task.as_ref() else {
             return;
         };
-        let slots = request.target.mem.0 / agent_task.core.vm().mem.slot_size.0.max(1);
         let revision = RevisionWithTime {
             revision: request.revision,
             updated_at: wall,
         };
-        let replacements = [
-            json!({"op": "replace", "path": "/spec/guest/cpus/use", "value": request.target.cpu}),
-            json!({"op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots}),
-            json!({"op": "replace", "path": "/spec/targetRevision", "value": revision}),
-        ];
-        let test = agent_task.core.patch_base().test();
-        let test = test.filter(|_| !self.cheats(Sabotage::PatchUntested));
-        let operations = test.into_iter().chain(replacements).collect();
+        let base = if self.cheats(Sabotage::PatchUntested) {
+            PatchBase::default()
+        } else {
+            agent_task.core.patch_base()
+        };
+        let slot = agent_task.core.vm().mem.slot_size;
+        let operations = base.operations(request.target, slot, revision);
         let caller = Caller::AgentTask {
             vm,
             agent_task: agent_task.id,

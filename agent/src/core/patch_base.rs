@@ -1,13 +1,21 @@
-//! The state of the VM object that the next patch rests on, as a condition of that patch.
+//! The patch of a VM object, and the state of the object that it rests on, as its condition. Source:
+//! docs/compatibility/agent.md §4.3.
 //!
 //! An API server may carry out a patch long after the agent gave it up. Each patch sets
 //! `spec.targetRevision` to a larger value than before and tests that nobody has changed it since
 //! the state that the patch rests on. So once a later patch has taken effect, of this agent or of
 //! its successor, the API server refuses the late one. No timer is involved.
 
+use protocol::revision::RevisionWithTime;
+use protocol::units::{Bytes, Resources};
 use serde_json::{Value, json};
 
 use super::vm::VmInfo;
+
+/// Where a patch sets the CPU.
+pub(crate) const CPU_PATH: &str = "/spec/guest/cpus/use";
+/// Where a patch sets the memory, in slots.
+pub(crate) const SLOTS_PATH: &str = "/spec/guest/memorySlots/use";
 
 /// Newest known `spec.targetRevision` of the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,11 +51,24 @@ impl PatchBase {
         });
     }
 
-    /// The operation to put before those of the patch. `None` if no state of the object is known.
+    /// The operations of a patch to a size: three replacements behind the test of this state. The
+    /// CPU amount has the form in which objects store it (`2`, `"750m"`). An API server would
+    /// convert any other form by a webhook.
+    #[must_use]
+    pub fn operations(&self, size: Resources, slot: Bytes, revision: RevisionWithTime) -> Value {
+        let slots = size.mem.0.checked_div(slot.0).unwrap_or(0);
+        let replacements = [
+            json!({ "op": "replace", "path": CPU_PATH, "value": size.cpu }),
+            json!({ "op": "replace", "path": SLOTS_PATH, "value": slots }),
+            json!({ "op": "replace", "path": "/spec/targetRevision", "value": revision }),
+        ];
+        self.test().into_iter().chain(replacements).collect()
+    }
+
+    /// The operation before those that replace. `None` if no state of the object is known.
     ///
     /// A `test` against `null` holds on API servers if the member is absent.
-    #[must_use]
-    pub fn test(&self) -> Option<Value> {
+    fn test(&self) -> Option<Value> {
         self.version?;
         Some(match self.revision {
             Some(revision) => json!({

@@ -1,22 +1,19 @@
-//! The patch of a VM object. It always has the same three replacements, and before them a test of
-//! the state that it rests on. Source: docs/compatibility/agent.md §4.3.
+//! Sends the patch of a VM object, and reads the object in the response. Source:
+//! docs/compatibility/agent.md §4.3.
 
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use protocol::admission::AGENT_FIELD_MANAGER;
-use protocol::revision::{Revision, RevisionWithTime};
-use protocol::time::WallTime;
-use protocol::units::{Bytes, MilliCpu, Resources};
+use protocol::units::MilliCpu;
 use protocol::vm::{GROUP, VERSION};
 use serde::Deserialize as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use crate::core::Failure;
+use crate::core::patch_base::{CPU_PATH, SLOTS_PATH};
 use crate::core::vm::version_of;
-use crate::core::{Failure, PatchBase};
 
 /// Longest piece of an error used as a label, characters.
 const LABEL_CHARS: usize = 120;
-const CPU_PATH: &str = "/spec/guest/cpus/use";
-const SLOTS_PATH: &str = "/spec/guest/memorySlots/use";
 
 /// The API resource of VirtualMachines.
 pub(super) fn vm_resource() -> ApiResource {
@@ -73,29 +70,6 @@ impl PatchError {
     }
 }
 
-/// The three replacements behind the test of `base`. The CPU amount has the form in which objects
-/// store it (`2`, `"750m"`). An API server would convert any other form by a webhook.
-#[must_use]
-pub(super) fn operations(
-    target: Resources,
-    slot: Bytes,
-    revision: Revision,
-    now: WallTime,
-    base: PatchBase,
-) -> Value {
-    let slots = target.mem.0.checked_div(slot.0).unwrap_or(0);
-    let revision = RevisionWithTime {
-        revision,
-        updated_at: now,
-    };
-    let replacements = [
-        json!({ "op": "replace", "path": CPU_PATH, "value": target.cpu }),
-        json!({ "op": "replace", "path": SLOTS_PATH, "value": slots }),
-        json!({ "op": "replace", "path": "/spec/targetRevision", "value": revision }),
-    ];
-    base.test().into_iter().chain(replacements).collect()
-}
-
 /// Sends the patch. The caller bounds the time. Returns the object's new version, if it is a
 /// number.
 ///
@@ -147,7 +121,13 @@ fn read_size(cpu: &Value, slots: &Value) -> CpuAndSlots {
 
 #[cfg(test)]
 mod tests {
+    use protocol::revision::{Revision, RevisionWithTime};
+    use protocol::time::WallTime;
+    use protocol::units::{Bytes, Resources};
+    use serde_json::json;
+
     use super::*;
+    use crate::core::PatchBase;
 
     #[test]
     fn patch_equals_the_deployed_agents_except_for_whole_cores() {
@@ -155,12 +135,16 @@ mod tests {
         let now = WallTime::parse("2024-01-02T03:04:05.25Z").expect("parses");
         let unseen = PatchBase::default();
         let half = Resources::new(500, 2 << 30);
-        let got = operations(half, Bytes::gib(1), revision, now, unseen);
+        let revision = RevisionWithTime {
+            revision,
+            updated_at: now,
+        };
+        let got = unseen.operations(half, Bytes::gib(1), revision);
         let want: Value =
             serde_json::from_str(include_str!("../../testdata/patch.json")).expect("golden file");
         assert_eq!(got, want);
         let one = Resources::new(1000, 1 << 30);
-        let whole = operations(one, Bytes::gib(1), revision, now, unseen);
+        let whole = unseen.operations(one, Bytes::gib(1), revision);
         assert_eq!(whole[0]["value"], 1, "as objects keep it");
     }
 
@@ -169,7 +153,11 @@ mod tests {
         let revision = Revision { value: 3, flags: 1 };
         let at = WallTime::parse("2024-01-02T03:04:05.25Z").expect("parses");
         let size = Resources::new(1000, 2 << 30);
-        let requested = operations(size, Bytes::gib(1), revision, at, PatchBase::default());
+        let revision = RevisionWithTime {
+            revision,
+            updated_at: at,
+        };
+        let requested = PatchBase::default().operations(size, Bytes::gib(1), revision);
         let response = |cpu: Value, slots: u64| {
             size_of(
                 &json!({"spec": {"guest": {"cpus": {"use": cpu}, "memorySlots": {"use": slots}}}}),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use protocol::permit::{AgentRequest, PROTO_VERSION, PluginResponse};
+use protocol::revision::RevisionWithTime;
 use protocol::time::Timestamp;
 use protocol::trace::Stage;
 use protocol::units::Resources;
@@ -158,8 +159,11 @@ impl Driver {
             if let Some(recorded) = recorded {
                 recorded.handed_over().await;
             }
-            let wall = ctx.clock.wall();
-            let operations = patch::operations(request.target, slot, request.revision, wall, base);
+            let revision = RevisionWithTime {
+                revision: request.revision,
+                updated_at: ctx.clock.wall(),
+            };
+            let operations = base.operations(request.target, slot, revision);
             let limit = ctx.config.neonvm.request_timeout.duration();
             let result = tokio::time::timeout(limit, patch::patch(&api, &name, operations))
                 .await
