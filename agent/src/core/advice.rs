@@ -29,7 +29,7 @@
 //! * In a time T a VM shrinks by at most T times the rate, and by that much if nothing else holds
 //!   it: `v13_shrink_follows_the_rate_exactly_under_any_jitter` (advice_limits).
 
-use policy_contract::{Answer, Digest, Want};
+use policy_contract::{ASK_AT_LATEST, Answer, Digest, Want};
 pub use protocol::journal::{Advice, Said, Terms};
 use protocol::policy::{Fault, Limits};
 use protocol::time::{Span, Timestamp};
@@ -49,7 +49,7 @@ const UNIT_CREDIT: u64 = 60_000_000;
 /// Longest time for which a [`ShrinkBucket`] gathers credit: a minute, and the longest time between
 /// two questions. Without the latter a rate of one unit would lose the time from the moment at
 /// which the unit is allowed to the answer that takes it.
-const FULL_AFTER: Span = Span::from_secs(60 + 10);
+const FULL_AFTER: Span = Span(Span::from_secs(60).0 + ASK_AT_LATEST.0);
 /// Largest rate of a [`ShrinkBucket`]. Its credit then fits into a number of the journal.
 const MAX_RATE: u32 = 100_000_000;
 

@@ -24,8 +24,14 @@ pub use input::{
     Vm, Votes, WishSeen,
 };
 pub use protocol::policy::{Fault, FeedSource, Refusal, Role, Scope, Series};
+use protocol::time::Span;
 pub use recheck::Recheck;
 pub use spec::{CONTRACT, Digest, Spec};
+
+/// Shortest time between two questions about a VM.
+pub const ASK_EVERY: Span = Span::from_secs(1);
+/// Longest time between two questions about a VM with fresh metrics.
+pub const ASK_AT_LATEST: Span = Span::from_secs(10);
 
 /// JSON Schema of an answer.
 #[must_use]

@@ -5,16 +5,11 @@ use std::collections::BTreeMap;
 use agent::core::advice::{advice, terms};
 use agent::core::questions::{Memory, Surroundings, is_news, refused_units, samples, seconds};
 use agent::core::{Advice, Core, Event, Terms};
-use policy_contract::{Answer, Digest, Fault, Input, Spec, Want};
+use policy_contract::{ASK_AT_LATEST, ASK_EVERY, Answer, Digest, Fault, Input, Spec, Want};
 use protocol::journal::Milli;
 use protocol::policy::Limits;
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
-
-/// Shortest time between two questions about a VM.
-const SHORTEST: Span = Span::from_secs(1);
-/// Longest time between two questions about a VM.
-const LONGEST: Span = Span::from_secs(10);
 
 /// Answers questions about one VM after the other. `at` is in seconds on the writer's clock.
 pub trait Adviser {
@@ -122,8 +117,8 @@ impl<'a> Asking<'a> {
         match (self.asked_at, self.has_news) {
             (None, false) => None,
             (None, true) => Some(now),
-            (Some(at), true) => Some(at + SHORTEST),
-            (Some(at), false) => Some(at + LONGEST),
+            (Some(at), true) => Some(at + ASK_EVERY),
+            (Some(at), false) => Some(at + ASK_AT_LATEST),
         }
     }
 

@@ -1,13 +1,12 @@
 //! When a VM is asked about: with a step, at most once a second. News that came within that second
 //! are asked about at its end. Without any step there is a question at least every 10 s.
 
+use policy_contract::{ASK_AT_LATEST, ASK_EVERY};
 use protocol::time::{Span, Timestamp};
 
-/// Shortest time between two questions.
-const ASK_EVERY: Span = Span::from_secs(1);
-/// Time after a question at which the next one is due without news. The rest of 10 s is for the
-/// timer.
-const ASK_AT_LATEST: Span = Span::from_millis(9_900);
+/// Time after a question at which the next one is due without news. A tenth of a second is left to
+/// the timer.
+const DUE_AFTER: Span = Span(ASK_AT_LATEST.0 - 100_000);
 
 #[derive(Debug, Default)]
 pub(super) struct Pace {
@@ -45,11 +44,7 @@ impl Pace {
 
     /// Time of the next question without a step. `None` before the first step.
     pub(super) fn due_at(&self) -> Option<Timestamp> {
-        let wait = if self.has_news {
-            ASK_EVERY
-        } else {
-            ASK_AT_LATEST
-        };
+        let wait = if self.has_news { ASK_EVERY } else { DUE_AFTER };
         self.tried_at.map(|at| at + wait)
     }
 
