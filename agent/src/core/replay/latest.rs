@@ -6,7 +6,7 @@ use policy_contract::{Input, Spec};
 use protocol::journal::Milli;
 use protocol::time::{Span, Timestamp};
 
-use super::policies::PAST;
+use super::policies::{PAST, feeds_of};
 use super::{Item, Live, Replay, STEP_RANK};
 use crate::core::feeds;
 use crate::core::questions::{Surroundings, seconds};
@@ -92,10 +92,7 @@ impl Live {
         values: &[Option<f64>],
     ) -> BTreeMap<String, f64> {
         let policies = &mut self.policies;
-        let sources = policies
-            .bound
-            .as_ref()
-            .map_or(&[][..], |bound| &bound.feeds);
+        let sources = feeds_of(policies.bound.as_ref());
         let own = feeds::values_of(spec, sources, values);
         for (name, value) in &own {
             policies.memory.fed(now, name, *value);

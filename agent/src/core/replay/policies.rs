@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use policy_contract::{Answer, Fault, Input, Spec};
+use policy_contract::{Answer, Fault, FeedSource, Input, Spec};
 use protocol::journal::{Answered, AnsweredAgain, Bound, BoundVersion, Milli, Record, encode};
 use protocol::policy::Role;
 use protocol::time::{Span, Timestamp};
@@ -177,10 +177,7 @@ impl Replay {
             return;
         };
         let policies = &mut live.policies;
-        let sources = policies
-            .bound
-            .as_ref()
-            .map_or(&[][..], |bound| &bound.feeds);
+        let sources = feeds_of(policies.bound.as_ref());
         for version in policies.versions.values_mut() {
             let Some(spec) = oracle.spec(&version.of.digest) else {
                 continue;
@@ -321,6 +318,11 @@ impl Replay {
             });
         }
     }
+}
+
+/// The feeds whose values stand in the steps after a `B`.
+pub(super) fn feeds_of(bound: Option<&Bound>) -> &[FeedSource] {
+    bound.map_or(&[], |bound| &bound.feeds)
 }
 
 /// The record that the answer to the same question gives now. `None` if it cannot be asked.

@@ -24,9 +24,14 @@ const SOURCE: &str = "feed";
 
 /// The task that reads the feeds of a VM. It ends when this is dropped.
 pub(super) struct FeedReader {
-    pub sources: Arc<[FeedSource]>,
+    sources: Arc<[FeedSource]>,
     fed: mpsc::Receiver<Vec<Option<f64>>>,
     task: JoinSet<()>,
+}
+
+/// What a reader reads. Without a reader that is nothing.
+pub(super) fn sources_of(reader: Option<&FeedReader>) -> &[FeedSource] {
+    reader.map_or(&[], |reader| &reader.sources)
 }
 
 /// The next values of the feeds, in the order of their sources. Without a reader they never come.

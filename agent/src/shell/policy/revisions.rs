@@ -143,14 +143,12 @@ impl PolicyRuntime {
                 Err(problem) => tracing::warn!(policy = name, problem, "policy cannot be used"),
             }
         }
-        let all = policies.values().filter_map(|one| one.as_ref().ok());
-        let digests = all.flat_map(|versions| versions.all().map(|policy| policy.digest));
-        let digests: BTreeSet<Digest> = digests.collect();
+        let used = policies.values().filter_map(|one| one.as_ref().ok());
+        let used: Vec<Arc<Policy>> = used.flat_map(|versions| versions.all().cloned()).collect();
+        let digests: BTreeSet<Digest> = used.iter().map(|policy| policy.digest).collect();
         for link in [&self.0.live, &self.0.shadow] {
             link.keep_aside(|digest| digests.contains(digest));
         }
-        let used = policies.values().filter_map(|one| one.as_ref().ok());
-        let used = used.flat_map(|versions| versions.all().cloned()).collect();
         sources::keep(self.0.sources.as_deref(), used);
         self.0.known.send_modify(|known| known.policies = policies);
     }

@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, watch};
 use self::active::{Active, Open};
 use self::asked::AskedVersions;
 pub(in crate::shell) use self::fallback::create as create_event;
-use super::feeds::{FeedReader, next_values};
+use super::feeds::{FeedReader, next_values, sources_of};
 use super::known::{Choice, Known, Versions};
 use super::{End, PolicyRuntime, Question, Request, Said};
 use crate::core::advice::{self, Advice, Terms};
@@ -220,10 +220,7 @@ impl VmPolicy {
         let had_policy = std::mem::replace(&mut self.was_bound, !self.asked.is_empty());
         if had_policy || self.was_bound {
             self.feed_every = self.follow_feeds(ctx);
-            let sources = self
-                .feeds
-                .as_ref()
-                .map_or(&[][..], |reader| &reader.sources);
+            let sources = sources_of(self.feeds.as_ref());
             let bound = self
                 .asked
                 .bound(&self.choice.labels, (self.feed_every, sources));

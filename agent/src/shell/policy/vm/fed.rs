@@ -2,7 +2,7 @@
 
 use protocol::time::Span;
 
-use super::super::feeds::FeedReader;
+use super::super::feeds::{FeedReader, sources_of};
 use super::VmPolicy;
 use crate::core::{Core, feeds};
 use crate::shell::driver::Context;
@@ -13,12 +13,7 @@ impl VmPolicy {
     pub(super) fn follow_feeds(&mut self, ctx: &Context) -> Span {
         let sources = self.asked.sources(&self.runtime.0.settings.feed_ports);
         let metrics = &ctx.config.metrics.system;
-        if self
-            .feeds
-            .as_ref()
-            .map_or(&[][..], |reader| &reader.sources)
-            != sources
-        {
+        if sources_of(self.feeds.as_ref()) != sources {
             self.feeds = (!sources.is_empty()).then(|| {
                 let failures = ctx.metrics.scrape_failures.clone();
                 FeedReader::start(sources, &self.pod_ip, metrics, failures)
@@ -35,10 +30,10 @@ impl VmPolicy {
         ctx: &Context,
         journal: &mut JournalWriter,
     ) {
-        let Some(reader) = &self.feeds else { return };
+        let sources = sources_of(self.feeds.as_ref());
         let now = journal.between_steps(ctx.clock.now());
         for active in self.asked.all_mut() {
-            let own = feeds::values_of(&active.policy.spec, &reader.sources, &values);
+            let own = feeds::values_of(&active.policy.spec, sources, &values);
             active.fed(now, &own, (&self.runtime, self.vm));
         }
         journal.fed(now, values);
