@@ -2,9 +2,8 @@
 //!
 //! A report that fails is not repeated here. The log and the metrics have the same content.
 
-use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReference, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use k8s_openapi::jiff::Timestamp;
+use api_client::events::Warning;
+use k8s_openapi::api::core::v1::{Event as CoreEvent, ObjectReference, Pod};
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use protocol::permit::NamespacedName;
 use protocol::time::WallTime;
@@ -127,31 +126,16 @@ impl ApiClient {
     }
 
     async fn event(&self, about: ObjectReference, reason: &str, message: String) {
-        let namespace = about.namespace.clone();
-        let namespace = namespace.unwrap_or_else(|| "default".into());
-        let micros = self.context.clock.wall().0;
-        let now = Time(Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH));
-        let event = CoreEvent {
-            metadata: ObjectMeta {
-                generate_name: Some(format!("{}.", about.name.clone().unwrap_or_default())),
-                namespace: Some(namespace.clone()),
-                ..ObjectMeta::default()
-            },
-            involved_object: about,
-            reason: Some(reason.into()),
-            message: Some(message),
-            type_: Some("Warning".into()),
-            count: Some(1),
-            first_timestamp: Some(now.clone()),
-            last_timestamp: Some(now),
-            source: Some(EventSource {
-                component: Some(self.context.reporter.clone()),
-                host: None,
-            }),
-            reporting_component: Some(self.context.reporter.clone()),
-            ..CoreEvent::default()
+        let warning = Warning {
+            about,
+            component: self.context.reporter.clone(),
+            reason: reason.to_owned(),
+            message,
+            unix_us: self.context.clock.wall().0,
         };
-        let events: Api<CoreEvent> = Api::namespaced(self.context.client.clone(), &namespace);
+        let events: Api<CoreEvent> =
+            Api::namespaced(self.context.client.clone(), warning.namespace());
+        let event = warning.into_event();
         let params = PostParams::default();
         // The log and the metrics have the same content.
         let _reported = self

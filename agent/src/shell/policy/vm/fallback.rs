@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use k8s_openapi::jiff::Timestamp;
+use api_client::events::Warning;
+use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use kube::api::{Api, PostParams};
 use protocol::policy::Role;
 
@@ -42,7 +41,7 @@ impl VmPolicy {
         &self,
         ctx: &Context,
         subject: &Subject,
-    ) -> Option<Event> {
+    ) -> Option<Warning> {
         let active = self.asked.get(Role::Live)?;
         let last = active.last.as_ref().and_then(|(last, _)| last.fault);
         let cause = last.map_or("no answer", |fault| fault.word());
@@ -51,46 +50,27 @@ impl VmPolicy {
             active.policy.name,
             active.policy.digest.short(),
         );
-        Some(event(ctx.clock.wall().0, subject, message))
-    }
-}
-
-fn event(micros: i64, subject: &Subject, message: String) -> Event {
-    let now = Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH);
-    let (name, namespace) = (subject.vm.name.clone(), subject.vm.namespace.clone());
-    Event {
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{name}.")),
-            namespace: Some(namespace.clone()),
-            ..ObjectMeta::default()
-        },
-        involved_object: ObjectReference {
-            api_version: Some(protocol::vm::API_VERSION.into()),
-            kind: Some("VirtualMachine".into()),
-            name: Some(name),
-            namespace: Some(namespace),
-            uid: Some(subject.uid.clone()),
-            ..ObjectReference::default()
-        },
-        reason: Some(REASON.into()),
-        message: Some(message),
-        type_: Some("Warning".into()),
-        count: Some(1),
-        first_timestamp: Some(Time(now)),
-        last_timestamp: Some(Time(now)),
-        source: Some(EventSource {
-            component: Some(COMPONENT.into()),
-            host: None,
-        }),
-        reporting_component: Some(COMPONENT.into()),
-        ..Event::default()
+        Some(Warning {
+            about: ObjectReference {
+                api_version: Some(protocol::vm::API_VERSION.into()),
+                kind: Some("VirtualMachine".into()),
+                name: Some(subject.vm.name.clone()),
+                namespace: Some(subject.vm.namespace.clone()),
+                uid: Some(subject.uid.clone()),
+                ..ObjectReference::default()
+            },
+            component: COMPONENT.to_owned(),
+            reason: REASON.to_owned(),
+            message,
+            unix_us: ctx.clock.wall().0,
+        })
     }
 }
 
 /// Creates an event. A failure is logged only: the log has the same content.
-pub(in crate::shell) async fn create(ctx: Arc<Context>, event: Event) {
-    let namespace = event.metadata.namespace.clone().unwrap_or_default();
-    let events: Api<Event> = Api::namespaced(ctx.kube.clone(), &namespace);
+pub(in crate::shell) async fn create(ctx: Arc<Context>, warning: Warning) {
+    let events: Api<Event> = Api::namespaced(ctx.kube.clone(), warning.namespace());
+    let event = warning.into_event();
     if let Err(error) = events.create(&PostParams::default(), &event).await {
         let error = daemon_kit::chain(&error);
         tracing::warn!(error, "the event about the policy was not created");
