@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use daemon_kit::clock::Clock;
 use hyper::http::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
 use super::snapshot::{Snapshot, VmSettings};
@@ -16,7 +16,7 @@ use crate::api::{Api, Kind};
 use crate::cluster;
 use crate::commands::policy::state::Agents;
 use crate::context::Context;
-use crate::decision::{self, Decisions};
+use crate::decision::{Decisions, by_vm};
 use crate::fail::{Fail, Outcome};
 use crate::resize::Resize;
 use crate::up::status::Status;
@@ -121,17 +121,17 @@ struct Summary {
 }
 
 async fn summary(context: &Context, api: &Api) -> Outcome<Summary> {
-    let mut told = if context.asks_cluster() {
-        let agents = cluster::agents(api, None).await?;
-        let scheduler = cluster::scheduler(api).await;
-        json!({
-            "decisions": decision::by_vm(&agents),
-            "policies": agents["policies"],
-            "refused": scheduler["refused"],
-        })
-    } else {
-        context.admin(Method::GET, "/v1/summary", None).await?
-    };
+    if context.asks_cluster() {
+        let mut agents = cluster::agents(api, None).await?;
+        let decisions = by_vm(&agents);
+        return Ok(Summary {
+            status: None,
+            agents: Agents::new(agents["policies"].take(), decisions),
+            refused: cluster::scheduler(api).await["refused"].take(),
+            resizes: Vec::new(),
+        });
+    }
+    let mut told = context.admin(Method::GET, "/v1/summary", None).await?;
     let decisions: Decisions = serde_json::from_value(told["decisions"].take())
         .map_err(|error| Fail::bug(format!("the admin API answered no decisions: {error}")))?;
     Ok(Summary {

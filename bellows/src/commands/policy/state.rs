@@ -10,7 +10,7 @@ use super::object::contract_spec;
 use crate::api::{Api, Kind};
 use crate::cluster;
 use crate::context::Context;
-use crate::decision::{Decisions, by_vm};
+use crate::decision::{Decisions, PolicyView, by_vm};
 use crate::fail::Outcome;
 use crate::output::{Format, Table, print_value};
 use crate::terminal::{err, out};
@@ -83,20 +83,25 @@ impl Agents {
         own.or(worker).map(str::to_owned)
     }
 
+    /// The VMs that have a policy, with what is known of it there.
+    fn having(&self, name: &str) -> impl Iterator<Item = (&String, &PolicyView)> {
+        self.decisions.iter().filter_map(move |(vm, decision)| {
+            let policy = decision.policy.as_ref()?;
+            (policy.name.as_deref() == Some(name)).then_some((vm, policy))
+        })
+    }
+
     /// Answers and sentences about the VMs that have a policy, by VM.
     pub(crate) fn vms(&self, name: &str) -> Vec<(String, Value, String)> {
-        let has = |policy: &crate::decision::PolicyView| policy.name.as_deref() == Some(name);
-        self.decisions
-            .iter()
-            .filter_map(|(vm, decision)| {
-                let policy = decision.policy.as_ref().filter(|policy| has(policy))?;
+        self.having(name)
+            .map(|(vm, policy)| {
                 let shadow = policy.shadow.as_ref();
                 let answers = json!({
                     "vm": vm,
                     "answer": policy.answer,
                     "shadow": shadow.and_then(|shadow| shadow.answer.as_ref()),
                 });
-                Some((vm.clone(), answers, policy.sentences()))
+                (vm.clone(), answers, policy.sentences())
             })
             .collect()
     }
@@ -163,7 +168,7 @@ pub(crate) fn rows(objects: &[Value], agents: Option<&Agents>) -> Vec<PolicyRow>
             scope: object["spec"]["scope"].clone(),
             live: live_of(object),
             candidate: candidate_of(object),
-            vms: agents.map(|agents| agents.vms(name).len()),
+            vms: agents.map(|agents| agents.having(name).count()),
             problem: agents.and_then(|agents| agents.problem(name)),
         }
     };
