@@ -141,8 +141,10 @@ struct Report {
     versions: Vec<VersionReport>,
     vms: BTreeMap<String, Counts>,
     largest: Vec<Entry>,
-    /// Orders that rest on an answer. Candidates have no way to give one.
-    actuator_calls: u64,
+    /// Orders that rest on an answer. A shadow has no way to give one. Absent where a version
+    /// decided: its orders are not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actuator_calls: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -232,6 +234,10 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Outcome {
     let span = i64::try_from(args.since.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
     let since = now.0.saturating_sub(span);
     let gathered = gather(context, &args.name, WallTime(since))?;
+    let has_live = gathered
+        .versions
+        .keys()
+        .any(|(role, _)| *role == Role::Live);
     let report = Report {
         policy: gathered.policy,
         agreement_percent: gathered.total.agreement_percent(),
@@ -239,7 +245,7 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Outcome {
         versions: gathered.versions.into_iter().map(version).collect(),
         vms: gathered.vms,
         largest: gathered.largest,
-        actuator_calls: 0,
+        actuator_calls: (!has_live).then_some(0),
     };
     if matches!(args.output, Format::Json | Format::Yaml) {
         print_value(args.output, &report)?;
@@ -306,9 +312,11 @@ fn gather(context: &Context, policy: &str, since: WallTime) -> Outcome<Gathered>
 
 fn print(context: &Context, report: &Report) {
     let total = &report.total;
+    let calls = report.actuator_calls;
+    let calls = calls.map_or_else(String::new, |calls| format!(", actuator calls {calls}"));
     out(&format!(
-        "Policy {}: {} answers compared with the built-in goal, {} faults, actuator calls {}.",
-        report.policy, total.compared, total.faults, report.actuator_calls
+        "Policy {}: {} answers compared with the built-in goal, {} faults{calls}.",
+        report.policy, total.compared, total.faults
     ));
     if let Some(percent) = report.agreement_percent {
         out(&format!("Agreement {percent:.1} %."));
