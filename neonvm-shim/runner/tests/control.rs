@@ -22,7 +22,7 @@ use test_records::{Missing, skip};
 const MOVES: u32 = 4;
 /// Begins each line that the guest writes once it has written to its memory and read it again.
 const ROUND: &str = "round ";
-/// Ends the line of a round that read something else than it wrote.
+/// Ends the line of a round that read something else than it wrote. Stands for `LOST` in [`INIT`].
 const LOST: &str = "what was written is lost";
 /// The guest's only program. It writes 32 MiB, reads them again, and compares the checksums.
 const INIT: &str = "#!/bin/busybox sh
@@ -35,7 +35,7 @@ while :; do
     read=$(/bin/busybox md5sum < /tmp/written)
     n=$((n+1))
     lost=
-    [ \"$wrote\" = \"$read\" ] || lost=' what was written is lost'
+    [ \"$wrote\" = \"$read\" ] || lost=' LOST'
     echo \"round $n$lost\" > /dev/console
 done
 ";
@@ -83,7 +83,7 @@ fn initrd(test: &str, dir: &Path) -> Option<PathBuf> {
         fs::create_dir_all(root.join(part)).unwrap();
     }
     fs::copy(busybox, root.join("bin/busybox")).unwrap();
-    fs::write(root.join("init"), INIT).unwrap();
+    fs::write(root.join("init"), INIT.replace("LOST", LOST)).unwrap();
     let packed = dir.join("initrd.cpio");
     let pack = "chmod 755 init && find . | cpio --quiet -o -H newc";
     let done = Command::new("sh")
