@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Journal(commands::journal::JournalCommand),
     /// Decide again from a journal's records and compare byte by byte
     Replay(commands::journal::ReplayArgs),
-    /// Candidates beside the built-in goal: how big they would make VMs
+    /// Policies: rules of your own for sizes, tried in shadow before they decide
     #[command(subcommand)]
     Policy(commands::policy::PolicyCommand),
     /// Serve a page about all VMs, with orders, to the browser of one person

@@ -54,8 +54,8 @@ const ICON: &str = include_str!("../templates/icon.svg");
 
 /// Serve a page about all VMs, with orders, to the browser of one person.
 ///
-/// Prints a link that works once, and serves until Ctrl-C. Whoever opens the link first may see and
-/// do what this user may: promote policies, set bounds and modes. Each order has a reason, and is
+/// Prints a link that works once, and serves until Ctrl-C. The first to open the link may do what
+/// this user may: see everything, promote policies, set bounds and modes. Each order has a reason, and is
 /// in the journal before it is carried out.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WebArgs {

@@ -116,7 +116,7 @@ pub(super) fn show(status: StatusCode, page: &impl Template, frame: &Frame) -> R
     response
 }
 
-/// A page for somebody who may see nothing else, or for whom there is nothing to see.
+/// A page without any state of the instance, for a request that is refused.
 pub(super) fn refusal(status: StatusCode, title: &str, text: &str) -> Response {
     let frame = Frame {
         title: title.to_owned(),

@@ -1,5 +1,5 @@
-//! A program that answers over the same socket as a monitor and reads the same files for it, and
-//! does nothing else: what an answer costs on this machine whoever gives it.
+//! A program that reads the same files as a monitor and answers over the same kind of socket, and
+//! does nothing else. Its time is what this machine alone costs.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
