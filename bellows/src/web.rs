@@ -55,8 +55,8 @@ const ICON: &str = include_str!("../templates/icon.svg");
 /// Serve a page about all VMs, with orders, to the browser of one person.
 ///
 /// Prints a link that works once, and serves until Ctrl-C. The first to open the link may do what
-/// this user may: see everything, promote policies, set bounds and modes. Each order has a reason, and is
-/// in the journal before it is carried out.
+/// this user may: see everything, promote policies, set bounds and modes. Each order has a reason,
+/// and is in the journal before it is carried out.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WebArgs {
     /// Loopback address to listen on; port 0 takes a free one

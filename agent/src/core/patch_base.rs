@@ -1,5 +1,5 @@
-//! The patch of a VM object, and the state of the object that it rests on, as its condition. Source:
-//! docs/compatibility/agent.md §4.3.
+//! The patch of a VM object, and the state of the object that it rests on, as its condition.
+//! Source: docs/compatibility/agent.md §4.3.
 //!
 //! An API server may carry out a patch long after the agent gave it up. Each patch sets
 //! `spec.targetRevision` to a larger value than before and tests that nobody has changed it since
