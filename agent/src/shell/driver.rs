@@ -115,7 +115,8 @@ pub(super) struct Driver {
     /// Generation of the link and its queue, while the link is up.
     pub(super) monitor: Option<(u64, mpsc::Sender<LinkRequest>)>,
     pub(super) journal: JournalWriter,
-    pub(super) policy: Option<VmPolicy>,
+    /// In a box, so that a VM without one does not hold its size.
+    pub(super) policy: Option<Box<VmPolicy>>,
     wants_lfc: Arc<AtomicBool>,
     pushed: Pushed,
     /// Size of the guest in the monitor's last confirmation of a growth.
@@ -159,7 +160,13 @@ impl Driver {
         let wants_lfc = Arc::new(AtomicBool::new(core.wants_lfc_metrics()));
         let policy = ctx.policies.clone().map(|runtime| {
             let choice = first.choice.map(|choice| *choice).unwrap_or_default();
-            VmPolicy::new(runtime, &subject, choice, &core, ctx.clock.now())
+            Box::new(VmPolicy::new(
+                runtime,
+                &subject,
+                choice,
+                &core,
+                ctx.clock.now(),
+            ))
         });
         {
             let mut view = slot.lock();

@@ -91,7 +91,7 @@ pub(in crate::shell) struct VmPolicy {
 
 /// The next event of a VM's policy. Without one it never comes.
 pub(in crate::shell) async fn next_event(
-    policy: &mut Option<VmPolicy>,
+    policy: &mut Option<Box<VmPolicy>>,
     clock: Clock,
 ) -> PolicyEvent {
     let Some(policy) = policy else {
