@@ -256,6 +256,35 @@ fn a_late_unclear_write_can_not_land_after_the_room_was_given_back() {
     assert_eq!(rig.apply(&late), CallOutcome::Conflict);
 }
 
+#[test]
+fn no_further_write_is_sent_while_the_most_unclear_ones_are_open() {
+    let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
+    for index in 0..MAX_UNCLEAR {
+        let units = u32::try_from(index).expect("few") + 3;
+        rig.ask(10, Some(size(500, 2)), size(250 * units, units.into()));
+        let write = writes(&rig.actions(10))[0].clone();
+        let unclear = CallOutcome::Unclear("time-out".into());
+        rig.core.handle(MS(10), Event::WriteDone(write.id, unclear));
+        rig.actions(10);
+        assert_eq!(
+            rig.reserved(),
+            size(250 * units, units.into()),
+            "any of them may happen"
+        );
+    }
+    rig.ask(10, Some(size(500, 2)), size(2_000, 8));
+    let actions = rig.actions(10);
+    assert_eq!(
+        permit_of(&answers(&actions)[0]),
+        Err(PermitRefusal::PatchFailed)
+    );
+    assert!(writes(&actions).is_empty());
+    // One of them settles all: the others were for the version before it.
+    assert!(rig.settle(700).is_empty());
+    let approved = rig.approved().expect("one of them has happened");
+    assert_eq!(rig.reserved(), approved);
+}
+
 /// A shrink was not heard to its end, and is taken back: what is asked for is what is approved, so
 /// its write changes nothing.
 #[test]
