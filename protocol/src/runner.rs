@@ -298,6 +298,10 @@ pub struct RunnerState {
     /// if it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_full: Option<DiskFull>,
+    /// Files of programs in the guest that do not follow its size, at most 8. The guest wrote the
+    /// texts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<ProgramFile>,
 }
 
 /// A guest that stands still until its host's disk has room. Its runner lets it go on as soon as
@@ -381,4 +385,43 @@ pub struct GuestState {
     pub kernel: String,
     /// Time since the boot, whole seconds.
     pub uptime_s: u64,
+    /// Files of programs that follow the guest's size, by name. At most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<ProgramFile>,
+}
+
+/// A file or folder of the guest that follows its size (docs/guest-programs.md).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramFile {
+    /// Name of its unit in the guest.
+    pub name: String,
+    /// Result of the last attempt to bring it up to date.
+    pub state: ProgramFileState,
+    /// Broken rule, error, or last line of the check's output. The guest wrote it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+/// Results of an attempt to bring a file of a program up to date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProgramFileState {
+    /// No attempt has ended, or the program is being signalled.
+    Waiting,
+    /// It is up to date, and its program has been signalled.
+    Current,
+    /// The unit breaks a rule, or its destination or owner cannot be used. Nothing is written.
+    Refused,
+    /// The template gives no text. The old file is in place.
+    TemplateFailed,
+    /// The check refused the new file. The old file is in place.
+    CheckFailed,
+    /// A step failed. It is tried again.
+    Failed,
+    /// The new file is in place, and its program could not be signalled for half a minute. That is
+    /// tried again.
+    SignalOwed,
+    /// A word of a newer daemon.
+    #[serde(other)]
+    Unknown,
 }

@@ -95,6 +95,7 @@ fn booting() -> RunnerState {
         outgoing: None,
         incoming: None,
         guest_silent: None,
+        programs: Vec::new(),
         disk_full: None,
     }
 }
@@ -144,6 +145,7 @@ fn resizing() -> RunnerState {
         outgoing: None,
         incoming: None,
         guest_silent: None,
+        programs: Vec::new(),
         disk_full: None,
     }
 }
@@ -204,6 +206,7 @@ fn states_are_these_bytes() {
         boot_id: "b0075".into(),
         kernel: "6.1.0-40-amd64".into(),
         uptime_s: 61,
+        programs: Vec::new(),
     };
     same("guest_state", &guest);
 }

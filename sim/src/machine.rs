@@ -123,6 +123,7 @@ impl Machine {
             outgoing: None,
             incoming: None,
             guest_silent: None,
+            programs: Vec::new(),
             disk_full: None,
         };
         Self {
@@ -239,6 +240,7 @@ impl Machine {
             boot_id: format!("boot-{}", self.id),
             kernel: "6.12".into(),
             uptime_s: now.0 / 1_000_000,
+            programs: Vec::new(),
         }
     }
 

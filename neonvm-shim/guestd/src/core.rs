@@ -5,4 +5,5 @@ pub mod cpus;
 pub mod facts;
 pub mod flags;
 pub mod overlay;
+pub mod render;
 pub mod uevent;

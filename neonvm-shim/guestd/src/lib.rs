@@ -1,5 +1,5 @@
 //! The guest daemon `neonvmd`: switches the guest's CPUs, reports the guest's size to the runner,
-//! and writes files into the guest.
+//! writes files into the guest, and lets settings of programs follow its size.
 //!
 //! ```text
 //!  kernel uevents ─┐                       ┌─> sysfs cpuN/online
@@ -18,8 +18,12 @@
 //!    (`neonvm_files::projected::tests`).
 //! 4. No program of the guest is served, whichever of the guest's addresses it uses
 //!    (`tests/callers.rs`).
-//! 5. If the VM's runtime drive has a key, no request without it is served, from any address
+//! 5. A program's file is old or new, whole, after a crash at any step, and no signal is lost
+//!    ([`core::render`]).
+//! 6. If the VM's runtime drive has a key, no request without it is served, from any address
 //!    ([`shell::runtime`]).
 
 pub mod core;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod shell;

@@ -10,6 +10,7 @@ use neonvm_guestd::core::flags::{self, Flags, Invocation};
 use neonvm_guestd::core::overlay::Overlay;
 use neonvm_guestd::shell::http::{Served, serve};
 use neonvm_guestd::shell::keeper;
+use neonvm_guestd::shell::render;
 use neonvm_guestd::shell::runtime::Runtime;
 use neonvm_guestd::shell::system::Roots;
 use neonvm_guestd::shell::uevents::Uevents;
@@ -84,6 +85,13 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
 
     let cancel = CancellationToken::new();
     let (state_tx, state) = watch::channel(first);
+    let (reports, programs) = watch::channel(Vec::new());
+    let folders = render::Folders {
+        units: flags.render_units,
+        notes: flags.render_notes,
+    };
+    let sources = keeper::Sources { uevents, programs };
+    tokio::spawn(render::run(folders, state.clone(), reports, cancel.clone()));
     let (keeper_tx, requests) = mpsc::channel(keeper::MAX_WAITING);
     let served = Served {
         state,
@@ -96,7 +104,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
-        () = keeper::run(roots, identity, order, state_tx, requests, uevents, cancel.clone()) => {}
+        () = keeper::run(roots, identity, order, state_tx, requests, sources, cancel.clone()) => {}
         () = serve(listener, Arc::new(served), cancel.clone()) => {}
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

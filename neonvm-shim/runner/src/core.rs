@@ -23,6 +23,7 @@ pub mod passt;
 pub mod paths;
 pub mod pod;
 pub mod program;
+pub mod program_files;
 pub mod quota;
 pub mod root_disk;
 pub mod shape;

@@ -109,6 +109,7 @@ impl Machine {
             outgoing: self.outgoing.as_ref().map(Outgoing::report),
             incoming,
             guest_silent: None,
+            programs: Vec::new(),
             disk_full: None,
         })
     }

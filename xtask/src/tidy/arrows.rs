@@ -32,7 +32,13 @@ const ARROWS: [(&str, &[&str]); 33] = [
     ),
     (
         "neonvm-guestd",
-        &["neonvm-files", "protocol", "test-network", "test-records"],
+        &[
+            "neonvm-files",
+            "protocol",
+            "test-network",
+            "test-records",
+            "test-seeds",
+        ],
     ),
     (
         "agent",

@@ -88,6 +88,7 @@ pub(crate) fn runner_at(milli_cpu: u32, gib: u64) -> RunnerState {
         outgoing: None,
         incoming: None,
         guest_silent: None,
+        programs: Vec::new(),
         disk_full: None,
     }
 }

@@ -68,6 +68,7 @@ impl FakeRunner {
                 outgoing: None,
                 incoming: None,
                 guest_silent: None,
+                programs: Vec::new(),
                 disk_full: None,
             },
         )

@@ -1,6 +1,6 @@
 //! The guest's size, parsed from texts of `/proc` and `/sys`.
 
-use protocol::runner::GuestState;
+use protocol::runner::{GuestState, ProgramFile};
 use protocol::units::Bytes;
 
 use super::cpus::CpuSet;
@@ -60,10 +60,15 @@ pub struct Facts {
     pub uptime_s: u64,
 }
 
-/// The state after a reading. The generation grows when CPUs or MemTotal changed. Changes of
-/// MemAvailable or of the uptime alone wake no reader.
+/// The state after a reading. The generation grows when CPUs, MemTotal or `programs` changed.
+/// Changes of MemAvailable or of the uptime alone wake no reader.
 #[must_use]
-pub fn next_state(before: Option<&GuestState>, identity: &Identity, facts: &Facts) -> GuestState {
+pub fn next_state(
+    before: Option<&GuestState>,
+    identity: &Identity,
+    facts: &Facts,
+    programs: &[ProgramFile],
+) -> GuestState {
     let mut state = GuestState {
         generation: before.map_or(1, |before| before.generation),
         cpus_online: facts.online.len(),
@@ -74,9 +79,12 @@ pub fn next_state(before: Option<&GuestState>, identity: &Identity, facts: &Fact
         boot_id: identity.boot_id.clone(),
         kernel: identity.kernel.clone(),
         uptime_s: facts.uptime_s,
+        programs: programs.to_vec(),
     };
     let size_of = |s: &GuestState| (s.cpus_online, s.cpus_present, s.cpus_possible, s.mem_total);
-    if before.is_some_and(|before| size_of(before) != size_of(&state)) {
+    let is_other =
+        |before: &GuestState| size_of(before) != size_of(&state) || before.programs != programs;
+    if before.is_some_and(is_other) {
         state.generation += 1;
     }
     state
@@ -123,16 +131,26 @@ mod tests {
     }
 
     #[test]
-    fn only_changed_cpus_or_memory_raise_the_generation() {
+    fn only_changed_cpus_memory_or_program_files_raise_the_generation() {
         let identity = Identity::default();
-        let first = next_state(None, &identity, &facts("0", 100, 50));
+        let first = next_state(None, &identity, &facts("0", 100, 50), &[]);
         assert_eq!(first.generation, 1);
-        let same = next_state(Some(&first), &identity, &facts("0", 100, 40));
+        let same = next_state(Some(&first), &identity, &facts("0", 100, 40), &[]);
         assert_eq!((same.generation, same.mem_available), (1, Bytes(40)));
-        let cpu = next_state(Some(&same), &identity, &facts("0-1", 100, 40));
+        let cpu = next_state(Some(&same), &identity, &facts("0-1", 100, 40), &[]);
         assert_eq!(cpu.generation, 2);
-        let memory = next_state(Some(&cpu), &identity, &facts("0-1", 200, 40));
+        let memory = next_state(Some(&cpu), &identity, &facts("0-1", 200, 40), &[]);
         assert_eq!(memory.generation, 3);
+        let programs = [ProgramFile {
+            name: "pg".to_owned(),
+            state: protocol::runner::ProgramFileState::Current,
+            detail: String::new(),
+        }];
+        let file = next_state(Some(&memory), &identity, &facts("0-1", 200, 40), &programs);
+        assert_eq!(
+            (file.generation, file.programs.as_slice()),
+            (4, &programs[..])
+        );
     }
 
     proptest! {

@@ -17,6 +17,8 @@ neonvmd: the guest daemon: CPUs on and off, state of the guest, files into the g
   --procfs DIR          where procfs is [/proc]
   --files-root DIR      where the paths of /files begin [/]
   --runtime DIR         where the VM's runtime drive is mounted [/neonvm/runtime]; a guestd.key on it is what callers must show
+  --render-units DIR    where the units of files that follow the guest are [/etc/bellows/render.d]
+  --render-notes DIR    where signals that programs are owed are noted [/var/lib/bellows/render]
   --help, --version
 ";
 
@@ -36,6 +38,10 @@ pub struct Flags {
     /// `--runtime`: mount point of the VM's runtime drive. Callers must show the `guestd.key` on
     /// it, if there is one.
     pub runtime: PathBuf,
+    /// `--render-units`: folder of the units of files that follow the guest.
+    pub render_units: PathBuf,
+    /// `--render-notes`: folder of the notes of owed signals.
+    pub render_notes: PathBuf,
 }
 
 impl Default for Flags {
@@ -47,6 +53,8 @@ impl Default for Flags {
             procfs: "/proc".into(),
             files_root: "/".into(),
             runtime: "/neonvm/runtime".into(),
+            render_units: "/etc/bellows/render.d".into(),
+            render_notes: "/var/lib/bellows/render".into(),
         }
     }
 }
@@ -96,7 +104,8 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Invocation, Flag
         match flag.as_str() {
             "--help" | "-h" => return Ok(Invocation::Help),
             "--version" | "-V" => return Ok(Invocation::Version),
-            "--addr" | "--cpu-policy" | "--sysfs" | "--procfs" | "--files-root" | "--runtime" => {}
+            "--addr" | "--cpu-policy" | "--sysfs" | "--procfs" | "--files-root" | "--runtime"
+            | "--render-units" | "--render-notes" => {}
             _ => return Err(FlagError::Unknown(flag)),
         }
         let value = given
@@ -112,6 +121,8 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Invocation, Flag
             "--procfs" => flags.procfs = value.into(),
             "--files-root" => flags.files_root = value.into(),
             "--runtime" => flags.runtime = value.into(),
+            "--render-units" => flags.render_units = value.into(),
+            "--render-notes" => flags.render_notes = value.into(),
             _ => {
                 flags.cpu_policy = match value.as_str() {
                     "online-all" => CpuPolicy::OnlineAll,

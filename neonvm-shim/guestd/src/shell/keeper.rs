@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use protocol::runner::GuestState;
+use protocol::runner::{GuestState, ProgramFile};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -48,6 +48,16 @@ struct Keeper {
     /// Whether the last sweep failed, so that a lasting failure is logged once.
     sweep_failed: bool,
     burst: u32,
+    programs: watch::Receiver<Vec<ProgramFile>>,
+}
+
+/// What wakes the keeper beside its clock and requests.
+#[derive(Debug)]
+pub struct Sources {
+    /// Events of the kernel. Without them only the sweep finds changes, a second late.
+    pub uevents: Option<Uevents>,
+    /// Reports of program files, which are part of the state.
+    pub programs: watch::Receiver<Vec<ProgramFile>>,
 }
 
 /// First reading of the machine, for [`run`].
@@ -56,20 +66,22 @@ struct Keeper {
 /// The kernel's files cannot be read, so there is nothing to serve.
 pub fn first_look(roots: &Roots) -> Result<(Identity, GuestState), SystemError> {
     let identity = roots.identity()?;
-    let state = next_state(None, &identity, &roots.facts()?);
+    let state = next_state(None, &identity, &roots.facts()?, &[]);
     Ok((identity, state))
 }
 
-/// Runs until cancelled. Without `uevents` only the sweep finds changes, a second late.
+/// Runs until cancelled.
 pub async fn run(
     roots: Roots,
     identity: Identity,
     order: CpuOrder,
     state: watch::Sender<GuestState>,
     mut requests: mpsc::Receiver<Request>,
-    uevents: Option<Uevents>,
+    sources: Sources,
     cancel: CancellationToken,
 ) {
+    let Sources { uevents, programs } = sources;
+    let mut news = programs.clone();
     let mut keeper = Keeper {
         roots,
         identity,
@@ -79,6 +91,7 @@ pub async fn run(
         asked: None,
         sweep_failed: false,
         burst: 0,
+        programs,
     };
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -96,6 +109,8 @@ pub async fn run(
                 keeper.burst = BURST_LOOKS;
                 keeper.look();
             }
+            // Without a sender there is no more news.
+            Ok(()) = news.changed() => keeper.look(),
             done = switched(keeper.switching.as_mut()) => keeper.finish(done),
             request = requests.recv(), if idle => match request {
                 Some(request) => keeper.take(request),
@@ -138,7 +153,13 @@ impl Keeper {
                 return;
             }
         };
-        let next = next_state(Some(&self.state.borrow()), &self.identity, &facts);
+        let programs = self.programs.borrow_and_update().clone();
+        let next = next_state(
+            Some(&self.state.borrow()),
+            &self.identity,
+            &facts,
+            &programs,
+        );
         self.state.send_if_modified(|state| {
             let has_changed = next.generation != state.generation;
             *state = next;

@@ -31,6 +31,7 @@ pub(crate) fn waiting_state() -> RunnerState {
             began_unix_us: None,
         }),
         guest_silent: None,
+        programs: Vec::new(),
         disk_full: None,
     }
 }

@@ -29,6 +29,7 @@ use crate::core::exit::ShutdownReason;
 use crate::core::guest_liveness::GuestLiveness;
 use crate::core::guestd_key::GuestdKey;
 use crate::core::paths::Paths;
+use crate::core::program_files::ProgramFiles;
 use crate::core::sizer::{Event, Sizer};
 use crate::core::stop::{StopAction, StopEvent, Stopping};
 use crate::core::transfer::{Incoming, IncomingEvent, Outgoing, OutgoingEvent};
@@ -84,6 +85,7 @@ pub(super) struct Observed {
     qmp: Option<Arc<Qmp>>,
     version: Option<String>,
     pub(super) guest: Option<GuestState>,
+    pub(super) programs: ProgramFiles,
     /// The guest's daemon has answered, whatever it reports.
     pub(super) answers: bool,
     shutdown: Option<ShutdownReason>,
@@ -347,6 +349,7 @@ impl VmDriver {
             incoming: self.incoming.as_ref().map(Incoming::report),
             guest_silent,
             disk_full,
+            programs: seen.programs.shown().to_vec(),
         };
         self.state.publish(now, next);
     }

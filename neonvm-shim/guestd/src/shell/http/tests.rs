@@ -21,6 +21,7 @@ fn machine(cpus_online: u32, generation: u64) -> GuestState {
         boot_id: String::new(),
         kernel: String::new(),
         uptime_s: 0,
+        programs: Vec::new(),
     }
 }
 

@@ -70,7 +70,10 @@ fn start(roots: &Roots, policy: CpuPolicy) -> Running {
         order,
         tx,
         requests,
-        None,
+        Sources {
+            uevents: None,
+            programs: watch::channel(Vec::new()).1,
+        },
         cancel.clone(),
     ));
     Running {

@@ -133,6 +133,7 @@ impl World {
             boot_id: "b".into(),
             kernel: "6.1".into(),
             uptime_s: 1,
+            programs: Vec::new(),
         };
         self.sizer.handle(self.now, Event::Guest(state));
     }

@@ -41,6 +41,7 @@ impl VmDriver {
                 if self.seen.guest.is_none() {
                     self.first_state(&state);
                 }
+                self.seen.programs.update(now, &state.programs);
                 self.seen.guest = Some(state.clone());
                 self.sizer.handle(now, Event::Guest(state));
             }
