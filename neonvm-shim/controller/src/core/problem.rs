@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use protocol::runner::{BeforeSilence, DiskFull, GuestSilence, ResizeProblem};
+use protocol::runner::{
+    BeforeSilence, DiskFull, GuestSilence, ProgramFile, ProgramFileState, ResizeProblem,
+};
 use protocol::time::WallTime;
 use serde::Serialize;
 
@@ -86,6 +88,11 @@ pub enum Problem {
         /// full.
         claims: Vec<String>,
     },
+    /// A file of a program in the guest does not follow the guest's size.
+    ProgramFile {
+        /// The file's report, which the guest wrote.
+        file: ProgramFile,
+    },
     /// The runner of the pod is on another machine.
     RunnerElsewhere {
         /// The node of the pod.
@@ -144,6 +151,7 @@ impl Problem {
             Self::RunnerSilent { .. } => "runner_silent",
             Self::GuestSilent { .. } => "guest_silent",
             Self::DiskFull { .. } => "disk_full",
+            Self::ProgramFile { .. } => "program_file",
             Self::RunnerElsewhere { .. } => "runner_elsewhere",
             Self::PodGone { .. } => "pod_gone",
             Self::PodFailed { .. } => "pod_failed",
@@ -202,6 +210,7 @@ impl fmt::Display for Problem {
                 full,
                 claims,
             } => disk_full(f, (pod, node), full, claims),
+            Self::ProgramFile { file } => program_file(f, file),
             Self::RunnerElsewhere { node } => write!(
                 f,
                 "the pod runs on node {node}, and this controller reaches runners of its own node only"
@@ -235,6 +244,20 @@ fn guest_silent(f: &mut fmt::Formatter<'_>, pod: &str, silence: &GuestSilence) -
         }
         BeforeSilence::Answer => write!(f, "{since}: it hangs, or its neonvmd has ended"),
     }
+}
+
+fn program_file(f: &mut fmt::Formatter<'_>, file: &ProgramFile) -> fmt::Result {
+    let what = match file.state {
+        ProgramFileState::Refused => "its unit is refused",
+        ProgramFileState::TemplateFailed | ProgramFileState::CheckFailed => "the old file stays",
+        ProgramFileState::SignalOwed => "its program could not be signalled",
+        _ => "it is tried again",
+    };
+    let (name, detail) = (&file.name, peer_text(&file.detail));
+    write!(
+        f,
+        "the guest's file {name} does not follow its size, {what}: {detail}"
+    )
 }
 
 fn disk_full(

@@ -112,8 +112,8 @@ impl Draft<'_> {
         self.status.node.clone_from(&pod.spec.node_name);
     }
 
-    /// Reports a guest that hangs, or whose disk is full. The controller leaves it alone, because
-    /// it may still work.
+    /// Reports a guest that hangs, whose disk is full, or whose programs do not follow its size.
+    /// The controller leaves it alone, because it may still work.
     pub(super) fn guest_answers(&mut self, pod: &Pod) {
         let RunnerView::Known(state) = self.input.runner else {
             return;
@@ -131,6 +131,10 @@ impl Draft<'_> {
                 pod: pod.metadata.name.clone(),
                 silence,
             });
+        }
+        for file in &state.programs {
+            self.problems
+                .push(Problem::ProgramFile { file: file.clone() });
         }
     }
 

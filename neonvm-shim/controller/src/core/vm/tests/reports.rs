@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use protocol::core::Core as _;
-use protocol::runner::{BeforeSilence, DiskFull, GuestSilence, MemoryState, RunnerPhase};
+use protocol::runner::{
+    BeforeSilence, DiskFull, GuestSilence, MemoryState, ProgramFile, ProgramFileState, RunnerPhase,
+};
 use protocol::time::Span;
 use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::VmPhase;
@@ -240,4 +242,43 @@ fn silent_guest_is_reported_until_it_responds() {
     let words = "has not answered since 2023-11-14T22:13:20Z";
     assert!(answered.contains(words), "{answered}");
     assert_eq!(says(None, RunnerPhase::Running), None);
+}
+
+/// Requirement: V28
+#[test]
+fn file_that_does_not_follow_the_size_is_reported_until_it_does() {
+    let (mut world, pod) = running(&sample_vm());
+    let mut says = |state: Option<ProgramFileState>| {
+        let report = world.runners.get_mut(&pod).expect("the runner is there");
+        report.generation += 1;
+        let file = state.map(|state| ProgramFile {
+            name: "postgres".into(),
+            state,
+            detail: "line 2".into(),
+        });
+        report.programs = file.into_iter().collect();
+        world.show_runner();
+        world.settle();
+        let mut conditions = world.status().conditions.into_iter();
+        let degraded = conditions.find(|it| it.kind == "Degraded" && it.status == "True");
+        degraded.map(|it| it.message)
+    };
+    for (state, words) in [
+        (ProgramFileState::CheckFailed, "the old file stays: line 2"),
+        (
+            ProgramFileState::TemplateFailed,
+            "the old file stays: line 2",
+        ),
+        (ProgramFileState::Refused, "its unit is refused: line 2"),
+        (
+            ProgramFileState::SignalOwed,
+            "its program could not be signalled: line 2",
+        ),
+        (ProgramFileState::Failed, "it is tried again: line 2"),
+    ] {
+        let text = says(Some(state)).expect("told");
+        let start = "the guest's file postgres does not follow its size, ";
+        assert!(text.contains(&format!("{start}{words}")), "{text}");
+    }
+    assert_eq!(says(None), None);
 }
