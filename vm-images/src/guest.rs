@@ -202,6 +202,12 @@ pub(crate) fn files(guest: &GuestRecipe) -> BTreeMap<String, String> {
             .map(|(k, v)| format!("{k} = {v}\n"))
             .collect(),
     );
+    if let Some(database) = &guest.postgres {
+        put(
+            "etc/bellows/render.d/postgres.toml",
+            postgres::size_unit(database),
+        );
+    }
     let groups: BTreeSet<_> = services
         .iter()
         .map(|s| s.cgroup.as_str())

@@ -45,6 +45,11 @@ const BUILD_SETTINGS: &[&str] = &[
     "maintenance_work_mem=256MB",
 ];
 
+/// The unit by which the guest's daemon keeps `size.conf` up to date.
+pub(crate) fn size_unit(recipe: &PostgresRecipe) -> String {
+    include_str!("../guest/postgres-size.toml").replace("PROGRAMS", &programs(recipe.version))
+}
+
 /// Directory of the server's programs in the packages.
 pub(crate) fn programs(version: u32) -> String {
     format!("/usr/lib/postgresql/{version}/bin")
@@ -214,6 +219,8 @@ impl Cluster<'_> {
 fn configuration(recipe: &PostgresRecipe) -> String {
     let mut text =
         String::from("# From the image's recipe; ALTER SYSTEM writes to postgresql.auto.conf.\n");
+    // Before the recipe's settings, which have precedence.
+    text += "include_if_exists = 'size.conf'\n";
     for (name, value) in &recipe.settings {
         text += &format!("{name} = '{}'\n", value.replace('\'', "''"));
     }
@@ -313,6 +320,11 @@ mod tests {
         recipe.settings.insert("jit".into(), "off".into());
         let text = configuration(&recipe);
         assert!(text.ends_with("a = 'it''s'\njit = 'off'\n"), "{text}");
+        let included = text.find("include_if_exists = 'size.conf'\n");
+        assert!(
+            included.is_some() && included < text.find("a = "),
+            "the recipe has precedence: {text}"
+        );
     }
 
     /// Requirement: N46

@@ -59,6 +59,20 @@ fn the_database_has_its_own_cgroup_and_the_rest_another() {
     assert!(!minimal.contains_key("etc/bellows/services/postgres"));
 }
 
+/// Requirement: V27
+#[test]
+fn settings_of_the_database_follow_the_size() {
+    let files = files(&guest("bellows/postgres:15"));
+    let unit = &files["etc/bellows/render.d/postgres.toml"];
+    assert!(
+        unit.contains("/usr/lib/postgresql/15/bin/postgres\""),
+        "{unit}"
+    );
+    assert!(
+        !super::files(&guest("bellows/minimal")).contains_key("etc/bellows/render.d/postgres.toml")
+    );
+}
+
 /// Requirement: N46
 #[test]
 fn arguments_of_a_service_reach_it_unchanged() {
