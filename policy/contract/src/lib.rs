@@ -16,6 +16,7 @@ mod history;
 mod input;
 mod recheck;
 mod spec;
+pub mod tally;
 
 pub use answer::{Answer, MAX_NOTE_BYTES, MAX_VOTES, Note, Reason, Vote, Want, number_value};
 pub use history::{Column, History, SLOT_SECONDS, SLOTS, Seconds};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use protocol::policy::{
-    FeedSource, Refusal, Scope, Series, check_feeds, check_params, check_series, check_source,
+    FeedSource, Refusal, ScalingPolicySpec, Scope, Series, check_feeds, check_params, check_series,
+    check_source,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -33,6 +34,19 @@ pub struct Spec {
     /// Figures from pages of the guest.
     #[serde(default)]
     pub feeds: Vec<FeedSource>,
+}
+
+impl From<ScalingPolicySpec> for Spec {
+    fn from(spec: ScalingPolicySpec) -> Self {
+        Self {
+            contract: CONTRACT,
+            scope: spec.scope,
+            source: spec.source,
+            params: spec.params,
+            series: spec.series,
+            feeds: spec.feeds,
+        }
+    }
 }
 
 impl Spec {
