@@ -70,6 +70,7 @@ mod round;
 pub mod scaling;
 mod scheduler;
 pub mod stabilization;
+pub mod tallies;
 pub mod units;
 pub mod vm;
 mod vm_patch;

@@ -265,6 +265,7 @@ impl Bound {
                 metrics: metrics.clone(),
                 registry: &mut registry,
                 journal: journal.clone(),
+                clock: params.clock,
                 folder: params.journal.clone(),
                 program: params.policy_program,
             };

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use agent::{Oracle, Reasked, Replay};
 use peers::guest::Page;
 use peers::{Seen, World, patched_to, permits, position, until};
+use policy_contract::tally::VersionReport;
 use policy_contract::{Answer, Input, Spec};
 use protocol::journal::{Record, scan};
 use serde_json::{Value, json};
@@ -161,5 +162,32 @@ async fn unknown_policy_and_missing_program_leave_sizing_as_it_is() {
     world
         .until_metric("autoscaling_agent_policy_unknown 0")
         .await;
+    world.stop().await;
+}
+
+/// Requirement: V07
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v07_answers_to_a_candidate_are_reported_beside_the_metrics() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut world = world(folder.path()).await;
+    world.start_connected().await;
+    world.guest.set(Page::Good(0.9, 0.0));
+    until("an answer is reported", || {
+        let reports = world.state.policy_reports();
+        reports.iter().any(|report| report.running.answers > 0)
+    })
+    .await;
+    let page = world.get(|addresses| addresses.metrics, "/policies").await;
+    let (_, body) = page.split_once("\r\n\r\n").expect("a body");
+    let reports: Vec<VersionReport> = serde_json::from_str(body).expect("reports");
+    let [report] = &reports[..] else {
+        panic!("{reports:?}")
+    };
+    let digest = Spec::of_source("return 'minimum'").digest().to_string();
+    assert_eq!((&*report.policy, &report.digest), ("minimum", &digest));
+    assert!(report.has_journal, "{report:?}");
+    assert_eq!(report.running.vms.len(), 1, "{report:?}");
+    assert!(report.running.decided.is_empty(), "it decides nothing");
+    assert_eq!(report.alarms.deciding, 0);
     world.stop().await;
 }

@@ -24,7 +24,7 @@ use crate::core::journal::{Output, Recorder, settings};
 use crate::core::{Core, Event};
 
 /// Name of the agent's folder in a journal.
-const PART: &str = "agent";
+pub(super) const PART: &str = "agent";
 /// Longest time between two checkpoints of a VM.
 const CHECKPOINT_EVERY: Span = Span::from_secs(600);
 

@@ -14,6 +14,7 @@
 //! VM that needs it.
 
 mod feeds;
+mod judge;
 mod known;
 mod metrics;
 mod quota;
@@ -27,6 +28,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use daemon_kit::clock::Clock;
 use policy_contract::{Answer, Digest, Fault, History, Input, Recheck};
 use prometheus_client::registry::Registry;
 use protocol::journal::Milli;
@@ -41,6 +43,7 @@ use super::RunError;
 use super::config::Policies as Settings;
 use super::journal::JournalHandle;
 use super::metrics::AgentMetrics;
+use crate::core::tallies::Tallies;
 use known::{Known, Policy, Versions};
 use metrics::PolicyMetrics;
 use quota::ShrinkQuota;
@@ -124,6 +127,8 @@ struct Shared {
     next_question: AtomicU64,
     nodes: Mutex<BTreeMap<u32, Option<(Timestamp, Milli)>>>,
     quota: Mutex<ShrinkQuota>,
+    tallies: Mutex<Tallies>,
+    clock: Clock,
 }
 
 /// The worker of one role, as the drivers see it.
@@ -172,6 +177,7 @@ pub(super) struct Parts<'a> {
     pub metrics: AgentMetrics,
     pub registry: &'a mut Registry,
     pub journal: Option<JournalHandle>,
+    pub clock: Clock,
     /// Folder of the journal.
     pub folder: Option<PathBuf>,
     /// The worker's program; `None` = it is looked for.
@@ -185,9 +191,24 @@ impl PolicyRuntime {
         tasks: &mut JoinSet<Result<(), RunError>>,
         cancel: &CancellationToken,
     ) -> Self {
-        let sources = parts.folder.map(|folder| folder.join(sources::FOLDER));
-        let (runtime, queues) = Self::new(parts.settings, parts.registry, sources);
+        let sources = parts
+            .folder
+            .as_ref()
+            .map(|folder| folder.join(sources::FOLDER));
+        let (runtime, queues) = Self::new(parts.settings, parts.registry, sources, parts.clock);
+        let folder = parts.folder.filter(|_| parts.journal.is_some());
+        *runtime.tallies() = Tallies::new(folder.is_some());
         known::spawn(&runtime, parts.kube, &parts.metrics, tasks, cancel);
+        let judging = judge::run(
+            runtime.clone(),
+            folder,
+            parts.program.clone(),
+            cancel.clone(),
+        );
+        tasks.spawn(async move {
+            judging.await;
+            Ok(())
+        });
         for (role, queue) in [(Role::Live, queues.live), (Role::Shadow, queues.shadow)] {
             let (journal, program) = (parts.journal.clone(), parts.program.clone());
             let supervisor =
@@ -205,6 +226,7 @@ impl PolicyRuntime {
         settings: Settings,
         registry: &mut Registry,
         sources: Option<PathBuf>,
+        clock: Clock,
     ) -> (Self, Queues) {
         let (live, shadow) = (WorkerLink::new(), WorkerLink::new());
         let runtime = Self(Arc::new(Shared {
@@ -213,6 +235,8 @@ impl PolicyRuntime {
             known: watch::Sender::new(Known::default()),
             settings,
             metrics: PolicyMetrics::register(registry),
+            tallies: Mutex::new(Tallies::new(false)),
+            clock,
             sources,
             next_vm: AtomicU32::new(1),
             next_question: AtomicU64::new(1),
@@ -280,6 +304,7 @@ impl PolicyRuntime {
             .collect();
         json!({
             "known": policies,
+            "tallies": self.reports(),
             "workers": {
                 "live": self.0.live.dump(),
                 "shadow": self.0.shadow.dump(),

@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
+use axum::routing::{any, get};
 use daemon_kit::admin::{self, Admin};
 use daemon_kit::bearer::Expected;
 use daemon_kit::connections::ConnectionCounters;
@@ -42,6 +42,7 @@ impl Servers {
         cancel: &CancellationToken,
     ) {
         let (shown, ready) = (self.state.clone(), self.state.clone());
+        let reports = self.state.clone();
         let counters = |server| self.connections.server(server);
         let mut global = Admin::new(Arc::new(self.registry), counters("metrics"))
             .state(move || shown.dump())
@@ -53,10 +54,20 @@ impl Servers {
         let single = Admin::new(Arc::new(self.vm_registry), counters("vm_metrics"))
             .without_process()
             .behind_token(self.token);
-        for (listener, admin) in [(metrics, global), (vm_metrics, single)] {
-            let cancel = cancel.clone();
+        let mut global = global.router();
+        if self.token.is_none() {
+            // As open as the metrics, and with the same names.
+            let reports = get(async move || axum::Json(reports.policy_reports()));
+            global = global.route("/policies", reports);
+        }
+        let pages = [
+            (metrics, global, "metrics"),
+            (vm_metrics, single.router(), "vm_metrics"),
+        ];
+        for (listener, routes, server) in pages {
+            let (connections, cancel) = (counters(server), cancel.clone());
             tasks.spawn(async move {
-                admin::serve(listener, admin, cancel).await;
+                admin::serve_routes(listener, routes, connections, cancel).await;
                 Ok(())
             });
         }

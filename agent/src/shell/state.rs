@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use daemon_kit::clock::Clock;
+use policy_contract::tally::VersionReport;
 use protocol::monitor_v2::RefusalReason;
 use protocol::permit::NamespacedName;
 use protocol::time::{Timestamp, WallTime};
@@ -263,6 +264,13 @@ impl StateHandle {
     /// Shows the state of policies too.
     pub(super) fn set_policies(&self, policies: PolicyRuntime) {
         let _ = self.0.policies.set(policies);
+    }
+
+    /// What this agent reports of each version of a policy. Empty without policies.
+    #[must_use]
+    pub fn policy_reports(&self) -> Vec<VersionReport> {
+        let policies = self.0.policies.get();
+        policies.map(PolicyRuntime::reports).unwrap_or_default()
     }
 
     pub(super) fn synced(&self, list: Synced) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api_client::watch::{self as api_watch, Config, Event, Events, Retry};
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
-use policy_contract::{CONTRACT, Digest, Spec};
+use policy_contract::{Digest, Spec};
 use protocol::policy::{
     BUILTIN, GROUP, KEY_POLICY, KIND, Limits, PLURAL, Role, ScalingPolicySpec, ScalingPolicyStatus,
     Scope, VERSION, canary_percent, is_in_canary,
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::PolicyRuntime;
 use super::revisions::Revisions;
+use crate::core::tallies::Version;
 use crate::shell::RunError;
 use crate::shell::metrics::AgentMetrics;
 use crate::shell::modes::is_refused;
@@ -113,6 +114,13 @@ impl Known {
 }
 
 impl Policy {
+    pub(super) fn version(&self) -> Version {
+        Version {
+            policy: self.name.clone(),
+            digest: self.digest,
+        }
+    }
+
     /// Another version of the same object.
     pub(super) fn with_spec(&self, spec: Spec) -> Self {
         Self {
@@ -195,15 +203,8 @@ fn read_policy(object: &DynamicObject, ceiling: Limits) -> Option<(String, Read)
         });
         let deciding = deciding.transpose()?;
         let limits = spec.limits.within(ceiling);
-        let namespaces = spec.namespaces;
-        let spec = Spec {
-            contract: CONTRACT,
-            scope: spec.scope,
-            source: spec.source,
-            params: spec.params,
-            series: spec.series,
-            feeds: spec.feeds,
-        };
+        let namespaces = spec.namespaces.clone();
+        let spec = Spec::from(spec);
         let newest = Arc::new(Policy {
             digest: spec.digest(),
             name: name.clone(),

@@ -151,5 +151,6 @@ impl PolicyRuntime {
         }
         sources::keep(self.0.sources.as_deref(), used);
         self.0.known.send_modify(|known| known.policies = policies);
+        self.follow_versions();
     }
 }

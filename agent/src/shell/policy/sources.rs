@@ -33,7 +33,8 @@ pub(super) fn keep(folder: Option<&Path>, used: Vec<Arc<Policy>>) {
     });
 }
 
-fn path_of(folder: &Path, digest: &Digest) -> PathBuf {
+/// File of a source.
+pub(super) fn path_of(folder: &Path, digest: &Digest) -> PathBuf {
     folder.join(format!("{digest}.json"))
 }
 

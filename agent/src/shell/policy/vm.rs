@@ -10,6 +10,7 @@ mod fallback;
 mod fed;
 mod pace;
 mod shown;
+mod tallied;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use tokio::sync::{mpsc, watch};
 use self::active::{Active, Open};
 use self::asked::AskedVersions;
 pub(in crate::shell) use self::fallback::create as create_event;
+use self::tallied::TalliedVm;
 use super::feeds::{FeedReader, next_values, sources_of};
 use super::known::{Choice, Known, Versions};
 use super::{End, PolicyRuntime, Question, Request, Said};
@@ -68,6 +70,7 @@ pub(in crate::shell) struct VmPolicy {
     pod_ip: String,
     /// Number of the VM in the worker.
     vm: u32,
+    tallied: TalliedVm,
     choice: VmChoice,
     known: watch::Receiver<Known>,
     asked: AskedVersions,
@@ -122,6 +125,10 @@ impl VmPolicy {
             uid: subject.uid.clone(),
             pod_ip: subject.pod_ip.clone(),
             vm: number,
+            tallied: TalliedVm {
+                number,
+                name: format!("{}/{}", subject.vm.namespace, subject.vm.name),
+            },
             choice,
             known: runtime.0.known.subscribe(),
             asked: AskedVersions::default(),
@@ -176,6 +183,7 @@ impl VmPolicy {
         self.is_canary = versions.is_canary(&self.uid);
         let roles = versions.roles(&self.uid);
         self.asked.assign(roles, core, now, there);
+        self.runtime.tallies().left(now, self.vm);
         let live = self.asked.get(Role::Live);
         let deciding = live.map(|active| active.policy.name.as_str());
         self.runtime.quota().decides(self.vm, deciding);
@@ -190,6 +198,7 @@ impl VmPolicy {
 
     /// Takes an event before the core handles it.
     pub(in crate::shell) fn event(&mut self, now: Timestamp, event: &Event, core: &Core) {
+        self.tally(event);
         let refused = refused_units(event, core);
         if let Some(units) = refused {
             self.runtime.nodes().insert(self.vm, Some((now, units)));
@@ -355,6 +364,7 @@ impl VmPolicy {
                 (record, advice)
             }
         };
+        self.tallied.ended(&self.runtime, active, &record, core);
         let (name, took) = (&active.policy.name, now.since(open.at));
         let metrics = &self.runtime.0.metrics;
         metrics.ended(name, active.role, record.fault, took);
@@ -368,6 +378,8 @@ impl Drop for VmPolicy {
     fn drop(&mut self) {
         self.runtime.nodes().remove(&self.vm);
         self.runtime.quota().decides(self.vm, None);
+        let now = self.runtime.moment().now;
+        self.runtime.tallies().left(now, self.vm);
         if self.unknown.is_some() {
             self.runtime.0.metrics.unknown.dec();
         }

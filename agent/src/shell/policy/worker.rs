@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::process::{Worker, end};
+pub(super) use self::program::find as find_program;
 use self::queue::{Ended, Queue};
 use super::{End, PolicyRuntime, Question, Request, WorkerLink};
 use crate::shell::journal::JournalHandle;

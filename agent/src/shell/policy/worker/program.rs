@@ -12,7 +12,7 @@ const PROGRAM: &str = "bellows-policy";
 const VERSION_LIMIT: Duration = Duration::from_secs(5);
 
 /// The program, beside this one or on the PATH.
-pub(super) fn find() -> Result<PathBuf, String> {
+pub(in crate::shell::policy) fn find() -> Result<PathBuf, String> {
     let own = std::env::current_exe().ok();
     let beside = own.as_deref().and_then(|own| own.parent());
     let path = std::env::var_os("PATH").unwrap_or_default();

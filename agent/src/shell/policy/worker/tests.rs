@@ -1,6 +1,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
+use daemon_kit::clock::Clock;
 use policy_contract::{History, Input, Spec};
 use prometheus_client::registry::Registry;
 use protocol::policy::Limits;
@@ -182,7 +183,12 @@ async fn ask(runtime: &PolicyRuntime, policy: &Arc<Policy>, (n, generation): (u6
 #[tokio::test]
 async fn v03_policy_that_ends_two_workers_is_set_aside_and_others_are_not() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (runtime, queues) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
+    let (runtime, queues) = PolicyRuntime::new(
+        Settings::default(),
+        &mut Registry::default(),
+        None,
+        Clock::new(),
+    );
     let program = Some(fake_program(folder.path()));
     let supervisor = Supervisor::new(runtime.clone(), Role::Shadow, queues.shadow, None, program);
     let cancel = CancellationToken::new();
@@ -234,7 +240,12 @@ done
 #[tokio::test]
 async fn v04_question_of_each_check_is_asked_again_and_pasts_are_filled() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (runtime, queues) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
+    let (runtime, queues) = PolicyRuntime::new(
+        Settings::default(),
+        &mut Registry::default(),
+        None,
+        Clock::new(),
+    );
     let program = program_of(folder.path(), COUNTER);
     let supervisor = Supervisor::new(
         runtime.clone(),
@@ -292,7 +303,12 @@ async fn v04_question_of_each_check_is_asked_again_and_pasts_are_filled() {
 
 #[tokio::test]
 async fn missing_program_is_named_and_nothing_fails() {
-    let (runtime, queues) = PolicyRuntime::new(Settings::default(), &mut Registry::default(), None);
+    let (runtime, queues) = PolicyRuntime::new(
+        Settings::default(),
+        &mut Registry::default(),
+        None,
+        Clock::new(),
+    );
     let program = Some("/nowhere/bellows-policy".into());
     let supervisor = Supervisor::new(runtime.clone(), Role::Shadow, queues.shadow, None, program);
     let cancel = CancellationToken::new();
