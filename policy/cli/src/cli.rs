@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::terminal::{Format, complain, exit, parameter, say, series, this_program};
 use crate::text;
-use crate::whatif::ReplayArgs;
+use crate::whatif::{JudgeArgs, ReplayArgs};
 
 /// Asks and checks scaling policies.
 #[derive(Parser)]
@@ -67,7 +67,7 @@ enum Command {
     /// The first line is the model's error. Ends with 1 if it is too large to judge by.
     Replay(Box<ReplayArgs>),
     /// Print what the gate decides by, as JSON: the figures of a replay
-    Judge(Box<ReplayArgs>),
+    Judge(Box<JudgeArgs>),
     /// Print type declarations in Luau for editors
     Stubs,
 }
@@ -111,7 +111,7 @@ impl Cli {
                 past,
             } => policy.run(input, past.as_deref()),
             Command::Replay(args) => args.run(),
-            Command::Judge(args) => args.judge(),
+            Command::Judge(args) => args.run(),
             Command::Stubs => say(&policy_contract::stubs()).map(|()| ExitCode::SUCCESS),
         };
         result.unwrap_or_else(|error| {

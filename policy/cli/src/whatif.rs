@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
-use daemon_kit::journal::files;
+use daemon_kit::journal::files::{self, SegmentFile};
 use policy_cli::adviser::{Refused, WorkerAdviser};
+use policy_contract::tally::Tally;
 use policy_contract::{Series, Spec};
 use policy_whatif::{Candidate, Columns, History, Reader, Report, Title, Tried, Window, page};
 use protocol::journal::{Record, scan};
@@ -22,6 +23,10 @@ use crate::terminal::{Format, complain, exit, parameter, say, series, this_progr
 
 /// An hour in microseconds.
 const HOUR: i64 = 3_600_000_000;
+/// Time before the one that counts which policies know as their past, microseconds.
+const WARM_UP: i64 = HOUR;
+/// Priority of the judge, the lowest.
+const NICE: i32 = 19;
 /// Time without a line of progress.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Between two lines of progress, for a person and in a log.
@@ -32,7 +37,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 pub(crate) struct ReplayArgs {
-    /// Source of the policy
+    /// Source of the policy, or a version as the journal keeps it, JSON
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
     /// Name of the policy in the report [default: its file]
@@ -50,9 +55,9 @@ pub(crate) struct ReplayArgs {
     /// End of the time that counts
     #[arg(long, value_name = "TIME", value_parser = time)]
     to: Option<WallTime>,
-    /// One VM alone, as NAMESPACE/NAME
-    #[arg(long, value_name = "VM")]
-    vm: Option<String>,
+    /// One VM alone, as NAMESPACE/NAME; may be given again
+    #[arg(long = "vm", value_name = "VM")]
+    vms: Vec<String>,
     /// Write the report as a page too
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -64,47 +69,42 @@ pub(crate) struct ReplayArgs {
     files: Vec<PathBuf>,
 }
 
-fn time(text: &str) -> Result<WallTime, String> {
-    WallTime::parse(text).map_err(|error| error.to_string())
+#[derive(Args)]
+pub(crate) struct JudgeArgs {
+    #[command(flatten)]
+    replay: ReplayArgs,
+    /// VM that the policy decided about; may be given again
+    #[arg(long = "canary", value_name = "VM")]
+    canaries: Vec<String>,
 }
 
-impl ReplayArgs {
-    pub(crate) fn run(&self) -> Result<ExitCode> {
-        let (spec, tried) = match self.tried()? {
-            Ok(done) => done,
-            Err(code) => return Ok(code),
-        };
-        let report = Report::of(&tried);
-        self.print(&report, &spec)?;
-        if let Some(file) = &self.html {
-            self.write_page(file, &report, &tried, &spec)?;
-        }
-        let is_judged = report.error.is_judged();
-        Ok(ExitCode::from(if is_judged { 0 } else { exit::FINDING }))
-    }
-
+impl JudgeArgs {
     /// Prints the figures by which the gate decides.
-    pub(crate) fn judge(&self) -> Result<ExitCode> {
-        let tried = match self.tried()? {
-            Ok((_, tried)) => tried,
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        // An agent runs it beside guests, which come first.
+        if let Err(error) = rustix::process::nice(NICE) {
+            complain(&format!("warning: the priority stays: {error}"));
+        }
+        let (spec, histories) = match self.replay.read(Segments::Recent)? {
+            Ok(read) => read,
             Err(code) => return Ok(code),
         };
+        let tried = self.replay.tried(spec, &histories)?.1;
         say(&format!("{}\n", self.evidence(&Report::of(&tried))))?;
         Ok(ExitCode::SUCCESS)
     }
 
     fn evidence(&self, report: &Report) -> Value {
-        let tally = |columns: &Columns| {
-            json!({
-                "vmHours": columns.minutes / 60.0,
-                "oomRiskMinutes": columns.oom_risk_minutes,
-                "cpuShortMinutes": columns.cpu_short_minutes,
-                "unitHours": columns.unit_hours,
-                "reversals": columns.reversals,
-                "refusedShrinks": columns.refused_shrinks,
-            })
-        };
-        let hours = match (self.from, self.to) {
+        let (mut canary, mut others) = (Tally::default(), Tally::default());
+        for (name, vm) in &report.vms {
+            let group = if self.canaries.contains(name) {
+                &mut canary
+            } else {
+                &mut others
+            };
+            group.add(&tally(&vm.recorded));
+        }
+        let hours = match (self.replay.from, self.replay.to) {
             (Some(from), Some(to)) => to.0.saturating_sub(from.0).max(0) / HOUR,
             _ => 0,
         };
@@ -118,22 +118,60 @@ impl ReplayArgs {
             "live": tally(&total.modelled),
             "errorPercent": report.error.percent(),
             "gaps": report.gaps,
+            "canary": canary,
+            "others": others,
         })
     }
+}
 
-    /// Runs the model. The exit code, if there is nothing to run.
-    fn tried(&self) -> Result<Result<(Spec, Vec<Tried>), ExitCode>> {
+fn tally(columns: &Columns) -> Tally {
+    Tally {
+        vm_hours: columns.minutes / 60.0,
+        oom_risk_minutes: columns.oom_risk_minutes,
+        cpu_short_minutes: columns.cpu_short_minutes,
+        unit_hours: columns.unit_hours,
+        reversals: columns.reversals,
+        refused_shrinks: columns.refused_shrinks,
+    }
+}
+
+fn time(text: &str) -> Result<WallTime, String> {
+    WallTime::parse(text).map_err(|error| error.to_string())
+}
+
+impl ReplayArgs {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let (spec, histories) = match self.read(Segments::All)? {
+            Ok(read) => read,
+            Err(code) => return Ok(code),
+        };
+        let (spec, tried) = self.tried(spec, &histories)?;
+        let report = Report::of(&tried);
+        self.print(&report, &spec)?;
+        if let Some(file) = &self.html {
+            self.write_page(file, &report, &tried, &spec)?;
+        }
+        let is_judged = report.error.is_judged();
+        Ok(ExitCode::from(if is_judged { 0 } else { exit::FINDING }))
+    }
+
+    /// Reads policy and journal. The exit code, if there is nothing to run.
+    fn read(&self, segments: Segments) -> Result<Result<(Spec, Vec<History>), ExitCode>> {
         let spec = self.spec()?;
-        let program = this_program()?;
-        match WorkerAdviser::start(&program, &spec) {
+        match WorkerAdviser::start(&this_program()?, &spec) {
             Ok(adviser) => drop(adviser),
             Err(error) => return self.refused(error).map(Err),
         }
-        let histories = self.histories()?;
+        let histories = self.histories(segments)?;
         if histories.is_empty() {
             complain("error: the journal has no VM of that name to run again");
             return Ok(Err(ExitCode::from(exit::FINDING)));
         }
+        Ok(Ok((spec, histories)))
+    }
+
+    /// Runs the model.
+    fn tried(&self, spec: Spec, histories: &[History]) -> Result<(Spec, Vec<Tried>)> {
         let candidate = Candidate {
             spec,
             limits: Limits::default(),
@@ -142,13 +180,21 @@ impl ReplayArgs {
             from: self.from.map_or(i64::MIN, |at| at.0),
             to: self.to.map_or(i64::MAX, |at| at.0),
         };
-        let tried = all_tried(&histories, &candidate, window, &program)?;
-        Ok(Ok((candidate.spec, tried)))
+        let tried = all_tried(histories, &candidate, window, &this_program()?)?;
+        Ok((candidate.spec, tried))
     }
 
     fn spec(&self) -> Result<Spec> {
         let source = std::fs::read_to_string(&self.policy)
             .with_context(|| format!("failed to read {}", self.policy.display()))?;
+        if self
+            .policy
+            .extension()
+            .is_some_and(|ending| ending == "json")
+        {
+            let spec = serde_json::from_str(&source);
+            return spec.with_context(|| format!("malformed {}", self.policy.display()));
+        }
         let mut spec = Spec::of_source(source);
         spec.params = self.params.iter().cloned().collect();
         spec.series.clone_from(&self.series);
@@ -161,10 +207,14 @@ impl ReplayArgs {
         Ok(ExitCode::from(exit::FINDING))
     }
 
-    fn histories(&self) -> Result<Vec<History>> {
+    fn histories(&self, chosen: Segments) -> Result<Vec<History>> {
         let mut reader = Reader::default();
         let mut damaged = 0;
-        for path in segments(&self.files)? {
+        let since = match (chosen, self.from) {
+            (Segments::Recent, Some(from)) => from.0.saturating_sub(WARM_UP),
+            _ => i64::MIN,
+        };
+        for path in segments(&self.files, since)? {
             let bytes =
                 files::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
             let scan = scan(&bytes);
@@ -183,7 +233,7 @@ impl ReplayArgs {
                 "warning: {damaged} places are damaged: bellows journal verify"
             ));
         }
-        let is_wanted = |history: &History| self.vm.as_ref().is_none_or(|vm| history.name == *vm);
+        let is_wanted = |history: &History| self.vms.is_empty() || self.vms.contains(&history.name);
         let mut histories = reader.finish();
         histories.retain(is_wanted);
         Ok(histories)
@@ -214,14 +264,28 @@ impl ReplayArgs {
     }
 }
 
-/// The segments of all files and directories.
-fn segments(chosen: &[PathBuf]) -> Result<Vec<PathBuf>> {
+/// Segments of a directory that are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Segments {
+    All,
+    /// Those that were written to since an hour before the time that counts.
+    Recent,
+}
+
+/// The segments of all files, and those of directories that were written to since a time,
+/// microseconds since 1970.
+fn segments(chosen: &[PathBuf], since: i64) -> Result<Vec<PathBuf>> {
+    let is_recent = |file: &SegmentFile| {
+        let age = file.modified.duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(age.as_micros()).unwrap_or(i64::MAX) >= since
+    };
     let mut paths = Vec::new();
     for path in chosen {
         if path.is_dir() {
             let listed =
                 files::list(path).with_context(|| format!("failed to read {}", path.display()))?;
-            paths.extend(listed.into_iter().map(|file| file.path));
+            let recent = listed.into_iter().filter(is_recent);
+            paths.extend(recent.map(|file| file.path));
         } else {
             paths.push(path.clone());
         }

@@ -273,3 +273,31 @@ fn v07_replay_says_what_is_wrong_with_policy_and_journal() {
         "{text}"
     );
 }
+
+/// Requirement: V07
+#[test]
+fn v07_judge_reads_a_kept_version_and_sets_canaries_beside_other_vms() {
+    let dir = TempDir::new().expect("a directory");
+    let source = "return function(i) return {cu = 1, reason = 'x'} end";
+    let spec = serde_json::json!({"contract": 1, "scope": "vm", "source": source});
+    let file = write(dir.path(), "version.json", &spec.to_string());
+    let journal = format!(
+        "{}/../../bellows/testdata/journal_format_1",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let judged = |more: &[&str]| -> serde_json::Value {
+        let output = run(&[&["judge", "--policy", &file], more, &[&*journal]].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let groups = |value: &serde_json::Value| {
+        ["canary", "others"].map(|group| value[group]["vmHours"].as_f64().expect("hours") > 0.0)
+    };
+    let all = judged(&[]);
+    assert_eq!(groups(&all), [false, true], "{all}");
+    let vm = all["vms"][0].as_str().expect("a name");
+    let one = judged(&["--vm", vm, "--canary", vm]);
+    assert_eq!(groups(&one), [true, false], "{one}");
+    assert_eq!(one["vms"], serde_json::json!([vm]));
+}
