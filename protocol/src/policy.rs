@@ -23,5 +23,6 @@ pub use rules::{
     check_series, check_source, is_word,
 };
 pub use status::{
-    PolicyCondition, PolicyVersion, REVISION_NAMESPACE, ScalingPolicyStatus, Stage, revision_name,
+    PastVersion, PolicyCondition, PolicyVersion, REVISION_NAMESPACE, ScalingPolicyStatus, Stage,
+    revision_name,
 };

@@ -10,6 +10,8 @@ const PAUSED: &str = "Paused";
 /// Condition of a policy whose newest version decides no more.
 const DEMOTED: &str = "Demoted";
 const TRUE: &str = "True";
+/// Most entries of the history.
+const HISTORY_MAX: usize = 16;
 
 /// Namespace of the `ControllerRevision`s that keep the sources of versions.
 pub const REVISION_NAMESPACE: &str = "kube-system";
@@ -38,9 +40,28 @@ pub struct ScalingPolicyStatus {
     /// Version that decided before the live one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous: Option<PolicyVersion>,
+    /// Versions that decided before, the newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<PastVersion>,
+    /// What was seen of the candidate since it has its stage. The gate's own form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Value>,
     /// At most one of each type.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<PolicyCondition>,
+}
+
+/// A version that decided before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PastVersion {
+    /// 64 hex digits.
+    pub digest: String,
+    /// When another version took its place.
+    pub until: WallTime,
+    /// Whether it was taken back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub demoted: bool,
 }
 
 /// A version of a policy, known by its digest.
@@ -121,8 +142,31 @@ impl ScalingPolicyStatus {
     }
 
     fn condition(&self, name: &str) -> bool {
-        let mut all = self.conditions.iter();
-        all.any(|one| one.r#type == name && one.status == TRUE)
+        let condition = self.condition_of(name);
+        condition.is_some_and(|one| one.status == TRUE)
+    }
+
+    /// The condition of a type.
+    #[must_use]
+    pub fn condition_of(&self, name: &str) -> Option<&PolicyCondition> {
+        self.conditions.iter().find(|one| one.r#type == name)
+    }
+
+    /// Entry of a version in the history.
+    #[must_use]
+    pub fn past(&self, digest: &str) -> Option<&PastVersion> {
+        self.history.iter().find(|past| past.digest == digest)
+    }
+
+    fn retire(&mut self, digest: &str, demoted: bool, now: WallTime) {
+        self.history.retain(|past| past.digest != digest);
+        let past = PastVersion {
+            digest: digest.to_owned(),
+            until: now,
+            demoted,
+        };
+        self.history.insert(0, past);
+        self.history.truncate(HISTORY_MAX);
     }
 
     /// Lets a version decide. Returns whether that changed the status.
@@ -137,8 +181,13 @@ impl ScalingPolicyStatus {
                 stage: None,
             };
             self.previous = self.live.replace(live);
+            if let Some(before) = self.previous.clone() {
+                self.retire(&before.digest, false, now);
+            }
         }
+        self.history.retain(|past| past.digest != digest);
         self.candidate = None;
+        self.evidence = None;
         self.conditions
             .retain(|one| one.r#type != PAUSED && one.r#type != DEMOTED);
         true
@@ -147,20 +196,81 @@ impl ScalingPolicyStatus {
     /// Takes the deciding version back: the one before it decides again, else the built-in goal.
     /// Returns whether there was one.
     pub fn demote(&mut self, message: &str, now: WallTime) -> bool {
+        self.demote_because("ByPerson", message, now)
+    }
+
+    /// As [`Self::demote`], with a cause in one word.
+    pub fn demote_because(&mut self, reason: &str, message: &str, now: WallTime) -> bool {
         let Some(live) = self.live.take() else {
             return false;
         };
+        self.retire(&live.digest, true, now);
         self.live = self.previous.take().map(|version| PolicyVersion {
             since: Some(now),
             ..version
         });
+        if let Some(again) = &self.live {
+            self.history.retain(|past| past.digest != again.digest);
+        }
         self.candidate = Some(PolicyVersion {
             since: Some(now),
             stage: Some(Stage::Shadow),
             ..live
         });
-        self.set(DEMOTED, "ByPerson", message, now);
+        self.evidence = None;
+        self.set(DEMOTED, reason, message, now);
         true
+    }
+
+    /// Lets a candidate decide about some of the VMs.
+    pub fn begin_canary(&mut self, digest: &str, now: WallTime) {
+        self.candidate = Some(PolicyVersion {
+            digest: digest.to_owned(),
+            since: Some(now),
+            stage: Some(Stage::Canary),
+        });
+        self.evidence = None;
+        self.conditions.retain(|one| one.r#type != DEMOTED);
+    }
+
+    /// Lets a version be tried in shadow only.
+    pub fn try_in_shadow(&mut self, digest: &str, now: WallTime) {
+        self.candidate = Some(PolicyVersion {
+            digest: digest.to_owned(),
+            since: Some(now),
+            stage: Some(Stage::Shadow),
+        });
+        self.evidence = None;
+    }
+
+    /// Ends the canary: its version is tried in shadow only. Returns whether there was one.
+    pub fn end_canary(&mut self, reason: &str, message: &str, now: WallTime) -> bool {
+        let canary = self
+            .candidate
+            .take_if(|version| version.stage == Some(Stage::Canary));
+        let Some(canary) = canary else { return false };
+        self.retire(&canary.digest, true, now);
+        self.try_in_shadow(&canary.digest, now);
+        self.set(DEMOTED, reason, message, now);
+        true
+    }
+
+    /// Sets a condition. Its time is that of the newest change of its status.
+    pub fn set_condition(&mut self, name: &str, is_true: bool, cause: (&str, &str), now: WallTime) {
+        let status = if is_true { TRUE } else { "False" };
+        let before = self.condition_of(name).filter(|one| one.status == status);
+        let since = before.map_or(now, |one| one.last_transition_time);
+        let condition = PolicyCondition {
+            r#type: name.to_owned(),
+            status: status.to_owned(),
+            reason: cause.0.to_owned(),
+            message: cause.1.to_owned(),
+            last_transition_time: since,
+        };
+        match self.conditions.iter_mut().find(|one| one.r#type == name) {
+            Some(known) => *known = condition,
+            None => self.conditions.push(condition),
+        }
     }
 
     /// Puts the policy out of effect: the built-in goal decides. Returns whether that changed it.
@@ -192,100 +302,4 @@ impl ScalingPolicyStatus {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    const SECOND: i64 = 1_000_000;
-
-    fn digests(status: &ScalingPolicyStatus) -> [Option<&str>; 4] {
-        let of = |version: &'_ Option<PolicyVersion>| version.as_ref().map(|v| v.digest.clone());
-        let all = [
-            status.deciding().map(str::to_owned),
-            of(&status.live),
-            of(&status.candidate),
-            of(&status.previous),
-        ];
-        all.map(|one| one.map(|text| &*text.leak()))
-    }
-
-    #[test]
-    fn version_that_is_taken_back_gives_way_to_the_one_before() {
-        let at = |second: i64| WallTime(second * SECOND);
-        let mut status = ScalingPolicyStatus::default();
-        assert!(!status.demote("nothing decides", at(0)));
-        assert!(status.promote("a", at(1)) && !status.promote("a", at(2)));
-        assert_eq!(digests(&status), [Some("a"), Some("a"), None, None]);
-        assert!(status.promote("b", at(3)));
-        assert_eq!(digests(&status), [Some("b"), Some("b"), None, Some("a")]);
-        assert!(status.demote("slow queries", at(4)));
-        assert_eq!(digests(&status), [Some("a"), Some("a"), Some("b"), None]);
-        assert!(status.is_demoted());
-        assert_eq!(
-            status.live.as_ref().and_then(|live| live.since),
-            Some(at(4))
-        );
-        assert!(status.demote("also slow", at(5)));
-        assert_eq!(digests(&status), [None, None, Some("a"), None]);
-    }
-
-    #[test]
-    fn paused_policy_decides_nothing_until_it_goes_on() {
-        let now = WallTime(SECOND);
-        let mut status = ScalingPolicyStatus::default();
-        status.promote("a", now);
-        assert!(status.pause("holiday", now) && !status.pause("again", now));
-        assert_eq!(digests(&status), [None, Some("a"), None, None]);
-        assert!(status.resume() && !status.resume());
-        assert_eq!(status.deciding(), Some("a"));
-        status.pause("holiday", now);
-        assert!(status.promote("a", now), "a promotion ends the pause");
-        assert_eq!(digests(&status), [Some("a"), Some("a"), None, None]);
-    }
-
-    #[test]
-    fn candidate_in_canary_decides_nothing_during_a_pause() {
-        let stage = |stage| {
-            let candidate = PolicyVersion {
-                digest: "b".into(),
-                since: None,
-                stage,
-            };
-            let mut status = ScalingPolicyStatus::default();
-            status.promote("a", WallTime(0));
-            ScalingPolicyStatus {
-                candidate: Some(candidate),
-                ..status
-            }
-        };
-        assert_eq!(stage(None).canary(), None);
-        assert_eq!(stage(Some(Stage::Shadow)).canary(), None);
-        let mut status = stage(Some(Stage::Canary));
-        assert_eq!(status.canary(), Some("b"));
-        status.pause("holiday", WallTime(1));
-        assert_eq!(status.canary(), None);
-    }
-
-    #[test]
-    fn status_has_the_members_of_its_schema() {
-        let mut status = ScalingPolicyStatus::default();
-        assert_eq!(
-            ScalingPolicyStatus::of_object(&json!({})),
-            Ok(status.clone())
-        );
-        status.promote("a", WallTime(0));
-        status.pause("holiday", WallTime(SECOND));
-        let object = json!({"status": {
-            "live": {"digest": "a", "since": null},
-            "conditions": [{"type": "Paused", "status": "True", "reason": "ByPerson",
-                "message": "holiday", "lastTransitionTime": "1970-01-01T00:00:01Z"}],
-        }});
-        assert_eq!(
-            serde_json::to_value(&status).expect("JSON"),
-            object["status"]
-        );
-        let bad = json!({"status": {"live": 3}});
-        assert!(ScalingPolicyStatus::of_object(&bad).is_err());
-    }
-}
+mod tests;
