@@ -35,7 +35,7 @@ const CANARY_SETTLES: i64 = HOUR;
 const MAX_ERROR: f64 = 10.0;
 /// Faults in a row that demote.
 const FAULTS_IN_A_ROW: u32 = 3;
-/// Share of faulty calls in ten minutes that demotes, percent.
+/// Share of faulty calls in ten minutes that demotes, percent; fewer faults than in a row do not.
 const FAULTY_PERCENT: u64 = 1;
 /// Deaths of the worker in ten minutes that are allowed.
 const WORKER_DEATHS: u32 = 3;
@@ -331,7 +331,8 @@ fn damages(now: WallTime, case: &Case<'_>) -> Vec<Damage> {
     if count >= FAULTS_IN_A_ROW {
         damages.push(Damage::FaultsInARow { count });
     }
-    if alarms.faulty_calls.saturating_mul(100) > alarms.calls.saturating_mul(FAULTY_PERCENT) {
+    let allowed = alarms.calls.saturating_mul(FAULTY_PERCENT) / 100;
+    if alarms.faulty_calls > allowed.max(u64::from(FAULTS_IN_A_ROW - 1)) {
         damages.push(Damage::FaultyCalls {
             faulty: alarms.faulty_calls,
             calls: alarms.calls,

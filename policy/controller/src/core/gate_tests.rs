@@ -297,6 +297,19 @@ fn v07_each_harm_alone_demotes_a_version_that_decides() {
     }
 }
 
+/// A VM is asked a hundred times in ten minutes, so one late answer would be a share of 1 %.
+///
+/// Requirement: V07
+#[test]
+fn v07_two_faults_in_few_calls_demote_nothing() {
+    for (faulty, is_demoted) in [(2, false), (3, true)] {
+        let mut parts = good(Stage::Live);
+        (parts.alarms.calls, parts.alarms.faulty_calls) = (50, faulty);
+        let ruling = ruling(hour(1), &rules(), &parts);
+        assert_eq!(matches!(ruling, Ruling::Demote(_)), is_demoted, "{faulty}");
+    }
+}
+
 /// Requirement: V07
 #[test]
 fn v07_figures_of_a_canary_count_after_an_hour() {
