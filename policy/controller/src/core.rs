@@ -1,9 +1,15 @@
 //! The decision. [`tally`] holds the figures of an hour and adds them up, [`gate`] applies the
-//! rules to them.
+//! rules to them, [`reconcile`] makes a policy's next status of the ruling.
 
+mod evidence;
 pub mod gate;
 #[cfg(test)]
 mod gate_seeds;
 #[cfg(test)]
 mod gate_tests;
+pub mod reconcile;
+#[cfg(test)]
+mod reconcile_tests;
+pub mod revisions;
 pub mod tally;
+pub mod words;

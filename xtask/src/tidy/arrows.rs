@@ -106,7 +106,17 @@ const ARROWS: [(&str, &[&str]); 33] = [
     ("policy-engine", &["policy-contract", "test-seeds"]),
     // Runs the agent's core again by its public entries, as `sim` does.
     ("policy-whatif", &["agent", "policy-contract", "protocol"]),
-    ("policy-controller", &["protocol"]),
+    (
+        "policy-controller",
+        &[
+            "api-client",
+            "leader-election",
+            "policy-contract",
+            "protocol",
+            "daemon-kit",
+            "test-api",
+        ],
+    ),
     (
         "policy-cli",
         &[
@@ -127,6 +137,7 @@ const ARROWS: [(&str, &[&str]); 33] = [
             "neonvm-controller",
             "neonvm-runner",
             "policy-contract",
+            "policy-controller",
             "protocol",
             "scheduler",
             "daemon-kit",

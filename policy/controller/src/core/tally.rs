@@ -1,92 +1,8 @@
 //! Figures that the gate decides by. Agents report them for each hour; the controller adds them up.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use protocol::policy::Fault;
+use policy_contract::tally::NodeAlarms;
+pub use policy_contract::tally::{Evidence, Tally};
 use serde::{Deserialize, Serialize};
-
-/// Figures of a group of VMs under one version.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Tally {
-    /// Time covered, in sum over the VMs.
-    pub vm_hours: f64,
-    /// Time in which a VM may have run out of memory.
-    pub oom_risk_minutes: f64,
-    /// Time in which the load was over the CPUs.
-    pub cpu_short_minutes: f64,
-    /// Size in use over time, compute units.
-    pub unit_hours: f64,
-    /// Resizes up and down within ten minutes.
-    pub reversals: u64,
-    /// Shrinks that monitors refused.
-    pub refused_shrinks: u64,
-}
-
-impl Tally {
-    /// Adds the figures of another hour or node.
-    pub fn add(&mut self, other: &Self) {
-        self.vm_hours += other.vm_hours;
-        self.oom_risk_minutes += other.oom_risk_minutes;
-        self.cpu_short_minutes += other.cpu_short_minutes;
-        self.unit_hours += other.unit_hours;
-        self.reversals += other.reversals;
-        self.refused_shrinks += other.refused_shrinks;
-    }
-
-    /// A figure for each hour of a VM.
-    pub(super) fn rate(&self, figure: f64) -> f64 {
-        if self.vm_hours > 0.0 {
-            figure / self.vm_hours
-        } else {
-            0.0
-        }
-    }
-}
-
-/// What was seen of a version since it has its stage.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Evidence {
-    /// Whole hours that were judged.
-    pub hours: u32,
-    /// Answers of the candidate.
-    pub decisions: u64,
-    /// VMs that it was asked about.
-    pub vms: BTreeSet<String>,
-    /// Faults of it, by kind.
-    pub faults: BTreeMap<Fault, u64>,
-    /// The candidate, in the model.
-    pub candidate: Tally,
-    /// The live version or the built-in goal about the same VMs, in the model.
-    pub live: Tally,
-    /// Largest error of the model in an hour, percent.
-    pub error_percent: f64,
-    /// Gaps in journals.
-    pub gaps: u64,
-    /// VMs that it decides about in the canary, in truth.
-    pub canary: Tally,
-    /// All other VMs of the policy, in truth.
-    pub others: Tally,
-}
-
-impl Evidence {
-    /// Adds the figures of the next hour, of all nodes.
-    pub fn add(&mut self, hour: &Self) {
-        self.hours += hour.hours;
-        self.decisions += hour.decisions;
-        self.vms.extend(hour.vms.iter().cloned());
-        for (fault, count) in &hour.faults {
-            *self.faults.entry(*fault).or_default() += count;
-        }
-        self.candidate.add(&hour.candidate);
-        self.live.add(&hour.live);
-        self.error_percent = self.error_percent.max(hour.error_percent);
-        self.gaps += hour.gaps;
-        self.canary.add(&hour.canary);
-        self.others.add(&hour.others);
-    }
-}
 
 /// What agents report of a version that decides, newer than an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -104,4 +20,28 @@ pub struct Alarms {
     pub worker_deaths: u32,
     /// Smallest share of its VMs, percent, that it wanted smaller at once during the last minute.
     pub shrinks_at_once_percent: u32,
+}
+
+impl Alarms {
+    /// Adds up what agents report. One VM may always shrink, so one alone is no share.
+    #[must_use]
+    pub fn of<'a>(nodes: impl IntoIterator<Item = &'a NodeAlarms>) -> Self {
+        let mut sum = Self::default();
+        let (mut deciding, mut shrinking) = (0_u64, 0_u64);
+        for node in nodes {
+            sum.faults_in_a_row = sum.faults_in_a_row.max(node.faults_in_a_row);
+            sum.calls += node.calls;
+            sum.faulty_calls += node.faulty_calls;
+            sum.out_of_memory = sum.out_of_memory.saturating_add(node.out_of_memory);
+            // Each node has workers of its own.
+            sum.worker_deaths = sum.worker_deaths.max(node.worker_deaths);
+            deciding += u64::from(node.deciding);
+            shrinking += u64::from(node.shrinking);
+        }
+        if shrinking > 1 {
+            let percent = 100 * shrinking / deciding.max(1);
+            sum.shrinks_at_once_percent = u32::try_from(percent).unwrap_or(u32::MAX);
+        }
+        sum
+    }
 }
