@@ -1,42 +1,43 @@
-//! What must hold, checked after every step, each in a function named for it.
+//! What must hold, checked after every step, each in a method of the world named for it.
 //!
-//! | invariant (`ARCHITECTURE.md`, `docs/requirements.md`) | function |
+//! | invariant (`ARCHITECTURE.md`, `docs/requirements.md`) | method |
 //! |---|---|
-//! | 1 never overcommit, N08 | [`World::never_overcommit`] |
-//! | N06 held ≥ actual, N16 across restarts | [`World::n06_held_covers_actual`] |
-//! | 2 order, N14 | [`World::order_holds`], [`World::patches_stay_between_approval_and_permit`] |
-//! | a late patch changes nothing that was decided since | [`World::late_patches_are_refused`] |
-//! | N05 decreases are told after they happened | [`World::requests_never_report_less_than_is_used`] |
-//! | N03 whole units within bounds | [`World::desired_is_whole_units_in_bounds`] |
-//! | N13 permit bounds, N09 first contact | [`World::permits_stay_between_old_and_asked`] |
-//! | 3 durable before said | [`World::permits_are_durable_before_said`] |
-//! | 4 never shrink blind | [`World::shrinks_are_never_blind`] |
-//! | 5 level-triggered, N12 | [`World::heartbeats_are_never_missed`], [`World::all_is_where_it_should_be`] |
-//! | 7 guests outlive us | [`World::guests_never_restart_because_of_us`], [`World::never_two_pods`] |
-//! | no pod has the name of an earlier one | [`World::pod_names_are_never_reused`] |
-//! | N45 one scheduler of two | [`World::n45_one_leads`] |
-//! | N41 pods request what their guests have | [`World::n41_a_guest_has_no_more_than_its_pod_requests`] |
-//! | N20 a guest has no more time than ordered | [`World::cpus_plugged_ahead_take_no_time`] |
-//! | 5 nothing stays plugged ahead | [`World::nothing_stays_plugged_ahead`] |
-//! | V33 limits of a policy, V13 its rate | [`World::advice_stays_within_its_limits`] |
-//! | the core's own faults | [`World::core_counts_no_fault`] |
+//! | 1 never overcommit, N08 | `never_overcommit` |
+//! | N06 held ≥ actual, N16 across restarts | `n06_held_covers_actual` |
+//! | 2 order, N14 | `order_holds`, `patches_stay_between_approval_and_permit` |
+//! | a late patch changes nothing that was decided since | `late_patches_are_refused` |
+//! | N05 decreases are told after they happened | `requests_never_report_less_than_is_used` |
+//! | N03 whole units within bounds | `desired_is_whole_units_in_bounds` |
+//! | N13 permit bounds, N09 first contact | `permits_stay_between_old_and_asked` |
+//! | 3 durable before said | `permits_are_durable_before_said` |
+//! | 4 never shrink blind | `shrinks_are_never_blind` |
+//! | 5 level-triggered, N12 | `heartbeats_are_never_missed`, `all_is_where_it_should_be` |
+//! | 7 guests outlive us | `guests_never_restart_because_of_us`, `never_two_pods` |
+//! | no pod has the name of an earlier one | `pod_names_are_never_reused` |
+//! | N45 one scheduler of two | `n45_one_leads` |
+//! | N41 pods request what their guests have | `n41_a_guest_has_no_more_than_its_pod_requests` |
+//! | N20 a guest has no more time than ordered | `cpus_plugged_ahead_take_no_time` |
+//! | 5 nothing stays plugged ahead | `nothing_stays_plugged_ahead` |
+//! | V33 limits of a policy, V13 its rate | `advice_stays_within_its_limits` |
+//! | the core's own faults | `core_counts_no_fault` |
 
 mod advice;
 mod asked;
 mod convergence;
 mod names;
 mod requests;
+mod touched;
 mod truth;
 
 use std::collections::BTreeSet;
 
+use names::PodNames;
 use protocol::time::Timestamp;
 use protocol::units::Resources;
 
 use crate::event::Operation;
 use crate::stall::Overrun;
-use crate::world::World;
-use names::PodNames;
+
 pub(crate) use requests::requested;
 
 /// Something that must hold and did not.
@@ -170,39 +171,6 @@ impl Checks {
             vm,
             text,
         });
-    }
-}
-
-impl World {
-    /// Looks at everything that changed in this step.
-    ///
-    /// # Errors
-    /// What does not hold.
-    pub(crate) fn check(&mut self) -> Result<(), Violation> {
-        for vm in std::mem::take(&mut self.checks.touched) {
-            self.order_holds(vm);
-            self.overrun_ends(vm);
-            if self.options.requests {
-                self.n41_a_guest_has_no_more_than_its_pod_requests(vm);
-                self.cpus_plugged_ahead_take_no_time(vm);
-            }
-            if let Some(node) = self.vms[vm].node {
-                self.checks.nodes.insert(node);
-            }
-        }
-        for node in std::mem::take(&mut self.checks.nodes) {
-            self.never_overcommit(node);
-            self.n06_held_covers_actual(node);
-        }
-        if self.schedulers.len() > 1 {
-            self.n45_one_leads();
-        }
-        self.checks.violation.take().map_or(Ok(()), Err)
-    }
-
-    /// Counts a check, so that a run can say that it made some.
-    fn checked(&mut self) {
-        self.checks.made += 1;
     }
 }
 

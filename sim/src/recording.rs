@@ -3,13 +3,12 @@
 //!
 //! A task that ends by itself writes out what it gathered; one that dies with its process does not.
 
-use agent::core::journal::{Output, Recorder, settings};
-use agent::core::{Action, Core, Evaluation, Event, RequestId};
-use protocol::journal::{FORMAT, Head, NodeState, Record};
-use protocol::time::{Span, Timestamp};
+mod steps;
 
-use crate::agent::{AgentTask, config};
-use crate::world::{UNIT, World};
+use agent::core::journal::{Output, Recorder};
+use agent::core::{Action, Core, Evaluation, Event, RequestId};
+use protocol::journal::Record;
+use protocol::time::Timestamp;
 
 /// Steps of a task between two checkpoints, besides the one it begins with.
 const CHECKPOINT_EVERY: u64 = 150;
@@ -24,105 +23,12 @@ pub(crate) struct TaskRecorder {
 impl TaskRecorder {
     /// Records what a core is about to be fed, and returns the time at which it is: no two steps
     /// have the same.
-    fn event(
-        &mut self,
-        now: Timestamp,
-        event: &Event,
-        agent_task: &AgentTask,
-        out: &mut Vec<Record>,
-    ) {
+    fn event(&mut self, now: Timestamp, event: &Event, core: &Core, out: &mut Vec<Record>) {
         if self.steps.is_multiple_of(CHECKPOINT_EVERY) {
-            self.inner.checkpoint(now, &agent_task.core, out);
+            self.inner.checkpoint(now, core, out);
         }
         self.steps += 1;
-        self.inner.event(now, event, &agent_task.core, None, out);
-    }
-}
-
-impl World {
-    /// Keeps the journals of all tasks that begin from now on.
-    pub fn record(&mut self) {
-        let now = self.now.0;
-        let head = Head {
-            build: "sim".into(),
-            cu: UNIT.into(),
-            node: "all".into(),
-            part: "agent".into(),
-            prev: None,
-            run: self.options.seed,
-            seq: 1,
-            t: now,
-            v: FORMAT,
-            wall: 0,
-        };
-        let node = NodeState {
-            core: Some(settings(&config(Span(0)))),
-            engine: None,
-            scheduler: None,
-            t: now,
-        };
-        self.recording = Some(vec![Record::Head(head), Record::Node(node)]);
-    }
-
-    /// What was recorded.
-    pub fn recorded(&mut self) -> Vec<Record> {
-        for vm in 0..self.vms.len() {
-            self.end_recording(vm);
-        }
-        self.recording.take().unwrap_or_default()
-    }
-
-    /// A task's pen, if its journal is kept.
-    pub(crate) fn recorder(&self, agent_task: u64) -> Option<TaskRecorder> {
-        self.recording.as_ref()?;
-        let number = u32::try_from(agent_task).unwrap_or(u32::MAX);
-        Some(TaskRecorder {
-            inner: Recorder::new(number, UNIT),
-            last: Timestamp::default(),
-            steps: 0,
-        })
-    }
-
-    /// Records what the core of a VM is about to be fed; returns the time of this step.
-    pub(crate) fn record_event(&mut self, vm: usize, event: &Event) -> Timestamp {
-        let now = self.now;
-        let (Some(recording), Some(agent_task)) =
-            (&mut self.recording, self.vms[vm].agent_task.as_mut())
-        else {
-            return now;
-        };
-        let Some(mut recorder) = agent_task.recorder.take() else {
-            return now;
-        };
-        let now = now.max(recorder.last + Span(1));
-        recorder.last = now;
-        recorder.event(now, event, agent_task, recording);
-        agent_task.recorder = Some(recorder);
-        now
-    }
-
-    /// Records what the step gave.
-    pub(crate) fn record_output(&mut self, vm: usize, output: &Output) {
-        let (Some(recording), Some(agent_task)) =
-            (&mut self.recording, self.vms[vm].agent_task.as_mut())
-        else {
-            return;
-        };
-        if let Some(recorder) = &mut agent_task.recorder {
-            recorder.inner.output(recorder.last, output, recording);
-        }
-    }
-
-    /// A task ends by itself.
-    pub(crate) fn end_recording(&mut self, vm: usize) {
-        let (Some(recording), Some(agent_task)) =
-            (&mut self.recording, self.vms[vm].agent_task.as_mut())
-        else {
-            return;
-        };
-        if let Some(mut recorder) = agent_task.recorder.take() {
-            recorder.inner.flush(recording);
-        }
+        self.inner.event(now, event, core, None, out);
     }
 }
 

@@ -14,7 +14,7 @@ use agent::core::{ScalingConfig, ShrinkStep, Timers, VmInfo};
 use protocol::time::Span;
 use vm_monitor::core::memory::Rules;
 
-use crate::agent::SCRAPE_PERIOD;
+use crate::agent::times::SCRAPE_PERIOD;
 use crate::policy::delays_convergence;
 use crate::store::Kind;
 use crate::world::World;

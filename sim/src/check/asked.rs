@@ -7,7 +7,7 @@ use protocol::time::Span;
 use protocol::units::Resources;
 
 use super::is_older;
-use crate::agent::METRICS_MAX_AGE;
+use crate::agent::times::METRICS_MAX_AGE;
 use crate::store::{Kind, Object};
 use crate::world::{UNIT, World};
 

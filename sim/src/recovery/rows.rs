@@ -7,7 +7,7 @@ use scheduler::core::standby::CATCH_UP;
 use vm_monitor::core::memory::Rules;
 
 use super::sum;
-use crate::agent::{SCRAPE_PATIENCE, SCRAPE_PERIOD};
+use crate::agent::times::{SCRAPE_PATIENCE, SCRAPE_PERIOD};
 use crate::api::AGENT_PATIENCE;
 use crate::election::{HAND_OVER, HANDED_OVER, LEASE_LASTS, SETTLE, SHOW_OWN};
 use crate::faults::rates;
