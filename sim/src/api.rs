@@ -7,7 +7,6 @@ use neonvm_controller::core::requests::rest_on_another;
 use protocol::time::{Span, Timestamp};
 use serde_json::json;
 
-use crate::check::requested;
 use crate::event::{ApiResponse, Call, Caller, Event, Operation};
 use crate::faults::{Delivery, Link};
 use crate::journal::Note;
@@ -201,7 +200,7 @@ impl World {
         }
         match self.store.patch(Kind::Pod, name, &json!(ops)) {
             Ok(pod) => {
-                let size = requested(&pod);
+                let size = pod.requested();
                 self.note(Note::Requests { vm, size });
                 ApiResponse::Object(pod)
             }

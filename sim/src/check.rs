@@ -36,9 +36,6 @@ use protocol::time::Timestamp;
 use protocol::units::Resources;
 
 use crate::event::Operation;
-use crate::stall::Overrun;
-
-pub(crate) use requests::requested;
 
 /// Something that must hold and did not.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -98,6 +95,25 @@ impl Truth {
             |stray: Resources| !size.has_field_above(stray) && size.has_field_above(approved);
         let is_strays = !is_ours || self.stray.is_some_and(is_left);
         self.stray = is_strays.then_some(size);
+    }
+}
+
+/// What calls added to a VM that were carried out when nothing was counted for them any more.
+#[derive(Debug, Clone, Copy)]
+pub struct Overrun {
+    pub(crate) base: Resources,
+    pub(crate) size: Resources,
+}
+
+impl Overrun {
+    /// The part of `amount` that such calls added.
+    pub(crate) fn part_of(&self, amount: Resources) -> Resources {
+        amount.field_min(self.size).saturating_sub(self.base)
+    }
+
+    /// Whether the VM still has any of it.
+    pub(crate) fn stands(&self, amount: Resources) -> bool {
+        amount.has_field_above(self.base)
     }
 }
 

@@ -15,31 +15,13 @@
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
+use crate::check::Overrun;
 use crate::event::{ApiResponse, Call, Caller, Event, Incarnation, Operation};
 use crate::journal::Note;
 use crate::world::World;
 
 /// How late a stalled call is carried out.
 const LATENESS: (Span, Span) = (Span::from_secs(13), Span::from_secs(90));
-
-/// What calls added to a VM that were carried out when nothing was counted for them any more.
-#[derive(Debug, Clone, Copy)]
-pub struct Overrun {
-    base: Resources,
-    size: Resources,
-}
-
-impl Overrun {
-    /// The part of `amount` that such calls added.
-    pub(crate) fn part_of(&self, amount: Resources) -> Resources {
-        amount.field_min(self.size).saturating_sub(self.base)
-    }
-
-    /// Whether the VM still has any of it.
-    pub(crate) fn stands(&self, amount: Resources) -> bool {
-        amount.has_field_above(self.base)
-    }
-}
 
 impl World {
     /// The server takes the call in and does not answer in time.

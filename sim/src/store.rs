@@ -8,8 +8,10 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use neonvm_controller::core::pod::CONTAINER;
 use protocol::object::Pod;
 use protocol::time::WallTime;
+use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::VirtualMachine;
 use scheduler::core::view::{NodeView, PodView, VmView};
 use serde::Deserialize as _;
@@ -68,6 +70,18 @@ impl Stored {
     pub fn pod(&self) -> &Pod {
         self.pod
             .get_or_init(|| Pod::deserialize(&self.value).expect("the world's pods are sound"))
+    }
+
+    /// What the runner of a pod requests of its node, of an object that is a pod.
+    pub fn requested(&self) -> Resources {
+        let mut containers = self.pod().spec.containers.iter();
+        let runner = containers.find(|container| container.name == CONTAINER);
+        let of = |name: &str| runner.and_then(|runner| runner.resources.requests.get(name));
+        let cpu = of("cpu").map_or(0, |cpu| cpu.milli_value());
+        Resources {
+            cpu: MilliCpu(u32::try_from(cpu).unwrap_or(0)),
+            mem: Bytes(of("memory").and_then(|mem| mem.as_u64()).unwrap_or(0)),
+        }
     }
 
     /// As the scheduler reads a VM.

@@ -1,25 +1,12 @@
 //! Checks of pods that request what their VMs have, and of CPUs that are plugged ahead of that.
 
-use neonvm_controller::core::pod::CONTAINER;
 use protocol::runner::QuotaState;
 use protocol::time::Timestamp;
 use protocol::units::{Bytes, MilliCpu, Resources};
 
 use crate::machine::Machine;
-use crate::store::{Kind, Object};
+use crate::store::Kind;
 use crate::world::World;
-
-/// What the runner of a pod requests of its node.
-pub(crate) fn requested(pod: &Object) -> Resources {
-    let mut containers = pod.pod().spec.containers.iter();
-    let runner = containers.find(|container| container.name == CONTAINER);
-    let of = |name: &str| runner.and_then(|runner| runner.resources.requests.get(name));
-    let cpu = of("cpu").map_or(0, |cpu| cpu.milli_value());
-    Resources {
-        cpu: MilliCpu(u32::try_from(cpu).unwrap_or(0)),
-        mem: Bytes(of("memory").and_then(|mem| mem.as_u64()).unwrap_or(0)),
-    }
-}
 
 /// The CPU time a machine's quota lets it use, if it is held to one.
 fn quota(machine: &Machine) -> Option<MilliCpu> {
@@ -46,7 +33,7 @@ impl World {
         let machine = self.vms[vm].machine.as_ref()?;
         let pod = self.store.get(Kind::Pod, &machine.pod.name)?;
         let is_its = machine.ended.is_none() && pod.meta("uid") == machine.pod.uid;
-        is_its.then(|| (machine, requested(pod)))
+        is_its.then(|| (machine, pod.requested()))
     }
 
     /// N41: a guest never has more memory, nor may use more CPU time, than its pod requests. Two
