@@ -199,7 +199,7 @@ fn is_older(now: Timestamp, at: Timestamp, span: protocol::time::Span) -> bool {
 mod tests {
     use super::*;
     use crate::options::{Level, Options};
-    use crate::world::UNIT;
+    use crate::world::{UNIT, World};
 
     fn units(n: u32) -> Resources {
         UNIT.saturating_mul(n)

@@ -5,9 +5,9 @@
 //! guests that lie, machines that give memory back slowly. What is decided is decided by the cores,
 //! unchanged. [`run::run`] runs one seed.
 //!
-//! [`World`] holds the state of all parts. The file of a part, such as `agent.rs`, has the state that
-//! the world keeps and the messages to the part. The folder beside it, such as `agent/`, has what the
-//! part does, as methods of the world. So no part needs the file of another one's actions.
+//! [`World`] holds the state of all parts. The file of a part, such as `agent.rs`, has the state
+//! that the world keeps and the messages to the part. The folder beside it, such as `agent/`, has
+//! what the part does, as methods of the world. So no part needs the file of another's actions.
 
 #![forbid(unsafe_code)]
 

@@ -72,7 +72,7 @@ impl Stored {
             .get_or_init(|| Pod::deserialize(&self.value).expect("the world's pods are sound"))
     }
 
-    /// What the runner of a pod requests of its node, of an object that is a pod.
+    /// What the runner requests of its node, if this is a pod.
     pub fn requested(&self) -> Resources {
         let mut containers = self.pod().spec.containers.iter();
         let runner = containers.find(|container| container.name == CONTAINER);
