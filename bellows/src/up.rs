@@ -1,12 +1,12 @@
 //! `bellows up`: all components of the system in one process on one machine.
 //!
 //! ```text
-//! lock ─ instance ─ admin socket ─ API server ─ scheduler ─ controller ─ node driver ─ agent ─ announcer ─ ready
-//!                                      ▲                                                               │
-//!                                      └────────── all components use it as they would a cluster's ────┘
+//! lock ─ instance ─ admin socket ─ API server ─ scheduler ─ controller ─ node driver ─ agent ─ policies ─ announcer ─ ready
+//!                                      ▲                                                                          │
+//!                                      └────────────── all components use it as they would a cluster's ───────────┘
 //! ```
 //! One small file starts each component from its own crate: [`apiserver`], [`scheduler`],
-//! [`controller`], [`node`], [`agent`], [`announcer`]. [`supervisor`] detects one that ends,
+//! [`controller`], [`node`], [`agent`], [`policies`], [`announcer`]. [`supervisor`] detects one that ends,
 //! [`part_registry`] records which components are ready, [`admin`] answers requests.
 //!
 //! * SIGTERM, SIGINT or `bellows down`: the components end in order, deciders before node driver
@@ -31,6 +31,7 @@ mod metrics;
 mod node;
 mod objects;
 mod part_registry;
+mod policies;
 mod scheduler;
 mod secrets;
 pub(crate) mod status;
@@ -229,7 +230,11 @@ async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Ou
     scheduler::start(base, supervisor, &client, plan.scheduler).await?;
     controller::start(base, supervisor, &client, &mut registry);
     node::start(base, supervisor, &api, plan.node)?;
-    agent::start(base, supervisor, &client, plan.agent).await?;
+    let has_policies = plan.agent.policies.is_some();
+    let state = agent::start(base, supervisor, &client, plan.agent).await?;
+    if has_policies {
+        policies::start(base, supervisor, &client, state);
+    }
     announcer::start(base, supervisor, &client);
     metrics::start(base, supervisor, registry, &connections).await
 }

@@ -28,8 +28,8 @@ pub(crate) enum PolicyCommand {
     Show(state::ShowArgs),
     /// How its recorded answers differ from the built-in goal
     Report(report::ReportArgs),
-    /// Let the newest version decide about the VMs that have the policy
-    Promote(stage::StageArgs),
+    /// Begin the next stage of the newest version: canary, then all VMs that have the policy
+    Promote(stage::PromoteArgs),
     /// Take the deciding version back
     Demote(stage::StageArgs),
     /// Let the built-in goal decide for a while
@@ -72,7 +72,7 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
             needs_journal(context, "report")?;
             report::run(context, &args)
         }
-        PolicyCommand::Promote(args) => stage::promote(context, &args.order()).await.map(say),
+        PolicyCommand::Promote(args) => args.run(context).await.map(say),
         PolicyCommand::Demote(args) => stage::demote(context, &args.order()).await.map(say),
         PolicyCommand::Pause(args) => stage::pause(context, &args.order()).await.map(say),
         PolicyCommand::Resume(args) => stage::resume(context, &args.order()).await.map(say),

@@ -40,7 +40,7 @@ pub(crate) async fn start(
     supervisor: &mut Supervisor,
     client: &Client,
     mut config: Config,
-) -> Outcome {
+) -> Outcome<StateHandle> {
     if config.dump_state.take().is_some() {
         tracing::warn!(
             "dumpState of the agent's configuration is not served on one machine: use `bellows dump agent`"
@@ -68,7 +68,7 @@ pub(crate) async fn start(
     let addresses = bound
         .addresses()
         .map_err(|error| Fail::bug(format!("the agent's addresses are unknown: {error}")))?;
-    let ready = state.clone();
+    let (ready, reports) = (state.clone(), state.clone());
     base.parts.register(
         NAME,
         Some(format!("http://{}/metrics", addresses.metrics)),
@@ -82,7 +82,7 @@ pub(crate) async fn start(
             .await
             .map_err(|error| daemon_kit::chain(&error))
     });
-    Ok(())
+    Ok(reports)
 }
 
 fn explain(error: &RunError) -> Fail {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use policy_contract::{CONTRACT, Scope, Spec};
+use policy_contract::{Scope, Spec};
 use protocol::journal::Action;
 use protocol::policy::{GROUP, KEY_POLICY, KIND, ScalingPolicySpec, VERSION};
 use serde_json::{Map, Value, json};
@@ -47,15 +47,7 @@ fn parameter(text: &str) -> Result<(String, f64), String> {
 
 /// The contract's part of an object's spec.
 pub(crate) fn contract_spec(object: &Value) -> Result<Spec, String> {
-    let spec = ScalingPolicySpec::of_object(object)?;
-    Ok(Spec {
-        contract: CONTRACT,
-        scope: spec.scope,
-        source: spec.source,
-        params: spec.params,
-        series: spec.series,
-        feeds: spec.feeds,
-    })
+    ScalingPolicySpec::of_object(object).map(Spec::from)
 }
 
 pub(super) fn read_source(file: &std::path::Path) -> Outcome<String> {

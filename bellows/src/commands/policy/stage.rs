@@ -4,10 +4,16 @@
 use clap::Args;
 use daemon_kit::clock::Clock;
 use policy_contract::Spec;
+use policy_controller::core::gate::Stage;
+use policy_controller::core::reconcile::{PROMOTABLE, READY, next_stage};
+use policy_controller::core::revisions::{is_kept, revision_of};
+use policy_controller::core::words::FAULTS;
 use protocol::journal::Action;
-use protocol::policy::{KEY_POLICY, REVISION_NAMESPACE, ScalingPolicyStatus, revision_name};
+use protocol::policy::{
+    PolicyVersion, REVISION_NAMESPACE, ScalingPolicyStatus, canary_percent, revision_name,
+};
 use protocol::time::WallTime;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::object::contract_spec;
 use super::state::{Agents, short};
@@ -16,7 +22,11 @@ use crate::api::{Api, Kind};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 
-/// What `promote`, `demote` and `pause` take.
+/// What a person reads before the controller has looked at a version.
+const NOT_LOOKED_AT: &str =
+    "the policy controller has not looked at its newest version; it does once a minute";
+
+/// What `demote` and `pause` take.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StageArgs {
     /// Name of the policy
@@ -25,6 +35,17 @@ pub(crate) struct StageArgs {
     /// Why; it stands in the policy's conditions and in the history
     #[arg(long, value_name = "TEXT", value_parser = actions::reason)]
     reason: String,
+}
+
+/// What `promote` takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PromoteArgs {
+    #[command(flatten)]
+    stage: StageArgs,
+    /// Pass the gate: let it decide about all VMs at once. A version with a fault is refused all
+    /// the same
+    #[arg(long)]
+    force: bool,
 }
 
 /// What `resume` takes.
@@ -52,6 +73,17 @@ impl StageArgs {
             policy: &self.name,
             reason: Some(&self.reason),
             seen: None,
+        }
+    }
+}
+
+impl PromoteArgs {
+    pub(super) async fn run(&self, context: &Context) -> Outcome<Vec<String>> {
+        let order = self.stage.order();
+        if self.force {
+            promote_past_gate(context, &order).await
+        } else {
+            promote(context, &order).await
         }
     }
 }
@@ -112,65 +144,132 @@ fn now() -> WallTime {
     Clock::new().wall()
 }
 
-/// Lets the newest version decide.
+/// The newest version of a policy, which has no fault that agents report.
+struct Newest {
+    read: Read,
+    spec: Spec,
+    digest: String,
+}
+
+impl Newest {
+    async fn of(context: &Context, order: &StageOrder<'_>) -> Outcome<Self> {
+        let name = order.policy;
+        let read = Read::of(context, name).await?;
+        let spec = contract_spec(&read.object).map_err(Fail::bug)?;
+        if let Some(problem) = Agents::read(context, &read.api).await?.problem(name) {
+            return Err(faulty(name, &problem));
+        }
+        let digest = spec.digest();
+        if order.seen.is_some_and(|seen| seen != digest.short()) {
+            return Err(Fail::not_so(format!(
+                "policy {name}: its newest version is {} now",
+                digest.short()
+            ))
+            .rule("only the version that was looked at is promoted")
+            .fix("look at the new version, then decide"));
+        }
+        let digest = digest.to_string();
+        Ok(Self { read, spec, digest })
+    }
+
+    /// What the gate says of it: `Ready`, or the cause and what is missing.
+    fn ruling(&self) -> (&str, &str) {
+        let status = &self.read.status;
+        let is_it = |version: &PolicyVersion| version.digest == self.digest;
+        let condition = status.condition_of(PROMOTABLE);
+        let of_it = condition.filter(|_| status.candidate.as_ref().is_some_and(is_it));
+        of_it.map_or(("Unknown", NOT_LOOKED_AT), |one| {
+            (one.reason.as_str(), one.message.as_str())
+        })
+    }
+
+    /// Keeps its source and writes the status.
+    async fn write(self, context: &Context, order: &StageOrder<'_>) -> Outcome {
+        let (name, short) = (order.policy, short(&self.digest));
+        let action = action("policy promote", name, Some(short), order.reason);
+        let carry_out = async {
+            keep_revision(&self.read.api, name, &self.spec).await?;
+            self.read.write(name).await
+        };
+        actions::recorded(context, action, carry_out).await
+    }
+}
+
+fn faulty(name: &str, problem: &str) -> Fail {
+    Fail::not_so(format!("policy {name}: {problem}"))
+        .rule("a version with a fault never decides")
+        .fix("mend it, then: bellows policy check FILE and bellows policy apply FILE")
+}
+
+/// Begins the next stage of the newest version, if the gate has nothing against it.
 pub(crate) async fn promote(context: &Context, order: &StageOrder<'_>) -> Outcome<Vec<String>> {
-    let (name, reason) = (order.policy, order.reason.unwrap_or_default());
-    let mut read = Read::of(context, name).await?;
-    let spec = contract_spec(&read.object).map_err(Fail::bug)?;
-    if let Some(problem) = Agents::read(context, &read.api).await?.problem(name) {
-        return Err(Fail::not_so(format!("policy {name}: {problem}"))
-            .rule("a version with a fault never decides")
-            .fix("mend it, then: bellows policy check FILE and bellows policy apply FILE"));
+    let name = order.policy;
+    let mut newest = Newest::of(context, order).await?;
+    let shown = short(&newest.digest);
+    if newest.read.status.deciding() == Some(&*newest.digest) {
+        return Ok(vec![format!("policy {name}: {shown} decides already")]);
     }
-    let digest = spec.digest();
-    if order.seen.is_some_and(|seen| seen != digest.short()) {
-        return Err(Fail::not_so(format!(
-            "policy {name}: its newest version is {} now",
-            digest.short()
-        ))
-        .rule("only the version that was looked at is promoted")
-        .fix("look at the new version, then decide"));
+    let (reason, text) = newest.ruling();
+    if reason != READY {
+        return Err(Fail::not_so(format!("policy {name}: {text}"))
+            .rule("the gate lets a version on when its evidence is complete")
+            .fix(format!(
+                "wait, or pass the gate: bellows policy promote {name} --force --reason TEXT"
+            )));
     }
-    if !read.status.promote(&digest.to_string(), now()) {
-        return Ok(vec![format!(
-            "policy {name}: {} decides already",
-            digest.short()
-        )]);
-    }
-    let action = action("policy promote", name, Some(digest.short()), Some(reason));
-    let carry_out = async {
-        keep_revision(&read.api, name, &spec).await?;
-        read.write(name).await
+    let stage = newest
+        .read
+        .status
+        .candidate
+        .as_ref()
+        .and_then(|one| one.stage);
+    let about = match next_stage(stage) {
+        Stage::Live => {
+            newest.read.status.promote(&newest.digest, now());
+            "the VMs that have it".to_owned()
+        }
+        Stage::Canary | Stage::Shadow => {
+            newest.read.status.begin_canary(&newest.digest, now());
+            format!(
+                "{} % of the VMs that have it",
+                canary_percent(&newest.read.object)
+            )
+        }
     };
-    actions::recorded(context, action, carry_out).await?;
-    Ok(vec![
-        format!(
-            "policy {name}: {} decides now about the VMs that have it, within its limits.",
-            digest.short()
-        ),
+    newest.write(context, order).await?;
+    Ok(promoted(name, &shown, &about))
+}
+
+/// Lets the newest version decide, unless it has a fault.
+async fn promote_past_gate(context: &Context, order: &StageOrder<'_>) -> Outcome<Vec<String>> {
+    let name = order.policy;
+    let mut newest = Newest::of(context, order).await?;
+    if let (FAULTS, text) = newest.ruling() {
+        return Err(faulty(name, text));
+    }
+    let shown = short(&newest.digest);
+    if !newest.read.status.promote(&newest.digest, now()) {
+        return Ok(vec![format!("policy {name}: {shown} decides already")]);
+    }
+    newest.write(context, order).await?;
+    Ok(promoted(name, &shown, "the VMs that have it"))
+}
+
+fn promoted(name: &str, shown: &str, about: &str) -> Vec<String> {
+    vec![
+        format!("policy {name}: {shown} decides now about {about}, within its limits."),
         format!("Take it back: bellows policy demote {name} --reason TEXT"),
-    ])
+    ]
 }
 
 /// Keeps the source of a version that decides, so that agents find it when the spec has moved on.
 async fn keep_revision(api: &Api, policy: &str, spec: &Spec) -> Outcome {
-    let name = revision_name(policy, &spec.digest().to_string());
     let known = api.list(Kind::Revision, Some(REVISION_NAMESPACE)).await?;
-    if known.iter().any(|one| one["metadata"]["name"] == *name) {
+    if is_kept(policy, spec, &known) {
         return Ok(());
     }
-    let numbers = known.iter().filter_map(|one| one["revision"].as_i64());
-    let revision = json!({
-        "apiVersion": "apps/v1",
-        "kind": "ControllerRevision",
-        "metadata": {
-            "name": name,
-            "namespace": REVISION_NAMESPACE,
-            "labels": {KEY_POLICY: policy},
-        },
-        "data": spec,
-        "revision": numbers.max().unwrap_or(0).saturating_add(1),
-    });
+    let revision = revision_of(policy, spec, &known);
+    let name = revision_name(policy, &spec.digest().to_string());
     let made = api.create(Kind::Revision, REVISION_NAMESPACE, &name, &revision, false);
     made.await.map(drop)
 }

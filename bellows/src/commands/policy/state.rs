@@ -227,6 +227,9 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
         return print_value(args.output, &shown);
     }
     out(&format!("Policy {}: {}.", args.name, sentence(&object)));
+    for condition in status_of(&object).conditions {
+        out(&format!("{}: {}.", condition.r#type, condition.message));
+    }
     if let Some(problem) = problem {
         out(&format!("Problem: {problem}."));
     }
