@@ -206,7 +206,7 @@ async fn follow(world: &World) -> Result<()> {
     world.cluster.plane().apply(&vm().to_string())?;
     // The agents of the manifests only observe. The candidate is asked all the same.
     world.why(&format!("{first} would ask for 2")).await?;
-    let words = ["policy", "promote", POLICY, "--reason", "a test"];
+    let words = ["policy", "promote", POLICY, "--force", "--reason", "a test"];
     world.bellows(&words)?;
     world
         .why(&format!("Policy {POLICY} ({first}) asks for 2 units"))

@@ -23,6 +23,9 @@ const WANTS_MINIMUM: &str =
 /// Wants three units of any VM, at once.
 const WANTS_THREE: &str = "return function(i) return { cu = 3, reason = \"three\" } end\n";
 
+/// Wants what no VM can have.
+const WANTS_HALF: &str = "return function(i) return { cu = 2.5, reason = \"half\" } end\n";
+
 fn library(name: &str) -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests.join("../policy/library").join(name)
@@ -162,7 +165,9 @@ async fn v33_promoted_version_decides_until_it_is_taken_back() {
     let order = |word: &'static str| {
         let site = &site;
         async move {
-            let words = ["policy", word, "db", "--reason", "a test"];
+            let mut words = vec!["policy", word, "db", "--reason", "a test"];
+            // There is no evidence of an hour.
+            words.extend((word == "promote").then_some("--force"));
             site.bellows(&words).await.unwrap()
         }
     };
@@ -206,6 +211,50 @@ async fn v33_promoted_version_decides_until_it_is_taken_back() {
     for part in ["different: 0", "asked again are equal"] {
         assert!(replayed.contains(part), "{part}: {replayed}");
     }
+}
+
+/// A version that breaks the contract decides by a person's order, and is taken back without one.
+///
+/// Requirement: V04, V07
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v07_version_that_faults_is_taken_back_by_itself() {
+    if !guest_or_skip("v07_version_that_faults_is_taken_back_by_itself") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("half.lua");
+    std::fs::write(&source, WANTS_HALF).unwrap();
+    let site = with_policy("half", &source).await;
+    // Before the first answer nothing is known against it.
+    let words = ["policy", "promote", "db", "--force", "--reason", "a test"];
+    let promoted = site.bellows(&words).await;
+    if let Err(error) = &promoted {
+        // It was asked before.
+        assert!(format!("{error:#}").contains("output"), "{error:#}");
+        return;
+    }
+    wait_for("the built-in goal to decide again", PATIENCE, || async {
+        let state = site.bellows(&["policy", "show", "db", "-o", "json"]).await;
+        let state: Value = serde_json::from_str(&state.map_err(|e| format!("{e:#}"))?).unwrap();
+        let conditions = state["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let is_demoted =
+            conditions.any(|one| one["type"] == "Demoted" && one["reason"] == "Faults");
+        if is_demoted && state["status"]["live"].is_null() {
+            Ok(())
+        } else {
+            Err(state["status"].to_string())
+        }
+    })
+    .await
+    .unwrap();
+    let events = site
+        .kubectl(&["get", "events", "-o", "name"])
+        .await
+        .unwrap();
+    assert!(events.contains("db."), "{events}");
+    let again = site.bellows(&words).await.unwrap_err();
+    assert!(format!("{again:#}").contains("fault"), "{again:#}");
 }
 
 /// Ends the programs that answer for policies of this site.
