@@ -1,61 +1,7 @@
 //! Faults that a test orders.
 
-use std::sync::Arc;
-
-use serde_json::Value;
-
-use crate::{Call, TestApi};
-
-/// What the test says instead of the API server: status and body. `None` leaves the call to later
-/// orders and to the API server.
-type Responder = Arc<dyn Fn(&TestApi, &Call) -> Option<(u16, Value)> + Send + Sync>;
-
-/// What becomes of a call.
-#[derive(Clone)]
-pub enum Fault {
-    /// It is answered with this status and changes nothing.
-    Refuse(u16),
-    /// It is never answered and changes nothing.
-    Swallow,
-    /// It is carried out and never answered.
-    Lose,
-    /// It is carried out once the order is taken back, also if the caller has gone by then.
-    Hold,
-    /// Of a watch: its changes are left out.
-    Mute,
-    /// The test answers.
-    Answer(Responder),
-}
-
-impl std::fmt::Debug for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = match self {
-            Self::Refuse(status) => return write!(f, "Refuse({status})"),
-            Self::Swallow => "Swallow",
-            Self::Lose => "Lose",
-            Self::Hold => "Hold",
-            Self::Mute => "Mute",
-            Self::Answer(_) => "Answer",
-        };
-        f.write_str(name)
-    }
-}
-
-impl Fault {
-    /// The test answers calls for which `answer` gives a status and a body.
-    pub fn answer(
-        answer: impl Fn(&TestApi, &Call) -> Option<(u16, Value)> + Send + Sync + 'static,
-    ) -> Self {
-        Self::Answer(Arc::new(answer))
-    }
-}
-
-pub(crate) struct Rule {
-    number: u64,
-    starts: String,
-    times: u32,
-    fault: Fault,
-}
+use crate::api::{Fault, Rule, TestApi};
+use crate::call::Call;
 
 impl TestApi {
     /// Orders what becomes of the next `times` calls whose line begins with `starts`. Earlier

@@ -1,17 +1,16 @@
 //! One call through the layer.
 
 use apiserver::testing::TOKEN;
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
-use bytes::Bytes;
-use serde_json::{Value, json};
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
 use tower::ServiceExt as _;
 
-use crate::{Call, Fault, TestApi};
+use crate::api::{Fault, TestApi};
+use crate::call::Call;
+use crate::response::{refusal, respond};
 
 /// Longest body of a call.
 const MAX_BODY: usize = 8 << 20;
@@ -88,32 +87,4 @@ impl TestApi {
         }
         response
     }
-}
-
-fn refusal(code: u16) -> Response {
-    respond(code, &failure(code, "as ordered"))
-}
-
-/// A `Status` that reports a failure.
-pub(crate) fn failure(code: u16, message: &str) -> Value {
-    let reason = match code {
-        404 => "NotFound",
-        410 => "Expired",
-        _ => "Ordered",
-    };
-    json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "reason": reason, "message": message, "code": code,
-    })
-}
-
-fn respond(code: u16, body: &Value) -> Response {
-    let code = StatusCode::from_u16(code).expect("is a status");
-    (code, Json(body)).into_response()
-}
-
-/// The body of a response as a stream of whole lines.
-pub(crate) fn lines(lines: impl futures::Stream<Item = Bytes> + Send + 'static) -> Body {
-    use futures::StreamExt as _;
-    Body::from_stream(lines.map(Ok::<_, std::convert::Infallible>))
 }

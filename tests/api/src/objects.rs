@@ -10,7 +10,7 @@ use futures::executor::block_on;
 use serde_json::{Value, json};
 use tokio::task::coop::unconstrained;
 
-use crate::TestApi;
+use crate::api::TestApi;
 
 /// The definition of a kind in version `v1` that takes any object.
 #[must_use]

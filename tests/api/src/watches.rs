@@ -7,18 +7,8 @@ use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use crate::{Fault, TestApi, layer};
-
-/// What a test tells the watches that run.
-#[derive(Debug, Clone)]
-pub(crate) enum Order {
-    /// All watches end.
-    HangUp,
-    /// They end because what follows is no longer held: 410.
-    Expire,
-    /// Those whose line begins so tell of this event.
-    Tell(String, Value),
-}
+use crate::api::{Fault, Order, TestApi};
+use crate::response::{failure, lines};
 
 /// A watch that runs.
 struct Running {
@@ -72,11 +62,11 @@ impl TestApi {
             orders,
             has_ended: false,
         };
-        let lines = futures::stream::unfold(running, |mut running| async move {
+        let events = futures::stream::unfold(running, |mut running| async move {
             let next = running.next().await?;
             Some((next, running))
         });
-        Response::from_parts(head, layer::lines(lines))
+        Response::from_parts(head, lines(events))
     }
 }
 
@@ -92,7 +82,7 @@ impl Running {
                     Ok(Order::Tell(..)) | Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Ok(Order::Expire) => {
                         self.has_ended = true;
-                        let why = layer::failure(410, "too old resource version");
+                        let why = failure(410, "too old resource version");
                         let event = json!({"type": "ERROR", "object": why});
                         return Some(format!("{event}\n").into());
                     }
