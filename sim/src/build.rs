@@ -1,6 +1,8 @@
 //! Makes a world: nodes that are a little too small for all that their VMs want, and the VM
 //! objects.
 
+use std::collections::BTreeMap;
+
 use protocol::annotations::ANNOTATION_CONFIG;
 use protocol::time::Span;
 use protocol::units::{Bytes, MilliCpu, Resources};
@@ -10,7 +12,7 @@ use crate::event::Event;
 use crate::journal::Part;
 use crate::rng::{MILLION, Rng, Stream};
 use crate::store::{Kind, NAMESPACE};
-use crate::world::{Load, Vm, World};
+use crate::world::{GuestFaults, Load, Vm, World};
 
 /// The scheduler's name.
 pub(crate) const SCHEDULER: &str = "autoscale-scheduler";
@@ -41,31 +43,7 @@ impl World {
         self.build_nodes(rng, &bounds, nodes);
         let mut settings = Settings::of(self.options.seed);
         for (vm, bounds) in bounds.iter().enumerate() {
-            let first = bounds.0 + u32::try_from(rng.below(2)).unwrap_or(0);
-            let mut object = vm_object(vm, *bounds, first);
-            if let Some(text) = settings.next() {
-                object["metadata"]["annotations"] = json!({ ANNOTATION_CONFIG: text });
-            }
-            self.store
-                .create(Kind::Vm, object, self.wall())
-                .expect("names differ");
-            self.vms.push(Vm {
-                name: vm_name(vm),
-                load: Load {
-                    milli: 100,
-                    mib: 200,
-                },
-                guest_faults: crate::world::GuestFaults::default(),
-                agent_task: None,
-                task: None,
-                machine: None,
-                connections: std::collections::BTreeMap::new(),
-                node: None,
-                bound: String::new(),
-                bounds: *bounds,
-            });
-            let first = rng.millis(1_000, 20_000);
-            self.after(first, Event::Load(vm));
+            self.build_vm(rng, vm, *bounds, settings.next());
         }
         self.checks.resize(vms, nodes);
         while self.store.next_change().is_some() {}
@@ -78,6 +56,34 @@ impl World {
             self.after(delay, Event::Start(part));
         }
         self.first_fault_phase(rng);
+    }
+
+    fn build_vm(&mut self, rng: &mut Rng, vm: usize, bounds: (u32, u32), settings: Option<String>) {
+        let first = bounds.0 + u32::try_from(rng.below(2)).unwrap_or(0);
+        let mut object = vm_object(vm, bounds, first);
+        if let Some(text) = settings {
+            object["metadata"]["annotations"] = json!({ ANNOTATION_CONFIG: text });
+        }
+        self.store
+            .create(Kind::Vm, object, self.wall())
+            .expect("names differ");
+        self.vms.push(Vm {
+            name: vm_name(vm),
+            load: Load {
+                milli: 100,
+                mib: 200,
+            },
+            guest_faults: GuestFaults::default(),
+            agent_task: None,
+            task: None,
+            machine: None,
+            connections: BTreeMap::new(),
+            node: None,
+            bound: String::new(),
+            bounds,
+        });
+        let first_load = rng.millis(1_000, 20_000);
+        self.after(first_load, Event::Load(vm));
     }
 
     /// Each node has room for the smallest size of all its share of VMs and for a part of what they

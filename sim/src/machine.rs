@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use neonvm_runner::core::budget::PlugBudget;
 use neonvm_runner::core::shape::Shape;
-use neonvm_runner::core::sizer::{CpuSlot, Sizer};
+use neonvm_runner::core::sizer::{CpuSlot, DeviceView, Sizer};
 use protocol::runner::{
     CpuState, ExitReport, GuestState, MemoryState, QuotaState, RunnerPhase, RunnerState, SizeOrder,
 };
@@ -254,9 +254,23 @@ impl Machine {
             now,
         )
     }
-}
 
-impl Machine {
+    fn device(&self) -> DeviceView {
+        DeviceView {
+            requested: Bytes(self.requested),
+            size: Bytes(self.size),
+        }
+    }
+
+    fn plug(&mut self, slots: &[CpuSlot], budget: Option<PlugBudget>) {
+        self.budget = budget;
+        let ids: Vec<String> = slots.iter().map(CpuSlot::new_id).collect();
+        for index in self.places(&ids) {
+            self.plugged[index] = true;
+            self.leaving.retain(|leaving| *leaving != index);
+        }
+    }
+
     /// The places of these device ids.
     fn places(&self, ids: &[String]) -> Vec<usize> {
         let boot = usize::try_from(self.shape.boot_cpus).unwrap_or(0);

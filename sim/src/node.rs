@@ -46,14 +46,7 @@ impl World {
             // Not bound yet: nobody has to stop it.
             if !change.gone && !object.meta("deletionTimestamp").is_empty() {
                 let pod = id_of(object);
-                self.after(
-                    Span::from_millis(50),
-                    Event::Chore {
-                        vm,
-                        pod,
-                        chore: Chore::Stop,
-                    },
-                );
+                self.chore_after(Span::from_millis(50), vm, pod, Chore::Stop);
             }
             return;
         };
@@ -67,14 +60,7 @@ impl World {
             .is_some_and(|machine| machine.pod == pod);
         if !object.meta("deletionTimestamp").is_empty() {
             let delay = self.rng.span(STOP_LASTS.0, STOP_LASTS.1);
-            return self.after(
-                delay,
-                Event::Chore {
-                    vm,
-                    pod,
-                    chore: Chore::Stop,
-                },
-            );
+            return self.chore_after(delay, vm, pod, Chore::Stop);
         }
         if !known && object.pod().status.phase.is_empty() {
             self.vms[vm].bound.clone_from(&pod.uid);
@@ -83,15 +69,12 @@ impl World {
                 self.checks.touch(vm);
             }
             let delay = self.rng.millis(20, 200);
-            self.after(
-                delay,
-                Event::Chore {
-                    vm,
-                    pod,
-                    chore: Chore::Start,
-                },
-            );
+            self.chore_after(delay, vm, pod, Chore::Start);
         }
+    }
+
+    fn chore_after(&mut self, delay: Span, vm: usize, pod: PodId, chore: Chore) {
+        self.after(delay, Event::Chore { vm, pod, chore });
     }
 
     pub(crate) fn chore(&mut self, vm: usize, pod: &PodId, chore: Chore) {

@@ -62,20 +62,7 @@ impl World {
                 status.phase, truth.using
             ));
         }
-        let Some(machine) = self.vms[vm]
-            .machine
-            .as_ref()
-            .filter(|machine| machine.is_up)
-        else {
-            return Err("its guest is not up".into());
-        };
-        if machine.memory() != truth.using.mem.0 {
-            return Err(format!(
-                "the guest has {} bytes, wanted {}",
-                machine.memory(),
-                truth.using.mem
-            ));
-        }
+        self.guest_is_settled(vm)?;
         if object.spec.target_revision.map(|r| r.revision)
             != status.current_revision.map(|r| r.revision)
         {
@@ -84,6 +71,31 @@ impl World {
                 object.spec.target_revision
             ));
         }
+        self.agent_is_settled(vm)?;
+        self.has_its_goal(vm)
+    }
+
+    fn guest_is_settled(&self, vm: usize) -> Result<(), String> {
+        let using = self.checks.truth[vm].using;
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_ref()
+            .filter(|machine| machine.is_up)
+        else {
+            return Err("its guest is not up".into());
+        };
+        if machine.memory() != using.mem.0 {
+            return Err(format!(
+                "the guest has {} bytes, wanted {}",
+                machine.memory(),
+                using.mem
+            ));
+        }
+        Ok(())
+    }
+
+    fn agent_is_settled(&self, vm: usize) -> Result<(), String> {
+        let truth = self.checks.truth[vm];
         let Some(agent_task) = self.vms[vm].agent_task.as_ref() else {
             return Err("no agent has it".into());
         };
@@ -102,7 +114,7 @@ impl World {
                 truth.approved, truth.using
             ));
         }
-        self.has_its_goal(vm)
+        Ok(())
     }
 
     fn has_its_goal(&self, vm: usize) -> Result<(), String> {

@@ -125,6 +125,26 @@ impl World {
         if epoch != self.controller.epoch {
             return;
         }
+        let result = self.result_of(vm, kind, answer);
+        if kind == Doing::ResizePod {
+            self.resize_ended(vm, &result);
+        }
+        self.tell_task(
+            vm,
+            CoreEvent::Done {
+                kind,
+                began,
+                result,
+            },
+        );
+    }
+
+    fn result_of(
+        &self,
+        vm: usize,
+        kind: Doing,
+        answer: ApiResponse,
+    ) -> Result<ActionResponse, Refusal> {
         let about_vm = matches!(kind, Doing::PatchVm | Doing::WriteStatus | Doing::ReadVm);
         let failed = |message: String, permanent| Err(Refusal::Failed { message, permanent });
         let pod_name = || {
@@ -137,7 +157,7 @@ impl World {
                 .map(|status| status.pod_name.clone())
                 .unwrap_or_default()
         };
-        let result = match answer {
+        match answer {
             ApiResponse::Object(object) if about_vm => {
                 Ok(ActionResponse::Vm(Box::new(object.vm().clone())))
             }
@@ -152,18 +172,7 @@ impl World {
                 failed(why, (400..500).contains(&status) && status != 429)
             }
             ApiResponse::Nothing => failed("no answer".into(), false),
-        };
-        if kind == Doing::ResizePod {
-            self.resize_ended(vm, &result);
         }
-        self.tell_task(
-            vm,
-            CoreEvent::Done {
-                kind,
-                began,
-                result,
-            },
-        );
     }
 
     /// What the core takes for a refusal holds no guest up (`core::vm::done`): that one may have

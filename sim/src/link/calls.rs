@@ -23,12 +23,8 @@ impl World {
         else {
             return;
         };
-        let held = connection.and_then(|number| {
-            self.vms[vm]
-                .connections
-                .get_mut(&number)
-                .map(|held| (number, held))
-        });
+        let connections = &mut self.vms[vm].connections;
+        let held = connection.and_then(|number| Some((number, connections.get_mut(&number)?)));
         let Some((connection, held)) = held else {
             return self.after(
                 Span(0),
@@ -43,17 +39,7 @@ impl World {
         let number = held.next_id;
         held.next_id += 2;
         held.waiting.insert(number, (id, up));
-        let allocation = Allocation {
-            cpu: size.cpu.as_cores(),
-            mem: size.mem.0,
-        };
-        let body = if up {
-            AgentBody::UpscaleNotification {
-                granted: allocation,
-            }
-        } else {
-            AgentBody::DownscaleRequest { target: allocation }
-        };
+        let body = body_of(size, up);
         let text = AgentFrame { body, id: number }.encode();
         self.after(
             RESPONSE_PATIENCE,
@@ -145,21 +131,12 @@ impl World {
         let Some((request, up)) = held.waiting.remove(&frame.id) else {
             return;
         };
-        let event = match frame.body {
-            MonitorBody::DownscaleResult { ok, .. } if !up => {
-                self.note(Note::MonitorSays { vm, allowed: ok });
-                let answer = if ok {
-                    DownscaleResponse::Allowed
-                } else {
-                    DownscaleResponse::DENIED
-                };
-                CoreEvent::MonitorDownscaleDone(request, Ok(answer))
-            }
-            MonitorBody::UpscaleConfirmation if up => {
-                CoreEvent::MonitorUpscaleDone(request, Ok(()))
-            }
-            _ => done(request, up, Err(Failure::Unknown)),
-        };
+        if let MonitorBody::DownscaleResult { ok, .. } = &frame.body
+            && !up
+        {
+            self.note(Note::MonitorSays { vm, allowed: *ok });
+        }
+        let event = event_of(&frame.body, request, up);
         self.tell_agent_task(vm, event);
     }
 
@@ -169,6 +146,36 @@ impl World {
             monitor.inbox.push_back((connection, text));
             self.drive_monitor(vm);
         }
+    }
+}
+
+/// The event of a response to a call of the agent.
+fn event_of(body: &MonitorBody, request: RequestId, up: bool) -> CoreEvent {
+    match body {
+        MonitorBody::DownscaleResult { ok, .. } if !up => {
+            let answer = if *ok {
+                DownscaleResponse::Allowed
+            } else {
+                DownscaleResponse::DENIED
+            };
+            CoreEvent::MonitorDownscaleDone(request, Ok(answer))
+        }
+        MonitorBody::UpscaleConfirmation if up => CoreEvent::MonitorUpscaleDone(request, Ok(())),
+        _ => done(request, up, Err(Failure::Unknown)),
+    }
+}
+
+fn body_of(size: Resources, up: bool) -> AgentBody {
+    let allocation = Allocation {
+        cpu: size.cpu.as_cores(),
+        mem: size.mem.0,
+    };
+    if up {
+        AgentBody::UpscaleNotification {
+            granted: allocation,
+        }
+    } else {
+        AgentBody::DownscaleRequest { target: allocation }
     }
 }
 

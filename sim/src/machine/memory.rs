@@ -6,7 +6,7 @@ use neonvm_runner::core::sizer::Event as SizerEvent;
 use protocol::time::Span;
 use protocol::vm::MEMORY_BLOCK_BYTES;
 
-use super::KERNEL_BYTES;
+use super::{KERNEL_BYTES, Machine};
 use crate::event::Event;
 use crate::journal::Note;
 use crate::world::World;
@@ -39,21 +39,13 @@ impl World {
         let (before, wanted) = (machine.size, machine.requested);
         let slow = guest_faults.slow_until > now;
         let step = if slow { 64 << 20 } else { 1 << 30 };
+        let is_blocked = guest_faults.blocks_until > now;
         let mut pause = if slow {
             Span::from_millis(500)
         } else {
             Span::from_millis(40)
         };
-        if before < wanted {
-            machine.size = wanted.min(before + step);
-        } else if guest_faults.blocks_until <= now {
-            // What is in use stays.
-            let blocks = needed
-                .saturating_sub(machine.shape.base.0)
-                .div_ceil(MEMORY_BLOCK_BYTES);
-            let floor = wanted.max(blocks * MEMORY_BLOCK_BYTES).min(before);
-            machine.size = floor.max(before.saturating_sub(step));
-        }
+        machine.move_memory(step, needed, is_blocked);
         let after = machine.size;
         if after == before {
             pause = Span::from_secs(1);
@@ -115,5 +107,21 @@ impl World {
             memory_usage_bytes: used as f64 + KERNEL_ALLOWANCE_BYTES,
             ..SystemMetrics::default()
         })
+    }
+}
+
+impl Machine {
+    /// Plugs or unplugs a step of memory towards what is requested. What is in use stays.
+    fn move_memory(&mut self, step: u64, needed: u64, is_blocked: bool) {
+        let (before, wanted) = (self.size, self.requested);
+        if before < wanted {
+            self.size = wanted.min(before + step);
+        } else if !is_blocked {
+            let blocks = needed
+                .saturating_sub(self.shape.base.0)
+                .div_ceil(MEMORY_BLOCK_BYTES);
+            let floor = wanted.max(blocks * MEMORY_BLOCK_BYTES).min(before);
+            self.size = floor.max(before.saturating_sub(step));
+        }
     }
 }

@@ -1,12 +1,10 @@
 //! The runner of a machine: the shipped sizer, and what QEMU does for it.
 
-use neonvm_runner::core::sizer::{Action, CpuSlot, DeviceView, Event as SizerEvent, QmpFailure};
+use neonvm_runner::core::sizer::{Action, Event as SizerEvent, QmpFailure};
 use protocol::core::Core as _;
-use protocol::overtaken;
-use protocol::overtaken::Overtaken;
+use protocol::overtaken::{self, Overtaken};
 use protocol::runner::{CpusAhead, QuotaState, RunnerPhase, RunnerState, SizeOrder};
 use protocol::time::Span;
-use protocol::units::Bytes;
 
 use super::RunnerProcess;
 use crate::drive::Turn;
@@ -140,57 +138,38 @@ impl World {
         self.vms[vm].machine.as_mut()?.runner.as_mut()
     }
 
-    /// QEMU and guest do what they are told.
+    /// QEMU and guest do what they are told, or QEMU fails.
     fn obey(&mut self, vm: usize, action: Action) -> Option<SizerEvent> {
         let broken = self.rng.chance(self.rates.broken);
-        let machine = self.vms[vm].machine.as_mut()?;
-        let id = machine.id;
-        let failure = |command: &str| QmpFailure {
-            command: command.into(),
-            message: "an error of QEMU".into(),
-        };
+        self.vms[vm].machine.as_ref()?;
         if broken {
             self.tally.count("qmp error");
+            if let Some(failure) = failure_of(&action) {
+                return Some(failure);
+            }
         }
+        self.carry_out_action(vm, action)
+    }
+
+    fn carry_out_action(&mut self, vm: usize, action: Action) -> Option<SizerEvent> {
+        let machine = self.vms[vm].machine.as_mut()?;
+        let id = machine.id;
+        let settle = Event::CpusSettle { vm, machine: id };
         match action {
-            Action::QueryCpus if broken => {
-                Some(SizerEvent::Cpus(Err(failure("query-hotpluggable-cpus"))))
-            }
             Action::QueryCpus => Some(SizerEvent::Cpus(Ok(machine.slots()))),
-            Action::QueryMemory if broken => {
-                Some(SizerEvent::Memory(Err(failure("query-memory-devices"))))
-            }
-            Action::QueryMemory => {
-                let view = DeviceView {
-                    requested: Bytes(machine.requested),
-                    size: Bytes(machine.size),
-                };
-                Some(SizerEvent::Memory(Ok(view)))
-            }
-            Action::Plug { .. } if broken => {
-                Some(SizerEvent::CpuCommand(Err(failure("device_add"))))
-            }
+            Action::QueryMemory => Some(SizerEvent::Memory(Ok(machine.device()))),
             Action::Plug { slots, budget } => {
-                machine.budget = budget;
-                let ids: Vec<String> = slots.iter().map(CpuSlot::new_id).collect();
-                for index in machine.places(&ids) {
-                    machine.plugged[index] = true;
-                    machine.leaving.retain(|leaving| *leaving != index);
-                }
+                machine.plug(&slots, budget);
                 let delay = self.rng.millis(5, 60);
-                self.after(delay, Event::CpusSettle { vm, machine: id });
+                self.after(delay, settle);
                 Some(SizerEvent::CpuCommand(Ok(())))
-            }
-            Action::Unplug { .. } if broken => {
-                Some(SizerEvent::CpuCommand(Err(failure("device_del"))))
             }
             Action::Unplug { ids } => {
                 machine.leaving = machine.places(&ids);
                 let delay = self.rng.millis(20, 300);
-                self.after(delay, Event::CpusSettle { vm, machine: id });
+                self.after(delay, settle);
                 Some(SizerEvent::CpuCommand(Ok(())))
             }
-            Action::Request(_) if broken => Some(SizerEvent::Requested(Err(failure("qom-set")))),
             Action::Request(bytes) => {
                 machine.requested = bytes.0;
                 let (plugged, requested) = (machine.size, machine.requested);
@@ -205,7 +184,7 @@ impl World {
             Action::SetGuestCpus(count) => {
                 machine.told = Some(count);
                 let delay = self.rng.millis(5, 60);
-                self.after(delay, Event::CpusSettle { vm, machine: id });
+                self.after(delay, settle);
                 Some(SizerEvent::GuestCpusSet)
             }
             Action::SetQuota(milli) => {
@@ -260,4 +239,20 @@ impl World {
         machine.state = next;
         self.runner_has_news(vm);
     }
+}
+
+/// What the sizer hears if the command of an action fails. `None`: QEMU gets no command for it.
+fn failure_of(action: &Action) -> Option<SizerEvent> {
+    let failure = |command: &str| QmpFailure {
+        command: command.into(),
+        message: "an error of QEMU".into(),
+    };
+    Some(match action {
+        Action::QueryCpus => SizerEvent::Cpus(Err(failure("query-hotpluggable-cpus"))),
+        Action::QueryMemory => SizerEvent::Memory(Err(failure("query-memory-devices"))),
+        Action::Plug { .. } => SizerEvent::CpuCommand(Err(failure("device_add"))),
+        Action::Unplug { .. } => SizerEvent::CpuCommand(Err(failure("device_del"))),
+        Action::Request(_) => SizerEvent::Requested(Err(failure("qom-set"))),
+        Action::SetGuestCpus(_) | Action::SetQuota(_) => return None,
+    })
 }

@@ -101,21 +101,24 @@ impl MigrationWorld {
         }
     }
 
+    /// The machine to which this one is ordered to send its guest.
+    fn peer_of(&self, name: &str) -> Option<String> {
+        let leaving = self.machines.get(name)?.leaving.as_ref()?;
+        let stream = leaving.order.to.as_ref()?.stream;
+        let mut all = self.machines.iter();
+        let found = all.find(|(_, other)| other.destination().stream == stream);
+        found.map(|(name, _)| name.clone())
+    }
+
+    fn listens(&self, name: &str) -> bool {
+        let qemu = self.machines.get(name).and_then(|to| to.qemu.as_ref());
+        qemu.is_some_and(|qemu| qemu.run == "inmigrate" && qemu.migration == "setup")
+    }
+
     fn outgoing_acts(&mut self, name: &str, action: OutgoingAction) {
         let now = self.now;
-        let to = |machine: &Machine| {
-            let leaving = machine.leaving.as_ref();
-            leaving.and_then(|leaving| leaving.order.to.clone())
-        };
-        let peer = self.machines.get(name).and_then(to).and_then(|to| {
-            let mut all = self.machines.iter();
-            let found = all.find(|(_, other)| other.destination().stream == to.stream);
-            found.map(|(name, _)| name.clone())
-        });
-        let listens = peer.as_ref().is_some_and(|peer| {
-            let target = self.machines.get(peer).and_then(|to| to.qemu.as_ref());
-            target.is_some_and(|to| to.run == "inmigrate" && to.migration == "setup")
-        });
+        let peer = self.peer_of(name);
+        let listens = peer.as_ref().is_some_and(|peer| self.listens(peer));
         if action == OutgoingAction::Send
             && listens
             && let Some(peer) = &peer
