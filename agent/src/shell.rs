@@ -7,8 +7,10 @@
 //! ```
 
 pub mod config;
+mod context;
 mod driver;
 mod endpoint;
+mod error;
 mod input;
 mod journal;
 mod metrics;
@@ -48,6 +50,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use agent_events::{EventLogError, EventReceiverError, EventsError};
 use config::Config;
+pub use error::RunError;
 use monitor_key::MonitorKey;
 pub use state::{DecisionEntry, MAX_DECISIONS, StateHandle};
 
@@ -133,28 +136,6 @@ impl Params {
             policy_program: None,
         }
     }
-}
-
-/// Why an agent did not start, or ended by itself.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The configuration of events cannot be used.
-    #[error("events cannot be sent")]
-    Events(#[from] EventsError),
-    /// The address of a server is in use, or not one of this machine.
-    #[error("could not listen on {address} for {what}")]
-    Bind {
-        /// IP address and port that could not be bound.
-        address: String,
-        /// Server of that address, for example `metrics`.
-        what: &'static str,
-        /// Error of the operating system.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A main task panicked.
-    #[error("a main task crashed")]
-    Crashed(#[source] tokio::task::JoinError),
 }
 
 /// An agent with bound servers that does not run so far.
@@ -274,7 +255,7 @@ impl Bound {
         if let Some(policies) = policies.clone() {
             state.set_policies(policies);
         }
-        let ctx = Arc::new(driver::Context {
+        let ctx = Arc::new(context::Context {
             policies,
             clock: params.clock,
             kube: params.client.clone(),

@@ -8,15 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use agent_events::{LastReported, ScalingSender, UsageMeter};
-use daemon_kit::StageLog;
-use daemon_kit::clock::Clock;
+use agent_events::LastReported;
 use daemon_kit::driver::sleep_until;
-use hyper::header::HeaderValue;
 use kube::api::{Api, DynamicObject};
 use protocol::core::Core as _;
 use protocol::monitor_v2::AskReason;
-use protocol::permit::NamespacedName;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 use rand::Rng;
@@ -24,22 +20,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::config::Config;
+pub(super) use super::context::{Context, Subject};
 use super::input::{INPUT_BOUND, Input, InputKind};
-use super::journal::{JournalHandle, JournalWriter};
-use super::metrics::{AgentMetrics, DriverGauge, DriverState};
+use super::journal::JournalWriter;
+use super::metrics::{DriverGauge, DriverState};
 use super::monitor::Link;
 use super::monitor::request::LinkRequest;
-use super::monitor_key::MonitorKey;
 use super::patch::vm_resource;
-use super::permit::PermitClient;
-use super::policy::{PolicyEvent, PolicyRuntime, VmChoice, VmPolicy, next_event};
+use super::policy::{PolicyEvent, VmChoice, VmPolicy, next_event};
 use super::pushed::{Pushed, signals_of, system_of};
-use super::schedulers::SchedulerPod;
 use super::scrape::{Scraper, Source};
 use super::state::{RefusalEntry, StateSlot, text_of};
-use super::token::bearer_header;
-use super::vm_metrics::{VmLabels, VmMetrics};
+use super::vm_metrics::VmLabels;
 use crate::core::health::Health;
 use crate::core::journal::Output;
 use crate::core::{Core, Decision, Event, Handoff, SystemMetrics, VmUpdate};
@@ -48,26 +40,6 @@ use crate::core::{Core, Decision, Event, Handoff, SystemMetrics, VmUpdate};
 const TICK_JITTER_MS: u64 = 100;
 /// Time limit for the close frame of the link when the task ends.
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
-
-/// Dependencies that all drivers share.
-pub(super) struct Context {
-    pub config: Config,
-    pub clock: Clock,
-    pub kube: kube::Client,
-    pub metrics: AgentMetrics,
-    pub vm_metrics: VmMetrics,
-    pub stages: StageLog,
-    pub schedulers: watch::Receiver<Option<SchedulerPod>>,
-    pub permit_client: PermitClient,
-    /// Key from which the tokens of monitors are derived.
-    pub monitor_key: Option<MonitorKey>,
-    pub health_check_every: Duration,
-    pub journal: Option<JournalHandle>,
-    pub usage: UsageMeter,
-    pub scaling: ScalingSender,
-    /// Absent without the section `policies` of the configuration.
-    pub policies: Option<PolicyRuntime>,
-}
 
 /// A state of the VM object in the form of the core.
 #[derive(Debug, Clone)]
@@ -79,27 +51,6 @@ pub(super) struct VmFeed {
     pub choice: Option<Box<VmChoice>>,
     /// When the watch delivered it.
     pub arrived: Timestamp,
-}
-
-/// Identity and addresses of the VM that a task scales.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Subject {
-    pub vm: NamespacedName,
-    pub pod: NamespacedName,
-    /// UID of the VM object.
-    pub uid: String,
-    pub pod_ip: String,
-    pub vsock_cid: Option<u32>,
-}
-
-impl Subject {
-    /// Value of `Authorization` for the VM's monitor.
-    fn monitor_token(&self, key: Option<&MonitorKey>) -> Option<HeaderValue> {
-        let token = key?
-            .current()?
-            .token(&self.vm.namespace, &self.vm.name, &self.uid);
-        bearer_header(token.as_bytes())
-    }
 }
 
 /// One VM's task.

@@ -24,7 +24,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::driver::{Context, Driver, Subject, VmFeed};
+use super::context::{Context, Subject};
+use super::driver::{Driver, VmFeed};
 use super::modes::Modes;
 use super::patch::vm_resource;
 use super::policy::VmChoice;
