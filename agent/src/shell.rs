@@ -31,6 +31,7 @@ mod state;
 mod supervisor;
 mod token;
 mod vm_metrics;
+mod vm_object;
 mod vms;
 
 use std::net::IpAddr;

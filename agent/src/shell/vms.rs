@@ -7,17 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api_client::watch::{self as api_watch, Config, Event, Retry};
-use daemon_kit::clock::Clock;
 use futures::StreamExt;
 use kube::api::{Api, DynamicObject};
-use protocol::annotations::{
-    ANNOTATION_BOUNDS, LABEL_ENDPOINT_ID, LABEL_PROJECT_ID, ScalingBounds,
-};
 use protocol::permit::NamespacedName;
-use protocol::policy::{KEY_POLICY, LABELS_MAX};
-use protocol::quantity::Quantity;
-use protocol::time::{Timestamp, WallTime};
-use protocol::vm::{VirtualMachine, VmPhase};
+use protocol::vm::VirtualMachine;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -28,18 +21,15 @@ use super::context::{Context, Subject};
 use super::driver::{Driver, VmFeed};
 use super::modes::Modes;
 use super::patch::vm_resource;
-use super::policy::VmChoice;
 use super::state::{StateHandle, Synced};
 use super::supervisor::Supervisor;
-use super::vm_metrics::{VmFigures, VmLabels};
-use crate::core::revision::StampedRevision;
-use crate::core::vm::{Ownership, VmInfo, placement};
-use crate::core::{Handoff, ScalingConfig, VmUpdate};
+use super::vm_metrics::VmFigures;
+use super::vm_object::{choice_of, feed_of, figures_of, key_of, subject_of, with_info};
+use crate::core::vm::{Ownership, placement};
+use crate::core::{Handoff, ScalingConfig};
 
 /// Time limit for the end of a task; then it is aborted.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
-/// Longest time between a change and its whole-second stamp, microseconds.
-const STAMP_STEP_US: i64 = 999_999;
 
 /// A VM that has a task.
 struct Managed {
@@ -167,26 +157,13 @@ impl Vms {
             self.stop(&key).await;
             return;
         };
-        let subject = Subject {
-            pod: NamespacedName {
-                namespace: key.namespace.clone(),
-                name: placement.pod_name,
-            },
-            vm: key.clone(),
-            uid: object.metadata.uid.clone().unwrap_or_default(),
-            pod_ip: placement.pod_ip,
-            vsock_cid: placement.vsock_cid,
-        };
+        let subject = subject_of(&key, object, placement);
         let is_same = self
             .managed
             .get(&key)
             .is_some_and(|managed| managed.subject == subject);
         let default = self.default_in(&key.namespace);
-        let info = parsed.and_then(|vm| {
-            let info = VmInfo::from_object(&vm, &default).map_err(|error| error.to_string())?;
-            Ok((vm, info))
-        });
-        match info {
+        match parsed.and_then(|vm| with_info(vm, &default)) {
             Err(error) => {
                 self.unparsable(&key, Some(error));
                 // The same pod keeps its last valid settings. Another pod has none.
@@ -340,115 +317,5 @@ impl Vms {
             }
             _ => {}
         }
-    }
-}
-
-fn key_of(object: &DynamicObject) -> NamespacedName {
-    NamespacedName {
-        namespace: object.metadata.namespace.clone().unwrap_or_default(),
-        name: object.metadata.name.clone().unwrap_or_default(),
-    }
-}
-
-fn labels_of(key: &NamespacedName, vm: &VirtualMachine) -> VmLabels {
-    let label = |name: &str| vm.metadata.labels.get(name).cloned().unwrap_or_default();
-    VmLabels {
-        vm_namespace: key.namespace.clone(),
-        vm_name: key.name.clone(),
-        endpoint_id: label(LABEL_ENDPOINT_ID),
-        project_id: label(LABEL_PROJECT_ID),
-    }
-}
-
-fn feed_of(
-    clock: &Clock,
-    key: &NamespacedName,
-    vm: &VirtualMachine,
-    info: VmInfo,
-    arrived: Timestamp,
-) -> VmFeed {
-    let labels = labels_of(key, vm);
-    let current_revision = info.current_revision.map(|current| StampedRevision {
-        revision: current.revision,
-        at: stamp_of(clock, current.updated_at, arrived),
-    });
-    let is_pre_migrating = vm
-        .status
-        .as_ref()
-        .is_some_and(|status| status.phase == VmPhase::PreMigrating);
-    VmFeed {
-        update: VmUpdate {
-            info,
-            current_revision,
-            is_pre_migrating,
-        },
-        endpoint_id: labels.endpoint_id.clone(),
-        labels,
-        choice: None,
-        arrived,
-    }
-}
-
-fn choice_of(vm: &VirtualMachine) -> Box<VmChoice> {
-    let labels = vm.metadata.labels.iter().take(LABELS_MAX);
-    Box::new(VmChoice {
-        annotation: vm.metadata.annotations.get(KEY_POLICY).cloned(),
-        labels: labels.map(|(k, v)| (k.clone(), v.clone())).collect(),
-    })
-}
-
-/// The controller's stamp on our clock. It has whole seconds only. Within its second, the time of
-/// arrival is closer.
-fn stamp_of(clock: &Clock, stamp: WallTime, arrived: Timestamp) -> Timestamp {
-    let age = clock.wall().0.saturating_sub(stamp.0);
-    let at = |age: i64| {
-        Timestamp(
-            clock
-                .now()
-                .0
-                .saturating_sub(u64::try_from(age).unwrap_or(0)),
-        )
-    };
-    at(age).max(arrived.min(at(age.saturating_sub(STAMP_STEP_US).max(0))))
-}
-
-fn figures_of(key: &NamespacedName, vm: &VirtualMachine) -> VmFigures {
-    let guest = &vm.spec.guest;
-    let status = vm.status.clone().unwrap_or_default();
-    let of =
-        |size: protocol::units::Resources| (Some(size.cpu.as_cores()), Some(size.mem.0 as f64));
-    let bytes = |quantity: &Quantity| quantity.as_u64().map(|bytes| bytes as f64);
-    let bounds: Option<ScalingBounds> = vm
-        .metadata
-        .annotations
-        .get(ANNOTATION_BOUNDS)
-        .and_then(|text| serde_json::from_str(text).ok());
-    let leaf = |pick: fn(&ScalingBounds) -> protocol::annotations::BoundsLeaf| {
-        bounds.as_ref().map(pick).map_or((None, None), |leaf| {
-            (Some(leaf.cpu.as_cores()), bytes(&leaf.mem))
-        })
-    };
-    let sizes = [
-        ("spec_min", of(guest.smallest())),
-        ("spec_max", of(guest.largest())),
-        ("spec_use", of(guest.in_use())),
-        (
-            "status_use",
-            (
-                status.cpus.map(|cpu| cpu.as_cores()),
-                status.memory_size.as_ref().and_then(bytes),
-            ),
-        ),
-        ("autoscaling_min", leaf(|bounds| bounds.min)),
-        ("autoscaling_max", leaf(|bounds| bounds.max)),
-    ];
-    VmFigures {
-        labels: labels_of(key, vm),
-        sizes: sizes
-            .into_iter()
-            .map(|(name, (cores, bytes))| (name, cores, bytes))
-            .collect(),
-        restarts: f64::from(status.restart_count),
-        has_extra_ip: !status.extra_net_ip.is_empty(),
     }
 }
