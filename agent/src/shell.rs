@@ -44,6 +44,7 @@ use daemon_kit::bearer::{Expected, VmKey};
 use daemon_kit::clock::Clock;
 use daemon_kit::connections::ConnectionCounters;
 use daemon_kit::logging::LogHandle;
+use futures::FutureExt as _;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -217,104 +218,19 @@ impl Bound {
     /// # Errors
     /// [`RunError`] when a main task failed.
     pub async fn run(self, cancel: CancellationToken) -> Result<(), RunError> {
-        let Self {
-            params,
-            metrics: metrics_listener,
-            vm_metrics: vm_listener,
-            dump,
-        } = self;
+        let params = self.params;
         let (mut registry, mut vm_registry) = (Registry::default(), Registry::default());
         let metrics = metrics::AgentMetrics::new(&mut registry);
         let connections = ConnectionCounters::register(&mut registry);
         let vm_metrics = vm_metrics::VmMetrics::new(&mut vm_registry);
         let stop = cancel.child_token();
-        let settings = params.config.events(params.events_folder, params.clock);
-        let events = agent_events::Events::start(settings, &mut registry, &stop)?;
-        let (current, schedulers) = watch::channel(None);
-        let (modes, known_modes) = watch::channel(modes::Modes::default());
-        let journal = params.journal.as_deref().and_then(|folder| {
-            journal::open(folder, &params.config, &params.node_name, params.clock)
-        });
-        if let Some(journal) = journal.clone() {
-            journal.record_schedulers(schedulers.clone(), cancel.child_token());
-        }
-        let state = params.state;
         let mut tasks = tokio::task::JoinSet::new();
-        let policies = params.config.policies.clone().map(|settings| {
-            let parts = policy::Parts {
-                settings,
-                kube: params.client.clone(),
-                metrics: metrics.clone(),
-                registry: &mut registry,
-                journal: journal.clone(),
-                clock: params.clock,
-                folder: params.journal.clone(),
-                program: params.policy_program,
-            };
-            policy::PolicyRuntime::start(parts, &mut tasks, &stop)
-        });
-        if let Some(policies) = policies.clone() {
-            state.set_policies(policies);
-        }
-        let ctx = Arc::new(context::Context {
-            policies,
-            clock: params.clock,
-            kube: params.client.clone(),
-            metrics: metrics.clone(),
-            vm_metrics,
-            stages: params.stages,
-            schedulers,
-            permit_client: permit::PermitClient::new(
-                &params.config.scheduler,
-                params.permit_token.as_deref(),
-            ),
-            monitor_key: params.monitor_key.map(MonitorKey::Held).or_else(|| {
-                let file = params.config.monitor.key_file.clone();
-                file.map(MonitorKey::File)
-            }),
-            health_check_every: params.health_check_every,
-            journal: journal.clone(),
-            usage: events.usage,
-            scaling: events.scaling,
-            config: params.config,
-        });
-        tasks.spawn(async move {
-            let ended = agent_events::join(events.tasks).await;
-            ended.map_err(RunError::Crashed)
-        });
-        let scheduler_watch = schedulers::Schedulers {
-            kube: params.client,
-            scheduler_name: ctx.config.scheduler.scheduler_name.clone(),
-            metrics,
-            state: state.clone(),
-            current: Arc::new(current),
-        };
-        let namespaces = modes::Namespaces {
-            kube: ctx.kube.clone(),
-            metrics: ctx.metrics.clone(),
-            state: state.clone(),
-            modes,
-        };
-        let token = stop.clone();
-        tasks.spawn(async move {
-            namespaces.run(token).await;
-            Ok(())
-        });
-        let (token, vms_token) = (stop.clone(), stop.clone());
-        tasks.spawn(async move {
-            scheduler_watch.run(token).await;
-            Ok(())
-        });
-        let vms = vms::Vms::new(
-            Arc::clone(&ctx),
-            params.node_name,
-            state.clone(),
-            known_modes,
-        );
-        tasks.spawn(async move {
-            vms.run(vms_token).await;
-            Ok(())
-        });
+        let (current, schedulers) = watch::channel(None);
+        let shown = (metrics, vm_metrics);
+        let ctx = params.start_context(shown, schedulers, &mut registry, &mut tasks, &stop)?;
+        let journal = ctx.journal.clone();
+        params.spawn_watches(ctx, current, &mut tasks, &stop);
+        let state = params.state;
         let servers = servers::Servers {
             registry,
             vm_registry,
@@ -323,7 +239,7 @@ impl Bound {
             log: params.log,
             token: params.metrics_token,
         };
-        servers.spawn(&mut tasks, metrics_listener, vm_listener, dump, &stop);
+        servers.spawn(&mut tasks, self.metrics, self.vm_metrics, self.dump, &stop);
         tracing::info!("agent runs");
         let outcome = first_failure(&mut tasks, &cancel).await;
         state.stop();
@@ -336,11 +252,121 @@ impl Bound {
     }
 }
 
+/// Main tasks of the agent. The first failure ends it.
+type Tasks = tokio::task::JoinSet<Result<(), RunError>>;
+
+impl Params {
+    /// Starts events, journal and policies, and returns them with all that the drivers share.
+    fn start_context(
+        &self,
+        (metrics, vm_metrics): (metrics::AgentMetrics, vm_metrics::VmMetrics),
+        schedulers: watch::Receiver<Option<schedulers::SchedulerPod>>,
+        registry: &mut Registry,
+        tasks: &mut Tasks,
+        stop: &CancellationToken,
+    ) -> Result<context::Context, RunError> {
+        let config = &self.config;
+        let settings = config.events(self.events_folder.clone(), self.clock);
+        let events = agent_events::Events::start(settings, registry, stop)?;
+        let journal = self
+            .journal
+            .as_deref()
+            .and_then(|folder| journal::open(folder, config, &self.node_name, self.clock));
+        if let Some(journal) = journal.clone() {
+            journal.record_schedulers(schedulers.clone(), stop.clone());
+        }
+        let policies = self.start_policies(&metrics, journal.clone(), registry, tasks, stop);
+        tasks.spawn(async move {
+            let ended = agent_events::join(events.tasks).await;
+            ended.map_err(RunError::Crashed)
+        });
+        let key_file = config.monitor.key_file.clone().map(MonitorKey::File);
+        Ok(context::Context {
+            policies,
+            clock: self.clock,
+            kube: self.client.clone(),
+            metrics,
+            vm_metrics,
+            stages: self.stages.clone(),
+            schedulers,
+            permit_client: permit::PermitClient::new(
+                &config.scheduler,
+                self.permit_token.as_deref(),
+            ),
+            monitor_key: self.monitor_key.clone().map(MonitorKey::Held).or(key_file),
+            health_check_every: self.health_check_every,
+            journal,
+            usage: events.usage,
+            scaling: events.scaling,
+            config: config.clone(),
+        })
+    }
+
+    /// Starts the policies, if the configuration has them, and shows their state.
+    fn start_policies(
+        &self,
+        metrics: &metrics::AgentMetrics,
+        journal: Option<journal::JournalHandle>,
+        registry: &mut Registry,
+        tasks: &mut Tasks,
+        stop: &CancellationToken,
+    ) -> Option<policy::PolicyRuntime> {
+        let parts = policy::Parts {
+            settings: self.config.policies.clone()?,
+            kube: self.client.clone(),
+            metrics: metrics.clone(),
+            registry,
+            journal,
+            clock: self.clock,
+            folder: self.journal.clone(),
+            program: self.policy_program.clone(),
+        };
+        let policies = policy::PolicyRuntime::start(parts, tasks, stop);
+        self.state.set_policies(policies.clone());
+        Some(policies)
+    }
+
+    /// Starts the watches of scheduler pods, namespaces and VMs.
+    fn spawn_watches(
+        &self,
+        ctx: context::Context,
+        current: watch::Sender<Option<schedulers::SchedulerPod>>,
+        tasks: &mut Tasks,
+        stop: &CancellationToken,
+    ) {
+        let (modes, known_modes) = watch::channel(modes::Modes::default());
+        let namespaces = modes::Namespaces {
+            kube: ctx.kube.clone(),
+            metrics: ctx.metrics.clone(),
+            state: self.state.clone(),
+            modes,
+        };
+        let schedulers = schedulers::Schedulers {
+            kube: ctx.kube.clone(),
+            scheduler_name: ctx.config.scheduler.scheduler_name.clone(),
+            metrics: ctx.metrics.clone(),
+            state: self.state.clone(),
+            current: Arc::new(current),
+        };
+        let vms = vms::Vms::new(
+            Arc::new(ctx),
+            self.node_name.clone(),
+            self.state.clone(),
+            known_modes,
+        );
+        let watches = [
+            namespaces.run(stop.clone()).boxed(),
+            schedulers.run(stop.clone()).boxed(),
+            vms.run(stop.clone()).boxed(),
+        ];
+        for watch in watches {
+            tasks.spawn(watch.map(Ok));
+        }
+    }
+}
+
 /// Waits for the cancellation or for the first failure of a main task.
-async fn first_failure(
-    tasks: &mut tokio::task::JoinSet<Result<(), RunError>>,
-    cancel: &CancellationToken,
-) -> Result<(), RunError> {
+async fn first_failure(tasks: &mut Tasks, cancel: &CancellationToken) -> Result<(), RunError> {
     loop {
         let ended = tokio::select! {
             () = cancel.cancelled() => return Ok(()),
