@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use super::context::{Context, Subject};
+use super::context::{Context, Subject};
 use super::input::{INPUT_BOUND, Input, InputKind};
 use super::journal::JournalWriter;
 use super::metrics::{DriverGauge, DriverState};

@@ -12,8 +12,9 @@ use policy_contract::tally::{Evidence, VersionReport};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
+use super::runtime::{PolicyRuntime, STARVED_FOR};
+use super::sources;
 use super::worker::find_program;
-use super::{PolicyRuntime, STARVED_FOR, sources};
 use crate::core::tallies::{Job, Moment, Tallies, Version};
 use crate::shell::journal::PART;
 

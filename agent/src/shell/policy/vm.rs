@@ -34,7 +34,7 @@ use super::{End, PolicyRuntime, Question, Request, Said};
 use crate::core::advice::{self, Advice, Terms};
 use crate::core::questions::{Surroundings, answered, is_news, refused_units, samples, seconds};
 use crate::core::{Core, Event};
-use crate::shell::driver::{Context, Subject};
+use crate::shell::context::{Context, Subject};
 use crate::shell::journal::JournalWriter;
 
 /// Answers that wait. Each version has one open question at a time.

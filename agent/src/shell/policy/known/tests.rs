@@ -1,5 +1,7 @@
+use kube::api::DynamicObject;
 use serde_json::json;
 
+use super::super::follow::read_policy;
 use super::*;
 
 fn object(name: &str, spec: serde_json::Value) -> DynamicObject {

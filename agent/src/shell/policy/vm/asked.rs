@@ -11,7 +11,7 @@ use super::super::known::Policy;
 use super::super::{PolicyRuntime, Request};
 use super::active::{Active, Open};
 use crate::core::{Core, feeds};
-use crate::shell::driver::Context;
+use crate::shell::context::Context;
 use crate::shell::state::wall_of;
 
 /// Time after which the calendar time in questions follows a clock that was set.

@@ -10,7 +10,7 @@ use protocol::policy::Role;
 
 use super::VmPolicy;
 use crate::core::Core;
-use crate::shell::driver::{Context, Subject};
+use crate::shell::context::{Context, Subject};
 
 const COMPONENT: &str = "autoscaler-agent";
 const REASON: &str = "PolicyFallback";

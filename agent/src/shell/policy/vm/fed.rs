@@ -5,7 +5,7 @@ use protocol::time::Span;
 use super::super::feeds::{FeedReader, sources_of};
 use super::VmPolicy;
 use crate::core::{Core, feeds};
-use crate::shell::driver::Context;
+use crate::shell::context::Context;
 use crate::shell::journal::JournalWriter;
 
 impl VmPolicy {

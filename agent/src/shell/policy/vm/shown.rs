@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::VmPolicy;
 use super::active::Active;
-use crate::shell::driver::Context;
+use crate::shell::context::Context;
 use crate::shell::state::{StateSlot, text_of};
 
 impl VmPolicy {

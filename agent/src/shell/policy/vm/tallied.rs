@@ -4,7 +4,7 @@ use protocol::journal::Answered;
 use protocol::monitor_v2::AskReason;
 use protocol::policy::Role;
 
-use super::super::PolicyRuntime;
+use super::super::runtime::PolicyRuntime;
 use super::VmPolicy;
 use super::active::Active;
 use crate::core::questions::is_shrink;
