@@ -22,7 +22,7 @@ struct Tool {
     build: bool,
 }
 
-const TOOLS: [Tool; 21] = [
+const TOOLS: [Tool; 22] = [
     Tool {
         program: "cc",
         package: "gcc",
@@ -121,6 +121,12 @@ const TOOLS: [Tool; 21] = [
     Tool {
         program: "ssh",
         package: "openssh-client",
+        build: false,
+    },
+    // Shows the pages of `bellows web` to their tests.
+    Tool {
+        program: "chromium",
+        package: "chromium",
         build: false,
     },
     Tool {
