@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::args::Global;
 use crate::context::Context;
 use crate::fail::Outcome;
-use crate::{check, commands, get, top, up, web};
+use crate::{check, commands, get, node_orders, top, up, web};
 
 /// Text of `bellows --help` below the list of commands.
 const AFTER_HELP: &str = "\
@@ -53,6 +53,9 @@ pub(crate) enum Command {
     Vm(commands::vm::VmCommand),
     /// Move a VM to another pod while its guest runs
     Migrate(Box<commands::migrate::MigrateArgs>),
+    /// Keep VMs away from a node, or let them come again
+    #[command(subcommand)]
+    Node(node_orders::NodeCommand),
     /// List VMs, nodes or pods
     Get(get::GetArgs),
     /// Live view: size, load and decisions of every VM
@@ -151,6 +154,7 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         Command::Vm(args) => commands::vm::run(&context, args).await,
         Command::Migrate(args) => commands::migrate::run(&context, &args).await,
         Command::History(args) => commands::history::in_cluster(&context, &args).await,
+        Command::Node(command) => node_orders::run(&context, command).await,
         Command::Get(args) => get::run(&context, &args).await,
         Command::Top(args) => top::run(&context, &args).await,
         Command::Resizes(args) => commands::resizes::run(&context, &args).await,

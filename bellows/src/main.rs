@@ -19,6 +19,7 @@ mod get;
 mod guests;
 mod http;
 mod instance;
+mod node_orders;
 mod output;
 mod past;
 mod places;
