@@ -19,6 +19,7 @@ mod orders;
 mod pages;
 mod paths;
 mod picture;
+mod report;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,7 @@ use frame::refusal;
 use guard::{Guard, HEADERS};
 use live::Live;
 use paths::is_own;
+use report::Reports;
 
 const STYLE: &str = include_str!("../templates/style.css");
 const ICON: &str = include_str!("../templates/icon.svg");
@@ -85,6 +87,7 @@ pub(crate) async fn run(context: Context, args: &WebArgs) -> Outcome {
         context,
         guard,
         forms: Forms::default(),
+        reports: Reports::default(),
         turn: tokio::sync::Mutex::default(),
     });
     out(&format!("open it once: http://{address}/enter/{link}"));
@@ -93,7 +96,8 @@ pub(crate) async fn run(context: Context, args: &WebArgs) -> Outcome {
     let cancel = daemon_kit::shutdown::on_signal().map_err(broken)?;
     let bounds = (Bounds::pages(), Limits::PAGES);
     let counters = ServerCounters::unregistered();
-    http::serve(listener, router(app), bounds, counters, cancel).await;
+    http::serve(listener, router(Arc::clone(&app)), bounds, counters, cancel).await;
+    app.reports.stop();
     Ok(())
 }
 

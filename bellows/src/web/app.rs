@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::forms::Forms;
 use super::guard::Guard;
 use super::live::Live;
+use super::report::Reports;
 use crate::context::Context;
 
 /// State of the server.
@@ -13,6 +14,7 @@ pub(super) struct App {
     pub(super) guard: Guard,
     pub(super) forms: Forms,
     pub(super) live: Live,
+    pub(super) reports: Reports,
     /// Held while an order is carried out.
     pub(super) turn: tokio::sync::Mutex<()>,
 }

@@ -67,6 +67,10 @@ impl Item {
 /// All that needs attention, the worst first, then by place.
 pub(super) fn items(state: &Snapshot) -> Vec<Item> {
     let mut items: Vec<Item> = state.status.iter().flat_map(of_instance).collect();
+    items.extend(state.silent.iter().map(|(part, fail)| {
+        let text = format!("{}.", fail.what().trim_end_matches('.'));
+        Item::new(Level::Act, *part, String::new(), text)
+    }));
     items.extend(state.nodes.iter().filter_map(of_node));
     items.extend(of_policies(state));
     items.extend(state.vms.iter().filter_map(|vm| of_vm(vm, state)));

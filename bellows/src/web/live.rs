@@ -1,9 +1,9 @@
-//! The state that pages show: read once for all pages, every two seconds while somebody looks.
+//! The state that pages show: read once for all pages, every few seconds while somebody looks.
 //!
 //! A page never waits for the instance unless nobody has looked for a while. If the instance stops
 //! answering, pages go on showing the last state, with its time and the failure.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use daemon_kit::clock::Clock;
@@ -18,15 +18,31 @@ use crate::commands::policy::state::Agents;
 use crate::context::Context;
 use crate::decision::{Decisions, by_vm};
 use crate::fail::{Fail, Outcome};
+use crate::node_orders::{is_drained, name_of};
 use crate::resize::Resize;
 use crate::up::status::Status;
 use crate::view::node;
 use crate::view::vm::{self, VmView};
 
-/// Time between two reads of the instance.
-const PERIOD: Duration = Duration::from_secs(2);
-/// Age from which a state is too old for a page. A page then waits for the next one.
-const OLD: Duration = Duration::from_secs(6);
+/// How often the state is read.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// Time between two reads.
+    period: Duration,
+    /// Age from which a state is too old for a page. A page then waits for the next one.
+    old: Duration,
+}
+
+/// Of the instance of this machine.
+const MACHINE: Pace = Pace {
+    period: Duration::from_secs(2),
+    old: Duration::from_secs(6),
+};
+/// Of a cluster, where each read asks all agents.
+const CLUSTER: Pace = Pace {
+    period: Duration::from_secs(5),
+    old: Duration::from_secs(12),
+};
 /// Longest wait of a page for a state.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Time without a page after which nothing is read.
@@ -36,18 +52,26 @@ const IDLE: Duration = Duration::from_secs(20);
 pub(super) struct Live {
     latest: watch::Receiver<Arc<Snapshot>>,
     interest: Arc<Interest>,
+    pace: Pace,
 }
 
 #[derive(Default)]
 struct Interest {
     last: Mutex<Option<Instant>>,
     wake: Notify,
+    /// Time of the last order.
+    ordered: Mutex<Option<Instant>>,
+    order: Notify,
 }
 
 impl Interest {
     fn show(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.wake.notify_one();
+    }
+
+    fn ordered(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.ordered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_there(&self) -> bool {
@@ -60,15 +84,34 @@ impl Live {
     pub(super) fn start(context: Context) -> Self {
         let interest = Arc::new(Interest::default());
         let (sender, latest) = watch::channel(Arc::new(Snapshot::default()));
-        tokio::spawn(read_on(context, interest.clone(), sender));
-        Self { latest, interest }
+        let pace = if context.asks_cluster() {
+            CLUSTER
+        } else {
+            MACHINE
+        };
+        tokio::spawn(read_on((context, pace), interest.clone(), sender));
+        Self {
+            latest,
+            interest,
+            pace,
+        }
+    }
+
+    /// Makes the next page wait for a state that has what an order did.
+    pub(super) fn ordered(&self) {
+        *self.interest.ordered() = Some(Instant::now());
+        self.interest.order.notify_one();
     }
 
     /// A state that is a few seconds old at most, or the last one with what is wrong.
     pub(super) async fn snapshot(&self) -> Arc<Snapshot> {
         self.interest.show();
         let mut latest = self.latest.clone();
-        let is_new = |state: &Arc<Snapshot>| state.taken.is_some_and(|at| at.elapsed() < OLD);
+        let ordered = *self.interest.ordered();
+        let is_new = |state: &Arc<Snapshot>| {
+            let is_new = |at: Instant| Some(at) > ordered && at.elapsed() < self.pace.old;
+            state.taken.is_some_and(is_new)
+        };
         let found = async {
             let found = latest.wait_for(is_new).await;
             found.map(|found| found.clone())
@@ -85,7 +128,11 @@ impl Live {
     }
 }
 
-async fn read_on(context: Context, interest: Arc<Interest>, latest: watch::Sender<Arc<Snapshot>>) {
+async fn read_on(
+    (context, pace): (Context, Pace),
+    interest: Arc<Interest>,
+    latest: watch::Sender<Arc<Snapshot>>,
+) {
     let mut api = None;
     loop {
         interest.wake.notified().await;
@@ -106,7 +153,8 @@ async fn read_on(context: Context, interest: Arc<Interest>, latest: watch::Sende
             if latest.send(Arc::new(state)).is_err() {
                 return;
             }
-            tokio::time::sleep(PERIOD).await;
+            let order = interest.order.notified();
+            let _ = tokio::time::timeout(pace.period, order).await;
         }
     }
 }
@@ -118,17 +166,34 @@ struct Summary {
     refused: Value,
     /// The oldest stands first.
     resizes: Vec<Resize>,
+    /// Parts of a cluster that do not answer.
+    silent: Vec<(&'static str, Fail)>,
+}
+
+/// Answer of a part of a cluster. A page shows the other parts without it.
+fn or_silent<T: Default>(
+    part: &'static str,
+    answer: Outcome<T>,
+    silent: &mut Vec<(&'static str, Fail)>,
+) -> T {
+    answer.unwrap_or_else(|fail| {
+        silent.push((part, fail));
+        T::default()
+    })
 }
 
 async fn summary(context: &Context, api: &Api) -> Outcome<Summary> {
     if context.asks_cluster() {
-        let mut agents = cluster::agents(api, None).await?;
+        let mut silent = Vec::new();
+        let answer = cluster::agents(api, None).await;
+        let mut agents = or_silent("Agents", answer, &mut silent);
         let decisions = by_vm(&agents);
         return Ok(Summary {
             status: None,
             agents: Agents::new(agents["policies"].take(), decisions),
             refused: cluster::scheduler(api).await["refused"].take(),
             resizes: Vec::new(),
+            silent,
         });
     }
     let mut told = context.admin(Method::GET, "/v1/summary", None).await?;
@@ -139,6 +204,7 @@ async fn summary(context: &Context, api: &Api) -> Outcome<Summary> {
         agents: Agents::new(told["policies"].take(), decisions),
         refused: told["refused"].take(),
         resizes: serde_json::from_value(told["resizes"].take()).unwrap_or_default(),
+        silent: Vec::new(),
     })
 }
 
@@ -148,13 +214,19 @@ async fn read(context: &Context, kept: &mut Option<Api>) -> Outcome<Snapshot> {
         None => kept.insert(context.api().await?).clone(),
     };
     let now = Clock::new().wall();
-    let (objects, pods, nodes, policies, summary) = tokio::try_join!(
+    let policies = async { Ok::<_, Fail>(api.list(Kind::Policy, None).await) };
+    let (objects, pods, nodes, policies, mut summary) = tokio::try_join!(
         api.list(Kind::Vm, None),
         api.list(Kind::Pod, None),
         api.list(Kind::Node, None),
-        api.list(Kind::Policy, None),
+        policies,
         summary(context, &api),
     )?;
+    // A cluster may be without policies.
+    let policies = match policies {
+        Err(fail) if !context.asks_cluster() => return Err(fail),
+        answer => or_silent("Policies", answer, &mut summary.silent),
+    };
     let beside = vm::Beside {
         decisions: summary.agents.decisions.clone(),
         waiting: node::waiting(&pods),
@@ -165,6 +237,8 @@ async fn read(context: &Context, kept: &mut Option<Api>) -> Outcome<Snapshot> {
     let settings = vms.iter().map(VmView::key);
     let settings = settings.zip(objects.iter().map(VmSettings::of)).collect();
     let pods = node::pods(&pods, now);
+    let drained = nodes.iter().filter(|node| is_drained(node));
+    let drained = drained.map(|node| name_of(node).to_owned());
     let mut resizes = beside.resizes;
     resizes.reverse();
     Ok(Snapshot {
@@ -172,10 +246,12 @@ async fn read(context: &Context, kept: &mut Option<Api>) -> Outcome<Snapshot> {
         status: summary.status,
         vms,
         settings,
+        drained: drained.collect(),
         nodes: node::nodes(&nodes, &pods, now),
         agents: summary.agents,
         policies,
         refused: summary.refused,
+        silent: summary.silent,
         resizes,
         ..Snapshot::default()
     })

@@ -26,76 +26,40 @@ use super::paths::path_of;
 use crate::actions;
 use crate::commands::policy::stage::{self, StageOrder};
 use crate::fail::Fail;
+use crate::node_orders::{drain, undrain};
 use crate::vm_orders::{VmOrder, set_bounds, set_mode};
 use body::Body;
 pub(super) use page::OrderPage;
-use target::Setting;
-pub(super) use target::{Staged, Target};
+pub(super) use target::Target;
+use target::{Drain, Setting, Staged};
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
-        .route(
-            "/policies/{name}/{order}",
-            get(policy_form).post(policy_order),
-        )
+        .route("/policies/{name}/{order}", get(form).post(to_the_end))
+        .route("/nodes/{name}/{order}", get(form).post(to_the_end))
         .route(
             "/vms/{namespace}/{name}/{order}",
-            get(vm_form).post(vm_order),
+            get(form).post(to_the_end),
         )
         .route("/answers/{key}", get(answer_page))
 }
 
-async fn policy_form(
-    State(app): State<Shared>,
-    Path((name, word)): Path<(String, String)>,
-    uri: Uri,
-) -> Response {
-    form(&app, Target::of_policy(name, &word), &uri).await
-}
-
-async fn policy_order(
-    State(app): State<Shared>,
-    Path((name, word)): Path<(String, String)>,
-    uri: Uri,
-    body: Bytes,
-) -> Response {
-    to_the_end(app, Target::of_policy(name, &word), uri, body).await
-}
-
-async fn vm_form(
-    State(app): State<Shared>,
-    Path((namespace, name, word)): Path<(String, String, String)>,
-    uri: Uri,
-) -> Response {
-    form(&app, Target::of_vm(&namespace, &name, &word), &uri).await
-}
-
-async fn vm_order(
-    State(app): State<Shared>,
-    Path((namespace, name, word)): Path<(String, String, String)>,
-    uri: Uri,
-    body: Bytes,
-) -> Response {
-    let target = Target::of_vm(&namespace, &name, &word);
-    to_the_end(app, target, uri, body).await
-}
-
-async fn form(app: &App, target: Option<Target>, uri: &Uri) -> Response {
+async fn form(State(app): State<Shared>, uri: Uri) -> Response {
     let state = app.live.snapshot().await;
-    let Some(target) = &target else {
+    let Some(target) = Target::of(uri.path()) else {
         return missing(&state, "This page");
     };
     if !target.is_in(&state) {
         return missing(&state, &target.shown());
     }
     let fields = app.forms.make(uri.path());
-    let page = OrderPage::new(&state, target, uri.path().to_owned(), fields);
+    let page = OrderPage::new(&state, &target, uri.path().to_owned(), fields);
     show(StatusCode::OK, &page, &page.frame)
 }
 
 /// Carries an order out in a task of its own: a browser that hangs up does not stop it halfway.
-async fn to_the_end(app: Shared, target: Option<Target>, uri: Uri, body: Bytes) -> Response {
-    let order = async move { carry_out(&app, target, &uri, &body).await };
+async fn to_the_end(State(app): State<Shared>, uri: Uri, body: Bytes) -> Response {
+    let order = async move { carry_out(&app, uri.path(), &body).await };
     let done = tokio::spawn(order).await;
     done.unwrap_or_else(|error| {
         let text = format!("the order may be half done: {error}\n");
@@ -104,15 +68,15 @@ async fn to_the_end(app: Shared, target: Option<Target>, uri: Uri, body: Bytes) 
 }
 
 /// Carries an order out, unless it was before, and leads to its answer.
-async fn carry_out(app: &App, target: Option<Target>, uri: &Uri, body: &Bytes) -> Response {
-    let Some(target) = &target else {
+async fn carry_out(app: &App, path: &str, body: &Bytes) -> Response {
+    let Some(target) = &Target::of(path) else {
         let state = app.live.snapshot().await;
         return missing(&state, "This page");
     };
     let body = Body::read(body);
     let fields = body.fields();
     let _turn = app.turn.lock().await;
-    match app.forms.sent(uri.path(), &fields, Instant::now()) {
+    match app.forms.sent(path, &fields, Instant::now()) {
         Sent::Again(_) => {}
         Sent::Stale => return stale(app, target, &body).await,
         Sent::First => {
@@ -126,6 +90,7 @@ async fn carry_out(app: &App, target: Option<Target>, uri: &Uri, body: &Bytes) -
                 )))
             };
             app.forms.answered(&fields.key, &answer);
+            app.live.ordered();
         }
     }
     Redirect::to(&path_of(&["answers", &fields.key])).into_response()
@@ -167,6 +132,10 @@ async fn act(app: &App, target: &Target, body: &Body) -> OrderOutcome {
                 Staged::Resume => stage::resume(context, &staged).await,
             }
         }
+        Target::Node { name, order } => match order {
+            Drain::Begin => drain(context, name, reason).await,
+            Drain::End => undrain(context, name, reason).await,
+        },
         Target::Vm {
             namespace,
             name,

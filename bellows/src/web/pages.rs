@@ -6,6 +6,7 @@ mod overview;
 mod policy;
 mod vm;
 mod vms;
+mod what_if;
 
 use std::sync::Arc;
 
@@ -44,6 +45,8 @@ struct Actions {
     sentences: Vec<String>,
     problem: Option<String>,
     left_out: usize,
+    /// Whether another log has them.
+    is_elsewhere: bool,
 }
 
 pub(super) fn routes() -> Router<Shared> {
@@ -56,6 +59,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/policies", get(policies_page))
         .route("/policies/{name}", get(policy_page))
         .route("/actions", get(actions_page))
+        .merge(what_if::routes())
 }
 
 pub(super) async fn not_found(State(app): State<Shared>) -> Response {
@@ -98,7 +102,7 @@ async fn vm_page(
     let Some(vm) = state.vm(&key).cloned() else {
         return missing(&state, &format!("VM {key}"));
     };
-    let window = Window::of(&query.window);
+    let window = Window::of(&query.window, vm.age_s);
     let past = blocking(&app, move |app| {
         vm::VmJournal::read(&app.context, &key, window)
     })
@@ -163,8 +167,18 @@ async fn live_source(app: &App, policy: &str, digest: &str) -> Outcome<String> {
 async fn actions_page(State(app): State<Shared>, uri: Uri) -> Response {
     let state = app.live.snapshot().await;
     let frame = Frame::new("Actions", "/actions", &state).live(&app.guard, &uri);
-    let all = blocking(&app, |app| people::all(&app.context)).await;
-    let page = actions(frame, all);
+    let is_elsewhere = app.context.asks_cluster();
+    let all = blocking(&app, move |app| {
+        if is_elsewhere {
+            Ok(Vec::new())
+        } else {
+            people::all(&app.context)
+        }
+    });
+    let page = Actions {
+        is_elsewhere,
+        ..actions(frame, all.await)
+    };
     show(StatusCode::OK, &page, &page.frame)
 }
 
@@ -178,6 +192,7 @@ fn actions(frame: Frame, all: Outcome<Vec<Done>>) -> Actions {
         sentences: newest.collect(),
         left_out: all.len().saturating_sub(ACTIONS),
         problem,
+        is_elsewhere: false,
         frame,
     }
 }

@@ -1,6 +1,6 @@
 //! The state of the instance at one time, as pages show it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use protocol::annotations::ANNOTATION_BOUNDS;
@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::attention::{self, Item};
 use crate::commands::policy::state::{Agents, PolicyRow, rows};
-use crate::fail::Fail;
+use crate::fail::{Fail, Outcome};
+use crate::node_orders::{OpenNode, Plan};
 use crate::resize::Resize;
 use crate::up::status::Status;
 use crate::view::node::NodeView;
@@ -30,6 +31,8 @@ pub(super) struct Snapshot {
     /// Settings of each VM, by `namespace/name`.
     pub(super) settings: BTreeMap<String, VmSettings>,
     pub(super) nodes: Vec<NodeView>,
+    /// Names of nodes that no new VM comes to.
+    pub(super) drained: BTreeSet<String>,
     pub(super) agents: Agents,
     /// Objects of policies.
     pub(super) policies: Vec<Value>,
@@ -38,6 +41,8 @@ pub(super) struct Snapshot {
     pub(super) refused: Value,
     /// The newest stands first.
     pub(super) resizes: Vec<Resize>,
+    /// Parts of a cluster that do not answer, and why.
+    pub(super) silent: Vec<(&'static str, Fail)>,
     /// Why the state is not of now.
     pub(super) problem: Option<Fail>,
     /// What needs attention, first things first.
@@ -75,6 +80,17 @@ impl Snapshot {
     pub(super) fn policy(&self, name: &str) -> Option<&Value> {
         let mut all = self.policies.iter();
         all.find(|object| object["metadata"]["name"] == name)
+    }
+
+    /// What a drain of a node would do.
+    pub(super) fn drain_plan(&self, node: &str) -> Outcome<Plan> {
+        let nodes = self.nodes.iter().map(|one| OpenNode {
+            name: &one.name,
+            is_open: one.ready && !self.drained.contains(&one.name),
+        });
+        let vms = self.vms.iter();
+        let vms = vms.filter(|vm| vm.node.as_deref() == Some(node));
+        Plan::new(node, nodes, vms.map(|vm| (&*vm.namespace, &*vm.name)))
     }
 
     pub(super) fn settings(&self, key: &str) -> VmSettings {

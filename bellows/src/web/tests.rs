@@ -7,10 +7,12 @@ use serde_json::{Value, json};
 
 use super::forms::Forms;
 use super::frame::Frame;
-use super::orders::{OrderPage, Staged, Target};
+use super::orders::{OrderPage, Target};
 use super::pages::{
     NodePage, NodesPage, Overview, PoliciesPage, PolicyPage, VmPage, VmsPage, VmsQuery, WINDOWS,
+    Window,
 };
+use super::paths::path_of;
 use super::snapshot::{Snapshot, VmSettings};
 use crate::commands::policy::state::Agents;
 use crate::decision::{Decisions, sample};
@@ -111,17 +113,11 @@ fn told() -> super::pages::VmJournal {
 /// All pages of a state, by name.
 fn pages(state: &Snapshot) -> Vec<(&'static str, String)> {
     let vm = &state.vms[0];
-    let target = |order| Target::Policy {
-        name: "db".into(),
-        order,
+    let order = |path: &str| {
+        let target = Target::of(path).expect("an order");
+        let page = OrderPage::new(state, &target, path.into(), Forms::default().make(path));
+        page.render().expect("a page")
     };
-    let order = |target: &Target| {
-        let fields = Forms::default().make("/x");
-        OrderPage::new(state, target, "/x".into(), fields)
-            .render()
-            .expect("a page")
-    };
-    let settings = ["bounds", "mode"].map(|word| Target::of_vm(&vm.namespace, &vm.name, word));
     let policy = PolicyPage::new(
         frame("db", state),
         state,
@@ -130,7 +126,7 @@ fn pages(state: &Snapshot) -> Vec<(&'static str, String)> {
     );
     let query = VmsQuery::default();
     let node = NodePage::new(frame("node-a", state), state, "node-a", &query);
-    let [bounds, mode] = settings.map(|target| order(&target.expect("an order")));
+    let vm_path = path_of(&["vms", &vm.namespace, &vm.name]);
     vec![
         (
             "overview",
@@ -159,10 +155,12 @@ fn pages(state: &Snapshot) -> Vec<(&'static str, String)> {
                 .expect("a page"),
         ),
         ("policy", policy.render().expect("a page")),
-        ("promote", order(&target(Staged::Promote))),
-        ("pause", order(&target(Staged::Pause))),
-        ("bounds", bounds),
-        ("mode", mode),
+        ("promote", order("/policies/db/promote")),
+        ("pause", order("/policies/db/pause")),
+        ("bounds", order(&format!("{vm_path}/bounds"))),
+        ("mode", order(&format!("{vm_path}/mode"))),
+        ("drain", order("/nodes/node-a/drain")),
+        ("undrain", order("/nodes/node-a/undrain")),
     ]
 }
 
@@ -286,6 +284,22 @@ fn picture_shows_need_and_bounds_in_words_and_figures() {
     assert!(page.contains("Bounds: 1Gi to 8Gi."), "{page}");
     assert!(page.contains("class=\"need\" d=\"M0.5 "), "{page}");
     assert!(page.contains("<th scope=\"row\">03:04:05</th>"), "{page}");
+}
+
+#[test]
+fn picture_of_a_young_vm_begins_with_it() {
+    let seconds = |value: &str, age_s| Window::of(value, age_s).seconds;
+    for (value, age_s, expected) in [
+        ("", Some(10), 60),
+        ("", Some(600), 600),
+        ("life", Some(600), 600),
+        ("24h", Some(600), 86_400),
+        ("", Some(3_600), 3_600),
+        ("life", Some(u64::MAX), 3_600),
+        ("", None, 3_600),
+    ] {
+        assert_eq!(seconds(value, age_s), expected, "{value:?} {age_s:?}");
+    }
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use askama::Template;
 
-use super::target::{Setting, Staged, Target};
+use super::target::{Drain, Setting, Staged, Target};
 use crate::commands::policy::state::{candidate_of, sentence};
 use crate::view::units::{cores, memory};
 use crate::view::vm::VmView;
 use crate::web::forms::Fields;
-use crate::web::frame::Frame;
+use crate::web::frame::{Frame, fail_lines};
 use crate::web::snapshot::Snapshot;
 
 /// Most VMs that a plan names.
@@ -41,6 +41,7 @@ pub(crate) struct OrderPage {
     vms_left: usize,
     inputs: Vec<Input>,
     choices: Vec<Choice>,
+    /// Label of the button. Empty if the order cannot be given.
     submit: &'static str,
     /// Where the form is sent.
     action: String,
@@ -67,6 +68,7 @@ impl OrderPage {
         };
         match target {
             Target::Policy { name, order } => page.of_policy(state, name, *order),
+            Target::Node { name, order } => page.of_node(state, name, *order),
             Target::Vm {
                 namespace,
                 name,
@@ -101,6 +103,30 @@ impl OrderPage {
             1 => "One VM has the policy:".to_owned(),
             count => format!("{count} VMs have the policy:"),
         });
+    }
+
+    fn of_node(&mut self, state: &Snapshot, name: &str, order: Drain) {
+        self.frame.section = "/nodes";
+        match (order, state.drain_plan(name)) {
+            (Drain::End, _) => {
+                self.frame.title = format!("End the drain of {name}");
+                self.submit = "Let VMs come again";
+                self.plan
+                    .push("VMs that moved away stay where they are.".into());
+            }
+            (Drain::Begin, Ok(plan)) => {
+                self.frame.title = format!("Drain {name}");
+                self.submit = "Drain the node";
+                self.plan = plan.sentences(name);
+                let moves = plan.moves.iter().map(|(space, vm)| format!("{space}/{vm}"));
+                self.vms = moves.take(PLANNED_VMS).collect();
+                self.vms_left = plan.moves.len().saturating_sub(PLANNED_VMS);
+            }
+            (Drain::Begin, Err(refused)) => {
+                self.frame.title = format!("Drain {name}");
+                self.plan = fail_lines(&refused);
+            }
+        }
     }
 
     fn of_vm(&mut self, state: &Snapshot, vm: &VmView, setting: Setting) {

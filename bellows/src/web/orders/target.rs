@@ -1,5 +1,9 @@
 //! What an order is about, by its path.
 
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
 use crate::web::paths::path_of;
 use crate::web::snapshot::Snapshot;
 
@@ -42,11 +46,38 @@ impl Staged {
     }
 }
 
+/// Orders about a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drain {
+    Begin,
+    End,
+}
+
+impl Drain {
+    fn of(word: &str) -> Option<Self> {
+        Some(match word {
+            "drain" => Self::Begin,
+            "undrain" => Self::End,
+            _ => return None,
+        })
+    }
+}
+
 /// Orders about a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Setting {
     Bounds,
     Mode,
+}
+
+impl Setting {
+    fn of(word: &str) -> Option<Self> {
+        Some(match word {
+            "bounds" => Self::Bounds,
+            "mode" => Self::Mode,
+            _ => return None,
+        })
+    }
 }
 
 /// An order, by its path.
@@ -61,26 +92,35 @@ pub(crate) enum Target {
         name: String,
         setting: Setting,
     },
+    Node {
+        name: String,
+        order: Drain,
+    },
 }
 
 impl Target {
-    /// An order about a VM by the last word of its path.
-    pub(crate) fn of_vm(namespace: &str, name: &str, word: &str) -> Option<Self> {
-        let setting = match word {
-            "bounds" => Setting::Bounds,
-            "mode" => Setting::Mode,
+    /// The order of a path, such as `/policies/db/promote`.
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        let decode = |part| percent_decode_str(part).decode_utf8().ok();
+        let parts: Vec<Cow<'_, str>> =
+            path.split('/').skip(1).map(decode).collect::<Option<_>>()?;
+        let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
+        Some(match parts[..] {
+            ["policies", name, word] => Self::Policy {
+                name: name.to_owned(),
+                order: Staged::of(word)?,
+            },
+            ["nodes", name, word] => Self::Node {
+                name: name.to_owned(),
+                order: Drain::of(word)?,
+            },
+            ["vms", namespace, name, word] => Self::Vm {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                setting: Setting::of(word)?,
+            },
             _ => return None,
-        };
-        Some(Self::Vm {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            setting,
         })
-    }
-
-    pub(super) fn of_policy(name: String, word: &str) -> Option<Self> {
-        let order = Staged::of(word)?;
-        Some(Self::Policy { name, order })
     }
 
     /// Page of the object.
@@ -90,13 +130,14 @@ impl Target {
             Self::Vm {
                 namespace, name, ..
             } => path_of(&["vms", namespace, name]),
+            Self::Node { name, .. } => path_of(&["nodes", name]),
         }
     }
 
     /// Name of the object in the journal.
     pub(super) fn key(&self) -> String {
         match self {
-            Self::Policy { name, .. } => name.clone(),
+            Self::Policy { name, .. } | Self::Node { name, .. } => name.clone(),
             Self::Vm {
                 namespace, name, ..
             } => format!("{namespace}/{name}"),
@@ -109,6 +150,7 @@ impl Target {
             Self::Vm {
                 namespace, name, ..
             } => format!("VM {namespace}/{name}"),
+            Self::Node { name, .. } => format!("Node {name}"),
         }
     }
 
@@ -119,6 +161,7 @@ impl Target {
             Self::Vm {
                 namespace, name, ..
             } => state.vm(&format!("{namespace}/{name}")).is_some(),
+            Self::Node { name, .. } => state.nodes.iter().any(|node| node.name == *name),
         }
     }
 }

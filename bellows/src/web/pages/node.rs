@@ -73,6 +73,7 @@ impl NodesPage {
 pub(crate) struct NodePage {
     pub(super) frame: Frame,
     node: NodeRow,
+    is_drained: bool,
     /// What needs attention about it.
     attention: Option<String>,
     list: VmList,
@@ -94,6 +95,7 @@ impl NodePage {
         let vms = vms.filter(|vm| vm.node.as_deref() == Some(name));
         let link = format!("{}?", node.href);
         Some(Self {
+            is_drained: state.drained.contains(name),
             list: VmList::new(vms, state, (link, &query.page)),
             attention: attention.map(|item| item.text.clone()),
             node,

@@ -12,6 +12,8 @@ use crate::web::snapshot::Snapshot;
 
 /// Most VMs on a page.
 const VMS: usize = 100;
+/// Condition of a policy that says what its candidate lacks for the next stage.
+const PROMOTABLE: &str = "Promotable";
 
 #[derive(Debug, Template)]
 #[template(path = "policies.html", whitespace = "minimize")]
@@ -48,6 +50,60 @@ struct VmAnswer {
     sentence: String,
 }
 
+/// What the gate says about the candidate: the policy's condition `Promotable`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Gate {
+    verdict: &'static str,
+    /// What the next stage still needs.
+    missing: Vec<String>,
+    /// What was seen, once nothing is missing.
+    seen: String,
+    /// Rules of the policy's own, as names and values.
+    rules: Vec<(String, String)>,
+}
+
+impl Gate {
+    /// `None` without a candidate.
+    fn of(object: &Value, status: &ScalingPolicyStatus) -> Option<Self> {
+        let digest = candidate_of(object)?;
+        let mut conditions = status.conditions.iter();
+        let judged = conditions.find(|one| one.r#type == PROMOTABLE);
+        let said = judged.map_or("", |one| &one.message);
+        let said = said.strip_prefix(&format!("{digest}: ")).unwrap_or(said);
+        let is_open = judged.is_some_and(|one| one.status == "True");
+        let parts = said.split("; ").filter(|part| !part.is_empty());
+        Some(Self {
+            verdict: match judged {
+                None => "It has not been judged.",
+                Some(_) if is_open => "Nothing is missing: a person may let it on.",
+                Some(_) => "The next stage begins when nothing is missing:",
+            },
+            missing: parts.filter(|_| !is_open).map(str::to_owned).collect(),
+            seen: if is_open {
+                said.to_owned()
+            } else {
+                String::new()
+            },
+            rules: members(&object["spec"]["gate"], ""),
+        })
+    }
+}
+
+/// Members of an object, as names with a prefix and values.
+fn members(object: &Value, prefix: &str) -> Vec<(String, String)> {
+    let pairs = object.as_object().into_iter().flatten();
+    pairs
+        .map(|(name, value)| (format!("{prefix}{name}"), text(value)))
+        .collect()
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
 #[derive(Debug, Template)]
 #[template(path = "policy.html", whitespace = "minimize")]
 pub(crate) struct PolicyPage {
@@ -57,12 +113,14 @@ pub(crate) struct PolicyPage {
     sentence: String,
     problem: Option<String>,
     versions: Vec<Version>,
+    gate: Option<Gate>,
     /// Limits and parameters, as names and values.
     settings: Vec<(String, String)>,
     /// Conditions, as sentences.
     conditions: Vec<String>,
     vms: Vec<VmAnswer>,
     vms_left: usize,
+    what_if_href: String,
     /// Orders that make sense now, with their paths.
     orders: Vec<(&'static str, String)>,
 }
@@ -109,15 +167,8 @@ fn versions(
 
 fn settings(object: &Value) -> Vec<(String, String)> {
     let spec = &object["spec"];
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let mut all = Vec::new();
-    for (member, prefix) in [("limits", "limit"), ("params", "parameter")] {
-        let pairs = spec[member].as_object().into_iter().flatten();
-        all.extend(pairs.map(|(name, value)| (format!("{prefix} {name}"), text(value))));
-    }
+    let mut all = members(&spec["limits"], "limit ");
+    all.extend(members(&spec["params"], "parameter "));
     for member in ["series", "namespaces"] {
         let words = spec[member].as_array().into_iter().flatten();
         let words: Vec<String> = words.map(text).collect();
@@ -176,11 +227,43 @@ impl PolicyPage {
             problem: state.agents.problem(name),
             conditions: conditions.collect(),
             versions: versions(object, &status, live),
+            gate: Gate::of(object, &status),
             settings: settings(object),
             vms: asked.collect(),
             vms_left: vms.len().saturating_sub(VMS),
+            what_if_href: path_of(&["policies", name, "what-if"]),
             orders: orders(object, &status, name),
             frame,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn gate_lists_what_is_missing() {
+        let mut object =
+            json!({"spec": {"scope": "vm", "source": "return 1", "gate": {"hours": 2}}});
+        let digest = candidate_of(&object).expect("a candidate");
+        let mut gate = |name: &str, status: &str, message: &str| {
+            let message = format!("{digest}: {message}");
+            let condition = json!({"type": name, "status": status, "reason": "Hours",
+                "message": message, "lastTransitionTime": "2026-01-02T03:04:05Z"});
+            object["status"] = json!({"conditions": [condition]});
+            let status = ScalingPolicyStatus::of_object(&object).expect("a status");
+            Gate::of(&object, &status).expect("a candidate")
+        };
+        let short = gate(PROMOTABLE, "False", "hours 1 of 2; decisions 3 of 2000");
+        assert_eq!(short.missing, ["hours 1 of 2", "decisions 3 of 2000"]);
+        assert_eq!(short.rules, [("hours".to_owned(), "2".to_owned())]);
+        let open = gate(PROMOTABLE, "True", "canary may begin; hours 2");
+        assert!(open.missing.is_empty() && open.verdict.contains("may let it on"));
+        assert_eq!(open.seen, "canary may begin; hours 2");
+        let unjudged = gate("Loaded", "True", "");
+        assert_eq!(unjudged.verdict, "It has not been judged.");
     }
 }

@@ -25,6 +25,8 @@ const DECISIONS: usize = 20;
 const ACTIONS: usize = 20;
 /// Most resizes on the page.
 const RESIZES: usize = 5;
+/// Shortest time that the pictures show, seconds.
+const SHORTEST_S: u32 = 60;
 /// Most bytes of journal files that are read for a page.
 const JOURNAL_BYTES: u64 = 64 << 20;
 
@@ -34,7 +36,7 @@ pub(crate) struct Window {
     /// Value in the query.
     pub(super) value: &'static str,
     pub(super) label: &'static str,
-    seconds: u32,
+    pub(crate) seconds: u32,
 }
 
 pub(crate) const WINDOWS: [Window; 4] = [
@@ -61,10 +63,26 @@ pub(crate) const WINDOWS: [Window; 4] = [
 ];
 
 impl Window {
-    /// The window of a query; an hour for any other value.
-    pub(crate) fn of(value: &str) -> Self {
+    /// The window of a query. For any other value the VM's age decides: a young VM fills the
+    /// picture.
+    pub(crate) fn of(value: &str, age_s: Option<u64>) -> Self {
         let known = WINDOWS.into_iter().find(|window| window.value == value);
-        known.unwrap_or(WINDOWS[1])
+        known.unwrap_or_else(|| Self::life(age_s).unwrap_or(WINDOWS[1]))
+    }
+
+    /// The time since a VM was made. `None` if that is longer than an hour.
+    fn life(age_s: Option<u64>) -> Option<Self> {
+        let seconds = u32::try_from(age_s?).ok()?;
+        (seconds < WINDOWS[1].seconds).then(|| Self {
+            value: "life",
+            label: "since it was made",
+            seconds: seconds.max(SHORTEST_S),
+        })
+    }
+
+    /// The windows of a VM's page.
+    fn choices(age_s: Option<u64>) -> Vec<Self> {
+        Self::life(age_s).into_iter().chain(WINDOWS).collect()
     }
 }
 
@@ -72,14 +90,18 @@ impl Window {
 #[derive(Debug, Default)]
 pub(crate) struct VmJournal {
     pub(crate) past: Past,
+    /// Whether the journals are on the nodes of a cluster, and were not read.
+    pub(crate) is_elsewhere: bool,
     pub(crate) actions: Vec<Done>,
 }
 
 impl VmJournal {
     pub(super) fn read(context: &Context, key: &str, window: Window) -> Outcome<Self> {
-        // The agent of a cluster keeps its journal on its node.
         if context.asks_cluster() {
-            return Ok(Self::default());
+            return Ok(Self {
+                is_elsewhere: true,
+                ..Self::default()
+            });
         }
         let begin = Duration::from_secs(window.seconds.into());
         let since = SystemTime::now().checked_sub(begin);
@@ -88,7 +110,11 @@ impl VmJournal {
         let mut objects = past.policies.clone();
         objects.insert(key.to_owned());
         let actions = people::on(context, &objects)?;
-        Ok(Self { past, actions })
+        Ok(Self {
+            past,
+            actions,
+            is_elsewhere: false,
+        })
     }
 }
 
@@ -115,9 +141,10 @@ pub(crate) struct VmPage {
     why: Vec<String>,
     votes: Vec<Vote>,
     pictures: Vec<Picture>,
-    windows: [Window; 4],
+    windows: Vec<Window>,
     window: Window,
     is_cut: bool,
+    is_elsewhere: bool,
     /// Why pictures and decisions are missing.
     problem: Option<String>,
     facts: Vec<(&'static str, String)>,
@@ -175,6 +202,12 @@ fn changed<'a>(entries: &'a [Entry]) -> impl Iterator<Item = &'a Entry> {
         .rev()
         .filter(differs)
         .map(|(entry, _)| entry)
+}
+
+/// The newest changes as sentences.
+fn decisions(entries: &[Entry], key: &str) -> Vec<String> {
+    let newest = changed(entries).take(DECISIONS);
+    newest.map(|entry| entry.sentence(key)).collect()
 }
 
 fn facts(vm: &VmView, settings: &VmSettings) -> Vec<(&'static str, String)> {
@@ -251,17 +284,15 @@ impl VmPage {
             why: lines.chain(why::refusal(&state.refused[&key])).collect(),
             votes: vm.decision.as_ref().map(votes).unwrap_or_default(),
             pictures: pictures.map(|one| draw(one, vm, &told.past, span)).into(),
-            windows: WINDOWS,
+            windows: Window::choices(vm.age_s),
             window,
             is_cut: told.past.is_cut,
+            is_elsewhere: told.is_elsewhere,
             problem,
             facts: facts(vm, &state.settings(&key)),
             bounds_href: path("bounds"),
             mode_href: path("mode"),
-            decisions: changed(&told.past.entries)
-                .take(DECISIONS)
-                .map(|entry| entry.sentence(&key))
-                .collect(),
+            decisions: decisions(&told.past.entries, &key),
             actions: told
                 .actions
                 .iter()
