@@ -6,6 +6,7 @@
 pub mod agent_link;
 pub mod api;
 pub mod attacks;
+pub mod browser;
 pub mod cases;
 pub mod cluster;
 pub mod durability;
@@ -25,6 +26,7 @@ pub mod runner_state;
 pub mod site;
 pub mod stand_in;
 pub mod vms;
+pub mod web;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;

@@ -5,136 +5,14 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
-use bellows_tests::bellows_bin;
 use bellows_tests::patience::wait_for;
-use bellows_tests::site::{Site, postgres_vm};
+use bellows_tests::site::Site;
+use bellows_tests::web::{Web, site, status};
 use serde_json::{Value, json};
-use test_network::http::Request;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const POLICY: &str = "return function(i) return { hold = true, reason = \"x\" } end\n";
-/// Bound of a page of a thousand VMs, bytes.
-const PAGE_BYTES: usize = 100 << 10;
-
-/// A running `bellows web`, and a browser that has not opened the link yet.
-struct Web {
-    _child: Child,
-    address: SocketAddr,
-    link: String,
-    cookie: String,
-}
-
-impl Web {
-    async fn start(site: &Site) -> Self {
-        let mut child = Command::new(bellows_bin())
-            .args(["web", "--state-dir"])
-            .arg(site.state_dir())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = lines.next_line().await.unwrap().unwrap();
-        let url = line.split_once("http://").unwrap().1;
-        let (address, link) = url.split_once('/').unwrap();
-        Self {
-            _child: child,
-            address: address.parse().unwrap(),
-            link: format!("/{link}"),
-            cookie: String::new(),
-        }
-    }
-
-    /// A server whose link was opened.
-    async fn opened(site: &Site) -> Self {
-        let mut web = Self::start(site).await;
-        let answer = web.get(&web.link).await;
-        let line = answer.lines().find(|line| line.starts_with("set-cookie: "));
-        let cookie = line.unwrap().trim_start_matches("set-cookie: ");
-        assert!(cookie.contains("; HttpOnly") && cookie.contains("; SameSite=Strict"));
-        let value = cookie.split(';').next().unwrap();
-        web.cookie = format!("Cookie: {value}\r\n");
-        web
-    }
-
-    async fn ask(&self, line: &str, head: &str, body: &str) -> String {
-        let head = format!("{}{head}", self.cookie);
-        let request = Request {
-            line,
-            head: &head,
-            body,
-        };
-        request.ask(self.address).await.unwrap()
-    }
-
-    async fn get(&self, path: &str) -> String {
-        self.ask(&format!("GET {path}"), "", "").await
-    }
-
-    async fn post(&self, path: &str, body: &str) -> String {
-        let head = "Content-Type: application/x-www-form-urlencoded\r\n";
-        self.ask(&format!("POST {path}"), head, body).await
-    }
-
-    /// A page's text, without its tags.
-    async fn text(&self, path: &str) -> String {
-        let page = self.get(path).await;
-        assert_eq!(status(&page), 200, "{path}: {page}");
-        assert!(page.len() < PAGE_BYTES, "{path}: {} bytes", page.len());
-        let mut text = String::new();
-        for part in page.split('<').skip(1) {
-            let said = part.split_once('>').map_or("", |(_, said)| said);
-            text.push_str(said);
-            text.push(' ');
-        }
-        let words: Vec<&str> = text.split_whitespace().collect();
-        words.join(" ")
-    }
-
-    /// The hidden fields of the form at a path, as they are sent.
-    async fn fields(&self, path: &str) -> String {
-        let page = self.get(path).await;
-        assert_eq!(status(&page), 200, "{page}");
-        let field = |name: &str| {
-            let begin = format!("name=\"{name}\" value=\"");
-            let value = page.split_once(&begin).unwrap().1;
-            format!("{name}={}", value.split('"').next().unwrap())
-        };
-        format!("{}&{}", field("key"), field("token"))
-    }
-}
-
-fn status(answer: &str) -> u16 {
-    let code = answer.split(' ').nth(1).unwrap();
-    code.parse().unwrap()
-}
-
-fn location(answer: &str) -> String {
-    let line = answer.lines().find(|line| line.starts_with("location: "));
-    line.unwrap().trim_start_matches("location: ").to_owned()
-}
-
-/// A site with a VM that has no image, and a policy.
-async fn site() -> Site {
-    let site = Site::fresh().await.unwrap();
-    let mut vm = postgres_vm("pg", (250, 250, 1000), (1, 1, 4), true);
-    vm["spec"]["guest"]["rootDisk"]["image"] = json!("bellows/none:0");
-    site.create(&vm).await.unwrap();
-    let source = site.state_dir().join("db.lua");
-    std::fs::write(&source, POLICY).unwrap();
-    let source = source.to_str().unwrap();
-    let apply = [
-        "policy", "apply", source, "--name", "db", "--reason", "a try",
-    ];
-    site.bellows(&apply).await.unwrap();
-    site
-}
 
 /// Actions of people in the journal, oldest first.
 async fn actions(site: &Site) -> Vec<Value> {
@@ -149,6 +27,11 @@ async fn actions(site: &Site) -> Vec<Value> {
         .collect()
 }
 
+fn location(answer: &str) -> String {
+    let line = answer.lines().find(|line| line.starts_with("location: "));
+    line.unwrap().trim_start_matches("location: ").to_owned()
+}
+
 fn has_text(path: &Path, text: &str) -> bool {
     std::fs::read_to_string(path).is_ok_and(|content| content.contains(text))
 }
@@ -156,26 +39,30 @@ fn has_text(path: &Path, text: &str) -> bool {
 /// Requirement: V35
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_is_for_the_one_who_opened_the_link() {
-    let site = site().await;
-    let mut web = Web::start(&site).await;
+    let site = site().await.unwrap();
+    let mut web = Web::start(&site).await.unwrap();
     for path in ["/", "/vms", "/vms/default/pg", "/policies/db/pause", "/no"] {
-        assert_eq!(status(&web.get(path).await), 401, "{path}");
+        assert_eq!(status(&web.get(path).await.unwrap()), 401, "{path}");
     }
-    assert_eq!(status(&web.get("/enter/wrong").await), 401);
+    assert_eq!(status(&web.get("/enter/wrong").await.unwrap()), 401);
     assert_eq!(
-        status(&web.ask(&format!("HEAD {}", web.link), "", "").await),
+        status(
+            &web.ask(&format!("HEAD {}", web.link), "", "")
+                .await
+                .unwrap()
+        ),
         401
     );
-    let opened = web.get(&web.link).await;
+    let opened = web.get(&web.link).await.unwrap();
     assert_eq!((status(&opened), &*location(&opened)), (303, "/"));
     let cookie = opened.split_once("set-cookie: ").unwrap().1;
     assert_eq!(
-        status(&web.get(&web.link).await),
+        status(&web.get(&web.link).await.unwrap()),
         401,
         "the link works once"
     );
     web.cookie = format!("Cookie: {}\r\n", cookie.split(';').next().unwrap());
-    let page = web.get("/").await;
+    let page = web.get("/").await.unwrap();
     assert_eq!(status(&page), 200);
     assert!(
         page.contains("content-security-policy: default-src 'self'"),
@@ -210,11 +97,11 @@ async fn raw(address: SocketAddr, request: String) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_page_reads_as_text() {
-    let site = site().await;
-    let web = Web::opened(&site).await;
+    let site = site().await.unwrap();
+    let web = Web::opened(&site).await.unwrap();
     let node = site.ready["node"].as_str().unwrap().to_owned();
     let overview = wait_for("the VM on the page", PATIENCE, || async {
-        let text = web.text("/").await;
+        let text = web.text("/").await.unwrap();
         let is_there = text.contains("VM default/pg");
         if is_there { Ok(text) } else { Err(text) }
     })
@@ -239,7 +126,12 @@ async fn every_page_reads_as_text() {
         ),
         ("/vms/default/pg?window=24h", &["24 hours"]),
         ("/nodes", &[&*node, "What is granted to VMs"]),
-        (&format!("/nodes/{node}"), &["Its VMs"]),
+        (&format!("/nodes/{node}"), &["Its VMs", "Drain it"]),
+        (
+            &format!("/nodes/{node}/drain"),
+            &["is the only node", "Back"],
+        ),
+        ("/policies/db/what-if", &["the last day", "Make the report"]),
         ("/policies", &["db", "the built-in goal"]),
         (
             "/policies/db",
@@ -257,7 +149,7 @@ async fn every_page_reads_as_text() {
         ("/vms/default/pg/mode", &["observe: changes nothing"]),
         ("/actions", &["policy apply db", "(a try): done"]),
     ] {
-        let text = web.text(path).await;
+        let text = web.text(path).await.unwrap();
         for word in words {
             assert!(text.contains(word), "{path}: no {word:?} in {text}");
         }
@@ -269,25 +161,88 @@ async fn every_page_reads_as_text() {
         "/policies/none",
         "/policies/db/eat",
     ] {
-        assert_eq!(status(&web.get(path).await), 404, "{path}");
+        assert_eq!(status(&web.get(path).await.unwrap()), 404, "{path}");
     }
-    let stopped = web.post("/refresh", "refresh=off&back=%2Fvms").await;
+    let stopped = web
+        .post("/refresh", "refresh=off&back=%2Fvms")
+        .await
+        .unwrap();
     assert_eq!(location(&stopped), "/vms");
-    assert!(!web.get("/vms").await.contains("refresh: 5"));
+    assert!(!web.get("/vms").await.unwrap().contains("refresh: 5"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn report_over_the_past_is_made_beside_the_pages() {
+    let site = site().await.unwrap();
+    let web = Web::opened(&site).await.unwrap();
+    let path = "/policies/db/what-if";
+    let begun = web.post(path, "since=1h").await.unwrap();
+    assert_eq!((status(&begun), &*location(&begun)), (303, path));
+    let report = wait_for("the report", PATIENCE, || async {
+        let text = web.text(path).await.unwrap();
+        let is_there = text.contains("In the model, over the last hour");
+        if is_there { Ok(text) } else { Err(text) }
+    })
+    .await
+    .unwrap();
+    assert!(report.contains("the journal has no"), "{report}");
+}
+
+/// A kubeconfig that is not the state directory's own stands for a cluster's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_a_cluster_show_what_its_api_server_has() {
+    let site = site().await.unwrap();
+    let kubeconfig = site.state_dir().join("of-a-cluster");
+    std::fs::copy(site.state_dir().join("kubeconfig"), &kubeconfig).unwrap();
+    let web = Web::of_cluster(&kubeconfig).await.unwrap();
+    let node = site.ready["node"].as_str().unwrap();
+    for (path, words) in [
+        ("/", &["there is no agent", node, "db"][..]),
+        ("/vms", &["default/pg", "One VM"]),
+        (
+            "/vms/default/pg",
+            &["this page shows no past", "0.25 to 1 CPU"],
+        ),
+        (
+            "/policies/db",
+            &["hold = true", "Promote the newest version"],
+        ),
+        ("/actions", &["the API server's audit log"]),
+    ] {
+        let text = web.text(path).await.unwrap();
+        for word in words {
+            assert!(text.contains(word), "{path}: no {word:?} in {text}");
+        }
+    }
+    let path = "/vms/default/pg/mode";
+    let order = format!("{}&mode=grow&reason=x", web.fields(path).await.unwrap());
+    let set = web.post(path, &order).await.unwrap();
+    let answer = web.get(&location(&set)).await.unwrap();
+    assert_eq!(status(&answer), 200, "{answer}");
+    let vm = site.vm("pg").await.unwrap();
+    assert_eq!(
+        vm.metadata.annotations["autoscaling.neon.tech/mode"],
+        "grow"
+    );
 }
 
 /// Requirement: V35
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn order_is_recorded_before_it_is_carried_out_and_taken_once() {
-    let site = site().await;
-    let web = Web::opened(&site).await;
+    let site = site().await.unwrap();
+    let web = Web::opened(&site).await.unwrap();
     let before = actions(&site).await.len();
     let path = "/policies/db/pause";
-    let order = format!("{}&reason=too+eager", web.fields(path).await);
-    let first = web.post(path, &order).await;
+    let order = format!("{}&reason=too+eager", web.fields(path).await.unwrap());
+    let first = web.post(path, &order).await.unwrap();
     assert_eq!(status(&first), 303, "{first}");
-    let answer = web.text(&location(&first)).await;
+    let answer = web.text(&location(&first)).await.unwrap();
     assert!(answer.contains("policy db is paused"), "{answer}");
+    let page = web.text("/policies/db").await.unwrap();
+    assert!(
+        page.contains("End the pause"),
+        "not the state before: {page}"
+    );
     let recorded = actions(&site).await;
     let [begun, ended] = &recorded[before..] else {
         panic!("{recorded:?}")
@@ -300,14 +255,20 @@ async fn order_is_recorded_before_it_is_carried_out_and_taken_once() {
         (&ended["why"], &ended["ok"]),
         (&json!("too eager"), &json!(true))
     );
-    assert_eq!(location(&web.post(path, &order).await), location(&first));
+    assert_eq!(
+        location(&web.post(path, &order).await.unwrap()),
+        location(&first)
+    );
     assert_eq!(actions(&site).await.len(), before + 2, "carried out once");
 
     let bounds = "/vms/default/pg/bounds";
     let sizes = "cpu_min=250m&cpu_max=0.5&memory_min=1Gi&memory_max=2Gi";
-    let order = format!("{}&{sizes}&reason=smaller", web.fields(bounds).await);
-    let set = web.post(bounds, &order).await;
-    let answer = web.text(&location(&set)).await;
+    let order = format!(
+        "{}&{sizes}&reason=smaller",
+        web.fields(bounds).await.unwrap()
+    );
+    let set = web.post(bounds, &order).await.unwrap();
+    let answer = web.text(&location(&set)).await.unwrap();
     assert!(answer.contains("its bounds are"), "{answer}");
     let vm = site.vm("pg").await.unwrap();
     let set = &vm.metadata.annotations["autoscaling.neon.tech/bounds"];
@@ -319,20 +280,26 @@ async fn order_is_recorded_before_it_is_carried_out_and_taken_once() {
 /// Requirement: V35
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn order_of_another_page_or_an_old_form_is_refused() {
-    let site = site().await;
-    let web = Web::opened(&site).await;
+    let site = site().await.unwrap();
+    let web = Web::opened(&site).await.unwrap();
     let path = "/policies/db/pause";
-    let order = format!("{}&reason=x", web.fields(path).await);
+    let order = format!("{}&reason=x", web.fields(path).await.unwrap());
     for foreign in [
         "Origin: http://example.org\r\n",
         "Sec-Fetch-Site: cross-site\r\n",
     ] {
-        let refused = web.ask(&format!("POST {path}"), foreign, &order).await;
+        let refused = web
+            .ask(&format!("POST {path}"), foreign, &order)
+            .await
+            .unwrap();
         assert_eq!(status(&refused), 403, "{foreign}");
     }
-    let stale = web.post(path, "key=00&token=00&reason=x").await;
+    let stale = web.post(path, "key=00&token=00&reason=x").await.unwrap();
     assert_eq!(status(&stale), 403);
-    assert_eq!(status(&web.post("/policies/db/demote", &order).await), 403);
+    assert_eq!(
+        status(&web.post("/policies/db/demote", &order).await.unwrap()),
+        403
+    );
     let refused = actions(&site).await;
     let last = refused.last().unwrap();
     assert_eq!(
@@ -348,9 +315,9 @@ async fn order_of_another_page_or_an_old_form_is_refused() {
     );
     let huge = raw(web.address, huge).await;
     assert_eq!(status(&huge), 413);
-    let none = format!("{}&reason=", web.fields(path).await);
-    let none = web.post(path, &none).await;
-    assert_eq!(status(&web.get(&location(&none)).await), 422);
+    let none = format!("{}&reason=", web.fields(path).await.unwrap());
+    let none = web.post(path, &none).await.unwrap();
+    assert_eq!(status(&web.get(&location(&none)).await.unwrap()), 422);
     let object = site
         .kubectl(&["get", "spol", "db", "-o", "json"])
         .await
