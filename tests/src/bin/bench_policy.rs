@@ -1,12 +1,15 @@
-//! Answers of policies: times that `policy-cli`'s benchmark measured, with their targets.
+//! Answers of policies: times that `policy-cli`'s benchmark measured, with their targets. And pages
+//! of `bellows web` about many VMs.
 //!
 //! Only `policy/engine` links the interpreter, so its times come from a program of their own.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use bellows_tests::figures::{Benchmark, Figure, Machine, Output};
+use bellows_tests::figures::{Benchmark, Figure, Machine, Output, percentile};
+use bellows_tests::web::site_of;
 use clap::Parser;
 
 /// Figures with a target, microseconds: the first rows of SPECIFICATION.md about policies.
@@ -16,6 +19,13 @@ const TARGETS: [(&str, f64); 4] = [
     ("round_trip_p50", 200.0),
     ("stuck_loop", 10_000.0),
 ];
+
+/// VMs of the list whose time is taken.
+const VMS: usize = 1_000;
+/// Times that the list is read.
+const READS: usize = 50;
+/// Longest time from the request for the list to its end, microseconds.
+const PAGE_TARGET: f64 = 50_000.0;
 
 /// Shows what an answer of a policy takes.
 #[derive(Parser)]
@@ -38,10 +48,26 @@ fn main() -> Result<ExitCode> {
         let target = TARGETS.iter().find(|(figure, _)| *figure == name);
         Figure::lower(name, value, "us", target.map(|(_, most)| *most))
     });
+    let mut figures: Vec<Figure> = figures.collect();
+    figures.push(tokio::runtime::Runtime::new()?.block_on(page())?);
     Benchmark {
         bench: "policy".into(),
         machine: Machine::here("none")?,
-        figures: figures.collect(),
+        figures,
     }
     .finish(&cli.output)
+}
+
+/// Time of the list of VMs, a connection for each.
+async fn page() -> Result<Figure> {
+    let (_site, web) = site_of(VMS).await?;
+    let mut times = Vec::new();
+    for _ in 0..READS {
+        let begun = Instant::now();
+        web.get("/vms").await?;
+        times.push(begun.elapsed().as_secs_f64() * 1e6);
+    }
+    let median = percentile(&times, 50);
+    let figure = Figure::lower("web_list_p50", median, "us", Some(PAGE_TARGET));
+    Ok(figure.made_of(&times))
 }
