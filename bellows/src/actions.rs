@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use daemon_kit::clock::Clock;
 use daemon_kit::journal::{Identity, Journal, Limits, OpenError};
+use daemon_kit::state_folder::LockError;
 use protocol::journal::{Action, Record};
 use protocol::units::Resources;
 
@@ -108,10 +109,12 @@ async fn open(state: &StateDir, clock: Clock) -> Outcome<Journal> {
     loop {
         match try_open() {
             Ok(journal) => return Ok(journal),
-            Err(OpenError::Locked(_)) if clock.now().since(begun).to_duration() < LOCK_PATIENCE => {
+            Err(OpenError::Lock(LockError::Locked(_)))
+                if clock.now().since(begun).to_duration() < LOCK_PATIENCE =>
+            {
                 tokio::time::sleep(LOCK_POLL).await;
             }
-            Err(error @ OpenError::Locked(_)) => {
+            Err(error @ OpenError::Lock(LockError::Locked(_))) => {
                 return Err(Fail::try_again(daemon_kit::chain(&error))
                     .rule("one command at a time writes what people do"));
             }

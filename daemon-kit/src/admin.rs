@@ -9,6 +9,7 @@
 //! | `/metrics` | open | needs the token: labels name VMs |
 //! | `/debug/state` | from the process's own machine or pod | not served: every local user reaches loopback |
 //! | `PUT /debug/log` | from the process's own machine or pod | not served |
+//! | pages of [`Admin::debug`] | from the process's own machine or pod | not served |
 
 use std::sync::Arc;
 
@@ -74,6 +75,7 @@ pub struct Admin {
     state: StateFn,
     ready: ReadyFn,
     log: Option<LogHandle>,
+    debug: Router,
     connections: ServerCounters,
     token: Option<Expected>,
     shows_process: bool,
@@ -89,6 +91,7 @@ impl Admin {
             state: Arc::new(|| Value::Null),
             ready: Arc::new(|| Ok(())),
             log: None,
+            debug: Router::new(),
             connections,
             token: None,
             shows_process: true,
@@ -132,6 +135,14 @@ impl Admin {
         self
     }
 
+    /// Adds pages below `/debug/` for callers from this process's own machine or pod. Behind a token
+    /// they are not served.
+    #[must_use]
+    pub fn debug(mut self, pages: Router) -> Self {
+        self.debug = self.debug.merge(own_pod_only(pages));
+        self
+    }
+
     /// The routes, for a daemon with routes of its own. `PUT` and state need [`serve_routes`],
     /// which records where connections come from; else they are refused.
     pub fn router(self) -> Router {
@@ -142,7 +153,7 @@ impl Admin {
         let mut debug = Router::new()
             .route("/debug/state", get(debug_state))
             .route("/debug/log", put(debug_log));
-        debug = own_pod_only(debug);
+        debug = own_pod_only(debug).merge(self.debug.clone().with_state(()));
         if let Some(token) = self.token {
             metrics = metrics.route_layer(middleware::from_fn_with_state(token, admit));
             debug = Router::new().route("/debug/{page}", any(on_socket_only));

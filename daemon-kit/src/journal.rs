@@ -18,13 +18,12 @@ pub mod files;
 mod queue;
 mod retention;
 mod segment;
+pub mod served;
 mod settings;
 mod shared;
 mod writer;
 
-use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,6 +33,7 @@ use std::time::Duration;
 use protocol::journal::{Record, encode};
 
 use crate::clock::Clock;
+use crate::state_folder::{self, FolderLock, LockError};
 pub use queue::QueueLimits;
 pub use retention::Retention;
 use segment::Segment;
@@ -51,10 +51,10 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 /// Errors of opening a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has locked the folder.
-    #[error("{} is being written by another process", .0.display())]
-    Locked(PathBuf),
-    /// The folder cannot be made, locked or read.
+    /// Another process has locked the folder, or it cannot be made or locked.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The folder cannot be read or written.
     #[error("failed to open the journal in {}", folder.display())]
     Io {
         /// Path of the journal's folder.
@@ -99,7 +99,7 @@ impl Journal {
             folder: folder.to_owned(),
             source,
         };
-        let lock = lock(folder)?;
+        let lock = state_folder::lock(folder)?;
         let files = files::list(folder).map_err(broken)?;
         let left = segment::recover(&files).map_err(broken)?;
         let times = (clock.now(), clock.wall());
@@ -114,7 +114,7 @@ impl Journal {
     }
 
     fn start(
-        (folder, lock): (&Path, File),
+        (folder, lock): (&Path, FolderLock),
         identity: Identity,
         limits: Limits,
         clock: Clock,
@@ -253,25 +253,6 @@ impl AppendedLine {
 fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
     spawned.map_err(OpenError::Thread)
-}
-
-/// Makes the folder and takes its lock, which the kernel releases at the process's end.
-fn lock(folder: &Path) -> Result<File, OpenError> {
-    let broken = |source: io::Error| OpenError::Io {
-        folder: folder.to_owned(),
-        source,
-    };
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
-        .map_err(broken)?;
-    let file = File::create(folder.join("lock")).map_err(broken)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(fs::TryLockError::WouldBlock) => Err(OpenError::Locked(folder.to_owned())),
-        Err(fs::TryLockError::Error(source)) => Err(broken(source)),
-    }
 }
 
 #[cfg(test)]

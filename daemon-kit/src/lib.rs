@@ -23,6 +23,7 @@ pub mod secret;
 pub mod serving;
 pub mod shutdown;
 mod stage_log;
+pub mod state_folder;
 pub mod tls;
 pub mod unix_socket;
 

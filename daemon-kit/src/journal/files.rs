@@ -35,7 +35,7 @@ pub(super) fn path_of(folder: &Path, seq: u64) -> PathBuf {
     folder.join(format!("{seq:010}.{PLAIN}"))
 }
 
-fn seq_of(name: &str) -> Option<(u64, bool)> {
+pub(super) fn seq_of(name: &str) -> Option<(u64, bool)> {
     let (number, ending) = name.split_once('.')?;
     let is_packed = match ending {
         PLAIN => false,

@@ -1,6 +1,5 @@
 //! State that appenders, writer and keeper of a journal share.
 
-use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +8,7 @@ use tokio::sync::watch;
 
 use super::queue::{Queue, QueueLimits};
 use crate::clock::Clock;
+use crate::state_folder::FolderLock;
 
 /// State shared by appenders and threads.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Shared {
     pub(super) closing: AtomicBool,
     pub(super) lost: AtomicU64,
     /// Held while the journal is open.
-    pub(super) lock: File,
+    pub(super) lock: FolderLock,
 }
 
 impl Shared {
@@ -35,7 +35,7 @@ impl Shared {
         clock: Clock,
         limits: QueueLimits,
         preamble: Vec<Record>,
-        lock: File,
+        lock: FolderLock,
     ) -> Self {
         Self {
             clock,

@@ -1,5 +1,6 @@
 //! Tests of a journal on real files: written, reopened, torn, rotated, and on a disk that hangs.
 
+use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 
@@ -74,7 +75,7 @@ async fn lines_are_handed_over_synced_and_continued_after_a_restart() {
                 Clock::new(),
                 Vec::new()
             ),
-            Err(OpenError::Locked(_))
+            Err(OpenError::Lock(LockError::Locked(_)))
         ));
         // The limit of a hand-over is short; a loaded machine may need many attempts.
         let (began, mut lines) = (tokio::time::Instant::now(), 1);
@@ -220,7 +221,7 @@ async fn hanging_disk_delays_no_appender_and_its_gap_is_recorded() {
     let times = (Clock::new().now(), Clock::new().wall());
     let mut segment = Segment::begin(folder.path(), &identity(), times, 1, None, &[]).unwrap();
     segment.file = File::from(OwnedFd::from(writer));
-    let lock = lock(folder.path()).unwrap();
+    let lock = state_folder::lock(folder.path()).unwrap();
     let start = (segment, Vec::new());
     let journal = Journal::start(
         (folder.path(), lock),

@@ -82,7 +82,7 @@ impl Writer {
         // The keeper releases the folder before the next writer.
         drop(keeper);
         let _ = keeper_thread.join();
-        let _ = shared.lock.unlock();
+        shared.lock.release();
         shared.synced.send_replace(written);
         shared.is_closed.send_replace(true);
     }
