@@ -1,13 +1,16 @@
 //! `autoscaler-agent`: reads the configuration and the environment, runs the agent until SIGTERM.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use agent::{Config, Params, RunError};
 use clap::Parser;
 use daemon_kit::exit::Exit;
-use daemon_kit::{chain, descriptors, logging, shutdown};
+use daemon_kit::journal::Retention;
+use daemon_kit::{chain, descriptors, logging, shutdown, state_folder};
+use protocol::units::Bytes;
 
 /// Default of `--events-dir`.
 const DEFAULT_EVENTS_DIR: &str = "/var/lib/autoscaler-agent/events";
@@ -41,24 +44,60 @@ struct Args {
     /// Write a decision journal into this directory.
     #[arg(long, env = "BELLOWS_JOURNAL_DIR", value_name = "DIR")]
     journal_dir: Option<PathBuf>,
+    /// Keep at most this much of the journal, such as 4Gi. The last two hours are kept in any case.
+    #[arg(long, default_value = "4Gi", value_name = "SIZE", value_parser = size)]
+    journal_max_size: Bytes,
+    /// Keep the journal for this many days, 1 to 14.
+    #[arg(
+        long,
+        default_value_t = 7,
+        value_name = "DAYS",
+        value_parser = clap::value_parser!(u64).range(1..=14)
+    )]
+    journal_max_days: u64,
     /// Keep billing and scaling events in this folder until they are received.
     #[arg(long, env = "EVENTS_DIR", default_value = DEFAULT_EVENTS_DIR)]
     events_dir: PathBuf,
     /// Check the configuration, print what is in force, and end.
     #[arg(long)]
     check_config: bool,
+    /// Make this folder, or give an empty one of this process's user, to the user of the agent, and
+    /// end. A folder of another user, or with content, is refused.
+    #[arg(long, value_name = "DIR", requires = "state_user")]
+    prepare_state: Option<PathBuf>,
+    /// Number of the user and the group that the agent will run as.
+    #[arg(long, value_name = "UID", requires = "prepare_state")]
+    state_user: Option<u32>,
 }
 
 /// Exit status and error text of a program that ends early.
 type Stop = (Exit, String);
 
+fn size(text: &str) -> Result<Bytes, String> {
+    let size = Bytes::from_json(&text.into()).map_err(|error| chain(&error))?;
+    Some(size)
+        .filter(|size| size.0 > 0)
+        .ok_or_else(|| "must be above 0".to_owned())
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let (Some(folder), Some(user)) = (&args.prepare_state, args.state_user) {
+        return exit_code(prepare(folder, user));
+    }
     let ended = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| (Exit::Dependency, chain(&error)))
         .and_then(|runtime| runtime.block_on(start(args)));
+    exit_code(ended)
+}
+
+fn prepare(folder: &Path, user: u32) -> Result<(), Stop> {
+    state_folder::prepare(folder, user).map_err(|error| (Exit::Config, chain(&error)))
+}
+
+fn exit_code(ended: Result<(), Stop>) -> ExitCode {
     match ended {
         Ok(()) => Exit::Drained.into(),
         Err((exit, text)) => {
@@ -104,6 +143,11 @@ async fn start(args: Args) -> Result<(), Stop> {
     let cancel = shutdown::on_signal().map_err(|error| broken(&error))?;
     let params = Params {
         journal: args.journal_dir,
+        journal_retention: Retention {
+            age: Duration::from_secs(args.journal_max_days * 86_400),
+            bytes: args.journal_max_size.0,
+            ..Retention::default()
+        },
         events_folder: Some(args.events_dir),
         log: Some(log),
         ..Params::new(config, node_name, client, bind_ip)

@@ -13,6 +13,7 @@ mod endpoint;
 mod error;
 mod input;
 mod journal;
+mod journal_pages;
 mod metrics;
 mod modes;
 mod monitor;
@@ -43,6 +44,7 @@ use daemon_kit::StageLog;
 use daemon_kit::bearer::{Expected, VmKey};
 use daemon_kit::clock::Clock;
 use daemon_kit::connections::ConnectionCounters;
+use daemon_kit::journal::Retention;
 use daemon_kit::logging::LogHandle;
 use futures::FutureExt as _;
 use prometheus_client::registry::Registry;
@@ -56,6 +58,9 @@ pub use error::RunError;
 use monitor_key::MonitorKey;
 pub use state::{DecisionEntry, MAX_DECISIONS, StateHandle};
 
+/// Longest wait for another agent that writes the same folder: a pod's usual time to end. Only a
+/// pod deleted by force ends beside its successor.
+const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 /// Time between two health checks of a monitor.
 const HEALTH_CHECK_EVERY: Duration = Duration::from_secs(5);
 
@@ -100,6 +105,8 @@ pub struct Params {
     pub health_check_every: Duration,
     /// Folder of the decision journal (`<state>/journal`); `None` = no journal.
     pub journal: Option<PathBuf>,
+    /// How much of the journal is kept.
+    pub journal_retention: Retention,
     /// Folder for events that no receiver has yet; required if event clients are configured.
     pub events_folder: Option<PathBuf>,
     /// Handle for `PUT /debug/log` on the metrics port; `None` = the log filter is fixed.
@@ -130,6 +137,7 @@ impl Params {
             state: StateHandle::new(),
             health_check_every: HEALTH_CHECK_EVERY,
             journal: None,
+            journal_retention: Retention::default(),
             events_folder: None,
             log: None,
             permit_token: None,
@@ -224,10 +232,20 @@ impl Bound {
         let connections = ConnectionCounters::register(&mut registry);
         let vm_metrics = vm_metrics::VmMetrics::new(&mut vm_registry);
         let stop = cancel.child_token();
+        let settings = params
+            .config
+            .events(params.events_folder.clone(), params.clock);
+        let locked = cancel.run_until_cancelled(settings.lock(LOCK_PATIENCE));
+        let Some(locked) = locked.await else {
+            return Ok(());
+        };
+        let _lock = locked?;
+        let opened = (settings, params.open_journal(&cancel).await);
         let mut tasks = tokio::task::JoinSet::new();
         let (current, schedulers) = watch::channel(None);
         let shown = (metrics, vm_metrics);
-        let ctx = params.start_context(shown, schedulers, &mut registry, &mut tasks, &stop)?;
+        let ctx =
+            params.start_context(opened, shown, schedulers, &mut registry, &mut tasks, &stop)?;
         let journal = ctx.journal.clone();
         params.spawn_watches(ctx, current, &mut tasks, &stop);
         let state = params.state;
@@ -238,6 +256,7 @@ impl Bound {
             state: state.clone(),
             log: params.log,
             token: params.metrics_token,
+            journal: params.journal.filter(|_| journal.is_some()),
         };
         servers.spawn(&mut tasks, self.metrics, self.vm_metrics, self.dump, &stop);
         tracing::info!("agent runs");
@@ -256,9 +275,17 @@ impl Bound {
 type Tasks = tokio::task::JoinSet<Result<(), RunError>>;
 
 impl Params {
-    /// Starts events, journal and policies, and returns them with all that the drivers share.
+    /// Opens the journal, if there is one. Another agent that writes it is waited for.
+    async fn open_journal(&self, cancel: &CancellationToken) -> Option<journal::JournalHandle> {
+        let kept = (self.journal.as_deref()?, self.journal_retention);
+        let opened = journal::open(kept, &self.config, &self.node_name, self.clock);
+        cancel.run_until_cancelled(opened).await.flatten()
+    }
+
+    /// Starts events and policies, and returns them with all that the drivers share.
     fn start_context(
         &self,
+        (settings, journal): (agent_events::Settings, Option<journal::JournalHandle>),
         (metrics, vm_metrics): (metrics::AgentMetrics, vm_metrics::VmMetrics),
         schedulers: watch::Receiver<Option<schedulers::SchedulerPod>>,
         registry: &mut Registry,
@@ -266,12 +293,7 @@ impl Params {
         stop: &CancellationToken,
     ) -> Result<context::Context, RunError> {
         let config = &self.config;
-        let settings = config.events(self.events_folder.clone(), self.clock);
         let events = agent_events::Events::start(settings, registry, stop)?;
-        let journal = self
-            .journal
-            .as_deref()
-            .and_then(|folder| journal::open(folder, config, &self.node_name, self.clock));
         if let Some(journal) = journal.clone() {
             journal.record_schedulers(schedulers.clone(), stop.clone());
         }

@@ -157,3 +157,50 @@ async fn failed_start_names_the_cause_and_sets_the_exit_code() {
     .await;
     assert_eq!((code, text.as_str()), (Some(0), ""), "it binds nothing");
 }
+
+/// A pod that is deleted by force ends beside its successor.
+///
+/// Requirement: N40
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agent_starts_once_no_other_writes_its_events() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut world = World::new().await;
+    world.config["billing"]["clients"] = json!({"http": {
+        "url": "http://127.0.0.1:1", "pushEverySeconds": 1, "pushRequestTimeoutSeconds": 1,
+        "maxBatchSize": 1,
+    }});
+    let events = folder.path().join("events");
+    let held = daemon_kit::state_folder::lock(&events).expect("is free");
+    let program = Program::start(folder.path(), &world);
+    let log = || std::fs::read_to_string(folder.path().join("log")).expect("reads");
+    let waits = "another process writes the folder";
+    until("it waits", || log().contains(waits)).await;
+    assert!(!log().contains("agent runs"), "{}", log());
+    drop(held);
+    until("it runs", || log().contains("agent runs")).await;
+    assert_eq!(program.terminate().await, Some(0));
+}
+
+#[test]
+fn folder_of_state_is_prepared_or_refused_with_a_reason() {
+    use std::os::unix::fs::MetadataExt as _;
+    let dir = tempfile::tempdir().expect("makes a folder");
+    let path = dir.path().join("agent");
+    let me = dir.path().metadata().expect("is there").uid();
+    let prepare = |user: u32| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_autoscaler-agent"))
+            .arg("--prepare-state")
+            .arg(&path)
+            .args(["--state-user", &user.to_string()])
+            .output()
+            .expect("runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), text)
+    };
+    assert_eq!(prepare(me), (Some(0), String::new()));
+    assert_eq!(path.metadata().expect("is there").mode() & 0o7777, 0o700);
+    std::fs::write(path.join("events"), "").expect("writes");
+    let (code, text) = prepare(me + 1);
+    let wanted = format!("holds \"events\" and does not belong to user {}", me + 1);
+    assert!(code == Some(64) && text.contains(&wanted), "{text}");
+}

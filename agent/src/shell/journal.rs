@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use daemon_kit::journal::{AppendedLine, Identity, Journal, Limits};
+use daemon_kit::journal::{AppendedLine, Identity, Journal, Limits, Retention};
+use daemon_kit::state_folder;
 use protocol::journal::{Answered, Bound, NodeState, Outcome, Record, RequestEnd, RequestKind};
 use protocol::time::{Span, Timestamp};
 use protocol::trace::Stage;
@@ -17,6 +18,7 @@ use protocol::units::Resources;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::LOCK_PATIENCE;
 use super::config::Config;
 use super::input::Took;
 use super::schedulers::SchedulerPod;
@@ -36,14 +38,21 @@ pub(super) struct JournalHandle {
     next_vm: Arc<AtomicU32>,
 }
 
-/// Opens the journal below `folder`. If that fails, it logs an error, and the agent runs without
-/// one.
-pub(super) fn open(
-    folder: &Path,
+/// Opens the journal below `folder`, after waiting for another process that writes it. If that
+/// fails, it logs an error, and the agent runs without one.
+pub(super) async fn open(
+    (folder, retention): (&Path, Retention),
     config: &Config,
     node: &str,
     clock: Clock,
 ) -> Option<JournalHandle> {
+    let folder = folder.join(PART);
+    // An error comes again from the journal itself.
+    drop(state_folder::lock_within(&folder, LOCK_PATIENCE).await);
+    let limits = Limits {
+        retention,
+        ..Limits::default()
+    };
     let identity = Identity {
         part: PART.into(),
         node: node.to_owned(),
@@ -57,13 +66,7 @@ pub(super) fn open(
         scheduler: None,
         t: clock.now().0,
     })];
-    match Journal::open(
-        &folder.join(PART),
-        identity,
-        Limits::default(),
-        clock,
-        preamble,
-    ) {
+    match Journal::open(&folder, identity, limits, clock, preamble) {
         Ok(journal) => Some(JournalHandle {
             journal,
             clock,

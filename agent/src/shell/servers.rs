@@ -1,6 +1,7 @@
 //! The agent's HTTP servers: metrics and health, metrics of single VMs, state dump. Source:
 //! docs/compatibility/agent.md §4.4, §4.5.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::RunError;
+use super::journal_pages;
 use super::state::StateHandle;
 
 /// Content of the servers.
@@ -29,6 +31,8 @@ pub(super) struct Servers {
     pub state: StateHandle,
     pub log: Option<LogHandle>,
     pub token: Option<Expected>,
+    /// Folder of the journal.
+    pub journal: Option<PathBuf>,
 }
 
 impl Servers {
@@ -50,6 +54,9 @@ impl Servers {
             .behind_token(self.token);
         if let Some(log) = self.log {
             global = global.log(log);
+        }
+        if let Some(folder) = self.journal {
+            global = global.debug(journal_pages::routes(folder));
         }
         let single = Admin::new(Arc::new(self.vm_registry), counters("vm_metrics"))
             .without_process()

@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use daemon_kit::clock::Clock;
+use daemon_kit::state_folder::{self, FolderLock};
 use protocol::units::Resources;
 use serde_json::Value;
 
+use super::clients;
+use super::stream::EventsError;
 use crate::core::scaling_events::Reporting;
 
 /// Where events are kept, what they hold and who receives them.
@@ -20,6 +23,24 @@ pub struct Settings {
     pub billing: BillingSettings,
     /// Events of size changes, section `scalingEvents`.
     pub scaling: ScalingSettings,
+}
+
+impl Settings {
+    /// Locks the folder and waits for another process that writes it, up to `patience`. `None` if
+    /// no stream has a receiver: then nothing is written.
+    ///
+    /// # Errors
+    /// [`EventsError::Locked`].
+    pub async fn lock(&self, patience: Duration) -> Result<Option<FolderLock>, EventsError> {
+        let mut clients = [&self.billing.clients, &self.scaling.clients].into_iter();
+        let is_written = clients.any(|clients| !clients::receivers(clients).is_empty());
+        match &self.folder {
+            Some(folder) if is_written => {
+                Ok(Some(state_folder::lock_within(folder, patience).await?))
+            }
+            _ => Ok(None),
+        }
+    }
 }
 
 /// Names and periods of usage events.

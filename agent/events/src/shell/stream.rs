@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use daemon_kit::clock::Clock;
+use daemon_kit::state_folder::LockError;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -27,6 +28,9 @@ pub enum EventsError {
         "event clients are configured, so events need a folder to be kept in until they are received"
     )]
     NoFolder,
+    /// Another process writes the folder, or it cannot be locked.
+    #[error(transparent)]
+    Locked(#[from] LockError),
     /// The log in the folder cannot be opened.
     #[error(transparent)]
     Log(#[from] EventLogError),
