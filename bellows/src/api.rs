@@ -7,6 +7,7 @@ mod refusal;
 use std::path::Path;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::http::{Method, Request};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
@@ -199,6 +200,15 @@ impl Api {
         path: &str,
     ) -> Result<Value, ForwardError> {
         forward::get(&self.client, port, path).await
+    }
+
+    /// Reads the bytes at a path of a pod's port, through a forwarded port.
+    pub(crate) async fn bytes_at_port(
+        &self,
+        port: PodPort<'_>,
+        path: &str,
+    ) -> Result<Bytes, ForwardError> {
+        forward::bytes(&self.client, port, path).await
     }
 
     /// Posts JSON to a path of the API and returns the response.

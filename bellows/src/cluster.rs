@@ -54,15 +54,19 @@ impl Part {
         api.list_by(Kind::Pod, None, &query).await
     }
 
+    /// Port of the component in one pod.
+    pub(crate) fn port(self, pod: &Value) -> PodPort<'_> {
+        let text = |key: &str| pod["metadata"][key].as_str().unwrap_or_default();
+        PodPort {
+            namespace: text("namespace"),
+            pod: text("name"),
+            port: self.port,
+        }
+    }
+
     /// State of the component in one pod.
     async fn state(self, api: &Api, pod: &Value) -> Outcome<Value> {
-        let text = |key: &str| pod["metadata"][key].as_str().unwrap_or_default().to_owned();
-        let (namespace, name) = (text("namespace"), text("name"));
-        let port = PodPort {
-            namespace: &namespace,
-            pod: &name,
-            port: self.port,
-        };
+        let port = self.port(pod);
         let state = api.at_port(port, "/debug/state").await;
         state.map_err(|error| unasked(port, &error))
     }
@@ -74,19 +78,12 @@ impl Part {
 ///
 /// If no agent is ready, or none of them answers.
 pub(crate) async fn agents(api: &Api, node: Option<&str>) -> Outcome<Value> {
-    let pods = AGENT.pods(api).await?;
-    let ours = pods.iter().filter(|pod| {
-        is_ready(pod) && node.is_none_or(|node| pod["spec"]["nodeName"].as_str() == Some(node))
-    });
-    let asked: Vec<_> = ours
-        .map(|pod| async move {
-            let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
-            (node.to_owned(), AGENT.state(api, pod).await)
-        })
+    let pods = ready_agents(api, node).await?;
+    // Collected first: a stream of a closure's futures is not `Send` for every lifetime.
+    let asked: Vec<_> = pods
+        .iter()
+        .map(|pod| async move { (node_of(pod).to_owned(), AGENT.state(api, pod).await) })
         .collect();
-    if asked.is_empty() {
-        return Err(none_ready(&pods, node));
-    }
     let answers: Vec<(String, Outcome<Value>)> = futures::stream::iter(asked)
         .buffer_unordered(AT_ONCE)
         .collect()
@@ -103,6 +100,26 @@ pub(crate) async fn agents(api: &Api, node: Option<&str>) -> Outcome<Value> {
         Some(fail) if dumps.is_empty() => Err(fail),
         _ => Ok(joined(dumps)),
     }
+}
+
+/// Pods of the ready agents, or of one node's agent.
+///
+/// # Errors
+///
+/// If none is ready.
+pub(crate) async fn ready_agents(api: &Api, node: Option<&str>) -> Outcome<Vec<Value>> {
+    let pods = AGENT.pods(api).await?;
+    let is_asked = |pod: &&Value| is_ready(pod) && node.is_none_or(|node| node_of(pod) == node);
+    let ready: Vec<Value> = pods.iter().filter(is_asked).cloned().collect();
+    if ready.is_empty() {
+        return Err(none_ready(&pods, node));
+    }
+    Ok(ready)
+}
+
+/// Name of the node that a pod runs on.
+pub(crate) fn node_of(pod: &Value) -> &str {
+    pod["spec"]["nodeName"].as_str().unwrap_or_default()
 }
 
 /// Joins the dumps of agents, each with the name of its node.
@@ -200,7 +217,7 @@ fn state_of(pod: &Value) -> String {
 }
 
 /// The error if a pod's state cannot be read.
-fn unasked(at: PodPort<'_>, error: &ForwardError) -> Fail {
+pub(crate) fn unasked(at: PodPort<'_>, error: &ForwardError) -> Fail {
     let PodPort { namespace, pod, .. } = at;
     let name = format!("pod {namespace}/{pod}");
     if let ForwardError::Open(kube::Error::Api(status)) = error {

@@ -38,7 +38,7 @@ pub(crate) struct PodPort<'a> {
     pub(crate) port: u16,
 }
 
-/// Sends `GET path` to a port of a pod.
+/// Sends `GET path` to a port of a pod. Returns the JSON of the answer.
 ///
 /// # Errors
 ///
@@ -48,6 +48,20 @@ pub(crate) async fn get(
     at: PodPort<'_>,
     path: &str,
 ) -> Result<Value, ForwardError> {
+    let answer = bytes(client, at, path).await?;
+    serde_json::from_slice(&answer).map_err(ForwardError::Json)
+}
+
+/// Sends `GET path` to a port of a pod. Returns the bytes of the answer.
+///
+/// # Errors
+///
+/// [`ForwardError`], but not for what the bytes are.
+pub(crate) async fn bytes(
+    client: &kube::Client,
+    at: PodPort<'_>,
+    path: &str,
+) -> Result<Bytes, ForwardError> {
     let deadline = Instant::now() + PATIENCE;
     let pods: kube::Api<Pod> = kube::Api::namespaced(client.clone(), at.namespace);
     let opened = timeout_at(deadline, pods.portforward(at.pod, &[at.port])).await;
@@ -63,7 +77,7 @@ pub(crate) async fn get(
             text: refusal(answer.body()),
         });
     }
-    serde_json::from_slice(answer.body()).map_err(ForwardError::Json)
+    Ok(answer.into_body())
 }
 
 async fn ask(

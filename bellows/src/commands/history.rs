@@ -32,7 +32,8 @@ pub(crate) struct HistoryArgs {
     output: Format,
 }
 
-/// The last decisions about a VM, from its agent. In a cluster no journal is written.
+/// The last decisions about a VM, from the memory of its agent. Earlier ones are in the journal of
+/// the agent's node.
 pub(crate) async fn in_cluster(context: &Context, args: &HistoryArgs) -> Outcome {
     let (namespace, name) = args.vm.key();
     let api = context.api().await?;
@@ -43,7 +44,10 @@ pub(crate) async fn in_cluster(context: &Context, args: &HistoryArgs) -> Outcome
         return Err(Fail::not_so(format!(
             "the agent remembers no decision about {namespace}/{name}"
         ))
-        .rule("an agent remembers the last 64 of each VM it sizes, since the VM came to its node")
+        .rule(
+            "an agent remembers the last 64 of each VM it sizes, since the agent started or the VM came to its node; \
+             earlier ones are in its journal: kubectl bellows journal fetch DIR",
+        )
         .fix(format!(
             "see whether it is sized: kubectl bellows why {name} -n {namespace}"
         )));

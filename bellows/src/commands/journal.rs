@@ -1,6 +1,8 @@
 //! `bellows journal` and `bellows replay`: read the decision journal as files. No instance needs to
 //! run.
 
+mod fetch;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +15,7 @@ use serde_json::{Value, json};
 use super::policy::whatif::WhatIfArgs;
 use super::policy::worker::{SOURCES, WorkerOracle};
 use crate::actions;
-use crate::context::Context;
+use crate::context::{Context, runtime};
 use crate::fail::{Fail, Outcome};
 use crate::output::{Cell, Table};
 use crate::terminal::{err, out};
@@ -32,6 +34,8 @@ pub(crate) enum JournalCommand {
     Export(Files),
     /// Bytes and records by segment and kind
     Stat(Files),
+    /// Copy the journals of a cluster's agents to this machine
+    Fetch(fetch::FetchArgs),
 }
 
 /// Segments of a decision journal to work on.
@@ -138,6 +142,7 @@ pub(crate) fn run(context: &Context, command: &JournalCommand) -> Outcome {
         JournalCommand::Cat(files) => cat(chosen(context, files)?),
         JournalCommand::Export(files) => export(chosen(context, files)?),
         JournalCommand::Stat(files) => stat(context, chosen(context, files)?),
+        JournalCommand::Fetch(args) => runtime(false)?.block_on(fetch::run(context, args)),
     }
 }
 

@@ -91,8 +91,10 @@ fn needs_journal(context: &Context, command: &str) -> Outcome {
     if !context.asks_cluster() {
         return Ok(());
     }
-    let what = format!("policy {command} reads a journal, and agents of a cluster keep none");
+    let what = format!("policy {command} reads a journal on this machine");
     Err(Fail::missing(what)
-        .rule("questions and answers are recorded on one machine only, by bellows up")
-        .fix("see the last answer about each VM: kubectl bellows policy show NAME"))
+        .rule("agents of a cluster keep their journals on the nodes")
+        .fix(format!(
+            "copy them: kubectl bellows journal fetch DIR; then: bellows --state-dir DIR/NODE policy {command} NAME"
+        )))
 }

@@ -115,7 +115,11 @@ pub(crate) fn waiting(objects: &[Value]) -> BTreeMap<String, String> {
 
 /// Reason why a pod waits, as the scheduler or the kubelet words it.
 pub(crate) fn wait_of(status: &Value) -> Option<String> {
-    let containers = status["containerStatuses"].as_array().into_iter().flatten();
+    // A container of the pod waits for its init containers without a reason of its own.
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    let containers = lists
+        .into_iter()
+        .flat_map(|list| status[list].as_array().into_iter().flatten());
     let waits = containers.map(|container| &container["state"]["waiting"]);
     let conditions = status["conditions"].as_array().into_iter().flatten();
     let unplaced =
