@@ -1,6 +1,8 @@
 //! The chart without a cluster: it renders the plain manifests and refuses bad values, and its
 //! rules and dashboards use existing metrics. `install_cluster` installs it.
 
+#[path = "install/agent_state.rs"]
+mod agent_state;
 #[path = "install/policies.rs"]
 mod policies;
 #[path = "install/scaling_policies.rs"]

@@ -101,6 +101,20 @@ fn rollout_of_the_scheduler_ends_and_drains_are_not_delayed() {
     );
 }
 
+/// Two agents of a node would write one folder.
+#[test]
+fn rollout_of_the_agent_ends_one_pod_of_a_node_before_the_next_begins() {
+    let sets = of_kind("agent", "DaemonSet");
+    let [set] = &sets[..] else {
+        panic!("{sets:?}");
+    };
+    let surge = &set["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"];
+    assert!(
+        surge.is_null() || surge == 0,
+        "Kubernetes' default is 0: {surge}"
+    );
+}
+
 #[test]
 fn a_rollout_that_waits_for_a_second_leader_is_known_for_one() {
     assert_eq!(rolled_out(2, 1, 0), (2, 1));

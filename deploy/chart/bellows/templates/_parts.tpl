@@ -55,9 +55,16 @@ its containers and pods; `config`: what its pods must be started anew for when i
 {{- end }}
 {{- with .root.Values.imagePullSecrets }}{{ $_ := set $template.spec "imagePullSecrets" . }}{{ end }}
 {{- with $values.nodeSelector }}{{ $_ := set $template.spec "nodeSelector" . }}{{ end }}
-{{- range $container := $template.spec.containers }}
-{{- $_ := set $container "image" (required (printf "no image of container %s" $container.name) (get $.images $container.name)) }}
+{{- include "bellows.state" (dict "spec" $template.spec "values" $values) }}
+{{- range $container := concat (default (list) $template.spec.initContainers) $template.spec.containers }}
+{{- $_ := set $container "image" (required (printf "no image of container %s" $container.name) (get $.images $container.image)) }}
 {{- if ne $.root.Values.imagePullPolicy "IfNotPresent" }}{{ $_ := set $container "imagePullPolicy" $.root.Values.imagePullPolicy }}{{ end }}
+{{- end }}
+{{- range $container := default (list) $template.spec.initContainers }}
+{{- with $values.resources }}{{ $_ := set $container "resources" . }}{{ end }}
+{{- end }}
+{{- $journal := default (dict) $values.journal }}
+{{- range $container := $template.spec.containers }}
 {{- $own := eq $container.name "kube-scheduler" | ternary (dict "resources" (dig "kubeScheduler" "resources" (dict) $values)) $values }}
 {{- with $own.resources }}{{ $_ := set $container "resources" . }}{{ end }}
 {{- $words := eq $container.name "autoscale-scheduler" | ternary "command" "args" }}
@@ -66,12 +73,31 @@ its containers and pods; `config`: what its pods must be started anew for when i
 {{- $open := eq (toString $values.tokenReview) "false" }}
 {{- range $arg := get $container $words }}
 {{- if hasPrefix "--runner-image=" $arg }}{{ $arg = printf "--runner-image=%s" (get $.images "runner") }}{{ end }}
+{{- if and $journal.maxSize (hasPrefix "--journal-max-size=" $arg) }}{{ $arg = printf "--journal-max-size=%s" $journal.maxSize }}{{ end }}
+{{- if and $journal.maxDays (hasPrefix "--journal-max-days=" $arg) }}{{ $arg = printf "--journal-max-days=%d" (int $journal.maxDays) }}{{ end }}
 {{- $left_out := or (and $values.deviceLimits (eq $arg "--no-device-limits")) (and $open (hasPrefix "--token-review-" $arg))
-  (and (eq (toString $values.monitorTokens) "false") (hasPrefix "--monitor-key-secret=" $arg)) }}
+  (and (eq (toString $values.monitorTokens) "false") (hasPrefix "--monitor-key-secret=" $arg))
+  (and (eq (toString $journal.enabled) "false") (hasPrefix "--journal-" $arg)) }}
 {{- if not $left_out }}{{ $args = append $args $arg }}{{ end }}
 {{- end }}
 {{- if $open }}{{ $args = append $args "--permits-for-anyone" }}{{ end }}
 {{- $_ := set $container $words (concat $args (default (list) $values.extraArgs)) }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/*
+The folder of the node in which pods keep their state, where the values say something about it. Without a folder the state is as
+long as the pod, and nothing prepares it.
+*/}}
+{{- define "bellows.state" -}}
+{{- with .values.state }}
+{{- $path := .hostPath }}
+{{- if not $path }}{{ $_ := unset $.spec "initContainers" }}{{ end }}
+{{- range $volume := $.spec.volumes }}
+{{- if and (eq $volume.name "state") $path }}{{ $_ := set $volume.hostPath "path" $path }}
+{{- else if eq $volume.name "state" }}{{ $_ := unset $volume "hostPath" }}{{ $_ := set $volume "emptyDir" dict }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}
