@@ -19,9 +19,10 @@ use crate::{build, setup, shell};
 pub(crate) const KIND_PAGE: &str = "every_command_of_the_page_about_kind_works";
 
 /// The tests that start a cluster of their own.
-const TESTS: [&str; 11] = [
+const TESTS: [&str; 12] = [
     "api_contract",
     "cluster",
+    "cluster_agent_state",
     "cluster_policy",
     "cluster_vms",
     "controller_failover",

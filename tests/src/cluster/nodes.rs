@@ -133,6 +133,16 @@ impl Cluster {
         command
     }
 
+    /// Listens on the nodes' network at an address that every pod reaches.
+    ///
+    /// # Errors
+    ///
+    /// If the network cannot be entered, or the port is in use there.
+    pub fn listen(&self, port: u16) -> Result<std::net::TcpListener> {
+        let network = PathBuf::from(format!("/proc/{}/ns/net", self.switch));
+        super::relay::listen_in(&network, SocketAddr::new(GATEWAY, port))
+    }
+
     /// A program in a node, among its own files and in its own network.
     ///
     /// # Errors

@@ -66,6 +66,19 @@ fn listen() -> Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
+/// Listens at an address of another network.
+pub(super) fn listen_in(network: &Path, address: SocketAddr) -> Result<TcpListener> {
+    let network = network.to_owned();
+    // A socket belongs to the network of the thread that opened it. Any thread may use it.
+    let opening = std::thread::spawn(move || {
+        enter(&network)?;
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        anyhow::Ok(listener)
+    });
+    opening.join().ok().context("the thread has ended")?
+}
+
 /// Puts this thread into a network.
 pub(super) fn enter(network: &Path) -> Result<()> {
     let namespace =

@@ -30,6 +30,7 @@ enum Rule {
 
 const STATE: Rule = Rule::Refuses(&[
     ("GET /debug/state", "", ""),
+    ("GET /debug/journal", "", ""),
     ("GET /", "", ""),
     ("PUT /debug/log", "", "debug"),
 ]);

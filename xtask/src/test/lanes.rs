@@ -21,10 +21,11 @@ use crate::{crates, shell};
 /// Packages whose test binaries run real guests or clusters.
 const REAL: [&str; 2] = ["bellows-tests", "neonvm-runner"];
 /// Those that run clusters. Two clusters at once would find each other's control groups.
-const CLUSTERS: [&str; 13] = [
+const CLUSTERS: [&str; 14] = [
     "api_contract",
     "attacks",
     "cluster",
+    "cluster_agent_state",
     "cluster_policy",
     "cluster_vms",
     "controller_failover",
