@@ -8,7 +8,7 @@ use protocol::time::{Span, Timestamp};
 
 use crate::faults::Tally;
 
-/// Number of kinds that [`World::play_fault`] draws from. Frequent kinds have two numbers.
+/// Number of kinds that `play_fault` draws from. Frequent kinds have two numbers.
 pub(crate) const FAULT_KINDS: u64 = 22;
 /// Phases of a run. Fault phases and quiescent phases alternate.
 #[derive(Debug, Clone, Default)]
