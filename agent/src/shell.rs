@@ -58,9 +58,6 @@ pub use error::RunError;
 use monitor_key::MonitorKey;
 pub use state::{DecisionEntry, MAX_DECISIONS, StateHandle};
 
-/// Longest wait for another agent that writes the same folder: a pod's usual time to end. Only a
-/// pod deleted by force ends beside its successor.
-const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 /// Time between two health checks of a monitor.
 const HEALTH_CHECK_EVERY: Duration = Duration::from_secs(5);
 
@@ -235,7 +232,7 @@ impl Bound {
         let settings = params
             .config
             .events(params.events_folder.clone(), params.clock);
-        let locked = cancel.run_until_cancelled(settings.lock(LOCK_PATIENCE));
+        let locked = cancel.run_until_cancelled(settings.lock(journal::LOCK_PATIENCE));
         let Some(locked) = locked.await else {
             return Ok(());
         };

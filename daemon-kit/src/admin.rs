@@ -135,8 +135,8 @@ impl Admin {
         self
     }
 
-    /// Adds pages below `/debug/` for callers from this process's own machine or pod. Behind a token
-    /// they are not served.
+    /// Adds pages below `/debug/` for callers from this process's own machine or pod. Behind a
+    /// token they are not served.
     #[must_use]
     pub fn debug(mut self, pages: Router) -> Self {
         self.debug = self.debug.merge(own_pod_only(pages));

@@ -46,7 +46,7 @@ pub enum PrepareError {
     Foreign {
         /// Path of the folder.
         path: PathBuf,
-        /// Its owner.
+        /// User id of its owner.
         owner: u32,
         /// The user that it is for.
         wanted: u32,
@@ -69,7 +69,7 @@ pub enum PrepareError {
     Open {
         /// Path of the folder.
         path: PathBuf,
-        /// Its permissions.
+        /// Its permission bits.
         mode: u32,
     },
 }

@@ -43,9 +43,9 @@ pub struct Version {
 /// A time on both clocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
-    /// Monotonic time.
+    /// Monotonic time, by which intervals are counted.
     pub now: Timestamp,
-    /// Calendar time.
+    /// Calendar time, by which hours begin and end.
     pub wall: WallTime,
 }
 
@@ -69,7 +69,7 @@ pub struct Ended<'a> {
 /// An hour of a candidate for the judge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// The candidate.
+    /// The candidate whose hour is judged.
     pub version: Version,
     /// Begin of the hour.
     pub from: WallTime,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
@@ -18,12 +19,15 @@ use protocol::units::Resources;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::LOCK_PATIENCE;
 use super::config::Config;
 use super::input::Took;
 use super::schedulers::SchedulerPod;
 use crate::core::journal::{Output, Recorder, settings};
 use crate::core::{Core, Event};
+
+/// Longest wait for another agent that writes the same folder: a pod's usual time to end. Only a
+/// pod deleted by force ends beside its successor.
+pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Name of the agent's folder in a journal.
 pub(super) const PART: &str = "agent";

@@ -95,7 +95,7 @@ impl Evidence {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Counts {
-    /// Valid answers.
+    /// Number of valid answers.
     pub answers: u64,
     /// Faults, by kind. Breaches of fixpoint and determinism are among them.
     pub faults: BTreeMap<Fault, u64>,

@@ -40,7 +40,7 @@ pub struct Params {
     pub client: kube::Client,
     /// Clock of the process.
     pub clock: Clock,
-    /// The agents.
+    /// The agents that report.
     pub agents: Agents,
     /// Time between two looks, [`LOOK_EVERY`].
     pub every: Duration,

@@ -97,13 +97,21 @@ fn journal_of_an_agent_has_the_limits_of_the_values() {
     };
     let journal = |values: &[&str]| options(&pods(&kit, values), "--journal");
     let dir = format!("--journal-dir={STATE}/journal");
-    let usual = [dir.as_str(), "--journal-max-size=4Gi", "--journal-max-days=7"];
+    let usual = [
+        dir.as_str(),
+        "--journal-max-size=4Gi",
+        "--journal-max-days=7",
+    ];
     assert_eq!(journal(&[]), usual);
     let values = [
         r#"agent.journal.maxSize="512Mi""#,
         "agent.journal.maxDays=3",
     ];
-    let smaller = [dir.as_str(), "--journal-max-size=512Mi", "--journal-max-days=3"];
+    let smaller = [
+        dir.as_str(),
+        "--journal-max-size=512Mi",
+        "--journal-max-days=3",
+    ];
     assert_eq!(journal(&values), smaller);
     let off = pods(&kit, &["agent.journal.enabled=false"]);
     assert!(options(&off, "--journal").is_empty());

@@ -198,7 +198,9 @@ impl VmPolicy {
 
     /// Takes an event before the core handles it.
     pub(in crate::shell) fn event(&mut self, now: Timestamp, event: &Event, core: &Core) {
-        self.tally(event);
+        if let Some(live) = self.asked.get(Role::Live) {
+            self.tallied.event(&self.runtime, live, event);
+        }
         let refused = refused_units(event, core);
         if let Some(units) = refused {
             self.runtime.nodes().insert(self.vm, Some((now, units)));

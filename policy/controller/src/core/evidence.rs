@@ -14,7 +14,7 @@ const GRACE: i64 = HOUR / 2;
 /// Names of VMs that are kept, unless the rules want more VMs.
 const NAMES_KEPT: usize = 64;
 
-/// `status.evidence`.
+/// The object in `status.evidence`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Kept {

@@ -42,7 +42,7 @@ pub struct NodeReport {
 pub struct Notice {
     /// One word in camel case.
     pub reason: &'static str,
-    /// A sentence.
+    /// One sentence for people.
     pub message: String,
 }
 

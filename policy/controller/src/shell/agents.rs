@@ -37,7 +37,7 @@ pub enum Agents {
         /// Reads its reports.
         read: ReadReports,
     },
-    /// In pods.
+    /// One agent in a pod of each node.
     InPods(AgentPods),
 }
 

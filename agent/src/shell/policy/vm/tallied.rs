@@ -5,7 +5,6 @@ use protocol::monitor_v2::AskReason;
 use protocol::policy::Role;
 
 use super::super::runtime::PolicyRuntime;
-use super::VmPolicy;
 use super::active::Active;
 use crate::core::questions::is_shrink;
 use crate::core::tallies::Ended;
@@ -14,7 +13,7 @@ use crate::core::{Core, DownscaleResponse, Event};
 /// A VM as the tallies know it.
 pub(super) struct TalliedVm {
     pub number: u32,
-    /// `namespace/name`.
+    /// The VM as `namespace/name`.
     pub name: String,
 }
 
@@ -38,22 +37,16 @@ impl TalliedVm {
         let (at, version) = (runtime.moment(), active.policy.version());
         runtime.tallies().ended(at, &version, &ended);
     }
-}
 
-impl VmPolicy {
     /// Counts what an event says about the version that decides.
-    pub(super) fn tally(&self, event: &Event) {
-        let Some(live) = self.asked.get(Role::Live) else {
-            return;
-        };
-        let runtime = &self.runtime;
+    pub(super) fn event(&self, runtime: &PolicyRuntime, live: &Active, event: &Event) {
         match event {
             Event::MonitorUpscaleRequested(request)
                 if request.reason == Some(AskReason::OomEvent) =>
             {
                 let (at, has_headroom) = (runtime.moment(), runtime.has_headroom());
                 let mut tallies = runtime.tallies();
-                tallies.oom_kill(at, &live.policy.version(), self.vm, has_headroom);
+                tallies.oom_kill(at, &live.policy.version(), self.number, has_headroom);
             }
             Event::MonitorDownscaleDone(_, Ok(DownscaleResponse::Denied(_))) => {
                 let at = runtime.moment();
