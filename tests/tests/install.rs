@@ -157,7 +157,7 @@ fn chart_with_default_values_equals_the_plain_manifests() {
         return;
     };
     let mut wanted = BTreeMap::new();
-    for part in ["crds", "controller", "scheduler", "agent"] {
+    for part in ["crds", "controller", "scheduler", "agent", "policies"] {
         wanted.extend(kit.plain(part));
     }
     let (made, wanted) = (plainly(kit.chart(&[])), plainly(wanted));
@@ -314,7 +314,7 @@ fn values_of_the_others_reach_their_manifests() {
         "PrometheusRule",
     ]
     .map(kinds);
-    assert_eq!(counts, [0, 1, 4, 1]);
+    assert_eq!(counts, [0, 1, 5, 1]);
     assert!(made.contains_key(&key("ConfigMap", "default", "bellows-dashboards")));
     let policy = &made[&key("NetworkPolicy", "default", "bellows-vms")];
     let rules = policy["spec"]["ingress"].as_array().expect("rules");
@@ -395,6 +395,7 @@ fn the_policies_open_what_is_served_and_nothing_else() {
         ("Deployment", "neonvm-system", "neonvm-controller"),
         ("Deployment", "kube-system", "autoscale-scheduler"),
         ("DaemonSet", "kube-system", "autoscaler-agent"),
+        ("Deployment", "kube-system", "policy-controller"),
     ] {
         let (pods, policy) = (
             &made[&key(kind, namespace, name)],

@@ -7,7 +7,7 @@ use std::path::Path;
 use bellows_tests::checkout;
 use serde_json::Value;
 
-const PARTS: [&str; 4] = ["agent", "controller", "overlay", "scheduler"];
+const PARTS: [&str; 5] = ["agent", "controller", "overlay", "policies", "scheduler"];
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -125,7 +125,7 @@ fn a_rollout_that_waits_for_a_second_leader_is_known_for_one() {
 #[test]
 fn every_component_has_readiness_and_liveness_probes() {
     let mut asked = Vec::new();
-    for part in ["agent", "controller", "scheduler"] {
+    for part in ["agent", "controller", "policies", "scheduler"] {
         let kinds = ["Deployment", "DaemonSet"];
         for pods in kinds.iter().flat_map(|kind| of_kind(part, kind)) {
             let containers = pods["spec"]["template"]["spec"]["containers"].clone();
@@ -148,7 +148,7 @@ fn every_component_has_readiness_and_liveness_probes() {
             }
         }
     }
-    assert_eq!(asked.len(), 3, "{asked:?}");
+    assert_eq!(asked.len(), 4, "{asked:?}");
     // An agent that is busy with all VMs of its node at once is not restarted for it.
     let (_, agent) = asked
         .iter()
@@ -196,6 +196,13 @@ controller neonvm-shim/controller/src/shell/api/client.rs events create patch
 controller leader-election/src/shell/follower.rs leases create
 controller leader-election/src/shell/follower.rs leases/a3b22509.neon.tech get list watch patch
 overlay neonvm-shim/vxlan/src/shell.rs nodes list watch
+policies policy/controller/src/shell.rs scalingpolicies list
+policies policy/controller/src/shell.rs scalingpolicies/status update
+policies policy/controller/src/shell.rs controllerrevisions list create delete
+policies policy/controller/src/shell.rs events create
+policies policy/controller/src/shell/agents.rs pods list
+policies leader-election/src/shell/follower.rs leases create
+policies leader-election/src/shell/follower.rs leases/bellows-policy get list watch patch
 ";
 
 type Rights = BTreeMap<(String, String), BTreeSet<String>>;

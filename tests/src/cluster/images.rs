@@ -17,17 +17,18 @@ const BUSYBOX: &str = "busybox";
 /// The guest whose kernel is in the runner's image.
 const GUEST: &str = "bellows/postgres:15";
 /// Images of our components in a cluster.
-const OURS: [&str; 5] = [
+const OURS: [&str; 6] = [
     "autoscale-scheduler",
     "autoscaler-agent",
     "neonvm-controller",
     "neonvm-runner",
+    "policy-controller",
     "vm-postgres",
 ];
 /// The component whose image contains a node's programs.
 const OVERLAY: &str = "neonvm-vxlan-controller";
 /// Our programs in the images.
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "autoscale-scheduler",
     "autoscaler-agent",
     // The agent starts it for policies.
@@ -35,6 +36,7 @@ const PROGRAMS: [&str; 6] = [
     "neonvm-controller",
     "neonvm-runner",
     OVERLAY,
+    "policy-controller",
 ];
 
 /// Packs [`BUSYBOX`] into `dir` and returns the archive.
