@@ -330,6 +330,3 @@ impl VersionTally {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,7 +1,16 @@
+//! Tallies of versions by hours of the calendar, and the hours that are judged.
+
+use std::collections::BTreeMap;
+
+use agent::core::tallies::{Ended, Moment, Tallies, Version};
+use policy_contract::Digest;
+use policy_contract::tally::{Evidence, NodeAlarms, VersionReport};
 use proptest::prelude::*;
+use protocol::policy::Fault;
+use protocol::time::{Timestamp, WallTime};
 
-use super::*;
-
+const HOUR: i64 = 3_600_000_000;
+const HOURS_KEPT: usize = 4;
 const MINUTE: i64 = 60_000_000;
 
 fn version(number: u8) -> Version {
@@ -100,7 +109,7 @@ fn without_a_journal_the_hour_says_so() {
     assert_eq!(tallies.next_job(at(130).wall), None);
     let shown = report(&mut tallies, 130, 2);
     let hour = shown.hours.last().expect("an hour");
-    assert_eq!(hour.problem.as_deref(), Some(NO_JOURNAL));
+    assert_eq!(hour.problem.as_deref(), Some("the agent keeps no journal"));
     assert!(!shown.has_journal);
 }
 
@@ -195,7 +204,9 @@ proptest! {
             for hour in &shown.hours {
                 prop_assert_eq!(hour.counts.answers, of(hour.from.0 / HOUR));
             }
-            prop_assert_eq!(hours, (0..minute / 60).rev().take(HOURS_KEPT).rev().collect::<Vec<_>>());
+            let kept = i64::try_from(HOURS_KEPT).expect("it is small");
+            let last = (minute / 60 - kept).max(0)..minute / 60;
+            prop_assert_eq!(hours, last.collect::<Vec<_>>());
         }
     }
 }
