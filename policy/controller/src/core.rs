@@ -8,8 +8,6 @@ mod gate_seeds;
 #[cfg(test)]
 mod gate_tests;
 pub mod reconcile;
-#[cfg(test)]
-mod reconcile_tests;
 pub mod revisions;
 pub mod tally;
 pub mod words;

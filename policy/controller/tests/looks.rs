@@ -1,12 +1,11 @@
 //! Policies and made-up states of agents before one look, or many.
 
 use policy_contract::tally::{Counts, Evidence, HourReport, NodeAlarms, Tally, VersionReport};
+use policy_controller::core::reconcile::{NodeReport, Outcome, look, spec_of};
 use proptest::prelude::*;
 use protocol::policy::{Fault, ScalingPolicyStatus, Stage};
 use protocol::time::WallTime;
 use serde_json::{Value, json};
-
-use super::reconcile::{NodeReport, Outcome, look, spec_of};
 
 const HOUR: i64 = 3_600_000_000;
 
