@@ -203,7 +203,7 @@ async fn v05_person_who_wrote_meanwhile_wins() {
     let paused = Fault::answer(|api, _| {
         api.edit(PLURAL, "", "db", |object| {
             let mut status = ScalingPolicyStatus::of_object(object).expect("a status");
-            status.pause("holiday", WallTime(1));
+            status.pause("holiday", WallTime(HOUR));
             object["status"] = json!(status);
         });
         None
