@@ -19,7 +19,7 @@ const UNIT: (u32, u64) = (250, 1 << 30);
 fn load(part: f64) -> f64 {
     let wave = (part * std::f64::consts::TAU * 2.5).sin();
     let peak = if (0.55..0.75).contains(&part) {
-        1.1
+        1.2
     } else {
         0.0
     };
