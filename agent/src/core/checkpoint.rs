@@ -55,6 +55,7 @@ impl Core {
             observations: _,
             // A restored core carries nothing out.
             patch_base: _,
+            patch_number: _,
             // No decision reads these.
             computations: _,
             last: _,

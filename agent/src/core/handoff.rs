@@ -38,8 +38,8 @@ impl Core {
             version: self.vm_patch.version,
             using,
             range: (self.vm_patch.certain(using), self.vm_patch.held(using)),
-            patched: self.vm_patch.target_revision.revision.value,
-            revision: self.revisions.last,
+            patched: self.patch_number,
+            revision: self.revisions.last.max(self.patch_number),
             base: self.patch_base,
         }
     }

@@ -65,6 +65,8 @@ pub struct Core {
     pub(super) vm_patch: VmPatchState,
     /// The condition of the next patch. No decision reads it.
     pub(super) patch_base: PatchBase,
+    /// The number that the newest patch sets.
+    pub(super) patch_number: i64,
     pub(super) system: Option<Timed<SystemMetrics>>,
     pub(super) lfc: Option<Timed<LfcMetrics>>,
     pub(super) revisions: RevisionSource,
@@ -100,6 +102,7 @@ impl Core {
                 ..VmPatchState::default()
             },
             patch_base: PatchBase::of(&vm),
+            patch_number: 0,
             vm,
             system: None,
             lfc: None,
@@ -141,7 +144,7 @@ impl protocol::core::Core for Core {
             }
             Event::Advised(advice) => self.policy.advised(now, advice),
             Event::Bound(terms) => self.policy.bind(now, terms),
-            Event::VmUpdated(update) => self.vm_updated(*update),
+            Event::VmUpdated(update) => self.vm_updated(now, *update),
             Event::MonitorActive => {
                 // A monitor reads its guest's size when it starts. During a resize that size may
                 // be below or above the object's; then the monitor is notified. An approval given
@@ -233,7 +236,7 @@ impl Core {
             .is_some_and(|ongoing| ongoing.id == id && ongoing.kind == kind)
     }
 
-    fn vm_updated(&mut self, update: VmUpdate) {
+    fn vm_updated(&mut self, now: Timestamp, update: VmUpdate) {
         let using = self.using();
         let seen = update.info.version.zip(Some(update.info.using()));
         self.patch_base.saw(PatchBase::of(&update.info));
@@ -261,6 +264,7 @@ impl Core {
             self.scheduler.migrating_since = None;
         }
         self.was_pre_migrating = update.is_pre_migrating;
+        self.revisions.skip_to(now, self.vm.last_revision);
         if let Some(current) = update.current_revision {
             self.revision_seen(current);
         }
@@ -335,8 +339,7 @@ impl Core {
                 self.vm_patch.fail(now, using, failure.may_have_arrived());
             }
             Ok(_) => {
-                let revision = self.vm_patch.target_revision.revision.value;
-                self.patch_base.patched(version, revision);
+                self.patch_base.patched(version, self.patch_number);
                 if let Some(size) = self.vm_patch.succeed(now) {
                     let using = self.using();
                     self.stabilization.resized(now, using, size);
@@ -404,6 +407,7 @@ impl Core {
                     from: request.current,
                     to: request.target,
                 });
+                self.patch_number = self.patch_base.number_for(request.revision.value);
                 self.vm_patch.start(now, id, request);
             }
             Action::MonitorUpscale(r) => {

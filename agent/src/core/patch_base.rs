@@ -5,6 +5,10 @@
 //! `spec.targetRevision` to a larger value than before and tests that nobody has changed it since
 //! the state that the patch rests on. So once a later patch has taken effect, of this agent or of
 //! its successor, the API server refuses the late one. No timer is involved.
+//!
+//! A decision may need two patches, the second after a peer has approved more. Both are for one
+//! revision of the core, so the number of the second is one above that of the first
+//! ([`PatchBase::number_for`]).
 
 use protocol::revision::RevisionWithTime;
 use protocol::units::{Bytes, Resources};
@@ -42,6 +46,12 @@ impl PatchBase {
         }
     }
 
+    /// Number that a patch for `revision` sets: larger than that of the state that it rests on.
+    pub(super) fn number_for(&self, revision: i64) -> i64 {
+        let next = self.revision.map(|base| base.saturating_add(1));
+        next.map_or(revision, |next| revision.max(next))
+    }
+
     /// Takes the end of a patch that set `revision` and made `version`, if that is known.
     pub(super) fn patched(&mut self, version: Option<u64>, revision: i64) {
         self.saw(Self {
@@ -56,6 +66,8 @@ impl PatchBase {
     /// convert any other form by a webhook.
     #[must_use]
     pub fn operations(&self, size: Resources, slot: Bytes, revision: RevisionWithTime) -> Value {
+        let mut revision = revision;
+        revision.revision.value = self.number_for(revision.revision.value);
         let slots = size.mem.0.checked_div(slot.0).unwrap_or(0);
         let replacements = [
             json!({ "op": "replace", "path": CPU_PATH, "value": size.cpu }),
@@ -102,6 +114,14 @@ mod tests {
         let test = known.test().expect("a state is known");
         assert_eq!(test["path"], "/spec/targetRevision/revision/value");
         assert_eq!(test["value"], 5);
+    }
+
+    #[test]
+    fn second_patch_of_one_revision_has_a_larger_number() {
+        assert_eq!(base(9, None).number_for(3), 3);
+        assert_eq!(base(9, Some(2)).number_for(3), 3);
+        assert_eq!(base(9, Some(3)).number_for(3), 4);
+        assert_eq!(base(9, Some(7)).number_for(3), 8);
     }
 
     #[test]

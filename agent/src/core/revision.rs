@@ -85,6 +85,19 @@ impl RevisionSource {
         }
     }
 
+    /// Continues after a revision that the object has. The object is ahead after a second patch of
+    /// one revision, and after a patch of another agent.
+    pub fn skip_to(&mut self, now: Timestamp, value: i64) {
+        let missing = usize::try_from(value.saturating_sub(self.last)).unwrap_or(0);
+        if missing > MAX_UNOBSERVED {
+            *self = Self::new(value);
+            return;
+        }
+        for _ in 0..missing {
+            self.issue(now, 0);
+        }
+    }
+
     /// Takes a revision that the VM's status reported at `at`.
     pub fn observe(&mut self, at: Timestamp, value: i64) -> Observed {
         if value > self.last {

@@ -38,7 +38,9 @@ impl Staged {
 
     pub(super) fn effect(self) -> &'static str {
         match self {
-            Self::Promote => "The next stage of the newest version begins: it decides about some VMs, then about all.",
+            Self::Promote => {
+                "The next stage of the newest version begins: it decides about some VMs, then about all."
+            }
             Self::Demote => "The version before it decides again, else the built-in goal.",
             Self::Pause => "The built-in goal decides until the pause ends.",
             Self::Resume => "The live version decides again.",
