@@ -64,15 +64,20 @@ fn missing_instance_is_exit_75_with_the_start_command() {
 }
 
 #[test]
-fn journal_of_policies_is_missing_in_a_cluster() {
+fn journal_of_policies_is_on_the_nodes_of_a_cluster() {
     let site = Site::new();
     for command in [
         &["policy", "report", "db"][..],
         &["policy", "run", "db.lua", "--vm", "pg"],
     ] {
         let words = [command, &["--kubeconfig", "cluster.kubeconfig"]].concat();
-        site.run(&words)
-            .fails(69, &["agents of a cluster keep none", "policy show NAME"]);
+        site.run(&words).fails(
+            69,
+            &[
+                "agents of a cluster keep their journals on the nodes",
+                "kubectl bellows journal fetch DIR",
+            ],
+        );
     }
 }
 
