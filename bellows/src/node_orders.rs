@@ -4,12 +4,13 @@
 use clap::{Args, Subcommand};
 use daemon_kit::clock::Clock;
 use protocol::journal::Action;
-use protocol::vm::{API_VERSION, MigrationSpec};
+use protocol::vm::MigrationSpec;
 use serde_json::{Value, json};
 
 use crate::actions;
 use crate::api::{Api, Kind};
 use crate::cluster::is_ready;
+use crate::commands::migrate::migration_object;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::terminal::out;
@@ -186,7 +187,11 @@ async fn move_all(api: &Api, moves: &[(String, String)]) -> Outcome<Vec<String>>
     let mut lines = Vec::new();
     for (namespace, vm) in moves {
         let migration = format!("{vm}-{:x}", Clock::new().wall().0 / 1000);
-        let object = migration_object(namespace, &migration, vm);
+        let spec = MigrationSpec {
+            vm_name: vm.clone(),
+            ..MigrationSpec::default()
+        };
+        let object = migration_object(namespace, &migration, &spec);
         let made = api.create(Kind::Migration, namespace, &migration, &object, false);
         lines.push(match made.await {
             Ok(_) => format!("VM {namespace}/{vm}: migration {migration} is written."),
@@ -194,19 +199,6 @@ async fn move_all(api: &Api, moves: &[(String, String)]) -> Outcome<Vec<String>>
         });
     }
     Ok(lines)
-}
-
-fn migration_object(namespace: &str, migration: &str, vm: &str) -> Value {
-    let spec = MigrationSpec {
-        vm_name: vm.to_owned(),
-        ..MigrationSpec::default()
-    };
-    json!({
-        "apiVersion": API_VERSION,
-        "kind": "VirtualMachineMigration",
-        "metadata": {"name": migration, "namespace": namespace},
-        "spec": spec,
-    })
 }
 
 #[cfg(test)]

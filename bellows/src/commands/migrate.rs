@@ -134,6 +134,11 @@ fn object(args: &MigrateArgs, namespace: &str, migration: &str, vm: &str) -> Val
         max_bandwidth: args.max_bandwidth,
         ..MigrationSpec::default()
     };
+    migration_object(namespace, migration, &spec)
+}
+
+/// The `VirtualMachineMigration` with this spec.
+pub(crate) fn migration_object(namespace: &str, migration: &str, spec: &MigrationSpec) -> Value {
     json!({
         "apiVersion": API_VERSION,
         "kind": "VirtualMachineMigration",
