@@ -22,7 +22,7 @@ struct Tool {
     build: bool,
 }
 
-const TOOLS: [Tool; 22] = [
+const TOOLS: [Tool; 23] = [
     Tool {
         program: "cc",
         package: "gcc",
@@ -132,6 +132,12 @@ const TOOLS: [Tool; 22] = [
     Tool {
         program: "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
         package: "fonts-dejavu-core",
+        build: false,
+    },
+    // Is in the agent's image, too.
+    Tool {
+        program: "/etc/ssl/certs/ca-certificates.crt",
+        package: "ca-certificates",
         build: false,
     },
     Tool {
