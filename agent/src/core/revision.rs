@@ -141,6 +141,20 @@ mod tests {
     }
 
     #[test]
+    fn values_continue_after_the_object() {
+        let mut source = RevisionSource::new(3);
+        source.skip_to(at(1), 2);
+        assert_eq!(source.last, 3, "the object is behind");
+        source.skip_to(at(1), 5);
+        assert_eq!(
+            source.observe(at(2), 5),
+            Observed::After(Span::from_secs(1))
+        );
+        source.skip_to(at(3), i64::MAX - 1);
+        assert_eq!(source.issue(at(4), 0).value, i64::MAX);
+    }
+
+    #[test]
     fn latency_is_from_issue_to_observation() {
         let mut source = RevisionSource::new(0);
         source.issue(at(0), FLAG_UPSCALE);
