@@ -35,7 +35,7 @@ impl World {
                     if election.elector.has_left() && election.leaves.is_some() {
                         continue;
                     }
-                    // Whoever ends looks again and again whether it may.
+                    // A replica that ends polls until it may.
                     let soon = election.retires.map(|_| now + Span::from_millis(100));
                     let until = soon.map_or(until, |soon| soon.min(until));
                     let until = (until < Timestamp(u64::MAX)).then_some(until);

@@ -147,7 +147,7 @@ impl World {
         self.tally.count("api away");
         self.note(Note::Fault("api away", 0));
         self.fault_schedule.away_until = (self.now + span).min(self.fault_schedule.faults_end);
-        // Whoever watched has to list again.
+        // Each client with a watch must list again.
         let readers: Vec<Reader> = self
             .streams
             .keys()

@@ -11,7 +11,7 @@ pub enum Broken {
         /// Number of the VM, from 0.
         vm: usize,
     },
-    /// A VM began anew though no QEMU of it was killed.
+    /// A VM started again though no QEMU of it was killed.
     LostGuest {
         /// Number of the VM, from 0.
         vm: usize,

@@ -109,8 +109,8 @@ impl World {
                 answer: None,
             },
         );
-        // Whoever gave it may have given it up, or be dead: it lies in a connection until it is
-        // read.
+        // The order lies in a connection until it is read, also if its sender has given it up or
+        // has crashed.
         let arrives = |world: &mut Self, delay| {
             let (pod, command) = (pod.clone(), command.clone());
             world.after(

@@ -80,7 +80,7 @@ impl World {
         let retires = !self.schedulers[replica].serves();
         match action {
             Action::RespondPermit(answer) => self.answer_permit(replica, answer),
-            // Whoever ends begins nothing any more.
+            // A replica that ends begins nothing more.
             _ if retires => {}
             Action::List => {
                 // Those of a replica in waiting are of no term.

@@ -5,7 +5,7 @@ use crate::migrations::outcome::Cheat;
 use crate::migrations::world::MigrationWorld;
 
 impl MigrationWorld {
-    /// Whoever is at the other end of a machine that is gone notices.
+    /// The peer of a machine that is gone notices it.
     pub(super) fn stream_breaks(&mut self, gone: &str, machine: &Machine) {
         let peer = machine.qemu.as_ref().and_then(|qemu| qemu.peer.clone());
         for (name, other) in &mut self.machines {
