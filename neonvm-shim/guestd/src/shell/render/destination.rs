@@ -158,7 +158,7 @@ impl Destination {
         Ok(String::from_utf8(bytes).ok())
     }
 
-    /// Writes the temporary name anew.
+    /// Replaces what is at the temporary name.
     pub(super) fn write(&self, content: &Content) -> Result<(), String> {
         self.discard()?;
         let written = match content {
