@@ -25,6 +25,7 @@ pub mod monitor;
 pub mod monitor_v2;
 pub mod object;
 pub mod overtaken;
+pub mod parts;
 pub mod permit;
 pub mod policy;
 pub mod postgres;

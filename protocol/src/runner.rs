@@ -18,6 +18,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::migration::{DISK_PORT, IncomingReport, OutgoingReport, STREAM_PORT};
+use crate::parts::PartStates;
 use crate::trace::{Stage, TraceId};
 use crate::units::{Bytes, MilliCpu};
 
@@ -388,6 +389,9 @@ pub struct GuestState {
     /// Files of programs that follow the guest's size, by name. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramFile>,
+    /// Parts that can be replaced while the guest runs. Empty if the daemon does not know them.
+    #[serde(default, skip_serializing_if = "PartStates::is_empty")]
+    pub parts: PartStates,
 }
 
 /// A file or folder of the guest that follows its size (docs/guest-programs.md).

@@ -207,6 +207,7 @@ fn states_are_these_bytes() {
         kernel: "6.1.0-40-amd64".into(),
         uptime_s: 61,
         programs: Vec::new(),
+        parts: protocol::parts::PartStates::new(),
     };
     same("guest_state", &guest);
 }

@@ -232,6 +232,7 @@ impl Machine {
             kernel: "6.12".into(),
             uptime_s: now.0 / 1_000_000,
             programs: Vec::new(),
+            parts: protocol::parts::PartStates::new(),
         }
     }
 

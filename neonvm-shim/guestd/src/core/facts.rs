@@ -80,6 +80,7 @@ pub fn next_state(
         kernel: identity.kernel.clone(),
         uptime_s: facts.uptime_s,
         programs: programs.to_vec(),
+        parts: protocol::parts::PartStates::new(),
     };
     let size_of = |s: &GuestState| (s.cpus_online, s.cpus_present, s.cpus_possible, s.mem_total);
     let is_other =

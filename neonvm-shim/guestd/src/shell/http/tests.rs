@@ -22,6 +22,7 @@ fn machine(cpus_online: u32, generation: u64) -> GuestState {
         kernel: String::new(),
         uptime_s: 0,
         programs: Vec::new(),
+        parts: protocol::parts::PartStates::new(),
     }
 }
 

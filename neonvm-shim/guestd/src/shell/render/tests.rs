@@ -86,6 +86,7 @@ fn state(cpus: u32) -> GuestState {
         kernel: String::new(),
         uptime_s: 0,
         programs: Vec::new(),
+        parts: protocol::parts::PartStates::new(),
     }
 }
 

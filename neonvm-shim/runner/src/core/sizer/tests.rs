@@ -134,6 +134,7 @@ impl World {
             kernel: "6.1".into(),
             uptime_s: 1,
             programs: Vec::new(),
+            parts: protocol::parts::PartStates::new(),
         };
         self.sizer.handle(self.now, Event::Guest(state));
     }

@@ -1,0 +1,107 @@
+//! Parts of a guest that are replaced while it runs: `vm-monitor` and `neonvmd`.
+//!
+//! The guest's daemon serves [`ROUTE`] to its host alone. A new program runs on trial until the
+//! host keeps it. If the host does not, the guest goes back by itself.
+
+pub mod control;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Prefix of the daemon's routes: `PUT ROUTE/NAME` brings a program, `POST ROUTE/NAME/try`, `/keep`
+/// and `/back` move it on.
+pub const ROUTE: &str = "/v1/parts";
+/// Largest program, bytes.
+pub const PROGRAM_BYTES: u64 = 32 << 20;
+/// Answers that the daemon remembers for each part. A repeated token gets the same one.
+pub const REMEMBERED_TOKENS: usize = 8;
+/// Longest token, bytes.
+pub const TOKEN_BYTES: usize = 64;
+
+/// A part of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PartName {
+    /// `vm-monitor`.
+    Monitor,
+    /// `neonvmd`.
+    Guestd,
+}
+
+impl PartName {
+    /// All parts.
+    pub const ALL: [Self; 2] = [Self::Monitor, Self::Guestd];
+
+    /// The name in routes, paths and objects.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Monitor => "monitor",
+            Self::Guestd => "guestd",
+        }
+    }
+
+    /// The part of this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|part| part.as_str() == name)
+    }
+}
+
+/// Where the program of a part comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PartSource {
+    /// The guest's image.
+    Image,
+    /// The first place for programs that were brought.
+    A,
+    /// The second place.
+    B,
+    /// A package manager of the guest.
+    Package,
+}
+
+/// How far the change of a part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PartPhase {
+    /// The program is kept.
+    Settled,
+    /// Another program was brought and does not run.
+    Staged,
+    /// The program runs on trial.
+    Trial,
+    /// The last program on trial was taken back.
+    Back,
+}
+
+/// State of a part, a member of the guest's state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartState {
+    /// Version that the running program names. Empty if it names none.
+    pub version: String,
+    /// SHA-256 of the running program, lower-case hex. Empty if unknown.
+    pub sha256: String,
+    /// Origin of the running program.
+    pub from: PartSource,
+    /// Progress of the change.
+    pub phase: PartPhase,
+    /// Rest of the trial, whole seconds. Zero outside of a trial.
+    #[serde(default)]
+    pub left_s: u64,
+    /// Token of the last order.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub token: String,
+    /// Why the last program on trial was taken back. The guest wrote it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Starts of the part's process since the guest's boot.
+    #[serde(default)]
+    pub starts: u64,
+    /// Resident memory of its process, bytes. Zero if it does not run.
+    #[serde(default)]
+    pub resident_bytes: u64,
+}
+
+/// States of all parts of a guest.
+pub type PartStates = BTreeMap<PartName, PartState>;
