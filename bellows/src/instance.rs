@@ -27,7 +27,7 @@ pub(crate) const SCHEDULER_NAME: &str = "autoscale-scheduler";
 const FORMAT: u32 = 1;
 /// Values of N for the block 127.N.0.0/16. Programs use 127.0, Debian names hosts in 127.1, and
 /// 127.255 holds the broadcast address.
-const BLOCKS: std::ops::RangeInclusive<u8> = 2..=250;
+pub(crate) const BLOCKS: std::ops::RangeInclusive<u8> = 2..=250;
 /// Port of the embedded API server.
 pub(crate) const API_PORT: u16 = 6443;
 
@@ -81,7 +81,11 @@ impl Instance {
         }
         let block = match block {
             Some(block) => block,
-            None => choose_block(seed_of(state.path()), &sockets::blocks_in_use())?,
+            None => {
+                let mut taken = sockets::blocks_in_use();
+                taken.extend(users::blocks_of_others(state));
+                choose_block(seed_of(state.path()), &taken)?
+            }
         };
         let node = match node {
             Some(node) => node.to_owned(),
@@ -158,14 +162,14 @@ fn parse(text: &str) -> Result<Instance, String> {
     Ok(instance)
 }
 
-/// The first free block. The search starts at a block that depends on the state directory, so that
+/// The first block that is not taken. The search starts at a block that depends on the state directory, so that
 /// two directories seldom collide.
-fn choose_block(seed: u64, in_use: &[u8]) -> Outcome<u8> {
+fn choose_block(seed: u64, taken: &[u8]) -> Outcome<u8> {
     let count = u64::from(BLOCKS.end() - BLOCKS.start()) + 1;
     let offset = usize::try_from(seed % count).unwrap_or(0);
     BLOCKS
         .cycle_from(offset)
-        .find(|block| !in_use.contains(block))
+        .find(|block| !taken.contains(block))
         .ok_or_else(|| {
             Fail::try_again("no loopback block 127.N.0.0/16 is free for N in 2..=250")
                 .rule("each instance owns a block, so that every VM has an address of its own")

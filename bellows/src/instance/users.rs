@@ -69,17 +69,49 @@ fn overlapping(
     text.lines().find(has).map(str::to_owned)
 }
 
+/// Blocks whose range has a user of another instance. Without root nobody claims users.
+pub(crate) fn blocks_of_others(state: &StateDir) -> Vec<u8> {
+    blocks_claimed_by_others(Path::new(CLAIMS), state.path())
+}
+
+fn blocks_claimed_by_others(claims: &Path, state: &Path) -> Vec<u8> {
+    let claims = claims_of_others(claims, state);
+    let is_claimed = |block: &u8| {
+        let users = UserRange::of_block(*block).all();
+        claims.iter().any(|claim| claim.overlaps(&users))
+    };
+    super::BLOCKS.filter(is_claimed).collect()
+}
+
 /// State directory of another instance that has a user of the range.
 fn claimed_by_another(claims: &Path, state: &Path, users: &RangeInclusive<u32>) -> Option<PathBuf> {
-    let length = users.end() - users.start();
-    let mut entries = std::fs::read_dir(claims).into_iter().flatten().flatten();
-    entries.find_map(|entry| {
-        let first: u32 = entry.file_name().to_str()?.parse().ok()?;
-        let overlaps = first <= *users.end() && first.saturating_add(length) >= *users.start();
+    let mut claims = claims_of_others(claims, state).into_iter();
+    claims.find_map(|claim| claim.overlaps(users).then_some(claim.state))
+}
+
+/// A range that an instance has claimed.
+struct Claim {
+    first: u32,
+    state: PathBuf,
+}
+
+impl Claim {
+    fn overlaps(&self, users: &RangeInclusive<u32>) -> bool {
+        let length = users.end() - users.start();
+        self.first <= *users.end() && self.first.saturating_add(length) >= *users.start()
+    }
+}
+
+/// Claims that count, without those of one state directory.
+fn claims_of_others(claims: &Path, state: &Path) -> Vec<Claim> {
+    let entries = std::fs::read_dir(claims).into_iter().flatten().flatten();
+    let read = entries.filter_map(|entry| {
+        let first = entry.file_name().to_str()?.parse().ok()?;
         let of = PathBuf::from(std::fs::read_to_string(entry.path()).ok()?);
-        let is_there = of.join("instance.json").exists();
-        (overlaps && of != state && is_there).then_some(of)
-    })
+        let counts = of != state && of.join("instance.json").exists();
+        counts.then_some(Claim { first, state: of })
+    });
+    read.collect()
 }
 
 fn write(claims: &Path, state: &Path, first: u32) -> std::io::Result<()> {
@@ -128,5 +160,22 @@ mod tests {
         assert_eq!(claimed_by_another(&claims, &mine, &beyond), None);
         std::fs::remove_dir_all(&other).unwrap();
         assert_eq!(claimed_by_another(&claims, &mine, &users), None);
+    }
+
+    #[test]
+    fn block_of_an_instance_that_is_down_is_not_given_to_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let (claims, other) = (dir.path().join("claims"), dir.path().join("other"));
+        let mine = dir.path().join("mine");
+        std::fs::create_dir(&other).unwrap();
+        std::fs::write(other.join("instance.json"), "{}").unwrap();
+        assert_eq!(blocks_claimed_by_others(&claims, &mine), [0; 0]);
+        let users = UserRange::of_block(7).all();
+        write(&claims, &other, *users.start()).unwrap();
+        assert_eq!(blocks_claimed_by_others(&claims, &mine), [7]);
+        assert_eq!(blocks_claimed_by_others(&claims, &other), [0; 0]);
+        // A range of one's own choice may touch two.
+        write(&claims, &other, *users.end()).unwrap();
+        assert_eq!(blocks_claimed_by_others(&claims, &mine), [7, 8]);
     }
 }
