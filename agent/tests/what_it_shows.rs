@@ -209,7 +209,7 @@ async fn agent_refuses_to_start_rather_than_lose_events() {
     let bound = agent::bind(params).await.expect("binds");
     let bad_folder = bound.run(CancellationToken::new()).await;
     assert!(
-        matches!(bad_folder, Err(RunError::Events(EventsError::Log(_)))),
+        matches!(bad_folder, Err(RunError::Events(EventsError::Locked(_)))),
         "{bad_folder:?}"
     );
 }
