@@ -143,7 +143,10 @@ async fn every_page_reads_as_text() {
         ),
         (
             "/policies/db/promote",
-            &["The newest version decides", "Reason, for the history"],
+            &[
+                "The next stage of the newest version begins",
+                "Reason, for the history",
+            ],
         ),
         ("/vms/default/pg/bounds", &["Least CPU", "Most memory"]),
         ("/vms/default/pg/mode", &["observe: changes nothing"]),
