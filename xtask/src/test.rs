@@ -10,6 +10,7 @@ mod seconds;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -78,16 +79,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     disk::ensure_room()?;
     setup::ensure(setup::Need::Everything)?;
-    event_servers::ensure()?;
-    together(vec![
-        ("format", format()),
-        ("tidy", tidy::run()),
-        ("lints", lints()),
-    ])?;
-    let has_cluster = cluster::build_if_possible()?;
-    if shell::is_root() {
-        cluster::rootfs::ensure_systemd()?;
-    }
+    // Downloads leave the processors idle, and the lints leave the network idle.
+    let (linted, has_cluster) = thread::scope(|scope| {
+        let programs = scope.spawn(programs_of_peers);
+        let linted = together(vec![
+            ("format", format()),
+            ("tidy", tidy::run()),
+            ("lints", lints()),
+        ]);
+        (linted, programs.join().expect("a build does not panic"))
+    });
+    linted?;
+    let has_cluster = has_cluster?;
     let bellows = build::images(build::Scope::Tests)?;
     let records = Records::new(&options.may_skip)?;
     records.skip(tidy::left_out())?;
@@ -98,6 +101,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let tests = lanes::run(&give, &["--skip", cluster::KIND_PAGE])
         .and_then(|()| kind_page(&records, &bellows, has_cluster));
     together(vec![("tests", tests), ("tests left out", records.close())])
+}
+
+/// Builds what tests run beside our programs. Returns whether there can be a cluster.
+fn programs_of_peers() -> Result<bool> {
+    event_servers::ensure()?;
+    let has_cluster = cluster::build_if_possible()?;
+    if shell::is_root() {
+        cluster::rootfs::ensure_systemd()?;
+    }
+    Ok(has_cluster)
 }
 
 /// The test of the page about kind, which records itself as skipped where it cannot run.
