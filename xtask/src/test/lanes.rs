@@ -1,8 +1,8 @@
-//! Two lanes of tests that run side by side: tests of real clusters in one lane, all others in the
-//! other, those of real guests last.
+//! Three lanes of tests that run side by side: tests of real clusters, tests of real guests, and all
+//! others. Most of them wait more than they compute, so one lane alone leaves the processors idle.
 //!
-//! Cargo compiles everything first, by one command, so that neither lane compiles. The output of
-//! the lane of clusters is shown as it comes; that of the other one a test binary at a time.
+//! Cargo compiles everything first, by one command, so that no lane compiles. The output of the
+//! lane of clusters is shown as it comes; that of the others a test binary at a time.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, PipeReader};
@@ -37,14 +37,9 @@ const CLUSTERS: [&str; 14] = [
     "overlay_addresses",
     "rights",
 ];
-/// Long ones of guests that run in the lane of clusters, so that both lanes end at about the same
+/// Long ones of guests that run after those without guests, so that all lanes end at about the same
 /// time.
-const BESIDE_CLUSTERS: [&str; 2] = ["docs_commands", "durability"];
-
-/// All binaries of the lane of clusters.
-fn clusters() -> impl Iterator<Item = &'static str> {
-    CLUSTERS.into_iter().chain(BESIDE_CLUSTERS)
-}
+const AFTER_OTHERS: [&str; 2] = ["docs_commands", "durability"];
 
 /// How often a lane that is silent looks whether its command has ended.
 const POLL: Duration = Duration::from_secs(1);
@@ -57,6 +52,7 @@ struct Binaries {
     clusters: BTreeSet<String>,
     guests: BTreeSet<String>,
     other: BTreeSet<String>,
+    after_others: BTreeSet<String>,
 }
 
 /// Runs all tests of the workspace. `give` adds what tests find in their environment, `arguments`
@@ -77,27 +73,32 @@ pub(super) fn run(give: &dyn Fn(&mut Command), arguments: &[&str]) -> Result<()>
     let mut clusters = command(&[])?;
     let mut other = command(&["--lib", "--bins"])?;
     let mut guests = command(&[])?;
+    let mut after_others = command(&[])?;
     for (lane, names) in [
         (&mut clusters, &binaries.clusters),
         (&mut other, &binaries.other),
         (&mut guests, &binaries.guests),
+        (&mut after_others, &binaries.after_others),
     ] {
         lane.args(names.iter().flat_map(|name| ["--test", name]));
         lane.arg("--").args(arguments);
     }
     let mut documents = command(&["--doc"])?;
     let ended: Result<Vec<Ended>> = thread::scope(|scope| {
-        let beside = scope.spawn(|| {
+        let others = scope.spawn(|| {
             [
                 Lane::new("tests without guests", Shown::ByBinary).run(&mut other),
                 Lane::new("examples in documents", Shown::ByBinary).run(&mut documents),
-                Lane::new("tests with real guests", Shown::ByBinary).run(&mut guests),
+                Lane::new("long tests with guests", Shown::ByBinary).run(&mut after_others),
             ]
         });
+        let what = "tests with real guests";
+        let guests = scope.spawn(|| Lane::new(what, Shown::ByBinary).run(&mut guests));
         let what = "tests with a real Kubernetes";
         let clusters = Lane::new(what, Shown::AsItComes).run(&mut clusters);
-        let beside = beside.join().expect("the lane does not panic");
-        [clusters].into_iter().chain(beside).collect()
+        let guests = guests.join().expect("the lane does not panic");
+        let others = others.join().expect("the lane does not panic");
+        [clusters, guests].into_iter().chain(others).collect()
     });
     let ended = ended?;
     let lines = seconds::slowest(ended.iter().map(|lane| &lane.seconds));
@@ -252,8 +253,10 @@ impl Binaries {
                 let name = target["name"].as_str().unwrap_or_default().to_owned();
                 // A target with `test = false` is run by its name alone.
                 if target["kind"][0] != "test" || target["test"] == false {
-                } else if is_real && clusters().any(|it| it == name) {
+                } else if is_real && CLUSTERS.contains(&&*name) {
                     found.clusters.insert(name);
+                } else if is_real && AFTER_OTHERS.contains(&&*name) {
+                    found.after_others.insert(name);
                 } else if is_real {
                     found.guests.insert(name);
                 } else {
@@ -284,7 +287,10 @@ mod tests {
         let packages = [
             package("neonvm-runner", &["moving", "overlay"]),
             package("neonvm-controller", &["overlay", "versions"]),
-            package("bellows-tests", &["one_machine", "cluster_vms"]),
+            package(
+                "bellows-tests",
+                &["one_machine", "cluster_vms", "durability"],
+            ),
         ];
         let names = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect();
         assert_eq!(
@@ -293,6 +299,7 @@ mod tests {
                 clusters: names(&["cluster_vms"]),
                 guests: names(&["moving", "one_machine", "overlay"]),
                 other: names(&["versions"]),
+                after_others: names(&["durability"]),
             }
         );
     }
@@ -300,7 +307,9 @@ mod tests {
     #[test]
     fn packages_and_binaries_of_the_lanes_exist() {
         let found = Binaries::of_workspace().expect("cargo lists the workspace");
-        assert_eq!(found.clusters, clusters().map(str::to_owned).collect());
+        let names = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(found.clusters, names(&CLUSTERS));
+        assert_eq!(found.after_others, names(&AFTER_OTHERS));
         assert!(found.guests.contains("one_machine") && found.guests.contains("adoption"));
         assert!(found.other.contains("interleavings"));
         assert!(!found.other.contains("large_models"));
