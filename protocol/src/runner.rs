@@ -15,10 +15,12 @@
 //! The runner is level-triggered: it keeps the newest order and drives the guest towards it;
 //! progress is read from the state, never from an answer to an order.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::migration::{DISK_PORT, IncomingReport, OutgoingReport, STREAM_PORT};
-use crate::parts::PartStates;
+use crate::parts::{PartName, PartState};
 use crate::trace::{Stage, TraceId};
 use crate::units::{Bytes, MilliCpu};
 
@@ -389,9 +391,10 @@ pub struct GuestState {
     /// Files of programs that follow the guest's size, by name. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramFile>,
-    /// Parts that can be replaced while the guest runs. Empty if the daemon does not know them.
-    #[serde(default, skip_serializing_if = "PartStates::is_empty")]
-    pub parts: PartStates,
+    /// Parts that can be replaced while the guest runs, `monitor` and `guestd`. Empty if the daemon
+    /// does not know them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parts: BTreeMap<PartName, PartState>,
 }
 
 /// A file or folder of the guest that follows its size (docs/guest-programs.md).

@@ -53,7 +53,7 @@ enum Body {
 }
 
 /// Modules with types that several links use.
-const SHARED: [&str; 4] = ["units", "trace", "time", "migration"];
+const SHARED: [&str; 5] = ["units", "trace", "time", "migration", "parts"];
 
 const LINKS: [Link; 3] = [
     Link {

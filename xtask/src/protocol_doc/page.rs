@@ -176,6 +176,7 @@ fn kind_text(kind: &Kind) -> String {
         Kind::Json(word) => (*word).to_owned(),
         Kind::Type(name) => format!("[`{name}`](#{})", name.to_lowercase()),
         Kind::List(of) => format!("list of {}", kind_text(of)),
+        Kind::Map(of) => format!("object of {} by name", kind_text(of)),
     }
 }
 

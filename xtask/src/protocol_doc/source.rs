@@ -81,6 +81,8 @@ pub(super) enum Kind {
     Json(&'static str),
     Type(String),
     List(Box<Self>),
+    /// An object whose members have names of the peer's choice.
+    Map(Box<Self>),
 }
 
 impl Kind {
@@ -89,7 +91,7 @@ impl Kind {
         match self {
             Self::Json(_) => None,
             Self::Type(name) => Some(name.clone()),
-            Self::List(of) => of.type_name(),
+            Self::List(of) | Self::Map(of) => of.type_name(),
         }
     }
 }
@@ -244,7 +246,7 @@ fn kind_of(ty: &syn::Type) -> Result<(Kind, bool)> {
         let PathArguments::AngleBracketed(arguments) = &last.arguments else {
             anyhow::bail!("{name} of nothing");
         };
-        match arguments.args.first() {
+        match arguments.args.last() {
             Some(GenericArgument::Type(ty)) => kind_of(ty),
             _ => anyhow::bail!("{name} of no type"),
         }
@@ -253,6 +255,7 @@ fn kind_of(ty: &syn::Type) -> Result<(Kind, bool)> {
         "Option" => (argument()?.0, true),
         "Box" => argument()?,
         "Vec" => (Kind::List(Box::new(argument()?.0)), false),
+        "BTreeMap" => (Kind::Map(Box::new(argument()?.0)), false),
         _ => match FOREIGN.iter().find(|(foreign, _)| *foreign == name) {
             Some(&(_, json)) => (Kind::Json(json), false),
             None => (Kind::Type(name), false),
@@ -313,6 +316,8 @@ pub struct Request {
     /// Names of all VMs of the agent.
     #[serde(rename = "n")]
     pub names: Vec<String>,
+    /// Sizes of VMs.
+    pub sizes: BTreeMap<String, Size>,
 }
 
 pub enum Body {
@@ -338,7 +343,7 @@ impl Body {
         let Shape::Object(members) = &module.types[0].shape else {
             panic!("{:?}", module.types[0])
         };
-        let [permit, names] = &members[..] else {
+        let [permit, names, sizes] = &members[..] else {
             panic!("{members:?}")
         };
         assert_eq!((&*permit.name, permit.is_optional), ("lastPermit", true));
@@ -352,6 +357,8 @@ impl Body {
         );
         assert_eq!((&*names.name, names.is_optional), ("n", false));
         assert_eq!(names.kind, Kind::List(Box::new(Kind::Json("string"))));
+        let size = Kind::Type("Size".to_owned());
+        assert_eq!(sizes.kind, Kind::Map(Box::new(size)));
         let words = &module.types[1].wire_types;
         assert_eq!(words.get("A").map(String::as_str), Some("Alpha"));
         assert_eq!(words.len(), 2, "{words:?}");
