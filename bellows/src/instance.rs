@@ -162,8 +162,8 @@ fn parse(text: &str) -> Result<Instance, String> {
     Ok(instance)
 }
 
-/// The first block that is not taken. The search starts at a block that depends on the state directory, so that
-/// two directories seldom collide.
+/// The first block that is not taken. The search starts at a block that depends on the state
+/// directory, so that two directories seldom collide.
 fn choose_block(seed: u64, taken: &[u8]) -> Outcome<u8> {
     let count = u64::from(BLOCKS.end() - BLOCKS.start()) + 1;
     let offset = usize::try_from(seed % count).unwrap_or(0);

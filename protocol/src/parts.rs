@@ -23,14 +23,14 @@ pub const TOKEN_BYTES: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PartName {
-    /// `vm-monitor`.
+    /// `vm-monitor`, which talks to the agent.
     Monitor,
-    /// `neonvmd`.
+    /// `neonvmd`, which talks to the runner.
     Guestd,
 }
 
 impl PartName {
-    /// All parts.
+    /// In the order in which pages list them.
     pub const ALL: [Self; 2] = [Self::Monitor, Self::Guestd];
 
     /// The name in routes, paths and objects.

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Attempt, Record};
 
-/// Most attempts of a scenario. A scenario with six moves meets the fault in a third of its attempts
-/// on a loaded machine, so three attempts in a row fail too often.
+/// Most attempts of a scenario. On a loaded machine a scenario with six moves meets the fault in a
+/// third of its attempts, so three attempts in a row fail too often.
 pub const ATTEMPTS: u32 = 5;
 
 /// Prefix of a panic on Linux's console.

@@ -1,5 +1,5 @@
-//! Three lanes of tests that run side by side: tests of real clusters, tests of real guests, and all
-//! others. Most of them wait more than they compute, so one lane alone leaves the processors idle.
+//! Three lanes of tests that run side by side: tests of real clusters, tests of real guests, and
+//! all others. Most tests wait more than they compute, so one lane leaves the processors idle.
 //!
 //! Cargo compiles everything first, by one command, so that no lane compiles. The output of the
 //! lane of clusters is shown as it comes; that of the others a test binary at a time.
