@@ -46,7 +46,7 @@ pub(crate) struct Options {
 }
 
 /// Who reads what others wrote.
-const READERS: [&str; 10] = [
+const READERS: [&str; 11] = [
     "agent",
     "protocol",
     "vm-monitor",
@@ -54,6 +54,7 @@ const READERS: [&str; 10] = [
     "vm-images",
     "apiserver",
     "neonvm-files",
+    "neonvm-parts",
     "neonvm-runner",
     "policy-contract",
     "policy-engine",

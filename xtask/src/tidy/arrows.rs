@@ -8,7 +8,7 @@ use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 33] = [
+const ARROWS: [(&str, &[&str]); 34] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
@@ -25,6 +25,7 @@ const ARROWS: [(&str, &[&str]); 33] = [
     ),
     ("neonvm-files", &["protocol", "test-seeds"]),
     ("neonvm-links", &[]),
+    ("neonvm-parts", &["protocol", "test-seeds"]),
     ("neonvm-quota", &["protocol", "test-records"]),
     (
         "neonvm-vxlan",
@@ -34,6 +35,7 @@ const ARROWS: [(&str, &[&str]); 33] = [
         "neonvm-guestd",
         &[
             "neonvm-files",
+            "neonvm-parts",
             "protocol",
             "test-network",
             "test-records",

@@ -1,0 +1,5 @@
+//! See `neonvm_parts::fuzz::part_request`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| neonvm_parts::fuzz::part_request(data));

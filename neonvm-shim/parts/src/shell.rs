@@ -1,0 +1,3 @@
+//! Input and output of parts: their files.
+
+pub mod places;
