@@ -13,6 +13,9 @@ if [ ! -e /etc/bellows/container ]; then
     # Secrets that the runner pushes.
     mkdir -m 700 /run/bellows
 fi
+# Processes of the parts. Those of an earlier boot are void.
+rm -rf /run/bellows/parts
+mkdir -p -m 700 /run/bellows/parts
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 . /usr/lib/bellows/say
 say INIT

@@ -36,6 +36,7 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "usr/lib/bellows/log-port",
         include_str!("../guest/log-port.sh"),
     ),
+    ("usr/lib/bellows/parts", include_str!("../guest/parts.sh")),
     (
         "usr/lib/bellows/postgres-password",
         include_str!("../guest/postgres-password.sh"),
@@ -57,6 +58,7 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "usr/lib/bellows/sysinit",
         include_str!("../guest/sysinit.sh"),
     ),
+    ("usr/lib/bellows/trial", include_str!("../guest/trial.sh")),
     (
         "usr/local/bin/resize-swap",
         include_str!("../guest/resize-swap.sh"),

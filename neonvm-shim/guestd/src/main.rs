@@ -1,8 +1,10 @@
 //! `neonvmd`: the guest daemon. See the library's documentation.
 
 use std::io::Write;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use neonvm_guestd::core::cpus::CpuOrder;
@@ -10,10 +12,12 @@ use neonvm_guestd::core::flags::{self, Flags, Invocation};
 use neonvm_guestd::core::overlay::Overlay;
 use neonvm_guestd::shell::http::{Served, serve};
 use neonvm_guestd::shell::keeper;
+use neonvm_guestd::shell::parts::{self, Parts, Renewal};
 use neonvm_guestd::shell::render;
 use neonvm_guestd::shell::runtime::Runtime;
 use neonvm_guestd::shell::system::Roots;
 use neonvm_guestd::shell::uevents::Uevents;
+use protocol::parts::PartStates;
 use protocol::time::WallTime;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -58,13 +62,47 @@ fn say(text: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Time for the response of the order that renews this daemon.
+const RESPONSE_LIMIT: Duration = Duration::from_millis(300);
+
+/// Changes this process as ordered. Returns when the daemon is to end.
+async fn renew(mut renewed: mpsc::Receiver<Renewal>, parts: &Parts) {
+    while let Some(renewal) = renewed.recv().await {
+        tokio::time::sleep(RESPONSE_LIMIT).await;
+        match renewal {
+            Renewal::End => return,
+            Renewal::Execute(program) => {
+                info!(program = %program.display(), "executing another daemon");
+                // Returns only if it fails: then this daemon serves on.
+                let error = Command::new(&program)
+                    .args(std::env::args_os().skip(1))
+                    .exec();
+                warn!(%error, program = %program.display(), "failed to execute another daemon");
+                if let Err(error) = parts.not_executed() {
+                    warn!(%error, "failed to end the trial of a program that does not run");
+                }
+            }
+        }
+    }
+}
+
 async fn run(flags: Flags) -> anyhow::Result<()> {
+    let settings = parts::Settings {
+        parts: flags.parts,
+        run: flags.parts_run,
+        scripts: flags.scripts,
+        monitor_control: flags.monitor_control,
+        procfs: flags.procfs.clone(),
+    };
     let roots = Roots {
         sysfs: flags.sysfs,
         procfs: flags.procfs,
     };
     let (identity, first) =
         keeper::first_look(&roots).context("failed to read the machine's state")?;
+    if flags.self_test {
+        return Ok(());
+    }
     let order = CpuOrder::at_start(flags.cpu_policy, &roots.cmdline());
     let overlay = Overlay::of(&roots.cmdline());
     let uevents = Uevents::open()
@@ -90,8 +128,17 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         units: flags.render_units,
         notes: flags.render_notes,
     };
-    let sources = keeper::Sources { uevents, programs };
+    let (renewals, renewed) = mpsc::channel(1);
+    let (states, part_states) = watch::channel(PartStates::new());
+    let parts = Arc::new(Parts::new(settings, states, renewals));
+    let sources = keeper::Sources {
+        uevents,
+        programs,
+        parts: part_states,
+    };
     tokio::spawn(render::run(folders, state.clone(), reports, cancel.clone()));
+    let followed = (parts.clone(), cancel.clone());
+    tokio::spawn(async move { followed.0.follow(followed.1).await });
     let (keeper_tx, requests) = mpsc::channel(keeper::MAX_WAITING);
     let served = Served {
         state,
@@ -99,6 +146,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         files_root: flags.files_root,
         overlay,
         runtime,
+        parts: parts.clone(),
         now: wall,
     };
     let mut terminate = signal(SignalKind::terminate())?;
@@ -106,6 +154,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     tokio::select! {
         () = keeper::run(roots, identity, order, state_tx, requests, sources, cancel.clone()) => {}
         () = serve(listener, Arc::new(served), cancel.clone()) => {}
+        () = renew(renewed, &parts) => {}
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }

@@ -2,6 +2,7 @@
 
 pub mod http;
 pub mod keeper;
+pub mod parts;
 pub mod render;
 pub mod runtime;
 pub mod system;

@@ -1,5 +1,6 @@
 //! The guest's size, parsed from texts of `/proc` and `/sys`.
 
+use protocol::parts::PartStates;
 use protocol::runner::{GuestState, ProgramFile};
 use protocol::units::Bytes;
 
@@ -60,14 +61,37 @@ pub struct Facts {
     pub uptime_s: u64,
 }
 
-/// The state after a reading. The generation grows when CPUs, MemTotal or `programs` changed.
-/// Changes of MemAvailable or of the uptime alone wake no reader.
+/// What other tasks of the daemon report.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reports {
+    /// Files of programs that follow the guest's size.
+    pub programs: Vec<ProgramFile>,
+    /// Parts that can be replaced.
+    pub parts: PartStates,
+}
+
+/// Whether two states of the parts differ in more than what changes by itself: the rest of a trial
+/// and the resident memory.
+#[must_use]
+pub fn parts_differ(before: &PartStates, after: &PartStates) -> bool {
+    let lasting = |parts: &PartStates| {
+        let mut parts = parts.clone();
+        for part in parts.values_mut() {
+            (part.left_s, part.resident_bytes) = (0, 0);
+        }
+        parts
+    };
+    lasting(before) != lasting(after)
+}
+
+/// The state after a reading. The generation grows when CPUs, MemTotal, `programs` or `parts`
+/// changed. Changes of MemAvailable or of the uptime alone wake no reader.
 #[must_use]
 pub fn next_state(
     before: Option<&GuestState>,
     identity: &Identity,
     facts: &Facts,
-    programs: &[ProgramFile],
+    reports: &Reports,
 ) -> GuestState {
     let mut state = GuestState {
         generation: before.map_or(1, |before| before.generation),
@@ -79,12 +103,15 @@ pub fn next_state(
         boot_id: identity.boot_id.clone(),
         kernel: identity.kernel.clone(),
         uptime_s: facts.uptime_s,
-        programs: programs.to_vec(),
-        parts: protocol::parts::PartStates::new(),
+        programs: reports.programs.clone(),
+        parts: reports.parts.clone(),
     };
     let size_of = |s: &GuestState| (s.cpus_online, s.cpus_present, s.cpus_possible, s.mem_total);
-    let is_other =
-        |before: &GuestState| size_of(before) != size_of(&state) || before.programs != programs;
+    let is_other = |before: &GuestState| {
+        size_of(before) != size_of(&state)
+            || before.programs != reports.programs
+            || parts_differ(&before.parts, &reports.parts)
+    };
     if before.is_some_and(is_other) {
         state.generation += 1;
     }
@@ -95,6 +122,7 @@ pub fn next_state(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use protocol::parts::{PartName, PartPhase, PartSource, PartState};
 
     const MEMINFO: &str = "MemTotal:         412340 kB\nMemFree:           90000 kB\nMemAvailable:     301220 kB\nHugePages_Total:       0\n";
 
@@ -108,6 +136,20 @@ mod tests {
                 available: Bytes(available),
             },
             uptime_s: 3,
+        }
+    }
+
+    fn part() -> PartState {
+        PartState {
+            version: "0.1.0".into(),
+            sha256: String::new(),
+            from: PartSource::Image,
+            phase: PartPhase::Settled,
+            left_s: 0,
+            token: String::new(),
+            reason: String::new(),
+            starts: 1,
+            resident_bytes: 1,
         }
     }
 
@@ -132,26 +174,50 @@ mod tests {
     }
 
     #[test]
-    fn only_changed_cpus_memory_or_program_files_raise_the_generation() {
+    fn only_changed_cpus_memory_files_or_parts_raise_the_generation() {
         let identity = Identity::default();
-        let first = next_state(None, &identity, &facts("0", 100, 50), &[]);
+        let first = next_state(None, &identity, &facts("0", 100, 50), &Reports::default());
         assert_eq!(first.generation, 1);
-        let same = next_state(Some(&first), &identity, &facts("0", 100, 40), &[]);
+        let same = next_state(
+            Some(&first),
+            &identity,
+            &facts("0", 100, 40),
+            &Reports::default(),
+        );
         assert_eq!((same.generation, same.mem_available), (1, Bytes(40)));
-        let cpu = next_state(Some(&same), &identity, &facts("0-1", 100, 40), &[]);
+        let cpu = next_state(
+            Some(&same),
+            &identity,
+            &facts("0-1", 100, 40),
+            &Reports::default(),
+        );
         assert_eq!(cpu.generation, 2);
-        let memory = next_state(Some(&cpu), &identity, &facts("0-1", 200, 40), &[]);
+        let memory = next_state(
+            Some(&cpu),
+            &identity,
+            &facts("0-1", 200, 40),
+            &Reports::default(),
+        );
         assert_eq!(memory.generation, 3);
-        let programs = [ProgramFile {
+        let programs = vec![ProgramFile {
             name: "pg".to_owned(),
             state: protocol::runner::ProgramFileState::Current,
             detail: String::new(),
         }];
-        let file = next_state(Some(&memory), &identity, &facts("0-1", 200, 40), &programs);
-        assert_eq!(
-            (file.generation, file.programs.as_slice()),
-            (4, &programs[..])
-        );
+        let mut reports = Reports {
+            programs,
+            ..Reports::default()
+        };
+        let file = next_state(Some(&memory), &identity, &facts("0-1", 200, 40), &reports);
+        assert_eq!((file.generation, &file.programs), (4, &reports.programs));
+        reports.parts.insert(PartName::Monitor, part());
+        let part = next_state(Some(&file), &identity, &facts("0-1", 200, 40), &reports);
+        assert_eq!(part.generation, 5);
+        let monitor = reports.parts.get_mut(&PartName::Monitor);
+        let monitor = monitor.expect("it is there");
+        (monitor.left_s, monitor.resident_bytes) = (9, 9);
+        let later = next_state(Some(&part), &identity, &facts("0-1", 200, 40), &reports);
+        assert_eq!((later.generation, &later.parts), (5, &reports.parts));
     }
 
     proptest! {

@@ -19,6 +19,11 @@ neonvmd: the guest daemon: CPUs on and off, state of the guest, files into the g
   --runtime DIR         where the VM's runtime drive is mounted [/neonvm/runtime]; a guestd.key on it is what callers must show
   --render-units DIR    where the units of files that follow the guest are [/etc/bellows/render.d]
   --render-notes DIR    where signals that programs are owed are noted [/var/lib/bellows/render]
+  --parts DIR           where programs that the host brings are kept [/var/lib/bellows/parts]
+  --parts-run DIR       where the scripts write which processes run [/run/bellows/parts]
+  --scripts DIR         where the scripts service and trial are [/usr/lib/bellows]
+  --monitor-control PATH  control socket of vm-monitor [/run/vm-monitor/control.sock]
+  --self-test           check the command line and what the daemon reads, bind nothing, and end
   --help, --version
 ";
 
@@ -42,6 +47,16 @@ pub struct Flags {
     pub render_units: PathBuf,
     /// `--render-notes`: folder of the notes of owed signals.
     pub render_notes: PathBuf,
+    /// `--parts`: folder of the programs that the host brings.
+    pub parts: PathBuf,
+    /// `--parts-run`: folder of what the scripts write about processes.
+    pub parts_run: PathBuf,
+    /// `--scripts`: folder of the guest's scripts.
+    pub scripts: PathBuf,
+    /// `--monitor-control`: control socket of the monitor.
+    pub monitor_control: PathBuf,
+    /// `--self-test`: whether the daemon only checks that it can run.
+    pub self_test: bool,
 }
 
 impl Default for Flags {
@@ -55,7 +70,47 @@ impl Default for Flags {
             runtime: "/neonvm/runtime".into(),
             render_units: "/etc/bellows/render.d".into(),
             render_notes: "/var/lib/bellows/render".into(),
+            parts: "/var/lib/bellows/parts".into(),
+            parts_run: "/run/bellows/parts".into(),
+            scripts: "/usr/lib/bellows".into(),
+            monitor_control: "/run/vm-monitor/control.sock".into(),
+            self_test: false,
         }
+    }
+}
+
+/// Flags with a value.
+const VALUED: [&str; 12] = [
+    "--addr",
+    "--cpu-policy",
+    "--sysfs",
+    "--procfs",
+    "--files-root",
+    "--runtime",
+    "--render-units",
+    "--render-notes",
+    "--parts",
+    "--parts-run",
+    "--scripts",
+    "--monitor-control",
+];
+
+impl Flags {
+    /// The path that a flag sets.
+    fn path(&mut self, flag: &str) -> Option<&mut PathBuf> {
+        Some(match flag {
+            "--sysfs" => &mut self.sysfs,
+            "--procfs" => &mut self.procfs,
+            "--files-root" => &mut self.files_root,
+            "--runtime" => &mut self.runtime,
+            "--render-units" => &mut self.render_units,
+            "--render-notes" => &mut self.render_notes,
+            "--parts" => &mut self.parts,
+            "--parts-run" => &mut self.parts_run,
+            "--scripts" => &mut self.scripts,
+            "--monitor-control" => &mut self.monitor_control,
+            _ => return None,
+        })
     }
 }
 
@@ -104,8 +159,11 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Invocation, Flag
         match flag.as_str() {
             "--help" | "-h" => return Ok(Invocation::Help),
             "--version" | "-V" => return Ok(Invocation::Version),
-            "--addr" | "--cpu-policy" | "--sysfs" | "--procfs" | "--files-root" | "--runtime"
-            | "--render-units" | "--render-notes" => {}
+            "--self-test" => {
+                flags.self_test = true;
+                continue;
+            }
+            known if VALUED.contains(&known) => {}
             _ => return Err(FlagError::Unknown(flag)),
         }
         let value = given
@@ -117,18 +175,17 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Invocation, Flag
         };
         match flag.as_str() {
             "--addr" => flags.addr = value.parse().map_err(|_| bad())?,
-            "--sysfs" => flags.sysfs = value.into(),
-            "--procfs" => flags.procfs = value.into(),
-            "--files-root" => flags.files_root = value.into(),
-            "--runtime" => flags.runtime = value.into(),
-            "--render-units" => flags.render_units = value.into(),
-            "--render-notes" => flags.render_notes = value.into(),
-            _ => {
+            "--cpu-policy" => {
                 flags.cpu_policy = match value.as_str() {
                     "online-all" => CpuPolicy::OnlineAll,
                     "managed" => CpuPolicy::Managed,
                     _ => return Err(bad()),
                 };
+            }
+            _ => {
+                if let Some(path) = flags.path(&flag) {
+                    *path = value.into();
+                }
             }
         }
     }
@@ -159,6 +216,22 @@ mod tests {
             "--sysfs=/s",
         ];
         assert_eq!(of(&words), Ok(Invocation::Run(flags)));
+        let of_parts = Flags {
+            parts: "/p".into(),
+            parts_run: "/r".into(),
+            scripts: "/s".into(),
+            monitor_control: "/c".into(),
+            self_test: true,
+            ..Flags::default()
+        };
+        let words = [
+            "--parts=/p",
+            "--self-test",
+            "--parts-run=/r",
+            "--scripts=/s",
+            "--monitor-control=/c",
+        ];
+        assert_eq!(of(&words), Ok(Invocation::Run(of_parts)));
         assert_eq!(of(&["--help"]), Ok(Invocation::Help));
         assert_eq!(of(&["--version"]), Ok(Invocation::Version));
     }

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::keeper::Request as KeeperRequest;
+use super::parts::{self, Parts};
 use super::runtime::Runtime;
 use crate::core::callers::{self, Refusal};
 use crate::core::overlay::Overlay;
@@ -54,13 +55,15 @@ pub struct Served {
     pub overlay: Option<Overlay>,
     /// Key and directories of the runtime drive, which authenticate the runner.
     pub runtime: Runtime,
+    /// Parts of the guest that are replaced while it runs.
+    pub parts: Arc<Parts>,
     /// Reads the wall clock. Tests pass a fixed time.
     pub now: fn() -> WallTime,
 }
 
-type HttpResponse = Response<Full<Bytes>>;
+pub(super) type HttpResponse = Response<Full<Bytes>>;
 
-fn answer(status: StatusCode, text: impl Into<Bytes>) -> HttpResponse {
+pub(super) fn answer(status: StatusCode, text: impl Into<Bytes>) -> HttpResponse {
     let mut response = Response::new(Full::new(text.into()));
     *response.status_mut() = status;
     response
@@ -144,6 +147,9 @@ async fn route(served: &Served, request: Request<Incoming>) -> HttpResponse {
     }
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
+    if path.starts_with(protocol::parts::ROUTE) {
+        return parts::route(&served.parts, request).await;
+    }
     if let Some(dir) = path.strip_prefix("/files/") {
         if !served.runtime.is_pushed(dir) {
             let text = format!("/{dir} is not a directory that the VM's spec keeps fresh\n");
@@ -252,9 +258,14 @@ async fn get_state(served: &Served, query: &str) -> HttpResponse {
             served.state.borrow().clone()
         }
     };
-    match serde_json::to_vec(&state) {
-        Ok(json) => {
-            let mut response = answer(StatusCode::OK, json);
+    json(&state)
+}
+
+/// Response of JSON.
+pub(super) fn json(content: &impl serde::Serialize) -> HttpResponse {
+    match serde_json::to_vec(content) {
+        Ok(text) => {
+            let mut response = answer(StatusCode::OK, text);
             let json = hyper::header::HeaderValue::from_static("application/json");
             response
                 .headers_mut()

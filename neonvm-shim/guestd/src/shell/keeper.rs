@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use protocol::parts::PartStates;
 use protocol::runner::{GuestState, ProgramFile};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -15,7 +16,7 @@ use tracing::{info, warn};
 use super::system::{Roots, SystemError};
 use super::uevents::Uevents;
 use crate::core::cpus::{CpuOrder, plan};
-use crate::core::facts::{Identity, next_state};
+use crate::core::facts::{Identity, Reports, next_state};
 
 /// Interval of the sweep, which finds changes without an event.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -49,6 +50,7 @@ struct Keeper {
     sweep_failed: bool,
     burst: u32,
     programs: watch::Receiver<Vec<ProgramFile>>,
+    parts: watch::Receiver<PartStates>,
 }
 
 /// What wakes the keeper beside its clock and requests.
@@ -58,6 +60,8 @@ pub struct Sources {
     pub uevents: Option<Uevents>,
     /// Reports of program files, which are part of the state.
     pub programs: watch::Receiver<Vec<ProgramFile>>,
+    /// States of the parts, which are part of the state.
+    pub parts: watch::Receiver<PartStates>,
 }
 
 /// First reading of the machine, for [`run`].
@@ -66,7 +70,7 @@ pub struct Sources {
 /// The kernel's files cannot be read, so there is nothing to serve.
 pub fn first_look(roots: &Roots) -> Result<(Identity, GuestState), SystemError> {
     let identity = roots.identity()?;
-    let state = next_state(None, &identity, &roots.facts()?, &[]);
+    let state = next_state(None, &identity, &roots.facts()?, &Reports::default());
     Ok((identity, state))
 }
 
@@ -80,8 +84,13 @@ pub async fn run(
     sources: Sources,
     cancel: CancellationToken,
 ) {
-    let Sources { uevents, programs } = sources;
+    let Sources {
+        uevents,
+        programs,
+        parts,
+    } = sources;
     let mut news = programs.clone();
+    let mut changed_parts = parts.clone();
     let mut keeper = Keeper {
         roots,
         identity,
@@ -92,6 +101,7 @@ pub async fn run(
         sweep_failed: false,
         burst: 0,
         programs,
+        parts,
     };
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -111,6 +121,7 @@ pub async fn run(
             }
             // Without a sender there is no more news.
             Ok(()) = news.changed() => keeper.look(),
+            Ok(()) = changed_parts.changed() => keeper.look(),
             done = switched(keeper.switching.as_mut()) => keeper.finish(done),
             request = requests.recv(), if idle => match request {
                 Some(request) => keeper.take(request),
@@ -153,13 +164,11 @@ impl Keeper {
                 return;
             }
         };
-        let programs = self.programs.borrow_and_update().clone();
-        let next = next_state(
-            Some(&self.state.borrow()),
-            &self.identity,
-            &facts,
-            &programs,
-        );
+        let reports = Reports {
+            programs: self.programs.borrow_and_update().clone(),
+            parts: self.parts.borrow_and_update().clone(),
+        };
+        let next = next_state(Some(&self.state.borrow()), &self.identity, &facts, &reports);
         self.state.send_if_modified(|state| {
             let has_changed = next.generation != state.generation;
             *state = next;

@@ -21,8 +21,8 @@ use crate::core::render::machine::{Action, Event, Machine};
 use crate::core::render::unit::{self, FILE, Unit};
 use crate::core::render::{Outcome, Values, WatchedFile};
 
-mod command;
-mod destination;
+pub(in crate::shell) mod command;
+pub(in crate::shell) mod destination;
 mod inputs;
 mod signal;
 

@@ -15,6 +15,8 @@ const MOVED: &[(&str, &str)] = &[
     ("#!/bin/sh", "#!/neonvm/bin/sh"),
     (" /bin/sh", " /neonvm/bin/sh"),
     ("PATH=/usr/", "PATH=/neonvm/bin:/usr/"),
+    ("/var/lib/bellows/parts", "/neonvm/parts"),
+    ("/run/bellows/parts", "/neonvm/run/parts"),
     ("/usr/lib/bellows/", "/neonvm/lib/"),
     ("/etc/bellows/", "/neonvm/etc/"),
     (
@@ -51,6 +53,7 @@ pub(super) fn scripts(guest: &GuestRecipe) -> BTreeMap<String, String> {
         "etc/acpi/PWRF/00000080",
         "console",
         "log-port",
+        "parts",
         "ready",
         "say",
         "resize-swap",
@@ -58,6 +61,7 @@ pub(super) fn scripts(guest: &GuestRecipe) -> BTreeMap<String, String> {
         "spec",
         "sshd",
         "sysinit",
+        "trial",
     ];
     let ours = guest::SCRIPTS.iter().filter_map(|(path, text)| {
         let (name, place) = if let Some(name) = path.strip_prefix("usr/lib/bellows/") {

@@ -77,6 +77,7 @@ async fn programs_of_the_guest_are_refused() {
         files_root: root.path().to_owned(),
         overlay: None,
         runtime: Runtime::new(root.path().join("no-drive")),
+        parts: Arc::new(crate::shell::parts::tests::parts(root.path())),
         now: || WallTime(0),
     };
     let cancel = CancellationToken::new();

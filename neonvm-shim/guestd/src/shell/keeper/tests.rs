@@ -73,6 +73,7 @@ fn start(roots: &Roots, policy: CpuPolicy) -> Running {
         Sources {
             uevents: None,
             programs: watch::channel(Vec::new()).1,
+            parts: watch::channel(PartStates::new()).1,
         },
         cancel.clone(),
     ));

@@ -24,7 +24,7 @@ const MAX_LINE: usize = 200;
 /// # Errors
 /// It cannot be started, fails, takes too long or writes too much. The text ends with the last line
 /// of its output.
-pub(super) async fn run(command: &[String], rights: Rights) -> Result<(), String> {
+pub(in crate::shell) async fn run(command: &[String], rights: Rights) -> Result<(), String> {
     run_for(command, rights, LIMIT).await
 }
 

@@ -23,11 +23,11 @@ const MAX_PRESENT: u64 = 8 << 20;
 
 /// Owner and mode of a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rights {
-    pub(super) user: u32,
-    pub(super) group: u32,
+pub(in crate::shell) struct Rights {
+    pub(in crate::shell) user: u32,
+    pub(in crate::shell) group: u32,
     /// Mode of files. A folder can be searched by everybody who can read it.
-    pub(super) mode: u32,
+    pub(in crate::shell) mode: u32,
 }
 
 impl Rights {
