@@ -1,6 +1,6 @@
 //! A policy in a real cluster. Our components run from their own manifests as pods of two nodes. A
 //! policy is applied and promoted by `bellows`, and a real guest follows it. Its worker is killed,
-//! and then the agent's pod.
+//! and then the agent's pod. The policy controller counts what the agents report of a candidate.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::{Cluster, Lifetime, NodeKit, Programs, nodes_or_skip, pack_all};
 use bellows_tests::patience::wait_for;
-use bellows_tests::{bellows_bin, guest_or_skip};
+use bellows_tests::{bellows_bin, checkout, guest_or_skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use protocol::vm::VirtualMachine;
@@ -30,6 +30,8 @@ end
 const WANTS_ALL: &str = "return function(i) return { cu = i.vm.max_cu, reason = \"all\" } end\n";
 /// The program that asks policies, as the agent starts it.
 const WORKER: &str = "/usr/bin/bellows-policy";
+/// Exit code of a command that a rule refuses.
+const REFUSED: i32 = 1;
 /// Exit code of a command that needs what a cluster does not have.
 const MISSING: i32 = 69;
 
@@ -156,11 +158,14 @@ impl World {
         };
         let agents = ["-n", "kube-system", "-l", "name=autoscaler-agent"];
         let log = [&["logs", "--tail=30"][..], &agents].concat();
+        let controllers = ["-n", "kube-system", "-l", "name=policy-controller"];
+        let controllers = [&["logs", "--tail=30"][..], &controllers].concat();
         let show = self.bellows(&["policy", "show", POLICY]);
         [
             ask(&["get", "pods", "-A", "-o", "wide"]),
             ask(&["get", "scalingpolicies", "-o", "yaml"]),
             ask(&log),
+            ask(&controllers),
             show.unwrap_or_else(|error| format!("{error:#}")),
         ]
         .join("\n---\n")
@@ -226,6 +231,7 @@ async fn follow(world: &World) -> Result<()> {
     world.why("asks for 3 units").await?;
 
     restarted_agent_asks_the_kept_version(world, &first).await?;
+    controller_counts_reports_of_agents(world).await?;
     commands(world, &first).await
 }
 
@@ -244,6 +250,24 @@ async fn restarted_agent_asks_the_kept_version(world: &World, live: &str) -> Res
     world
         .why(&format!("Policy {POLICY} ({live}) asks for 4 units"))
         .await
+}
+
+/// The policy controller of the manifests reads what each node's agent reports of the candidate.
+async fn controller_counts_reports_of_agents(world: &World) -> Result<()> {
+    let manifests = checkout().join("deploy/policies");
+    world.kubectl(&["apply", "-k", &manifests.display().to_string()])?;
+    wait_for("the VM in the gate's figures", PATIENCE, || async {
+        let output = world.run(&["policy", "promote", POLICY, "--reason", "a test"]);
+        let output = output.map_err(|error| format!("{error:#}"))?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let is_refused = output.status.code() == Some(REFUSED);
+        if is_refused && said.contains("VMs 1 of 3") {
+            Ok(())
+        } else {
+            Err(format!("{}: {said}", output.status))
+        }
+    })
+    .await
 }
 
 /// The commands about policies in a cluster, and those that need a journal.
