@@ -30,6 +30,7 @@ pub mod permit;
 pub mod policy;
 pub mod postgres;
 pub mod quantity;
+pub mod release;
 pub mod revision;
 pub mod runner;
 pub mod time;
