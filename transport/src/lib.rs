@@ -6,7 +6,7 @@ pub mod sys;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -134,6 +134,15 @@ impl fmt::Display for Address {
     }
 }
 
+/// A listening socket from outside, not polled by any runtime.
+#[derive(Debug)]
+pub enum BoundSocket {
+    /// A socket of TCP.
+    Tcp(std::net::TcpListener),
+    /// A non-blocking socket of AF_VSOCK.
+    Vsock(OwnedFd),
+}
+
 /// A listener of either transport.
 #[derive(Debug)]
 pub enum Listener {
@@ -152,6 +161,23 @@ impl Listener {
         match address {
             Address::Tcp(addr) => TcpListener::bind(addr).await.map(Self::Tcp),
             Address::Vsock { cid, port } => VsockListener::listen(cid, port).map(Self::Vsock),
+        }
+    }
+
+    /// A listener that a service manager or an earlier program of this process has bound.
+    ///
+    /// # Errors
+    /// The kernel cannot poll the socket.
+    pub fn from_bound(bound: BoundSocket) -> io::Result<Self> {
+        match bound {
+            BoundSocket::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                TcpListener::from_std(listener).map(Self::Tcp)
+            }
+            BoundSocket::Vsock(socket) => {
+                let registered = sys::register(socket, Interest::READABLE)?;
+                Ok(Self::Vsock(VsockListener(registered)))
+            }
         }
     }
 
@@ -179,6 +205,15 @@ impl Listener {
                 Ok(Box::new(stream))
             }
             Self::Vsock(listener) => listener.accept().await,
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Vsock(listener) => listener.0.get_ref().get().as_fd(),
         }
     }
 }

@@ -37,6 +37,7 @@
 //! * At most one `UpscaleRequest` a second: `n29_asks_at_most_once_a_second`.
 
 mod asking;
+mod busy;
 pub mod cache;
 pub mod counters;
 pub mod decision;
@@ -52,6 +53,7 @@ pub mod hooks;
 mod jobs;
 pub mod memory;
 pub mod pressure;
+pub mod process_files;
 mod requests;
 pub mod runnable;
 mod sampling;

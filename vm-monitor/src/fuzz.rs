@@ -9,6 +9,7 @@
     reason = "to panic is what these are for: a panic is a finding"
 )]
 
+mod control;
 mod files;
 mod frames;
 mod session;
@@ -16,6 +17,7 @@ mod session;
 mod tests;
 mod words;
 
+pub use control::control_order;
 pub use files::{machine_files, memory_events, memory_stat, pressure_file, zone_file};
 pub use frames::{agent_frame, handshake, monitor_frame};
 pub use session::session;

@@ -11,18 +11,21 @@ pub mod fuzz;
 pub mod shell;
 
 use std::io;
+use std::path::{Path, PathBuf};
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 pub use shell::config::Config;
 
 use crate::core::cache::CacheFailure;
+use crate::shell::exec::Inherited;
 use crate::shell::link::AgentPort;
+use crate::shell::process::ThisProcess;
 use crate::shell::token::{AgentToken, TokenError};
 use transport::{Address, Listener};
 
-/// The monitor's two listeners, bound but not served yet.
+/// The monitor's listeners, bound and not served.
 #[derive(Debug)]
 pub struct Bound {
     /// For agents: the WebSocket at `/monitor`.
@@ -30,6 +33,10 @@ pub struct Bound {
     /// For scrapers: `/metrics`, `/healthz`, `/readyz`, `/debug/state`. `None` where another
     /// program has the port.
     pub metrics: Option<TcpListener>,
+    /// For root: the control socket. `None` without `--control`.
+    pub control: Option<UnixListener>,
+    /// Facts about the process.
+    pub process: ThisProcess,
 }
 
 /// Why there are no listeners.
@@ -41,6 +48,15 @@ pub enum BindError {
         /// Address from `--addr` or `--metrics-addr`: a socket address or a vsock port.
         addr: Address,
         /// Error of the operating system, for example that the address is in use.
+        #[source]
+        source: io::Error,
+    },
+    /// A control socket that could not be bound.
+    #[error("cannot listen on {}", .path.display())]
+    Control {
+        /// Path from `--control`.
+        path: PathBuf,
+        /// Error of the operating system, or that another file is there.
         #[source]
         source: io::Error,
     },
@@ -64,6 +80,14 @@ impl Bound {
     /// # Errors
     /// [`BindError`], for the first thing that cannot be had.
     pub async fn bind(config: &Config) -> Result<Self, BindError> {
+        Self::bind_or_take(config, Inherited::default()).await
+    }
+
+    /// Like [`Bound::bind`], but takes listeners of the program that ran in this process before.
+    ///
+    /// # Errors
+    /// [`BindError`], for the first thing that cannot be had.
+    pub async fn bind_or_take(config: &Config, inherited: Inherited) -> Result<Self, BindError> {
         #[cfg(feature = "tls")]
         let identity = {
             let files = config.tls.clone();
@@ -72,8 +96,16 @@ impl Bound {
         let token = config.agent_token.as_deref().map(AgentToken::load);
         let token = token.transpose()?;
         let failed = |addr| move |source| BindError::Address { addr, source };
-        let door = Listener::bind(config.addr).await;
-        let metrics = TcpListener::bind(config.metrics_addr).await;
+        let door = match inherited.agents {
+            Some(socket) => Listener::from_bound(socket),
+            None => Listener::bind(config.addr).await,
+        };
+        let metrics = match inherited.metrics {
+            Some(listener) => from_std(listener),
+            None => TcpListener::bind(config.metrics_addr).await,
+        };
+        let control = config.control.as_deref();
+        let control = control.map(|path| control_socket(path, inherited.control));
         let monitor = AgentPort {
             door: door.map_err(failed(config.addr))?,
             token,
@@ -90,8 +122,33 @@ impl Bound {
             }
             Err(source) => return Err(failed(config.metrics_addr.into())(source)),
         };
-        Ok(Self { monitor, metrics })
+        Ok(Self {
+            monitor,
+            metrics,
+            control: control.transpose()?,
+            process: ThisProcess::without_digest(inherited.execs),
+        })
     }
+}
+
+fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+fn control_socket(
+    path: &Path,
+    inherited: Option<std::os::unix::net::UnixListener>,
+) -> Result<UnixListener, BindError> {
+    let bound = match inherited {
+        Some(listener) => listener.set_nonblocking(true).map(|()| listener),
+        None => shell::control::bind(path),
+    };
+    let listener = bound.and_then(UnixListener::from_std);
+    listener.map_err(|source| BindError::Control {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Why the monitor ended by itself.
@@ -100,6 +157,9 @@ pub enum RunError {
     /// The file cache has to be managed (`--file-cache=on`) and cannot be.
     #[error("cannot manage the file cache")]
     FileCache(#[source] CacheFailure),
+    /// The listeners cannot be kept for a next program.
+    #[error("cannot keep the listeners for a next program")]
+    Control(#[source] io::Error),
     /// The kernel gives us no timer.
     #[error("cannot use a timer")]
     Timer(#[source] io::Error),

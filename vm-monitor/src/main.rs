@@ -3,11 +3,15 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use protocol::release::RELEASE;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use vm_monitor::shell::cli::{self, CliError, Invocation};
+use vm_monitor::shell::cli::{self, CliError, Invocation, Task};
+use vm_monitor::shell::exec::Inherited;
 use vm_monitor::shell::logging::{self, chain};
+use vm_monitor::shell::process::ThisProcess;
+use vm_monitor::shell::self_test;
 use vm_monitor::{Bound, Config};
 
 /// How the process ends. 0 is a drain after a signal.
@@ -55,17 +59,26 @@ fn main() -> ExitCode {
         config,
         filter,
         origins,
-        is_check_only,
+        task,
     } = invocation;
-    if is_check_only {
+    if task == Task::CheckConfig {
         say(&origins);
         return ExitCode::SUCCESS;
     }
     logging::init(filter);
+    carry_out(task, config)
+}
+
+fn carry_out(task: Task, config: Config) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     match runtime {
+        Ok(runtime) if task == Task::SelfTest => {
+            // The timer is registered with the runtime.
+            let _entered = runtime.enter();
+            test(&config)
+        }
         // As a task of its own: the runtime asks the kernel for events before each turn of the
         // future that it blocks on, and the owner's turn comes before each answer.
         Ok(runtime) => runtime.block_on(async {
@@ -74,6 +87,26 @@ fn main() -> ExitCode {
         }),
         Err(error) => {
             tracing::error!(%error, "cannot start");
+            Exit::Dependency.into()
+        }
+    }
+}
+
+/// Checks what the configuration names, in bounded time.
+fn test(config: &Config) -> ExitCode {
+    std::thread::spawn(|| {
+        std::thread::sleep(self_test::LIMIT);
+        let limit = self_test::LIMIT.as_secs();
+        let _ = writeln!(std::io::stderr(), "a check has not ended within {limit} s");
+        std::process::exit(Exit::Dependency as i32);
+    });
+    match self_test::run(config) {
+        Ok(()) => {
+            say(&json!({ "self_test": "passed", "version": RELEASE }));
+            ExitCode::SUCCESS
+        }
+        Err(problems) => {
+            let _ = writeln!(std::io::stderr(), "{}", problems.join("\n"));
             Exit::Dependency.into()
         }
     }
@@ -92,8 +125,13 @@ async fn serve(config: Config) -> ExitCode {
             cancel.cancel();
         });
     }
-    let bound = match Bound::bind(&config).await {
-        Ok(bound) => bound,
+    let inherited = Inherited::take(config.addr);
+    let execs = inherited.execs;
+    let bound = match Bound::bind_or_take(&config, inherited).await {
+        Ok(bound) => Bound {
+            process: ThisProcess::with_digest(execs),
+            ..bound
+        },
         Err(error) => {
             tracing::error!(error = chain(&error), "cannot start");
             return Exit::Dependency.into();

@@ -7,6 +7,8 @@ pub mod alarm;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod control;
+pub mod exec;
 pub mod gauges;
 pub mod hooks;
 pub mod inbox;
@@ -17,10 +19,12 @@ pub mod owner;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod pressure;
+pub mod process;
 pub mod reclaim;
 pub mod render;
 pub mod render_pressure;
 pub mod runnable;
+pub mod self_test;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod token;

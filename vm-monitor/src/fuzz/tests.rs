@@ -8,9 +8,10 @@ use test_seeds::Body;
 use super::*;
 
 /// Every body under the name of its target.
-const BODIES: [Body<'static>; 10] = [
+const BODIES: [Body<'static>; 11] = [
     ("agent_frame", agent_frame),
     ("command_line", command_line),
+    ("control_order", control_order),
     ("handshake", handshake),
     ("machine_files", machine_files),
     ("memory_events", memory_events),
@@ -127,6 +128,16 @@ proptest! {
         ),
     ) {
         command_line(words.join("\n").as_bytes());
+    }
+
+    #[test]
+    fn control_orders_hold(
+        text in prop_oneof![
+            "\\{\"path\":\"[/.a-z\\\\0]{0,9}\",\"sha256\":\"([0-9a-f]{64}|[0-9a-fA-F]{0,66})\"(,\"[a-z]{1,3}\":1)?\\}",
+            ".{0,80}",
+        ],
+    ) {
+        control_order(text.as_bytes());
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::accept;
 use super::config::Config;
 use super::inbox::Inbox;
 use super::memory::Source;
+use super::process::ThisProcess;
 use super::{render, render_pressure};
 use crate::core::StateDump;
 use crate::core::decision::Watched;
@@ -46,6 +47,7 @@ pub struct Admin {
     watched: Watched,
     cgroup: Option<PathBuf>,
     runnable: watch::Receiver<RunnableLoad>,
+    process: ThisProcess,
 }
 
 impl Admin {
@@ -55,10 +57,12 @@ impl Admin {
         config: &Config,
         inbox: mpsc::Sender<Inbox>,
         runnable: watch::Receiver<RunnableLoad>,
+        process: ThisProcess,
     ) -> Self {
         Self {
             inbox,
             runnable,
+            process,
             proc_root: config.proc_root.clone(),
             watched: config.watched,
             cgroup: config.cgroup.clone(),
@@ -100,6 +104,7 @@ impl Admin {
                 if let Some(dump) = &dump {
                     render_pressure::append(&mut text, dump);
                 }
+                self.process.append_metrics(&mut text);
                 page(StatusCode::OK, TEXT, text)
             }
             "/readyz" => match (self.memory_failure(), self.dump().await) {

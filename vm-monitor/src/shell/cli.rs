@@ -15,6 +15,7 @@ use crate::core::cache::CacheMode;
 use crate::core::decision::Watched;
 use crate::core::file_cache::{Sizing, parse_ppm};
 use crate::core::memory::Rules;
+use protocol::release::RELEASE;
 use protocol::units::Bytes;
 
 /// The monitor inside a VM: approves shrinks by what is in use, asks for growth when memory climbs,
@@ -24,7 +25,7 @@ use protocol::units::Bytes;
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "vm-monitor",
-    version,
+    version = RELEASE,
     after_help = "Exit status: 0 ended by a signal, 64 wrong usage or configuration, 69 something needed is missing \
                   (the agents' address in use, the database with --file-cache=on), 70 a bug."
 )]
@@ -140,6 +141,10 @@ pub struct Args {
         env = "VM_MONITOR_SOFT_SQUEEZE"
     )]
     soft_squeeze: Switch,
+    /// Unix socket, mode 0600, on which root asks for the state of this process and has it execute
+    /// another program. Without it there is none
+    #[arg(long, value_name = "PATH", env = "VM_MONITOR_CONTROL")]
+    control: Option<PathBuf>,
     /// Log filter: a level, or target=level pairs with commas
     #[arg(
         long,
@@ -151,6 +156,10 @@ pub struct Args {
     /// Check the configuration, print it with the origin of each value, and exit
     #[arg(long)]
     check_config: bool,
+    /// Check with these options what can be checked without an address: the files of token and TLS,
+    /// the readings of memory, the timer. Exit with status 0, or say what is missing
+    #[arg(long)]
+    self_test: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -179,6 +188,17 @@ enum Switch {
     Off,
 }
 
+/// What the process does with its configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Serve until a signal.
+    Serve,
+    /// Print the configuration.
+    CheckConfig,
+    /// Check what the configuration names.
+    SelfTest,
+}
+
 /// What the command line comes to.
 #[derive(Debug)]
 pub struct Invocation {
@@ -188,8 +208,8 @@ pub struct Invocation {
     pub filter: Targets,
     /// Each value with its origin.
     pub origins: Value,
-    /// Whether only to check.
-    pub is_check_only: bool,
+    /// What to do with the configuration.
+    pub task: Task,
 }
 
 /// Everything that is wrong with a configuration, one sentence each.
@@ -228,13 +248,32 @@ where
             config,
             filter,
             origins: origins(&matches),
-            is_check_only: args.check_config,
+            task: args.task(),
         }),
         _ => Err(problems.into()),
     }
 }
 
 impl Args {
+    const fn task(&self) -> Task {
+        match (self.check_config, self.self_test) {
+            (true, _) => Task::CheckConfig,
+            (false, true) => Task::SelfTest,
+            (false, false) => Task::Serve,
+        }
+    }
+
+    /// The path of the control socket, which must not depend on the working directory.
+    fn control(&self) -> Result<Option<PathBuf>, String> {
+        match &self.control {
+            Some(path) if !path.is_absolute() || path.file_name().is_none() => Err(format!(
+                "{} is no absolute path of a file such as /run/vm-monitor/control.sock",
+                path.display()
+            )),
+            path => Ok(path.clone()),
+        }
+    }
+
     /// The configuration, or what is wrong with it. `None` goes with at least one problem.
     fn resolve(&self, problems: &mut Problems) -> Option<Config> {
         let addr = problems.take("--addr", Address::parse(&self.addr));
@@ -262,6 +301,7 @@ impl Args {
         }
         let tls = problems.take("--tls-cert, --tls-key, --tls-client-ca", self.tls());
         let file_cache = self.file_cache(problems);
+        let control = problems.take("--control", self.control());
         let watched = match (&self.cgroup, self.without_cgroup) {
             (Some(_), _) => Watched::Cgroup,
             (None, Fallback::Machine) => Watched::Machine,
@@ -284,6 +324,7 @@ impl Args {
             hooks: Some(self.hooks.clone()).filter(|folder| !folder.as_os_str().is_empty()),
             estimates: self.working_set == Switch::On,
             squeezes: self.soft_squeeze == Switch::On,
+            control: control?,
             ready_limit: READY_LIMIT,
         })
     }
@@ -405,7 +446,7 @@ fn origins(matches: &ArgMatches) -> Value {
     let command = Args::command();
     let options = command.get_arguments().filter_map(|option| {
         let id = option.get_id().as_str();
-        if matches!(id, "help" | "version" | "check_config") {
+        if matches!(id, "help" | "version" | "check_config" | "self_test") {
             return None;
         }
         let origin = match matches.value_source(id) {

@@ -125,6 +125,8 @@ pub struct Config {
     pub estimates: bool,
     /// Whether the group is brought down to its new size before a shrink is approved.
     pub squeezes: bool,
+    /// Path of the control socket, if there is one.
+    pub control: Option<PathBuf>,
     /// Limit from accept to completed handshake.
     pub ready_limit: Duration,
 }
@@ -145,6 +147,7 @@ impl Default for Config {
             hooks: Some(PathBuf::from(HOOKS_FOLDER)),
             estimates: false,
             squeezes: false,
+            control: None,
             ready_limit: READY_LIMIT,
         }
     }

@@ -1,5 +1,7 @@
 //! Messages between the owner of the core and the other tasks.
 
+use std::path::PathBuf;
+
 use protocol::monitor::Version;
 use tokio::sync::{mpsc, oneshot};
 
@@ -22,6 +24,8 @@ pub enum Inbox {
     },
     /// An event for the core.
     Event(Event),
+    /// Order to execute another program in this process.
+    Exec(ExecOrder),
     /// Request for the state.
     Dump(oneshot::Sender<StateDump>),
 }
@@ -42,4 +46,33 @@ pub enum Goodbye {
     Core(CloseReason),
     /// The process ends.
     ShuttingDown,
+    /// The process executes another program, which listens at the same address.
+    Restarting,
+}
+
+/// A checked order to execute another program.
+#[derive(Debug)]
+pub struct ExecOrder {
+    /// Absolute path of the program.
+    pub program: PathBuf,
+    /// Channel of the refusal. It is dropped without one when the program runs.
+    pub refused: oneshot::Sender<ExecRefusal>,
+}
+
+/// Why a program is not executed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExecRefusal {
+    /// Work is in hand that the change would cut off.
+    #[error("busy: {0}; repeat the order when it has ended")]
+    Busy(&'static str),
+    /// The kernel has refused, and this program serves on.
+    #[error(
+        "failed to execute {program}: {error}; give a static program of this machine's kind, mode 0755"
+    )]
+    Failed {
+        /// Path of the program.
+        program: String,
+        /// Error of the kernel.
+        error: String,
+    },
 }

@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use protocol::monitor::{MONITOR_FRAME_LIMIT_BYTES, Version, VersionResponse};
 use protocol::time::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -53,6 +53,7 @@ impl Goodbye {
             Self::Core(CloseReason::NotUtf8) => (CloseCode::Invalid, "text frame is not UTF-8"),
             Self::Core(CloseReason::TooLarge) => (CloseCode::Size, "frame is too large"),
             Self::ShuttingDown => (CloseCode::Away, "the monitor is shutting down"),
+            Self::Restarting => (CloseCode::Restart, "the monitor changes its program"),
         };
         CloseFrame {
             code,
@@ -84,13 +85,18 @@ pub struct Links {
     pub ready_limit: Duration,
 }
 
-/// Accepts connections until cancelled.
-pub async fn serve(port: AgentPort, links: Links, cancel: CancellationToken) {
+/// Accepts connections until cancelled. While `paused` they wait in the kernel's queue.
+pub async fn serve(
+    port: AgentPort,
+    links: Links,
+    mut paused: watch::Receiver<bool>,
+    cancel: CancellationToken,
+) {
     #[cfg(feature = "tls")]
     let mut identity = port.identity;
     let slots = Arc::new(Semaphore::new(HANDSHAKES_AT_ONCE));
     let mut next = 0_u64;
-    while let Some(stream) = accept::next(&port.door, &cancel).await {
+    while let Some(stream) = accept::next_unless(&mut paused, &port.door, &cancel).await {
         let deadline = Instant::now() + links.ready_limit;
         let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
             links.handshake_failed(HandshakeFailure::TooMany).await;

@@ -2,10 +2,12 @@
 //! `daemon_kit::driver`, because the monitor must stay small and has its own timer ([`Alarm`]).
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use protocol::core::Core as _;
 use protocol::units::Bytes;
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -15,9 +17,11 @@ use super::admin::{self, Admin};
 use super::alarm::Alarm;
 use super::clock::Clock;
 use super::config::Config;
+use super::control::{self, Control};
+use super::exec::Heirloom;
 use super::gauges::Gauges;
 use super::hooks::{HookOrder, Hooks};
-use super::inbox::{Goodbye, INBOX_LIMIT, Inbox, Outgoing};
+use super::inbox::{ExecOrder, ExecRefusal, Goodbye, INBOX_LIMIT, Inbox, Outgoing};
 use super::link::{self, Links};
 use super::memory::Source;
 use super::pressure;
@@ -44,6 +48,26 @@ struct Owner {
     hooks: Option<Hooks>,
     /// For what is done beside, to tell of its end.
     inbox: mpsc::Sender<Inbox>,
+    /// An order that is being carried out.
+    exec: Option<ExecOrder>,
+    /// Whether agents' connections wait in the kernel's queue.
+    paused: watch::Sender<bool>,
+    /// What the next program gets; none without a control socket.
+    heirloom: Option<Heirloom>,
+}
+
+fn heirloom(bound: &Bound) -> io::Result<Option<Heirloom>> {
+    let Some(control) = &bound.control else {
+        return Ok(None);
+    };
+    let agents = bound.monitor.door.as_fd();
+    let metrics = bound.metrics.as_ref().map(TcpListener::as_fd);
+    let kept = [agents, control.as_fd()].into_iter().chain(metrics);
+    let listeners = kept.map(|descriptor| descriptor.try_clone_to_owned());
+    Ok(Some(Heirloom {
+        listeners: listeners.collect::<io::Result<_>>()?,
+        execs: bound.process.execs(),
+    }))
 }
 
 /// The whole monitor; see [`crate::run`].
@@ -68,7 +92,10 @@ pub(crate) async fn run(
         ready_limit,
     };
     let connections = cancel.child_token();
-    tasks.spawn(link::serve(bound.monitor, links, connections.clone()));
+    let heirloom = heirloom(&bound).map_err(RunError::Control)?;
+    let (paused, accepting) = watch::channel(false);
+    let cancelled = connections.clone();
+    tasks.spawn(link::serve(bound.monitor, links, accepting, cancelled));
     let (averages, runnable) = watch::channel(RunnableLoad::default());
     let proc_root = config.proc_root.clone();
     tasks.spawn(runnable::run(
@@ -79,8 +106,16 @@ pub(crate) async fn run(
     ));
     let gauges = Gauges::new(&config, runnable.clone());
     if let Some(listener) = bound.metrics {
-        let admin = Admin::new(&config, inbox.clone(), runnable);
+        let process = bound.process.clone();
+        let admin = Admin::new(&config, inbox.clone(), runnable, process);
         tasks.spawn(admin::serve(listener, admin, connections.clone()));
+    }
+    if let Some(listener) = bound.control {
+        let control = Control {
+            inbox: inbox.clone(),
+            process: bound.process,
+        };
+        tasks.spawn(control::serve(listener, control, connections.clone()));
     }
     pressure::listen(&config, &inbox, &mut tasks);
 
@@ -97,6 +132,9 @@ pub(crate) async fn run(
         cache,
         hooks,
         inbox,
+        exec: None,
+        paused,
+        heirloom,
     };
     let served = owner.serve(&mut messages, &mut alarm, &cancel).await;
     connections.cancel();
@@ -167,6 +205,62 @@ impl Owner {
                 },
                 rung = alarm.at(self.core.poll_deadline()) => rung?,
             }
+            if self.exec.is_some() {
+                self.change_program(messages).await;
+            }
+        }
+    }
+
+    /// Takes an order to execute another program, or refuses it.
+    fn take_order(&mut self, order: ExecOrder) {
+        let busy = match &self.exec {
+            Some(_) => Some("another program is being executed"),
+            None => self.core.busy(),
+        };
+        match busy {
+            // The peer may have gone away.
+            Some(reason) => drop(order.refused.send(ExecRefusal::Busy(reason))),
+            None => self.exec = Some(order),
+        }
+    }
+
+    /// Executes the ordered program. Returns if the kernel refuses; this program then serves on.
+    async fn change_program(&mut self, messages: &mut mpsc::Receiver<Inbox>) {
+        // A dial from here on is the next program's.
+        self.paused.send_replace(true);
+        let _ = timeout(DRAIN_LIMIT, self.close_for_restart(messages)).await;
+        self.paused.send_replace(false);
+        let Some(order) = self.exec.take() else {
+            return;
+        };
+        let refusal = match (self.core.busy(), &self.heirloom) {
+            (Some(reason), _) => ExecRefusal::Busy(reason),
+            (None, Some(heirloom)) => {
+                let program = order.program.display().to_string();
+                tracing::info!(program, "executing another program");
+                let error = heirloom.execute(&order.program).to_string();
+                tracing::error!(program, error, "failed to execute the program");
+                ExecRefusal::Failed { program, error }
+            }
+            (None, None) => ExecRefusal::Busy("the control socket is not served"),
+        };
+        // The peer may have gone away.
+        let _ = order.refused.send(refusal);
+    }
+
+    /// Closes the agent's connection, and that of an agent that was on its way.
+    async fn close_for_restart(&mut self, messages: &mut mpsc::Receiver<Inbox>) {
+        let mut closing = None;
+        while let Some((connection, _)) = &self.agent {
+            let connection = *connection;
+            if closing.replace(connection) != Some(connection) {
+                self.send(connection, Outgoing::Close(Goodbye::Restarting));
+            }
+            let Some(message) = messages.recv().await else {
+                return;
+            };
+            self.take_in(message);
+            self.act();
         }
     }
 
@@ -193,6 +287,7 @@ impl Owner {
                 }
                 self.tell(event);
             }
+            Inbox::Exec(order) => self.take_order(order),
             // Whoever asked may have gone away.
             Inbox::Dump(to) => drop(to.send(self.core.snapshot(self.clock.now()))),
         }
