@@ -4,7 +4,7 @@ mod peers;
 
 use peers::guest::Page;
 use peers::program::{Program, command};
-use peers::{World, address, http, http_get, is_patch, position, until};
+use peers::{Seen, World, address, http, http_get, is_patch, position, until};
 use serde_json::{Value, json};
 
 /// Waits until one of its servers answers, and returns the body.
@@ -203,4 +203,28 @@ fn folder_of_state_is_prepared_or_refused_with_a_reason() {
     let (code, text) = prepare(me + 1);
     let wanted = format!("holds \"events\" and does not belong to user {}", me + 1);
     assert!(code == Some(64) && text.contains(&wanted), "{text}");
+}
+
+/// Requirement: B01
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn monitor_that_changes_its_program_is_dialled_at_once_and_is_no_fault() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut world = World::new().await;
+    // Longer than the test waits for anything.
+    world.config["monitor"]["connectionRetryMinWaitSeconds"] = json!(600);
+    let program = Program::start(folder.path(), &world);
+    for connection in 1..=3 {
+        let connected = |seen: &Seen| *seen == Seen::Connected(connection);
+        world
+            .trace
+            .until("the agent connects", |all| position(all, connected))
+            .await;
+        if connection < 3 {
+            world.guest.restart();
+        }
+    }
+    let log = std::fs::read_to_string(folder.path().join("log")).expect("reads");
+    assert!(log.contains("the monitor changes its program"), "{log}");
+    assert!(!log.contains("no connection to the monitor"), "{log}");
+    assert_eq!(program.terminate().await, Some(0));
 }

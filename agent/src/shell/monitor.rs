@@ -7,6 +7,9 @@
 //!      |    failed        ended (by the peer, a breach, failed health checks, a blocked write)
 //!      +--- wait the rest of 5 s <--- MonitorDown
 //! ```
+//! A monitor that changes its program says so by the close code 1012. That is no fault, and the
+//! next dial follows at once, but at most once a second ([`RESTART_GAP`]).
+//!
 //! A monitor that exceeds its rate is read slowly. A flood closes the link, with a growing wait
 //! before the next one ([`crate::core::conversation::pace`]). Reads and writes do not block each
 //! other: frames go through a bounded queue to a writer task. A write that takes longer than a
@@ -20,6 +23,7 @@ mod tls;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use daemon_kit::clock::Clock;
 use futures::{SinkExt, StreamExt};
@@ -49,6 +53,9 @@ use session::{CLOSE_TIMEOUT, Session, Socket, WRITE_BOUND, write};
 const READ_BUFFER_BYTES: usize = 4096;
 /// Largest number of frames without text before a monitor's version.
 const HANDSHAKE_FRAMES: usize = 16;
+
+/// Shortest time between two dials of a monitor that says that it restarts.
+const RESTART_GAP: Duration = Duration::from_secs(1);
 
 /// The task that keeps one VM's link up.
 pub(super) struct Link {
@@ -87,13 +94,7 @@ impl Link {
             if matches!(ended, Ended::Cancelled | Ended::TaskGone) {
                 return;
             }
-            // Only the first of consecutive failures is logged above debug.
-            let error = daemon_kit::chain(&ended);
-            if std::mem::take(&mut was_connected) {
-                tracing::warn!(error, "no connection to the monitor");
-            } else {
-                tracing::debug!(error, "still no connection to the monitor");
-            }
+            log_end(&ended, &mut was_connected);
             if self
                 .send(InputKind::MonitorDown { generation })
                 .await
@@ -101,7 +102,12 @@ impl Link {
             {
                 return;
             }
-            let earliest = began + self.config.connection_retry_min_wait.duration();
+            let retry = self.config.connection_retry_min_wait.duration();
+            let gap = match ended {
+                Ended::Restarting => retry.min(RESTART_GAP),
+                _ => retry,
+            };
+            let earliest = began + gap;
             let lasted = self.clock.now().since(since);
             let wait = backoff.ended(ended.is_flood(), lasted).to_duration();
             let next = earliest.max(Instant::now() + wait);
@@ -230,6 +236,18 @@ impl Link {
         // The writer ends by itself when its queue is dropped. A peer that does not read cannot
         // delay this task.
         ended
+    }
+}
+
+/// Logs the end of a link. Only the first of consecutive failures is logged above debug.
+fn log_end(ended: &Ended, was_connected: &mut bool) {
+    let error = daemon_kit::chain(ended);
+    if matches!(ended, Ended::Restarting) {
+        tracing::info!("the monitor changes its program");
+    } else if std::mem::take(was_connected) {
+        tracing::warn!(error, "no connection to the monitor");
+    } else {
+        tracing::debug!(error, "still no connection to the monitor");
     }
 }
 

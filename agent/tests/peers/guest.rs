@@ -17,6 +17,8 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::http::StatusCode;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use super::{Seen, Trace};
 
@@ -56,6 +58,9 @@ impl Page {
         .concat()
     }
 }
+
+/// Text in place of which the connection is closed with the code 1012.
+const RESTART: &str = "(restart)";
 
 /// How the monitor behaves.
 #[derive(Debug, Clone, Default)]
@@ -134,6 +139,11 @@ impl Guest {
     /// Says something to whoever is connected.
     pub fn say(&self, frame: &MonitorFrame) {
         self.say_raw(&frame.encode());
+    }
+
+    /// Closes the connection as a monitor that changes its program does.
+    pub fn restart(&self) {
+        self.say_raw(RESTART);
     }
 
     pub fn say_raw(&self, text: &str) {
@@ -280,6 +290,14 @@ impl Guest {
                     _ => return,
                 },
             };
+            if out.as_deref() == Some(RESTART) {
+                let frame = CloseFrame {
+                    code: CloseCode::Restart,
+                    reason: "".into(),
+                };
+                let _ = socket.close(Some(frame)).await;
+                return;
+            }
             if let Some(text) = out
                 && socket.send(Message::text(text)).await.is_err()
             {

@@ -55,6 +55,8 @@ pub(super) enum Ended {
     Broken(#[source] Box<WsError>),
     #[error("the monitor closed the connection")]
     Closed,
+    #[error("the monitor changes its program")]
+    Restarting,
     #[error(transparent)]
     Breach(#[from] Breach),
     #[error("a frame could not be written in time")]

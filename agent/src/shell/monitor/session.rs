@@ -13,6 +13,7 @@ use protocol::core::Core as _;
 use protocol::monitor_v2::AgentFrameV2;
 use tokio::sync::{Notify, mpsc};
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
 use transport::Stream;
@@ -130,6 +131,9 @@ impl Session<'_> {
 
     fn received(&mut self, message: Option<Result<Message, WsError>>) -> Result<(), Ended> {
         match message {
+            Some(Ok(Message::Close(Some(frame)))) if frame.code == CloseCode::Restart => {
+                Err(Ended::Restarting)
+            }
             None | Some(Ok(Message::Close(_))) => Err(Ended::Closed),
             Some(Err(error)) => Err(Ended::Broken(Box::new(error))),
             Some(Ok(Message::Text(text))) => {
