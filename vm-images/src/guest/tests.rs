@@ -51,7 +51,8 @@ fn the_database_has_its_own_cgroup_and_the_rest_another() {
     );
     assert!(files["etc/bellows/services/vm-monitor"].starts_with(
         "user='vm-monitor'\ngroup='system'\n\
-             owns='/sys/fs/cgroup/memory.pressure /sys/fs/cgroup/postgres/memory.pressure \
+             directory='/run/vm-monitor'\n\
+             owns='/run/vm-monitor /sys/fs/cgroup/memory.pressure /sys/fs/cgroup/postgres/memory.pressure \
              /sys/fs/cgroup/postgres/memory.reclaim'\n"
     ));
     assert!(files["etc/bellows/services/sshd"].contains("after_ready=1\n"));

@@ -71,6 +71,7 @@ fn the_postgres_recipe_is_what_the_other_parts_rely_on() {
     );
     assert!(command("vm-monitor").contains("--cgroup postgres"));
     assert!(command("vm-monitor").contains("0.0.0.0:10301"));
+    assert!(command("vm-monitor").contains("--control /run/vm-monitor/control.sock"));
     let postgres = guest.postgres.as_ref().unwrap();
     assert_eq!((postgres.version, postgres.bench_scale), (15, 5));
     assert_eq!(postgres.settings["jit"], "off");
