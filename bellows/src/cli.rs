@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use protocol::release::RELEASE;
 
 use crate::args::Global;
 use crate::context::Context;
@@ -23,7 +24,7 @@ Exit codes: 0 done, 1 the asked thing is not so, 64 usage or configuration, 69 s
 
 /// Keeps every virtual machine exactly as big as it needs to be, and says why.
 #[derive(Debug, Parser)]
-#[command(name = "bellows", version, about, after_help = AFTER_HELP, propagate_version = true, disable_help_subcommand = true)]
+#[command(name = "bellows", version = RELEASE, about, after_help = AFTER_HELP, propagate_version = true, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -72,6 +73,8 @@ pub(crate) enum Command {
     Journal(commands::journal::JournalCommand),
     /// Decide again from a journal's records and compare byte by byte
     Replay(commands::journal::ReplayArgs),
+    /// Versions of the programs that run in the guests
+    Fleet(commands::fleet::FleetArgs),
     /// Policies: rules of your own for sizes, tried in shadow before they decide
     #[command(subcommand)]
     Policy(commands::policy::PolicyCommand),
@@ -127,7 +130,7 @@ pub(crate) fn run(cli: Cli) -> Outcome<ExitCode> {
             commands::history::run(&context, &args).map(done)
         }
         Command::Version => {
-            crate::terminal::out(&format!("bellows {}", env!("CARGO_PKG_VERSION")));
+            crate::terminal::out(&format!("bellows {RELEASE}"));
             Ok(ExitCode::SUCCESS)
         }
         command => {
@@ -160,6 +163,7 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         Command::Resizes(args) => commands::resizes::run(&context, &args).await,
         Command::Why(args) => commands::why::run(&context, &args).await,
         Command::Console(args) => commands::console::run(&context, &args).await,
+        Command::Fleet(args) => commands::fleet::run(&context, &args).await,
         Command::Policy(args) => commands::policy::run(&context, args).await,
         Command::Web(args) => web::run(context, &args).await,
         Command::Image(args) => commands::image::run(&context, args).await,

@@ -5,6 +5,7 @@ pub(crate) mod backup;
 pub(crate) mod completion;
 pub(crate) mod console;
 pub(crate) mod down;
+pub(crate) mod fleet;
 pub(crate) mod history;
 pub(crate) mod image;
 pub(crate) mod journal;

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::api::{Api, Kind};
 use crate::args::NamespaceArgs;
+use crate::commands::fleet;
 use crate::context::Context;
 use crate::decision::Decisions;
 use crate::fail::{Fail, Outcome};
@@ -62,7 +63,11 @@ pub(crate) async fn run(context: &Context, args: &GetArgs) -> Outcome {
         Resource::Vms => {
             let objects = fetch(&api, Kind::Vm, namespace, args.name.as_deref()).await?;
             let pods = api.list(Kind::Pod, namespace).await?;
-            let (vms, undecided) = vms(context, context.decisions(), &objects, &pods, now).await;
+            let (mut vms, undecided) =
+                vms(context, context.decisions(), &objects, &pods, now).await;
+            if args.output != Format::Table {
+                fleet::add_monitor_versions(context, &mut vms).await;
+            }
             if let Some(fail) = undecided {
                 err(&no_reasons(&fail));
             }

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use hyper::http::Method;
 use protocol::runner::{RunnerPhase, RunnerState};
+use serde_json::Value;
 
 use crate::instance::Instance;
 use crate::places::StateDir;
 use crate::unix_http::exchange;
 
+/// Name of a runner's control socket in its directory.
+const CONTROL_SOCKET: &str = "control.sock";
 /// Time between the power button and the forced end.
 pub(crate) const GRACE: Duration = Duration::from_secs(60);
 /// Interval at which the guests are read.
@@ -25,7 +28,7 @@ pub(crate) async fn running(state: &StateDir) -> Vec<String> {
         let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
-        let socket = entry.path().join("control.sock");
+        let socket = entry.path().join(CONTROL_SOCKET);
         let Ok(answer) = exchange(&socket, Method::GET, "/v1/state", None).await else {
             continue;
         };
@@ -37,6 +40,13 @@ pub(crate) async fn running(state: &StateDir) -> Vec<String> {
     }
     guests.sort_unstable();
     guests
+}
+
+/// State of the runner of a pod, as its control socket answers. `None` if it does not.
+pub(crate) async fn runner_state(state: &StateDir, namespace: &str, pod: &str) -> Option<Value> {
+    let folder = state.vms().join(format!("{namespace}_{pod}"));
+    let socket = folder.join(CONTROL_SOCKET);
+    exchange(&socket, Method::GET, "/v1/state", None).await.ok()
 }
 
 /// Presses the power button of every guest and waits until all have ended. After the grace period

@@ -2,6 +2,7 @@
 //! socket, no clock.
 
 pub(crate) mod node;
+pub(crate) mod parts;
 pub(crate) mod resize;
 pub(crate) mod units;
 pub(crate) mod vm;

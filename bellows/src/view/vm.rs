@@ -46,6 +46,8 @@ pub(crate) struct VmView {
     pub(crate) last_resize: Option<LastResize>,
     /// What is wrong or what the VM waits for. `None` if nothing.
     pub(crate) problem: Option<String>,
+    /// Version of the monitor that runs in the guest. `None` if it is unknown.
+    pub(crate) monitor_version: Option<String>,
 }
 
 /// Data about VMs beside their objects.
@@ -175,6 +177,7 @@ impl VmView {
                 .map(|condition| condition.message.clone())
                 .filter(|_| !status.phase.is_alive())
                 .or(waits),
+            monitor_version: None,
         }
     }
 
@@ -204,6 +207,7 @@ impl VmView {
             decision: None,
             last_resize: None,
             problem: Some(why.to_owned()),
+            monitor_version: None,
         }
     }
 
@@ -296,7 +300,7 @@ pub(crate) fn table(vms: &[VmView], with_namespace: bool, wide: bool) -> Table {
         header.insert(0, "NAMESPACE");
     }
     if wide {
-        header.extend(["NODE", "POD", "PORTS", "RESTARTS", "AGE"]);
+        header.extend(["NODE", "POD", "PORTS", "RESTARTS", "AGE", "MONITOR"]);
     }
     let mut table = Table::new(&header);
     for vm in vms {
@@ -330,6 +334,7 @@ pub(crate) fn table(vms: &[VmView], with_namespace: bool, wide: bool) -> Table {
                 .into(),
                 vm.restarts.to_string().into(),
                 vm.age_s.map_or_else(dash, age).into(),
+                vm.monitor_version.clone().unwrap_or_else(dash).into(),
             ]);
         }
         table.row(row);
