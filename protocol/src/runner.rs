@@ -305,6 +305,10 @@ pub struct RunnerState {
     /// texts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramFile>,
+    /// Parts of the guest that can be replaced while it runs, as its daemon reported them last.
+    /// The guest wrote the texts. Empty if its daemon does not know parts.
+    #[serde(default, skip_serializing_if = "PartStates::is_empty")]
+    pub guest_parts: PartStates,
 }
 
 /// A guest that stands still until its host's disk has room. Its runner lets it go on as soon as

@@ -96,6 +96,7 @@ fn booting() -> RunnerState {
         incoming: None,
         guest_silent: None,
         programs: Vec::new(),
+        guest_parts: std::collections::BTreeMap::new(),
         disk_full: None,
     }
 }
@@ -146,6 +147,7 @@ fn resizing() -> RunnerState {
         incoming: None,
         guest_silent: None,
         programs: Vec::new(),
+        guest_parts: std::collections::BTreeMap::new(),
         disk_full: None,
     }
 }

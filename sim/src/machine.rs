@@ -115,6 +115,7 @@ impl Machine {
             incoming: None,
             guest_silent: None,
             programs: Vec::new(),
+            guest_parts: std::collections::BTreeMap::new(),
             disk_full: None,
         };
         Self {

@@ -12,6 +12,7 @@ pub mod disks;
 pub mod exit;
 pub mod forwards;
 pub mod guest_liveness;
+pub mod guest_parts;
 pub mod guestd_key;
 pub mod host_name;
 pub mod host_wall;

@@ -14,6 +14,7 @@ mod event_sources;
 pub mod executor;
 mod forward;
 pub mod guest;
+pub mod guest_parts;
 pub mod guestd_key;
 pub mod inherit;
 pub mod init_script;

@@ -103,6 +103,7 @@ impl Machine {
             incoming,
             guest_silent: None,
             programs: Vec::new(),
+            guest_parts: std::collections::BTreeMap::new(),
             disk_full: None,
         })
     }

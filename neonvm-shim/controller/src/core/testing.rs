@@ -89,6 +89,7 @@ pub(crate) fn runner_at(milli_cpu: u32, gib: u64) -> RunnerState {
         incoming: None,
         guest_silent: None,
         programs: Vec::new(),
+        guest_parts: std::collections::BTreeMap::new(),
         disk_full: None,
     }
 }

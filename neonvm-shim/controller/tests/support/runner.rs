@@ -69,6 +69,7 @@ impl FakeRunner {
                 incoming: None,
                 guest_silent: None,
                 programs: Vec::new(),
+                guest_parts: std::collections::BTreeMap::new(),
                 disk_full: None,
             },
         )

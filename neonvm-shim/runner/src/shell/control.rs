@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::bounded_server::{self, Accepted, Bounds};
+use super::guest_parts::{self, GuestLink};
 use super::input::{Input, MigrationOrder, ReplySender};
 use super::tls_acceptor::TlsAcceptor;
 
@@ -38,6 +39,8 @@ pub struct Handle {
     pub state: watch::Receiver<RunnerState>,
     /// Whether the guest switches its own CPUs: then its count is reported, not the order.
     pub guest_counts: bool,
+    /// Way to the guest's daemon, for orders about the guest's parts.
+    pub guest: GuestLink,
 }
 
 /// Binds the control socket, mode 0600. A socket left over by a killed runner is replaced; the
@@ -58,7 +61,7 @@ pub fn bind_private(path: &Path) -> std::io::Result<UnixListener> {
 
 /// Serves the control routes until cancelled.
 pub async fn serve_private(listener: UnixListener, handle: Handle, cancel: CancellationToken) {
-    let routes = control().with_state(handle);
+    let routes = control().merge(guest_parts::routes()).with_state(handle);
     let ended = cancel.clone().cancelled_owned();
     // Open long-polls do not delay the end: the runner's process ends after this.
     tokio::select! {
@@ -152,6 +155,8 @@ fn pod(token: Option<Token>, is_loopback: bool, bounds: Bounds) -> Router<Handle
         Some(token) => {
             let guard = middleware::from_fn_with_state(token, admit);
             let orders = orders.merge(control()).route_layer(in_time);
+            // Programs are streamed on, which may take longer.
+            let orders = orders.merge(guest_parts::routes());
             // The check precedes reading a body.
             open.merge(orders.route_layer(guard))
         }

@@ -32,6 +32,7 @@ pub(crate) fn waiting_state() -> RunnerState {
         }),
         guest_silent: None,
         programs: Vec::new(),
+        guest_parts: protocol::parts::PartStates::new(),
         disk_full: None,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use daemon_kit::clock::Clock;
 use nix::fcntl::{Flock, FlockArg};
-use protocol::runner::{ExitReport, RunnerState};
+use protocol::runner::{ExitReport, GUESTD_FORWARD, RunnerState};
 use protocol::vm::CpuScalingMode;
 use serde::Deserialize;
 use tokio::net::TcpListener;
@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::control::{Handle, Token, bind_private, serve_pod, serve_private};
+use super::guest_parts::GuestLink;
 use super::init_script;
 use super::initial_state::waiting_state;
 use super::input::{INPUT_BACKLOG, Input, OnCancel};
@@ -100,6 +101,10 @@ pub async fn run(
         inputs: channels.inputs.clone(),
         state: channels.state.subscribe(),
         guest_counts,
+        guest: GuestLink {
+            address: SocketAddrV4::new(runner.config.pod_ip, GUESTD_FORWARD),
+            key: runner.paths.guestd_key(),
+        },
     };
     tokio::spawn(serve_private(
         control,

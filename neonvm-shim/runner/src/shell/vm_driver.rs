@@ -27,6 +27,7 @@ use crate::config::RunnerConfig;
 use crate::core::disk_full::{DiskFullRecovery, RecoveryEvent};
 use crate::core::exit::ShutdownReason;
 use crate::core::guest_liveness::GuestLiveness;
+use crate::core::guest_parts::GuestParts;
 use crate::core::guestd_key::GuestdKey;
 use crate::core::paths::Paths;
 use crate::core::program_files::ProgramFiles;
@@ -86,6 +87,7 @@ pub(super) struct Observed {
     version: Option<String>,
     pub(super) guest: Option<GuestState>,
     pub(super) programs: ProgramFiles,
+    pub(super) parts: GuestParts,
     /// The guest's daemon has answered, whatever it reports.
     pub(super) answers: bool,
     shutdown: Option<ShutdownReason>,
@@ -350,6 +352,7 @@ impl VmDriver {
             guest_silent,
             disk_full,
             programs: seen.programs.shown().to_vec(),
+            guest_parts: seen.parts.shown().clone(),
         };
         self.state.publish(now, next);
     }

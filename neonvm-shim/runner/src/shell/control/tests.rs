@@ -71,6 +71,10 @@ async fn server_at(
         inputs,
         state,
         guest_counts: false,
+        guest: GuestLink {
+            address: std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 1),
+            key: PathBuf::new(),
+        },
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -85,7 +89,10 @@ async fn server_at(
     (at, taken)
 }
 
-const ORDERS: [&str; 8] = [
+const ORDERS: [&str; 11] = [
+    "GET /v1/guest/parts",
+    "PUT /v1/guest/parts/monitor",
+    "POST /v1/guest/parts/monitor/try",
     "GET /v1/state",
     "PUT /v1/size",
     "POST /v1/stop",

@@ -42,6 +42,7 @@ impl VmDriver {
                     self.first_state(&state);
                 }
                 self.seen.programs.update(now, &state.programs);
+                self.seen.parts.update(now, &state.parts);
                 self.seen.guest = Some(state.clone());
                 self.sizer.handle(now, Event::Guest(state));
             }
