@@ -15,11 +15,15 @@ pub const IP_POOL: &str = include_str!("../../deploy/chart/bellows/parts/crds/ip
 /// YAML document of ScalingPolicy (short `spol`).
 pub const SCALING_POLICY: &str =
     include_str!("../../deploy/chart/bellows/parts/crds/scalingpolicies.yaml");
+/// YAML document of VirtualMachineSet (short `vmset`).
+pub const VIRTUAL_MACHINE_SET: &str =
+    include_str!("../../deploy/chart/bellows/parts/crds/virtualmachinesets.yaml");
 
 /// The YAML documents of the groups, in the order in which to install them.
-pub const ALL: [&str; 4] = [
+pub const ALL: [&str; 5] = [
     VIRTUAL_MACHINE,
     VIRTUAL_MACHINE_MIGRATION,
     IP_POOL,
     SCALING_POLICY,
+    VIRTUAL_MACHINE_SET,
 ];

@@ -15,7 +15,7 @@ mod policies;
 mod requests;
 
 pub use journal::{journal_block, journal_line};
-pub use policies::policy_object;
+pub use policies::{policy_object, set_object};
 pub use requests::{permit_body, runner_control};
 
 /// Most that a page may hold on to, bytes, whatever it is fed: a line in a buffer that doubles, and

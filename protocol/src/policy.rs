@@ -1,4 +1,5 @@
-//! Policies: the kind `ScalingPolicy`, the rules of its admission, and how a VM chooses one.
+//! Policies: the kind `ScalingPolicy`, the rules of its admission, and how a VM chooses one. Sets
+//! of VMs: the kind `VirtualMachineSet` and its rules.
 //!
 //! A policy is a small program with its parameters. It answers how large a VM should be. Its
 //! author cannot name a folder, user, image, command, address or host in it.
@@ -9,6 +10,8 @@ mod kind;
 mod object;
 mod refusal;
 mod rules;
+mod set;
+mod set_rules;
 mod status;
 
 pub use canary::{canary_percent, is_in_canary};
@@ -22,6 +25,11 @@ pub use rules::{
     LABELS_MAX, MAX_FEEDS, MAX_PARAMS, MAX_SOURCE_BYTES, WORD_MAX, check_feeds, check_params,
     check_series, check_source, is_word,
 };
+pub use set::{
+    ANNOTATION_SET_VERSION, LABEL_SET, Rates, SET_KIND, SET_PLURAL, TemplateMeta, TemplateVersion,
+    Upgrade, VmSet, VmSetSpec, VmSetStatus, VmTemplate, member_name, member_ordinal, members_name,
+};
+pub use set_rules::{MAX_KV, MAX_REPLICAS, MAX_SET_NAME, MAX_TEMPLATE_BYTES, check_template};
 pub use status::{
     PastVersion, PolicyCondition, PolicyVersion, REVISION_NAMESPACE, ScalingPolicyStatus, Stage,
     revision_name,

@@ -8,6 +8,8 @@ use serde_json::Value;
 use super::kind::{FeedSource, KIND, Scope, Series};
 use super::refusal::Refusal;
 use super::rules::{check_feeds, check_params, check_series, check_source};
+use super::set::SET_KIND;
+use super::set_rules::validate_set;
 use crate::admission::{FieldError, FieldErrorKind};
 
 /// `spec` of a `ScalingPolicy`.
@@ -133,6 +135,9 @@ impl ScalingPolicySpec {
 /// # Errors
 /// The first broken rule.
 pub fn validate(kind: &str, object: &Value) -> Result<(), Vec<FieldError>> {
+    if kind == SET_KIND {
+        return validate_set(object);
+    }
     if kind != KIND {
         return Ok(());
     }

@@ -1,0 +1,307 @@
+//! Admission rules of sets that a schema cannot state.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::set::{ANNOTATION_SET_VERSION, LABEL_SET, Rates, VmSetSpec, VmTemplate};
+use crate::admission::{self, FieldError, FieldErrorKind};
+use crate::annotations::{
+    ANNOTATION_ADOPTS, ANNOTATION_KEEP_DISK, ANNOTATION_SCALING_UNIT, ANNOTATION_USE_DISK,
+    ANNOTATION_VSOCK_CID,
+};
+use crate::vm::{VirtualMachine, VmSpec};
+
+/// Longest name of a set, bytes. Names of members, pods and secrets are longer.
+pub const MAX_SET_NAME: usize = 40;
+/// Most members of a set.
+pub const MAX_REPLICAS: u32 = 1_000;
+/// Largest template as JSON, bytes.
+pub const MAX_TEMPLATE_BYTES: usize = 64 << 10;
+/// Most values that members read beside the addresses.
+pub const MAX_KV: usize = 64;
+/// Longest key and value, bytes.
+const MAX_KV_BYTES: [usize; 2] = [64, 4_096];
+/// Highest rate, members per second, and lowest.
+const RATES: [f64; 2] = [100.0, 0.001];
+/// Labels and annotations that only the parts, or only one VM, may have.
+const OWN_KEYS: [&str; 8] = [
+    LABEL_SET,
+    ANNOTATION_SET_VERSION,
+    ANNOTATION_ADOPTS,
+    ANNOTATION_KEEP_DISK,
+    ANNOTATION_USE_DISK,
+    ANNOTATION_VSOCK_CID,
+    ANNOTATION_SCALING_UNIT,
+    "k8s.v1.cni.cncf.io/networks",
+];
+/// Begin of annotations that only the scheduler writes.
+const INTERNAL: &str = "internal.autoscaling.neon.tech/";
+/// Members of a VM's spec that act outside its guest. The controller makes the members of a set by
+/// its own rights, so these would be nobody's to check.
+const PRIVILEGED: [&str; 4] = [
+    "extraInitContainers",
+    "initScript",
+    "runnerImage",
+    "extraNetwork",
+];
+
+/// Checks a new state of a `VirtualMachineSet` beyond its schema.
+///
+/// # Errors
+/// Every broken rule.
+pub(super) fn validate_set(object: &Value) -> Result<(), Vec<FieldError>> {
+    let spec = VmSetSpec::deserialize(&object["spec"]);
+    let spec =
+        spec.map_err(|error| vec![invalid("spec", format!(".spec: {error}"), Value::Null)])?;
+    let mut errors = Vec::new();
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if name.len() > MAX_SET_NAME || name.contains('.') {
+        let rule = format!(".metadata.name must have at most {MAX_SET_NAME} characters and no dot");
+        errors.push(invalid("metadata.name", rule, name.into()));
+    }
+    check_numbers(&spec, &mut errors);
+    check_kv(&spec, &mut errors);
+    errors.extend(check_template(&spec.template).err().into_iter().flatten());
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors)
+    }
+}
+
+fn invalid(field: &str, message: String, value: Value) -> FieldError {
+    FieldError {
+        field: field.to_owned(),
+        kind: FieldErrorKind::Invalid,
+        message,
+        value,
+    }
+}
+
+fn check_numbers(spec: &VmSetSpec, errors: &mut Vec<FieldError>) {
+    if spec.replicas > MAX_REPLICAS {
+        let rule = format!(".spec.replicas must be at most {MAX_REPLICAS}");
+        errors.push(invalid("spec.replicas", rule, spec.replicas.into()));
+    }
+    let Rates { grow, decline } = spec.rates;
+    for (field, rate) in [("spec.rates.grow", grow), ("spec.rates.decline", decline)] {
+        let [most, least] = RATES;
+        if !(least..=most).contains(&rate) {
+            let rule = format!(".{field} must be {least} to {most} members per second");
+            errors.push(invalid(field, rule, rate.into()));
+        }
+    }
+    if spec.version == Some(0) {
+        let rule = ".spec.version must be a number of status.versions, from 1".to_owned();
+        errors.push(invalid("spec.version", rule, 0.into()));
+    }
+}
+
+fn check_kv(spec: &VmSetSpec, errors: &mut Vec<FieldError>) {
+    let [longest_key, longest_value] = MAX_KV_BYTES;
+    if spec.kv.len() > MAX_KV {
+        let rule = format!(".spec.kv must have at most {MAX_KV} members");
+        errors.push(invalid("spec.kv", rule, spec.kv.len().into()));
+    }
+    for (key, value) in &spec.kv {
+        let is_word = key
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+        if key.is_empty() || key.len() > longest_key || !is_word {
+            let rule = format!(".spec.kv: a key has 1 to {longest_key} of a-zA-Z0-9._-");
+            errors.push(invalid("spec.kv", rule, key.as_str().into()));
+        }
+        if value.len() > longest_value {
+            let rule = format!(".spec.kv: a value has at most {longest_value} bytes");
+            errors.push(invalid("spec.kv", rule, key.as_str().into()));
+        }
+    }
+}
+
+/// Checks a template. The controller does so before each member too, for clusters have no admission
+/// of sets.
+///
+/// # Errors
+/// Every broken rule.
+pub fn check_template(template: &VmTemplate) -> Result<(), Vec<FieldError>> {
+    let mut errors = Vec::new();
+    let bytes = template.spec.to_string().len();
+    if bytes > MAX_TEMPLATE_BYTES {
+        let rule = format!(".spec.template.spec must have at most {MAX_TEMPLATE_BYTES} bytes");
+        return Err(vec![invalid("spec.template.spec", rule, bytes.into())]);
+    }
+    check_keys(template, &mut errors);
+    let mut vm = serde_json::json!({"spec": template.spec});
+    let checked = admission::normalise("VirtualMachine", &mut vm)
+        .and_then(|()| completed(&vm))
+        .and_then(|vm| admission::validate_create("VirtualMachine", &vm));
+    for error in checked.err().into_iter().flatten() {
+        errors.push(FieldError {
+            message: error.message.replacen(".spec.", ".spec.template.spec.", 1),
+            field: error.field.replacen("spec", "spec.template.spec", 1),
+            ..error
+        });
+    }
+    check_spec(&template.spec, &mut errors);
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors)
+    }
+}
+
+fn check_keys(template: &VmTemplate, errors: &mut Vec<FieldError>) {
+    let meta = &template.metadata;
+    for key in meta.labels.keys().chain(meta.annotations.keys()) {
+        if OWN_KEYS.contains(&key.as_str()) || key.starts_with(INTERNAL) {
+            let rule = format!(".spec.template.metadata: {key} is not for members of sets");
+            errors.push(invalid("spec.template.metadata", rule, key.as_str().into()));
+        }
+    }
+}
+
+/// The VM with the members that a schema's defaults add.
+fn completed(vm: &Value) -> Result<Value, Vec<FieldError>> {
+    let refused =
+        |error: serde_json::Error| vec![invalid("spec", format!(".spec.: {error}"), Value::Null)];
+    if !vm["spec"].is_object() {
+        let rule = ".spec. must be the spec of a VirtualMachine".to_owned();
+        return Err(vec![invalid("spec", rule, Value::Null)]);
+    }
+    let spec = VmSpec::deserialize(&vm["spec"]).map_err(refused)?;
+    let whole = VirtualMachine {
+        spec,
+        ..VirtualMachine::default()
+    };
+    serde_json::to_value(whole).map_err(refused)
+}
+
+/// A member is replaced by an upgrade, and its disks with it. A claim has one user.
+fn check_spec(spec: &Value, errors: &mut Vec<FieldError>) {
+    for member in PRIVILEGED {
+        if spec.get(member).is_some_and(|value| !is_void(value)) {
+            let field = format!("spec.template.spec.{member}");
+            let rule = format!(".{field} must be absent: it acts outside the guest");
+            errors.push(invalid(&field, rule, Value::Null));
+        }
+    }
+    for (index, disk) in spec["disks"].as_array().into_iter().flatten().enumerate() {
+        let path = disk["mountPath"].as_str().unwrap_or_default();
+        if path.split('/').any(|part| part == "..") {
+            let field = format!("spec.template.spec.disks[{index}].mountPath");
+            let rule = format!(".{field} must not have the part '..'");
+            errors.push(invalid(&field, rule, path.into()));
+        }
+    }
+    if spec["guest"]["rootDisk"]["persistent"] == true {
+        let field = "spec.template.spec.guest.rootDisk.persistent";
+        let rule = format!(".{field} must be false: an upgrade replaces the member and its disk");
+        errors.push(invalid(field, rule, true.into()));
+    }
+    for (index, disk) in spec["disks"].as_array().into_iter().flatten().enumerate() {
+        if disk
+            .get("persistentVolumeClaim")
+            .is_some_and(|it| !it.is_null())
+        {
+            let field = format!("spec.template.spec.disks[{index}].persistentVolumeClaim");
+            let rule = format!(".{field} must be absent: members cannot share a claim");
+            errors.push(invalid(&field, rule, Value::Null));
+        }
+    }
+}
+
+/// Whether a value says no more than its absence.
+fn is_void(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn set(change: impl FnOnce(&mut Value)) -> Value {
+        let mut object = json!({
+            "metadata": {"name": "web"},
+            "spec": {
+                "replicas": 2,
+                "rates": {"grow": 5, "decline": 1},
+                "kv": {"mode": "careful"},
+                "template": {"spec": {"guest": {
+                    "cpus": {"min": "250m", "use": "250m", "max": 2},
+                    "memorySlots": {"min": 1, "use": 1, "max": 4},
+                    "rootDisk": {"image": "app"},
+                }}},
+            },
+        });
+        change(&mut object);
+        object
+    }
+
+    /// Requirement: V15
+    #[test]
+    fn v15_set_is_checked_beyond_its_schema() {
+        assert_eq!(validate_set(&set(|_| {})), Ok(()));
+        type Change = fn(&mut Value);
+        let cases: [(&str, Change); 17] = [
+            ("spec", |o| o["spec"]["replicas"] = json!(-1)),
+            ("metadata.name", |o| {
+                o["metadata"]["name"] = json!("x".repeat(41));
+            }),
+            ("spec.replicas", |o| o["spec"]["replicas"] = json!(1_001)),
+            ("spec.rates.grow", |o| o["spec"]["rates"]["grow"] = json!(0)),
+            ("spec.rates.decline", |o| {
+                o["spec"]["rates"]["decline"] = json!(1e9);
+            }),
+            ("spec.version", |o| o["spec"]["version"] = json!(0)),
+            ("spec.kv", |o| o["spec"]["kv"] = json!({"a b": "x"})),
+            ("spec.kv", |o| {
+                o["spec"]["kv"] = json!({"a": "x".repeat(4_097)})
+            }),
+            ("spec.template.metadata", |o| {
+                let labels = json!({"labels": {"policy.bellows.dev/set": "other"}});
+                o["spec"]["template"]["metadata"] = labels;
+            }),
+            ("spec.template.spec", |o| o["spec"]["template"] = json!({})),
+            ("spec.template.spec", |o| {
+                o["spec"]["template"]["spec"]["qmp"] = json!("x".repeat(65_536));
+            }),
+            ("spec.template.spec.runnerImage", |o| {
+                o["spec"]["template"]["spec"]["runnerImage"] = json!("mine");
+            }),
+            ("spec.template.spec.disks[0].mountPath", |o| {
+                let disk =
+                    json!({"name": "d", "mountPath": "/a/../b", "emptyDisk": {"size": "1Gi"}});
+                o["spec"]["template"]["spec"]["disks"] = json!([disk]);
+            }),
+            ("spec.template.metadata", |o| {
+                let key = "internal.autoscaling.neon.tech/resources-approved";
+                o["spec"]["template"]["metadata"] = json!({"annotations": {key: "x"}});
+            }),
+            ("spec.template.spec.guest.cpus.use", |o| {
+                o["spec"]["template"]["spec"]["guest"]["cpus"]["use"] = json!(3);
+            }),
+            ("spec.template.spec.guest.rootDisk.persistent", |o| {
+                o["spec"]["template"]["spec"]["guest"]["rootDisk"]["persistent"] = json!(true);
+            }),
+            ("spec.template.spec.disks[0].persistentVolumeClaim", |o| {
+                let claim = json!({"claimName": "c", "size": "1Gi"});
+                let disk = json!({"name": "d", "mountPath": "/d", "persistentVolumeClaim": claim});
+                o["spec"]["template"]["spec"]["disks"] = json!([disk]);
+            }),
+        ];
+        for (field, change) in cases {
+            let errors = validate_set(&set(change)).expect_err(field);
+            assert!(
+                errors.iter().any(|one| one.field == field),
+                "{field}: {errors:?}"
+            );
+        }
+    }
+}
