@@ -559,7 +559,7 @@ fn viewers_and_editors_of_a_namespace_have_the_same_rights_on_its_vms() {
     let mut files = applied["resources"].as_array().into_iter().flatten();
     assert!(files.any(|file| file == "roles.yaml"));
     let made = objects(&read(&kinds.join("roles.yaml")));
-    assert_eq!(made.len(), 5);
+    assert_eq!(made.len(), 7);
     let privileged = &made[&key("ClusterRole", "", "neonvm-virtualmachine-privileged-role")];
     assert!(
         privileged["metadata"].get("labels").is_none(),

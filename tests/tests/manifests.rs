@@ -178,6 +178,10 @@ scheduler deploy/chart/bellows/parts/scheduler/kube-scheduler.yaml leases/autosc
 controller neonvm-shim/controller/src/shell.rs virtualmachines list watch
 controller neonvm-shim/controller/src/shell/vm_actions.rs virtualmachines get patch
 controller neonvm-shim/controller/src/shell/vm_actions.rs virtualmachines/status patch
+controller neonvm-shim/controller/src/shell/set_actions.rs virtualmachines get create delete
+controller neonvm-shim/controller/src/shell/sets.rs virtualmachinesets list watch
+controller neonvm-shim/controller/src/shell/set_actions.rs virtualmachinesets/status patch
+controller neonvm-shim/controller/src/shell/set_actions.rs configmaps get create patch
 controller neonvm-shim/controller/src/shell.rs virtualmachinemigrations list watch
 controller neonvm-shim/controller/src/shell/migration_driver.rs virtualmachinemigrations get patch
 controller neonvm-shim/controller/src/shell/migration_driver.rs virtualmachinemigrations/status patch

@@ -61,6 +61,7 @@ pub mod problem;
 pub mod refusal;
 pub mod requests;
 pub mod review;
+pub mod set;
 pub mod settings;
 pub mod stages;
 pub mod view;

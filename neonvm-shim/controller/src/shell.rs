@@ -7,6 +7,7 @@
 //!                            ├─ driver of VM b
 //!                            └─ driver of VM b's migrations ─┬─► API server
 //!                                                            └─► runners of source and target
+//! sets, members ─watch─► driver of all sets ─► API server (VMs, config maps, status of sets)
 //! ```
 
 mod admin;
@@ -31,6 +32,8 @@ mod overlay;
 mod runner_key;
 mod runner_link;
 mod secret;
+mod set_actions;
+mod sets;
 mod state;
 #[cfg(test)]
 mod testing;
@@ -120,6 +123,13 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     });
     let (events, writer) = events::start(Arc::clone(&api), cancel.clone());
     let writer = tokio::spawn(writer);
+    let sets = sets::keep(sets::SetContext {
+        client: params.client.clone(),
+        api: Arc::clone(&api),
+        state: params.state.clone(),
+        clock: params.clock,
+    });
+    let sets = AbortOnDropHandle::new(tokio::spawn(sets));
     let context = context::Context {
         api,
         pools,
@@ -147,6 +157,7 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         },
     };
     writer.abort();
+    drop(sets);
     if let Some(sweeper) = sweeper {
         sweeper.abort();
     }

@@ -58,7 +58,7 @@ fn v34_no_role_of_a_namespace_has_policies() {
     assert!(!roles.is_empty());
     for role in roles.values() {
         let text = role.to_string();
-        assert!(!text.contains("policy.bellows.dev"), "{text}");
+        assert!(!text.contains("scalingpolicies"), "{text}");
     }
 }
 

@@ -9,6 +9,8 @@ pub const AVAILABLE: &str = "Available";
 pub const DEGRADED: &str = "Degraded";
 /// Condition of a VM that has no pod because of its power state.
 pub const STOPPED: &str = "Stopped";
+/// Condition of a member of a set whose guest's daemon has responded since the last start.
+pub const BOOTED: &str = "Booted";
 /// The one reason ever written.
 const REASON: &str = "Reconciling";
 

@@ -1,6 +1,7 @@
 //! From the API server's JSON to typed objects. A malformed object hurts itself only.
 
 use protocol::object::{Pod, without_nulls};
+use protocol::policy::{SET_KIND, VmSet};
 use protocol::vm::{VirtualMachine, VirtualMachineMigration};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -30,6 +31,14 @@ pub(super) fn vm(value: Value) -> Result<VirtualMachine, DecodeError> {
 /// [`DecodeError`] names the member that does not fit.
 pub(super) fn migration(value: Value) -> Result<VirtualMachineMigration, DecodeError> {
     decode(value, "VirtualMachineMigration")
+}
+
+/// Reads a set.
+///
+/// # Errors
+/// [`DecodeError`] names the member that does not fit.
+pub(super) fn set(value: Value) -> Result<VmSet, DecodeError> {
+    decode(value, SET_KIND)
 }
 
 /// Reads the members of a pod that the controller uses.

@@ -2,12 +2,14 @@
 
 use protocol::claims::claims_among;
 use protocol::object::Pod;
+use protocol::policy::LABEL_SET;
 use protocol::runner::{ExitReport, RunnerPhase};
 use protocol::time::{Span, Timestamp};
 use protocol::vm::VmPhase;
 use serde_json::Value;
 
 use crate::core::action::Action;
+use crate::core::conditions::{self, BOOTED};
 use crate::core::draft::Draft;
 use crate::core::observe::{
     DELETED_COUNTS_AS_FAILED_US, PodState, deletion_age_us, end_of, pod_state,
@@ -118,6 +120,11 @@ impl Draft<'_> {
         let RunnerView::Known(state) = self.input.runner else {
             return;
         };
+        // Only sets of VMs wait for it, so no other VM has a write more.
+        if state.boot_id.is_some() && self.vm.metadata.labels.contains_key(LABEL_SET) {
+            let (list, wall) = (&mut self.status.conditions, self.input.at.wall);
+            conditions::set(list, BOOTED, "True", "the guest has responded", wall);
+        }
         if let Some(full) = &state.disk_full {
             self.problems.push(Problem::DiskFull {
                 pod: pod.metadata.name.clone(),

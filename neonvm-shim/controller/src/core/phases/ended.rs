@@ -4,6 +4,7 @@ use protocol::claims::keeps_a_disk;
 use protocol::vm::{RestartPolicy, VmPhase};
 
 use crate::core::action::Action;
+use crate::core::conditions::{self, BOOTED};
 use crate::core::draft::Draft;
 use crate::core::view::PodView;
 use crate::core::vm_event::VmEvent;
@@ -49,6 +50,8 @@ impl Draft<'_> {
         if self.input.at.now < self.input.restart_at {
             return self.wake_at(self.input.restart_at);
         }
+        let wall = self.input.at.wall;
+        conditions::clear(&mut self.status.conditions, BOOTED, wall);
         let after = self.status.phase;
         self.status.phase = VmPhase::Pending;
         self.status.restart_count = self.status.restart_count.saturating_add(1);
