@@ -68,6 +68,26 @@ impl VmArgs {
     }
 }
 
+/// A set by name, `NAME` or `NAMESPACE/NAME`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SetArgs {
+    /// The set, as NAME or NAMESPACE/NAME
+    #[arg(value_name = "SET")]
+    set: String,
+    /// Namespace of a set given by its name alone
+    #[arg(short, long, default_value_t = plugin::namespace(), value_name = "NAMESPACE")]
+    namespace: String,
+}
+
+impl SetArgs {
+    /// Namespace and name of the set.
+    pub(crate) fn key(&self) -> (&str, &str) {
+        self.set
+            .split_once('/')
+            .unwrap_or((&self.namespace, &self.set))
+    }
+}
+
 pub(crate) fn parse_memory(text: &str) -> Result<Quantity, String> {
     let size: Quantity = text
         .parse()

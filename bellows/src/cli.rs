@@ -52,6 +52,9 @@ pub(crate) enum Command {
     /// Create, stop, start or delete a VM
     #[command(subcommand)]
     Vm(commands::vm::VmCommand),
+    /// Sets of VMs: members from one template, counted, upgraded one by one
+    #[command(subcommand)]
+    Vmset(commands::vmset::VmsetCommand),
     /// Move a VM to another pod while its guest runs
     Migrate(Box<commands::migrate::MigrateArgs>),
     /// Keep VMs away from a node, or let them come again
@@ -155,6 +158,7 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         Command::Backup(args) => commands::store::run(&context, &args).await,
         Command::Restore(args) => commands::store::restore(&context, &args),
         Command::Vm(args) => commands::vm::run(&context, args).await,
+        Command::Vmset(args) => commands::vmset::run(&context, args).await,
         Command::Migrate(args) => commands::migrate::run(&context, &args).await,
         Command::History(args) => commands::history::in_cluster(&context, &args).await,
         Command::Node(command) => node_orders::run(&context, command).await,

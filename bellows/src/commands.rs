@@ -25,4 +25,6 @@ pub(crate) mod vm;
 pub(crate) mod vm_create;
 pub(crate) mod vm_delete;
 pub(crate) mod vm_disk;
+pub(crate) mod vm_template;
+pub(crate) mod vmset;
 pub(crate) mod why;

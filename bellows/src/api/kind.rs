@@ -23,6 +23,7 @@ pub(crate) enum Kind {
     Policy,
     /// A kept version of a policy.
     Revision,
+    VmSet,
 }
 
 impl Kind {
@@ -35,6 +36,7 @@ impl Kind {
             Self::Secret => "secret",
             Self::Policy => "policy",
             Self::Revision => "revision",
+            Self::VmSet => "VM set",
         }
     }
 
@@ -46,6 +48,7 @@ impl Kind {
             Self::Pod => ("/api/v1", "pods"),
             Self::Secret => ("/api/v1", "secrets"),
             Self::Revision => ("/apis/apps/v1", "controllerrevisions"),
+            Self::VmSet => ("/apis/policy.bellows.dev/v1alpha1", "virtualmachinesets"),
             Self::Node => return "/api/v1/nodes".into(),
             Self::Policy => return "/apis/policy.bellows.dev/v1alpha1/scalingpolicies".into(),
         };
@@ -76,6 +79,10 @@ mod tests {
             "/apis/vm.neon.tech/v1/namespaces/a/virtualmachines"
         );
         assert_eq!(Kind::Pod.collection(None), "/api/v1/pods");
+        assert_eq!(
+            Kind::VmSet.collection(Some("a")),
+            "/apis/policy.bellows.dev/v1alpha1/namespaces/a/virtualmachinesets"
+        );
         assert_eq!(Kind::Node.collection(Some("a")), "/api/v1/nodes");
     }
 }

@@ -20,15 +20,19 @@ pub(super) fn explain_status(
                     return Fail::not_so(format!("{thing} does not exist"))
                         .fix("see what there is: bellows policy list");
                 }
+                Kind::VmSet => "vmset list".to_owned(),
                 kind => format!("get {}s", kind.label().to_ascii_lowercase()),
             };
             Fail::not_so(format!("{thing} does not exist"))
                 .fix(format!("see what there is: bellows {list} -A"))
         }
         // The server returns 404 for a list of a kind that it does not serve.
-        404 if kind == Kind::Policy => Fail::missing("the API server does not know policies")
-            .rule("the kinds of policy.bellows.dev/v1alpha1 must be installed")
-            .fix("install them: docs/install-cluster.md"),
+        404 if matches!(kind, Kind::Policy | Kind::VmSet) => Fail::missing(format!(
+            "the API server does not know the kind of a {}",
+            kind.label()
+        ))
+        .rule("the kinds of policy.bellows.dev/v1alpha1 must be installed")
+        .fix("install them: docs/install-cluster.md"),
         404 => Fail::missing(format!("the API server does not know {}s", kind.label()))
             .rule("the kinds of vm.neon.tech/v1 must be installed")
             .fix("install them: docs/install-cluster.md; then: kubectl bellows check"),

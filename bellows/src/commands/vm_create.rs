@@ -3,21 +3,17 @@
 use clap::Args;
 use protocol::annotations::{ANNOTATION_USE_DISK, LABEL_ENABLED};
 use protocol::postgres;
-use protocol::quantity::Quantity;
-use protocol::units::MilliCpu;
-use protocol::vm::{API_VERSION, MEMORY_BLOCK_BYTES};
+use protocol::vm::API_VERSION;
 use serde_json::{Value, json};
 
+use super::vm_template::TemplateArgs;
 use crate::api::Kind;
-use crate::args::parse_memory;
 use crate::context::Context;
-use crate::fail::{Fail, Outcome};
-use crate::instance::SCHEDULER_NAME;
+use crate::fail::Outcome;
 use crate::output::{Format, print_value};
 use crate::plugin;
 use crate::postgres::make_secret;
 use crate::terminal::{err, out};
-use crate::view::units::{cores, memory};
 use crate::vm_state::wait_until_running;
 
 /// Create a VM.
@@ -32,42 +28,14 @@ pub(crate) struct CreateArgs {
     /// Namespace of the new VM
     #[arg(short, long, default_value_t = plugin::namespace(), value_name = "NAMESPACE")]
     namespace: String,
-    /// Image: see bellows image ls
-    #[arg(long, default_value = "bellows/postgres:15", value_name = "IMAGE")]
-    image: String,
-    /// Fewest CPUs; fractions hold by a quota
-    #[arg(long, default_value = "0.25", value_name = "CPUS", value_parser = parse_cpu)]
-    cpu_min: MilliCpu,
-    /// Most CPUs it may have
-    #[arg(long, default_value = "2", value_name = "CPUS", value_parser = parse_cpu)]
-    cpu_max: MilliCpu,
-    /// Least memory, a multiple of the slot size
-    #[arg(long, default_value = "1Gi", value_name = "SIZE", value_parser = parse_memory)]
-    memory_min: Quantity,
-    /// Most memory, a multiple of the slot size
-    #[arg(long, default_value = "8Gi", value_name = "SIZE", value_parser = parse_memory)]
-    memory_max: Quantity,
-    /// Step in which memory changes, a multiple of 8Mi
-    #[arg(long, default_value = "1Gi", value_name = "SIZE", value_parser = parse_memory)]
-    slot_size: Quantity,
-    /// Size of the root disk, if larger than the image's
-    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
-    disk_size: Option<Quantity>,
+    #[command(flatten)]
+    template: TemplateArgs,
     /// A fresh root disk at each start of the guest, instead of one that lives as long as the VM
     #[arg(long, conflicts_with = "use_disk")]
     ephemeral_disk: bool,
     /// Go on with the disk that `vm delete --keep-disk` left of an earlier VM of this name
     #[arg(long)]
     use_disk: bool,
-    /// Ports to reach at the VM's address, [NAME:]PORT; may be given again
-    #[arg(long = "port", default_value = "postgres:5432", value_name = "PORT", value_parser = parse_port)]
-    ports: Vec<Port>,
-    /// Let the agent size it [default]
-    #[arg(long, overrides_with = "no_autoscale")]
-    autoscale: bool,
-    /// Keep the size it is given
-    #[arg(long)]
-    no_autoscale: bool,
     /// Wait until it runs
     #[arg(long)]
     wait: bool,
@@ -87,13 +55,6 @@ enum DryRun {
     Client,
     /// The API server prints what it would keep.
     Server,
-}
-
-/// A port of the guest, given as `[NAME:]PORT`. The name may be empty.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Port {
-    name: String,
-    number: u16,
 }
 
 pub(crate) async fn create(context: &Context, args: &CreateArgs) -> Outcome {
@@ -139,51 +100,15 @@ pub(crate) async fn create(context: &Context, args: &CreateArgs) -> Outcome {
 
 /// The VirtualMachine object. It holds only what differs from the API server's defaults.
 fn object(args: &CreateArgs, persistent: bool) -> Outcome<Value> {
-    let slots = Slots::of(args)?;
-    if args.cpu_min > args.cpu_max {
-        return Err(Fail::usage(format!(
-            "--cpu-min {} is above --cpu-max {}",
-            cores(args.cpu_min.0),
-            cores(args.cpu_max.0)
-        ))
-        .rule("a VM lives between its bounds"));
-    }
     let mut metadata = json!({"name": args.name, "namespace": args.namespace});
-    if !args.no_autoscale {
+    if args.template.is_autoscaled() {
         metadata["labels"] = json!({LABEL_ENABLED: "true"});
     }
     if args.use_disk {
         metadata["annotations"] = json!({ANNOTATION_USE_DISK: "true"});
     }
-    let mut root_disk = json!({"image": args.image});
-    if let Some(size) = args.disk_size {
-        root_disk["size"] = json!(size);
-    }
-    if persistent {
-        root_disk["persistent"] = json!(true);
-    }
-    let ports: Vec<Value> = args
-        .ports
-        .iter()
-        .map(|port| {
-            if port.name.is_empty() {
-                json!({"port": port.number})
-            } else {
-                json!({"name": port.name, "port": port.number})
-            }
-        })
-        .collect();
-    let mut spec = json!({
-        "schedulerName": SCHEDULER_NAME,
-        "guest": {
-            "cpus": {"min": args.cpu_min, "max": args.cpu_max, "use": args.cpu_min},
-            "memorySlotSize": args.slot_size,
-            "memorySlots": {"min": slots.min, "max": slots.max, "use": slots.min},
-            "rootDisk": root_disk,
-            "ports": ports,
-        },
-    });
-    if postgres::is_postgres(&args.image) {
+    let mut spec = args.template.spec(persistent)?;
+    if postgres::is_postgres(&args.template.image) {
         spec["disks"] = json!([postgres::disk(&postgres::secret_name(&args.name))]);
     }
     Ok(json!({
@@ -192,83 +117,6 @@ fn object(args: &CreateArgs, persistent: bool) -> Outcome<Value> {
         "metadata": metadata,
         "spec": spec,
     }))
-}
-
-/// Bounds of the memory, in slots.
-#[derive(Debug, PartialEq, Eq)]
-struct Slots {
-    min: u64,
-    max: u64,
-}
-
-impl Slots {
-    /// Most slots that the API server accepts.
-    const MOST: u64 = 512;
-
-    fn of(args: &CreateArgs) -> Outcome<Self> {
-        let slot = args.slot_size.as_u64().unwrap_or(0);
-        if slot == 0 || !slot.is_multiple_of(MEMORY_BLOCK_BYTES) {
-            return Err(Fail::usage(format!(
-                "--slot-size {} is no multiple of 8Mi",
-                args.slot_size
-            ))
-            .rule("memory is plugged in blocks of 8 MiB"));
-        }
-        let count = |flag: &str, size: Quantity| {
-            let bytes = size.as_u64().unwrap_or(0);
-            let wrong = |what: String| {
-                Err(Fail::usage(what).rule(format!(
-                    "memory changes in slots of {}, at least one, at most {}",
-                    args.slot_size,
-                    Self::MOST
-                )))
-            };
-            if bytes == 0 || !bytes.is_multiple_of(slot) {
-                let near = bytes.div_ceil(slot).max(1) * slot;
-                return wrong(format!(
-                    "{flag} {size} is no multiple of the slot size: the next one is {}",
-                    memory(near)
-                ));
-            }
-            if bytes / slot > Self::MOST {
-                return wrong(format!("{flag} {size} are {} slots", bytes / slot));
-            }
-            Ok(bytes / slot)
-        };
-        let slots = Self {
-            min: count("--memory-min", args.memory_min)?,
-            max: count("--memory-max", args.memory_max)?,
-        };
-        if slots.min > slots.max {
-            return Err(Fail::usage(format!(
-                "--memory-min {} is above --memory-max {}",
-                args.memory_min, args.memory_max
-            ))
-            .rule("a VM lives between its bounds"));
-        }
-        Ok(slots)
-    }
-}
-
-fn parse_cpu(text: &str) -> Result<MilliCpu, String> {
-    let cpu =
-        MilliCpu::from_json(&Value::String(text.to_owned())).map_err(|error| error.to_string())?;
-    if cpu.0 == 0 {
-        Err("a VM needs some CPU, at least 1m".into())
-    } else {
-        Ok(cpu)
-    }
-}
-
-fn parse_port(text: &str) -> Result<Port, String> {
-    let (name, number) = text.split_once(':').unwrap_or(("", text));
-    match number.parse::<u16>() {
-        Ok(number) if number > 0 => Ok(Port {
-            name: name.to_owned(),
-            number,
-        }),
-        _ => Err("a port is [NAME:]PORT with a number from 1 to 65535".into()),
-    }
 }
 
 #[cfg(test)]
