@@ -86,7 +86,12 @@ mod tests {
         assert_eq!(registry.kinds().count(), DOCUMENTS.len());
         for definition in definitions().expect("documents are sound") {
             let kind = Kind::parse(&definition, false).expect("a valid CRD");
-            assert!(["vm.neon.tech", protocol::policy::GROUP].contains(&kind.group.as_str()));
+            let groups = [
+                "vm.neon.tech",
+                protocol::policy::GROUP,
+                protocol::fleet::GROUP,
+            ];
+            assert!(groups.contains(&kind.group.as_str()));
         }
     }
 }

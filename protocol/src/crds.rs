@@ -1,5 +1,5 @@
-//! The CustomResourceDefinition documents of groups `vm.neon.tech` and `policy.bellows.dev`, as
-//! installed into any cluster.
+//! The CustomResourceDefinition documents of groups `vm.neon.tech`, `policy.bellows.dev` and
+//! `fleet.bellows.dev`, as installed into any cluster.
 //!
 //! Source: docs/compatibility/neonvm.md §1. They are valid `apiextensions.k8s.io/v1` documents with
 //! structural schemas.
@@ -19,11 +19,24 @@ pub const SCALING_POLICY: &str =
 pub const VIRTUAL_MACHINE_SET: &str =
     include_str!("../../deploy/chart/bellows/parts/crds/virtualmachinesets.yaml");
 
+/// YAML document of FleetEnvironment (short `fe`).
+pub const FLEET_ENVIRONMENT: &str =
+    include_str!("../../deploy/chart/bellows/parts/crds/fleetenvironments.yaml");
+/// YAML document of FleetDeployment (short `fd`).
+pub const FLEET_DEPLOYMENT: &str =
+    include_str!("../../deploy/chart/bellows/parts/crds/fleetdeployments.yaml");
+/// YAML document of FleetInstance (short `fi`).
+pub const FLEET_INSTANCE: &str =
+    include_str!("../../deploy/chart/bellows/parts/crds/fleetinstances.yaml");
+
 /// The YAML documents of the groups, in the order in which to install them.
-pub const ALL: [&str; 5] = [
+pub const ALL: [&str; 8] = [
     VIRTUAL_MACHINE,
     VIRTUAL_MACHINE_MIGRATION,
     IP_POOL,
     SCALING_POLICY,
     VIRTUAL_MACHINE_SET,
+    FLEET_ENVIRONMENT,
+    FLEET_DEPLOYMENT,
+    FLEET_INSTANCE,
 ];

@@ -10,10 +10,12 @@ use std::fmt::Write as _;
 
 use crate::exposition::{LfcGauges, Page, PageError, SystemGauges};
 
+mod fleet;
 mod journal;
 mod policies;
 mod requests;
 
+pub use fleet::fleet_object;
 pub use journal::{journal_block, journal_line};
 pub use policies::{policy_object, set_object};
 pub use requests::{permit_body, runner_control};

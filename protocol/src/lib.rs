@@ -15,6 +15,7 @@ pub mod crds;
 pub mod disk_cache;
 pub mod exposition;
 pub mod extender;
+pub mod fleet;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod image;

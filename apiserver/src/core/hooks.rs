@@ -50,6 +50,9 @@ pub fn validate_create(kind: &Kind, value: &Value) -> Result<(), Vec<Cause>> {
     if kind.group == protocol::policy::GROUP {
         return protocol::policy::validate(&kind.kind, value).map_err(causes);
     }
+    if kind.group == protocol::fleet::GROUP {
+        return protocol::fleet::validate_create(&kind.kind, value).map_err(causes);
+    }
     if kind.group == VM_GROUP {
         return protocol::admission::validate_create(&kind.kind, value).map_err(causes);
     }
@@ -72,6 +75,9 @@ pub fn warnings(kind: &Kind, value: &Value) -> Vec<String> {
 pub fn validate_update(kind: &Kind, old: &Value, new: &Value) -> Result<(), Vec<Cause>> {
     if kind.group == protocol::policy::GROUP {
         return protocol::policy::validate(&kind.kind, new).map_err(causes);
+    }
+    if kind.group == protocol::fleet::GROUP {
+        return protocol::fleet::validate_update(&kind.kind, old, new).map_err(causes);
     }
     if kind.group == VM_GROUP {
         return protocol::admission::validate_update(&kind.kind, old, new).map_err(causes);

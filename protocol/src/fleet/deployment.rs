@@ -1,0 +1,169 @@
+//! The object `FleetDeployment`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::time::WallTime;
+
+/// `spec` of a `FleetDeployment`. Only `stop` may change, from false to true.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DeploymentSpec {
+    /// Environment whose guests change.
+    pub environment: String,
+    /// Name of the `ControllerRevision` that they are brought to.
+    pub revision: String,
+    /// Cause of the deployment.
+    #[serde(default)]
+    pub kind: DeploymentKind,
+    /// Instances that take part. An empty list stands for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<String>,
+    /// Failed deployment that this one takes back.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rollback_of: String,
+    /// Reason, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Ends the deployment where it is.
+    #[serde(default)]
+    pub stop: bool,
+}
+
+/// Cause of a deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum DeploymentKind {
+    /// A person.
+    #[default]
+    User,
+    /// A guest joined, or started again from its image.
+    NewInstance,
+    /// A guest runs another program than the environment's.
+    HealthRepair,
+    /// A deployment failed.
+    Rollback,
+}
+
+impl DeploymentKind {
+    /// Whether the engine made it because of a change of the guests.
+    #[must_use]
+    pub const fn is_of_monitor(self) -> bool {
+        matches!(self, Self::NewInstance | Self::HealthRepair)
+    }
+}
+
+/// `status` of a `FleetDeployment`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct DeploymentStatus {
+    /// How far the deployment is.
+    pub state: DeploymentState,
+    /// Terminal state that follows `ToBeStopped`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ending: Option<DeploymentState>,
+    /// Guests by result, counted from the instances.
+    pub progress: Progress,
+    /// Gate that holds every remaining guest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked_by: Option<BlockedBy>,
+    /// What led to the ending, for people.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<String>,
+    /// First grant could be given from here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<WallTime>,
+    /// Time of the terminal state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<WallTime>,
+    /// Number of the engine's run that started it.
+    pub epoch: u64,
+}
+
+/// How far a deployment is.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub enum DeploymentState {
+    /// Waits for the lock of its environment.
+    #[default]
+    Pending,
+    /// Gives turns.
+    InProgress,
+    /// A gate holds every remaining guest.
+    Blocked,
+    /// Gives no turn, and waits for those in flight.
+    ToBeStopped,
+    /// A person ended it.
+    Stopped,
+    /// All guests are settled.
+    Complete,
+    /// A newer one took its place before it began.
+    Canceled,
+    /// Trials ended badly.
+    Unhealthy,
+    /// It took too long.
+    TimedOut,
+}
+
+impl DeploymentState {
+    /// All states.
+    pub const ALL: [Self; 9] = [
+        Self::Pending,
+        Self::InProgress,
+        Self::Blocked,
+        Self::ToBeStopped,
+        Self::Stopped,
+        Self::Complete,
+        Self::Canceled,
+        Self::Unhealthy,
+        Self::TimedOut,
+    ];
+
+    /// Whether no state follows.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        match self {
+            Self::Pending | Self::InProgress | Self::Blocked | Self::ToBeStopped => false,
+            Self::Stopped | Self::Complete | Self::Canceled | Self::Unhealthy | Self::TimedOut => {
+                true
+            }
+        }
+    }
+}
+
+/// Guests by result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Progress {
+    /// Run the version, settled.
+    pub done: u32,
+    /// All that take part.
+    pub total: u32,
+    /// In a turn.
+    pub in_flight: u32,
+    /// Trials ended badly.
+    pub failed: u32,
+    /// Left as they are.
+    pub skipped: u32,
+}
+
+/// Gate that holds every remaining guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockedBy {
+    /// Name of the gate.
+    pub gate: String,
+    /// A sentence for people.
+    pub detail: String,
+    /// Time at which the gate closed.
+    pub since: WallTime,
+}
+
+impl DeploymentSpec {
+    /// The spec of an object.
+    ///
+    /// # Errors
+    /// A text for people, if the object has no such spec.
+    pub fn of_object(object: &Value) -> Result<Self, String> {
+        Self::deserialize(&object["spec"]).map_err(|error| error.to_string())
+    }
+}

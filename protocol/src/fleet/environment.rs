@@ -1,0 +1,184 @@
+//! The object `FleetEnvironment`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::deployment::DeploymentKind;
+use super::selector::Selector;
+use crate::parts::PartName;
+
+/// `spec` of a `FleetEnvironment`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EnvironmentSpec {
+    /// How many copies of the part each match has.
+    #[serde(default)]
+    pub r#type: EnvironmentType,
+    /// Part that the environment is about.
+    pub part: PartName,
+    /// VMs of the environment's namespace whose guests belong to it.
+    #[serde(default)]
+    pub selector: Selector,
+    /// Origin of the version.
+    pub source: Source,
+    /// Limits of each deployment.
+    #[serde(default)]
+    pub rollout: Rollout,
+}
+
+/// How many copies of the part each match has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum EnvironmentType {
+    /// One on every match.
+    #[default]
+    Daemon,
+}
+
+/// Origin of the version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// One release.
+    pub release: Release,
+}
+
+/// A release that was brought to the store of releases.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Release {
+    /// Semantic version.
+    pub version: String,
+}
+
+/// Limits of a deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rollout {
+    /// Share of the guests that stays settled and healthy, percent.
+    pub min_healthy_percent: u32,
+    /// Guests that change at the same time.
+    pub max_in_flight: u32,
+    /// Guests of one node that change at the same time.
+    pub max_per_node: u32,
+    /// Length of a trial.
+    pub trial_seconds: u64,
+    /// Longest duration of a deployment.
+    pub deadline_seconds: u64,
+    /// Further attempts in a guest whose trial ended badly.
+    pub retries: u32,
+    /// Share of the guests whose trials may end badly, percent.
+    pub max_failed_percent: u32,
+    /// Whether a failed deployment is followed by one of the revision before.
+    pub auto_rollback: bool,
+}
+
+impl Default for Rollout {
+    fn default() -> Self {
+        Self {
+            min_healthy_percent: 90,
+            max_in_flight: 10,
+            max_per_node: 1,
+            trial_seconds: 60,
+            deadline_seconds: 86_400,
+            retries: 2,
+            max_failed_percent: 5,
+            auto_rollback: true,
+        }
+    }
+}
+
+impl EnvironmentSpec {
+    /// The spec of an object.
+    ///
+    /// # Errors
+    /// A text for people, if the object has no such spec.
+    pub fn of_object(object: &Value) -> Result<Self, String> {
+        Self::deserialize(&object["spec"]).map_err(|error| error.to_string())
+    }
+}
+
+/// `status` of a `FleetEnvironment`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EnvironmentStatus {
+    /// Whether deployments follow from changes of the guests.
+    pub state: EnvironmentState,
+    /// Health of the guests together.
+    pub health: Health,
+    /// Version of the newest started revision.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub desired: String,
+    /// Versions that run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub current: Vec<CurrentVersion>,
+    /// Guests by standing.
+    pub counts: Counts,
+    /// The one deployment that may change guests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock: Option<Lock>,
+}
+
+/// Whether deployments follow from changes of the guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum EnvironmentState {
+    /// Nothing was started since creation or the last stop.
+    #[default]
+    Inactive,
+    /// Guests that join are brought to the environment's version.
+    Active,
+}
+
+/// Health of the guests together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Health {
+    /// No figures.
+    #[default]
+    Unknown,
+    /// All that can be seen are healthy.
+    Healthy,
+    /// One is unhealthy, or the newest deployment failed.
+    Unhealthy,
+}
+
+/// A version and the guests that run it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CurrentVersion {
+    /// Version that the program names.
+    pub version: String,
+    /// SHA-256 of the program.
+    pub sha256: String,
+    /// Guests.
+    pub count: u32,
+}
+
+/// Guests by standing. `matching` is the sum of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Counts {
+    /// All guests of the environment.
+    pub matching: u32,
+    /// Settled and healthy.
+    pub active: u32,
+    /// In a turn.
+    pub launching: u32,
+    /// Settled and unhealthy.
+    pub unhealthy: u32,
+    /// Settled without figures of their health.
+    pub unknown: u32,
+    /// Kept out by a label.
+    pub opted_out: u32,
+    /// Not reachable by the fleet.
+    pub unmanaged: u32,
+}
+
+/// The one deployment that may change guests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lock {
+    /// Name of the deployment.
+    pub deployment: String,
+    /// Its kind.
+    pub kind: DeploymentKind,
+    /// Number of the engine's run that took it.
+    pub epoch: u64,
+}

@@ -1,0 +1,40 @@
+//! Revisions of an environment, kept as `ControllerRevision` objects. Their data never changes.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::KEY_ENVIRONMENT;
+use super::environment::EnvironmentSpec;
+
+/// Data of a revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RevisionData {
+    /// The environment's spec with every default.
+    pub spec: EnvironmentSpec,
+    /// The program that the spec stands for.
+    pub resolved: Resolved,
+}
+
+/// A program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resolved {
+    /// Semantic version.
+    pub version: String,
+    /// SHA-256 of the program, lower-case hex.
+    pub sha256: String,
+}
+
+/// Name of the revision of a number.
+#[must_use]
+pub fn revision_name(environment: &str, number: i64) -> String {
+    format!("{environment}-r{number}")
+}
+
+/// Label by which the revisions of an environment are found.
+#[must_use]
+pub fn revision_label(environment: &str) -> BTreeMap<String, String> {
+    [(KEY_ENVIRONMENT.to_owned(), environment.to_owned())].into()
+}
