@@ -307,8 +307,8 @@ pub struct RunnerState {
     pub programs: Vec<ProgramFile>,
     /// Parts of the guest that can be replaced while it runs, as its daemon reported them last.
     /// The guest wrote the texts. Empty if its daemon does not know parts.
-    #[serde(default, skip_serializing_if = "PartStates::is_empty")]
-    pub guest_parts: PartStates,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub guest_parts: BTreeMap<PartName, PartState>,
 }
 
 /// A guest that stands still until its host's disk has room. Its runner lets it go on as soon as
