@@ -6,6 +6,7 @@
 mod deployment;
 mod environment;
 mod instance;
+mod kind;
 mod revision;
 mod rules;
 mod selector;
@@ -21,57 +22,7 @@ pub use instance::{
     InstancePart, InstanceSpec, InstanceStatus, TurnEnd, TurnResult, TurnSpec, Unmanaged,
     instance_name,
 };
+pub use kind::{FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, VERSION};
 pub use revision::{Resolved, RevisionData, revision_label, revision_name};
 pub use rules::{check_version, validate_create, validate_update};
 pub use selector::{Expression, Operator, Selector};
-
-/// API group of the fleet.
-pub const GROUP: &str = "fleet.bellows.dev";
-/// Version of the group.
-pub const VERSION: &str = "v1alpha1";
-/// Label of a VM or namespace. The value `false` keeps its guests out of the fleet.
-pub const KEY_ENROLLED: &str = "fleet.bellows.dev/enrolled";
-/// Label of a `ControllerRevision`: the environment that it belongs to.
-pub const KEY_ENVIRONMENT: &str = "fleet.bellows.dev/environment";
-
-/// A kind of the group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FleetKind {
-    /// Guests of a part and the version that they should run.
-    Environment,
-    /// One change of an environment's guests to a revision.
-    Deployment,
-    /// Turns of one guest.
-    Instance,
-}
-
-impl FleetKind {
-    /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Environment, Self::Deployment, Self::Instance];
-
-    /// Name of the kind in objects.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Environment => "FleetEnvironment",
-            Self::Deployment => "FleetDeployment",
-            Self::Instance => "FleetInstance",
-        }
-    }
-
-    /// Name of the kind in URLs.
-    #[must_use]
-    pub const fn plural(self) -> &'static str {
-        match self {
-            Self::Environment => "fleetenvironments",
-            Self::Deployment => "fleetdeployments",
-            Self::Instance => "fleetinstances",
-        }
-    }
-
-    /// The kind of this name.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-}

@@ -33,7 +33,7 @@ pub struct DeploymentSpec {
 /// Cause of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum DeploymentKind {
-    /// A person.
+    /// A person started it.
     #[default]
     User,
     /// A guest joined, or started again from its image.
@@ -87,7 +87,7 @@ pub enum DeploymentState {
     /// Waits for the lock of its environment.
     #[default]
     Pending,
-    /// Gives turns.
+    /// Guests get turns.
     InProgress,
     /// A gate holds every remaining guest.
     Blocked,
@@ -106,7 +106,7 @@ pub enum DeploymentState {
 }
 
 impl DeploymentState {
-    /// All states.
+    /// Every state, the terminal ones last.
     pub const ALL: [Self; 9] = [
         Self::Pending,
         Self::InProgress,

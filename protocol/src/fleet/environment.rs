@@ -38,7 +38,7 @@ pub enum EnvironmentType {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// One release.
+    /// The release to run.
     pub release: Release,
 }
 
@@ -46,7 +46,7 @@ pub struct Source {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Release {
-    /// Semantic version.
+    /// Semantic version, without a leading v.
     pub version: String,
 }
 
@@ -131,7 +131,7 @@ pub enum EnvironmentState {
 /// Health of the guests together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Health {
-    /// No figures.
+    /// No guest can be seen.
     #[default]
     Unknown,
     /// All that can be seen are healthy.
@@ -147,7 +147,7 @@ pub struct CurrentVersion {
     pub version: String,
     /// SHA-256 of the program.
     pub sha256: String,
-    /// Guests.
+    /// Number of the guests.
     pub count: u32,
 }
 
@@ -177,7 +177,7 @@ pub struct Counts {
 pub struct Lock {
     /// Name of the deployment.
     pub deployment: String,
-    /// Its kind.
+    /// Cause of the deployment.
     pub kind: DeploymentKind,
     /// Number of the engine's run that took it.
     pub epoch: u64,

@@ -89,7 +89,7 @@ pub struct InstancePart {
 pub struct TurnEnd {
     /// Token of the turn.
     pub token: String,
-    /// Result.
+    /// How it ended.
     pub result: TurnResult,
     /// Cause, for people. Empty for a good turn.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::KEY_ENVIRONMENT;
 use super::environment::EnvironmentSpec;
+use super::kind::KEY_ENVIRONMENT;
 
 /// Data of a revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,11 +17,11 @@ pub struct RevisionData {
     pub resolved: Resolved,
 }
 
-/// A program.
+/// A program, known by its hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resolved {
-    /// Semantic version.
+    /// Semantic version, without a leading v.
     pub version: String,
     /// SHA-256 of the program, lower-case hex.
     pub sha256: String,

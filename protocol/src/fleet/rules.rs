@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::FleetKind;
 use super::deployment::{DeploymentKind, DeploymentSpec};
 use super::environment::EnvironmentSpec;
 use super::instance::{InstanceSpec, TurnSpec};
+use super::kind::FleetKind;
 use super::selector::Expression;
 use crate::admission::{FieldError, FieldErrorKind};
 use crate::parts::TOKEN_BYTES;
