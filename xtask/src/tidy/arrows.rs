@@ -129,6 +129,8 @@ const ARROWS: [(&str, &[&str]); 34] = [
             "daemon-kit",
         ],
     ),
+    // A core of its own: the fleet's shell, the simulator and updaters use it.
+    ("fleet-core", &["protocol"]),
     // The one place where the rooms are put together in one process, by their public entries.
     (
         "bellows",
@@ -242,7 +244,8 @@ fn core_findings() -> Result<Vec<String>> {
     for file in super::text::tracked_files(".rs")? {
         let pure = file.contains("/src/core/")
             || file.ends_with("/src/core.rs")
-            || file.starts_with("protocol/src/");
+            || file.starts_with("protocol/src/")
+            || file.starts_with("fleet/core/src/");
         if !pure {
             continue;
         }

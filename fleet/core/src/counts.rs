@@ -1,0 +1,68 @@
+//! Figures of an environment and of a deployment, counted from the guests.
+
+use std::collections::BTreeMap;
+
+use protocol::fleet::{Counts, CurrentVersion};
+
+use crate::permit::Fleet;
+use crate::proof::health;
+use crate::world::{Guest, Observed};
+
+/// Guests by standing.
+#[must_use]
+pub fn counts<'a>(guests: impl Iterator<Item = &'a Guest>) -> Counts {
+    let mut counts = Counts::default();
+    for guest in guests {
+        counts.matching += 1;
+        let of_standing = if matches!(guest.observed, Observed::Unmanaged(_)) {
+            &mut counts.unmanaged
+        } else if !guest.is_enrolled {
+            &mut counts.opted_out
+        } else if guest.is_in_flight() {
+            &mut counts.launching
+        } else {
+            match health(guest) {
+                Some(true) => &mut counts.active,
+                Some(false) => &mut counts.unhealthy,
+                None => &mut counts.unknown,
+            }
+        };
+        *of_standing += 1;
+    }
+    counts
+}
+
+/// What the permit rests on.
+#[must_use]
+pub fn fleet<'a>(guests: impl Iterator<Item = &'a Guest>) -> Fleet {
+    let mut fleet = Fleet::default();
+    for guest in guests.filter(|guest| guest.takes_part()) {
+        fleet.matches += 1;
+        if guest.is_in_flight() {
+            fleet.in_flight += 1;
+        } else if health(guest) == Some(true) {
+            fleet.settled_healthy += 1;
+        }
+    }
+    fleet
+}
+
+/// Versions that run, with the number of their guests.
+#[must_use]
+pub fn current<'a>(guests: impl Iterator<Item = &'a Guest>) -> Vec<CurrentVersion> {
+    let mut by_program: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+    for guest in guests {
+        if let Observed::Seen(part) = &guest.observed {
+            let program = (part.state.version.as_str(), part.state.sha256.as_str());
+            *by_program.entry(program).or_default() += 1;
+        }
+    }
+    by_program
+        .into_iter()
+        .map(|((version, sha256), count)| CurrentVersion {
+            version: version.to_owned(),
+            sha256: sha256.to_owned(),
+            count,
+        })
+        .collect()
+}

@@ -1,0 +1,232 @@
+//! The engine of one environment. It plans from the newest world, one write at a time.
+//!
+//! After each finished write it changes its own copy of the world. A write that failed makes it
+//! wait for the next world. So a decision never rests on a state from before its own last write.
+
+mod action;
+mod grant;
+mod lifecycle;
+mod monitor;
+mod standing;
+mod turn;
+
+use std::collections::BTreeMap;
+
+use protocol::core::Core;
+use protocol::fleet::DeploymentStatus;
+use protocol::time::{Span, Timestamp};
+
+use crate::world::{Deployment, World};
+pub use action::{Action, Call, Event, Now, Outcome, Write};
+use turn::{Decision, Memory};
+
+/// Between two looks while a deployment runs.
+const LOOK_EVERY: Span = Span::from_secs(1);
+
+/// Decides about one environment.
+#[derive(Debug)]
+pub struct Engine {
+    epoch: u64,
+    world: Option<World>,
+    memory: BTreeMap<String, Memory>,
+    writing: Option<(u64, Write)>,
+    calls: BTreeMap<u64, (String, Call)>,
+    next_id: u64,
+    basis: u64,
+    has_quit: bool,
+    /// Outcomes of actions that the engine does not wait for.
+    unknown_outcomes: u64,
+    wake: Option<Timestamp>,
+}
+
+impl Engine {
+    /// An engine that knows nothing. `epoch` is the number of its run, above those before.
+    #[must_use]
+    pub const fn new(epoch: u64) -> Self {
+        Self {
+            epoch,
+            world: None,
+            memory: BTreeMap::new(),
+            writing: None,
+            calls: BTreeMap::new(),
+            next_id: 1,
+            basis: 0,
+            has_quit: false,
+            unknown_outcomes: 0,
+            wake: None,
+        }
+    }
+
+    /// Number of finished writes. A world that was read before one of them is not used.
+    #[must_use]
+    pub const fn basis(&self) -> u64 {
+        self.basis
+    }
+
+    /// Outcomes that belonged to no action in flight.
+    #[must_use]
+    pub const fn unknown_outcomes(&self) -> u64 {
+        self.unknown_outcomes
+    }
+
+    /// The objects as this engine holds them.
+    #[must_use]
+    pub const fn world(&self) -> Option<&World> {
+        self.world.as_ref()
+    }
+
+    fn take_world(&mut self, basis: u64, world: World, now: Now) {
+        if basis != self.basis || self.writing.is_some() {
+            return;
+        }
+        self.memory
+            .retain(|name, _| world.guests.contains_key(name));
+        for (name, guest) in &world.guests {
+            let memory = self.memory.entry(name.clone()).or_default();
+            memory.observe(guest, now.monotonic);
+        }
+        self.world = Some(world);
+    }
+
+    fn done(&mut self, id: u64, outcome: Outcome, now: Now) {
+        if let Some((_, write)) = self.writing.take_if(|(writing, _)| *writing == id) {
+            self.basis += 1;
+            match outcome {
+                Outcome::Done => self.apply(write, now),
+                _ => self.world = None,
+            }
+            return;
+        }
+        let Some((guest, call)) = self.calls.remove(&id) else {
+            self.unknown_outcomes += 1;
+            return;
+        };
+        if let Some(memory) = self.memory.get_mut(&guest) {
+            memory.called(&call, outcome, now.monotonic);
+        }
+    }
+
+    fn apply(&mut self, write: Write, now: Now) {
+        let Some(world) = &mut self.world else {
+            return;
+        };
+        match write {
+            Write::Environment(status) => world.environment.status = status,
+            Write::Deployment { name, status } => {
+                let of_name = world.deployments.iter_mut().find(|one| one.name == name);
+                if let Some(deployment) = of_name {
+                    deployment.status = status;
+                }
+            }
+            Write::Create { name, spec } => world.deployments.push(Deployment {
+                name,
+                created: now.wall,
+                spec,
+                status: DeploymentStatus::default(),
+            }),
+            Write::Turn { guest: name, turn } => {
+                if let Some(guest) = world.guests.get_mut(&name) {
+                    guest.turn = Some(turn);
+                    let memory = self.memory.entry(name).or_default();
+                    memory.observe(guest, now.monotonic);
+                }
+            }
+            Write::End { guest: name, part } => {
+                if let Some(memory) = self.memory.get_mut(&name) {
+                    memory.ended(part.last.result);
+                }
+                if let Some(guest) = world.guests.get_mut(&name) {
+                    guest.last = Some(part);
+                }
+            }
+        }
+    }
+
+    fn next_write(&self, now: Now) -> Option<Write> {
+        let world = self.world.as_ref()?;
+        lifecycle::next(world, self.epoch, now)
+            .or_else(|| self.next_end(world, now))
+            .or_else(|| grant::next(world, &self.memory, now))
+            .or_else(|| monitor::next(world, now))
+            .or_else(|| lifecycle::progress(world))
+            .or_else(|| lifecycle::environment_status(world))
+    }
+
+    fn next_end(&self, world: &World, now: Now) -> Option<Write> {
+        world.guests.iter().find_map(|(name, guest)| {
+            let memory = self.memory.get(name)?;
+            match turn::decide(world, guest, memory, now.monotonic) {
+                Decision::End(result, reason) => Some(Write::End {
+                    guest: name.clone(),
+                    part: turn::ended_part(guest, result, reason, now.wall)?,
+                }),
+                Decision::Nothing | Decision::Call(..) => None,
+            }
+        })
+    }
+
+    fn next_call(&mut self, now: Now) -> Option<(String, Call)> {
+        let world = self.world.as_ref()?;
+        let busy: Vec<&String> = self.calls.values().map(|(guest, _)| guest).collect();
+        let found = world.guests.iter().find_map(|(name, guest)| {
+            let memory = self.memory.get(name).filter(|_| !busy.contains(&name))?;
+            match turn::decide(world, guest, memory, now.monotonic) {
+                Decision::Call(call, ending) => Some((name.clone(), call, ending)),
+                Decision::Nothing | Decision::End(..) => None,
+            }
+        });
+        let (name, call, ending) = found?;
+        if let Some(memory) = self.memory.get_mut(&name).filter(|_| ending.is_some()) {
+            memory.ending = ending;
+        }
+        Some((name, call))
+    }
+
+    const fn take_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+}
+
+impl Core for Engine {
+    type Time = Now;
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, now: Now, event: Event) {
+        match event {
+            Event::World { basis, world } => self.take_world(basis, *world, now),
+            Event::Done { id, outcome } => self.done(id, outcome, now),
+            Event::LeadLost => self.has_quit = true,
+        }
+    }
+
+    fn poll_action(&mut self, now: Now) -> Option<Action> {
+        self.wake = None;
+        if self.has_quit {
+            return None;
+        }
+        if self.writing.is_none()
+            && let Some(write) = self.next_write(now)
+        {
+            let id = self.take_id();
+            self.writing = Some((id, write.clone()));
+            return Some(Action::Write { id, write });
+        }
+        if let Some((guest, call)) = self.next_call(now) {
+            let id = self.take_id();
+            self.calls.insert(id, (guest.clone(), call.clone()));
+            return Some(Action::Call { id, guest, call });
+        }
+        let is_running = |one: &Deployment| !one.status.state.is_terminal();
+        if self.world.as_ref()?.deployments.iter().any(is_running) {
+            self.wake = Some(now.monotonic + LOOK_EVERY);
+        }
+        None
+    }
+
+    fn poll_deadline(&self) -> Option<Timestamp> {
+        self.wake
+    }
+}

@@ -1,0 +1,165 @@
+//! The next turn: which waiting guest goes, and which gate holds the others?
+
+use std::collections::BTreeMap;
+
+use protocol::fleet::{DeploymentState, TurnSpec};
+use protocol::time::WallTime;
+
+use super::action::{Now, Write};
+use super::standing::{self, Standing, standing};
+use super::turn::{Memory, pause};
+use crate::counts;
+use crate::permit::{Gate, permit};
+use crate::proof::health;
+use crate::world::{Deployment, Guest, Observed, Revision, World};
+
+/// Longest share of a deployment's name in a token, bytes.
+const TOKEN_NAME_BYTES: usize = 40;
+
+/// A guest that may go, or the gate of the first one that may not.
+pub(super) enum Pick<'a> {
+    Guest(&'a str, u32),
+    Held(&'a str, Gate),
+    Nobody,
+}
+
+/// The turn to write, if there is one.
+pub(super) fn next(world: &World, memory: &BTreeMap<String, Memory>, now: Now) -> Option<Write> {
+    let (deployment, revision) = running(world)?;
+    let pick = pick(world, deployment, revision, |name, guest| {
+        let releases = memory.get(name).map_or(0, |memory| memory.releases);
+        is_paused(deployment, guest, releases, now.wall)
+    });
+    let Pick::Guest(name, attempt) = pick else {
+        return blocked(deployment, &pick, world, now);
+    };
+    if deployment.status.state == DeploymentState::Blocked {
+        return opened(deployment);
+    }
+    let before = world.guests.get(name)?.turn.as_ref();
+    let epoch = epoch_after(before.map_or(0, |turn| turn.epoch), now.wall);
+    let of_name: String = deployment.name.chars().take(TOKEN_NAME_BYTES).collect();
+    Some(Write::Turn {
+        guest: name.to_owned(),
+        turn: TurnSpec {
+            environment: world.environment.name.clone(),
+            deployment: deployment.name.clone(),
+            revision: deployment.spec.revision.clone(),
+            version: revision.program.version.clone(),
+            sha256: revision.program.sha256.clone(),
+            token: format!("{of_name}-{epoch}"),
+            epoch,
+            attempt,
+        },
+    })
+}
+
+/// Above the epoch before, and above those of a record that was lost: the guest remembers them.
+fn epoch_after(before: u64, now: WallTime) -> u64 {
+    let seconds = u64::try_from(now.0.div_euclid(1_000_000)).unwrap_or(0);
+    before.saturating_add(1).max(seconds)
+}
+
+/// The deployment that gives turns, with its revision.
+pub(super) fn running(world: &World) -> Option<(&Deployment, &Revision)> {
+    let lock = world.environment.status.lock.as_ref()?;
+    let of_lock = |one: &&Deployment| one.name == lock.deployment;
+    let deployment = world.deployments.iter().find(of_lock)?;
+    let gives = matches!(
+        deployment.status.state,
+        DeploymentState::InProgress | DeploymentState::Blocked
+    );
+    let revision = world.revisions.get(&deployment.spec.revision)?;
+    gives.then_some((deployment, revision))
+}
+
+pub(super) fn pick<'a>(
+    world: &'a World,
+    deployment: &Deployment,
+    revision: &Revision,
+    is_paused: impl Fn(&str, &Guest) -> bool,
+) -> Pick<'a> {
+    let fleet = counts::fleet(world.guests.values());
+    let mut nodes: BTreeMap<&str, u32> = BTreeMap::new();
+    for guest in world.guests.values().filter(|guest| guest.is_in_flight()) {
+        *nodes.entry(&guest.node).or_default() += 1;
+    }
+    let mut waiting: Vec<(bool, u32, &String, &Guest)> = Vec::new();
+    for (name, guest) in &world.guests {
+        if let Standing::Waiting(attempt) = standing(deployment, revision, name, guest) {
+            waiting.push((health(guest) == Some(true), attempt, name, guest));
+        }
+    }
+    // Guests that are away already go first, then those with fewer attempts.
+    waiting.sort_by_key(|(is_healthy, attempt, name, _)| (*is_healthy, *attempt, *name));
+    let mut held = None;
+    for (is_healthy, attempt, name, guest) in waiting {
+        let in_node = nodes.get(guest.node.as_str()).copied().unwrap_or(0);
+        let gate = own_gate(world, guest)
+            .or_else(|| is_paused(name, guest).then_some(Gate::Pause))
+            .or_else(|| (in_node >= revision.rollout.max_per_node).then_some(Gate::Node))
+            .or_else(|| permit(fleet, &revision.rollout, is_healthy).err());
+        match gate {
+            None => return Pick::Guest(name, attempt),
+            Some(gate) => held = held.or(Some((name.as_str(), gate))),
+        }
+    }
+    held.map_or(Pick::Nobody, |(name, gate)| Pick::Held(name, gate))
+}
+
+fn own_gate(world: &World, guest: &Guest) -> Option<Gate> {
+    let environment = world.environment.name.as_str();
+    let claimed = guest.turn.as_ref().map(|turn| turn.environment.as_str());
+    match &guest.observed {
+        _ if claimed.is_some_and(|name| name != environment) => Some(Gate::Claim),
+        Observed::Silent | Observed::Unreachable => Some(Gate::Unreachable),
+        Observed::Unmanaged(_) | Observed::Seen(_) => guest.gate,
+    }
+}
+
+fn is_paused(deployment: &Deployment, guest: &Guest, releases: u32, now: WallTime) -> bool {
+    let of_turn = guest.turn.as_ref().map(|turn| &turn.deployment);
+    let Some(last) = guest
+        .last
+        .as_ref()
+        .filter(|_| of_turn == Some(&deployment.name))
+    else {
+        return false;
+    };
+    let waited = now.0.saturating_sub(last.last.at.0);
+    u64::try_from(waited).is_ok_and(|waited| waited < pause(releases.saturating_sub(1)).0)
+}
+
+fn opened(deployment: &Deployment) -> Option<Write> {
+    let mut status = deployment.status.clone();
+    status.state = DeploymentState::InProgress;
+    status.blocked_by = None;
+    Some(Write::Deployment {
+        name: deployment.name.clone(),
+        status,
+    })
+}
+
+/// Names the gate if it holds all that are left.
+fn blocked(deployment: &Deployment, pick: &Pick<'_>, world: &World, now: Now) -> Option<Write> {
+    let Pick::Held(guest, gate) = pick else {
+        return None;
+    };
+    let revision = world.revisions.get(&deployment.spec.revision)?;
+    let tally = standing::tally(world, deployment, revision);
+    let known = deployment.status.blocked_by.as_ref();
+    if tally.progress.in_flight > 0 || known.is_some_and(|known| known.gate == gate.as_str()) {
+        return None;
+    }
+    let mut status = deployment.status.clone();
+    status.state = DeploymentState::Blocked;
+    status.blocked_by = Some(protocol::fleet::BlockedBy {
+        gate: gate.as_str().to_owned(),
+        detail: format!("{guest}: {}", gate.detail()),
+        since: now.wall,
+    });
+    Some(Write::Deployment {
+        name: deployment.name.clone(),
+        status,
+    })
+}

@@ -1,0 +1,276 @@
+//! Lock, states and figures of deployments and of their environment.
+
+use protocol::fleet::{
+    DeploymentKind, DeploymentState, DeploymentStatus, EnvironmentState, EnvironmentStatus, Health,
+    Lock,
+};
+use protocol::time::WallTime;
+
+use super::action::{Now, Write};
+use super::standing::{Tally, allowed_bad, tally};
+use crate::counts;
+use crate::deployment::{DeploymentEvent, Move, next as table};
+use crate::world::{Deployment, Revision, World};
+
+/// Deployments, the oldest first.
+pub(super) fn in_order(world: &World) -> Vec<&Deployment> {
+    let mut all: Vec<&Deployment> = world.deployments.iter().collect();
+    all.sort_by_key(|one| (one.created, revision_number(one), &one.name));
+    all
+}
+
+fn revision_number(deployment: &Deployment) -> u64 {
+    let number = deployment.spec.revision.rsplit_once("-r");
+    number
+        .and_then(|(_, number)| number.parse().ok())
+        .unwrap_or(0)
+}
+
+/// The next write that moves a deployment or the lock.
+pub(super) fn next(world: &World, epoch: u64, now: Now) -> Option<Write> {
+    let all = in_order(world);
+    let asked = all
+        .iter()
+        .find_map(|one| asked_for(world, one, &all, now.wall));
+    asked.or_else(|| lock(world, &all, epoch, now.wall))
+}
+
+/// What people ordered: stop, deletion, a newer deployment.
+fn asked_for(world: &World, one: &Deployment, all: &[&Deployment], now: WallTime) -> Option<Write> {
+    let newest_user = all
+        .iter()
+        .rfind(|other| other.spec.kind == DeploymentKind::User);
+    let is_newer = |other: &&&Deployment| {
+        other.name != one.name && position(all, &other.name) > position(all, &one.name)
+    };
+    if one.spec.stop {
+        return moved(one, DeploymentEvent::Stop, Vec::new(), now);
+    }
+    if world.environment.is_deleted {
+        return moved(one, DeploymentEvent::EnvironmentDeleted, Vec::new(), now);
+    }
+    let newer = newest_user.filter(is_newer)?;
+    let evidence = vec![format!("superseded by {}", newer.name)];
+    moved(one, DeploymentEvent::NewerUser, evidence, now)
+}
+
+fn position(all: &[&Deployment], name: &str) -> Option<usize> {
+    all.iter().position(|one| one.name == name)
+}
+
+/// The write of an event's consequence. `None` if the state stays.
+fn moved(
+    one: &Deployment,
+    event: DeploymentEvent,
+    evidence: Vec<String>,
+    now: WallTime,
+) -> Option<Write> {
+    let mut status = one.status.clone();
+    match table(status.state, one.spec.kind, event) {
+        Move::Ignored | Move::Stay | Move::Quit => return None,
+        Move::To(state) => status.state = state,
+        Move::StopFor(ending) => {
+            if status.ending == Some(ending) {
+                return None;
+            }
+            status.state = DeploymentState::ToBeStopped;
+            status.ending = Some(ending);
+        }
+        Move::End => {
+            status.state = status.ending.take().unwrap_or(DeploymentState::Stopped);
+        }
+    }
+    status.evidence.extend(evidence);
+    status.blocked_by = None;
+    if status.state.is_terminal() {
+        status.ending = None;
+        status.ended_at = Some(now);
+    }
+    Some(Write::Deployment {
+        name: one.name.clone(),
+        status,
+    })
+}
+
+fn lock(world: &World, all: &[&Deployment], epoch: u64, now: WallTime) -> Option<Write> {
+    let status = &world.environment.status;
+    let Some(lock) = &status.lock else {
+        return taken(world, all, epoch);
+    };
+    let held = all.iter().find(|one| one.name == lock.deployment);
+    match held {
+        Some(one) if one.status.state == DeploymentState::Pending => Some(begun(one, epoch, now)),
+        Some(one) if !one.status.state.is_terminal() => run(world, one, now),
+        // The holder is gone or has ended.
+        _ => Some(Write::Environment(EnvironmentStatus {
+            lock: None,
+            ..status.clone()
+        })),
+    }
+}
+
+/// The lock for the deployment that goes next.
+fn taken(world: &World, all: &[&Deployment], epoch: u64) -> Option<Write> {
+    let rank = |one: &Deployment| match one.status.state {
+        DeploymentState::Pending if one.spec.kind == DeploymentKind::Rollback => 1,
+        DeploymentState::Pending if one.spec.kind == DeploymentKind::User => 2,
+        DeploymentState::Pending => 3,
+        _ => 0,
+    };
+    let waiting = all.iter().filter(|one| !one.status.state.is_terminal());
+    let next = waiting.min_by_key(|one| rank(one))?;
+    Some(Write::Environment(EnvironmentStatus {
+        lock: Some(Lock {
+            deployment: next.name.clone(),
+            kind: next.spec.kind,
+            epoch,
+        }),
+        ..world.environment.status.clone()
+    }))
+}
+
+fn begun(one: &Deployment, epoch: u64, now: WallTime) -> Write {
+    Write::Deployment {
+        name: one.name.clone(),
+        status: DeploymentStatus {
+            state: DeploymentState::InProgress,
+            started_at: Some(now),
+            epoch,
+            ..one.status.clone()
+        },
+    }
+}
+
+/// Ends of the deployment that holds the lock.
+fn run(world: &World, one: &Deployment, now: WallTime) -> Option<Write> {
+    let Some(revision) = world.revisions.get(&one.spec.revision) else {
+        let reason = format!("revision {} does not exist", one.spec.revision);
+        return stopped(world, one, DeploymentEvent::Halt, vec![reason], now);
+    };
+    let tally = tally(world, one, revision);
+    let mut write = limits(world, one, revision, &tally, now)?;
+    if let Write::Deployment { status, .. } = &mut write {
+        status.progress = tally.progress;
+    }
+    Some(write)
+}
+
+/// Halt, deadline and end.
+fn limits(
+    world: &World,
+    one: &Deployment,
+    revision: &Revision,
+    tally: &Tally,
+    now: WallTime,
+) -> Option<Write> {
+    if tally.progress.failed > allowed_bad(tally.progress.total, revision) {
+        return stopped(world, one, DeploymentEvent::Halt, tally.bad.clone(), now);
+    }
+    let ran = one
+        .status
+        .started_at
+        .map_or(0, |at| now.0.saturating_sub(at.0));
+    let deadline = revision.rollout.deadline_seconds.saturating_mul(1_000_000);
+    if u64::try_from(ran).is_ok_and(|ran| ran >= deadline) {
+        let reason = format!(
+            "{} of {} guests are left",
+            tally.waiting, tally.progress.total
+        );
+        return stopped(world, one, DeploymentEvent::Deadline, vec![reason], now);
+    }
+    ended(one, tally, now)
+}
+
+/// Stops the deployment, or ends it if it is being stopped and nothing is in flight.
+fn stopped(
+    world: &World,
+    one: &Deployment,
+    event: DeploymentEvent,
+    reasons: Vec<String>,
+    now: WallTime,
+) -> Option<Write> {
+    if one.status.state != DeploymentState::ToBeStopped {
+        return moved(one, event, reasons, now);
+    }
+    if event == DeploymentEvent::Halt
+        && let Some(write) = moved(one, event, reasons, now)
+    {
+        return Some(write);
+    }
+    (!has_turns(world, one))
+        .then(|| moved(one, DeploymentEvent::InFlightSettled, Vec::new(), now))?
+}
+
+fn has_turns(world: &World, one: &Deployment) -> bool {
+    world.guests.values().any(|guest| {
+        let of_turn = guest.turn.as_ref().map(|turn| &turn.deployment);
+        guest.is_in_flight() && of_turn == Some(&one.name)
+    })
+}
+
+fn ended(one: &Deployment, tally: &Tally, now: WallTime) -> Option<Write> {
+    if tally.progress.in_flight > 0 {
+        return None;
+    }
+    if one.status.state == DeploymentState::ToBeStopped {
+        return moved(one, DeploymentEvent::InFlightSettled, Vec::new(), now);
+    }
+    if tally.waiting > 0 {
+        return None;
+    }
+    moved(one, DeploymentEvent::AllSettled, tally.bad.clone(), now)
+}
+
+/// Figures of the newest deployments, where they changed.
+pub(super) fn progress(world: &World) -> Option<Write> {
+    let lock = world.environment.status.lock.as_ref()?;
+    let of_lock = |one: &&Deployment| one.name == lock.deployment;
+    let one = world.deployments.iter().find(of_lock)?;
+    let revision = world.revisions.get(&one.spec.revision)?;
+    let progress = tally(world, one, revision).progress;
+    if progress == one.status.progress || one.status.state.is_terminal() {
+        return None;
+    }
+    Some(Write::Deployment {
+        name: one.name.clone(),
+        status: DeploymentStatus {
+            progress,
+            ..one.status.clone()
+        },
+    })
+}
+
+/// The newest deployment that was started for all guests.
+pub(super) fn newest_started(world: &World) -> Option<&Deployment> {
+    let mut all = in_order(world).into_iter();
+    all.rfind(|one| !one.spec.kind.is_of_monitor() && one.status.started_at.is_some())
+}
+
+/// The environment's status, where it changed.
+pub(super) fn environment_status(world: &World) -> Option<Write> {
+    let before = &world.environment.status;
+    let counts = counts::counts(world.guests.values());
+    let newest = newest_started(world);
+    let has_failed = newest.is_some_and(|one| one.status.state == DeploymentState::Unhealthy);
+    let health = if has_failed || counts.unhealthy > 0 {
+        Health::Unhealthy
+    } else if counts.active > 0 {
+        Health::Healthy
+    } else {
+        Health::Unknown
+    };
+    let state = match newest {
+        Some(one) if !one.spec.stop => EnvironmentState::Active,
+        _ => EnvironmentState::Inactive,
+    };
+    let revision = newest.and_then(|one| world.revisions.get(&one.spec.revision));
+    let status = EnvironmentStatus {
+        state,
+        health,
+        desired: revision.map_or_else(String::new, |one| one.program.version.clone()),
+        current: counts::current(world.guests.values()),
+        counts,
+        lock: before.lock.clone(),
+    };
+    (status != *before).then_some(Write::Environment(status))
+}

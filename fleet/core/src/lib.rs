@@ -1,0 +1,29 @@
+//! Which guest gets a new version of a part next, and what follows from its trial? The engine of
+//! one environment, without I/O.
+//!
+//! [`Engine`] gets the objects and what was seen of the guests ([`World`]), and yields writes and
+//! calls. Everything that must survive it is in the objects, so a restart is the next world.
+//!
+//! * [`deployment`]: events and states of a deployment. A missing cell does not compile.
+//! * [`step`]: the same for one guest.
+//! * [`permit`]: how many guests may be away, and why one has to wait.
+//! * [`proof`]: whether a program on trial is good, seen from outside.
+//!
+//! # Invariants
+//! * At each grant the settled healthy guests are at least `required`, or one at a time goes where
+//!   that would allow no step: `permit_never_takes_more_than_the_budget`.
+//! * One deployment of an environment gives turns, and it holds the lock.
+//! * A terminal deployment has no lock and no turn.
+
+#![forbid(unsafe_code)]
+
+pub mod counts;
+pub mod deployment;
+mod engine;
+pub mod permit;
+pub mod proof;
+pub mod step;
+mod world;
+
+pub use engine::{Action, Call, Engine, Event, Now, Outcome, Write};
+pub use world::{Deployment, Environment, Facts, Guest, Observed, PartFacts, Revision, World};

@@ -1,0 +1,183 @@
+//! The permit: may one more guest be away, and which gate holds it?
+
+use protocol::fleet::Rollout;
+
+/// Why a guest has no turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Gate {
+    /// Too few others are settled and healthy.
+    Budget,
+    /// The most guests are in flight.
+    InFlight,
+    /// The most guests of its node are in flight.
+    Node,
+    /// Its VM does not run.
+    NotRunning,
+    /// Its VM is being resized. Scaling comes first.
+    Resizing,
+    /// Its VM is being migrated.
+    Migrating,
+    /// Its other part is in a turn.
+    PeerInFlight,
+    /// Another environment has the part of this guest.
+    Claim,
+    /// Its runner or its daemon does not answer.
+    Unreachable,
+    /// A pause follows its last attempt.
+    Pause,
+}
+
+impl Gate {
+    /// Name in objects.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Budget => "budget",
+            Self::InFlight => "in-flight",
+            Self::Node => "node",
+            Self::NotRunning => "not-running",
+            Self::Resizing => "resizing",
+            Self::Migrating => "migrating",
+            Self::PeerInFlight => "peer-in-flight",
+            Self::Claim => "claim",
+            Self::Unreachable => "unreachable",
+            Self::Pause => "pause",
+        }
+    }
+
+    /// The gate, in words.
+    #[must_use]
+    pub const fn detail(self) -> &'static str {
+        match self {
+            Self::Budget => "too few other guests are settled and healthy",
+            Self::InFlight => "as many guests as allowed are in a turn",
+            Self::Node => "as many guests of its node as allowed are in a turn",
+            Self::NotRunning => "its VM does not run",
+            Self::Resizing => "its VM is being resized",
+            Self::Migrating => "its VM is being migrated",
+            Self::PeerInFlight => "its other part is in a turn",
+            Self::Claim => "another environment has the part of this guest",
+            Self::Unreachable => "its runner or its daemon does not answer",
+            Self::Pause => "a pause follows its last attempt",
+        }
+    }
+}
+
+/// Guests of an environment that count for the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fleet {
+    /// All of them.
+    pub matches: u32,
+    /// Those that are settled and healthy.
+    pub settled_healthy: u32,
+    /// Those in a turn.
+    pub in_flight: u32,
+}
+
+/// Fewest settled healthy guests at each grant.
+#[must_use]
+pub fn required(matches: u32, min_healthy_percent: u32) -> u32 {
+    let may_be_away = 100_u64.saturating_sub(u64::from(min_healthy_percent));
+    let away = (u64::from(matches) * may_be_away / 100).max(1);
+    matches.saturating_sub(u32::try_from(away).unwrap_or(u32::MAX))
+}
+
+/// Whether one more guest may have a turn. `is_healthy` is that guest's own health.
+///
+/// # Errors
+/// With the gate that holds it.
+pub fn permit(fleet: Fleet, rollout: &Rollout, is_healthy: bool) -> Result<(), Gate> {
+    if fleet.in_flight >= rollout.max_in_flight {
+        return Err(Gate::InFlight);
+    }
+    let required = required(fleet.matches, rollout.min_healthy_percent);
+    // A guest that is away already costs nothing.
+    let room = fleet.settled_healthy.saturating_sub(required);
+    if is_healthy && room == 0 {
+        return Err(Gate::Budget);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Requirement: B22
+    #[test]
+    fn small_fleets_go_one_at_a_time() {
+        let rows = [
+            (1, 90, 0),
+            (1, 0, 0),
+            (2, 99, 1),
+            (3, 66, 2),
+            (3, 90, 2),
+            (3, 33, 1),
+            (10, 90, 9),
+            (10, 85, 9),
+            (100, 90, 90),
+            (100, 0, 0),
+            (0, 90, 0),
+        ];
+        for (matches, percent, expected) in rows {
+            assert_eq!(
+                required(matches, percent),
+                expected,
+                "{matches} at {percent} %"
+            );
+        }
+    }
+
+    #[test]
+    fn guest_that_is_away_already_costs_no_room() {
+        let rollout = Rollout::default();
+        let fleet = Fleet {
+            matches: 10,
+            settled_healthy: 5,
+            in_flight: 0,
+        };
+        assert_eq!(permit(fleet, &rollout, false), Ok(()));
+        assert_eq!(permit(fleet, &rollout, true), Err(Gate::Budget));
+        let busy = Fleet {
+            in_flight: 10,
+            settled_healthy: 10,
+            ..fleet
+        };
+        assert_eq!(permit(busy, &rollout, true), Err(Gate::InFlight));
+    }
+
+    proptest! {
+        /// Requirement: B22
+        #[test]
+        fn permit_never_takes_more_than_the_budget(
+            matches in 0_u32..2000,
+            percent in 0_u32..100,
+            sick in 0_u32..2000,
+            in_flight in 1_u32..1000,
+        ) {
+            let rollout = Rollout { min_healthy_percent: percent, max_in_flight: in_flight, ..Rollout::default() };
+            let sick = sick.min(matches);
+            let mut fleet = Fleet { matches, settled_healthy: matches - sick, in_flight: 0 };
+            let before = fleet.settled_healthy;
+            while fleet.settled_healthy > 0 && permit(fleet, &rollout, true).is_ok() {
+                fleet.settled_healthy -= 1;
+                fleet.in_flight += 1;
+            }
+            let granted = before - fleet.settled_healthy;
+            prop_assert!(granted <= in_flight);
+            if granted > 0 {
+                let share = u64::from(matches) * u64::from(100 - percent);
+                if share >= 100 {
+                    let healthy = u64::from(fleet.settled_healthy) * 100;
+                    prop_assert!(healthy >= u64::from(matches) * u64::from(percent));
+                } else {
+                    prop_assert_eq!(fleet.settled_healthy, matches - 1);
+                }
+            }
+            // A healthy fleet always has a step.
+            prop_assert!(sick > 0 || matches == 0 || granted > 0);
+        }
+    }
+}

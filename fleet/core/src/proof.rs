@@ -1,0 +1,51 @@
+//! Whether a guest is healthy, and whether a program on trial is good, both seen from outside.
+
+use protocol::parts::{PartPhase, PartState};
+
+use crate::world::{Facts, Guest, Observed};
+
+/// Time after the start of a trial in which agent and page may be away, seconds.
+pub const RECONNECT_SECONDS: u64 = 15;
+/// Most memory of a part's process.
+const RESIDENT_BYTES: u64 = 16 << 20;
+
+/// Whether a settled guest is healthy. `None` without figures.
+#[must_use]
+pub fn health(guest: &Guest) -> Option<bool> {
+    match &guest.observed {
+        Observed::Seen(part) if part.state.phase == PartPhase::Trial => None,
+        Observed::Seen(_) => Some(trouble(&guest.facts).is_none()),
+        Observed::Silent => Some(false),
+        Observed::Unmanaged(_) | Observed::Unreachable => None,
+    }
+}
+
+/// Why a program on trial is not good, with its figures. `None`: nothing speaks against it.
+#[must_use]
+pub fn broken(part: &PartState, facts: &Facts, sha256: &str, ran_seconds: u64) -> Option<String> {
+    if part.sha256 != sha256 && !part.sha256.is_empty() {
+        return Some(format!("runs {}, not {sha256}", part.sha256));
+    }
+    if part.resident_bytes > RESIDENT_BYTES {
+        let resident = part.resident_bytes;
+        return Some(format!(
+            "holds {resident} bytes of memory, above {RESIDENT_BYTES}"
+        ));
+    }
+    if ran_seconds < RECONNECT_SECONDS {
+        return None;
+    }
+    trouble(facts).map(|trouble| format!("{trouble} after {ran_seconds} s of the trial"))
+}
+
+fn trouble(facts: &Facts) -> Option<&'static str> {
+    if facts.is_degraded {
+        Some("the VM is degraded")
+    } else if facts.page_answers == Some(false) {
+        Some("its metrics page does not answer")
+    } else if facts.agent_connected == Some(false) {
+        Some("its agent is not connected")
+    } else {
+        None
+    }
+}

@@ -1,0 +1,131 @@
+//! Input of the engine: the objects of one environment, and what was seen of its guests.
+
+use std::collections::BTreeMap;
+
+use protocol::fleet::{
+    DeploymentSpec, DeploymentStatus, EnvironmentSpec, EnvironmentStatus, InstancePart, Resolved,
+    Rollout, TurnSpec,
+};
+use protocol::parts::PartState;
+use protocol::time::WallTime;
+
+use crate::permit::Gate;
+
+/// Objects of one environment and its guests.
+#[derive(Debug, Clone, PartialEq)]
+pub struct World {
+    /// The environment that the engine decides about.
+    pub environment: Environment,
+    /// Revisions by name.
+    pub revisions: BTreeMap<String, Revision>,
+    /// Deployments of the environment.
+    pub deployments: Vec<Deployment>,
+    /// VMs that the selector matches, by instance.
+    pub guests: BTreeMap<String, Guest>,
+}
+
+/// The environment, as the engine reads it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Environment {
+    /// Name in its namespace.
+    pub name: String,
+    /// What people asked for.
+    pub spec: EnvironmentSpec,
+    /// What the engine wrote last.
+    pub status: EnvironmentStatus,
+    /// Whether it is to be deleted.
+    pub is_deleted: bool,
+}
+
+/// A revision of the environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision {
+    /// Limits of its deployments.
+    pub rollout: Rollout,
+    /// The program that it stands for.
+    pub program: Resolved,
+}
+
+/// A deployment of the environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployment {
+    /// Name in its namespace.
+    pub name: String,
+    /// Time of its creation.
+    pub created: WallTime,
+    /// What people asked for.
+    pub spec: DeploymentSpec,
+    /// What the engine wrote last.
+    pub status: DeploymentStatus,
+}
+
+/// A VM that the selector matches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Guest {
+    /// Node of the VM.
+    pub node: String,
+    /// Whether no label keeps it out.
+    pub is_enrolled: bool,
+    /// Identifier of the guest's boot. Empty if unknown.
+    pub boot: String,
+    /// The part, as its daemon reports it.
+    pub observed: Observed,
+    /// Signs of its health.
+    pub facts: Facts,
+    /// Gate of the VM itself.
+    pub gate: Option<Gate>,
+    /// Newest turn of the part.
+    pub turn: Option<TurnSpec>,
+    /// End of a turn of the part.
+    pub last: Option<InstancePart>,
+}
+
+/// The part, as the guest's daemon reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Observed {
+    /// The fleet cannot change parts of this guest. The text says why.
+    Unmanaged(String),
+    /// The VM's runner does not answer.
+    Unreachable,
+    /// The runner answers, and the guest's daemon does not.
+    Silent,
+    /// State of the part.
+    Seen(PartFacts),
+}
+
+/// State of the part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartFacts {
+    /// Report of the daemon.
+    pub state: PartState,
+    /// Whether the last trial ended because the host did not keep the program in time.
+    pub is_expired: bool,
+}
+
+/// Signs of a guest's health.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Facts {
+    /// Whether the VM is degraded.
+    pub is_degraded: bool,
+    /// Whether the part's metrics page answers. `None` if it was not asked.
+    pub page_answers: Option<bool>,
+    /// Whether the agent is connected. `None` if none is expected.
+    pub agent_connected: Option<bool>,
+}
+
+impl Guest {
+    /// Whether its newest turn has no end.
+    #[must_use]
+    pub fn is_in_flight(&self) -> bool {
+        let ended = self.last.as_ref().map(|part| &part.last.token);
+        self.turn
+            .as_ref()
+            .is_some_and(|turn| ended != Some(&turn.token))
+    }
+
+    /// Whether it counts for the budget.
+    #[must_use]
+    pub fn takes_part(&self) -> bool {
+        self.is_enrolled && !matches!(self.observed, Observed::Unmanaged(_))
+    }
+}

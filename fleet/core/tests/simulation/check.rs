@@ -1,0 +1,228 @@
+//! What must hold of a rollout.
+//!
+//! | invariant | method |
+//! |---|---|
+//! | F2 one deployment gives turns, and the lock names it | `one_deployment_runs` |
+//! | F3 a turn leaves enough settled healthy guests | `turn_leaves_enough` |
+//! | F4 a token acts once | `tokens_act_once` |
+//! | F12 what waits names its gate | `waiting_names_its_gate` |
+//! | F13 a terminal deployment has no lock | `terminal_has_no_lock` |
+//! | F14 a lower epoch changes nothing | `epochs_never_fall` |
+//! | F16 no trial outlives its time | `trials_end` |
+//! | F1, F17 at rest all run one program, and nothing is open | `at_rest` |
+//! | a bad release is kept by no guest | `bad_releases_are_not_kept` |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fleet_core::{World, Write};
+use protocol::fleet::{DeploymentState, TurnResult};
+
+use super::guest::{PlayedGuest, Release};
+use super::run::TRIAL_LIMIT;
+use super::store::Store;
+
+/// Time for which a terminal deployment may have the lock, seconds.
+const LOCK_SECONDS: u64 = 900;
+/// Time for which a deployment may wait without a gate, seconds.
+const GATE_SECONDS: u64 = 900;
+
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    /// Guests that were settled and healthy in the newest world.
+    healthy: BTreeSet<String>,
+    all: u32,
+    stuck: u64,
+    idle: u64,
+}
+
+impl Checks {
+    pub(super) fn saw(&mut self, world: &World) {
+        let healthy = world
+            .guests
+            .iter()
+            .filter(|(_, guest)| fleet_core::proof::health(guest) == Some(true));
+        self.healthy = healthy.map(|(name, _)| name.clone()).collect();
+        self.all = u32::try_from(world.guests.len()).unwrap_or(u32::MAX);
+    }
+
+    pub(super) fn before_write(&self, store: &Store, write: &Write) -> Result<(), String> {
+        match write {
+            Write::Turn { guest, .. } => self.turn_leaves_enough(store, guest),
+            _ => Ok(()),
+        }
+    }
+
+    fn in_flight(store: &Store) -> BTreeSet<&String> {
+        let open = store.turns_of.iter().filter(|(_, (turn, last))| {
+            let ended = last.as_ref().map(|part| &part.last.token);
+            turn.as_ref().is_some_and(|turn| ended != Some(&turn.token))
+        });
+        open.map(|(name, _)| name).collect()
+    }
+
+    fn turn_leaves_enough(&self, store: &Store, guest: &String) -> Result<(), String> {
+        let in_flight = Self::in_flight(store);
+        if in_flight.contains(guest) {
+            return Err(format!("F3: {guest} gets a second turn"));
+        }
+        let settled = self.healthy.iter().filter(|name| !in_flight.contains(name));
+        let before = settled.count() as u64;
+        if !self.healthy.contains(guest) {
+            return Ok(());
+        }
+        let (n, m) = (
+            u64::from(self.all),
+            u64::from(store.rollout.min_healthy_percent),
+        );
+        let after = before.saturating_sub(1);
+        let has_step = n * (100 - m) >= 100;
+        let is_enough = if has_step {
+            after * 100 >= n * m
+        } else {
+            after + 1 >= n
+        };
+        if is_enough {
+            Ok(())
+        } else {
+            Err(format!(
+                "F3: {after} of {n} stay healthy with {guest} away, at {m} %"
+            ))
+        }
+    }
+
+    pub(super) fn after(
+        &mut self,
+        store: &Store,
+        guests: &BTreeMap<String, PlayedGuest>,
+        second: u64,
+    ) -> Result<(), String> {
+        one_deployment_runs(store)?;
+        self.turns_leave_enough(store)?;
+        self.terminal_has_no_lock(store)?;
+        self.waiting_names_its_gate(store)?;
+        for (name, guest) in guests {
+            tokens_act_once(name, guest)?;
+            epochs_never_fall(name, guest)?;
+            trials_end(name, guest, second)?;
+        }
+        bad_releases_are_not_kept(store)
+    }
+
+    /// The limit of turns at once, whoever wrote them.
+    fn turns_leave_enough(&self, store: &Store) -> Result<(), String> {
+        let open = u32::try_from(Self::in_flight(store).len()).unwrap_or(u32::MAX);
+        if open > store.rollout.max_in_flight {
+            return Err(format!("F3: {open} turns at once"));
+        }
+        Ok(())
+    }
+
+    fn terminal_has_no_lock(&mut self, store: &Store) -> Result<(), String> {
+        let lock = store.environment.status.lock.as_ref();
+        let held = lock.and_then(|lock| {
+            store
+                .deployments
+                .iter()
+                .find(|one| one.name == lock.deployment)
+        });
+        let is_stuck = held.is_some_and(|one| one.status.state.is_terminal());
+        self.stuck = if is_stuck { self.stuck + 1 } else { 0 };
+        if self.stuck > LOCK_SECONDS {
+            return Err("F13: a terminal deployment has the lock".to_owned());
+        }
+        Ok(())
+    }
+
+    fn waiting_names_its_gate(&mut self, store: &Store) -> Result<(), String> {
+        let running = store.deployments.iter().find(|one| {
+            matches!(
+                one.status.state,
+                DeploymentState::InProgress | DeploymentState::Blocked
+            )
+        });
+        let is_silent = running.is_some_and(|one| one.status.blocked_by.is_none());
+        let is_idle = is_silent && Self::in_flight(store).is_empty();
+        self.idle = if is_idle { self.idle + 1 } else { 0 };
+        let is_unnamed = running.is_some_and(|one| {
+            one.status.state == DeploymentState::Blocked && one.status.blocked_by.is_none()
+        });
+        if is_unnamed || self.idle > GATE_SECONDS {
+            return Err("F12: a deployment waits without a gate".to_owned());
+        }
+        Ok(())
+    }
+
+    pub(super) fn at_rest(
+        &self,
+        store: &Store,
+        guests: &BTreeMap<String, PlayedGuest>,
+    ) -> Result<(), String> {
+        if let Some(name) = Self::in_flight(store).first() {
+            return Err(format!("F17: {name} has an open turn"));
+        }
+        if let Some(lock) = &store.environment.status.lock {
+            return Err(format!("F17: {} has the lock", lock.deployment));
+        }
+        for one in &store.deployments {
+            if !one.status.state.is_terminal() {
+                return Err(format!("F12: {} is {:?}", one.name, one.status));
+            }
+        }
+        let of_version: BTreeSet<Release> = guests.values().map(|guest| guest.running).collect();
+        if of_version.iter().any(|release| release.is_bad()) {
+            return Err(format!("F11: a bad release runs: {of_version:?}"));
+        }
+        Ok(())
+    }
+}
+
+fn one_deployment_runs(store: &Store) -> Result<(), String> {
+    let running: Vec<&str> = store
+        .deployments
+        .iter()
+        .filter(|one| {
+            one.status.state != DeploymentState::Pending && !one.status.state.is_terminal()
+        })
+        .map(|one| one.name.as_str())
+        .collect();
+    let lock = store.environment.status.lock.as_ref();
+    let named = lock.map(|lock| lock.deployment.as_str());
+    match running[..] {
+        [] => Ok(()),
+        [one] if named == Some(one) => Ok(()),
+        _ => Err(format!("F2: {running:?} run, and the lock names {named:?}")),
+    }
+}
+
+fn tokens_act_once(name: &str, guest: &PlayedGuest) -> Result<(), String> {
+    match guest.tries.iter().find(|(_, times)| **times > 1) {
+        Some((token, times)) => Err(format!("F4: {token} began {times} trials in {name}")),
+        None => Ok(()),
+    }
+}
+
+fn epochs_never_fall(name: &str, guest: &PlayedGuest) -> Result<(), String> {
+    if guest.took_lower {
+        return Err(format!("F14: {name} carried out an order of a lower epoch"));
+    }
+    Ok(())
+}
+
+fn trials_end(name: &str, guest: &PlayedGuest, second: u64) -> Result<(), String> {
+    match guest.trial_age(second) {
+        Some(age) if age > TRIAL_LIMIT.as_millis() / 1000 => {
+            Err(format!("F16: the trial in {name} lasts {age} s"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn bad_releases_are_not_kept(store: &Store) -> Result<(), String> {
+    for (name, (_, last)) in &store.turns_of {
+        let Some(part) = last else { continue };
+        if part.last.result == TurnResult::Good && Release::of(&part.sha256).is_bad() {
+            return Err(format!("F11: {name} keeps a bad release"));
+        }
+    }
+    Ok(())
+}

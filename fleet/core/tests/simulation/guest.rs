@@ -1,0 +1,253 @@
+//! A played guest: its daemon, its program and its trial.
+
+use std::collections::BTreeMap;
+
+use fleet_core::permit::Gate;
+use fleet_core::{Call, Facts, Observed, Outcome, PartFacts};
+use protocol::parts::{PartPhase, PartSource, PartState};
+
+/// What a release does in a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Release {
+    /// The program of the image.
+    Image,
+    Good,
+    Better,
+    /// Ends after five seconds.
+    Crashes,
+    /// Its page never answers.
+    Deaf,
+}
+
+impl Release {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Image,
+        Self::Good,
+        Self::Better,
+        Self::Crashes,
+        Self::Deaf,
+    ];
+
+    pub(super) fn sha256(self) -> String {
+        let digit = match self {
+            Self::Image => "0",
+            Self::Good => "1",
+            Self::Better => "2",
+            Self::Crashes => "3",
+            Self::Deaf => "4",
+        };
+        digit.repeat(64)
+    }
+
+    pub(super) fn of(sha256: &str) -> Self {
+        let found = Self::ALL.into_iter().find(|one| one.sha256() == sha256);
+        found.unwrap_or(Self::Image)
+    }
+
+    pub(super) const fn is_bad(self) -> bool {
+        matches!(self, Self::Crashes | Self::Deaf)
+    }
+}
+
+#[derive(Debug)]
+struct Trial {
+    token: String,
+    began: u64,
+    ends: u64,
+    before: Release,
+}
+
+#[derive(Debug)]
+pub(super) struct PlayedGuest {
+    pub(super) node: String,
+    pub(super) boot: u32,
+    pub(super) running: Release,
+    staged: Option<(String, Release)>,
+    trial: Option<Trial>,
+    token: String,
+    phase: PartPhase,
+    reason: String,
+    is_expired: bool,
+    epoch: u64,
+    /// Trials that began, by token.
+    pub(super) tries: BTreeMap<String, u32>,
+    /// An order of a lower epoch was carried out.
+    pub(super) took_lower: bool,
+    kept: Vec<String>,
+    pub(super) resizing_until: u64,
+    pub(super) cut_until: u64,
+    forgets: bool,
+    takes_lower: bool,
+}
+
+impl PlayedGuest {
+    pub(super) const fn new(node: String, forgets: bool, takes_lower: bool) -> Self {
+        Self {
+            node,
+            boot: 1,
+            running: Release::Image,
+            staged: None,
+            trial: None,
+            token: String::new(),
+            phase: PartPhase::Settled,
+            reason: String::new(),
+            is_expired: false,
+            epoch: 0,
+            tries: BTreeMap::new(),
+            took_lower: false,
+            kept: Vec::new(),
+            resizing_until: 0,
+            cut_until: 0,
+            forgets,
+            takes_lower,
+        }
+    }
+
+    /// A fresh overlay: the image's program, and no memory.
+    pub(super) fn restart(&mut self) {
+        let fresh = Self::new(self.node.clone(), self.forgets, self.takes_lower);
+        *self = Self {
+            boot: self.boot + 1,
+            ..fresh
+        };
+    }
+
+    pub(super) fn tick(&mut self, second: u64) {
+        let Some(trial) = &self.trial else { return };
+        if second >= trial.ends {
+            self.back("the time of the trial is over", true);
+        } else if self.running == Release::Crashes && second >= trial.began + 5 {
+            self.back("the program ended", false);
+        }
+    }
+
+    fn back(&mut self, reason: &str, is_expired: bool) {
+        if let Some(trial) = self.trial.take() {
+            self.running = trial.before;
+            self.phase = PartPhase::Back;
+            reason.clone_into(&mut self.reason);
+            self.is_expired = is_expired;
+        }
+    }
+
+    /// Seconds for which the program on trial has run.
+    pub(super) fn trial_age(&self, second: u64) -> Option<u64> {
+        self.trial.as_ref().map(|trial| second - trial.began)
+    }
+
+    pub(super) const fn facts(&self) -> Facts {
+        Facts {
+            is_degraded: false,
+            page_answers: Some(!matches!(self.running, Release::Deaf)),
+            agent_connected: Some(true),
+        }
+    }
+
+    pub(super) fn gate(&self, second: u64) -> Option<Gate> {
+        (second < self.resizing_until).then_some(Gate::Resizing)
+    }
+
+    pub(super) fn observed(&self, second: u64) -> Observed {
+        if second < self.cut_until {
+            return Observed::Unreachable;
+        }
+        let left = self.trial.as_ref().map_or(0, |trial| trial.ends - second);
+        Observed::Seen(PartFacts {
+            state: PartState {
+                version: format!("{:?}", self.running),
+                sha256: self.running.sha256(),
+                from: if self.running == Release::Image {
+                    PartSource::Image
+                } else {
+                    PartSource::A
+                },
+                phase: self.phase,
+                left_s: left,
+                token: self.token.clone(),
+                reason: self.reason.clone(),
+                starts: 1,
+                resident_bytes: 1 << 20,
+            },
+            is_expired: self.is_expired,
+        })
+    }
+
+    /// Carries out an order as the guest's daemon does.
+    pub(super) fn take(&mut self, call: &Call, second: u64) -> Outcome {
+        if second < self.cut_until {
+            return Outcome::Transient("no connection".to_owned());
+        }
+        match call {
+            Call::Push(turn) => {
+                if turn.epoch < self.epoch && !self.takes_lower {
+                    return Outcome::Conflict;
+                }
+                if self.trial.is_some() {
+                    return Outcome::Busy("on trial".to_owned());
+                }
+                let is_known = self.kept.contains(&turn.token) || self.token == turn.token;
+                if is_known && !self.forgets {
+                    return Outcome::Done;
+                }
+                self.took_lower |= turn.epoch < self.epoch;
+                self.epoch = turn.epoch;
+                self.staged = Some((turn.token.clone(), Release::of(&turn.sha256)));
+                self.token.clone_from(&turn.token);
+                self.phase = PartPhase::Staged;
+                self.is_expired = false;
+                Outcome::Done
+            }
+            Call::Try {
+                token,
+                epoch,
+                seconds,
+            } => self.begin(token, *epoch, *seconds, second),
+            Call::Keep { token } => match &self.trial {
+                Some(trial) if trial.token == *token => {
+                    self.trial = None;
+                    self.phase = PartPhase::Settled;
+                    self.kept.push(token.clone());
+                    Outcome::Done
+                }
+                _ if self.kept.contains(token) => Outcome::Done,
+                _ => Outcome::GoneBack(self.reason.clone()),
+            },
+            Call::Back { token } => match &self.trial {
+                Some(trial) if trial.token == *token => {
+                    self.back("the host took it back", false);
+                    Outcome::Done
+                }
+                _ => Outcome::GoneBack(self.reason.clone()),
+            },
+        }
+    }
+
+    fn begin(&mut self, token: &str, epoch: u64, seconds: u64, second: u64) -> Outcome {
+        if epoch < self.epoch && !self.takes_lower {
+            return Outcome::Conflict;
+        }
+        if self.tries.contains_key(token) && !self.forgets {
+            return Outcome::Done;
+        }
+        if second < self.resizing_until && !self.forgets {
+            return Outcome::Busy("a resize is under way".to_owned());
+        }
+        let Some((_, release)) = self.staged.clone().filter(|(staged, _)| staged == token) else {
+            return Outcome::NothingStaged;
+        };
+        *self.tries.entry(token.to_owned()).or_default() += 1;
+        let before = self
+            .trial
+            .as_ref()
+            .map_or(self.running, |trial| trial.before);
+        self.trial = Some(Trial {
+            token: token.to_owned(),
+            began: second,
+            ends: second + seconds,
+            before,
+        });
+        self.running = release;
+        self.phase = PartPhase::Trial;
+        Outcome::Done
+    }
+}

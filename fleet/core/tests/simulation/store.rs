@@ -1,0 +1,191 @@
+//! Objects of the environment. A write holds the version that the engine has read.
+
+use std::collections::BTreeMap;
+
+use fleet_core::{Deployment, Environment, Guest, Outcome, Revision, World, Write};
+use protocol::fleet::{
+    DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec, EnvironmentStatus,
+    EnvironmentType, InstancePart, Release as ReleaseName, Resolved, Rollout, Selector, Source,
+    TurnResult, TurnSpec, revision_name,
+};
+use protocol::parts::PartName;
+use protocol::time::WallTime;
+
+use super::guest::{PlayedGuest, Release};
+use super::rng::Rng;
+use super::run::{FleetSabotage, TRIAL_SECONDS};
+
+pub(super) const ENVIRONMENT: &str = "monitors";
+
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) environment: Environment,
+    pub(super) revisions: BTreeMap<String, Revision>,
+    pub(super) deployments: Vec<Deployment>,
+    pub(super) turns_of: BTreeMap<String, (Option<TurnSpec>, Option<InstancePart>)>,
+    pub(super) rollout: Rollout,
+    pub(super) turns: u64,
+    /// Version of each deployment, and the one that the engine has read.
+    versions: BTreeMap<String, (u64, u64)>,
+    sabotage: Option<FleetSabotage>,
+    pub(super) started: u32,
+}
+
+impl Store {
+    pub(super) fn new(rng: &mut Rng, sabotage: Option<FleetSabotage>) -> Self {
+        let percent = [0, 50, 66, 90, 99];
+        let rollout = Rollout {
+            min_healthy_percent: percent[rng.index(percent.len())],
+            max_in_flight: u32::try_from(rng.between(1, 5)).unwrap_or(1),
+            max_per_node: u32::try_from(rng.between(1, 2)).unwrap_or(1),
+            trial_seconds: TRIAL_SECONDS,
+            deadline_seconds: 1000,
+            retries: 1,
+            ..Rollout::default()
+        };
+        let revisions = Release::ALL.into_iter().skip(1).zip(1_i64..);
+        let revisions = revisions.map(|(release, number)| {
+            let program = Resolved {
+                version: format!("1.0.{number}"),
+                sha256: release.sha256(),
+            };
+            (
+                revision_name(ENVIRONMENT, number),
+                Revision { rollout, program },
+            )
+        });
+        Self {
+            environment: Environment {
+                name: ENVIRONMENT.to_owned(),
+                spec: EnvironmentSpec {
+                    r#type: EnvironmentType::Daemon,
+                    part: PartName::Monitor,
+                    selector: Selector::default(),
+                    source: Source {
+                        release: ReleaseName {
+                            version: "1.0.1".to_owned(),
+                        },
+                    },
+                    rollout,
+                },
+                status: EnvironmentStatus::default(),
+                is_deleted: false,
+            },
+            revisions: revisions.collect(),
+            deployments: Vec::new(),
+            turns_of: BTreeMap::new(),
+            rollout,
+            turns: 0,
+            versions: BTreeMap::new(),
+            sabotage,
+            started: 0,
+        }
+    }
+
+    /// What the engine reads.
+    pub(super) fn world(&mut self, guests: &BTreeMap<String, PlayedGuest>, second: u64) -> World {
+        for (version, read) in self.versions.values_mut() {
+            *read = *version;
+        }
+        let guests = guests.iter().map(|(name, played)| {
+            let (turn, last) = self.turns_of.get(name).cloned().unwrap_or_default();
+            let guest = Guest {
+                node: played.node.clone(),
+                is_enrolled: true,
+                boot: played.boot.to_string(),
+                observed: played.observed(second),
+                facts: played.facts(),
+                gate: played.gate(second),
+                turn,
+                last,
+            };
+            (name.clone(), guest)
+        });
+        World {
+            environment: self.environment.clone(),
+            revisions: self.revisions.clone(),
+            deployments: self.deployments.clone(),
+            guests: guests.collect(),
+        }
+    }
+
+    pub(super) fn touched(&mut self, name: &str) {
+        self.versions.entry(name.to_owned()).or_default().0 += 1;
+    }
+
+    pub(super) fn write(&mut self, write: Write, now: WallTime) -> Outcome {
+        match write {
+            Write::Environment(mut status) => {
+                if self.sabotage == Some(FleetSabotage::StuckLock) && status.lock.is_none() {
+                    status.lock.clone_from(&self.environment.status.lock);
+                }
+                self.environment.status = status;
+            }
+            Write::Deployment { name, status } => return self.write_deployment(&name, status),
+            Write::Create { name, spec } => {
+                if self.deployments.iter().any(|one| one.name == name) {
+                    return Outcome::Conflict;
+                }
+                self.create(name, spec, now);
+            }
+            Write::Turn { guest, turn } => {
+                self.turns += 1;
+                if self.sabotage == Some(FleetSabotage::ExtraTurns) {
+                    self.add_turns(&guest, &turn);
+                }
+                self.turns_of.entry(guest).or_default().0 = Some(turn);
+            }
+            Write::End { guest, part } => {
+                let is_lost = self.sabotage == Some(FleetSabotage::OpenTurns)
+                    && part.last.result == TurnResult::Skip;
+                if !is_lost {
+                    self.turns_of.entry(guest).or_default().1 = Some(part);
+                }
+            }
+        }
+        Outcome::Done
+    }
+
+    fn write_deployment(&mut self, name: &str, mut status: DeploymentStatus) -> Outcome {
+        let (version, read) = self.versions.get(name).copied().unwrap_or_default();
+        if version != read {
+            return Outcome::Conflict;
+        }
+        if self.sabotage == Some(FleetSabotage::UnnamedGate) {
+            status.blocked_by = None;
+        }
+        for one in &mut self.deployments {
+            let is_second = self.sabotage == Some(FleetSabotage::SecondDeployment)
+                && one.status.state == DeploymentState::Pending;
+            if one.name == name || is_second {
+                one.status = status.clone();
+            }
+        }
+        Outcome::Done
+    }
+
+    pub(super) fn create(&mut self, name: String, spec: DeploymentSpec, created: WallTime) {
+        self.deployments.push(Deployment {
+            name,
+            created,
+            spec,
+            status: DeploymentStatus::default(),
+        });
+    }
+
+    fn add_turns(&mut self, first: &str, turn: &TurnSpec) {
+        let others: Vec<String> = (0..4).map(|number| format!("vm-{number}")).collect();
+        for other in others.into_iter().filter(|other| other != first) {
+            self.turns_of.entry(other).or_default().0 = Some(turn.clone());
+        }
+    }
+
+    pub(super) fn ends(&self) -> BTreeMap<String, u32> {
+        let mut ends = BTreeMap::new();
+        for one in &self.deployments {
+            let name = format!("{:?} {:?}", one.spec.kind, one.status.state);
+            *ends.entry(name).or_default() += 1;
+        }
+        ends
+    }
+}
