@@ -8,7 +8,7 @@ use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 34] = [
+const ARROWS: [(&str, &[&str]); 35] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
@@ -131,6 +131,7 @@ const ARROWS: [(&str, &[&str]); 34] = [
     ),
     // A core of its own: the fleet's shell, the simulator and updaters use it.
     ("fleet-core", &["protocol"]),
+    ("fleet-store", &["fleet-core", "protocol", "test-api"]),
     // The one place where the rooms are put together in one process, by their public entries.
     (
         "bellows",

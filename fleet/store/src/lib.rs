@@ -1,0 +1,49 @@
+//! Objects of the fleet in the Kubernetes API. No other crate reads or writes them by the API.
+//!
+//! [`FleetStore::load`] reads all objects and checks each. One that cannot be read hurts its own
+//! environment or less, and is listed. [`FleetStore::write`] carries out a [`fleet_core::Write`].
+//! It checks the object first, and replaces only the version that was read.
+
+#![forbid(unsafe_code)]
+
+mod load;
+mod objects;
+mod write;
+
+pub use load::{Loaded, LoadedEnvironment, Problem};
+pub use objects::{Owner, deployment_object, environment_object, newest_revision, revision_object};
+
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
+use protocol::fleet::{FleetKind, GROUP, VERSION};
+
+/// Access to the objects of all namespaces.
+#[derive(Clone)]
+pub struct FleetStore {
+    client: kube::Client,
+}
+
+impl FleetStore {
+    /// Access by a client.
+    #[must_use]
+    pub const fn new(client: kube::Client) -> Self {
+        Self { client }
+    }
+
+    fn all(&self, kind: FleetKind) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &resource(kind))
+    }
+
+    fn of(&self, kind: FleetKind, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &resource(kind))
+    }
+
+    fn revisions(&self) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk("apps", "v1", "ControllerRevision");
+        Api::all_with(self.client.clone(), &ApiResource::from_gvk(&kind))
+    }
+}
+
+fn resource(kind: FleetKind) -> ApiResource {
+    let gvk = GroupVersionKind::gvk(GROUP, VERSION, kind.as_str());
+    ApiResource::from_gvk_with_plural(&gvk, kind.plural())
+}

@@ -1,0 +1,233 @@
+//! Reading of all objects. A record that cannot be read hurts itself alone.
+
+use std::collections::BTreeMap;
+
+use fleet_core::{Deployment, Environment, Revision};
+use kube::api::{Api, DynamicObject, ListParams};
+use protocol::fleet::{
+    DeploymentSpec, EnvironmentSpec, FleetKind, InstancePart, InstanceSpec, InstanceStatus,
+    KEY_ENVIRONMENT, RevisionData, TurnSpec, validate_create,
+};
+use protocol::parts::PartName;
+use protocol::time::WallTime;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::FleetStore;
+
+/// All objects of the fleet.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Environments with what belongs to them.
+    pub environments: Vec<LoadedEnvironment>,
+    /// Objects that were left out.
+    pub problems: Vec<Problem>,
+}
+
+/// An object that was left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Kind, namespace and name.
+    pub object: String,
+    /// A sentence for people.
+    pub reason: String,
+}
+
+/// An environment with what belongs to it.
+#[derive(Debug, Clone)]
+pub struct LoadedEnvironment {
+    /// Namespace of all its objects.
+    pub namespace: String,
+    /// The environment that the engine decides about.
+    pub environment: Environment,
+    /// Its revisions by name.
+    pub revisions: BTreeMap<String, Revision>,
+    /// Deployments that name the environment.
+    pub deployments: Vec<Deployment>,
+    /// Turns and ends of the environment's part, by instance.
+    pub turns: BTreeMap<String, (Option<TurnSpec>, Option<InstancePart>)>,
+    /// Objects as they were read, for writes that hold their versions.
+    pub(crate) objects: BTreeMap<(FleetKind, String), Value>,
+}
+
+struct Read<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    object: &'a Value,
+}
+
+impl FleetStore {
+    /// Reads all objects.
+    ///
+    /// # Errors
+    /// The first call that failed.
+    pub async fn load(&self) -> kube::Result<Loaded> {
+        let environments = values(&self.all(FleetKind::Environment), "").await?;
+        if environments.is_empty() {
+            return Ok(Loaded::default());
+        }
+        let deployments = values(&self.all(FleetKind::Deployment), "").await?;
+        let instances = values(&self.all(FleetKind::Instance), "").await?;
+        let revisions = values(&self.revisions(), KEY_ENVIRONMENT).await?;
+        let mut loaded = Loaded::default();
+        for object in &environments {
+            let read = read_of(object);
+            match environment(&read) {
+                Ok(environment) => loaded.environments.push(LoadedEnvironment {
+                    namespace: read.namespace.to_owned(),
+                    objects: [(
+                        (FleetKind::Environment, read.name.to_owned()),
+                        object.clone(),
+                    )]
+                    .into(),
+                    environment,
+                    revisions: BTreeMap::new(),
+                    deployments: Vec::new(),
+                    turns: BTreeMap::new(),
+                }),
+                Err(reason) => loaded.leave_out(FleetKind::Environment.as_str(), &read, reason),
+            }
+        }
+        loaded.add_revisions(&revisions);
+        loaded.add_deployments(&deployments);
+        loaded.add_instances(&instances);
+        Ok(loaded)
+    }
+}
+
+async fn values(api: &Api<DynamicObject>, label: &str) -> kube::Result<Vec<Value>> {
+    let params = ListParams::default().labels(label);
+    let items = api.list(&params).await?.items;
+    let values = items.into_iter().map(serde_json::to_value);
+    values
+        .collect::<Result<_, _>>()
+        .map_err(kube::Error::SerdeError)
+}
+
+fn read_of(object: &Value) -> Read<'_> {
+    let text = |member: &str| object["metadata"][member].as_str().unwrap_or_default();
+    Read {
+        namespace: text("namespace"),
+        name: text("name"),
+        object,
+    }
+}
+
+/// Checks a record by the rules of its admission: an older version may have stored it.
+fn checked(kind: FleetKind, object: &Value) -> Result<(), String> {
+    validate_create(kind.as_str(), object).map_err(|errors| {
+        let messages: Vec<String> = errors.iter().map(|error| error.to_message()).collect();
+        messages.join("; ")
+    })
+}
+
+fn status<T: DeserializeOwned + Default>(object: &Value) -> Result<T, String> {
+    match object.get("status") {
+        None | Some(Value::Null) => Ok(T::default()),
+        Some(status) => T::deserialize(status).map_err(|error| format!(".status: {error}")),
+    }
+}
+
+fn environment(read: &Read<'_>) -> Result<Environment, String> {
+    checked(FleetKind::Environment, read.object)?;
+    Ok(Environment {
+        name: read.name.to_owned(),
+        spec: EnvironmentSpec::of_object(read.object)?,
+        status: status(read.object)?,
+        is_deleted: read.object["metadata"]["deletionTimestamp"].is_string(),
+    })
+}
+
+fn deployment(read: &Read<'_>) -> Result<Deployment, String> {
+    checked(FleetKind::Deployment, read.object)?;
+    let created = &read.object["metadata"]["creationTimestamp"];
+    Ok(Deployment {
+        name: read.name.to_owned(),
+        created: WallTime::deserialize(created).map_err(|error| error.to_string())?,
+        spec: DeploymentSpec::of_object(read.object)?,
+        status: status(read.object)?,
+    })
+}
+
+impl Loaded {
+    fn leave_out(&mut self, kind: &str, read: &Read<'_>, reason: String) {
+        self.problems.push(Problem {
+            object: format!("{kind} {}/{}", read.namespace, read.name),
+            reason,
+        });
+    }
+
+    fn of(&mut self, namespace: &str, name: &str) -> Option<&mut LoadedEnvironment> {
+        let mut all = self.environments.iter_mut();
+        all.find(|one| one.namespace == namespace && one.environment.name == name)
+    }
+
+    fn add_revisions(&mut self, revisions: &[Value]) {
+        for object in revisions {
+            let read = read_of(object);
+            let owner = object["metadata"]["labels"][KEY_ENVIRONMENT].as_str();
+            let data = match RevisionData::deserialize(&object["data"]) {
+                Ok(data) => data,
+                Err(error) => {
+                    self.leave_out("ControllerRevision", &read, format!(".data: {error}"));
+                    continue;
+                }
+            };
+            if let Some(environment) = owner.and_then(|owner| self.of(read.namespace, owner)) {
+                let revision = Revision {
+                    rollout: data.spec.rollout,
+                    program: data.resolved,
+                };
+                environment.revisions.insert(read.name.to_owned(), revision);
+            }
+        }
+    }
+
+    fn add_deployments(&mut self, deployments: &[Value]) {
+        for object in deployments {
+            let read = read_of(object);
+            let one = match deployment(&read) {
+                Ok(one) => one,
+                Err(reason) => {
+                    self.leave_out(FleetKind::Deployment.as_str(), &read, reason);
+                    continue;
+                }
+            };
+            if let Some(environment) = self.of(read.namespace, &one.spec.environment) {
+                let key = (FleetKind::Deployment, one.name.clone());
+                environment.objects.insert(key, object.clone());
+                environment.deployments.push(one);
+            }
+        }
+    }
+
+    fn add_instances(&mut self, instances: &[Value]) {
+        for object in instances {
+            let read = read_of(object);
+            let parsed = checked(FleetKind::Instance, object)
+                .and_then(|()| InstanceSpec::of_object(object))
+                .and_then(|spec| Ok((spec, status::<InstanceStatus>(object)?)));
+            let (spec, status) = match parsed {
+                Ok(parsed) => parsed,
+                Err(reason) => {
+                    self.leave_out(FleetKind::Instance.as_str(), &read, reason);
+                    continue;
+                }
+            };
+            for one in &mut self.environments {
+                if one.namespace != read.namespace {
+                    continue;
+                }
+                let part: PartName = one.environment.spec.part;
+                let of_part = (
+                    spec.parts.get(&part).cloned(),
+                    status.parts.get(&part).cloned(),
+                );
+                one.turns.insert(read.name.to_owned(), of_part);
+                let key = (FleetKind::Instance, read.name.to_owned());
+                one.objects.insert(key, object.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The form in which objects are written.
+
+use protocol::fleet::{
+    DeploymentSpec, EnvironmentSpec, FleetKind, GROUP, InstanceSpec, RevisionData, VERSION,
+    revision_label, revision_name,
+};
+use serde_json::{Value, json};
+
+/// The VM that owns an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Name of the VM.
+    pub name: String,
+    /// Uid that the API gave it.
+    pub uid: String,
+}
+
+fn object(kind: FleetKind, namespace: &str, name: &str, spec: &impl serde::Serialize) -> Value {
+    json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": kind.as_str(),
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    })
+}
+
+/// A new environment.
+#[must_use]
+pub fn environment_object(namespace: &str, name: &str, spec: &EnvironmentSpec) -> Value {
+    object(FleetKind::Environment, namespace, name, spec)
+}
+
+/// A new deployment.
+#[must_use]
+pub fn deployment_object(namespace: &str, name: &str, spec: &DeploymentSpec) -> Value {
+    object(FleetKind::Deployment, namespace, name, spec)
+}
+
+/// A new instance. It goes when its VM goes.
+pub(crate) fn instance_object(
+    namespace: &str,
+    name: &str,
+    owner: &Owner,
+    spec: &InstanceSpec,
+) -> Value {
+    let mut object = object(FleetKind::Instance, namespace, name, spec);
+    object["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "vm.neon.tech/v1",
+        "kind": "VirtualMachine",
+        "name": owner.name,
+        "uid": owner.uid,
+    }]);
+    object
+}
+
+/// The revision of a number. It goes when its environment goes.
+#[must_use]
+pub fn revision_object(environment: &Value, number: i64, data: &RevisionData) -> Value {
+    let metadata = &environment["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default();
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": revision_name(name, number),
+            "namespace": metadata["namespace"],
+            "labels": revision_label(name),
+            "ownerReferences": [{
+                "apiVersion": format!("{GROUP}/{VERSION}"),
+                "kind": FleetKind::Environment.as_str(),
+                "name": name,
+                "uid": metadata["uid"],
+            }],
+        },
+        "data": data,
+        "revision": number,
+    })
+}
+
+/// The newest of an environment's revisions, with its number and its data.
+#[must_use]
+pub fn newest_revision(revisions: &[Value]) -> Option<(i64, &Value)> {
+    let numbered = revisions
+        .iter()
+        .filter_map(|one| Some((one["revision"].as_i64()?, &one["data"])));
+    numbered.max_by_key(|(number, _)| *number)
+}

@@ -1,0 +1,239 @@
+//! The store of the fleet before the shipped API server.
+
+use fleet_core::{Outcome, Write};
+use fleet_store::{
+    FleetStore, LoadedEnvironment, Owner, deployment_object, environment_object, revision_object,
+};
+use protocol::fleet::{
+    DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
+    InstancePart, Lock, Release, Resolved, RevisionData, Rollout, Selector, Source, TurnEnd,
+    TurnResult, TurnSpec,
+};
+use protocol::parts::{PartName, PartPhase, PartSource};
+use protocol::time::WallTime;
+use serde_json::{Value, json};
+use test_api::TestApi;
+
+fn environment_spec() -> EnvironmentSpec {
+    EnvironmentSpec {
+        r#type: protocol::fleet::EnvironmentType::Daemon,
+        part: PartName::Monitor,
+        selector: Selector::default(),
+        source: Source {
+            release: Release {
+                version: "1.2.3".to_owned(),
+            },
+        },
+        rollout: Rollout::default(),
+    }
+}
+
+fn deployment_spec() -> DeploymentSpec {
+    DeploymentSpec {
+        environment: "m".to_owned(),
+        revision: "m-r1".to_owned(),
+        kind: DeploymentKind::User,
+        instances: Vec::new(),
+        rollback_of: String::new(),
+        reason: String::new(),
+        stop: false,
+    }
+}
+
+fn turn(epoch: u64) -> TurnSpec {
+    TurnSpec {
+        environment: "m".to_owned(),
+        deployment: "d".to_owned(),
+        revision: "m-r1".to_owned(),
+        version: "1.2.3".to_owned(),
+        sha256: "0".repeat(64),
+        token: format!("d-{epoch}"),
+        epoch,
+        attempt: 1,
+    }
+}
+
+fn good_end(token: &str) -> InstancePart {
+    InstancePart {
+        version: "1.2.3".to_owned(),
+        sha256: "0".repeat(64),
+        from: PartSource::A,
+        phase: PartPhase::Settled,
+        healthy: true,
+        last: TurnEnd {
+            token: token.to_owned(),
+            result: TurnResult::Good,
+            reason: String::new(),
+            at: WallTime(1_700_000_000_000_000),
+        },
+    }
+}
+
+fn owner() -> Owner {
+    Owner {
+        name: "a".to_owned(),
+        uid: "0000".to_owned(),
+    }
+}
+
+/// An API with an environment, a revision and a deployment.
+async fn filled() -> (TestApi, FleetStore) {
+    let api = TestApi::start().await;
+    let environment = environment_object("default", "m", &environment_spec());
+    let data = RevisionData {
+        spec: environment_spec(),
+        resolved: Resolved {
+            version: "1.2.3".to_owned(),
+            sha256: "0".repeat(64),
+        },
+    };
+    api.put(
+        "controllerrevisions",
+        revision_object(&environment, 1, &data),
+    );
+    api.put("fleetenvironments", environment);
+    api.put(
+        "fleetdeployments",
+        deployment_object("default", "d", &deployment_spec()),
+    );
+    let store = FleetStore::new(api.client());
+    (api, store)
+}
+
+async fn only(store: &FleetStore) -> LoadedEnvironment {
+    let mut loaded = store.load().await.expect("the API answers");
+    assert_eq!(loaded.problems, []);
+    loaded.environments.pop().expect("one environment")
+}
+
+/// Requirement: B30
+#[tokio::test]
+async fn written_objects_are_read_as_they_were() {
+    let (_api, store) = filled().await;
+    let mut loaded = only(&store).await;
+    assert_eq!(loaded.environment.spec, environment_spec());
+    assert_eq!(loaded.deployments[0].spec, deployment_spec());
+    assert_eq!(loaded.revisions["m-r1"].program.version, "1.2.3");
+
+    let mut status = loaded.environment.status.clone();
+    status.lock = Some(Lock {
+        deployment: "d".to_owned(),
+        kind: DeploymentKind::User,
+        epoch: 7,
+    });
+    let begun = DeploymentStatus {
+        state: DeploymentState::InProgress,
+        started_at: Some(WallTime(1_700_000_000_000_000)),
+        ..DeploymentStatus::default()
+    };
+    let writes = [
+        Write::Environment(status.clone()),
+        Write::Deployment {
+            name: "d".to_owned(),
+            status: begun.clone(),
+        },
+        Write::Turn {
+            guest: "vm-a".to_owned(),
+            turn: turn(1),
+        },
+        Write::End {
+            guest: "vm-a".to_owned(),
+            part: good_end("d-1"),
+        },
+        Write::Turn {
+            guest: "vm-a".to_owned(),
+            turn: turn(2),
+        },
+    ];
+    for write in &writes {
+        let outcome = store.write(&mut loaded, write, Some(&owner())).await;
+        assert_eq!(outcome, Outcome::Done, "{write:?}");
+    }
+    let again = only(&store).await;
+    assert_eq!(again.environment.status, status);
+    assert_eq!(again.deployments[0].status, begun);
+    let expected = (Some(turn(2)), Some(good_end("d-1")));
+    assert_eq!(again.turns["vm-a"], expected);
+}
+
+/// Requirement: B32
+#[tokio::test]
+async fn write_of_a_version_that_was_overtaken_changes_nothing() {
+    let (_api, store) = filled().await;
+    let mut first = only(&store).await;
+    let mut second = only(&store).await;
+    let of_state = |state| Write::Deployment {
+        name: "d".to_owned(),
+        status: DeploymentStatus {
+            state,
+            ..DeploymentStatus::default()
+        },
+    };
+    let canceled = of_state(DeploymentState::Canceled);
+    assert_eq!(
+        store.write(&mut first, &canceled, None).await,
+        Outcome::Done
+    );
+    let begun = of_state(DeploymentState::InProgress);
+    assert_eq!(
+        store.write(&mut second, &begun, None).await,
+        Outcome::Conflict
+    );
+    let state = only(&store).await.deployments[0].status.state;
+    assert_eq!(state, DeploymentState::Canceled);
+
+    let created = Write::Create {
+        name: "d".to_owned(),
+        spec: deployment_spec(),
+    };
+    let mut third = only(&store).await;
+    let outcome = store.write(&mut third, &created, None).await;
+    assert_eq!(outcome, Outcome::Conflict, "a name is used once");
+}
+
+/// Requirement: B30
+#[tokio::test]
+async fn bad_turn_is_refused_before_it_is_sent() {
+    let (api, store) = filled().await;
+    let mut loaded = only(&store).await;
+    let bad = Write::Turn {
+        guest: "vm-a".to_owned(),
+        turn: TurnSpec {
+            sha256: "xyz".to_owned(),
+            ..turn(1)
+        },
+    };
+    let outcome = store.write(&mut loaded, &bad, Some(&owner())).await;
+    assert!(
+        matches!(&outcome, Outcome::Refused(reason) if reason.contains("sha256")),
+        "{outcome:?}"
+    );
+    assert_eq!(api.list("fleetinstances"), Vec::<Value>::new());
+}
+
+/// Requirement: B41
+#[tokio::test]
+async fn unreadable_record_hurts_itself_alone() {
+    let (api, store) = filled().await;
+    let mut bad = environment_object("default", "bad", &environment_spec());
+    bad["spec"]["rollout"]["minHealthyPercent"] = json!(100);
+    api.put("fleetenvironments", bad);
+    let mut odd = deployment_object("default", "odd", &deployment_spec());
+    odd["status"] = json!({"state": "Dreaming"});
+    api.put("fleetdeployments", odd);
+    let loaded = store.load().await.expect("the API answers");
+    let names: Vec<&str> = loaded
+        .problems
+        .iter()
+        .map(|one| one.object.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "FleetEnvironment default/bad",
+            "FleetDeployment default/odd"
+        ]
+    );
+    assert_eq!(loaded.environments.len(), 1);
+    assert_eq!(loaded.environments[0].deployments.len(), 1);
+}
