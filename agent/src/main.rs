@@ -23,7 +23,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// The autoscaler agent of one Kubernetes node.
 #[derive(Debug, Parser)]
-#[command(name = "autoscaler-agent", version)]
+#[command(name = "autoscaler-agent", version = protocol::release::RELEASE)]
 struct Args {
     /// Configuration file (JSON).
     #[arg(long, env = "CONFIG_PATH")]

@@ -11,7 +11,7 @@ use daemon_kit::{chain, descriptors, logging, shutdown};
 
 /// Kubernetes-compatible API server for one machine.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = protocol::release::RELEASE)]
 struct Args {
     /// Directory of the store, the kubeconfig and the certificates.
     #[arg(long, env = "BELLOWS_STATE_DIR", default_value = "/var/lib/bellows")]

@@ -79,6 +79,7 @@ pub struct Admin {
     connections: ServerCounters,
     token: Option<Expected>,
     shows_process: bool,
+    program: Option<&'static str>,
 }
 
 impl Admin {
@@ -95,7 +96,15 @@ impl Admin {
             connections,
             token: None,
             shows_process: true,
+            program: None,
         }
+    }
+
+    /// Adds `PROGRAM_build_info` to the metrics of the process. `program` begins the name.
+    #[must_use]
+    pub fn program(mut self, program: &'static str) -> Self {
+        self.program = Some(program);
+        self
     }
 
     /// Omits the metrics of the process, for a second page of the same process.
@@ -148,7 +157,11 @@ impl Admin {
     pub fn router(self) -> Router {
         let process = self
             .shows_process
-            .then(|| Arc::new(process_metrics::registry()));
+            .then(|| {
+                self.program
+                    .map_or_else(process_metrics::registry, process_metrics::registry_of)
+            })
+            .map(Arc::new);
         let mut metrics = metrics_of(Registries([Some(self.registry.clone()), process]));
         let mut debug = Router::new()
             .route("/debug/state", get(debug_state))

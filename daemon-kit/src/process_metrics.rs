@@ -1,11 +1,20 @@
 //! Resource usage of the process, under the names of Prometheus' client libraries.
 
+use std::fs::File;
+use std::io;
+use std::sync::OnceLock;
+
 use procfs::process::{LimitValue, Process};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use protocol::release::RELEASE;
+use sha2::{Digest as _, Sha256};
+
+/// SHA-256 of this process's program, lower-case hex. Empty if its file cannot be read.
+static DIGEST: OnceLock<String> = OnceLock::new();
 
 /// A registry of this process's own figures, read at each scrape. A figure that cannot be read is
 /// omitted.
@@ -14,6 +23,52 @@ pub fn registry() -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ThisProcess));
     registry
+}
+
+/// A registry that also has `PROGRAM_build_info`, with release and digest of the program. The
+/// digest is read once, on a thread of its own. Until it is known its label is empty.
+#[must_use]
+pub fn registry_of(program: &'static str) -> Registry {
+    let mut registry = registry();
+    registry.register_collector(Box::new(Build { program }));
+    if DIGEST.get().is_none() {
+        let hashing = || {
+            DIGEST.get_or_init(own_digest);
+        };
+        let thread = std::thread::Builder::new().name("digest".to_owned());
+        // Without a thread the label stays empty.
+        drop(thread.spawn(hashing));
+    }
+    registry
+}
+
+fn own_digest() -> String {
+    let mut hasher = Sha256::new();
+    let copied = File::open("/proc/self/exe").and_then(|mut file| io::copy(&mut file, &mut hasher));
+    if let Err(error) = copied {
+        tracing::warn!(%error, "failed to read /proc/self/exe");
+        return String::new();
+    }
+    let bytes = hasher.finalize();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[derive(Debug)]
+struct Build {
+    program: &'static str,
+}
+
+impl Collector for Build {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let name = format!("{}_build_info", self.program);
+        let digest = DIGEST.get().map(String::as_str).unwrap_or_default();
+        let one = ConstGauge::new(1_u64);
+        let help = "Release and digest of the running program";
+        let kind = one.metric_type();
+        let mut family = encoder.encode_descriptor(&name, help, None, kind)?;
+        let labels = [("version", RELEASE), ("sha256", digest)];
+        one.encode(family.encode_family(&labels)?)
+    }
 }
 
 #[derive(Debug)]
@@ -123,5 +178,18 @@ mod tests {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let age = now.expect("after the epoch").as_secs_f64() - value("process_start_time_seconds");
         assert!((-2.0..86_400.0).contains(&age), "{age}");
+    }
+
+    /// Requirement: B07
+    #[test]
+    fn build_info_names_release_and_digest_of_the_program() {
+        let registry = registry_of("a_program");
+        // The thread and this call initialize it once between them.
+        let digest = DIGEST.get_or_init(own_digest);
+        assert_eq!(digest.len(), 64, "{digest}");
+        let mut page = String::new();
+        encode(&mut page, &registry).expect("a string takes all");
+        let line = format!("a_program_build_info{{version=\"{RELEASE}\",sha256=\"{digest}\"}} 1");
+        assert!(page.lines().any(|found| found == line), "{line} in\n{page}");
     }
 }

@@ -20,7 +20,7 @@ const BINDINGS_END: Span = Span::from_secs(2);
 
 /// Grants increases to virtual machines and places their pods.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version = protocol::release::RELEASE)]
 pub struct Args {
     /// Config file, JSON. Without it the values that ship are used.
     #[arg(long, env = "SCHEDULER_CONFIG")]

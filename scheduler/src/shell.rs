@@ -140,6 +140,7 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     let (context, inputs) = (&shared.context, &shared.inputs);
     let lead = Lead::follow(context, inputs.clone(), params.leadership, inner.clone());
     let admin = Admin::new(Arc::new(registry), connections.server("metrics"))
+        .program("autoscale_scheduler")
         .behind_token(params.metrics_token);
     let (state, log) = (params.state.clone(), params.log);
     let admin = serve_admin(params.metrics_listener, admin, state, log, inner.clone());

@@ -49,6 +49,7 @@ impl Servers {
         let reports = self.state.clone();
         let counters = |server| self.connections.server(server);
         let mut global = Admin::new(Arc::new(self.registry), counters("metrics"))
+            .program("autoscaler_agent")
             .state(move || shown.dump())
             .ready(move || ready.ready())
             .behind_token(self.token);

@@ -32,6 +32,7 @@ pub(crate) async fn start(
     let listener = super::scheduler::listen(address, "the metrics server").await?;
     let ready = base.parts.clone();
     let admin = Admin::new(Arc::new(registry), connections.server(NAME))
+        .program("bellows")
         .behind_token(Some(base.secrets.metrics_token))
         .ready(move || {
             let waiting: Vec<String> = ready

@@ -21,7 +21,7 @@ const MAX_LEASE_SECONDS: u64 = 3600;
 /// Controller of VirtualMachine objects. Finds its API server by KUBECONFIG or, in a pod, by its
 /// service account.
 #[derive(Debug, Parser)]
-#[command(name = "neonvm-controller", version)]
+#[command(name = "neonvm-controller", version = protocol::release::RELEASE)]
 pub struct Args {
     /// Directory of the runners' sockets, `vms/<namespace>_<pod>/control.sock`. Unused in a
     /// cluster, where runners are reached at their pods' addresses.

@@ -67,7 +67,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
         for_lead: Arc::default(),
         is_asked: webhook.as_ref().map(|webhook| Arc::clone(&webhook.ready)),
     };
-    let admin = Admin::new(Arc::new(registry), connections.clone()).log(log);
+    let admin = Admin::new(Arc::new(registry), connections.clone())
+        .program("neonvm_controller")
+        .log(log);
     let admin = waits.admin(admin, &state);
     let server = serve_admin(args.listen, admin, connections, &state, &cancel).await;
     let server = server.with_context(|| format!("could not listen on {}", args.listen))?;

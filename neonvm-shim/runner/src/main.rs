@@ -12,7 +12,7 @@ use neonvm_runner::shell::input::OnCancel;
 
 /// Runs one virtual machine.
 #[derive(Debug, Parser)]
-#[command(name = "neonvm-runner", version)]
+#[command(name = "neonvm-runner", version = protocol::release::RELEASE)]
 struct Args {
     #[command(subcommand)]
     command: Command,

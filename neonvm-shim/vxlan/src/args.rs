@@ -12,7 +12,7 @@ use crate::core::Cidr;
 /// Needs CAP_NET_ADMIN in the node's network namespace. Finds its API server by KUBECONFIG or, in a
 /// pod, by its service account.
 #[derive(Debug, Parser)]
-#[command(name = "neonvm-vxlan-controller", version)]
+#[command(name = "neonvm-vxlan-controller", version = protocol::release::RELEASE)]
 pub struct Args {
     /// This node's IPv4 address, as in its Node object.
     #[arg(long, env = "MY_NODE_IP", required_unless_present = "delete")]

@@ -58,6 +58,7 @@ async fn start(args: Args) -> anyhow::Result<()> {
     let state = StateHandle::default();
     let (shown, asked) = (state.clone(), state.clone());
     let admin = Admin::new(Arc::new(registry), connections)
+        .program("neonvm_vxlan_controller")
         .log(log)
         .state(move || shown.dump())
         .ready(move || asked.ready());

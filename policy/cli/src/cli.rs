@@ -19,7 +19,7 @@ use crate::whatif::{JudgeArgs, ReplayArgs};
 
 /// Asks and checks scaling policies.
 #[derive(Parser)]
-#[command(name = "bellows-policy", version)]
+#[command(name = "bellows-policy", version = protocol::release::RELEASE)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -13,7 +13,7 @@ const SETTLE: Span = Span::from_secs(3);
 /// Decides which version of each scaling policy decides: lets candidates on by rule, and takes
 /// versions back that do harm. In a cluster two replicas run, and one of them works.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "policy-controller", version)]
+#[command(name = "policy-controller", version = protocol::release::RELEASE)]
 pub struct Args {
     /// Address of metrics, health and log filter
     #[arg(long, default_value = "0.0.0.0:7780", value_name = "ADDRESS")]

@@ -59,7 +59,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
         .context("failed to read the name of this replica's host")?;
     let listener = TcpListener::bind(args.listen).await;
     let listener = listener.with_context(|| format!("could not listen on {}", args.listen))?;
-    let pages = Admin::new(Arc::new(registry), connections).log(log);
+    let pages = Admin::new(Arc::new(registry), connections)
+        .program("policy_controller")
+        .log(log);
     let server = tokio::spawn(admin::serve(listener, pages, cancel.clone()));
     let led = Led {
         client: client.clone(),
