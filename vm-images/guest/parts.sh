@@ -22,7 +22,11 @@ take_back() {
     mv "$home/trial" "$home/returning" 2> /dev/null
     file=$home/returning
     [ -e "$file" ] || file=$home/trial
-    read -r token _ back < "$file" || [ -n "$token" ] || return 1
+    token=
+    back=
+    read -r token _ back 2> /dev/null < "$file"
+    # The guest daemon may have finished the same return.
+    [ -n "$back" ] || return 1
     case $back in
         a | b) ln -sfn "$back" "$home/current" ;;
         *) rm -f "$home/current" ;;

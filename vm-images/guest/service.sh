@@ -27,9 +27,12 @@ if [ -z "$tested" ] && part "$name"; then
     elif on_trial; then
         reason="it ended"
         [ ! -s "$run.ended" ] || reason=$(cat "$run.ended")
-        take_back "$reason"
-        slot=$back
-        finish_return
+        if take_back "$reason"; then
+            slot=$back
+            finish_return
+        else
+            slot=$(readlink "$home/current")
+        fi
     fi
     case $slot in
         a | b)

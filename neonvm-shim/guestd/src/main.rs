@@ -36,7 +36,7 @@ const USAGE_ERROR: u8 = 64;
 fn main() -> anyhow::Result<ExitCode> {
     let asked = flags::parse(std::env::args().skip(1));
     let flags = match asked {
-        Ok(Invocation::Run(flags)) => flags,
+        Ok(Invocation::Run(flags)) => *flags,
         Ok(Invocation::Help) => return say(flags::USAGE),
         Ok(Invocation::Version) => {
             return say(concat!("neonvmd ", env!("CARGO_PKG_VERSION"), "\n"));

@@ -4,6 +4,7 @@ pub mod http;
 pub mod keeper;
 pub mod parts;
 pub mod render;
+mod response;
 pub mod runtime;
 pub mod system;
 pub mod uevents;

@@ -9,7 +9,7 @@ use syn::{Expr, ExprLit, Fields, GenericArgument, Item, Lit, PathArguments};
 use super::spelling::{Serde, doc_of, last_of};
 
 /// Types of other crates, and how JSON writes them.
-const FOREIGN: [(&str, &str); 14] = [
+const FOREIGN: [(&str, &str); 15] = [
     ("bool", "boolean"),
     ("f32", "number"),
     ("f64", "number"),
@@ -24,6 +24,7 @@ const FOREIGN: [(&str, &str); 14] = [
     ("PathBuf", "string"),
     ("SocketAddrV4", "string"),
     ("Value", "any JSON"),
+    ("PartStates", "object, by the names `monitor` and `guestd`"),
 ];
 
 /// One file of the crate.

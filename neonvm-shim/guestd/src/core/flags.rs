@@ -118,7 +118,7 @@ impl Flags {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
     /// Run the daemon with these flags.
-    Run(Flags),
+    Run(Box<Flags>),
     /// Print [`USAGE`] and exit with 0.
     Help,
     /// Print the version and exit.
@@ -189,7 +189,7 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Invocation, Flag
             }
         }
     }
-    Ok(Invocation::Run(flags))
+    Ok(Invocation::Run(Box::new(flags)))
 }
 
 #[cfg(test)]
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn both_spellings_of_flags_and_the_defaults_are_read() {
-        assert_eq!(of(&[]), Ok(Invocation::Run(Flags::default())));
+        assert_eq!(of(&[]), Ok(Invocation::Run(Box::default())));
         let flags = Flags {
             addr: SocketAddr::from(([127, 0, 0, 1], 1)),
             cpu_policy: CpuPolicy::Managed,
@@ -215,7 +215,7 @@ mod tests {
             "managed",
             "--sysfs=/s",
         ];
-        assert_eq!(of(&words), Ok(Invocation::Run(flags)));
+        assert_eq!(of(&words), Ok(Invocation::Run(Box::new(flags))));
         let of_parts = Flags {
             parts: "/p".into(),
             parts_run: "/r".into(),
@@ -231,7 +231,7 @@ mod tests {
             "--scripts=/s",
             "--monitor-control=/c",
         ];
-        assert_eq!(of(&words), Ok(Invocation::Run(of_parts)));
+        assert_eq!(of(&words), Ok(Invocation::Run(Box::new(of_parts))));
         assert_eq!(of(&["--help"]), Ok(Invocation::Help));
         assert_eq!(of(&["--version"]), Ok(Invocation::Version));
     }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use neonvm_files::checksum::checksum;
 use neonvm_files::projected::{self as files, FilesError};
@@ -27,6 +27,7 @@ use tracing::{debug, info, warn};
 
 use super::keeper::Request as KeeperRequest;
 use super::parts::{self, Parts};
+use super::response::{HttpResponse, answer, json};
 use super::runtime::Runtime;
 use crate::core::callers::{self, Refusal};
 use crate::core::overlay::Overlay;
@@ -59,14 +60,6 @@ pub struct Served {
     pub parts: Arc<Parts>,
     /// Reads the wall clock. Tests pass a fixed time.
     pub now: fn() -> WallTime,
-}
-
-pub(super) type HttpResponse = Response<Full<Bytes>>;
-
-pub(super) fn answer(status: StatusCode, text: impl Into<Bytes>) -> HttpResponse {
-    let mut response = Response::new(Full::new(text.into()));
-    *response.status_mut() = status;
-    response
 }
 
 /// Serves on `listener` until cancelled. It closes connections beyond a fixed number.
@@ -148,7 +141,7 @@ async fn route(served: &Served, request: Request<Incoming>) -> HttpResponse {
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     if path.starts_with(protocol::parts::ROUTE) {
-        return parts::route(&served.parts, request).await;
+        return parts::route::route(&served.parts, request).await;
     }
     if let Some(dir) = path.strip_prefix("/files/") {
         if !served.runtime.is_pushed(dir) {
@@ -259,21 +252,6 @@ async fn get_state(served: &Served, query: &str) -> HttpResponse {
         }
     };
     json(&state)
-}
-
-/// Response of JSON.
-pub(super) fn json(content: &impl serde::Serialize) -> HttpResponse {
-    match serde_json::to_vec(content) {
-        Ok(text) => {
-            let mut response = answer(StatusCode::OK, text);
-            let json = hyper::header::HeaderValue::from_static("application/json");
-            response
-                .headers_mut()
-                .insert(hyper::header::CONTENT_TYPE, json);
-            response
-        }
-        Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-    }
 }
 
 /// Waits for a generation above `after`. Memory changes in many blocks, and reporting each would

@@ -13,7 +13,7 @@
 mod carry;
 mod monitor;
 mod process;
-mod route;
+pub mod route;
 mod upload;
 
 use std::collections::BTreeMap;
@@ -33,7 +33,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use self::process::Identified;
-pub use self::route::route;
 use crate::core::facts::parts_differ;
 
 /// Interval at which trials are looked at.

@@ -34,7 +34,7 @@ pub enum Step {
     Note(ReturnNote),
     /// Ends the process if it runs the program of this slot. Init starts the other one.
     Stop(Slot),
-    /// Removes `returning`.
+    /// Removes `returning`: the return is finished.
     Release,
 }
 

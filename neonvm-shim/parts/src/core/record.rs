@@ -19,7 +19,7 @@ pub struct Program {
 /// A program that was brought and is not kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staged {
-    /// Its slot.
+    /// Slot in which the order put it.
     pub slot: Slot,
     /// Token of the order that brought it.
     pub token: String,
@@ -32,11 +32,11 @@ pub struct Staged {
 pub enum Verb {
     /// `PUT`: bring a program.
     Bring,
-    /// Run it on trial.
+    /// `try`: run the program on trial.
     Try,
-    /// Keep it.
+    /// `keep`: end its trial well.
     Keep,
-    /// Take it back.
+    /// `back`: run the former program again.
     Back,
 }
 

@@ -48,7 +48,7 @@ pub enum Refusal {
     /// The disk has no room.
     #[error("{free} bytes are free in the guest, and a program of {bytes} needs twice its size")]
     NoRoom {
-        /// Free bytes.
+        /// Bytes that the file system of the parts has left.
         free: u64,
         /// Size of the program.
         bytes: u64,

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Slot {
-    /// Folder `a`.
+    /// Written first, while the image's program runs.
     A,
-    /// Folder `b`.
+    /// Written while the program of `a` runs.
     B,
 }
 
 impl Slot {
-    /// Both folders.
+    /// All slots, in the order of their names.
     pub const ALL: [Self; 2] = [Self::A, Self::B];
 
     /// Name of the folder, and target of the link `current`.

@@ -33,7 +33,7 @@ impl GuestParts {
         }
     }
 
-    /// The parts.
+    /// Parts as the runner's state shows them.
     #[must_use]
     pub fn shown(&self) -> &PartStates {
         &self.shown

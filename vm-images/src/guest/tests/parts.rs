@@ -11,6 +11,11 @@ use super::SCRIPTS;
 /// Longest wait for a state of the processes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+#[expect(clippy::disallowed_methods, reason = "poll interval of a bounded wait")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
 /// A guest of files. `sleep` plays the monitor of the image.
 struct Guest {
     root: tempfile::TempDir,
@@ -142,7 +147,7 @@ impl Guest {
         let service = self.service.as_mut().unwrap();
         while service.try_wait().unwrap().is_none() {
             assert!(began.elapsed() < PATIENCE, "the service goes on");
-            std::thread::sleep(Duration::from_millis(20));
+            pause();
         }
         self.service = None;
     }
@@ -175,7 +180,7 @@ impl Guest {
                 began.elapsed() < PATIENCE,
                 "{found:?} runs, not {program:?}"
             );
-            std::thread::sleep(Duration::from_millis(20));
+            pause();
         }
     }
 

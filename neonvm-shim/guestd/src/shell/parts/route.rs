@@ -11,7 +11,7 @@ use neonvm_parts::core::request::{self, ORDER_BYTES};
 use protocol::parts::{PartName, PartState, ROUTE};
 
 use super::{Failure, Parts};
-use crate::shell::http::{HttpResponse, answer, json};
+use crate::shell::response::{HttpResponse, answer, json};
 
 /// Responds to a request below [`ROUTE`].
 pub async fn route(parts: &Parts, request: Request<Incoming>) -> HttpResponse {

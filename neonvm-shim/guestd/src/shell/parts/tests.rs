@@ -11,6 +11,7 @@ use neonvm_parts::core::elf::MACHINE;
 use protocol::parts::{PROGRAM_BYTES, PartPhase, PartSource};
 use sha2::{Digest as _, Sha256};
 
+use super::route::route;
 use super::*;
 
 /// Parts of a guest whose folders are below `root`.
