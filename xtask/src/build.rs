@@ -13,9 +13,9 @@ const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Names of the images every guest test and demo needs, in build order.
 const IMAGES: [&str; 2] = ["bellows/qemu", "bellows/postgres:15"];
 
-/// Builds `vm-monitor`, `neonvmd` and the load of the guest tests statically, as they go into
-/// images: the monitor without TLS, which would make up a quarter of it. Returns the directory that
-/// holds them.
+/// Builds `vm-monitor`, `neonvmd`, and the load and bad parts of the guest tests statically, as
+/// they go into images: the monitor without TLS, which would make up a quarter of it. Returns the
+/// directory that holds them.
 pub(crate) fn guest_bins() -> Result<PathBuf> {
     let selection = [
         "-p",
@@ -24,6 +24,8 @@ pub(crate) fn guest_bins() -> Result<PathBuf> {
         "neonvm-guestd",
         "-p",
         "guest-load",
+        "-p",
+        "bad-monitors",
         "--no-default-features",
         "--features",
         "vm-monitor/postgres",

@@ -173,6 +173,7 @@ const ARROWS: [(&str, &[&str]); 35] = [
             "test-records",
         ],
     ),
+    ("bad-monitors", &[]),
     ("guest-load", &["transport", "neonvm-quota", "protocol"]),
     ("test-api", &["apiserver"]),
     ("test-authority", &[]),

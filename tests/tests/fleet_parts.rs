@@ -1,0 +1,196 @@
+//! Parts of a real guest on trial: good programs are kept, bad ones go back by themselves, and the
+//! guest's work goes on.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use bellows_tests::guest::Guest;
+use bellows_tests::guest_or_skip;
+use bellows_tests::image::guest_programs;
+use bellows_tests::patience::wait_for;
+use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
+use daemon_kit::http_client::over_unix;
+use hyper::Method;
+use protocol::parts::{PartName, PartPhase, PartSource, PartState, PartStates};
+use protocol::vm::{VirtualMachine, VmPhase};
+use sha2::{Digest as _, Sha256};
+
+const VM: &str = "parts";
+/// Length of the trials, seconds.
+const TRIAL_S: u64 = 30;
+/// Longest time from the end of a trial until the former program runs, seconds.
+const RETURN_S: u64 = 10;
+/// Longest wait for a state, without KVM.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Longest exchange with the guest: a program is sent, hashed and tested.
+const EXCHANGE: Duration = Duration::from_secs(120);
+
+/// A guest whose parts are replaced.
+struct World {
+    site: Site,
+    guest: Guest,
+    turns: u64,
+}
+
+impl World {
+    async fn boot() -> Self {
+        let site = Site::fresh().await.unwrap();
+        let object = postgres_vm(VM, (1000, 1000, 1000), (1, 1, 1), false);
+        site.create(&object).await.unwrap();
+        let running = |vm: &VirtualMachine| {
+            let status = vm.status.as_ref();
+            status.is_some_and(|status| status.phase == VmPhase::Running)
+        };
+        let vm = site.wait_vm(VM, "phase Running", BOOT_PATIENCE, running);
+        let address = vm.await.unwrap().status.unwrap().pod_ip;
+        let guest = Guest::new(address.parse().unwrap()).unwrap();
+        Self {
+            site,
+            guest,
+            turns: 0,
+        }
+    }
+
+    async fn asked(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Vec<u8>, String> {
+        let socket = self.site.rundir(VM).await.unwrap().join("control.sock");
+        let path = format!("/v1/guest/parts{path}");
+        let asked = over_unix(&socket, method, &path, body, EXCHANGE).await;
+        asked
+            .map(|body| body.to_vec())
+            .map_err(|error| error.to_string())
+    }
+
+    async fn part(&self, part: PartName) -> Result<PartState, String> {
+        let text = self.asked(Method::GET, "", Vec::new()).await?;
+        let mut states: PartStates = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
+        states
+            .remove(&part)
+            .ok_or_else(|| "no such part".to_owned())
+    }
+
+    async fn order(&self, part: PartName, verb: &str) -> Result<(), String> {
+        let body = format!(
+            r#"{{"token":"turn-{0}","epoch":{0},"seconds":{TRIAL_S}}}"#,
+            self.turns
+        );
+        let path = format!("/{}/{verb}", part.as_str());
+        self.asked(Method::POST, &path, body.into_bytes())
+            .await
+            .map(drop)
+    }
+
+    /// Brings a program and begins its trial. Returns the uptime of the guest before it.
+    async fn attempt(&mut self, part: PartName, program: &[u8]) -> u64 {
+        self.turns += 1;
+        let sha256 = sha256(program);
+        let path = format!(
+            "/{}?sha256={sha256}&version=0.1.{1}&token=turn-{1}&epoch={1}",
+            part.as_str(),
+            self.turns
+        );
+        self.asked(Method::PUT, &path, program.to_vec())
+            .await
+            .unwrap();
+        let uptime_s = self.guest.state().await.unwrap().uptime_s;
+        self.order(part, "try").await.unwrap();
+        uptime_s
+    }
+
+    /// Waits until the part is in `phase` and runs the program of `sha256`.
+    async fn wait(&self, part: PartName, phase: PartPhase, sha256: &str) -> PartState {
+        let what = format!("{} {phase:?}", part.as_str());
+        wait_for(&what, PATIENCE, || async {
+            let state = self.part(part).await?;
+            if state.phase == phase && state.sha256 == sha256 {
+                return Ok(state);
+            }
+            Err(format!("{state:?}"))
+        })
+        .await
+        .unwrap()
+    }
+
+    /// Waits until the part went back to `former`, within its trial and ten seconds.
+    async fn goes_back(&self, part: PartName, former: &str, since_s: u64) -> PartState {
+        let state = self.wait(part, PartPhase::Back, former).await;
+        let took = self.guest.state().await.unwrap().uptime_s - since_s;
+        assert!(took <= TRIAL_S + RETURN_S, "{took} s: {state:?}");
+        state
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn program(name: &str) -> Vec<u8> {
+    let folder = guest_programs().expect("programs of guests");
+    std::fs::read(folder.join(name)).expect(name)
+}
+
+/// Requirement: R09
+#[tokio::test(flavor = "multi_thread")]
+async fn good_parts_are_kept_and_bad_ones_go_back_while_the_guest_works_on() {
+    if !guest_or_skip("good_parts_are_kept_and_bad_ones_go_back_while_the_guest_works_on") {
+        return;
+    }
+    let (monitor, guestd) = (PartName::Monitor, PartName::Guestd);
+    let mut world = World::boot().await;
+    let session = wait_for("a session", BOOT_PATIENCE, || async {
+        let session = world.guest.postgres().await;
+        session.map_err(|error| format!("{error:#}"))
+    });
+    let session = session.await.unwrap();
+    let boot = world.guest.state().await.unwrap().boot_id;
+    let first = world.part(monitor).await.unwrap();
+    assert_eq!(
+        (first.phase, first.from),
+        (PartPhase::Settled, PartSource::Image)
+    );
+
+    // The image's monitor with another hash.
+    let good = [program("vm-monitor"), b"another hash".to_vec()].concat();
+    let good_sha = sha256(&good);
+    world.attempt(monitor, &good).await;
+    world.wait(monitor, PartPhase::Trial, &good_sha).await;
+    world.order(monitor, "keep").await.unwrap();
+    let kept = world.wait(monitor, PartPhase::Settled, &good_sha).await;
+    assert_eq!((kept.from, kept.version.as_str()), (PartSource::A, "0.1.1"));
+
+    let since_s = world.attempt(monitor, &program("crashing-part")).await;
+    let back = world.goes_back(monitor, &good_sha, since_s).await;
+    assert!(back.reason.contains("ended with status 1"), "{back:?}");
+    let refused = world.order(monitor, "keep").await.unwrap_err();
+    assert!(refused.contains("410"), "{refused}");
+
+    let hanging = program("hanging-part");
+    let since_s = world.attempt(monitor, &hanging).await;
+    world.goes_back(monitor, &good_sha, since_s).await;
+
+    // Without its daemon the guest goes back all the same.
+    let since_s = world.attempt(monitor, &hanging).await;
+    let line = "kill -STOP $(cat /run/bellows/parts/guestd.pid)";
+    world.site.ssh(VM, line, None).await.unwrap();
+    let line = format!("sleep {}", TRIAL_S + RETURN_S);
+    world.site.ssh(VM, &line, None).await.unwrap();
+    let line = "readlink /proc/$(cat /run/bellows/parts/monitor.pid)/exe";
+    let runs = world.site.ssh(VM, line, None).await.unwrap();
+    assert_eq!(
+        runs.trim(),
+        "/var/lib/bellows/parts/monitor/a/program",
+        "{since_s}"
+    );
+    let line = "kill -9 $(cat /run/bellows/parts/guestd.pid)";
+    world.site.ssh(VM, line, None).await.unwrap();
+    world.wait(monitor, PartPhase::Back, &good_sha).await;
+
+    // A guest daemon that answers nobody.
+    let own = world.part(guestd).await.unwrap().sha256;
+    let since_s = world.attempt(guestd, &hanging).await;
+    world.goes_back(guestd, &own, since_s).await;
+
+    assert_eq!(world.guest.state().await.unwrap().boot_id, boot);
+    session.simple_query("SELECT 1").await.unwrap();
+}
