@@ -270,6 +270,10 @@ async fn v15_v16_v17_members_boot_follow_their_set_and_survive_a_bad_upgrade() {
     let halted = sets.order(&words).await.unwrap_err();
     assert!(halted.contains("web-0 is not ready after 30 s"), "{halted}");
     assert_eq!(sets.vms().await[1], first[1], "the other member stays");
+    // A guest may need longer to boot than the upgrade to the missing image was given.
+    sets.patch(&json!({"spec": {"progressDeadlineSeconds": 600}}))
+        .await
+        .unwrap();
     sets.order(&["undo", "web"]).await.unwrap();
     sets.until("both members up again", BOOT_PATIENCE, |view| {
         view["ready"] == 2 && view["upgrade"].is_null()
