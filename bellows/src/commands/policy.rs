@@ -2,6 +2,7 @@
 
 mod ask;
 pub(crate) mod object;
+mod pack;
 mod program;
 mod report;
 pub(crate) mod stage;
@@ -22,6 +23,10 @@ use crate::terminal::out;
 pub(crate) enum PolicyCommand {
     /// Create or update a policy from a Lua file
     Apply(object::ApplyArgs),
+    /// Make one file of a policy, pinned by its digest
+    Pack(pack::PackArgs),
+    /// Write source and fixtures of a packed policy as files
+    Unpack(pack::UnpackArgs),
     /// List the policies, and how many VMs have each
     List(state::ListArgs),
     /// One policy, with its last answer about each VM
@@ -66,6 +71,8 @@ fn say(lines: Vec<String>) {
 pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
     match command {
         PolicyCommand::Apply(args) => object::apply(context, &args).await,
+        PolicyCommand::Pack(args) => pack::pack(&args),
+        PolicyCommand::Unpack(args) => pack::unpack(&args),
         PolicyCommand::List(args) => state::list(context, &args).await,
         PolicyCommand::Show(args) => state::show(context, &args).await,
         PolicyCommand::Report(args) => {

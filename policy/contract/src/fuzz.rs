@@ -1,5 +1,5 @@
-//! What holds for any line between the agent and its worker, as a body for the coverage-guided
-//! fuzzer of `fuzz/` and for the property tests beside it.
+//! What holds for any line between the agent and its worker and for any packed policy, as bodies for
+//! the coverage-guided fuzzer of `fuzz/` and for the property tests beside it.
 
 #![cfg_attr(
     not(test),
@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::frames::{FromWorker, MAX_LINE_BYTES, ToWorker, decode, encode};
-use crate::{Answer, MAX_NOTE_BYTES, MAX_VOTES};
+use crate::{Answer, Digest, MAX_NOTE_BYTES, MAX_PACK_BYTES, MAX_VOTES, Pack};
 
 /// Most that a number may be off after it was read once more: the reader of JSON may miss the last
 /// bit.
@@ -33,6 +33,26 @@ pub fn worker_frame(data: &[u8]) {
         to_worker(line);
     } else {
         from_worker(line);
+    }
+}
+
+/// A file that is read keeps the rules of policies. If its numbers are moderate, it is written as a
+/// file that reads as the same policy.
+pub fn policy_pack(data: &[u8]) {
+    let Ok(pack) = Pack::read(data) else {
+        return;
+    };
+    assert!(data.len() <= MAX_PACK_BYTES && !pack.name.contains('/'));
+    assert_eq!(pack.spec.check(), Ok(()));
+    let bytes = pack.to_bytes();
+    let numbers = pack.spec.params.values();
+    let is_moderate = |number: &f64| *number == 0.0 || MODERATE.contains(&number.abs());
+    if bytes.len() <= MAX_PACK_BYTES && numbers.copied().all(|number| is_moderate(&number)) {
+        let again = Pack::read_pinned(&bytes, Digest::of_bytes(&bytes)).expect("it reads");
+        assert_eq!((&again.name, &again.fixtures), (&pack.name, &pack.fixtures));
+        assert_eq!(again.spec.source, pack.spec.source);
+        let value = |pack: &Pack| serde_json::to_value(&pack.spec).expect("JSON");
+        assert!(is_close(&value(&again), &value(&pack)), "{pack:?}");
     }
 }
 
@@ -151,6 +171,15 @@ mod tests {
     }
 
     #[test]
+    fn every_seed_of_packs_holds() {
+        test_seeds::hold(&[("policy_pack", policy_pack)]);
+        for name in ["plain", "fixtures"] {
+            let seed = std::fs::read(format!("../../fuzz/seeds/policy_pack/{name}")).expect(name);
+            assert!(Pack::read(&seed).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
     fn numbers_may_differ_in_their_last_bit_alone() {
         let value = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
         let one = value(r#"{"a":[1.0000000000000002,"x"]}"#);
@@ -209,6 +238,22 @@ mod tests {
             let end = (at + cut).min(line.len());
             line.splice(at..end, put.bytes());
             worker_frame(&line);
+        }
+
+        #[test]
+        fn packs_hold(
+            at in any::<prop::sample::Index>(),
+            put in "[\\[\\]{}\",:.a-z0-9-]{0,3}",
+            cut in 0_usize..4,
+        ) {
+            let mut spec = Spec::of_source("return 1");
+            spec.params = [("headroom".into(), 1.15)].into();
+            let pack = Pack::new("db", spec, Some("x = 1".into())).expect("a pack");
+            let mut bytes = pack.to_bytes();
+            let at = at.index(bytes.len());
+            let end = (at + cut).min(bytes.len());
+            bytes.splice(at..end, put.bytes());
+            policy_pack(&bytes);
         }
 
         #[test]

@@ -1,6 +1,6 @@
 //! The contract between the agent and a policy: the question ([`Input`]), the answer ([`Answer`]),
-//! the policy itself ([`Spec`]), the past ([`History`]) and the lines between the agent and its
-//! worker ([`frames`]).
+//! the policy itself ([`Spec`]), the file that carries it ([`Pack`]), the past ([`History`]) and the
+//! lines between the agent and its worker ([`frames`]).
 //!
 //! Nothing here reads a clock, a file or a socket. Every number is an `f64` with its unit in the
 //! name. Equal values have equal canonical texts, so equal questions have equal checksums.
@@ -14,6 +14,7 @@ pub mod frames;
 pub mod fuzz;
 mod history;
 mod input;
+mod pack;
 mod recheck;
 mod spec;
 pub mod tally;
@@ -24,6 +25,7 @@ pub use input::{
     Builtin, Failing, Feed, Input, NodeLoad, Old, PermitCut, Refused, ShrinkRefused, Time, Unit,
     Vm, Votes, WishSeen,
 };
+pub use pack::{MAX_PACK_BYTES, Pack, PackError};
 pub use protocol::policy::{Fault, FeedSource, Refusal, Role, Scope, Series};
 use protocol::time::Span;
 pub use recheck::Recheck;

@@ -66,7 +66,7 @@ impl Spec {
     /// SHA-256 over the canonical JSON.
     #[must_use]
     pub fn digest(&self) -> Digest {
-        Digest(Sha256::digest(canonical::text(self)).into())
+        Digest::of_bytes(canonical::text(self).as_bytes())
     }
 
     /// Names of all series of the past that the policy may read.
@@ -109,11 +109,17 @@ impl Spec {
     }
 }
 
-/// Identity of a [`Spec`], written as 64 hex digits.
+/// SHA-256 that identifies a [`Spec`] or a file, written as 64 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
+    /// SHA-256 of bytes.
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
     /// The first 8 hex digits, for people and records.
     #[must_use]
     pub fn short(&self) -> String {

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use policy_contract::{Scope, Spec};
+use policy_contract::{Pack, Scope, Spec};
 use protocol::journal::Action;
 use protocol::policy::{GROUP, KEY_POLICY, KIND, ScalingPolicySpec, VERSION};
 use serde_json::{Map, Value, json};
 
+use super::pack;
 use crate::actions;
 use crate::api::{Api, Kind};
 use crate::context::Context;
@@ -22,7 +23,7 @@ use crate::terminal::out;
 /// the request.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ApplyArgs {
-    /// Source of the policy, Lua
+    /// Source of the policy, Lua. Or a packed policy with its digest: FILE@sha256:DIGEST
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Name of the policy [default: that of the file]
@@ -39,7 +40,7 @@ pub(crate) struct ApplyArgs {
     reason: Option<String>,
 }
 
-fn parameter(text: &str) -> Result<(String, f64), String> {
+pub(super) fn parameter(text: &str) -> Result<(String, f64), String> {
     let (name, number) = text.split_once('=').ok_or("it must be NAME=NUMBER")?;
     let number = number.parse().map_err(|error| format!("{error}"))?;
     Ok((name.to_owned(), number))
@@ -55,7 +56,36 @@ pub(super) fn read_source(file: &std::path::Path) -> Outcome<String> {
         .map_err(|error| Fail::usage(format!("{} cannot be read: {error}", file.display())))
 }
 
-/// The members of the spec that the arguments give.
+/// Name of the policy, and the members of the spec that the arguments give.
+fn named(args: &ApplyArgs) -> Outcome<(String, Value)> {
+    if let Some(pack) = pack::find(&args.file)? {
+        return packed(args, &pack);
+    }
+    let stem = args.file.file_stem().and_then(|stem| stem.to_str());
+    let name = args.name.as_deref().or(stem).unwrap_or_default();
+    Ok((name.to_owned(), wanted(args)?))
+}
+
+/// A packed policy determines all members that its digest covers.
+fn packed(args: &ApplyArgs, pack: &Pack) -> Outcome<(String, Value)> {
+    if !args.params.is_empty() || !args.series.is_empty() {
+        return Err(
+            Fail::usage("a packed policy takes no --params and no --series")
+                .rule("its digest covers parameters and series")
+                .fix("pack it with them: bellows policy pack FILE.lua --params NAME=NUMBER"),
+        );
+    }
+    let mut wanted = serde_json::to_value(&pack.spec).map_err(|e| Fail::bug(e.to_string()))?;
+    if let Some(members) = wanted.as_object_mut() {
+        members.remove("contract");
+    }
+    Ok((
+        args.name.clone().unwrap_or_else(|| pack.name.clone()),
+        wanted,
+    ))
+}
+
+/// The members of the spec that the arguments give, for the source of a policy.
 fn wanted(args: &ApplyArgs) -> Outcome<Value> {
     let source = read_source(&args.file)?;
     let params: Map<String, Value> = args
@@ -103,9 +133,8 @@ async fn put(api: &Api, name: &str, old: Option<&Value>, mut wanted: Value) -> O
 }
 
 pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
-    let wanted = wanted(args)?;
-    let stem = args.file.file_stem().and_then(|stem| stem.to_str());
-    let name = args.name.as_deref().or(stem).unwrap_or_default();
+    let (name, wanted) = named(args)?;
+    let name = name.as_str();
     let api = context.api().await?;
     let known = api.list(Kind::Policy, None).await?;
     let old = known.iter().find(|one| one["metadata"]["name"] == name);
@@ -136,7 +165,60 @@ pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use daemon_kit::exit::Exit;
+
     use super::*;
+
+    /// Requirement: V40
+    #[test]
+    fn v40_packed_policy_gets_its_own_digest_over_an_old_object() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("db.policy");
+        let mut spec = Spec::of_source("return function(i) return std.hold('x') end");
+        spec.params = [("a".into(), 1.0)].into();
+        let bytes = Pack::new("db", spec.clone(), None).unwrap().to_bytes();
+        std::fs::write(&file, &bytes).unwrap();
+        let pin = policy_contract::Digest::of_bytes(&bytes);
+        let args = |file: String| ApplyArgs {
+            file: file.into(),
+            name: None,
+            params: vec![],
+            series: vec![],
+            reason: None,
+        };
+        let path = file.display();
+        let (name, wanted) = named(&args(format!("{path}@sha256:{pin}"))).unwrap();
+        assert_eq!(name, "db");
+        let feeds = json!([{"name": "jobs", "port": 9200, "metric": "jobs"}]);
+        let old = json!({"spec": {"source": "old", "params": {}, "feeds": feeds}});
+        let digest = next_digest(Some(&old), &wanted).unwrap();
+        assert_eq!(
+            digest,
+            spec.digest().short(),
+            "the feeds of before are gone"
+        );
+
+        let refused = |file: String, exit: Exit, words: &str| {
+            let fail = named(&args(file)).unwrap_err();
+            assert_eq!(fail.exit(), exit, "{fail}");
+            assert!(fail.to_string().contains(words), "{fail}");
+        };
+        refused(format!("{path}"), Exit::Config, "no digest is given");
+        refused(
+            format!("{path}@sha256:abc"),
+            Exit::Config,
+            "64 lower-case hex digits",
+        );
+        let mut more = args(format!("{path}@sha256:{pin}"));
+        more.params = vec![("a".into(), 2.0)];
+        assert_eq!(named(&more).unwrap_err().exit(), Exit::Config);
+        std::fs::write(&file, [&bytes[..], b" "].concat()).unwrap();
+        refused(
+            format!("{path}@sha256:{pin}"),
+            Exit::NotSo,
+            "fix: get the file again",
+        );
+    }
 
     #[test]
     fn recorded_digest_is_that_of_the_object_after_the_change() {
