@@ -252,6 +252,7 @@ impl Tallies {
                 digest: version.digest.to_string(),
                 has_journal,
                 problem,
+                cut_limits: Vec::new(),
                 running: tally.running.clone(),
                 hours: tally.hours(at.now),
                 alarms,

@@ -13,6 +13,7 @@
 //! candidates have a worker each, so that a candidate delays nobody. A worker starts with the first
 //! VM that needs it.
 
+mod cut;
 mod feeds;
 mod follow;
 mod judge;

@@ -159,6 +159,9 @@ pub struct VersionReport {
     pub has_journal: bool,
     /// Why the version is not asked.
     pub problem: Option<String>,
+    /// Limits of the policy that are looser than those of the agent's file, as sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cut_limits: Vec<String>,
     /// The hour that runs.
     pub running: Counts,
     /// Hours that ended, the oldest first.

@@ -342,6 +342,22 @@ fn version_that_decided_before_is_put_back_at_once() {
     );
 }
 
+/// Requirement: V34
+#[test]
+fn v34_loaded_says_which_limits_were_cut() {
+    let mut world = World::new(json!({}));
+    world.promote(1, hour(1));
+    let mut report = quiet(1);
+    let versions = report.versions.as_mut().expect("an answer");
+    versions[0].cut_limits = vec!["maxUnits is 99, and 16 holds".to_owned()];
+    world.look(&[report], hour(2));
+    let (status, reason, text) = world.condition("Loaded");
+    assert_eq!((&*status, &*reason), ("True", "LimitsCut"));
+    assert!(text.contains("maxUnits is 99, and 16 holds"), "{text}");
+    world.look(&[quiet(1)], hour(3));
+    assert_eq!(world.condition("Loaded").1, "Followed");
+}
+
 #[test]
 fn spec_that_no_policy_may_have_changes_no_version() {
     let mut world = World::new(json!({}));

@@ -8,7 +8,7 @@ use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 35] = [
+const ARROWS: [(&str, &[&str]); 37] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
@@ -29,7 +29,7 @@ const ARROWS: [(&str, &[&str]); 35] = [
     ("neonvm-quota", &["protocol", "test-records"]),
     (
         "neonvm-vxlan",
-        &["api-client", "neonvm-links", "daemon-kit"],
+        &["api-client", "neonvm-links", "daemon-kit", "protocol"],
     ),
     (
         "neonvm-guestd",

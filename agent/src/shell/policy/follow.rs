@@ -16,9 +16,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::PolicyRuntime;
 use super::known::{Listed, Policy, Read};
 use super::revisions::Revisions;
+use super::{PolicyRuntime, cut};
 use crate::shell::RunError;
 use crate::shell::metrics::AgentMetrics;
 use crate::shell::modes::is_refused;
@@ -37,6 +37,7 @@ pub(super) fn read_policy(object: &DynamicObject, ceiling: Limits) -> Option<(St
         });
         let deciding = deciding.transpose()?;
         let limits = spec.limits.within(ceiling);
+        let cut_limits = cut::sentences(spec.limits, ceiling);
         let namespaces = spec.namespaces.clone();
         let spec = Spec::from(spec);
         let newest = Arc::new(Policy {
@@ -44,6 +45,7 @@ pub(super) fn read_policy(object: &DynamicObject, ceiling: Limits) -> Option<(St
             name: name.clone(),
             spec,
             limits,
+            cut_limits,
             namespaces,
         });
         // A newer version than the one in canary is tried in shadow first.

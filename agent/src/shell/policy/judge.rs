@@ -56,7 +56,11 @@ impl PolicyRuntime {
             let aside = links.iter().find_map(|link| link.set_aside(digest));
             aside.map(|(fault, _)| fault.word().to_owned())
         };
-        self.tallies().reports(self.moment(), problem)
+        let mut reports = self.tallies().reports(self.moment(), problem);
+        for report in &mut reports {
+            report.cut_limits = self.cut_limits_of(&report.policy);
+        }
+        reports
     }
 
     /// Follows the versions of all policies, and no others.

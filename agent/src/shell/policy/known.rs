@@ -16,6 +16,8 @@ pub(super) struct Policy {
     pub digest: Digest,
     /// Its own limits within those of the agent's administrator.
     pub limits: Limits,
+    /// Own limits that are looser than those, as sentences.
+    pub cut_limits: Vec<String>,
     pub namespaces: Vec<String>,
 }
 
@@ -35,6 +37,7 @@ impl Policy {
             name: name.to_owned(),
             spec,
             limits,
+            cut_limits: Vec::new(),
             namespaces: vec!["*".to_owned()],
         }
     }

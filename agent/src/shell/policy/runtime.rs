@@ -86,7 +86,24 @@ fn set_aside_dump(links: [&WorkerLink; 2], versions: &Versions) -> Vec<Value> {
     all
 }
 
+/// Limits of a policy that are cut. All its versions have the same limits.
+fn cut_limits(versions: &Versions) -> Vec<String> {
+    let mut all = versions.all();
+    all.next()
+        .map(|one| one.cut_limits.clone())
+        .unwrap_or_default()
+}
+
 impl PolicyRuntime {
+    /// Limits of the policy `name` that are cut.
+    pub(super) fn cut_limits_of(&self, name: &str) -> Vec<String> {
+        let known = self.0.known.borrow();
+        match known.policies.get(name) {
+            Some(Ok(versions)) => cut_limits(versions),
+            Some(Err(_)) | None => Vec::new(),
+        }
+    }
+
     pub(super) fn new(
         settings: Settings,
         registry: &mut Registry,
@@ -161,6 +178,7 @@ impl PolicyRuntime {
                         "canaryPercent": versions.canary,
                         "loaded": problem.is_none(),
                         "problem": problem,
+                        "cutLimits": cut_limits(versions),
                         "setAside": set_aside_dump([&self.0.live, &self.0.shadow], versions),
                     })
                 }

@@ -220,16 +220,24 @@ impl Look<'_> {
         let digests: Vec<String> = versions.map(|one| one.digest.clone()).collect();
         let mut followed = 0;
         let mut problem = None;
+        let mut cut: Option<String> = None;
         for (node, report) in digests.iter().flat_map(|digest| self.reports(digest)) {
             followed += 1;
             if let Some(text) = &report.problem {
                 let short = words::short(&report.digest);
                 problem = problem.or_else(|| Some(format!("{short} on node {node}: {text}")));
             }
+            if !report.cut_limits.is_empty() {
+                let limits = report.cut_limits.join("; ");
+                cut = cut.or_else(|| Some(format!("agents follow it; on node {node} {limits}")));
+            }
         }
         match problem {
             Some(problem) => self.set(LOADED, false, ("NotAsked", &problem)),
-            None if followed > 0 => self.set(LOADED, true, ("Followed", "agents follow it")),
+            None if followed > 0 => match cut {
+                Some(limits) => self.set(LOADED, true, ("LimitsCut", &limits)),
+                None => self.set(LOADED, true, ("Followed", "agents follow it")),
+            },
             // Without an answer nothing is known.
             None => {}
         }
