@@ -154,3 +154,6 @@ impl PolicyRuntime {
         self.follow_versions();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,7 +38,7 @@ pub(super) fn path_of(folder: &Path, digest: &Digest) -> PathBuf {
     folder.join(format!("{digest}.json"))
 }
 
-fn write(path: &Path, policy: &Policy) -> std::io::Result<()> {
+pub(super) fn write(path: &Path, policy: &Policy) -> std::io::Result<()> {
     let text = serde_json::to_vec(&policy.spec)?;
     if let Some(folder) = path.parent() {
         std::fs::DirBuilder::new()
