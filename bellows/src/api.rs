@@ -166,19 +166,24 @@ impl Api {
         sent.map_err(|error| self.explain(kind, &shown, error))
     }
 
-    /// Replaces the status of an object, if the object is still the one that was read.
-    pub(crate) async fn replace_status(
+    /// Replaces the status of an object. Returns `false` if somebody has changed the object since it
+    /// was read.
+    pub(crate) async fn replace_status_if_unchanged(
         &self,
         kind: Kind,
         namespace: &str,
         name: &str,
         object: &Value,
-    ) -> Outcome<Value> {
+    ) -> Outcome<bool> {
         let path = format!("{}/{name}/status", kind.collection(Some(namespace)));
-        let shown = shown_name(kind, namespace, name);
-        self.put(&path, object)
-            .await
-            .map_err(|error| self.explain(kind, &shown, error))
+        match self.put(&path, object).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(error) => {
+                let shown = shown_name(kind, namespace, name);
+                Err(self.explain(kind, &shown, error))
+            }
+        }
     }
 
     /// Reads the JSON at a path of the API.

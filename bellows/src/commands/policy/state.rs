@@ -76,11 +76,27 @@ impl Agents {
         let known = self.policies["known"].as_array().into_iter().flatten();
         let mut own = known.filter(|one| one["name"] == name);
         let own = own.find_map(|one| one["problem"].as_str());
+        own.map(str::to_owned).or_else(|| self.worker_problem())
+    }
+
+    /// As [`Self::problem`], without what is about another version alone. A live version that was
+    /// set aside does not keep a newer one from its place.
+    pub(super) fn problem_of_version(&self, name: &str, digest: &str) -> Option<String> {
+        let known = self.policies["known"].as_array().into_iter().flatten();
+        let is_about_it = |one: &&Value| {
+            let aside = one["setAside"].as_array().map_or(&[][..], Vec::as_slice);
+            aside.is_empty() || aside.iter().any(|version| version["digest"] == digest)
+        };
+        let mut own = known.filter(|one| one["name"] == name).filter(is_about_it);
+        let own = own.find_map(|one| one["problem"].as_str());
+        own.map(str::to_owned).or_else(|| self.worker_problem())
+    }
+
+    fn worker_problem(&self) -> Option<String> {
         let workers = &self.policies["workers"];
-        let worker = ["live", "shadow"]
-            .iter()
-            .find_map(|role| workers[role]["problem"].as_str());
-        own.or(worker).map(str::to_owned)
+        let mut roles = ["live", "shadow"].iter();
+        let problem = roles.find_map(|role| workers[role]["problem"].as_str());
+        problem.map(str::to_owned)
     }
 
     /// The VMs that have a policy, with what is known of it there.
@@ -240,4 +256,27 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
         out(&format!("{vm}: {sentence}"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fault_of_the_live_version_does_not_keep_a_newer_one_from_its_place() {
+        let aside = json!([{"digest": "aa", "role": "live", "fault": "steps", "text": "t"}]);
+        let known =
+            json!({"known": [{"name": "db", "problem": "aa: steps: t", "setAside": aside}]});
+        let agents = Agents::new(known, Decisions::default());
+        assert_eq!(agents.problem_of_version("db", "bb"), None);
+        let own = agents.problem_of_version("db", "aa");
+        assert_eq!(own.as_deref(), Some("aa: steps: t"));
+        assert_eq!(agents.problem("db"), own, "people see it all the same");
+        let missing = json!({"known": [{"name": "db", "problem": "feed jobs", "setAside": []}],
+            "workers": {"live": {"problem": "no program"}}});
+        let agents = Agents::new(missing, Decisions::default());
+        let problem = |name| agents.problem_of_version(name, "bb");
+        assert_eq!(problem("db").as_deref(), Some("feed jobs"));
+        assert_eq!(problem("other").as_deref(), Some("no program"));
+    }
 }
