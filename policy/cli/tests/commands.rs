@@ -301,3 +301,25 @@ fn v07_judge_reads_a_kept_version_and_sets_canaries_beside_other_vms() {
     assert_eq!(groups(&one), [true, false], "{one}");
     assert_eq!(one["vms"], serde_json::json!([vm]));
 }
+
+/// Requirement: V07
+#[test]
+fn v07_recorded_day_is_judged_against_the_database_policy_with_a_page() {
+    let dir = TempDir::new().expect("a directory");
+    let root = format!("{}/../..", env!("CARGO_MANIFEST_DIR"));
+    let page = dir.path().join("report.html").display().to_string();
+    let policy = format!("{root}/policy/library/database.lua");
+    let journal = format!("{root}/tests/data/day.bj.zst");
+    let output = run(&["replay", "--policy", &policy, "--html", &page, &journal]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}{complaint}");
+    assert!(text.starts_with("Model's error: "), "{text}");
+    assert!(text.contains(": no fault."), "{text}");
+    assert!(text.contains("default/vm-0000  candidate"), "{text}");
+    let page = fs::read_to_string(page).expect("a page");
+    assert!(
+        page.contains("default/vm-0000") && page.contains("<svg"),
+        "{page}"
+    );
+}
