@@ -124,8 +124,12 @@ async fn v15_count_of_a_set_follows_the_command_and_members_stay() {
 
     sets.order(&["delete", "web", "--yes"]).await.unwrap();
     assert!(sets.vms().await.is_empty());
-    let gone = sets.site.kubectl(&["get", "configmap", "web-members"]);
-    assert!(gone.await.is_err(), "the config map goes with its set");
+    wait_for("no config map of the set", PATIENCE, || async {
+        let map = sets.site.kubectl(&["get", "configmap", "web-members"]);
+        map.await.map_or(Ok(()), Err)
+    })
+    .await
+    .unwrap();
 }
 
 /// Requirement: V16. A new template changes nothing before an upgrade. An upgrade to an image that
