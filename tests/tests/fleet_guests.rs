@@ -1,7 +1,5 @@
 //! Versions of the programs that run in guests, as the commands show them.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::time::Duration;
 
 use bellows_tests::guest::Guest;

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
 
 use protocol::release::RELEASE;
 use serde_json::json;
@@ -94,11 +95,13 @@ fn carry_out(task: Task, config: Config) -> ExitCode {
 
 /// Checks what the configuration names, in bounded time.
 fn test(config: &Config) -> ExitCode {
-    std::thread::spawn(|| {
-        std::thread::sleep(self_test::LIMIT);
-        let limit = self_test::LIMIT.as_secs();
-        let _ = writeln!(std::io::stderr(), "a check has not ended within {limit} s");
-        std::process::exit(Exit::Dependency as i32);
+    let (_running, ended) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if ended.recv_timeout(self_test::LIMIT) == Err(RecvTimeoutError::Timeout) {
+            let limit = self_test::LIMIT.as_secs();
+            let _ = writeln!(std::io::stderr(), "a check has not ended within {limit} s");
+            std::process::exit(Exit::Dependency as i32);
+        }
     });
     match self_test::run(config) {
         Ok(()) => {
