@@ -166,8 +166,8 @@ impl Api {
         sent.map_err(|error| self.explain(kind, &shown, error))
     }
 
-    /// Replaces the status of an object. Returns `false` if somebody has changed the object since it
-    /// was read.
+    /// Replaces the status of an object. Returns `false` if somebody has changed the object since
+    /// it was read.
     pub(crate) async fn replace_status_if_unchanged(
         &self,
         kind: Kind,

@@ -1,5 +1,5 @@
-//! What holds for any line between the agent and its worker and for any packed policy, as bodies for
-//! the coverage-guided fuzzer of `fuzz/` and for the property tests beside it.
+//! What holds for any line between the agent and its worker and for any packed policy, as bodies
+//! for the coverage-guided fuzzer of `fuzz/` and for the property tests beside it.
 
 #![cfg_attr(
     not(test),

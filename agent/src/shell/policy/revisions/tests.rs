@@ -27,7 +27,8 @@ fn restarted(sources: &Path) -> Revisions {
     Revisions::new(runtime, client)
 }
 
-/// Publishes the object of the policy. Returns whether every source was found, and the live version.
+/// Publishes the object of the policy. Returns whether every source was found, and the live
+/// version.
 async fn published(sources: &Path) -> (bool, Option<Digest>) {
     let mut revisions = restarted(sources);
     let newest = Policy::of("db", Spec::of_source("return 2"), Limits::default());
