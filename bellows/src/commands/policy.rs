@@ -1,6 +1,7 @@
 //! `bellows policy`: programs that decide beside the built-in goal or in its place.
 
 mod ask;
+pub(crate) mod canary;
 pub(crate) mod object;
 mod pack;
 mod program;
@@ -77,7 +78,7 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
         PolicyCommand::Show(args) => state::show(context, &args).await,
         PolicyCommand::Report(args) => {
             needs_journal(context, "report")?;
-            report::run(context, &args)
+            report::run(context, &args).await
         }
         PolicyCommand::Promote(args) => args.run(context).await.map(say),
         PolicyCommand::Demote(args) => stage::demote(context, &args.order()).await.map(say),

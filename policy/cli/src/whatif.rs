@@ -1,5 +1,6 @@
 //! `bellows-policy replay` and `judge`: what would a recorded time have been with a policy?
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -96,13 +97,15 @@ impl JudgeArgs {
 
     fn evidence(&self, report: &Report) -> Value {
         let (mut canary, mut others) = (Tally::default(), Tally::default());
+        let mut canary_vms: BTreeMap<&str, Tally> = BTreeMap::new();
         for (name, vm) in &report.vms {
-            let group = if self.canaries.contains(name) {
-                &mut canary
+            let own = tally(&vm.recorded);
+            if self.canaries.contains(name) {
+                canary.add(&own);
+                canary_vms.insert(name, own);
             } else {
-                &mut others
-            };
-            group.add(&tally(&vm.recorded));
+                others.add(&own);
+            }
         }
         let hours = match (self.replay.from, self.replay.to) {
             (Some(from), Some(to)) => to.0.saturating_sub(from.0).max(0) / HOUR,
@@ -120,6 +123,7 @@ impl JudgeArgs {
             "gaps": report.gaps,
             "canary": canary,
             "others": others,
+            "canaryVms": canary_vms,
         })
     }
 }

@@ -297,6 +297,11 @@ fn v07_judge_reads_a_kept_version_and_sets_canaries_beside_other_vms() {
     let all = judged(&[]);
     assert_eq!(groups(&all), [false, true], "{all}");
     let vm = all["vms"][0].as_str().expect("a name");
+    let of_vm = judged(&["--canary", vm])["canaryVms"].clone();
+    assert!(
+        of_vm[vm]["vmHours"].as_f64().expect("hours") > 0.0,
+        "{of_vm}"
+    );
     let one = judged(&["--vm", vm, "--canary", vm]);
     assert_eq!(groups(&one), [true, false], "{one}");
     assert_eq!(one["vms"], serde_json::json!([vm]));

@@ -71,6 +71,9 @@ pub struct Evidence {
     pub canary: Tally,
     /// All other VMs of the policy, in truth.
     pub others: Tally,
+    /// Each of the VMs that it decides about in the canary, in truth.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub canary_vms: BTreeMap<String, Tally>,
 }
 
 impl Evidence {
@@ -88,6 +91,9 @@ impl Evidence {
         self.gaps += hour.gaps;
         self.canary.add(&hour.canary);
         self.others.add(&hour.others);
+        for (vm, tally) in &hour.canary_vms {
+            self.canary_vms.entry(vm.clone()).or_default().add(tally);
+        }
     }
 }
 

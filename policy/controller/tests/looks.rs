@@ -76,6 +76,7 @@ fn judged(from: WallTime) -> HourReport {
             candidate: tally,
             live: tally,
             canary: tally,
+            canary_vms: [("a/b".to_owned(), tally)].into(),
             ..Evidence::default()
         }),
         ..HourReport::default()
@@ -487,4 +488,26 @@ proptest! {
         prop_assert_eq!(versions, world.versions());
         prop_assert_eq!(told, world.notices.len());
     }
+}
+
+/// Requirement: V07
+#[test]
+fn v07_status_has_the_figures_of_each_vm_in_canary() {
+    let mut gate = tiny("auto");
+    gate["canaryHours"] = 9.into();
+    let mut world = World::new(gate);
+    world.look(&[quiet(1)], hour(1));
+    world.look(&[quiet(1)], hour(3));
+    let stage = world.status().candidate.and_then(|one| one.stage);
+    assert_eq!(stage, Some(Stage::Canary));
+    for end in [4, 5] {
+        let with_hour = node(1, |report| report.hours = vec![judged(hour(end - 1))]);
+        world.look(&[with_hour], WallTime(hour(end).0 + HOUR / 60));
+    }
+    let evidence = world.status().evidence.expect("evidence");
+    let vm = &evidence["figures"]["canaryVms"]["a/b"];
+    assert_eq!(
+        (&vm["vmHours"], &vm["unitHours"]),
+        (&json!(2.0), &json!(8.0))
+    );
 }

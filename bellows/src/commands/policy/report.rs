@@ -14,7 +14,9 @@ use protocol::policy::Role;
 use protocol::time::WallTime;
 use serde::Serialize;
 
+use super::canary::Canary;
 use super::whatif;
+use crate::api::Kind;
 use crate::commands::journal::{calendar, of_state, read};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
@@ -145,6 +147,9 @@ struct Report {
     /// decided: its orders are not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     actuator_calls: Option<u64>,
+    /// The canary as the gate sees it. Absent without one, and while no API server answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    canary: Option<Canary>,
 }
 
 #[derive(Debug)]
@@ -229,7 +234,14 @@ fn version(((role, digest), counts): ((Role, String), Counts)) -> VersionReport 
     }
 }
 
-pub(super) fn run(context: &Context, args: &ReportArgs) -> Outcome {
+/// The canary by the policy's object. The report is of the journal, which needs no API server.
+async fn canary(context: &Context, name: &str) -> Option<Canary> {
+    let api = context.api().await.ok()?;
+    let object = api.get(Kind::Policy, "", name).await.ok()?;
+    Canary::of(&object)
+}
+
+pub(super) async fn run(context: &Context, args: &ReportArgs) -> Outcome {
     let now = daemon_kit::clock::Clock::new().wall();
     let span = i64::try_from(args.since.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
     let since = now.0.saturating_sub(span);
@@ -246,6 +258,7 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Outcome {
         vms: gathered.vms,
         largest: gathered.largest,
         actuator_calls: (!has_live).then_some(0),
+        canary: canary(context, &args.name).await,
     };
     if matches!(args.output, Format::Json | Format::Yaml) {
         print_value(args.output, &report)?;
@@ -359,6 +372,9 @@ fn print(context: &Context, report: &Report) {
         table.row(cells);
     }
     table.print(context.paint());
+    if let Some(canary) = &report.canary {
+        canary.print(context.paint());
+    }
     if !report.largest.is_empty() {
         out("Largest differences:");
     }

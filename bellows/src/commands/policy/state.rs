@@ -6,6 +6,7 @@ use protocol::policy::ScalingPolicyStatus;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::canary::Canary;
 use super::object::contract_spec;
 use crate::api::{Api, Kind};
 use crate::cluster;
@@ -238,6 +239,7 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
             "candidate": contract_spec(&object).map(|spec| spec.digest().to_string()).ok(),
             "spec": object["spec"],
             "problem": problem,
+            "canary": Canary::of(&object),
             "vms": vms,
         });
         return print_value(args.output, &shown);
@@ -248,6 +250,9 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
     }
     if let Some(problem) = problem {
         out(&format!("Problem: {problem}."));
+    }
+    if let Some(canary) = Canary::of(&object) {
+        canary.print(context.paint());
     }
     if vms.as_ref().is_some_and(Vec::is_empty) {
         out("No VM has it.");

@@ -4,6 +4,7 @@ use askama::Template;
 use protocol::policy::{ScalingPolicyStatus, Stage};
 use serde_json::Value;
 
+use crate::commands::policy::canary::Canary;
 use crate::commands::policy::state::{PolicyRow, candidate_of, live_of, sentence, short};
 use crate::fail::Outcome;
 use crate::web::frame::Frame;
@@ -114,6 +115,7 @@ pub(crate) struct PolicyPage {
     problem: Option<String>,
     versions: Vec<Version>,
     gate: Option<Gate>,
+    canary: Option<Canary>,
     /// Limits and parameters, as names and values.
     settings: Vec<(String, String)>,
     /// Conditions, as sentences.
@@ -228,6 +230,7 @@ impl PolicyPage {
             conditions: conditions.collect(),
             versions: versions(object, &status, live),
             gate: Gate::of(object, &status),
+            canary: Canary::of(object),
             settings: settings(object),
             vms: asked.collect(),
             vms_left: vms.len().saturating_sub(VMS),

@@ -113,6 +113,8 @@ impl Kept {
         let most = usize::try_from(vms).unwrap_or(usize::MAX).max(NAMES_KEPT);
         let names = std::mem::take(&mut self.figures.vms);
         self.figures.vms = names.into_iter().take(most).collect();
+        let canaries = std::mem::take(&mut self.figures.canary_vms);
+        self.figures.canary_vms = canaries.into_iter().take(NAMES_KEPT).collect();
         serde_json::to_value(self).unwrap_or_default()
     }
 }
