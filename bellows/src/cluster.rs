@@ -41,6 +41,12 @@ pub(crate) const CONTROLLER: Part = Part {
     port: 7778,
 };
 
+/// Several run, one of them leads.
+pub(crate) const POLICY_CONTROLLER: Part = Part {
+    name: "policy-controller",
+    port: 7780,
+};
+
 pub(crate) fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();

@@ -2,6 +2,7 @@
 //! components. Nothing is changed. The one object that is written is a dry run.
 
 mod nodes;
+mod policies;
 mod rights;
 
 use std::collections::BTreeMap;
@@ -67,6 +68,7 @@ pub(super) async fn all(api: &Api) -> Outcome<Vec<Finding>> {
     findings.push(lease(api, of_controller, CONTROLLER, place).await);
     let place = ("kube-system", SCHEDULER.name);
     findings.push(lease(api, of_scheduler, SCHEDULER, place).await);
+    findings.push(policies::controller(api).await);
     findings.push(modes(api).await);
     findings.push(metrics(api).await);
     Ok(findings)
