@@ -3,8 +3,8 @@
 use protocol::object::{Pod, without_nulls};
 use protocol::policy::{SET_KIND, VmSet};
 use protocol::vm::{VirtualMachine, VirtualMachineMigration};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 /// An object that is not of its kind's shape.
 #[derive(Debug, thiserror::Error)]
@@ -21,34 +21,40 @@ pub struct DecodeError {
 ///
 /// # Errors
 /// [`DecodeError`] names the member that does not fit.
-pub(super) fn vm(value: Value) -> Result<VirtualMachine, DecodeError> {
-    decode(value, "VirtualMachine")
+pub(super) fn vm(object: impl Serialize) -> Result<VirtualMachine, DecodeError> {
+    decode(object, "VirtualMachine")
 }
 
 /// Reads a migration.
 ///
 /// # Errors
 /// [`DecodeError`] names the member that does not fit.
-pub(super) fn migration(value: Value) -> Result<VirtualMachineMigration, DecodeError> {
-    decode(value, "VirtualMachineMigration")
+pub(super) fn migration(object: impl Serialize) -> Result<VirtualMachineMigration, DecodeError> {
+    decode(object, "VirtualMachineMigration")
 }
 
 /// Reads a set.
 ///
 /// # Errors
 /// [`DecodeError`] names the member that does not fit.
-pub(super) fn set(value: Value) -> Result<VmSet, DecodeError> {
-    decode(value, SET_KIND)
+pub(super) fn set(object: impl Serialize) -> Result<VmSet, DecodeError> {
+    decode(object, SET_KIND)
 }
 
 /// Reads the members of a pod that the controller uses.
 ///
 /// # Errors
 /// [`DecodeError`] names the member that does not fit.
-pub(super) fn pod(value: Value) -> Result<Pod, DecodeError> {
-    decode(value, "Pod")
+pub(super) fn pod(object: impl Serialize) -> Result<Pod, DecodeError> {
+    decode(object, "Pod")
 }
 
-fn decode<T: DeserializeOwned>(value: Value, kind: &'static str) -> Result<T, DecodeError> {
-    serde_json::from_value(without_nulls(value)).map_err(|source| DecodeError { kind, source })
+fn decode<T: DeserializeOwned>(
+    object: impl Serialize,
+    kind: &'static str,
+) -> Result<T, DecodeError> {
+    let value = serde_json::to_value(object);
+    value
+        .and_then(|value| serde_json::from_value(without_nulls(value)))
+        .map_err(|source| DecodeError { kind, source })
 }

@@ -140,12 +140,7 @@ impl Hub {
         let received = moment(&self.context.clock);
         let (key, uid) = (key_of(&object), object.uid().unwrap_or_default());
         let text = text_of(&key);
-        let decoded = serde_json::to_value(object)
-            .map_err(|source| decode::DecodeError {
-                kind: "VirtualMachine",
-                source,
-            })
-            .and_then(decode::vm);
+        let decoded = decode::vm(object);
         let vm = match decoded {
             Ok(vm) => Box::new(vm),
             Err(error) => return self.left_alone(&key, &uid, chain(&error), received),
@@ -215,12 +210,7 @@ impl Hub {
             return;
         };
         let uid = object.uid().unwrap_or_default();
-        let decoded = serde_json::to_value(object)
-            .map_err(|source| decode::DecodeError {
-                kind: "Pod",
-                source,
-            })
-            .and_then(decode::pod);
+        let decoded = decode::pod(object);
         let seen = match decoded {
             Ok(pod) => Event::Pod(Box::new(pod)),
             Err(error) => {

@@ -98,12 +98,7 @@ impl MigrationDrivers {
     fn observe(&mut self, object: DynamicObject) -> Option<ObjectKey> {
         let received = moment(&self.context.clock);
         let key = key_of(&object);
-        let decoded = serde_json::to_value(object)
-            .map_err(|source| decode::DecodeError {
-                kind: "VirtualMachineMigration",
-                source,
-            })
-            .and_then(decode::migration);
+        let decoded = decode::migration(object);
         let migration = match decoded {
             Ok(migration) => Box::new(migration),
             Err(error) => {

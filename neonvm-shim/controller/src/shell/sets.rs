@@ -127,12 +127,7 @@ impl SetDriver {
 
     fn observe_set(&mut self, object: DynamicObject) {
         let key = key_of(&object);
-        let decoded = serde_json::to_value(object)
-            .map_err(|source| decode::DecodeError {
-                kind: "VirtualMachineSet",
-                source,
-            })
-            .and_then(decode::set);
+        let decoded = decode::set(object);
         match decoded {
             Ok(set) => {
                 self.known_sets.insert(key.clone());
@@ -183,11 +178,7 @@ impl SetDriver {
         if self.known_vms.get(&key).is_some_and(passes) {
             self.lost_vm(&key);
         }
-        let value = serde_json::to_value(object).map_err(|source| decode::DecodeError {
-            kind: "VirtualMachine",
-            source,
-        });
-        match value.and_then(decode::vm) {
+        match decode::vm(object) {
             Ok(vm) => {
                 let set = known.set.clone();
                 self.known_vms.insert(key, known);
