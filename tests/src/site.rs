@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use protocol::runner::RunnerState;
-use protocol::vm::VirtualMachine;
+use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::{Value, json};
 use test_records::retry::{accel_in, accel_in_log, blame, known_tcg_bug, known_tcg_bug_in};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
 
+use crate::guest::Guest;
 use crate::kubeconfig::{client_of, install_crypto};
 use crate::runner_state::runner_state;
 use crate::vms::Vms;
@@ -234,6 +235,23 @@ impl Site {
             Ok(vm) => Ok(vm),
             Err(error) => Err(error.context(self.known_of(name).await)),
         }
+    }
+
+    /// Creates a VM and waits until it runs. Returns its guest.
+    ///
+    /// # Errors
+    ///
+    /// If the VM cannot be made, or does not run in time.
+    pub async fn boot(&self, object: &Value) -> Result<Guest> {
+        self.create(object).await?;
+        let name = object["metadata"]["name"].as_str().context("a name")?;
+        let running = |vm: &VirtualMachine| {
+            let status = vm.status.as_ref();
+            status.is_some_and(|status| status.phase == VmPhase::Running)
+        };
+        let vm = self.wait_vm(name, "phase Running", BOOT_PATIENCE, running);
+        let status = vm.await?.status.context("a status")?;
+        Guest::new(status.pod_ip.parse()?)
     }
 
     /// State of components, API and runner about a VM, for an error.

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use bellows_tests::guest::Guest;
 use bellows_tests::guest_or_skip;
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
-use protocol::vm::VmPhase;
 use serde_json::Value;
 
 /// The VM's name.
@@ -38,17 +36,7 @@ async fn versions_of_running_guests_are_shown() {
     }
     let site = Site::fresh().await.unwrap();
     let object = postgres_vm(VM, (1000, 1000, 1000), (1, 2, 4), false);
-    site.create(&object).await.unwrap();
-    let running = |vm: &protocol::vm::VirtualMachine| {
-        vm.status
-            .as_ref()
-            .is_some_and(|status| status.phase == VmPhase::Running)
-    };
-    let vm = site
-        .wait_vm(VM, "phase Running", BOOT_PATIENCE, running)
-        .await
-        .unwrap();
-    let guest = Guest::new(vm.status.unwrap().pod_ip.parse().unwrap()).unwrap();
+    let guest = site.boot(&object).await.unwrap();
     let (version, sha256) = wait_for("the monitor's digest", BOOT_PATIENCE, || async {
         let page = guest.page(9100, "/metrics").await;
         let page = page.map_err(|error| format!("{error:#}"))?;

@@ -13,7 +13,6 @@ use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use daemon_kit::http_client::over_unix;
 use hyper::Method;
 use protocol::parts::{PartName, PartPhase, PartSource, PartState, PartStates};
-use protocol::vm::{VirtualMachine, VmPhase};
 use sha2::{Digest as _, Sha256};
 
 const VM: &str = "parts";
@@ -37,14 +36,7 @@ impl World {
     async fn boot() -> Self {
         let site = Site::fresh().await.unwrap();
         let object = postgres_vm(VM, (1000, 1000, 1000), (1, 1, 1), false);
-        site.create(&object).await.unwrap();
-        let running = |vm: &VirtualMachine| {
-            let status = vm.status.as_ref();
-            status.is_some_and(|status| status.phase == VmPhase::Running)
-        };
-        let vm = site.wait_vm(VM, "phase Running", BOOT_PATIENCE, running);
-        let address = vm.await.unwrap().status.unwrap().pod_ip;
-        let guest = Guest::new(address.parse().unwrap()).unwrap();
+        let guest = site.boot(&object).await.unwrap();
         Self {
             site,
             guest,

@@ -9,7 +9,7 @@ use bellows_tests::guest_or_skip;
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use protocol::runner::{ProgramFile, ProgramFileState};
-use protocol::vm::{VirtualMachine, VmPhase};
+use protocol::vm::VirtualMachine;
 
 const VM: &str = "follows";
 /// Longest time from an order to the setting, without KVM.
@@ -27,14 +27,7 @@ impl World {
     async fn boot() -> Self {
         let site = Site::fresh().await.unwrap();
         let object = postgres_vm(VM, (1000, 1000, 3000), (1, 1, 4), false);
-        site.create(&object).await.unwrap();
-        let running = |vm: &VirtualMachine| {
-            let status = vm.status.as_ref();
-            status.is_some_and(|status| status.phase == VmPhase::Running)
-        };
-        let vm = site.wait_vm(VM, "phase Running", BOOT_PATIENCE, running);
-        let address = vm.await.unwrap().status.unwrap().pod_ip;
-        let guest = Guest::new(address.parse().unwrap()).unwrap();
+        let guest = site.boot(&object).await.unwrap();
         Self {
             site,
             guest,
