@@ -9,7 +9,7 @@ use syn::{Expr, ExprLit, Fields, GenericArgument, Item, Lit, PathArguments};
 use super::spelling::{Serde, doc_of, last_of};
 
 /// Types of other crates, and how JSON writes them.
-const FOREIGN: [(&str, &str); 15] = [
+const FOREIGN: [(&str, &str); 14] = [
     ("bool", "boolean"),
     ("f32", "number"),
     ("f64", "number"),
@@ -24,7 +24,6 @@ const FOREIGN: [(&str, &str); 15] = [
     ("PathBuf", "string"),
     ("SocketAddrV4", "string"),
     ("Value", "any JSON"),
-    ("PartStates", "object, by the names `monitor` and `guestd`"),
 ];
 
 /// One file of the crate.
