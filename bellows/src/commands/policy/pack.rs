@@ -45,7 +45,7 @@ pub(crate) struct PackArgs {
 /// Write source and fixtures of a packed policy as files.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct UnpackArgs {
-    /// Packed policy
+    /// File that `bellows policy pack` wrote, with the digest that it printed
     #[arg(value_name = "FILE@sha256:DIGEST")]
     file: PathBuf,
     /// Directory to write into. It must exist, and files of the policy's name must not

@@ -108,7 +108,7 @@ impl Checks {
         bad_releases_are_not_kept(store)
     }
 
-    /// The limit of turns at once, whoever wrote them.
+    /// The turns of all engines together keep the limit of turns at once.
     fn turns_leave_enough(&self, store: &Store) -> Result<(), String> {
         let open = u32::try_from(Self::in_flight(store).len()).unwrap_or(u32::MAX);
         if open > store.rollout.max_in_flight {
