@@ -10,7 +10,7 @@ mod stand_in;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -190,6 +190,34 @@ fn processes_of(state: &Path) -> Vec<(procfs::process::Process, String)> {
     .collect()
 }
 
+/// Files that a process has open. A number alone tells nothing: programs reuse them.
+fn files_at(process: &procfs::process::Process) -> impl Iterator<Item = PathBuf> {
+    let open = process.fd().unwrap().flatten();
+    open.filter_map(|one| match one.target {
+        procfs::process::FDTarget::Path(path) => Some(path),
+        _ => None,
+    })
+}
+
+/// Control: a process that inherits the file is seen to hold it.
+fn assert_search_finds(file: &Path) {
+    let mut shell = Command::new("bash")
+        .args(["-c", "exec 77<\"$0\"; echo; read"])
+        .arg(file)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = shell.stdout.as_mut().unwrap();
+    output.read_exact(&mut [0]).unwrap();
+    let pid = i32::try_from(shell.id()).unwrap();
+    let holder = procfs::process::Process::new(pid).unwrap();
+    let is_found = files_at(&holder).any(|path| path == file);
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    assert!(is_found, "the search misses an inherited file");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_of_the_caller_are_not_inherited_by_lasting_processes() {
     if !guest_or_skip("files_of_the_caller_are_not_inherited_by_lasting_processes") {
@@ -199,7 +227,9 @@ async fn files_of_the_caller_are_not_inherited_by_lasting_processes() {
     let (dir, caller) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let state = dir.path().to_owned();
     let _detached = Detached(state.clone());
-    let script = "exec 77</etc/passwd; exec \"$0\" up --detach --state-dir \"$1\"";
+    let kept = caller.path().canonicalize().unwrap().join("open");
+    std::fs::write(&kept, "of the caller").unwrap();
+    let script = "exec 77<open; exec \"$0\" up --detach --state-dir \"$1\"";
     let up = Command::new("bash")
         .args(["-c", script])
         .arg(bellows_bin())
@@ -214,6 +244,7 @@ async fn files_of_the_caller_are_not_inherited_by_lasting_processes() {
         "{}",
         String::from_utf8_lossy(&up.stderr)
     );
+    assert_search_finds(&kept);
     let vms = Vms::new(client_of(&state.join("kubeconfig")).await.unwrap());
     let object = postgres_vm("attacker", (1000, 1000, 1000), (1, 1, 1), false);
     vms.create(&object).await.unwrap();
@@ -241,8 +272,8 @@ async fn files_of_the_caller_are_not_inherited_by_lasting_processes() {
             }
         };
         let pid = process.pid();
-        let file = std::fs::symlink_metadata(format!("/proc/{pid}/fd/77")).is_ok();
-        report.record("W11", *kind, "inherits file 77", held(file, "file 77"));
+        let file = files_at(&process).any(|path| path == kept);
+        report.record("W11", *kind, "inherits a file", held(file, "the file"));
         let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
         let secret = String::from_utf8_lossy(&environ).contains("of-the-caller");
         report.record("W11", *kind, "inherits a variable", held(secret, "SECRET"));
