@@ -8,10 +8,12 @@
 
 mod load;
 mod objects;
+mod programs;
 mod write;
 
 pub use load::{Loaded, LoadedEnvironment, Problem};
 pub use objects::{Owner, deployment_object, environment_object, newest_revision, revision_object};
+pub use programs::Programs;
 
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use protocol::fleet::{FleetKind, GROUP, VERSION};
