@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use policy_contract::frames::{FromWorker, ToWorker};
 use policy_contract::{Answer, Fault, Old, Spec};
-use policy_engine::{Engine, Failed, lint};
+use policy_engine::{Engine, Failed, lint, series_named};
+use protocol::policy::Series;
 use serde::Serialize;
 
 use crate::client::{Client, NoLine};
@@ -66,6 +67,7 @@ struct Tally {
 /// The second process cannot be used.
 pub fn check(spec: &Spec, program: &Path) -> Result<Report> {
     let mut findings: Vec<Finding> = lint(&spec.source).into_iter().map(Finding::from).collect();
+    findings.extend(unknown_series(spec));
     let mut tally = Tally::default();
     let mut asked = 0;
     match Engine::load(spec) {
@@ -103,6 +105,28 @@ pub fn check(spec: &Spec, program: &Path) -> Result<Report> {
         time_p50_us: u64::try_from(median.unwrap_or_default().as_micros()).unwrap_or(u64::MAX),
         findings,
     })
+}
+
+/// Series that the source reads and the version does not have: they would be nil for ever.
+fn unknown_series(spec: &Spec) -> impl Iterator<Item = Finding> {
+    let known = spec.all_series();
+    let named = series_named(&spec.source).into_iter();
+    named
+        .filter(move |(_, name)| !known.iter().any(|series| series.as_str() == *name))
+        .map(|(line, name)| Finding {
+            line,
+            rule: format!("`{name}` is no series of the policy, so it is always nil"),
+            instead: match (Series::of(name), name.strip_prefix(Series::FEED)) {
+                (Some(_), Some(feed)) => format!("--feed {feed} here, and the feed in the object"),
+                (Some(_), None) => format!("--series {name}, here and at apply"),
+                (None, _) => {
+                    let known = Series::ALWAYS.iter().chain(&Series::NAMED);
+                    let known: Vec<&str> = known.copied().collect();
+                    format!("one of {}, or feed:NAME", known.join(", "))
+                }
+            },
+            question: None,
+        })
 }
 
 fn subject(spec: &Spec) -> Subject {

@@ -97,6 +97,36 @@ fn findings_name_line_rule_and_what_to_write() {
 }
 
 #[test]
+fn series_that_the_version_does_not_have_is_named() {
+    let source = "return function(i)
+  local used, wait = i.h:max(\"memory\", 60), i.h:mean(\"pressure\", 60)
+  return std.hold(used and wait and \"calm\" or \"no_data\")
+end";
+    let (code, output, _) = checked(source, &[]);
+    assert_eq!(code, Some(1));
+    assert!(output.contains(":2: `memory` is no series of the policy, so it is always nil"));
+    assert!(
+        output.contains("one of load1, load5, used, cached, pressure"),
+        "{output}"
+    );
+    assert!(
+        output.contains("--series pressure, here and at apply"),
+        "{output}"
+    );
+    let known = source.replace("memory", "used");
+    let (code, output, _) = checked(&known, &["--series", "pressure"]);
+    assert_eq!(code, Some(0), "{output}");
+    let feed = known.replace("pressure", "feed:jobs");
+    let (code, output, _) = checked(&feed, &[]);
+    assert_eq!(
+        (code, output.contains("--feed jobs here")),
+        (Some(1), true),
+        "{output}"
+    );
+    assert_eq!(checked(&feed, &["--feed", "jobs"]).0, Some(0));
+}
+
+#[test]
 fn check_in_json_has_the_same_findings() {
     let source = "return function(i)\n  return {cu = 2.5, reason = 'x'}\nend";
     let (code, output, _) = checked(source, &["-o", "json"]);

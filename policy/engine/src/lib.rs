@@ -28,7 +28,7 @@ pub use answer::{MAX_ANSWER, MAX_DEPTH};
 pub use budget::{MAX_MEMORY, MAX_STEPS};
 pub use engine::{Engine, Evaluation};
 pub use failure::{Failed, LoadError};
-pub use syntax::{Finding, lint};
+pub use syntax::{Finding, lint, series_named};
 
 /// Name and version of the interpreter, for the journal.
 #[must_use]

@@ -91,6 +91,34 @@ pub fn lint(source: &str) -> Vec<Finding> {
     findings
 }
 
+/// Methods of `i.h`; each has the name of a series as its first argument.
+const PAST: [&str; 9] = [
+    "last", "age", "mean", "min", "max", "q", "slope", "delta", "seen",
+];
+
+/// Names of series that a source writes out in calls of `i.h`, with their lines.
+#[must_use]
+pub fn series_named(source: &str) -> Vec<(u32, &str)> {
+    let tokens = token::tokens(source);
+    let calls = tokens.windows(4).filter(|call| {
+        let [colon, method, open, name] = call else {
+            return false;
+        };
+        colon.text == ":"
+            && PAST.contains(&method.text)
+            && open.text == "("
+            && name.kind == Kind::Literal
+    });
+    calls
+        .filter_map(|call| {
+            let name = call.last()?;
+            let quote = name.text.chars().next().filter(|c| "'\"".contains(*c))?;
+            let inner = name.text.strip_prefix(quote)?.strip_suffix(quote)?;
+            Some((name.line, inner))
+        })
+        .collect()
+}
+
 /// Names of locals and parameters anywhere in the source. They may be those of globals elsewhere.
 fn declared<'a>(tokens: &[Token<'a>]) -> BTreeSet<&'a str> {
     let mut declared = BTreeSet::new();
@@ -197,6 +225,14 @@ mod tests {
         let rule = "`--!optimize 2` changes how the source is compiled".to_owned();
         assert_eq!(found, [(2, rule, true)]);
         assert_eq!(rules("--!native").len(), 1);
+    }
+
+    #[test]
+    fn series_are_found_where_they_are_written_out() {
+        let source = "local a = i.h:mean(\"load1\", 300)\nlocal b = i.h : last( 'used' )
+            local c = i.h:max(name, 60) .. 'x:max(\"no\")' -- h:min(\"no\")
+            local d = s:rep(\"no\", 2)";
+        assert_eq!(series_named(source), [(1, "load1"), (2, "used")]);
     }
 
     #[test]

@@ -26,10 +26,14 @@ pub(crate) struct RunArgs {
     /// The VM, as NAME or NAMESPACE/NAME
     #[arg(long = "vm", value_name = "VM")]
     vm: String,
+    /// A number of the policy; may be given again
+    #[arg(long = "params", value_name = "NAME=NUMBER", value_parser = object::parameter)]
+    params: Vec<(String, f64)>,
 }
 
 pub(super) fn run(context: &Context, args: &RunArgs) -> Outcome {
-    let spec = Spec::of_source(object::read_source(&args.file)?);
+    let mut spec = Spec::of_source(object::read_source(&args.file)?);
+    spec.params = args.params.iter().cloned().collect();
     let (namespace, name) = args.vm.split_once('/').map_or_else(
         || (crate::plugin::namespace(), args.vm.clone()),
         |(namespace, name)| (namespace.to_owned(), name.to_owned()),

@@ -42,7 +42,9 @@ pub(crate) struct ApplyArgs {
 
 pub(super) fn parameter(text: &str) -> Result<(String, f64), String> {
     let (name, number) = text.split_once('=').ok_or("it must be NAME=NUMBER")?;
-    let number = number.parse().map_err(|error| format!("{error}"))?;
+    let number = number.parse().map_err(|_| {
+        format!("`{number}` is no number; give the option again for each parameter")
+    })?;
     Ok((name.to_owned(), number))
 }
 
