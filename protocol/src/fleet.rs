@@ -8,15 +8,18 @@ mod environment;
 mod instance;
 mod kind;
 mod revision;
+mod rollout;
 mod rules;
 mod selector;
+mod window;
 
 pub use deployment::{
-    BlockedBy, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, Progress,
+    BlockedBy, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, GroupState,
+    GroupStatus, Progress,
 };
 pub use environment::{
-    Counts, CurrentVersion, EnvironmentSpec, EnvironmentState, EnvironmentStatus, EnvironmentType,
-    Health, Lock, Release, Rollout, Source,
+    Counts, Critical, CurrentVersion, EnvironmentSpec, EnvironmentState, EnvironmentStatus,
+    EnvironmentType, Health, Lock, Release, Source,
 };
 pub use instance::{
     InstancePart, InstanceSpec, InstanceStatus, TurnEnd, TurnResult, TurnSpec, Unmanaged,
@@ -24,5 +27,7 @@ pub use instance::{
 };
 pub use kind::{FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, VERSION};
 pub use revision::{Resolved, RevisionData, revision_label, revision_name};
-pub use rules::{check_version, validate_create, validate_update};
+pub use rollout::{Group, Judge, OnInconclusive, Rollout};
+pub use rules::{check_version, check_window, validate_create, validate_update};
 pub use selector::{Expression, Operator, Selector};
+pub use window::{Blackout, Day, KEY_WINDOWS, Window, is_time_zone};

@@ -63,12 +63,18 @@ pub struct DeploymentStatus {
     pub ending: Option<DeploymentState>,
     /// Guests by result, counted from the instances.
     pub progress: Progress,
+    /// Groups in their order, if the revision has any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupStatus>,
     /// Gate that holds every remaining guest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<BlockedBy>,
     /// What led to the ending, for people.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
+    /// Time behind closed windows and bakes, which the deadline leaves out.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub held_seconds: u64,
     /// First grant could be given from here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<WallTime>,
@@ -77,6 +83,54 @@ pub struct DeploymentStatus {
     pub ended_at: Option<WallTime>,
     /// Number of the engine's run that started it.
     pub epoch: u64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the form that serde asks for"
+)]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A group of guests within a deployment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupStatus {
+    /// Name of the group.
+    pub name: String,
+    /// How far the group is.
+    pub state: GroupState,
+    /// Members that run the version, settled.
+    pub done: u32,
+    /// Members that take part.
+    pub total: u32,
+    /// What the judge said last, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub judgement: String,
+    /// Looks that the judge has taken in this state. Each spends a share of the error.
+    #[serde(default)]
+    pub looks: u32,
+    /// Start of the bake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baking_since: Option<WallTime>,
+}
+
+/// How far a group is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum GroupState {
+    /// A group before it has not passed.
+    Waiting,
+    /// Its canaries get turns.
+    Canaries,
+    /// Its canaries are watched.
+    CanariesBake,
+    /// Its other members get turns.
+    Rest,
+    /// All of it is watched.
+    Bake,
+    /// The next group may go.
+    Passed,
 }
 
 /// How far a deployment is.
@@ -143,6 +197,8 @@ pub struct Progress {
     pub in_flight: u32,
     /// Trials ended badly.
     pub failed: u32,
+    /// Held by a gate of their own for long. The deployment ends without them.
+    pub deferred: u32,
     /// Left as they are.
     pub skipped: u32,
 }

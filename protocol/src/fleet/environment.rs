@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::deployment::DeploymentKind;
+use super::rollout::Rollout;
 use super::selector::Selector;
+use super::window::{Blackout, Window};
 use crate::parts::PartName;
 
 /// `spec` of a `FleetEnvironment`.
@@ -24,6 +26,31 @@ pub struct EnvironmentSpec {
     /// Limits of each deployment.
     #[serde(default)]
     pub rollout: Rollout,
+    /// Times at which guests change. Without any every time is right.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<Window>,
+    /// Times at which no guest changes, also within windows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blackouts: Vec<Blackout>,
+    /// Budget for a release that a channel calls critical.
+    #[serde(default)]
+    pub critical: Critical,
+}
+
+/// Budget for a release that a channel calls critical. Such a release waits for no window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Critical {
+    /// Share of the guests that stays settled and healthy, percent.
+    pub min_healthy_percent: u32,
+}
+
+impl Default for Critical {
+    fn default() -> Self {
+        Self {
+            min_healthy_percent: 50,
+        }
+    }
 }
 
 /// How many copies of the part each match has.
@@ -48,43 +75,6 @@ pub struct Source {
 pub struct Release {
     /// Semantic version, without a leading v.
     pub version: String,
-}
-
-/// Limits of a deployment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-pub struct Rollout {
-    /// Share of the guests that stays settled and healthy, percent.
-    pub min_healthy_percent: u32,
-    /// Guests that change at the same time.
-    pub max_in_flight: u32,
-    /// Guests of one node that change at the same time.
-    pub max_per_node: u32,
-    /// Length of a trial.
-    pub trial_seconds: u64,
-    /// Longest duration of a deployment.
-    pub deadline_seconds: u64,
-    /// Further attempts in a guest whose trial ended badly.
-    pub retries: u32,
-    /// Share of the guests whose trials may end badly, percent.
-    pub max_failed_percent: u32,
-    /// Whether a failed deployment is followed by one of the revision before.
-    pub auto_rollback: bool,
-}
-
-impl Default for Rollout {
-    fn default() -> Self {
-        Self {
-            min_healthy_percent: 90,
-            max_in_flight: 10,
-            max_per_node: 1,
-            trial_seconds: 60,
-            deadline_seconds: 86_400,
-            retries: 2,
-            max_failed_percent: 5,
-            auto_rollback: true,
-        }
-    }
 }
 
 impl EnvironmentSpec {
@@ -167,6 +157,8 @@ pub struct Counts {
     pub unknown: u32,
     /// Kept out by a label.
     pub opted_out: u32,
+    /// In no group of the environment. They are never changed.
+    pub unassigned: u32,
     /// Not reachable by the fleet.
     pub unmanaged: u32,
 }

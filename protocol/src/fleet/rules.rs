@@ -108,31 +108,8 @@ fn environment(object: &Value) -> Vec<FieldError> {
     for (index, one) in spec.selector.match_expressions.iter().enumerate() {
         errors.extend(expression(index, one));
     }
-    let rollout = spec.rollout;
-    if rollout.min_healthy_percent > 99 {
-        let rule = "must be 0 to 99: with 100 no guest may ever change. Take 99 for one at a time";
-        let percent = rollout.min_healthy_percent;
-        errors.push(invalid("rollout.minHealthyPercent", rule, percent));
-    }
-    let bounds = [
-        ("maxInFlight", u64::from(rollout.max_in_flight), 1, 1000),
-        ("maxPerNode", u64::from(rollout.max_per_node), 1, 1000),
-        ("trialSeconds", rollout.trial_seconds, 20, 600),
-        ("deadlineSeconds", rollout.deadline_seconds, 60, 31_536_000),
-        ("retries", u64::from(rollout.retries), 0, 10),
-        (
-            "maxFailedPercent",
-            u64::from(rollout.max_failed_percent),
-            0,
-            100,
-        ),
-    ];
-    for (name, value, least, most) in bounds {
-        if !(least..=most).contains(&value) {
-            let rule = format!("must be {least} to {most}");
-            errors.push(invalid(&format!("rollout.{name}"), &rule, value));
-        }
-    }
+    errors.extend(rollout::errors(&spec.rollout));
+    errors.extend(windows::errors(&spec));
     errors
 }
 
@@ -251,6 +228,11 @@ fn epochs_grow(old: &Value, new: &Value) -> Vec<FieldError> {
     }
     errors
 }
+
+mod rollout;
+mod windows;
+
+pub use windows::check_window;
 
 #[cfg(test)]
 mod tests;

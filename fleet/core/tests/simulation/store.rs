@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use fleet_core::{Deployment, Environment, Guest, Outcome, Revision, World, Write};
 use protocol::fleet::{
-    DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec, EnvironmentStatus,
-    EnvironmentType, InstancePart, Release as ReleaseName, Resolved, Rollout, Selector, Source,
-    TurnResult, TurnSpec, revision_name,
+    Critical, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
+    EnvironmentStatus, EnvironmentType, InstancePart, Release as ReleaseName, Resolved, Rollout,
+    Selector, Source, TurnResult, TurnSpec, revision_name,
 };
 use protocol::parts::PartName;
 use protocol::time::WallTime;
@@ -51,7 +51,10 @@ impl Store {
             };
             (
                 revision_name(ENVIRONMENT, number),
-                Revision { rollout, program },
+                Revision {
+                    rollout: rollout.clone(),
+                    program,
+                },
             )
         });
         Self {
@@ -66,7 +69,10 @@ impl Store {
                             version: "1.0.1".to_owned(),
                         },
                     },
-                    rollout,
+                    rollout: rollout.clone(),
+                    windows: Vec::new(),
+                    blackouts: Vec::new(),
+                    critical: Critical::default(),
                 },
                 status: EnvironmentStatus::default(),
                 is_deleted: false,

@@ -221,3 +221,128 @@ fn epoch_of_a_part_only_grows() {
     assert_eq!(with(0), ["spec.parts.monitor.epoch"]);
     assert!(with(2).is_empty());
 }
+
+/// Requirement: R17
+#[test]
+fn bad_windows_and_groups_are_refused_with_the_field() {
+    let window = |days: Value, start: &str, minutes: u32, zone: &str| json!([{"days": days, "start": start, "minutes": minutes, "timeZone": zone}]);
+    let blackout = |from: &str, to: &str| json!([{"from": from, "to": to}]);
+    let group = |name: &str| json!({"name": name});
+    let many: Vec<Value> = (0..17).map(|number| group(&format!("g{number}"))).collect();
+    let mut sound = sound_environment();
+    sound["spec"]["rollout"] = json!({"judge": {}, "groups": [
+        {"name": "a", "matchLabels": {"tier": "test"}, "canaries": 5}, {"name": "b"}]});
+    sound["spec"]["critical"] = json!({"minHealthyPercent": 0});
+    sound["spec"]["windows"] = window(json!(["Sat", "Sun"]), "02:00", 120, "Europe/Berlin");
+    sound["spec"]["blackouts"] = blackout("2026-12-20T00:00:00Z", "2027-01-03T00:00:00Z");
+    let zone = |zone: &str| window(json!(["Mon"]), "02:00", 60, zone);
+    let start = |start: &str| window(json!(["Mon"]), start, 60, "UTC");
+    let minutes = |minutes: u32| window(json!(["Mon"]), "02:00", minutes, "UTC");
+    let windows = "/spec/windows";
+    let blackouts = "/spec/blackouts";
+    let judge = "/spec/rollout/judge";
+    let rows = vec![
+        (windows, zone("Europe/Atlantis"), "spec.windows[0].timeZone"),
+        (windows, zone("../etc/passwd"), "spec.windows[0].timeZone"),
+        (windows, zone(""), "spec.windows[0].timeZone"),
+        (windows, zone("europe/berlin"), "spec.windows[0].timeZone"),
+        (windows, start("24:00"), "spec.windows[0].start"),
+        (windows, start("2:00"), "spec.windows[0].start"),
+        (windows, start("+2:00"), "spec.windows[0].start"),
+        (windows, start("02:60"), "spec.windows[0].start"),
+        (windows, minutes(9), "spec.windows[0].minutes"),
+        (windows, minutes(1441), "spec.windows[0].minutes"),
+        (
+            windows,
+            window(json!([]), "02:00", 60, "UTC"),
+            "spec.windows[0].days",
+        ),
+        (
+            windows,
+            window(json!(["Mon", "Mon"]), "02:00", 60, "UTC"),
+            "spec.windows[0].days",
+        ),
+        (
+            windows,
+            window(json!(["Monday"]), "02:00", 60, "UTC"),
+            "spec",
+        ),
+        (
+            blackouts,
+            blackout("2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"),
+            "spec.blackouts[0].to",
+        ),
+        (
+            blackouts,
+            blackout("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+            "spec.blackouts[0].to",
+        ),
+        (
+            blackouts,
+            blackout("2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z"),
+            "spec.blackouts[0].to",
+        ),
+        (blackouts, blackout("soon", "later"), "spec"),
+        (
+            "/spec/rollout/groups/0/canaries",
+            json!(6),
+            "spec.rollout.groups[0].canaries",
+        ),
+        (
+            "/spec/rollout/groups/0/bakeSeconds",
+            json!(86_401),
+            "spec.rollout.groups[0].bakeSeconds",
+        ),
+        (
+            "/spec/rollout/groups/0/name",
+            json!(""),
+            "spec.rollout.groups[0].name",
+        ),
+        (
+            "/spec/rollout/groups/1/name",
+            json!("a"),
+            "spec.rollout.groups[1].name",
+        ),
+        (
+            "/spec/rollout/groups/0/matchLabels",
+            json!({}),
+            "spec.rollout.groups[1].matchLabels",
+        ),
+        ("/spec/rollout/groups", json!(many), "spec.rollout.groups"),
+        ("/spec/rollout/onInconclusive", json!("Maybe"), "spec"),
+        (
+            "/spec/critical/minHealthyPercent",
+            json!(100),
+            "spec.critical.minHealthyPercent",
+        ),
+    ];
+    let bounds = [
+        ("oomKills", 0),
+        ("lostLinksPercent", 101),
+        ("significancePpm", 0),
+        ("resizePercent", 100),
+        ("guestMinutes", 0),
+    ];
+    let of_judge: Vec<String> = bounds
+        .iter()
+        .map(|(name, _)| format!("spec.rollout.judge.{name}"))
+        .collect();
+    check(FleetKind::Environment, &sound, rows);
+    for ((name, value), field) in bounds.iter().zip(&of_judge) {
+        let mut object = sound.clone();
+        object.pointer_mut(judge).expect("a judge")[*name] = json!(value);
+        let found = fields(validate_create("FleetEnvironment", &object));
+        assert_eq!(found, [field.as_str()], "{name} = {value}");
+    }
+}
+
+#[test]
+fn window_without_time_for_a_trial_is_refused() {
+    let mut object = sound_environment();
+    object["spec"]["rollout"] = json!({"trialSeconds": 600});
+    object["spec"]["windows"] = json!([{"days": ["Mon"], "start": "02:00", "minutes": 11}]);
+    let found = fields(validate_create("FleetEnvironment", &object));
+    assert_eq!(found, ["spec.windows[0].minutes"]);
+    object["spec"]["windows"][0]["minutes"] = json!(12);
+    assert_eq!(validate_create("FleetEnvironment", &object), Ok(()));
+}

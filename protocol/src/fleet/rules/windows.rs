@@ -1,0 +1,85 @@
+//! Rules of windows, blackouts and the critical budget.
+
+use super::super::environment::EnvironmentSpec;
+use super::super::window::{Blackout, Window, is_time_zone};
+use super::{FieldError, invalid};
+
+/// Most windows or blackouts.
+const MAX_WINDOWS: usize = 32;
+/// Longest blackout, days: within it and the week after there is an opening.
+const BLACKOUT_DAYS: i64 = 28;
+/// Microseconds of a day.
+const DAY: i64 = 86_400_000_000;
+
+pub(super) fn errors(spec: &EnvironmentSpec) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (name, count) in [
+        ("windows", spec.windows.len()),
+        ("blackouts", spec.blackouts.len()),
+    ] {
+        if count > MAX_WINDOWS {
+            errors.push(invalid(
+                name,
+                "must be at most 32: join those that overlap",
+                count,
+            ));
+        }
+    }
+    for (index, window) in spec.windows.iter().enumerate() {
+        if let Err((member, rule)) = check_window(window, spec.rollout.trial_seconds) {
+            let value = serde_json::to_value(window).unwrap_or_default();
+            errors.push(invalid(&format!("windows[{index}].{member}"), &rule, value));
+        }
+    }
+    for (index, blackout) in spec.blackouts.iter().enumerate() {
+        if let Some(rule) = blackout_rule(blackout) {
+            let path = format!("blackouts[{index}].to");
+            errors.push(invalid(&path, rule, blackout.to.to_micro_string()));
+        }
+    }
+    if spec.critical.min_healthy_percent > 99 {
+        let rule = "must be 0 to 99: with 100 no guest may ever change. Take 99 for one at a time";
+        let percent = spec.critical.min_healthy_percent;
+        errors.push(invalid("critical.minHealthyPercent", rule, percent));
+    }
+    errors
+}
+
+/// Checks a window of an environment or of an annotation.
+///
+/// # Errors
+/// The member at fault, and the rule that it breaks.
+pub fn check_window(window: &Window, trial_seconds: u64) -> Result<(), (&'static str, String)> {
+    let is_repeated = (1..window.days.len()).any(|n| window.days[..n].contains(&window.days[n]));
+    if window.days.is_empty() || is_repeated {
+        return Err(("days", "must name a day, and each day once".to_owned()));
+    }
+    if window.start().is_none() {
+        return Err(("start", "must be a time of the day, as 02:00".to_owned()));
+    }
+    if !(10..=1440).contains(&window.minutes) {
+        return Err(("minutes", "must be 10 to 1440".to_owned()));
+    }
+    // No trial begins in the last trialSeconds + 60.
+    let least = trial_seconds.saturating_add(60);
+    if u64::from(window.minutes) * 60 <= least {
+        let rule = format!("must be longer than a trial and a minute, {least} s: no trial fits");
+        return Err(("minutes", rule));
+    }
+    if !is_time_zone(&window.time_zone) {
+        let rule = "must be a name of the time zone database, as Europe/Berlin or UTC";
+        return Err(("timeZone", rule.to_owned()));
+    }
+    Ok(())
+}
+
+fn blackout_rule(blackout: &Blackout) -> Option<&'static str> {
+    let length = blackout.to.0.saturating_sub(blackout.from.0);
+    if length <= 0 {
+        Some("must be after its start")
+    } else if length > BLACKOUT_DAYS * DAY {
+        Some("must be at most 28 days after its start: to keep guests as they are, stop")
+    } else {
+        None
+    }
+}

