@@ -7,6 +7,8 @@
 //! * [`deployment`]: events and states of a deployment. A missing cell does not compile.
 //! * [`step`]: the same for one guest.
 //! * [`permit`]: how many guests may be away, and why one has to wait.
+//! * [`windows`], [`schedule`]: when guests may change, and two renderings of it.
+//! * [`decide`]: whether a guest goes now, and the time between attempts that nobody ordered.
 //! * [`proof`]: whether a program on trial is good, seen from outside.
 //!
 //! # Invariants
@@ -18,11 +20,15 @@
 #![forbid(unsafe_code)]
 
 pub mod counts;
+pub mod decide;
 pub mod deployment;
 mod engine;
+mod hash;
 pub mod permit;
 pub mod proof;
+pub mod schedule;
 pub mod step;
+pub mod windows;
 mod world;
 
 pub use engine::{Action, Call, Engine, Event, Now, Outcome, Write};

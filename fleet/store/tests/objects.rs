@@ -5,7 +5,7 @@ use fleet_store::{
     FleetStore, LoadedEnvironment, Owner, deployment_object, environment_object, revision_object,
 };
 use protocol::fleet::{
-    DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
+    Critical, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
     InstancePart, Lock, Release, Resolved, RevisionData, Rollout, Selector, Source, TurnEnd,
     TurnResult, TurnSpec,
 };
@@ -25,6 +25,9 @@ fn environment_spec() -> EnvironmentSpec {
             },
         },
         rollout: Rollout::default(),
+        windows: Vec::new(),
+        blackouts: Vec::new(),
+        critical: Critical::default(),
     }
 }
 

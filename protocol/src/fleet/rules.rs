@@ -232,7 +232,7 @@ fn epochs_grow(old: &Value, new: &Value) -> Vec<FieldError> {
 mod rollout;
 mod windows;
 
-pub use windows::check_window;
+pub use windows::{check_window, parse_windows};
 
 #[cfg(test)]
 mod tests;

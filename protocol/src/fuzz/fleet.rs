@@ -3,13 +3,14 @@
 use serde_json::{Value, json};
 
 use crate::fleet::{
-    DeploymentSpec, EnvironmentSpec, FleetKind, InstanceSpec, check_version, validate_create,
-    validate_update,
+    DeploymentSpec, EnvironmentSpec, FleetKind, InstanceSpec, KEY_WINDOWS, check_version,
+    parse_windows, validate_create, validate_update,
 };
 
 /// A new state of an object of any kind. A refusal names a member of the spec. An accepted spec is
 /// accepted again in the form in which it is written, and may follow itself.
 pub fn fleet_object(data: &[u8]) {
+    windows(data);
     let Ok(object) = serde_json::from_slice::<Value>(data) else {
         return;
     };
@@ -25,6 +26,20 @@ pub fn fleet_object(data: &[u8]) {
         let again = json!({"spec": written(kind, &object)});
         assert_eq!(validate_create(kind.as_str(), &again), Ok(()));
         assert_eq!(validate_update(kind.as_str(), &again, &again), Ok(()));
+    }
+}
+
+/// An annotation with windows. Accepted ones are accepted again as they are written.
+fn windows(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    match parse_windows(text, 60) {
+        Ok(windows) => {
+            let again = serde_json::to_string(&windows).expect("windows are JSON");
+            assert_eq!(parse_windows(&again, 60), Ok(windows));
+        }
+        Err(problem) => assert!(problem.starts_with(KEY_WINDOWS), "{problem}"),
     }
 }
 
@@ -69,6 +84,21 @@ mod tests {
     }
 
     proptest! {
+        /// Requirement: R17
+        #[test]
+        fn annotations_with_windows_hold(
+            days in "(\"Mon\"|\"Sun\"|\"Mon\",\"Tue\"|\"x\"|)",
+            start in "(0[0-9]:[0-9]{2}|[0-9:]{0,6})",
+            minutes in -5_i64..1500,
+            zone in "(UTC|Europe/Berlin|Asia/Kathmandu|.{0,8})",
+        ) {
+            let text = format!(
+                "[{{\"days\":[{days}],\"start\":\"{start}\",\"minutes\":{minutes},\"timeZone\":{}}}]",
+                serde_json::Value::from(zone)
+            );
+            windows(text.as_bytes());
+        }
+
         #[test]
         fn objects_hold(text in any_object(), bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             fleet_object(text.as_bytes());

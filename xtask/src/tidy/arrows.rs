@@ -130,7 +130,7 @@ const ARROWS: [(&str, &[&str]); 37] = [
         ],
     ),
     // A core of its own: the fleet's shell, the simulator and updaters use it.
-    ("fleet-core", &["protocol"]),
+    ("fleet-core", &["protocol", "test-records"]),
     ("fleet-store", &["fleet-core", "protocol", "test-api"]),
     // The one place where the rooms are put together in one process, by their public entries.
     (

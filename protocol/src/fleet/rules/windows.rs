@@ -1,11 +1,13 @@
 //! Rules of windows, blackouts and the critical budget.
 
 use super::super::environment::EnvironmentSpec;
-use super::super::window::{Blackout, Window, is_time_zone};
+use super::super::window::{Blackout, KEY_WINDOWS, Window, is_time_zone};
 use super::{FieldError, invalid};
 
 /// Most windows or blackouts.
 const MAX_WINDOWS: usize = 32;
+/// Longest annotation.
+const ANNOTATION_BYTES: usize = 8192;
 /// Longest blackout, days: within it and the week after there is an opening.
 const BLACKOUT_DAYS: i64 = 28;
 /// Microseconds of a day.
@@ -71,6 +73,30 @@ pub fn check_window(window: &Window, trial_seconds: u64) -> Result<(), (&'static
         return Err(("timeZone", rule.to_owned()));
     }
     Ok(())
+}
+
+/// Reads the windows of an annotation, a JSON list.
+///
+/// # Errors
+/// What is wrong with the text, for people.
+pub fn parse_windows(text: &str, trial_seconds: u64) -> Result<Vec<Window>, String> {
+    if text.len() > ANNOTATION_BYTES {
+        return Err(format!(
+            "{KEY_WINDOWS} must be at most {ANNOTATION_BYTES} bytes"
+        ));
+    }
+    let windows: Vec<Window> = serde_json::from_str(text)
+        .map_err(|error| format!("{KEY_WINDOWS} must be a JSON list of windows: {error}"))?;
+    if windows.len() > MAX_WINDOWS {
+        return Err(format!(
+            "{KEY_WINDOWS} must have at most {MAX_WINDOWS} windows"
+        ));
+    }
+    for (index, window) in windows.iter().enumerate() {
+        check_window(window, trial_seconds)
+            .map_err(|(member, rule)| format!("{KEY_WINDOWS}[{index}].{member} {rule}"))?;
+    }
+    Ok(windows)
 }
 
 fn blackout_rule(blackout: &Blackout) -> Option<&'static str> {
