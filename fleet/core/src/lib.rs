@@ -9,6 +9,9 @@
 //! * [`permit`]: how many guests may be away, and why one has to wait.
 //! * [`windows`], [`schedule`]: when guests may change, and two renderings of it.
 //! * [`decide`]: whether a guest goes now, and the time between attempts that nobody ordered.
+//! * [`groups`], [`judge`]: who goes first, and whether guests fare worse with the new release.
+//! * [`order`]: whether a release may run beside what runs already.
+//! * [`steady`]: health that does not flap.
 //! * [`proof`]: whether a program on trial is good, seen from outside.
 //!
 //! # Invariants
@@ -23,10 +26,14 @@ pub mod counts;
 pub mod decide;
 pub mod deployment;
 mod engine;
+pub mod groups;
 mod hash;
+pub mod judge;
+pub mod order;
 pub mod permit;
 pub mod proof;
 pub mod schedule;
+pub mod steady;
 pub mod step;
 pub mod windows;
 mod world;

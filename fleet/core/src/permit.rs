@@ -25,9 +25,68 @@ pub enum Gate {
     Unreachable,
     /// A pause follows its last attempt.
     Pause,
+    /// An attempt that nobody ordered was less than an hour ago.
+    Spacing,
+    /// No window is open, or a trial does not fit into it.
+    Window,
+    /// Its group, or its part of the group, does not go.
+    Group,
+    /// Changed guests are watched.
+    Bake,
+    /// The watch brought too few figures.
+    Inconclusive,
+    /// The guest is short of memory, or asks for more. Scaling comes first.
+    Pressure,
+    /// A peer speaks no common version of a link.
+    Skew,
+    /// A part that goes before is older.
+    Order,
+    /// Somebody else changed what the environment sets.
+    Drift,
+    /// Release metadata has expired.
+    Freshness,
+    /// A label keeps the guest out.
+    OptedOut,
+    /// The release did harm.
+    Halted,
+    /// The fleet cannot change parts of the guest.
+    Unmanaged,
 }
 
 impl Gate {
+    /// Every gate.
+    pub const ALL: [Self; 23] = [
+        Self::Budget,
+        Self::InFlight,
+        Self::Node,
+        Self::NotRunning,
+        Self::Resizing,
+        Self::Migrating,
+        Self::PeerInFlight,
+        Self::Claim,
+        Self::Unreachable,
+        Self::Pause,
+        Self::Spacing,
+        Self::Window,
+        Self::Group,
+        Self::Bake,
+        Self::Inconclusive,
+        Self::Pressure,
+        Self::Skew,
+        Self::Order,
+        Self::Drift,
+        Self::Freshness,
+        Self::OptedOut,
+        Self::Halted,
+        Self::Unmanaged,
+    ];
+
+    /// Whether the deadline of a deployment leaves out the time behind this gate.
+    #[must_use]
+    pub const fn stops_the_deadline(self) -> bool {
+        matches!(self, Self::Window | Self::Bake)
+    }
+
     /// Name in objects.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -42,6 +101,19 @@ impl Gate {
             Self::Claim => "claim",
             Self::Unreachable => "unreachable",
             Self::Pause => "pause",
+            Self::Spacing => "spacing",
+            Self::Window => "window",
+            Self::Group => "group",
+            Self::Bake => "bake",
+            Self::Inconclusive => "inconclusive",
+            Self::Pressure => "pressure",
+            Self::Skew => "skew",
+            Self::Order => "order",
+            Self::Drift => "drift",
+            Self::Freshness => "freshness",
+            Self::OptedOut => "opted-out",
+            Self::Halted => "halted",
+            Self::Unmanaged => "unmanaged",
         }
     }
 
@@ -59,6 +131,23 @@ impl Gate {
             Self::Claim => "another environment has the part of this guest",
             Self::Unreachable => "its runner or its daemon does not answer",
             Self::Pause => "a pause follows its last attempt",
+            Self::Spacing => {
+                "its last attempt is less than an hour ago, and nobody ordered this one"
+            }
+            Self::Window => "no window is open in which a trial fits",
+            Self::Group => "guests of a group before it, or its group's canaries, go first",
+            Self::Bake => "the guests that changed are watched",
+            Self::Inconclusive => {
+                "the watch brought too few figures: stop, or set onInconclusive to Proceed"
+            }
+            Self::Pressure => "it is short of memory or asks for more",
+            Self::Skew => "a peer speaks no common version of a link",
+            Self::Order => "a part that goes before it is older",
+            Self::Drift => "somebody else changed what the environment sets",
+            Self::Freshness => "the release metadata has expired",
+            Self::OptedOut => "a label keeps it out",
+            Self::Halted => "the release did harm",
+            Self::Unmanaged => "the fleet cannot change its parts",
         }
     }
 }
@@ -128,6 +217,14 @@ mod tests {
                 "{matches} at {percent} %"
             );
         }
+    }
+
+    #[test]
+    fn every_gate_has_its_own_name_and_text() {
+        let names: std::collections::BTreeSet<&str> = Gate::ALL.map(Gate::as_str).into();
+        let texts: std::collections::BTreeSet<&str> = Gate::ALL.map(Gate::detail).into();
+        assert_eq!(names.len(), Gate::ALL.len());
+        assert_eq!(texts.len(), Gate::ALL.len());
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use protocol::fleet::{
     DeploymentSpec, DeploymentStatus, EnvironmentSpec, EnvironmentStatus, InstancePart, Resolved,
-    Rollout, TurnSpec,
+    Rollout, TurnSpec, Window,
 };
 use protocol::parts::PartState;
 use protocol::time::WallTime;
 
+use crate::judge::Readings;
 use crate::permit::Gate;
 
 /// Objects of one environment and its guests.
@@ -22,6 +23,8 @@ pub struct World {
     pub deployments: Vec<Deployment>,
     /// VMs that the selector matches, by instance.
     pub guests: BTreeMap<String, Guest>,
+    /// Whether the channel calls the version critical. Such a version waits for no window or bake.
+    pub is_critical: bool,
 }
 
 /// The environment, as the engine reads it.
@@ -60,7 +63,7 @@ pub struct Deployment {
 }
 
 /// A VM that the selector matches.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Guest {
     /// Node of the VM.
     pub node: String,
@@ -78,14 +81,29 @@ pub struct Guest {
     pub turn: Option<TurnSpec>,
     /// End of a turn of the part.
     pub last: Option<InstancePart>,
+    /// Labels of the VM, which decide its group.
+    pub labels: BTreeMap<String, String>,
+    /// Image of the VM. Canaries differ in it.
+    pub image: String,
+    /// Size of the VM. Canaries differ in it.
+    pub size: String,
+    /// Windows of the VM or its namespace, which narrow the environment's.
+    pub windows: Vec<Window>,
+    /// Time since the guest's boot. `None` if unknown.
+    pub uptime_seconds: Option<u64>,
+    /// What the guest went through, since its program was kept if that is the newest release.
+    pub readings: Option<Readings>,
+    /// Whether its own gate has been closed for long. The engine sets it.
+    pub is_deferred: bool,
 }
 
 /// The part, as the guest's daemon reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Observed {
     /// The fleet cannot change parts of this guest. The text says why.
     Unmanaged(String),
     /// The VM's runner does not answer.
+    #[default]
     Unreachable,
     /// The runner answers, and the guest's daemon does not.
     Silent,

@@ -104,6 +104,7 @@ impl Store {
                 gate: played.gate(second),
                 turn,
                 last,
+                ..Guest::default()
             };
             (name.clone(), guest)
         });
@@ -112,6 +113,7 @@ impl Store {
             revisions: self.revisions.clone(),
             deployments: self.deployments.clone(),
             guests: guests.collect(),
+            is_critical: false,
         }
     }
 
