@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use protocol::fleet::{Counts, CurrentVersion};
+use protocol::fleet::{Counts, CurrentVersion, Group};
 
+use crate::groups::group_of;
 use crate::permit::Fleet;
 use crate::proof::health;
 use crate::world::{Guest, Observed};
 
-/// Guests by standing.
+/// Guests by standing, with the groups of their environment.
 #[must_use]
-pub fn counts<'a>(guests: impl Iterator<Item = &'a Guest>) -> Counts {
+pub fn counts<'a>(guests: impl Iterator<Item = &'a Guest>, groups: &[Group]) -> Counts {
     let mut counts = Counts::default();
     for guest in guests {
         counts.matching += 1;
@@ -18,6 +19,8 @@ pub fn counts<'a>(guests: impl Iterator<Item = &'a Guest>) -> Counts {
             &mut counts.unmanaged
         } else if !guest.is_enrolled {
             &mut counts.opted_out
+        } else if group_of(groups, &guest.labels).is_none() {
+            &mut counts.unassigned
         } else if guest.is_in_flight() {
             &mut counts.launching
         } else {
@@ -32,11 +35,15 @@ pub fn counts<'a>(guests: impl Iterator<Item = &'a Guest>) -> Counts {
     counts
 }
 
-/// What the permit rests on.
+/// What the permit rests on. Guests in no group never change, so they do not count.
 #[must_use]
-pub fn fleet<'a>(guests: impl Iterator<Item = &'a Guest>) -> Fleet {
+pub fn fleet<'a>(guests: impl Iterator<Item = &'a Guest>, groups: &[Group]) -> Fleet {
     let mut fleet = Fleet::default();
-    for guest in guests.filter(|guest| guest.takes_part()) {
+    let is_assigned = |guest: &&Guest| group_of(groups, &guest.labels).is_some();
+    for guest in guests
+        .filter(|guest| guest.takes_part())
+        .filter(is_assigned)
+    {
         fleet.matches += 1;
         if guest.is_in_flight() {
             fleet.in_flight += 1;

@@ -7,15 +7,18 @@ mod action;
 mod grant;
 mod lifecycle;
 mod monitor;
+mod stage;
 mod standing;
+mod timing;
 mod turn;
 
 use std::collections::BTreeMap;
 
 use protocol::core::Core;
-use protocol::fleet::DeploymentStatus;
+use protocol::fleet::{DeploymentStatus, Health};
 use protocol::time::{Span, Timestamp};
 
+use crate::steady::Steady;
 use crate::world::{Deployment, World};
 pub use action::{Action, Call, Event, Now, Outcome, Write};
 use turn::{Decision, Memory};
@@ -37,6 +40,9 @@ pub struct Engine {
     /// Outcomes of actions that the engine does not wait for.
     unknown_outcomes: u64,
     wake: Option<Timestamp>,
+    /// Health of the guests that is shown.
+    health: Health,
+    steady: Steady,
 }
 
 impl Engine {
@@ -54,6 +60,8 @@ impl Engine {
             has_quit: false,
             unknown_outcomes: 0,
             wake: None,
+            health: Health::Unknown,
+            steady: Steady::new(),
         }
     }
 
@@ -75,16 +83,20 @@ impl Engine {
         self.world.as_ref()
     }
 
-    fn take_world(&mut self, basis: u64, world: World, now: Now) {
+    fn take_world(&mut self, basis: u64, mut world: World, now: Now) {
         if basis != self.basis || self.writing.is_some() {
             return;
         }
         self.memory
             .retain(|name, _| world.guests.contains_key(name));
-        for (name, guest) in &world.guests {
+        for (name, guest) in &mut world.guests {
             let memory = self.memory.entry(name.clone()).or_default();
             memory.observe(guest, now.monotonic);
+            guest.is_deferred = memory.is_deferred(now.monotonic);
         }
+        let seen = lifecycle::health_of_guests(&world);
+        let shown = world.environment.status.health;
+        self.health = self.steady.observe(seen, shown, now.monotonic);
         self.world = Some(world);
     }
 
@@ -149,13 +161,13 @@ impl Engine {
             .or_else(|| grant::next(world, &self.memory, now))
             .or_else(|| monitor::next(world, now))
             .or_else(|| lifecycle::progress(world))
-            .or_else(|| lifecycle::environment_status(world))
+            .or_else(|| lifecycle::environment_status(world, self.health))
     }
 
     fn next_end(&self, world: &World, now: Now) -> Option<Write> {
         world.guests.iter().find_map(|(name, guest)| {
             let memory = self.memory.get(name)?;
-            match turn::decide(world, guest, memory, now.monotonic) {
+            match turn::decide(world, guest, memory, now) {
                 Decision::End(result, reason) => Some(Write::End {
                     guest: name.clone(),
                     part: turn::ended_part(guest, result, reason, now.wall)?,
@@ -170,7 +182,7 @@ impl Engine {
         let busy: Vec<&String> = self.calls.values().map(|(guest, _)| guest).collect();
         let found = world.guests.iter().find_map(|(name, guest)| {
             let memory = self.memory.get(name).filter(|_| !busy.contains(&name))?;
-            match turn::decide(world, guest, memory, now.monotonic) {
+            match turn::decide(world, guest, memory, now) {
                 Decision::Call(call, ending) => Some((name.clone(), call, ending)),
                 Decision::Nothing | Decision::End(..) => None,
             }

@@ -119,7 +119,11 @@ mod tests {
             ),
         ];
         for (window, expected) in rows {
-            assert_eq!(systemd_timer(&[window.clone()]), expected, "{window:?}");
+            assert_eq!(
+                systemd_timer(std::slice::from_ref(&window)),
+                expected,
+                "{window:?}"
+            );
         }
         assert_eq!(systemd_timer(&[]), ["*-*-* *:00/20:00 UTC"]);
     }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use protocol::fleet::{DeploymentState, TurnSpec};
+use protocol::fleet::{DeploymentState, DeploymentStatus, Rollout, TurnSpec};
 use protocol::time::WallTime;
 
 use super::action::{Now, Write};
+use super::stage::{self, stage};
 use super::standing::{self, Standing, standing};
+use super::timing::Timing;
 use super::turn::{Memory, pause};
 use crate::counts;
 use crate::permit::{Gate, permit};
@@ -26,7 +28,10 @@ pub(super) enum Pick<'a> {
 /// The turn to write, if there is one.
 pub(super) fn next(world: &World, memory: &BTreeMap<String, Memory>, now: Now) -> Option<Write> {
     let (deployment, revision) = running(world)?;
-    let pick = pick(world, deployment, revision, |name, guest| {
+    if let Some(write) = stage::next(world, deployment, revision, now) {
+        return Some(write);
+    }
+    let pick = pick(world, deployment, revision, now.wall, |name, guest| {
         let releases = memory.get(name).map_or(0, |memory| memory.releases);
         is_paused(deployment, guest, releases, now.wall)
     });
@@ -34,7 +39,7 @@ pub(super) fn next(world: &World, memory: &BTreeMap<String, Memory>, now: Now) -
         return blocked(deployment, &pick, world, now);
     };
     if deployment.status.state == DeploymentState::Blocked {
-        return opened(deployment);
+        return opened(deployment, now.wall);
     }
     let before = world.guests.get(name)?.turn.as_ref();
     let epoch = epoch_after(before.map_or(0, |turn| turn.epoch), now.wall);
@@ -76,10 +81,14 @@ pub(super) fn running(world: &World) -> Option<(&Deployment, &Revision)> {
 pub(super) fn pick<'a>(
     world: &'a World,
     deployment: &Deployment,
-    revision: &Revision,
+    revision: &'a Revision,
+    now: WallTime,
     is_paused: impl Fn(&str, &Guest) -> bool,
 ) -> Pick<'a> {
-    let fleet = counts::fleet(world.guests.values());
+    let fleet = counts::fleet(world.guests.values(), &revision.rollout.groups);
+    let rollout = budget(world, revision);
+    let timing = Timing::new(world, deployment.spec.kind, rollout.trial_seconds, now);
+    let stage = stage(world, deployment, revision);
     let mut nodes: BTreeMap<&str, u32> = BTreeMap::new();
     for guest in world.guests.values().filter(|guest| guest.is_in_flight()) {
         *nodes.entry(&guest.node).or_default() += 1;
@@ -97,14 +106,29 @@ pub(super) fn pick<'a>(
         let in_node = nodes.get(guest.node.as_str()).copied().unwrap_or(0);
         let gate = own_gate(world, guest)
             .or_else(|| is_paused(name, guest).then_some(Gate::Pause))
-            .or_else(|| (in_node >= revision.rollout.max_per_node).then_some(Gate::Node))
-            .or_else(|| permit(fleet, &revision.rollout, is_healthy).err());
+            .or_else(|| timing.gate(name, guest))
+            .or_else(|| stage.as_ref()?.gate(name, deployment))
+            .or_else(|| (in_node >= rollout.max_per_node).then_some(Gate::Node))
+            .or_else(|| permit(fleet, &rollout, is_healthy).err());
         match gate {
             None => return Pick::Guest(name, attempt),
             Some(gate) => held = held.or(Some((name.as_str(), gate))),
         }
     }
+    // A last group is watched although no guest waits.
+    let last = || stage.map(|stage| (stage.name, stage.bake_gate(deployment)));
+    let held = held.or_else(last);
     held.map_or(Pick::Nobody, |(name, gate)| Pick::Held(name, gate))
+}
+
+/// Limits of the deployment. A critical version has a budget of its own.
+fn budget(world: &World, revision: &Revision) -> Rollout {
+    let mut rollout = revision.rollout.clone();
+    if world.is_critical {
+        let critical = world.environment.spec.critical.min_healthy_percent;
+        rollout.min_healthy_percent = rollout.min_healthy_percent.min(critical);
+    }
+    rollout
 }
 
 fn own_gate(world: &World, guest: &Guest) -> Option<Gate> {
@@ -130,10 +154,22 @@ fn is_paused(deployment: &Deployment, guest: &Guest, releases: u32, now: WallTim
     u64::try_from(waited).is_ok_and(|waited| waited < pause(releases.saturating_sub(1)).0)
 }
 
-fn opened(deployment: &Deployment) -> Option<Write> {
+/// Adds the time behind a gate that the deadline leaves out.
+fn leave_gate(status: &mut DeploymentStatus, now: WallTime) {
+    let Some(blocked) = status.blocked_by.take() else {
+        return;
+    };
+    let stops = |gate: &&Gate| gate.as_str() == blocked.gate && gate.stops_the_deadline();
+    if Gate::ALL.iter().any(|gate| stops(&gate)) {
+        let waited = now.0.saturating_sub(blocked.since.0) / 1_000_000;
+        status.held_seconds += u64::try_from(waited).unwrap_or(0);
+    }
+}
+
+fn opened(deployment: &Deployment, now: WallTime) -> Option<Write> {
     let mut status = deployment.status.clone();
+    leave_gate(&mut status, now);
     status.state = DeploymentState::InProgress;
-    status.blocked_by = None;
     Some(Write::Deployment {
         name: deployment.name.clone(),
         status,
@@ -152,6 +188,7 @@ fn blocked(deployment: &Deployment, pick: &Pick<'_>, world: &World, now: Now) ->
         return None;
     }
     let mut status = deployment.status.clone();
+    leave_gate(&mut status, now.wall);
     status.state = DeploymentState::Blocked;
     status.blocked_by = Some(protocol::fleet::BlockedBy {
         gate: gate.as_str().to_owned(),

@@ -1,15 +1,17 @@
 //! Lock, states and figures of deployments and of their environment.
 
 use protocol::fleet::{
-    DeploymentKind, DeploymentState, DeploymentStatus, EnvironmentState, EnvironmentStatus, Health,
-    Lock,
+    Counts, DeploymentKind, DeploymentState, DeploymentStatus, EnvironmentState, EnvironmentStatus,
+    Health, Lock,
 };
 use protocol::time::WallTime;
 
 use super::action::{Now, Write};
+use super::stage;
 use super::standing::{Tally, allowed_bad, tally};
 use crate::counts;
 use crate::deployment::{DeploymentEvent, Move, next as table};
+use crate::permit::Gate;
 use crate::world::{Deployment, Revision, World};
 
 /// Deployments, the oldest first.
@@ -166,19 +168,34 @@ fn limits(
     if tally.progress.failed > allowed_bad(tally.progress.total, revision) {
         return stopped(world, one, DeploymentEvent::Halt, tally.bad.clone(), now);
     }
-    let ran = one
-        .status
-        .started_at
-        .map_or(0, |at| now.0.saturating_sub(at.0));
+    if let Some(reasons) = stage::harm(world, one, revision, now) {
+        return stopped(world, one, DeploymentEvent::Halt, reasons, now);
+    }
+    let ran = ran_for(one, now);
     let deadline = revision.rollout.deadline_seconds.saturating_mul(1_000_000);
-    if u64::try_from(ran).is_ok_and(|ran| ran >= deadline) {
+    if ran >= deadline {
         let reason = format!(
             "{} of {} guests are left",
             tally.waiting, tally.progress.total
         );
         return stopped(world, one, DeploymentEvent::Deadline, vec![reason], now);
     }
-    ended(one, tally, now)
+    ended(one, revision, tally, now)
+}
+
+/// Time in which the deployment could give turns, microseconds.
+fn ran_for(one: &Deployment, now: WallTime) -> u64 {
+    let since = |at: WallTime| u64::try_from(now.0.saturating_sub(at.0)).unwrap_or(0);
+    let blocked = one.status.blocked_by.as_ref();
+    let of_blocked = |gate: &Gate| blocked.is_some_and(|by| by.gate == gate.as_str());
+    let stops = Gate::ALL
+        .into_iter()
+        .find(of_blocked)
+        .is_some_and(Gate::stops_the_deadline);
+    let held = blocked.filter(|_| stops).map_or(0, |by| since(by.since));
+    let all = one.status.started_at.map_or(0, since);
+    all.saturating_sub(held)
+        .saturating_sub(one.status.held_seconds.saturating_mul(1_000_000))
 }
 
 /// Stops the deployment, or ends it if it is being stopped and nothing is in flight.
@@ -208,14 +225,14 @@ fn has_turns(world: &World, one: &Deployment) -> bool {
     })
 }
 
-fn ended(one: &Deployment, tally: &Tally, now: WallTime) -> Option<Write> {
+fn ended(one: &Deployment, revision: &Revision, tally: &Tally, now: WallTime) -> Option<Write> {
     if tally.progress.in_flight > 0 {
         return None;
     }
     if one.status.state == DeploymentState::ToBeStopped {
         return moved(one, DeploymentEvent::InFlightSettled, Vec::new(), now);
     }
-    if tally.waiting > 0 {
+    if tally.waiting > 0 || !stage::is_passed(one, revision) {
         return None;
     }
     moved(one, DeploymentEvent::AllSettled, tally.bad.clone(), now)
@@ -235,6 +252,7 @@ pub(super) fn progress(world: &World) -> Option<Write> {
         name: one.name.clone(),
         status: DeploymentStatus {
             progress,
+            groups: stage::figures(world, one, revision),
             ..one.status.clone()
         },
     })
@@ -246,18 +264,33 @@ pub(super) fn newest_started(world: &World) -> Option<&Deployment> {
     all.rfind(|one| !one.spec.kind.is_of_monitor() && one.status.started_at.is_some())
 }
 
-/// The environment's status, where it changed.
-pub(super) fn environment_status(world: &World) -> Option<Write> {
-    let before = &world.environment.status;
-    let counts = counts::counts(world.guests.values());
-    let newest = newest_started(world);
-    let has_failed = newest.is_some_and(|one| one.status.state == DeploymentState::Unhealthy);
-    let health = if has_failed || counts.unhealthy > 0 {
+fn guests(world: &World) -> Counts {
+    let groups = &world.environment.spec.rollout.groups;
+    counts::counts(world.guests.values(), groups)
+}
+
+/// Health of the guests together, at this moment.
+pub(super) fn health_of_guests(world: &World) -> Health {
+    let counts = guests(world);
+    if counts.unhealthy > 0 {
         Health::Unhealthy
     } else if counts.active > 0 {
         Health::Healthy
     } else {
         Health::Unknown
+    }
+}
+
+/// The environment's status, where it changed.
+pub(super) fn environment_status(world: &World, of_guests: Health) -> Option<Write> {
+    let before = &world.environment.status;
+    let counts = guests(world);
+    let newest = newest_started(world);
+    let has_failed = newest.is_some_and(|one| one.status.state == DeploymentState::Unhealthy);
+    let health = if has_failed {
+        Health::Unhealthy
+    } else {
+        of_guests
     };
     let state = match newest {
         Some(one) if !one.spec.stop => EnvironmentState::Active,

@@ -2,11 +2,12 @@
 //! program than the environment's.
 
 use protocol::fleet::{DeploymentKind, DeploymentSpec, DeploymentState};
-use protocol::parts::{PartPhase, PartSource};
+use protocol::parts::PartPhase;
 
 use super::action::{Now, Write};
 use super::lifecycle::{in_order, newest_started};
 use super::standing::{Standing, is_member, standing};
+use super::timing::{Timing, runs_image};
 use crate::world::{Deployment, Guest, Observed, Revision, World};
 
 /// Most guests that a deployment names. Beyond it takes all.
@@ -42,6 +43,9 @@ fn rollback(world: &World, failed: &Deployment) -> Option<Write> {
             && !one.spec.kind.is_of_monitor()
             && one.spec.revision != failed.spec.revision
     })?;
+    if was_rolled_back(world, failed, complete) {
+        return None;
+    }
     let touched = world.guests.iter().filter(|(_, guest)| {
         let of_turn = guest.turn.as_ref().map(|turn| &turn.deployment);
         guest.takes_part() && of_turn == Some(&failed.name)
@@ -55,6 +59,18 @@ fn rollback(world: &World, failed: &Deployment) -> Option<Write> {
             rollback_of: failed.name.clone(),
             ..spec_of(world, complete, touched)
         },
+    })
+}
+
+/// Whether this revision was taken back to that one before. Then a person is asked.
+fn was_rolled_back(world: &World, failed: &Deployment, complete: &Deployment) -> bool {
+    let backs = world.deployments.iter().filter(|one| {
+        one.spec.kind == DeploymentKind::Rollback && one.spec.revision == complete.spec.revision
+    });
+    backs.into_iter().any(|back| {
+        let mut all = world.deployments.iter();
+        let of_back = all.find(|one| one.name == back.spec.rollback_of);
+        of_back.is_some_and(|one| one.spec.revision == failed.spec.revision)
     })
 }
 
@@ -82,9 +98,12 @@ fn repair(world: &World, newest: &Deployment, now: Now) -> Option<Write> {
         spec: spec_of(world, newest, Vec::new()),
         ..newest.clone()
     };
+    let kind = DeploymentKind::HealthRepair;
+    let timing = Timing::new(world, kind, revision.rollout.trial_seconds, now.wall);
     let wrong = world.guests.iter().filter(|(name, guest)| {
-        is_member(&everyone, name, guest)
+        is_member(&everyone, revision, name, guest)
             && guest.gate.is_none()
+            && timing.gate(name, guest).is_none()
             && runs_another(guest, revision)
             && !has_failed(guest, &newest.spec.revision)
             && !matches!(standing(&everyone, revision, name, guest), Standing::Done)
@@ -115,11 +134,6 @@ fn repair(world: &World, newest: &Deployment, now: Now) -> Option<Write> {
 fn runs_another(guest: &Guest, revision: &Revision) -> bool {
     matches!(&guest.observed, Observed::Seen(part)
         if part.state.sha256 != revision.program.sha256 && part.state.phase != PartPhase::Trial)
-}
-
-/// Whether the guest began from its image, for the first time or again.
-fn runs_image(guest: &Guest) -> bool {
-    matches!(&guest.observed, Observed::Seen(part) if part.state.from == PartSource::Image)
 }
 
 /// Whether this revision ended badly in the guest: only a person tries it there again.

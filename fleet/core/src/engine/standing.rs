@@ -3,6 +3,7 @@
 use protocol::fleet::{Progress, TurnResult};
 use protocol::parts::PartPhase;
 
+use crate::groups::group_of;
 use crate::world::{Deployment, Guest, Observed, Revision, World};
 
 /// Longest pause between two turns of a guest.
@@ -21,6 +22,8 @@ pub(super) enum Standing {
     Skipped,
     /// Has a turn.
     InFlight,
+    /// Waits behind a gate of its own for so long that the deployment goes on without it.
+    Deferred,
     /// May have a turn. The number is that of the attempt.
     Waiting(u32),
 }
@@ -34,9 +37,15 @@ pub(super) struct Tally {
     pub(super) bad: Vec<String>,
 }
 
-pub(super) fn is_member(deployment: &Deployment, name: &str, guest: &Guest) -> bool {
+pub(super) fn is_member(
+    deployment: &Deployment,
+    revision: &Revision,
+    name: &str,
+    guest: &Guest,
+) -> bool {
     let named = &deployment.spec.instances;
-    guest.takes_part() && (named.is_empty() || named.iter().any(|one| one == name))
+    let is_assigned = group_of(&revision.rollout.groups, &guest.labels).is_some();
+    guest.takes_part() && is_assigned && (named.is_empty() || named.iter().any(|one| one == name))
 }
 
 pub(super) fn standing(
@@ -45,15 +54,22 @@ pub(super) fn standing(
     name: &str,
     guest: &Guest,
 ) -> Standing {
+    match of_objects(deployment, revision, name, guest) {
+        Standing::Waiting(_) if guest.is_deferred => Standing::Deferred,
+        standing => standing,
+    }
+}
+
+fn of_objects(deployment: &Deployment, revision: &Revision, name: &str, guest: &Guest) -> Standing {
     if guest.is_in_flight() {
         let is_own = is_of(deployment, guest);
-        return if is_own || is_member(deployment, name, guest) {
+        return if is_own || is_member(deployment, revision, name, guest) {
             Standing::InFlight
         } else {
             Standing::Outside
         };
     }
-    if !is_member(deployment, name, guest) {
+    if !is_member(deployment, revision, name, guest) {
         return Standing::Outside;
     }
     let seen = match &guest.observed {
@@ -83,13 +99,17 @@ pub(super) fn standing(
     }
 }
 
-fn is_of(deployment: &Deployment, guest: &Guest) -> bool {
+pub(super) fn is_of(deployment: &Deployment, guest: &Guest) -> bool {
     let of_turn = guest.turn.as_ref().map(|turn| turn.deployment.as_str());
     of_turn == Some(deployment.name.as_str())
 }
 
 /// Reason of the last bad trial of a guest in this deployment, unless it runs the program by now.
-fn bad_trial(deployment: &Deployment, guest: &Guest, standing: Standing) -> Option<String> {
+pub(super) fn bad_trial(
+    deployment: &Deployment,
+    guest: &Guest,
+    standing: Standing,
+) -> Option<String> {
     if standing == Standing::Done || !is_of(deployment, guest) {
         return None;
     }
@@ -116,6 +136,7 @@ pub(super) fn tally(world: &World, deployment: &Deployment, revision: &Revision)
             Standing::Skipped => tally.progress.skipped += 1,
             Standing::InFlight => tally.progress.in_flight += 1,
             Standing::Waiting(_) => tally.waiting += 1,
+            Standing::Deferred => tally.progress.deferred += 1,
             Standing::Failed | Standing::Outside => {}
         }
         if let Some(reason) = bad_trial(deployment, guest, standing) {

@@ -4,8 +4,10 @@ use protocol::fleet::{DeploymentState, InstancePart, TurnEnd, TurnResult, TurnSp
 use protocol::parts::{PartPhase, PartSource};
 use protocol::time::{Span, Timestamp, WallTime};
 
-use super::action::{Call, Outcome};
+use super::action::{Call, Now, Outcome};
 use super::standing;
+use super::timing::Timing;
+use crate::permit::Gate;
 use crate::proof::{broken, health};
 use crate::step::{Step, StepEvent, StepMove, next};
 use crate::world::{Guest, Observed, PartFacts, World};
@@ -16,6 +18,8 @@ const MARGIN_SECONDS: u64 = 30;
 const PUSH_LIMIT: Span = Span::from_secs(300);
 /// From the end of a trial until a guest that does not answer is given up.
 const SILENCE_LIMIT: Span = Span::from_secs(30);
+/// Time behind a gate of its own after which a guest no longer holds its group.
+const DEFERRED_AFTER: Span = Span::from_secs(3600);
 /// After an order that failed.
 const CALL_AGAIN: Span = Span::from_secs(5);
 
@@ -35,6 +39,8 @@ pub(super) struct Memory {
     /// The end is certain: no further order is needed.
     is_final: bool,
     not_before: Timestamp,
+    /// Its own gate has been closed since.
+    held_since: Option<Timestamp>,
     /// Turns that were given back in a row.
     pub(super) releases: u32,
 }
@@ -56,12 +62,21 @@ impl Memory {
                 boot: guest.boot.clone(),
                 since: now,
                 releases: self.releases,
+                held_since: self.held_since,
                 ..Self::default()
             };
         }
+        let is_held = guest.gate.is_some() && !guest.is_in_flight();
+        self.held_since = is_held.then(|| self.held_since.unwrap_or(now));
         if self.tried.is_some() && guest.observed == Observed::Silent {
             self.was_silent = true;
         }
+    }
+
+    /// Whether its own gate has been closed for so long that others go on without it.
+    pub(super) fn is_deferred(&self, now: Timestamp) -> bool {
+        self.held_since
+            .is_some_and(|since| now.since(since) >= DEFERRED_AFTER)
     }
 
     pub(super) const fn ended(&mut self, result: TurnResult) {
@@ -137,7 +152,7 @@ enum Finding {
 }
 
 /// The next order to a guest, or the end of its turn.
-pub(super) fn decide(world: &World, guest: &Guest, memory: &Memory, now: Timestamp) -> Decision {
+pub(super) fn decide(world: &World, guest: &Guest, memory: &Memory, now: Now) -> Decision {
     let Some(turn) = guest.turn.as_ref().filter(|_| guest.is_in_flight()) else {
         return Decision::Nothing;
     };
@@ -156,7 +171,7 @@ pub(super) fn decide(world: &World, guest: &Guest, memory: &Memory, now: Timesta
         Finding::Kept => Decision::End(TurnResult::Good, String::new()),
         Finding::At(step, event, reason) => {
             let to = event.map_or(StepMove::Stay, |event| next(step, event));
-            let may_call = now >= memory.not_before;
+            let may_call = now.monotonic >= memory.not_before;
             carried(step, to, reason, turn, seconds, may_call)
         }
     }
@@ -231,15 +246,9 @@ fn trial_seconds(world: &World, turn: &TurnSpec) -> u64 {
     revision.map_or(60, |revision| revision.rollout.trial_seconds)
 }
 
-fn finding(
-    world: &World,
-    guest: &Guest,
-    turn: &TurnSpec,
-    memory: &Memory,
-    now: Timestamp,
-) -> Finding {
+fn finding(world: &World, guest: &Guest, turn: &TurnSpec, memory: &Memory, now: Now) -> Finding {
     let at = |step, event, reason: &str| Finding::At(step, Some(event), reason.to_owned());
-    let unread = |reason: &str| unread(world, guest, turn, memory, now, reason);
+    let unread = |reason: &str| unread(world, guest, turn, memory, now.monotonic, reason);
     let part = match &guest.observed {
         Observed::Unmanaged(reason) => return at(Step::Push, StepEvent::Transient, reason),
         Observed::Unreachable => return unread("its runner does not answer"),
@@ -274,8 +283,8 @@ fn finding(
             };
             at(Step::Push, event, reason)
         }
-        PartPhase::Staged if is_ours => staged(world, guest, turn),
-        _ if memory.is_staged => staged(world, guest, turn),
+        PartPhase::Staged if is_ours => staged(world, guest, turn, now.wall),
+        _ if memory.is_staged => staged(world, guest, turn, now.wall),
         _ => match stop_of(world, guest, turn) {
             Some(stop) => at(Step::Push, stop, "its deployment ended"),
             None => Finding::At(Step::Push, None, String::new()),
@@ -283,15 +292,24 @@ fn finding(
     }
 }
 
-fn staged(world: &World, guest: &Guest, turn: &TurnSpec) -> Finding {
+fn staged(world: &World, guest: &Guest, turn: &TurnSpec, now: WallTime) -> Finding {
     let at = |event, reason: &str| Finding::At(Step::Push, Some(event), reason.to_owned());
     if let Some(stop) = stop_of(world, guest, turn) {
         return at(stop, "its deployment ended");
     }
-    match guest.gate {
+    let gate = guest.gate.or_else(|| window_gate(world, guest, turn, now));
+    match gate {
         Some(gate) => at(StepEvent::PushedBehindGate, gate.detail()),
         None => at(StepEvent::Pushed, ""),
     }
+}
+
+/// The window may have closed since the turn was given.
+fn window_gate(world: &World, guest: &Guest, turn: &TurnSpec, now: WallTime) -> Option<Gate> {
+    let mut all = world.deployments.iter();
+    let kind = all.find(|one| one.name == turn.deployment)?.spec.kind;
+    let timing = Timing::new(world, kind, trial_seconds(world, turn), now);
+    timing.waits_for_window(guest).then_some(Gate::Window)
 }
 
 fn on_trial(world: &World, guest: &Guest, turn: &TurnSpec, part: &PartFacts) -> Finding {
