@@ -144,7 +144,12 @@ pub fn judge(bake: &Bake<'_>, limits: &Judge) -> Judgement {
         return Judgement::Halt(harm);
     }
     if let Some(harm) = harm(bake.control, &[], limits) {
-        return Judgement::Wait(format!("guests of the release before are unwell: {harm}"));
+        let text = format!("guests of the release before are unwell: {harm}");
+        return if bake.baked >= bake.bake_seconds.saturating_mul(3) {
+            Judgement::Inconclusive(text)
+        } else {
+            Judgement::Wait(text)
+        };
     }
     let has_statistics = bake.matches >= LEAST_MATCHES;
     if has_statistics

@@ -14,7 +14,7 @@ mod run;
 #[path = "simulation/store.rs"]
 mod store;
 
-use run::{FleetOptions, FleetOutcome, FleetSabotage, run};
+use run::{FleetOptions, FleetOutcome, FleetSabotage, Shape, run};
 
 const SEEDS: u64 = 27;
 
@@ -22,6 +22,8 @@ fn options(seed: u64, faults_ppm: u32) -> FleetOptions {
     FleetOptions {
         seed,
         guests: u32::try_from(seed % 9).unwrap_or(0) + 1,
+        shape: Shape::Plain,
+        churns: false,
         seconds: 2000,
         faults_ppm,
         sabotage: None,
@@ -29,11 +31,16 @@ fn options(seed: u64, faults_ppm: u32) -> FleetOptions {
 }
 
 fn total(faults_ppm: u32) -> FleetOutcome {
+    total_of((0..SEEDS).map(|seed| options(seed, faults_ppm)))
+}
+
+fn total_of(runs: impl Iterator<Item = FleetOptions>) -> FleetOutcome {
     let mut total = FleetOutcome::default();
-    for seed in 0..SEEDS {
-        let outcome = run(options(seed, faults_ppm)).unwrap_or_else(|problem| panic!("{problem}"));
+    for options in runs {
+        let outcome = run(options).unwrap_or_else(|problem| panic!("{problem}"));
         total.turns += outcome.turns;
         total.crashes += outcome.crashes;
+        total.joined += outcome.joined;
         for (end, count) in outcome.ends {
             *total.ends.entry(end).or_default() += count;
         }
@@ -70,6 +77,51 @@ fn rollouts_without_faults_end_as_their_releases_deserve() {
     assert!(!total.ends.contains_key("Rollback Unhealthy"), "{total:?}");
 }
 
+const fn shape_of(sabotage: FleetSabotage) -> Shape {
+    match sabotage {
+        FleetSabotage::NoWindows => Shape::Windows,
+        FleetSabotage::HiddenHarm => Shape::Groups,
+        _ => Shape::Plain,
+    }
+}
+
+/// A release that passes its trials and does harm ends at the canaries, and is taken back.
+///
+/// Requirement: B17, B35
+#[test]
+fn groups_stop_a_harmful_release_at_the_canaries() {
+    let total = total_of((0..12).map(|seed| FleetOptions {
+        shape: Shape::Groups,
+        guests: u32::try_from(seed).unwrap_or(0) + 3,
+        ..options(seed, 2000)
+    }));
+    for end in ["User Complete", "User Unhealthy", "Rollback Complete"] {
+        assert!(total.ends.contains_key(end), "{end} is missing: {total:?}");
+    }
+}
+
+/// Requirement: R17
+#[test]
+fn no_trial_begins_outside_of_the_windows() {
+    let total = total_of((0..12).map(|seed| FleetOptions {
+        shape: Shape::Windows,
+        ..options(seed, 2000)
+    }));
+    assert!(total.turns > 50, "{total:?}");
+    assert!(total.ends.contains_key("User Complete"), "{total:?}");
+}
+
+/// Requirement: B04
+#[test]
+fn guests_that_join_and_leave_keep_nothing_behind() {
+    let total = total_of((0..12).map(|seed| FleetOptions {
+        churns: true,
+        ..options(seed, 8000)
+    }));
+    assert!(total.joined > 100, "{total:?}");
+    assert!(total.ends.contains_key("NewInstance Complete"), "{total:?}");
+}
+
 /// The invariants in the run's messages, and the fault that each must notice.
 #[test]
 fn planted_faults_are_noticed() {
@@ -81,12 +133,22 @@ fn planted_faults_are_noticed() {
         (FleetSabotage::StuckLock, "F13"),
         (FleetSabotage::LowerEpochs, "F14"),
         (FleetSabotage::OpenTurns, "F17"),
+        (FleetSabotage::FalseReports, "F1"),
+        (FleetSabotage::NoWindows, "F5"),
+        (FleetSabotage::HiddenResizes, "F8"),
+        (FleetSabotage::HiddenHarm, "F11"),
+        (FleetSabotage::EndlessTrials, "F16"),
     ];
     for (sabotage, invariant) in planted {
         let found = (0..20).find_map(|seed| {
             let options = FleetOptions {
                 sabotage: Some(sabotage),
-                guests: 5,
+                shape: shape_of(sabotage),
+                guests: if sabotage == FleetSabotage::HiddenHarm {
+                    14
+                } else {
+                    5
+                },
                 ..options(seed, 5000)
             };
             run(options).err()
@@ -97,4 +159,36 @@ fn planted_faults_are_noticed() {
             "{sabotage:?}: {problem}"
         );
     }
+}
+
+/// Many seeds, as `cargo xtask sim --fleet` asks for them.
+#[test]
+#[ignore = "long: cargo xtask sim --fleet runs it"]
+fn long_rollouts_hold_their_invariants() {
+    let number = |name: &str, default: u64| {
+        let text = std::env::var(name).ok();
+        text.map_or(default, |text| {
+            text.parse().unwrap_or_else(|_| panic!("{name}={text}"))
+        })
+    };
+    let first = number("BELLOWS_FLEET_SEED", 0);
+    let count = number("BELLOWS_FLEET_SEEDS", 400);
+    let seconds = number("BELLOWS_FLEET_STEPS", 2000);
+    let shapes = [Shape::Plain, Shape::Groups, Shape::Windows];
+    let total = total_of((first..first + count).map(|seed| {
+        let shape = shapes[usize::try_from(seed % 3).unwrap_or(0)];
+        FleetOptions {
+            shape,
+            guests: u32::try_from(seed % 50).unwrap_or(0) + 1,
+            churns: shape == Shape::Plain && seed % 2 == 0,
+            // The windows are those of one evening.
+            seconds: if shape == Shape::Windows {
+                2000
+            } else {
+                seconds
+            },
+            ..options(seed, u32::try_from(seed % 8).unwrap_or(0) * 1000)
+        }
+    }));
+    println!("{count} seeds held: {total:?}");
 }

@@ -133,6 +133,8 @@ fn unwell_control_group_lets_nothing_advance() {
         one.longest_loss = 100;
     }
     assert!(matches!(case.judge(), Judgement::Wait(text) if text.contains("unwell")));
+    case.baked = 1800;
+    assert!(matches!(case.judge(), Judgement::Inconclusive(text) if text.contains("unwell")));
 }
 
 #[test]

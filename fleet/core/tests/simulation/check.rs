@@ -5,6 +5,9 @@
 //! | F2 one deployment gives turns, and the lock names it | `one_deployment_runs` |
 //! | F3 a turn leaves enough settled healthy guests | `turn_leaves_enough` |
 //! | F4 a token acts once | `tokens_act_once` |
+//! | F5 no trial begins outside of a window | `before_try` |
+//! | F8 no trial begins during a resize | `before_try` |
+//! | F11 a release that the judge halts reaches canaries and a batch | `harm_is_bounded` |
 //! | F12 what waits names its gate | `waiting_names_its_gate` |
 //! | F13 a terminal deployment has no lock | `terminal_has_no_lock` |
 //! | F14 a lower epoch changes nothing | `epochs_never_fall` |
@@ -15,12 +18,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleet_core::{World, Write};
-use protocol::fleet::{DeploymentState, TurnResult};
+use protocol::fleet::{DeploymentKind, DeploymentState, TurnResult};
 
 use super::guest::{PlayedGuest, Release};
-use super::run::TRIAL_LIMIT;
-use super::store::Store;
+use super::run::{Shape, TRIAL_LIMIT, TRIAL_SECONDS};
+use super::store::{MOST_CANARIES, Store, labels};
 
+/// Time before the end of a window in which no trial begins, seconds.
+const TAIL_SECONDS: u64 = TRIAL_SECONDS + 60;
 /// Time for which a terminal deployment may have the lock, seconds.
 const LOCK_SECONDS: u64 = 900;
 /// Time for which a deployment may wait without a gate, seconds.
@@ -42,7 +47,12 @@ impl Checks {
             .iter()
             .filter(|(_, guest)| fleet_core::proof::health(guest) == Some(true));
         self.healthy = healthy.map(|(name, _)| name.clone()).collect();
-        self.all = u32::try_from(world.guests.len()).unwrap_or(u32::MAX);
+        let groups = &world.environment.spec.rollout.groups;
+        let of_group = world
+            .guests
+            .values()
+            .filter(|guest| fleet_core::groups::group_of(groups, &guest.labels).is_some());
+        self.all = u32::try_from(of_group.count()).unwrap_or(u32::MAX);
     }
 
     pub(super) fn before_write(&self, store: &Store, write: &Write) -> Result<(), String> {
@@ -65,7 +75,10 @@ impl Checks {
         if in_flight.contains(guest) {
             return Err(format!("F3: {guest} gets a second turn"));
         }
-        let settled = self.healthy.iter().filter(|name| !in_flight.contains(name));
+        let settled = self.healthy.iter().filter(|name| {
+            let is_outside = store.shape == Shape::Groups && labels(store.shape, name).is_empty();
+            !in_flight.contains(name) && !is_outside
+        });
         let before = settled.count() as u64;
         if !self.healthy.contains(guest) {
             return Ok(());
@@ -105,7 +118,39 @@ impl Checks {
             epochs_never_fall(name, guest)?;
             trials_end(name, guest, second)?;
         }
+        harm_is_bounded(store)?;
         bad_releases_are_not_kept(store)
+    }
+
+    /// `seconds`: that of the engine's newest world, and this one.
+    pub(super) fn before_try(
+        &self,
+        store: &Store,
+        played: &PlayedGuest,
+        name: &str,
+        (saw, second): (u64, u64),
+    ) -> Result<(), String> {
+        if played.resizing_since < saw && second < played.resizing_until {
+            return Err(format!("F8: a trial begins in {name} during a resize"));
+        }
+        let open = [1000..2200 - TAIL_SECONDS, 2500..4900 - TAIL_SECONDS];
+        let is_open = open
+            .iter()
+            .any(|one| one.contains(&saw) || one.contains(&second));
+        let turn = store.turns_of.get(name).and_then(|(turn, _)| turn.as_ref());
+        let deployment = turn.and_then(|turn| {
+            let mut all = store.deployments.iter();
+            all.find(|one| one.name == turn.deployment)
+        });
+        let is_back = deployment.is_some_and(|one| one.spec.kind == DeploymentKind::Rollback);
+        let is_young = played
+            .booted
+            .is_some_and(|booted| saw - booted.min(saw) < 600);
+        let is_urgent = is_back || is_young || !self.healthy.contains(name);
+        if store.shape == Shape::Windows && !is_open && !is_urgent {
+            return Err(format!("F5: a trial begins in {name} outside of a window"));
+        }
+        Ok(())
     }
 
     /// The turns of all engines together keep the limit of turns at once.
@@ -168,11 +213,63 @@ impl Checks {
                 return Err(format!("F12: {} is {:?}", one.name, one.status));
             }
         }
+        one_version_runs(store, guests)?;
         let of_version: BTreeSet<Release> = guests.values().map(|guest| guest.running).collect();
         if of_version.iter().any(|release| release.is_bad()) {
             return Err(format!("F11: a bad release runs: {of_version:?}"));
         }
         Ok(())
+    }
+}
+
+/// If the newest deployment of all guests is complete, they run its program. Guests in which the
+/// program failed, and guests in no group, do not.
+fn one_version_runs(store: &Store, guests: &BTreeMap<String, PlayedGuest>) -> Result<(), String> {
+    let started = store
+        .deployments
+        .iter()
+        .filter(|one| !one.spec.kind.is_of_monitor() && one.status.started_at.is_some());
+    let newest = started.max_by_key(|one| one.created);
+    let Some(newest) = newest.filter(|one| {
+        one.status.state == DeploymentState::Complete
+            && one.spec.kind == DeploymentKind::User
+            && !one.spec.stop
+    }) else {
+        return Ok(());
+    };
+    if store.shape == Shape::Windows {
+        return Ok(());
+    }
+    let wanted = store
+        .revisions
+        .get(&newest.spec.revision)
+        .map(|one| &one.program.sha256);
+    for (name, guest) in guests {
+        let last = store.turns_of.get(name).and_then(|(_, last)| last.as_ref());
+        let has_failed = last.is_some_and(|last| last.last.result == TurnResult::Bad);
+        let is_outside = store.shape == Shape::Groups && labels(store.shape, name).is_empty();
+        if !has_failed && !is_outside && wanted != Some(&guest.running.sha256()) {
+            let running = guest.running;
+            return Err(format!("F1: {name} runs {running:?} after {}", newest.name));
+        }
+    }
+    Ok(())
+}
+
+/// A deployment of a release that passes its trials and does harm ends at the canaries.
+fn harm_is_bounded(store: &Store) -> Result<(), String> {
+    let mut reached: BTreeMap<&str, u32> = BTreeMap::new();
+    let turns = store
+        .turns_of
+        .values()
+        .filter_map(|(turn, _)| turn.as_ref());
+    for turn in turns.filter(|turn| Release::of(&turn.sha256) == Release::Harms) {
+        *reached.entry(&turn.deployment).or_default() += 1;
+    }
+    let most = MOST_CANARIES + store.rollout.max_in_flight;
+    match reached.iter().find(|(_, count)| **count > most) {
+        Some((name, count)) => Err(format!("F11: {name} does harm to {count} guests")),
+        None => Ok(()),
     }
 }
 

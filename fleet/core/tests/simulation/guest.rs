@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use fleet_core::judge::{Readings, Sample};
 use fleet_core::permit::Gate;
 use fleet_core::{Call, Facts, Observed, Outcome, PartFacts};
 use protocol::parts::{PartPhase, PartSource, PartState};
+
+use super::run::FleetSabotage;
 
 /// What a release does in a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,15 +20,18 @@ pub(super) enum Release {
     Crashes,
     /// Its page never answers.
     Deaf,
+    /// Passes its trials, then lets processes be killed.
+    Harms,
 }
 
 impl Release {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Image,
         Self::Good,
         Self::Better,
         Self::Crashes,
         Self::Deaf,
+        Self::Harms,
     ];
 
     pub(super) fn sha256(self) -> String {
@@ -35,6 +41,7 @@ impl Release {
             Self::Better => "2",
             Self::Crashes => "3",
             Self::Deaf => "4",
+            Self::Harms => "5",
         };
         digit.repeat(64)
     }
@@ -44,6 +51,7 @@ impl Release {
         found.unwrap_or(Self::Image)
     }
 
+    /// Whether no trial of it ends well.
     pub(super) const fn is_bad(self) -> bool {
         matches!(self, Self::Crashes | Self::Deaf)
     }
@@ -74,14 +82,17 @@ pub(super) struct PlayedGuest {
     /// An order of a lower epoch was carried out.
     pub(super) took_lower: bool,
     kept: Vec<String>,
+    pub(super) resizing_since: u64,
     pub(super) resizing_until: u64,
     pub(super) cut_until: u64,
-    forgets: bool,
-    takes_lower: bool,
+    pub(super) booted: Option<u64>,
+    /// Second from which the program runs.
+    runs_since: u64,
+    sabotage: Option<FleetSabotage>,
 }
 
 impl PlayedGuest {
-    pub(super) const fn new(node: String, forgets: bool, takes_lower: bool) -> Self {
+    pub(super) const fn new(node: String, sabotage: Option<FleetSabotage>) -> Self {
         Self {
             node,
             boot: 1,
@@ -96,33 +107,42 @@ impl PlayedGuest {
             tries: BTreeMap::new(),
             took_lower: false,
             kept: Vec::new(),
+            resizing_since: 0,
             resizing_until: 0,
             cut_until: 0,
-            forgets,
-            takes_lower,
+            booted: None,
+            runs_since: 0,
+            sabotage,
         }
     }
 
     /// A fresh overlay: the image's program, and no memory.
-    pub(super) fn restart(&mut self) {
-        let fresh = Self::new(self.node.clone(), self.forgets, self.takes_lower);
+    pub(super) fn restart(&mut self, second: u64) {
+        let fresh = Self::new(self.node.clone(), self.sabotage);
         *self = Self {
             boot: self.boot + 1,
+            booted: Some(second),
+            runs_since: second,
             ..fresh
         };
     }
 
     pub(super) fn tick(&mut self, second: u64) {
         let Some(trial) = &self.trial else { return };
-        if second >= trial.ends {
-            self.back("the time of the trial is over", true);
+        if second >= trial.ends && !self.is(FleetSabotage::EndlessTrials) {
+            self.back("the time of the trial is over", true, second);
         } else if self.running == Release::Crashes && second >= trial.began + 5 {
-            self.back("the program ended", false);
+            self.back("the program ended", false, second);
         }
     }
 
-    fn back(&mut self, reason: &str, is_expired: bool) {
+    fn is(&self, sabotage: FleetSabotage) -> bool {
+        self.sabotage == Some(sabotage)
+    }
+
+    fn back(&mut self, reason: &str, is_expired: bool, second: u64) {
         if let Some(trial) = self.trial.take() {
+            self.runs_since = second;
             self.running = trial.before;
             self.phase = PartPhase::Back;
             reason.clone_into(&mut self.reason);
@@ -144,14 +164,36 @@ impl PlayedGuest {
     }
 
     pub(super) fn gate(&self, second: u64) -> Option<Gate> {
-        (second < self.resizing_until).then_some(Gate::Resizing)
+        let is_seen = second < self.resizing_until && !self.is(FleetSabotage::HiddenResizes);
+        is_seen.then_some(Gate::Resizing)
+    }
+
+    /// What the guest went through with its program.
+    pub(super) fn readings(&self, second: u64) -> Readings {
+        let ran = second.saturating_sub(self.runs_since);
+        let harms = self.running == Release::Harms && !self.is(FleetSabotage::HiddenHarm);
+        let sample = |at, oom_kills| Sample {
+            at,
+            oom_kills,
+            node_has_room: true,
+            agent_connected: true,
+            ..Sample::default()
+        };
+        let mut readings = Readings::default();
+        readings.add(sample(0, 0));
+        readings.add(sample(ran, if harms { ran / 30 } else { 0 }));
+        readings.resize_millis.push(500);
+        readings
     }
 
     pub(super) fn observed(&self, second: u64) -> Observed {
         if second < self.cut_until {
             return Observed::Unreachable;
         }
-        let left = self.trial.as_ref().map_or(0, |trial| trial.ends - second);
+        let left = self
+            .trial
+            .as_ref()
+            .map_or(0, |trial| trial.ends.saturating_sub(second));
         Observed::Seen(PartFacts {
             state: PartState {
                 version: format!("{:?}", self.running),
@@ -179,14 +221,14 @@ impl PlayedGuest {
         }
         match call {
             Call::Push(turn) => {
-                if turn.epoch < self.epoch && !self.takes_lower {
+                if turn.epoch < self.epoch && !self.is(FleetSabotage::LowerEpochs) {
                     return Outcome::Conflict;
                 }
                 if self.trial.is_some() {
                     return Outcome::Busy("on trial".to_owned());
                 }
                 let is_known = self.kept.contains(&turn.token) || self.token == turn.token;
-                if is_known && !self.forgets {
+                if is_known && !self.is(FleetSabotage::ForgottenTokens) {
                     return Outcome::Done;
                 }
                 self.took_lower |= turn.epoch < self.epoch;
@@ -202,6 +244,9 @@ impl PlayedGuest {
                 epoch,
                 seconds,
             } => self.begin(token, *epoch, *seconds, second),
+            Call::Keep { .. } | Call::Back { .. } if self.is(FleetSabotage::EndlessTrials) => {
+                Outcome::Transient("the order was lost".to_owned())
+            }
             Call::Keep { token } => match &self.trial {
                 Some(trial) if trial.token == *token => {
                     self.trial = None;
@@ -214,7 +259,7 @@ impl PlayedGuest {
             },
             Call::Back { token } => match &self.trial {
                 Some(trial) if trial.token == *token => {
-                    self.back("the host took it back", false);
+                    self.back("the host took it back", false, second);
                     Outcome::Done
                 }
                 _ => Outcome::GoneBack(self.reason.clone()),
@@ -223,13 +268,13 @@ impl PlayedGuest {
     }
 
     fn begin(&mut self, token: &str, epoch: u64, seconds: u64, second: u64) -> Outcome {
-        if epoch < self.epoch && !self.takes_lower {
+        if epoch < self.epoch && !self.is(FleetSabotage::LowerEpochs) {
             return Outcome::Conflict;
         }
-        if self.tries.contains_key(token) && !self.forgets {
+        if self.tries.contains_key(token) && !self.is(FleetSabotage::ForgottenTokens) {
             return Outcome::Done;
         }
-        if second < self.resizing_until && !self.forgets {
+        if second < self.resizing_until && !self.is(FleetSabotage::ForgottenTokens) {
             return Outcome::Busy("a resize is under way".to_owned());
         }
         let Some((_, release)) = self.staged.clone().filter(|(staged, _)| staged == token) else {
@@ -247,6 +292,7 @@ impl PlayedGuest {
             before,
         });
         self.running = release;
+        self.runs_since = second;
         self.phase = PartPhase::Trial;
         Outcome::Done
     }

@@ -18,7 +18,7 @@ impl Store {
             let number = if self.started == 0 {
                 1
             } else {
-                i64::try_from(rng.between(1, 4)).unwrap_or(1)
+                i64::try_from(rng.between(1, self.releases())).unwrap_or(1)
             };
             self.started += 1;
             let is_partial = self.started > 1 && rng.chance(100_000);

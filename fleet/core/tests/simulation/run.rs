@@ -37,6 +37,27 @@ pub(super) enum FleetSabotage {
     LowerEpochs,
     /// Ends of turns that were left are not stored (F17).
     OpenTurns,
+    /// Guests that run their image's program report another one (F1).
+    FalseReports,
+    /// The engine does not see the windows (F5).
+    NoWindows,
+    /// The engine does not see resizes (F8).
+    HiddenResizes,
+    /// The judge does not see what a release does (F11).
+    HiddenHarm,
+    /// Trials have no end, and orders to guests on trial are lost (F16).
+    EndlessTrials,
+}
+
+/// Features of the environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// Neither groups nor windows.
+    Plain,
+    /// Two groups, with canaries and bakes.
+    Groups,
+    /// Two windows.
+    Windows,
 }
 
 /// What is simulated.
@@ -46,6 +67,10 @@ pub(super) struct FleetOptions {
     pub(super) seed: u64,
     /// Number of the guests.
     pub(super) guests: u32,
+    /// Features of the environment.
+    pub(super) shape: Shape,
+    /// Whether guests join and leave.
+    pub(super) churns: bool,
     /// Seconds with faults.
     pub(super) seconds: u64,
     /// Chance of each fault, in a million.
@@ -57,6 +82,8 @@ pub(super) struct FleetOptions {
 /// What a run came to.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FleetOutcome {
+    /// Guests that joined.
+    pub(super) joined: u64,
     /// Turns that were given.
     pub(super) turns: u64,
     /// Engines that ended.
@@ -84,6 +111,10 @@ struct Run {
     checks: Checks,
     outcome: FleetOutcome,
     runs: u64,
+    /// Guests that joined.
+    joined: u64,
+    /// Second of the newest world.
+    saw: u64,
 }
 
 /// Runs one seed.
@@ -107,12 +138,10 @@ pub(super) fn run(options: FleetOptions) -> Result<FleetOutcome, String> {
 
 impl Run {
     fn new(options: FleetOptions, mut rng: Rng) -> Self {
-        let store = Store::new(&mut rng, options.sabotage);
-        let forgets = options.sabotage == Some(FleetSabotage::ForgottenTokens);
-        let takes_lower = options.sabotage == Some(FleetSabotage::LowerEpochs);
+        let store = Store::new(&mut rng, options.shape, options.sabotage);
         let guests = (0..options.guests).map(|number| {
             let node = format!("node-{}", number % 4);
-            let guest = PlayedGuest::new(node, forgets, takes_lower);
+            let guest = PlayedGuest::new(node, options.sabotage);
             (format!("vm-{number}"), guest)
         });
         Self {
@@ -126,6 +155,8 @@ impl Run {
             checks: Checks::default(),
             outcome: FleetOutcome::default(),
             runs: 1,
+            joined: 0,
+            saw: 0,
             rng,
         }
     }
@@ -162,6 +193,7 @@ impl Run {
             let world = Box::new(self.store.world(&self.guests, self.second));
             let now = self.now();
             self.checks.saw(&world);
+            self.saw = self.second;
             self.engine.handle(now, Event::World { basis, world });
         }
         self.act()?;
@@ -174,21 +206,39 @@ impl Run {
         let name = &names[self.rng.index(names.len())];
         let (restarts, resizes, is_cut) = (self.fault(), self.fault(), self.fault());
         let crashes = self.fault();
-        let until = self.second + self.rng.between(1, 90);
+        let second = self.second;
+        let until = second + self.rng.between(1, 90);
         if let Some(guest) = self.guests.get_mut(name) {
             if restarts {
-                guest.restart();
+                guest.restart(second);
             }
             if resizes {
+                guest.resizing_since = second;
                 guest.resizing_until = until;
             }
             if is_cut {
                 guest.cut_until = until;
             }
         }
+        if self.options.churns && self.fault() {
+            self.churn(&name.clone());
+        }
         if crashes {
             self.crash();
         }
+    }
+
+    /// A guest leaves, and another one joins.
+    fn churn(&mut self, leaves: &str) {
+        self.guests.remove(leaves);
+        self.store.remove(leaves);
+        self.joined += 1;
+        let node = format!("node-{}", self.joined % 4);
+        let mut guest = PlayedGuest::new(node, self.options.sabotage);
+        guest.booted = Some(self.second);
+        let number = u64::from(self.options.guests) + self.joined;
+        self.guests.insert(format!("vm-{number}"), guest);
+        self.outcome.joined = self.joined;
     }
 
     fn crash(&mut self) {
@@ -266,6 +316,14 @@ impl Run {
                     self.engine.handle(now, Event::Done { id, outcome });
                 }
                 Action::Call { id, guest, call } => {
+                    if let (Call::Try { .. }, Some(played)) = (&call, self.guests.get(&guest)) {
+                        self.checks.before_try(
+                            &self.store,
+                            played,
+                            &guest,
+                            (self.saw, self.second),
+                        )?;
+                    }
                     let delay = if self.fault() {
                         self.rng.between(1, 60)
                     } else {

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use fleet_core::{Deployment, Environment, Guest, Outcome, Revision, World, Write};
+use fleet_core::{Deployment, Environment, Guest, Observed, Outcome, Revision, World, Write};
 use protocol::fleet::{
-    Critical, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
-    EnvironmentStatus, EnvironmentType, InstancePart, Release as ReleaseName, Resolved, Rollout,
-    Selector, Source, TurnResult, TurnSpec, revision_name,
+    Critical, Day, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
+    EnvironmentStatus, EnvironmentType, Group, InstancePart, Judge, Release as ReleaseName,
+    Resolved, Rollout, Selector, Source, TurnResult, TurnSpec, Window, revision_name,
 };
 use protocol::parts::PartName;
 use protocol::time::WallTime;
 
 use super::guest::{PlayedGuest, Release};
 use super::rng::Rng;
-use super::run::{FleetSabotage, TRIAL_SECONDS};
+use super::run::{FleetSabotage, Shape, TRIAL_SECONDS};
 
 pub(super) const ENVIRONMENT: &str = "monitors";
 
@@ -28,11 +28,12 @@ pub(super) struct Store {
     /// Version of each deployment, and the one that the engine has read.
     versions: BTreeMap<String, (u64, u64)>,
     sabotage: Option<FleetSabotage>,
+    pub(super) shape: Shape,
     pub(super) started: u32,
 }
 
 impl Store {
-    pub(super) fn new(rng: &mut Rng, sabotage: Option<FleetSabotage>) -> Self {
+    pub(super) fn new(rng: &mut Rng, shape: Shape, sabotage: Option<FleetSabotage>) -> Self {
         let percent = [0, 50, 66, 90, 99];
         let rollout = Rollout {
             min_healthy_percent: percent[rng.index(percent.len())],
@@ -41,6 +42,11 @@ impl Store {
             trial_seconds: TRIAL_SECONDS,
             deadline_seconds: 1000,
             retries: 1,
+            groups: groups(shape),
+            judge: Judge {
+                guest_minutes: 1,
+                ..Judge::default()
+            },
             ..Rollout::default()
         };
         let revisions = Release::ALL.into_iter().skip(1).zip(1_i64..);
@@ -70,7 +76,7 @@ impl Store {
                         },
                     },
                     rollout: rollout.clone(),
-                    windows: Vec::new(),
+                    windows: windows(shape),
                     blackouts: Vec::new(),
                     critical: Critical::default(),
                 },
@@ -84,8 +90,14 @@ impl Store {
             turns: 0,
             versions: BTreeMap::new(),
             sabotage,
+            shape,
             started: 0,
         }
+    }
+
+    /// Number of the releases that people start. The harmful one passes where no judge looks.
+    pub(super) fn releases(&self) -> u64 {
+        if self.shape == Shape::Groups { 5 } else { 4 }
     }
 
     /// What the engine reads.
@@ -99,22 +111,53 @@ impl Store {
                 node: played.node.clone(),
                 is_enrolled: true,
                 boot: played.boot.to_string(),
-                observed: played.observed(second),
+                observed: self.observed(played, second),
                 facts: played.facts(),
                 gate: played.gate(second),
                 turn,
                 last,
+                labels: labels(self.shape, name),
+                readings: Some(played.readings(second)),
+                uptime_seconds: self.uptime(played, second),
                 ..Guest::default()
             };
             (name.clone(), guest)
         });
+        let mut environment = self.environment.clone();
+        if self.sabotage == Some(FleetSabotage::NoWindows) {
+            environment.spec.windows.clear();
+        }
         World {
-            environment: self.environment.clone(),
+            environment,
             revisions: self.revisions.clone(),
             deployments: self.deployments.clone(),
             guests: guests.collect(),
             is_critical: false,
         }
+    }
+
+    fn observed(&self, played: &PlayedGuest, second: u64) -> Observed {
+        let mut observed = played.observed(second);
+        if let Observed::Seen(part) = &mut observed
+            && self.sabotage == Some(FleetSabotage::FalseReports)
+            && played.running == Release::Image
+        {
+            part.state.sha256 = Release::Good.sha256();
+        }
+        observed
+    }
+
+    /// Without the time of its boot a guest is led as if it had just begun.
+    fn uptime(&self, played: &PlayedGuest, second: u64) -> Option<u64> {
+        let ran = played
+            .booted
+            .map_or(LONG_SECONDS + second, |booted| second - booted);
+        (self.shape == Shape::Windows).then_some(ran)
+    }
+
+    /// A guest and what belongs to it are gone.
+    pub(super) fn remove(&mut self, name: &str) {
+        self.turns_of.remove(name);
     }
 
     pub(super) fn touched(&mut self, name: &str) {
@@ -196,4 +239,53 @@ impl Store {
         }
         ends
     }
+}
+
+/// Uptime of a guest that did not begin in the run.
+const LONG_SECONDS: u64 = 10_000;
+
+fn groups(shape: Shape) -> Vec<Group> {
+    if shape != Shape::Groups {
+        return Vec::new();
+    }
+    let group = |name: &str, canaries| Group {
+        name: name.to_owned(),
+        match_labels: [("tier".to_owned(), name.to_owned())].into(),
+        canaries,
+        bake_seconds: 120,
+    };
+    vec![group("test", 1), group("all", MOST_CANARIES)]
+}
+
+/// Most canaries of a group.
+pub(super) const MOST_CANARIES: u32 = 2;
+
+/// Labels of a guest. With groups every seventh guest is in none.
+pub(super) fn labels(shape: Shape, name: &str) -> BTreeMap<String, String> {
+    let number: u32 = name
+        .rsplit('-')
+        .next()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
+    let tier = match number % 7 {
+        _ if shape != Shape::Groups => return BTreeMap::new(),
+        6 => return BTreeMap::new(),
+        0 | 4 => "test",
+        _ => "all",
+    };
+    [("tier".to_owned(), tier.to_owned())].into()
+}
+
+/// Open from second 1000 to 2200, and from 2500 to 4900, of a run that begins at 22:13:20.
+fn windows(shape: Shape) -> Vec<Window> {
+    if shape != Shape::Windows {
+        return Vec::new();
+    }
+    let window = |start: &str, minutes| Window {
+        days: Day::ALL.to_vec(),
+        start: start.to_owned(),
+        minutes,
+        time_zone: "UTC".to_owned(),
+    };
+    vec![window("22:30", 20), window("22:55", 40)]
 }
