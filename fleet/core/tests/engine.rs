@@ -1,0 +1,407 @@
+//! Single decisions of the engine, from worlds that are written down.
+
+use std::collections::BTreeMap;
+
+use fleet_core::judge::{Readings, Sample};
+use fleet_core::permit::Gate;
+use fleet_core::{
+    Action, Deployment, Engine, Environment, Event, Guest, Now, Observed, Outcome, PartFacts,
+    Revision, World, Write,
+};
+use protocol::core::Core as _;
+use protocol::fleet::{
+    Counts, Critical, Day, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus,
+    EnvironmentSpec, EnvironmentStatus, EnvironmentType, Group, Lock, Release, Resolved, Rollout,
+    Selector, Source, Window,
+};
+use protocol::parts::{PartName, PartPhase, PartSource, PartState};
+use protocol::time::{Timestamp, WallTime};
+
+/// A Monday, at noon.
+const NOON: &str = "2026-01-05T12:00:00Z";
+
+fn seen(digit: &str, from: PartSource) -> Observed {
+    Observed::Seen(PartFacts {
+        state: PartState {
+            version: "1.0.0".to_owned(),
+            sha256: digit.repeat(64),
+            from,
+            phase: PartPhase::Settled,
+            left_s: 0,
+            token: String::new(),
+            reason: String::new(),
+            starts: 1,
+            resident_bytes: 1 << 20,
+        },
+        is_expired: false,
+    })
+}
+
+fn guest(node: &str) -> Guest {
+    Guest {
+        node: node.to_owned(),
+        is_enrolled: true,
+        boot: "1".to_owned(),
+        observed: seen("0", PartSource::Image),
+        ..Guest::default()
+    }
+}
+
+fn guests(count: u32) -> BTreeMap<String, Guest> {
+    let all = (0..count).map(|n| (format!("vm-{n}"), guest(&format!("node-{n}"))));
+    all.collect()
+}
+
+fn status() -> DeploymentStatus {
+    DeploymentStatus {
+        state: DeploymentState::InProgress,
+        started_at: Some(WallTime::parse(NOON).expect("a time")),
+        ..DeploymentStatus::default()
+    }
+}
+
+/// A world in which a deployment of a person has begun.
+fn world(rollout: Rollout, guests: BTreeMap<String, Guest>) -> World {
+    let revision = Revision {
+        rollout: rollout.clone(),
+        program: Resolved {
+            version: "1.1.0".to_owned(),
+            sha256: "1".repeat(64),
+        },
+    };
+    World {
+        environment: Environment {
+            name: "m".to_owned(),
+            spec: EnvironmentSpec {
+                r#type: EnvironmentType::Daemon,
+                part: PartName::Monitor,
+                selector: Selector::default(),
+                source: Source {
+                    release: Release {
+                        version: "1.1.0".to_owned(),
+                    },
+                },
+                rollout,
+                windows: Vec::new(),
+                blackouts: Vec::new(),
+                critical: Critical::default(),
+            },
+            status: EnvironmentStatus {
+                lock: Some(Lock {
+                    deployment: "d".to_owned(),
+                    kind: DeploymentKind::User,
+                    epoch: 1,
+                }),
+                ..EnvironmentStatus::default()
+            },
+            is_deleted: false,
+        },
+        revisions: [("m-r1".to_owned(), revision)].into(),
+        deployments: vec![Deployment {
+            name: "d".to_owned(),
+            created: WallTime::parse(NOON).expect("a time"),
+            spec: DeploymentSpec {
+                environment: "m".to_owned(),
+                revision: "m-r1".to_owned(),
+                kind: DeploymentKind::User,
+                instances: Vec::new(),
+                rollback_of: String::new(),
+                reason: String::new(),
+                stop: false,
+            },
+            status: status(),
+        }],
+        guests,
+        is_critical: false,
+    }
+}
+
+/// What an engine came to.
+#[derive(Debug, Default)]
+struct Done {
+    /// Guests that got a turn.
+    turns: Vec<String>,
+    /// Gate of the deployment.
+    gate: String,
+    counts: Counts,
+    status: DeploymentStatus,
+}
+
+fn at(seconds: u64) -> Now {
+    let noon = WallTime::parse(NOON).expect("a time");
+    let micros = seconds * 1_000_000;
+    Now {
+        monotonic: Timestamp(micros),
+        wall: WallTime(noon.0 + micros.cast_signed()),
+    }
+}
+
+/// Carries out the writes that an engine asks for at a second, and none of its calls.
+fn run(engine: &mut Engine, world: World, seconds: u64) -> Done {
+    let mut done = Done::default();
+    let basis = engine.basis();
+    let now = at(seconds);
+    engine.handle(
+        now,
+        Event::World {
+            basis,
+            world: Box::new(world),
+        },
+    );
+    while let Some(action) = engine.poll_action(now) {
+        let Action::Write { id, write } = action else {
+            continue;
+        };
+        match &write {
+            Write::Turn { guest, .. } => done.turns.push(guest.clone()),
+            Write::Environment(status) => done.counts = status.counts,
+            Write::Deployment { status, .. } => done.status = status.clone(),
+            Write::Create { .. } | Write::End { .. } => {}
+        }
+        engine.handle(
+            now,
+            Event::Done {
+                id,
+                outcome: Outcome::Done,
+            },
+        );
+    }
+    let gate = done.status.blocked_by.as_ref();
+    done.gate = gate.map_or_else(String::new, |by| by.gate.clone());
+    done
+}
+
+fn half() -> Rollout {
+    Rollout {
+        min_healthy_percent: 50,
+        ..Rollout::default()
+    }
+}
+
+fn at_night() -> Vec<Window> {
+    vec![Window {
+        days: Day::ALL.to_vec(),
+        start: "02:00".to_owned(),
+        minutes: 60,
+        time_zone: "UTC".to_owned(),
+    }]
+}
+
+fn group(name: &str, canaries: u32, bake_seconds: u64) -> Group {
+    Group {
+        name: name.to_owned(),
+        match_labels: [("tier".to_owned(), name.to_owned())].into(),
+        canaries,
+        bake_seconds,
+    }
+}
+
+fn label(world: &mut World, guest: &str, tier: &str) {
+    let guest = world.guests.get_mut(guest).expect("a guest");
+    guest.labels = [("tier".to_owned(), tier.to_owned())].into();
+}
+
+/// Requirement: R17
+#[test]
+fn closed_window_holds_a_deployment_and_says_so() {
+    let mut closed = world(half(), guests(4));
+    closed.environment.spec.windows = at_night();
+    let done = run(&mut Engine::new(1), closed.clone(), 0);
+    assert_eq!((done.turns.len(), done.gate.as_str()), (0, "window"));
+    // 14 hours later it is two o'clock.
+    let done = run(&mut Engine::new(1), closed, 14 * 3600);
+    assert_eq!(done.turns.len(), 2);
+}
+
+/// Requirement: R14, R18
+#[test]
+fn critical_version_waits_for_no_window_and_has_its_own_budget() {
+    let mut critical = world(Rollout::default(), guests(10));
+    critical.environment.spec.windows = at_night();
+    critical.is_critical = true;
+    let done = run(&mut Engine::new(1), critical, 0);
+    assert_eq!(done.turns.len(), 5, "{:?}", done.turns);
+}
+
+/// Requirement: R18
+#[test]
+fn sick_and_young_guests_wait_for_no_window() {
+    let mut closed = world(half(), guests(4));
+    closed.environment.spec.windows = at_night();
+    let sick = closed.guests.get_mut("vm-1").expect("a guest");
+    sick.facts.is_degraded = true;
+    let young = closed.guests.get_mut("vm-2").expect("a guest");
+    young.uptime_seconds = Some(599);
+    let old = closed.guests.get_mut("vm-3").expect("a guest");
+    old.uptime_seconds = Some(600);
+    let done = run(&mut Engine::new(1), closed, 0);
+    assert_eq!(done.turns, ["vm-1", "vm-2"]);
+}
+
+/// Requirement: R17
+#[test]
+fn windows_of_a_guest_hold_that_guest_alone() {
+    let mut narrowed = world(half(), guests(4));
+    narrowed.guests.get_mut("vm-0").expect("a guest").windows = at_night();
+    let done = run(&mut Engine::new(1), narrowed, 0);
+    assert_eq!(done.turns, ["vm-1", "vm-2"]);
+}
+
+/// Requirement: B07
+#[test]
+fn unassigned_guests_are_counted_and_never_touched() {
+    let rollout = Rollout {
+        groups: vec![group("gold", 0, 0)],
+        ..half()
+    };
+    let mut partly = world(rollout, guests(4));
+    label(&mut partly, "vm-2", "gold");
+    let done = run(&mut Engine::new(1), partly, 0);
+    assert_eq!(done.turns, ["vm-2"]);
+    assert_eq!((done.counts.unassigned, done.counts.matching), (3, 4));
+    assert_eq!(done.counts.launching, 1);
+    assert_eq!(done.status.progress.total, 1);
+}
+
+#[test]
+fn canary_goes_before_its_group_and_the_group_before_the_next() {
+    let rollout = Rollout {
+        groups: vec![group("first", 1, 600), group("second", 0, 0)],
+        ..half()
+    };
+    let mut both = world(rollout, guests(8));
+    for number in 0..8 {
+        let tier = if number < 4 { "first" } else { "second" };
+        label(&mut both, &format!("vm-{number}"), tier);
+    }
+    let done = run(&mut Engine::new(1), both, 0);
+    assert_eq!(done.turns.len(), 1, "{:?}", done.turns);
+    assert!(done.turns[0] < "vm-4".to_owned());
+}
+
+#[test]
+fn guest_behind_its_own_gate_is_deferred_after_an_hour() {
+    let mut held = world(half(), guests(2));
+    held.guests.get_mut("vm-0").expect("a guest").gate = Some(Gate::Resizing);
+    held.guests.get_mut("vm-1").expect("a guest").observed = seen("1", PartSource::A);
+    let mut engine = Engine::new(1);
+    let early = run(&mut engine, held.clone(), 0);
+    assert_eq!(early.gate, "resizing");
+    let late = run(&mut engine, held.clone(), 3599);
+    assert_eq!(late.status.progress.deferred, 0);
+    let end = run(&mut engine, held, 3600);
+    assert_eq!(end.status.state, DeploymentState::Complete);
+    assert_eq!(end.status.progress.deferred, 1);
+}
+
+#[test]
+fn deadline_leaves_out_time_behind_a_window() {
+    let rollout = Rollout {
+        deadline_seconds: 3600,
+        ..half()
+    };
+    let mut closed = world(rollout, guests(2));
+    closed.environment.spec.windows = at_night();
+    let mut engine = Engine::new(1);
+    let first = run(&mut engine, closed.clone(), 10);
+    assert_eq!(first.gate, "window");
+    closed.deployments[0].status = first.status;
+    let open = run(&mut engine, closed.clone(), 14 * 3600);
+    assert_eq!(open.turns.len(), 1, "{:?}", open.status);
+    closed.environment.spec.windows.clear();
+    closed.deployments[0].status = open.status;
+    let guest = closed.guests.get_mut("vm-0").expect("a guest");
+    guest.gate = Some(Gate::Resizing);
+    closed.guests.remove("vm-1");
+    let late = run(&mut engine, closed, 14 * 3600 + 3600);
+    assert_eq!(late.status.ending, None);
+    assert_eq!(late.status.state, DeploymentState::TimedOut);
+}
+
+/// A group that bakes, after its only canary was changed.
+fn baking(readings: Option<Readings>) -> World {
+    let rollout = Rollout {
+        groups: vec![group("all", 1, 600)],
+        ..half()
+    };
+    let mut one = world(rollout, guests(4));
+    for number in 0..4 {
+        label(&mut one, &format!("vm-{number}"), "all");
+    }
+    let mut engine = Engine::new(1);
+    let begun = run(&mut engine, one.clone(), 0);
+    let turned = engine.world().expect("a world").guests.clone();
+    let canary = begun.turns.first().expect("a canary").clone();
+    one.guests = turned;
+    let guest = one.guests.get_mut(&canary).expect("the canary");
+    let turn = guest.turn.clone().expect("a turn");
+    guest.observed = seen("1", PartSource::A);
+    guest.readings = readings;
+    guest.last = Some(protocol::fleet::InstancePart {
+        version: turn.version,
+        sha256: turn.sha256,
+        from: PartSource::A,
+        phase: PartPhase::Settled,
+        healthy: true,
+        last: protocol::fleet::TurnEnd {
+            token: turn.token,
+            result: protocol::fleet::TurnResult::Good,
+            reason: String::new(),
+            at: at(60).wall,
+        },
+    });
+    one.deployments[0].status = engine.world().expect("a world").deployments[0]
+        .status
+        .clone();
+    one
+}
+
+fn readings(kills: u64) -> Readings {
+    let sample = |at, oom_kills| Sample {
+        at,
+        oom_kills,
+        node_has_room: true,
+        agent_connected: true,
+        ..Sample::default()
+    };
+    let mut readings = Readings::default();
+    readings.add(sample(0, 0));
+    readings.add(sample(1800, kills));
+    readings.resize_millis.push(500);
+    readings
+}
+
+#[test]
+fn rest_of_a_group_follows_a_bake_without_harm() {
+    let one = baking(Some(readings(0)));
+    let mut engine = Engine::new(2);
+    let early = run(&mut engine, one, 100);
+    assert_eq!(early.gate, "bake", "{early:?}");
+    let held = engine.world().expect("a world").clone();
+    let late = run(&mut Engine::new(3), held, 700);
+    assert!(!late.turns.is_empty(), "{late:?}");
+}
+
+/// Requirement: B35
+#[test]
+fn kill_in_a_canary_halts_the_deployment() {
+    let one = baking(Some(readings(1)));
+    let mut engine = Engine::new(2);
+    let done = run(&mut engine, one, 100);
+    assert!(done.turns.is_empty(), "{done:?}");
+    assert_eq!(done.status.state, DeploymentState::Unhealthy, "{done:?}");
+    assert!(done.status.evidence[0].contains("OOM"), "{done:?}");
+}
+
+#[test]
+fn bake_without_figures_holds_until_a_person_lets_it_go_on() {
+    let mut engine = Engine::new(2);
+    run(&mut engine, baking(None), 100);
+    let held = engine.world().expect("a world").clone();
+    let late = run(&mut engine, held, 100 + 1800);
+    assert_eq!(late.gate, "inconclusive", "{late:?}");
+    let mut allowed = engine.world().expect("a world").clone();
+    allowed.environment.spec.rollout.on_inconclusive = protocol::fleet::OnInconclusive::Proceed;
+    let done = run(&mut engine, allowed, 100 + 1900);
+    assert!(!done.turns.is_empty(), "{done:?}");
+}
