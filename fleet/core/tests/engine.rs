@@ -125,6 +125,10 @@ struct Done {
     gate: String,
     counts: Counts,
     status: DeploymentStatus,
+    /// Deployments that were made.
+    created: Vec<DeploymentSpec>,
+    has_lock: bool,
+    writes: u32,
 }
 
 fn at(seconds: u64) -> Now {
@@ -152,11 +156,13 @@ fn run(engine: &mut Engine, world: World, seconds: u64) -> Done {
         let Action::Write { id, write } = action else {
             continue;
         };
+        done.writes += 1;
         match &write {
             Write::Turn { guest, .. } => done.turns.push(guest.clone()),
             Write::Environment(status) => done.counts = status.counts,
             Write::Deployment { status, .. } => done.status = status.clone(),
-            Write::Create { .. } | Write::End { .. } => {}
+            Write::Create { spec, .. } => done.created.push(spec.clone()),
+            Write::End { .. } => {}
         }
         engine.handle(
             now,
@@ -166,6 +172,8 @@ fn run(engine: &mut Engine, world: World, seconds: u64) -> Done {
             },
         );
     }
+    let status = engine.world().map(|world| &world.environment.status);
+    done.has_lock = status.is_some_and(|status| status.lock.is_some());
     let gate = done.status.blocked_by.as_ref();
     done.gate = gate.map_or_else(String::new, |by| by.gate.clone());
     done
@@ -404,4 +412,93 @@ fn bake_without_figures_holds_until_a_person_lets_it_go_on() {
     allowed.environment.spec.rollout.on_inconclusive = protocol::fleet::OnInconclusive::Proceed;
     let done = run(&mut engine, allowed, 100 + 1900);
     assert!(!done.turns.is_empty(), "{done:?}");
+}
+
+/// A world whose deployment is complete, and in which guests run another program.
+fn joined(count: u32, observed: &Observed) -> World {
+    let mut world = world(half(), guests(count));
+    world.environment.status.lock = None;
+    world.deployments[0].status.state = DeploymentState::Complete;
+    for guest in world.guests.values_mut() {
+        guest.observed = observed.clone();
+    }
+    world
+}
+
+/// Requirement: B25, B34
+#[test]
+fn guests_that_join_together_get_one_deployment() {
+    let done = run(
+        &mut Engine::new(1),
+        joined(500, &seen("0", PartSource::Image)),
+        0,
+    );
+    let kinds: Vec<DeploymentKind> = done.created.iter().map(|spec| spec.kind).collect();
+    assert_eq!(kinds, [DeploymentKind::NewInstance]);
+    assert_eq!(done.created[0].instances.len(), 500);
+    assert_eq!(done.turns.len(), 10, "as many as go at once");
+}
+
+/// Requirement: B25, B37
+#[test]
+fn guest_with_another_program_gets_a_repair() {
+    let done = run(&mut Engine::new(1), joined(3, &seen("7", PartSource::A)), 0);
+    let kinds: Vec<DeploymentKind> = done.created.iter().map(|spec| spec.kind).collect();
+    assert_eq!(kinds, [DeploymentKind::HealthRepair]);
+}
+
+/// Requirement: B37
+#[test]
+fn second_pass_over_a_settled_world_writes_nothing() {
+    let mut engine = Engine::new(1);
+    let first = run(&mut engine, joined(3, &seen("1", PartSource::A)), 0);
+    assert!(first.writes > 0, "{first:?}");
+    let settled = engine.world().expect("a world").clone();
+    for seconds in [1, 300] {
+        let second = run(&mut engine, settled.clone(), seconds);
+        assert_eq!(second.writes, 0, "{second:?}");
+    }
+}
+
+/// Requirement: B33, B44
+#[test]
+fn stop_between_lock_and_start_gives_the_lock_back() {
+    let mut stopped = world(half(), guests(3));
+    stopped.deployments[0].status = DeploymentStatus::default();
+    stopped.deployments[0].spec.stop = true;
+    let done = run(&mut Engine::new(2), stopped, 0);
+    assert_eq!(done.status.state, DeploymentState::Stopped);
+    assert!(done.turns.is_empty() && !done.has_lock, "{done:?}");
+}
+
+/// Requirement: R16
+#[test]
+fn repair_waits_half_an_hour_after_an_attempt() {
+    let mut sick = joined(1, &seen("7", PartSource::A));
+    let mut engine = Engine::new(1);
+    run(&mut engine, sick.clone(), 0);
+    let turn = engine.world().expect("a world").guests["vm-0"]
+        .turn
+        .clone()
+        .expect("a turn");
+    let guest = sick.guests.get_mut("vm-0").expect("a guest");
+    guest.uptime_seconds = Some(100_000);
+    guest.last = Some(protocol::fleet::InstancePart {
+        version: turn.version.clone(),
+        sha256: "7".repeat(64),
+        from: PartSource::A,
+        phase: PartPhase::Settled,
+        healthy: true,
+        last: protocol::fleet::TurnEnd {
+            token: turn.token.clone(),
+            result: protocol::fleet::TurnResult::Wait,
+            reason: "no connection".to_owned(),
+            at: at(0).wall,
+        },
+    });
+    guest.turn = Some(turn);
+    for (seconds, expected) in [(1799, 0), (3541, 1)] {
+        let done = run(&mut Engine::new(2), sick.clone(), seconds);
+        assert_eq!(done.created.len(), expected, "{seconds} s");
+    }
 }

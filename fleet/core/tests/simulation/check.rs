@@ -57,7 +57,12 @@ impl Checks {
 
     pub(super) fn before_write(&self, store: &Store, write: &Write) -> Result<(), String> {
         match write {
-            Write::Turn { guest, .. } => self.turn_leaves_enough(store, guest),
+            Write::Turn { guest, turn } => {
+                if turn.attempt > store.rollout.retries + 1 {
+                    return Err(format!("B40: attempt {} in {guest}", turn.attempt));
+                }
+                self.turn_leaves_enough(store, guest)
+            }
             _ => Ok(()),
         }
     }
