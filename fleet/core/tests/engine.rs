@@ -284,7 +284,7 @@ fn canary_goes_before_its_group_and_the_group_before_the_next() {
     }
     let done = run(&mut Engine::new(1), both, 0);
     assert_eq!(done.turns.len(), 1, "{:?}", done.turns);
-    assert!(done.turns[0] < "vm-4".to_owned());
+    assert!(*done.turns[0] < *"vm-4");
 }
 
 #[test]
