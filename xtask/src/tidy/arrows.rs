@@ -132,6 +132,8 @@ const ARROWS: [(&str, &[&str]); 37] = [
     // A core of its own: the fleet's shell, the simulator and updaters use it.
     ("fleet-core", &["protocol", "test-records"]),
     ("fleet-store", &["fleet-core", "protocol", "test-api"]),
+    // A core like it, which the simulator runs with partitions.
+    ("peers-core", &["protocol"]),
     // The one place where the rooms are put together in one process, by their public entries.
     (
         "bellows",
@@ -247,7 +249,8 @@ fn core_findings() -> Result<Vec<String>> {
         let pure = file.contains("/src/core/")
             || file.ends_with("/src/core.rs")
             || file.starts_with("protocol/src/")
-            || file.starts_with("fleet/core/src/");
+            || file.starts_with("fleet/core/src/")
+            || file.starts_with("peers/core/src/");
         if !pure {
             continue;
         }
