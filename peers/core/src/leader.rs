@@ -173,16 +173,15 @@ impl Leader {
         }
     }
 
-    /// Whether this machine may carry out a plan. It refuses one of a smaller claim than the
-    /// greatest that it hears, and all while it holds.
+    /// The claim whose plans this machine carries out: the greatest that it hears, its own among
+    /// them. `None` while it holds.
     #[must_use]
-    pub fn accepts(&self, claim: &Claim) -> bool {
+    pub fn in_force(&self) -> Option<Claim> {
         if matches!(self.quorum(), Quorum::Hold(_)) {
-            return false;
+            return None;
         }
         let own = self.term.as_ref().map(|term| term.claim.clone());
-        let greatest = self.greatest_claim().max(own);
-        greatest.is_some_and(|greatest| *claim == greatest)
+        self.greatest_claim().max(own)
     }
 
     fn quorum(&self) -> Quorum {
@@ -280,7 +279,7 @@ impl Leader {
     }
 
     fn claim(&mut self, now: Timestamp, majority: bool) {
-        self.epoch += 1;
+        self.epoch = self.epoch.saturating_add(1);
         self.vacant_since = None;
         let claim = Claim {
             majority,

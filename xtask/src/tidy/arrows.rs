@@ -134,6 +134,7 @@ const ARROWS: [(&str, &[&str]); 37] = [
     ("fleet-store", &["fleet-core", "protocol", "test-api"]),
     // A core like it, which the simulator runs with partitions.
     ("peers-core", &["protocol"]),
+    ("peers-mesh", &["peers-core", "protocol", "daemon-kit"]),
     // The one place where the rooms are put together in one process, by their public entries.
     (
         "bellows",
@@ -144,6 +145,8 @@ const ARROWS: [(&str, &[&str]); 37] = [
             "neonvm-controller",
             "neonvm-runner",
             "policy-contract",
+            "peers-core",
+            "peers-mesh",
             "policy-controller",
             "protocol",
             "scheduler",
@@ -158,6 +161,7 @@ const ARROWS: [(&str, &[&str]); 37] = [
             "agent",
             "neonvm-controller",
             "neonvm-runner",
+            "peers-core",
             "policy-contract",
             "policy-whatif",
             "protocol",

@@ -159,8 +159,7 @@ fn v21_leader_resigns_before_a_greater_claim_and_plans_no_more() {
     core.handle(at(1), members([("b", peer(1, None)), ("c", greater)]));
     assert_eq!(actions(&mut core, at(1)), [Action::Publish(None)]);
     assert_eq!(core.role(at(1)), Role::Follows("c".into()));
-    assert!(core.accepts(&claim(true, 2, "c")));
-    assert!(!core.accepts(&claim(true, 1, "a")));
+    assert_eq!(core.in_force(), Some(claim(true, 2, "c")));
     assert_eq!(actions(&mut core, at(60)), []);
 }
 
@@ -177,7 +176,7 @@ fn v21_minority_publishes_no_claim_and_carries_out_no_plan() {
     core.handle(at(10), members([("b", peer(1, None))]));
     assert_eq!(actions(&mut core, at(10)), [Action::Publish(None)]);
     assert_eq!(core.role(at(10)), Role::Holds(HoldReason::Minority));
-    assert!(!core.accepts(&claim(true, 1, "b")));
+    assert_eq!(core.in_force(), None);
     assert_eq!(actions(&mut core, at(500)), []);
     assert_eq!(core.poll_deadline(), None);
 }
