@@ -29,6 +29,7 @@ mod monitor;
 mod node;
 pub mod options;
 mod orders;
+pub mod peers;
 mod permit;
 mod policy;
 mod queue;

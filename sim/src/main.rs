@@ -1,5 +1,7 @@
 //! Runs seeds and says what came of them. Exit code 1 when something did not hold.
 
+mod peers_command;
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -61,6 +63,8 @@ struct Args {
     /// Write the agents' decision journal of the first seed here, and run no other
     #[arg(long)]
     journal: Option<PathBuf>,
+    #[command(flatten)]
+    peers: peers_command::PeersArgs,
 }
 
 impl Args {
@@ -132,6 +136,10 @@ fn write_journal(args: &Args, path: &Path) -> Result<bool> {
 }
 
 fn simulate(args: &Args) -> Result<bool> {
+    if let Some(machines) = args.peers.peers {
+        let seeds = args.seed..args.seed.saturating_add(args.seeds);
+        return args.peers.run(machines, seeds);
+    }
     if let Some(path) = &args.journal {
         return write_journal(args, path);
     }

@@ -136,8 +136,12 @@ impl Mesh {
             .await
             .map_err(|error| failed(error.to_string()))?;
         let mut seeds = state.kept().peers.clone();
+        let mut known = state.kept().expected;
         if let Some(address) = config.join {
-            seeds.extend(join(&config, address).await?);
+            let there = join(&config, address).await?;
+            // Before it hears them it must not take itself for all machines.
+            known = known.max(there.len() + 1);
+            seeds.extend(there);
             seeds.push(address);
         }
         let generation = u64::try_from(config.clock.wall().0).unwrap_or_default();
@@ -145,7 +149,6 @@ impl Mesh {
             Gossip::start(&config.id, generation, config.listen, &seeds, &config.keys).await;
         let gossip = gossip.map_err(|error| failed(format!("{error:#}")))?;
         let clock = config.clock;
-        let known = state.kept().expected;
         let core = Leader::new(
             clock.now(),
             config.id.clone(),
