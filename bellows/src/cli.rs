@@ -81,6 +81,9 @@ pub(crate) enum Command {
     /// Policies: rules of your own for sizes, tried in shadow before they decide
     #[command(subcommand)]
     Policy(commands::policy::PolicyCommand),
+    /// Machines that know each other without Kubernetes
+    #[command(subcommand)]
+    Peers(commands::peers::PeersCommand),
     /// Serve a page about all VMs, with orders, to the browser of one person
     Web(web::WebArgs),
     /// Open a shell in a VM, or run a command there
@@ -154,6 +157,7 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         Command::Up(args) => up::run(&context, *args).await,
         Command::Down(args) => commands::down::run(&context, &args).await,
         Command::Status(args) => commands::status::run(&context, &args).await,
+        Command::Peers(command) => commands::peers::run(&context, command).await,
         Command::Adopt(args) => commands::adopt::run(&context, &args).await,
         Command::Backup(args) => commands::store::run(&context, &args).await,
         Command::Restore(args) => commands::store::restore(&context, &args),

@@ -11,6 +11,7 @@ pub(crate) mod image;
 pub(crate) mod journal;
 pub(crate) mod kubectl;
 pub(crate) mod migrate;
+pub(crate) mod peers;
 pub(crate) mod people;
 pub(crate) mod policy;
 pub(crate) mod power;

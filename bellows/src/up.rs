@@ -31,6 +31,7 @@ mod metrics;
 mod node;
 mod objects;
 mod part_registry;
+pub(crate) mod peers;
 mod policies;
 mod scheduler;
 mod secrets;
@@ -75,6 +76,7 @@ struct Plan {
     agent: ::agent::Config,
     scheduler: ::scheduler::config::Config,
     node: node::NodeSettings,
+    peers: Option<peers::Plan>,
 }
 
 impl Plan {
@@ -82,6 +84,7 @@ impl Plan {
         Ok(Self {
             agent: agent::config(args.agent_config.as_deref())?,
             scheduler: scheduler::config(args.scheduler_config.as_deref())?,
+            peers: peers::Plan::read(&args.peers)?,
             node: node::NodeSettings {
                 allocatable: machine::share(args.allocatable_cpu, args.allocatable_memory)?,
                 accel: args.accel.choice(),
@@ -121,6 +124,7 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
         parts: PartRegistry::default(),
         orphans: Orphans::default(),
         backups: Arc::default(),
+        peers: Arc::default(),
     };
     check_addresses(&base.instance)?;
     let mut supervisor = Supervisor::new(base.parts.clone());
@@ -196,6 +200,7 @@ async fn serve(
         shutdown,
         orphans: base.orphans.clone(),
         backups: Arc::clone(&base.backups),
+        peers: Arc::clone(&base.peers),
     };
     let closing = CancellationToken::new();
     let admin = tokio::spawn(admin::serve(listener, api, closing.clone()));
@@ -236,6 +241,9 @@ async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Ou
         policies::start(base, supervisor, &client, state);
     }
     announcer::start(base, supervisor, &client);
+    if let Some(peers) = plan.peers {
+        peers::start(base, supervisor, peers).await?;
+    }
     metrics::start(base, supervisor, registry, &connections).await
 }
 

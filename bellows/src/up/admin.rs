@@ -10,6 +10,9 @@
 //! | `GET /v1/orphans` | `{"orphans":[`[`Orphan`](neonvm_runner::node::Orphan)`…]}`: guests whose pods the store does not have |
 //! | `POST /v1/orphans/release` `{"pod":"NAMESPACE/POD"}` | 202; the guest is ended, its directory moved aside |
 //! | `POST /v1/store/backup` `{"file":"/…"}` | a copy of the store is in that file, which must not exist |
+//! | `GET /v1/peers` | machines that know each other; 404 without `--peers-listen` |
+//! | `POST /v1/peers/sets` `{"set":…,"count":…}` | members of a set over all machines |
+//! | `POST /v1/peers/policies` | a policy for each other machine; errors by machine |
 //! | `POST /v1/shutdown` `{"stop_vms":bool}` | 202; the process ends |
 //!
 //! Only the owner can open the socket (0600, in a directory of 0700), and may send any request.
@@ -27,6 +30,7 @@ use axum::{Json, Router};
 use daemon_kit::StageLog;
 use daemon_kit::unix_socket::ShortPath;
 use neonvm_runner::node::Orphans;
+use peers_mesh::Mesh;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
@@ -63,6 +67,8 @@ pub(crate) struct AdminApi {
     pub(crate) orphans: Orphans,
     /// Copies the store, once it is open.
     pub(crate) backups: Arc<OnceLock<Backups>>,
+    /// This machine among others, once it has joined.
+    pub(crate) peers: Arc<OnceLock<Mesh>>,
 }
 
 /// Body of `POST /v1/shutdown`.
@@ -85,6 +91,14 @@ struct ReleaseOrder {
 #[serde(deny_unknown_fields)]
 struct BackupOrder {
     file: PathBuf,
+}
+
+/// Body of `POST /v1/peers/sets`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetOrder {
+    set: String,
+    count: u32,
 }
 
 /// Binds the socket and replaces one that an earlier process left. The lock on the directory makes
@@ -121,6 +135,9 @@ pub(crate) async fn serve(
         .route("/v1/orphans", get(orphans))
         .route("/v1/orphans/release", post(release))
         .route("/v1/store/backup", post(backup))
+        .route("/v1/peers", get(peers))
+        .route("/v1/peers/sets", post(peers_set))
+        .route("/v1/peers/policies", post(peers_policy))
         .route("/v1/shutdown", post(shutdown))
         .with_state(api);
     axum::serve(listener, router)
@@ -188,6 +205,43 @@ async fn backup(State(api): State<AdminApi>, Json(order): Json<BackupOrder>) -> 
     }
 }
 
+/// The mesh, or the refusal of a machine that is alone.
+fn mesh(api: &AdminApi) -> Result<&Mesh, (StatusCode, &'static str)> {
+    let text = "this machine has no peers: start it with --peers-listen ADDR --peers-key FILE\n";
+    api.peers.get().ok_or((StatusCode::NOT_FOUND, text))
+}
+
+async fn peers(State(api): State<AdminApi>) -> Response {
+    match mesh(&api) {
+        Ok(mesh) => Json(mesh.status()).into_response(),
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn peers_set(State(api): State<AdminApi>, Json(order): Json<SetOrder>) -> Response {
+    let mesh = match mesh(&api) {
+        Ok(mesh) => mesh,
+        Err(refusal) => return refusal.into_response(),
+    };
+    match mesh.want(&order.set, order.count) {
+        Ok(()) => StatusCode::ACCEPTED.into_response(),
+        Err(why) => (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response(),
+    }
+}
+
+async fn peers_policy(State(api): State<AdminApi>, body: axum::body::Bytes) -> Response {
+    let mesh = match mesh(&api) {
+        Ok(mesh) => mesh,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let applied = mesh.apply_policy(body).await;
+    let errors: serde_json::Map<String, Value> = applied
+        .into_iter()
+        .map(|(id, result)| (id.to_string(), json!(result.err())))
+        .collect();
+    Json(json!({"machines": errors})).into_response()
+}
+
 async fn shutdown(State(api): State<AdminApi>, body: axum::body::Bytes) -> Response {
     let order: ShutdownOrder = match serde_json::from_slice(&body) {
         Ok(order) => order,
@@ -246,6 +300,7 @@ mod tests {
             shutdown,
             orphans: Orphans::default(),
             backups: Arc::default(),
+            peers: Arc::default(),
         };
         let server = tokio::spawn(serve(listener, api, cancel.clone()));
         let state = exchange(&path, Method::GET, "/v1/state", None)

@@ -51,6 +51,8 @@ pub(crate) struct UpArgs {
     /// Return when everything is ready and leave it running in the background
     #[arg(long)]
     pub(super) detach: bool,
+    #[command(flatten)]
+    pub(super) peers: super::peers::PeersArgs,
 }
 
 /// An accelerator, or the choice left to us.

@@ -23,5 +23,7 @@ pub(crate) struct Base {
     pub(crate) orphans: Orphans,
     /// Copies the store, once it is open.
     pub(crate) backups: Arc<OnceLock<Backups>>,
+    /// This machine among others, once it has joined.
+    pub(crate) peers: Arc<OnceLock<peers_mesh::Mesh>>,
     pub(crate) secrets: Secrets,
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use hyper::http::Method;
 use policy_contract::{Pack, Scope, Spec};
 use protocol::journal::Action;
 use protocol::policy::{GROUP, KEY_POLICY, KIND, ScalingPolicySpec, VERSION};
@@ -38,6 +39,9 @@ pub(crate) struct ApplyArgs {
     /// Why it is applied, for the journal; one line of at most 1,000 bytes
     #[arg(long, value_name = "TEXT", value_parser = actions::reason)]
     reason: Option<String>,
+    /// Apply it on each machine that this one knows, too (`bellows up --peers-listen`)
+    #[arg(long)]
+    peers: bool,
 }
 
 pub(super) fn parameter(text: &str) -> Result<(String, f64), String> {
@@ -114,7 +118,12 @@ fn next_digest(old: Option<&Value>, wanted: &Value) -> Option<String> {
 }
 
 /// Creates the object, or changes the old one.
-async fn put(api: &Api, name: &str, old: Option<&Value>, mut wanted: Value) -> Outcome<Value> {
+pub(crate) async fn put(
+    api: &Api,
+    name: &str,
+    old: Option<&Value>,
+    mut wanted: Value,
+) -> Outcome<Value> {
     let Some(old) = old else {
         let object = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"),
@@ -137,6 +146,7 @@ async fn put(api: &Api, name: &str, old: Option<&Value>, mut wanted: Value) -> O
 pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
     let (name, wanted) = named(args)?;
     let name = name.as_str();
+    let order = args.peers.then(|| json!({"name": name, "spec": wanted}));
     let api = context.api().await?;
     let known = api.list(Kind::Policy, None).await?;
     let old = known.iter().find(|one| one["metadata"]["name"] == name);
@@ -154,6 +164,9 @@ pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
         "policy {name} {verb}: {} is a candidate now. It decides nothing; its answers are recorded.",
         spec.digest().short()
     ));
+    if let Some(order) = order {
+        apply_on_peers(context, &order).await?;
+    }
     let kubectl = if context.asks_cluster() {
         "kubectl"
     } else {
@@ -163,6 +176,29 @@ pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
         "Let a VM have it: {kubectl} annotate neonvm VM {KEY_POLICY}={name}"
     ));
     Ok(())
+}
+
+/// Applies the policy on each other machine. One that fails does not stop the others.
+async fn apply_on_peers(context: &Context, order: &Value) -> Outcome {
+    let response = context
+        .admin(Method::POST, "/v1/peers/policies", Some(order))
+        .await?;
+    let mut failed = Vec::new();
+    for (machine, error) in response["machines"].as_object().into_iter().flatten() {
+        match error.as_str() {
+            None => out(&format!("applied on {machine}")),
+            Some(error) => failed.push(format!("{machine}: {error}")),
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(Fail::try_again(format!(
+        "the policy was not applied on {}",
+        failed.join("; ")
+    ))
+    .rule("each machine keeps its own policies")
+    .fix("send the same command again: machines that have it change nothing"))
 }
 
 #[cfg(test)]
@@ -187,6 +223,7 @@ mod tests {
             params: vec![],
             series: vec![],
             reason: None,
+            peers: false,
         };
         let path = file.display();
         let (name, wanted) = named(&args(format!("{path}@sha256:{pin}"))).unwrap();
