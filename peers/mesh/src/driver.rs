@@ -22,7 +22,7 @@ pub(crate) struct LeaderShell {
     pub(crate) core: Leader,
     pub(crate) clock: Clock,
     pub(crate) inbox: mpsc::Receiver<Event>,
-    pub(crate) actions: mpsc::UnboundedSender<Action>,
+    pub(crate) actions: mpsc::Sender<Action>,
     pub(crate) shown: watch::Sender<Shown>,
 }
 
@@ -56,8 +56,9 @@ impl Shell for LeaderShell {
     }
 
     fn act(&mut self, action: Action) {
-        // The receiver ends with the mesh.
-        let _ended = self.actions.send(action);
+        if let Err(error) = self.actions.try_send(action) {
+            tracing::error!(%error, "an action among peers is lost");
+        }
     }
 
     fn settle(&mut self) -> Settled {

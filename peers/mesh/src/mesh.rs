@@ -29,6 +29,8 @@ use crate::state_file::{Kept, StateFile};
 
 /// Pace at which membership and what runs here are read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Actions that wait to be carried out. A turn of the core has at most one for each machine, and two.
+const ACTIONS: usize = 1_024;
 
 /// What the mesh needs of the machine that it runs on.
 pub trait Machine: Send + Sync + 'static {
@@ -107,7 +109,7 @@ struct Tasks {
     listener: TcpListener,
     shell: LeaderShell,
     events: mpsc::Sender<Event>,
-    actions: mpsc::UnboundedReceiver<Action>,
+    actions: mpsc::Receiver<Action>,
     state: StateFile,
 }
 
@@ -157,7 +159,7 @@ impl Mesh {
             known,
         );
         let (events, inbox) = mpsc::channel(64);
-        let (sender, actions) = mpsc::unbounded_channel();
+        let (sender, actions) = mpsc::channel(ACTIONS);
         let (show, seen) = watch::channel(shown(&core, clock));
         let shell = LeaderShell {
             core,
@@ -232,11 +234,7 @@ impl Mesh {
     }
 
     /// Carries out the core's actions in their order.
-    async fn carry_out(
-        &self,
-        mut actions: mpsc::UnboundedReceiver<Action>,
-        events: mpsc::Sender<Event>,
-    ) {
+    async fn carry_out(&self, mut actions: mpsc::Receiver<Action>, events: mpsc::Sender<Event>) {
         while let Some(action) = actions.recv().await {
             match action {
                 Action::Publish(claim) => {
