@@ -1,12 +1,12 @@
 //! `bellows up`: all components of the system in one process on one machine.
 //!
 //! ```text
-//! lock ─ instance ─ admin socket ─ API server ─ scheduler ─ controller ─ node driver ─ agent ─ policies ─ announcer ─ ready
-//!                                      ▲                                                                          │
-//!                                      └────────────── all components use it as they would a cluster's ───────────┘
+//! lock ─ instance ─ admin socket ─ API server ─ scheduler ─ controller ─ node driver ─ agent ─ policies ─ fleet ─ announcer ─ ready
+//!                                      ▲                                                                                  │
+//!                                      └────────────── all components use it as they would a cluster's ───────────────────┘
 //! ```
 //! One small file starts each component from its own crate: [`apiserver`], [`scheduler`],
-//! [`controller`], [`node`], [`agent`], [`policies`], [`announcer`]. [`supervisor`] detects one
+//! [`controller`], [`node`], [`agent`], [`policies`], [`fleet`], [`announcer`]. [`supervisor`] detects one
 //! that ends, [`part_registry`] records which components are ready, [`admin`] answers requests.
 //!
 //! * SIGTERM, SIGINT or `bellows down`: the components end in order, deciders before node driver
@@ -26,6 +26,7 @@ pub(crate) mod args;
 mod base;
 mod controller;
 mod detach;
+mod fleet;
 mod machine;
 mod metrics;
 mod node;
@@ -240,6 +241,7 @@ async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Ou
     if has_policies {
         policies::start(base, supervisor, &client, state);
     }
+    fleet::start(base, supervisor, &client);
     announcer::start(base, supervisor, &client);
     if let Some(peers) = plan.peers {
         peers::start(base, supervisor, peers).await?;

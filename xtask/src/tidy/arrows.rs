@@ -9,6 +9,7 @@ use crate::{crates, shell};
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
 const ARROWS: [(&str, &[&str]); 39] = [
+const ARROWS: [(&str, &[&str]); 38] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
@@ -135,6 +136,10 @@ const ARROWS: [(&str, &[&str]); 39] = [
     // A core like it, which the simulator runs with partitions.
     ("peers-core", &["protocol"]),
     ("peers-mesh", &["peers-core", "protocol", "daemon-kit"]),
+    (
+        "fleet",
+        &["daemon-kit", "fleet-core", "fleet-store", "protocol"],
+    ),
     // The one place where the rooms are put together in one process, by their public entries.
     (
         "bellows",
@@ -142,6 +147,7 @@ const ARROWS: [(&str, &[&str]); 39] = [
             "agent",
             "api-client",
             "apiserver",
+            "fleet",
             "neonvm-controller",
             "neonvm-runner",
             "policy-contract",

@@ -1,0 +1,185 @@
+//! One guest, seen from outside: its VM's object, its runner and the metrics page of its monitor.
+
+use std::path::Path;
+use std::time::Duration;
+
+use daemon_kit::http_client::{HttpClient, HttpError, over_unix};
+use fleet_core::permit::Gate;
+use fleet_core::{Facts, Observed, PartFacts};
+use hyper::{Method, StatusCode};
+use protocol::annotations::LABEL_ENABLED;
+use protocol::parts::{PartName, PartState, PartStates};
+use protocol::runner::{RunnerPhase, RunnerState};
+use protocol::time::WallTime;
+use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::calls::{ROUTE, control_socket};
+
+/// Longest exchange with a runner or a page.
+const READ_LIMIT: Duration = Duration::from_secs(3);
+/// Port of the monitor's metrics page.
+const PAGE_PORT: u16 = 9100;
+/// Most bytes of the page.
+const PAGE_BYTES: usize = 1 << 20;
+/// Reading that every working monitor serves.
+const MEMORY_READING: &str = "host_memory_total_bytes ";
+/// Gauge of the agent's connection.
+const AGENT_GAUGE: &str = "vm_monitor_agent_connected ";
+/// Reason of a guest that ended a trial because no host kept the program.
+const NOT_KEPT: &str = "the host did not keep it in time";
+/// Time after a resize in which a guest gets no turn, microseconds.
+const REST_AFTER_RESIZE_US: i64 = 30_000_000;
+
+/// What was seen of a guest.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) boot: String,
+    pub(crate) observed: Observed,
+    pub(crate) facts: Facts,
+    pub(crate) gate: Option<Gate>,
+}
+
+/// Looks at a guest. `is_in_flight` asks its daemon, since a runner's copy of a trial may be old.
+pub(crate) async fn look(
+    state_dir: &Path,
+    vm: &VirtualMachine,
+    part: PartName,
+    is_in_flight: bool,
+    now: WallTime,
+) -> Seen {
+    let status = vm.status.clone().unwrap_or_default();
+    let socket = control_socket(state_dir, &vm.metadata.namespace, &status.pod_name);
+    let (runner, page) = tokio::join!(runner_state(&socket), page(&status, part));
+    let mut observed = match &runner {
+        Some(runner) => observed(runner, part),
+        None => Observed::Unreachable,
+    };
+    if is_in_flight && matches!(observed, Observed::Seen(_) | Observed::Silent) {
+        observed = asked(&socket, part).await;
+    }
+    let is_expected = vm.metadata.labels.get(LABEL_ENABLED).map(String::as_str) == Some("true");
+    Seen {
+        boot: runner
+            .as_ref()
+            .and_then(|runner| runner.boot_id.clone())
+            .unwrap_or_default(),
+        observed,
+        facts: facts(&status, page.as_ref(), is_expected),
+        gate: gate(&status, runner.as_ref(), now),
+    }
+}
+
+async fn runner_state(socket: &Path) -> Option<RunnerState> {
+    let body = over_unix(socket, Method::GET, "/v1/state", "", READ_LIMIT).await;
+    serde_json::from_slice(&body.ok()?).ok()
+}
+
+/// State of the part as the guest's daemon reports it now.
+async fn asked(socket: &Path, part: PartName) -> Observed {
+    match over_unix(socket, Method::GET, ROUTE, "", READ_LIMIT).await {
+        Ok(body) => serde_json::from_slice::<PartStates>(&body)
+            .ok()
+            .and_then(|mut states| states.remove(&part))
+            .map_or(Observed::Silent, seen),
+        Err(HttpError::Status(StatusCode::NOT_FOUND, _)) => {
+            Observed::Unmanaged("its image has a guest daemon without parts".to_owned())
+        }
+        Err(HttpError::Connect(_)) => Observed::Unreachable,
+        Err(_) => Observed::Silent,
+    }
+}
+
+fn seen(state: PartState) -> Observed {
+    let is_expired = state.reason.contains(NOT_KEPT);
+    Observed::Seen(PartFacts { state, is_expired })
+}
+
+fn observed(runner: &RunnerState, part: PartName) -> Observed {
+    if runner.phase == RunnerPhase::Exited {
+        return Observed::Unreachable;
+    }
+    if runner.guest_silent.is_some() {
+        return Observed::Silent;
+    }
+    match runner.guest_parts.get(&part) {
+        Some(state) => seen(state.clone()),
+        None if runner.boot_id.is_some() => {
+            Observed::Unmanaged("its image has a guest daemon without this part".to_owned())
+        }
+        None if runner.cpus.guest_online.is_some() => {
+            Observed::Unmanaged("its image has NeonVM's guest daemon".to_owned())
+        }
+        None => Observed::Silent,
+    }
+}
+
+/// Result of a look at the page. `None` if it was not asked.
+async fn page(status: &VmStatus, part: PartName) -> Option<Result<String, String>> {
+    if part != PartName::Monitor || status.pod_ip.is_empty() {
+        return None;
+    }
+    let read = timeout(READ_LIMIT, read_page(&status.pod_ip)).await;
+    Some(read.unwrap_or_else(|_| Err("no response in time".to_owned())))
+}
+
+async fn read_page(ip: &str) -> Result<String, String> {
+    let stream = TcpStream::connect((ip, PAGE_PORT)).await;
+    let stream = stream.map_err(|error| error.to_string())?;
+    let client = HttpClient::over(stream, "guest").await;
+    let mut client = client.map_err(|error| daemon_kit::chain(&error))?;
+    client = client.with_body_limit(PAGE_BYTES);
+    let body = client.send(Method::GET, "/metrics", "", READ_LIMIT).await;
+    let body = body.map_err(|error| daemon_kit::chain(&error))?;
+    Ok(String::from_utf8_lossy(&body).into_owned())
+}
+
+fn reading<'a>(page: &'a str, name: &str) -> Option<&'a str> {
+    page.lines().find_map(|line| line.strip_prefix(name))
+}
+
+fn facts(status: &VmStatus, page: Option<&Result<String, String>>, is_expected: bool) -> Facts {
+    let is_degraded = status
+        .conditions
+        .iter()
+        .any(|condition| condition.kind == "Degraded" && condition.status == "True");
+    let text = page.and_then(|page| page.as_ref().ok());
+    let gauge = text.and_then(|page| reading(page, AGENT_GAUGE));
+    Facts {
+        is_degraded,
+        page_answers: page.map(|_| {
+            text.and_then(|page| reading(page, MEMORY_READING))
+                .is_some()
+        }),
+        agent_connected: gauge
+            .filter(|_| is_expected)
+            .map(|value| value.trim() == "1"),
+    }
+}
+
+fn gate(status: &VmStatus, runner: Option<&RunnerState>, now: WallTime) -> Option<Gate> {
+    match status.phase {
+        VmPhase::PreMigrating | VmPhase::Migrating => return Some(Gate::Migrating),
+        VmPhase::Scaling => return Some(Gate::Resizing),
+        VmPhase::Running => {}
+        VmPhase::New | VmPhase::Pending | VmPhase::Succeeded | VmPhase::Failed => {
+            return Some(Gate::NotRunning);
+        }
+    }
+    if status.migration.is_some() {
+        return Some(Gate::Migrating);
+    }
+    let resize = runner?.resize.as_ref()?;
+    let ends = resize.stages.iter().map(|stage| {
+        let length = i64::try_from(stage.duration_us).unwrap_or(i64::MAX);
+        stage.start_unix_us.saturating_add(length)
+    });
+    let rests = ends
+        .max()
+        .is_some_and(|end| now.0.saturating_sub(end) < REST_AFTER_RESIZE_US);
+    (!resize.done || rests).then_some(Gate::Resizing)
+}
+
+#[cfg(test)]
+mod tests;

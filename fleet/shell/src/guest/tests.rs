@@ -1,0 +1,91 @@
+use protocol::parts::{PartPhase, PartSource};
+use protocol::vm::Condition;
+
+use super::*;
+
+fn running() -> VmStatus {
+    VmStatus {
+        phase: VmPhase::Running,
+        ..VmStatus::default()
+    }
+}
+
+const PAGE: &str =
+    "# TYPE x gauge\nhost_memory_total_bytes 1073741824\nvm_monitor_agent_connected 1\n";
+
+#[test]
+fn page_without_memory_readings_does_not_count_as_an_answer() {
+    let good = Ok(PAGE.to_owned());
+    let facts_of = |page: Option<&Result<String, String>>| facts(&running(), page, true);
+    assert_eq!(facts_of(Some(&good)).page_answers, Some(true));
+    assert_eq!(facts_of(Some(&good)).agent_connected, Some(true));
+    let empty = Ok(String::new());
+    assert_eq!(facts_of(Some(&empty)).page_answers, Some(false));
+    let refused = Err("refused".to_owned());
+    assert_eq!(facts_of(Some(&refused)).page_answers, Some(false));
+    assert_eq!(facts_of(None), Facts::default());
+}
+
+#[test]
+fn monitor_without_its_agent_is_noticed_only_where_an_agent_is_expected() {
+    let deaf = Ok(PAGE.replace("connected 1", "connected 0"));
+    let expected = facts(&running(), Some(&deaf), true);
+    assert_eq!(expected.agent_connected, Some(false));
+    let unexpected = facts(&running(), Some(&deaf), false);
+    assert_eq!(unexpected.agent_connected, None);
+}
+
+#[test]
+fn degraded_vm_is_noticed() {
+    let mut status = running();
+    status.conditions.push(Condition {
+        kind: "Degraded".to_owned(),
+        status: "True".to_owned(),
+        ..Condition::default()
+    });
+    assert!(facts(&status, None, false).is_degraded);
+}
+
+#[test]
+fn guest_gets_no_turn_while_its_vm_moves_scales_or_does_not_run() {
+    let rows = [
+        (VmPhase::Running, None),
+        (VmPhase::Scaling, Some(Gate::Resizing)),
+        (VmPhase::Migrating, Some(Gate::Migrating)),
+        (VmPhase::PreMigrating, Some(Gate::Migrating)),
+        (VmPhase::Pending, Some(Gate::NotRunning)),
+        (VmPhase::Failed, Some(Gate::NotRunning)),
+    ];
+    for (phase, expected) in rows {
+        let status = VmStatus {
+            phase,
+            ..VmStatus::default()
+        };
+        assert_eq!(gate(&status, None, WallTime(0)), expected, "{phase:?}");
+    }
+}
+
+#[test]
+fn return_that_the_host_ordered_is_not_an_expired_trial() {
+    let state = |reason: &str| PartState {
+        version: String::new(),
+        sha256: String::new(),
+        from: PartSource::Image,
+        phase: PartPhase::Back,
+        left_s: 0,
+        token: "t".to_owned(),
+        reason: reason.to_owned(),
+        starts: 1,
+        resident_bytes: 0,
+    };
+    for (reason, expected) in [
+        (NOT_KEPT, true),
+        ("the host took it back", false),
+        ("the program ended with status 1", false),
+    ] {
+        let Observed::Seen(facts) = seen(state(reason)) else {
+            panic!("a part with a state is seen");
+        };
+        assert_eq!(facts.is_expired, expected, "{reason}");
+    }
+}
