@@ -177,6 +177,7 @@ const ARROWS: [(&str, &[&str]); 40] = [
     (
         "bellows-tests",
         &[
+            "fleet-store",
             "protocol",
             "daemon-kit",
             "test-authority",

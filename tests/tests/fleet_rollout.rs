@@ -1,0 +1,241 @@
+//! New monitors reach running guests by objects alone, and bad ones are taken back.
+
+use std::time::Duration;
+
+use bellows_tests::guest_or_skip;
+use bellows_tests::image::guest_programs;
+use bellows_tests::patience::wait_for;
+use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
+use fleet_store::{Programs, deployment_object, environment_object, revision_object};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
+use protocol::fleet::{
+    DeploymentKind, DeploymentSpec, DeploymentState, EnvironmentSpec, EnvironmentType, FleetKind,
+    GROUP, Release, Resolved, RevisionData, Rollout, Selector, Source, VERSION, revision_name,
+};
+use protocol::parts::{PartName, PartPhase, PartState};
+use serde_json::Value;
+
+const ENVIRONMENT: &str = "monitors";
+const NAMESPACE: &str = "default";
+const VMS: [&str; 2] = ["first", "second"];
+/// Longest rollout to both guests, or its return, without KVM.
+const PATIENCE: Duration = Duration::from_secs(400);
+
+/// Guests of an environment, and the API through which people change it.
+struct Fleet {
+    site: Site,
+    environment: Value,
+    revisions: i64,
+}
+
+impl Fleet {
+    async fn boot() -> Self {
+        let site = Site::fresh().await.expect("bellows up");
+        for name in VMS {
+            let object = postgres_vm(name, (1000, 1000, 1000), (1, 1, 1), true);
+            site.boot(&object).await.expect("a guest");
+        }
+        let mut fleet = Self {
+            site,
+            environment: Value::Null,
+            revisions: 0,
+        };
+        let object = environment_object(NAMESPACE, ENVIRONMENT, &spec(0));
+        fleet.environment = fleet.create(FleetKind::Environment, object).await;
+        fleet
+    }
+
+    fn api(&self, kind: FleetKind) -> Api<DynamicObject> {
+        let gvk = GroupVersionKind::gvk(GROUP, VERSION, kind.as_str());
+        let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural());
+        Api::namespaced_with(self.site.client(), NAMESPACE, &resource)
+    }
+
+    async fn create(&self, kind: FleetKind, object: Value) -> Value {
+        let object: DynamicObject = serde_json::from_value(object).expect("an object");
+        let created = self.api(kind).create(&PostParams::default(), &object).await;
+        serde_json::to_value(created.expect("an accepted object")).expect("JSON")
+    }
+
+    async fn read(&self, kind: FleetKind, name: &str) -> Result<Value, String> {
+        let object = self.api(kind).get(name).await;
+        let object = object.map_err(|error| error.to_string())?;
+        serde_json::to_value(object).map_err(|error| error.to_string())
+    }
+
+    /// Keeps a program, and starts a deployment of it. Returns the deployment's name and the hash.
+    async fn deploy(&mut self, program: &[u8]) -> (String, String) {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), program).expect("a program");
+        let programs = Programs::new(self.site.state_dir().join("fleet/programs"));
+        let sha256 = programs.keep(file.path()).expect("a kept program");
+        self.revisions += 1;
+        let number = self.revisions;
+        let data = RevisionData {
+            spec: spec(number),
+            resolved: Resolved {
+                version: version(number),
+                sha256: sha256.clone(),
+            },
+        };
+        let object = revision_object(&self.environment, number, &data);
+        let gvk = GroupVersionKind::gvk("apps", "v1", "ControllerRevision");
+        let resource = ApiResource::from_gvk(&gvk);
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.site.client(), NAMESPACE, &resource);
+        let object: DynamicObject = serde_json::from_value(object).expect("an object");
+        let created = api.create(&PostParams::default(), &object).await;
+        created.expect("an accepted revision");
+        let name = format!("to-{number}");
+        let deployment = DeploymentSpec {
+            environment: ENVIRONMENT.to_owned(),
+            revision: revision_name(ENVIRONMENT, number),
+            kind: DeploymentKind::User,
+            instances: Vec::new(),
+            rollback_of: String::new(),
+            reason: String::new(),
+            stop: false,
+        };
+        let object = deployment_object(NAMESPACE, &name, &deployment);
+        self.create(FleetKind::Deployment, object).await;
+        (name, sha256)
+    }
+
+    /// The monitor of a guest, as its runner reports it.
+    async fn monitor(&self, vm: &str) -> Result<PartState, String> {
+        let runner = self.site.runner(vm).await;
+        let mut runner = runner.map_err(|error| format!("{error:#}"))?;
+        let part = runner.guest_parts.remove(&PartName::Monitor);
+        part.ok_or_else(|| format!("{vm} reports no monitor"))
+    }
+
+    async fn monitors(&self) -> Result<Vec<PartState>, String> {
+        let mut monitors = Vec::new();
+        for vm in VMS {
+            monitors.push(self.monitor(vm).await?);
+        }
+        Ok(monitors)
+    }
+
+    /// Waits for the end of a deployment. At each look at most one guest is on trial.
+    async fn ends(&self, name: &str, state: DeploymentState) -> Value {
+        let what = format!("{name} is {state:?}");
+        wait_for(&what, PATIENCE, || async {
+            let monitors = self.monitors().await?;
+            let on_trial = monitors.iter().filter(|one| one.phase == PartPhase::Trial);
+            assert!(on_trial.count() <= 1, "{monitors:?}");
+            let object = self.read(FleetKind::Deployment, name).await?;
+            if object["status"]["state"] == format!("{state:?}") {
+                return Ok(object);
+            }
+            Err(format!("{} {monitors:?}", object["status"]))
+        })
+        .await
+        .expect("the end of a deployment")
+    }
+
+    /// Waits until every guest runs the program, settled or gone back to it, and nothing is open.
+    async fn rests_at(&self, sha256: &str) {
+        wait_for("all guests at rest", PATIENCE, || async {
+            let monitors = self.monitors().await?;
+            let environment = self.read(FleetKind::Environment, ENVIRONMENT).await?;
+            let runs_it = |one: &PartState| one.sha256 == sha256 && one.phase != PartPhase::Trial;
+            if monitors.iter().all(runs_it) && environment["status"]["lock"].is_null() {
+                return Ok(());
+            }
+            Err(format!("{monitors:?} {}", environment["status"]))
+        })
+        .await
+        .expect("guests at rest");
+    }
+
+    /// Names of the guests whose newest turn is of a deployment.
+    async fn touched_by(&self, deployment: &str) -> Vec<String> {
+        let api = self.api(FleetKind::Instance);
+        let listed = api.list(&ListParams::default()).await;
+        let instances = listed.expect("instances").items.into_iter();
+        let of_it = instances
+            .filter(|one| one.data["spec"]["parts"]["monitor"]["deployment"] == deployment);
+        of_it.filter_map(|one| one.metadata.name).collect()
+    }
+}
+
+fn version(number: i64) -> String {
+    format!("0.1.{number}")
+}
+
+fn spec(number: i64) -> EnvironmentSpec {
+    EnvironmentSpec {
+        r#type: EnvironmentType::Daemon,
+        part: PartName::Monitor,
+        selector: Selector::default(),
+        source: Source {
+            release: Release {
+                version: version(number),
+            },
+        },
+        rollout: Rollout {
+            min_healthy_percent: 50,
+            max_in_flight: 2,
+            trial_seconds: 20,
+            retries: 0,
+            max_failed_percent: 0,
+            ..Rollout::default()
+        },
+    }
+}
+
+fn program(name: &str) -> Vec<u8> {
+    let folder = guest_programs().expect("programs of guests");
+    std::fs::read(folder.join(name)).expect(name)
+}
+
+/// The image's monitor with another hash.
+fn monitor(tail: &str) -> Vec<u8> {
+    [program("vm-monitor"), tail.as_bytes().to_vec()].concat()
+}
+
+/// Requirement: B05, B22, B35, B36, B38
+#[tokio::test(flavor = "multi_thread")]
+async fn good_version_reaches_all_guests_and_bad_ones_stop_at_the_first() {
+    if !guest_or_skip("good_version_reaches_all_guests_and_bad_ones_stop_at_the_first") {
+        return;
+    }
+    let mut fleet = Fleet::boot().await;
+    let boots = wait_for("parts of both guests", BOOT_PATIENCE, || async {
+        fleet.monitors().await?;
+        let first = fleet.site.runner(VMS[0]).await;
+        let first = first.map_err(|error| format!("{error:#}"))?;
+        first.boot_id.ok_or_else(|| "no boot".to_owned())
+    });
+    let boot = boots.await.expect("parts");
+
+    let (first, good) = fleet.deploy(&monitor("first")).await;
+    let done = fleet.ends(&first, DeploymentState::Complete).await;
+    assert_eq!(done["status"]["progress"]["done"], 2, "{done}");
+    fleet.rests_at(&good).await;
+
+    for bad in ["crashing-part", "hanging-part"] {
+        let (name, _) = fleet.deploy(&program(bad)).await;
+        let failed = fleet.ends(&name, DeploymentState::Unhealthy).await;
+        assert_eq!(failed["status"]["progress"]["failed"], 1, "{bad}: {failed}");
+        let touched = fleet.touched_by(&name).await;
+        assert!(touched.len() <= 1, "{bad}: {touched:?}");
+        fleet.rests_at(&good).await;
+    }
+
+    let (name, better) = fleet.deploy(&monitor("second")).await;
+    wait_for("a trial", PATIENCE, || async {
+        let monitors = fleet.monitors().await?;
+        let is_on_trial = monitors.iter().any(|one| one.phase == PartPhase::Trial);
+        is_on_trial.then_some(()).ok_or(format!("{monitors:?}"))
+    })
+    .await
+    .expect("a trial");
+    fleet.site.kill_up().await.expect("kill -9");
+    fleet.site.restart_up().await.expect("bellows up");
+    fleet.ends(&name, DeploymentState::Complete).await;
+    fleet.rests_at(&better).await;
+    let runner = fleet.site.runner(VMS[0]).await.expect("a runner");
+    assert_eq!(runner.boot_id.as_ref(), Some(&boot));
+}
