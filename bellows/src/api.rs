@@ -166,6 +166,34 @@ impl Api {
         sent.map_err(|error| self.explain(kind, &shown, error))
     }
 
+    /// Replaces an object, if nobody has changed it since it was read. With `dry_run` the server
+    /// only checks it.
+    ///
+    /// # Errors
+    ///
+    /// 75 if it was changed.
+    pub(crate) async fn replace(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        object: &Value,
+        dry_run: bool,
+    ) -> Outcome<Value> {
+        let query = if dry_run { "?dryRun=All" } else { "" };
+        let path = format!("{}/{name}{query}", kind.collection(Some(namespace)));
+        let shown = shown_name(kind, namespace, name);
+        self.put(&path, object).await.map_err(|error| match error {
+            kube::Error::Api(status) if status.code == 409 => {
+                let what = format!("{} {shown} was changed meanwhile", kind.label());
+                Fail::try_again(what)
+                    .rule("an object is changed as it was read")
+                    .fix("give the order again")
+            }
+            error => self.explain(kind, &shown, error),
+        })
+    }
+
     /// Replaces the status of an object. Returns `false` if somebody has changed the object since
     /// it was read.
     pub(crate) async fn replace_status_if_unchanged(

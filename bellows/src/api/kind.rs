@@ -1,5 +1,7 @@
 //! Kinds of objects that the commands work with, and where the API serves them.
 
+use protocol::fleet::FleetKind;
+
 /// Path of the VirtualMachine kind.
 const VM_ROOT: &str = "/apis/vm.neon.tech/v1";
 
@@ -24,6 +26,8 @@ pub(crate) enum Kind {
     /// A kept version of a policy.
     Revision,
     VmSet,
+    /// A kind of `fleet.bellows.dev`.
+    Fleet(FleetKind),
 }
 
 impl Kind {
@@ -37,6 +41,9 @@ impl Kind {
             Self::Policy => "policy",
             Self::Revision => "revision",
             Self::VmSet => "VM set",
+            Self::Fleet(FleetKind::Environment) => "fleet environment",
+            Self::Fleet(FleetKind::Deployment) => "fleet deployment",
+            Self::Fleet(FleetKind::Instance) => "fleet instance",
         }
     }
 
@@ -49,6 +56,7 @@ impl Kind {
             Self::Secret => ("/api/v1", "secrets"),
             Self::Revision => ("/apis/apps/v1", "controllerrevisions"),
             Self::VmSet => ("/apis/policy.bellows.dev/v1alpha1", "virtualmachinesets"),
+            Self::Fleet(kind) => (fleet_store::ROOT, kind.plural()),
             Self::Node => return "/api/v1/nodes".into(),
             Self::Policy => return "/apis/policy.bellows.dev/v1alpha1/scalingpolicies".into(),
         };

@@ -1,5 +1,7 @@
 //! Refusals of the API server as failures of a command, with exit code, rule and fix.
 
+use protocol::fleet::FleetKind;
+
 use super::kind::{ApiOwner, Kind};
 use crate::fail::Fail;
 
@@ -21,12 +23,19 @@ pub(super) fn explain_status(
                         .fix("see what there is: bellows policy list");
                 }
                 Kind::VmSet => "vmset list".to_owned(),
+                Kind::Fleet(FleetKind::Instance) => "fleet instances".to_owned(),
+                Kind::Fleet(_) => "fleet env list".to_owned(),
                 kind => format!("get {}s", kind.label().to_ascii_lowercase()),
             };
             Fail::not_so(format!("{thing} does not exist"))
                 .fix(format!("see what there is: bellows {list} -A"))
         }
         // The server returns 404 for a list of a kind that it does not serve.
+        404 if matches!(kind, Kind::Fleet(_)) => {
+            Fail::missing(format!("the API server does not know {}s", kind.label()))
+                .rule("the kinds of fleet.bellows.dev/v1alpha1 must be installed")
+                .fix("install them: docs/install-cluster.md")
+        }
         404 if matches!(kind, Kind::Policy | Kind::VmSet) => Fail::missing(format!(
             "the API server does not know the kind of a {}",
             kind.label()

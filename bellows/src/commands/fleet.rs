@@ -1,27 +1,41 @@
-//! `bellows fleet`: versions of the programs that run in the guests. It reads and changes nothing.
+//! `bellows fleet`: versions of the programs in the guests, and their rollouts.
+//!
+//! The commands write objects that kubectl could write too. `bellows up` carries them out.
+
+mod args;
+mod define;
+mod enrol;
+mod env;
+mod instances;
+mod objects;
+mod parts;
+mod plan;
+mod program;
+mod rollout;
+mod start;
+#[cfg(test)]
+mod tests;
+mod watch;
+mod why;
+mod world;
 
 use clap::{Args, Subcommand};
-use futures::StreamExt as _;
 use serde_json::json;
 
-use crate::api::Kind;
 use crate::args::NamespaceArgs;
 use crate::context::Context;
 use crate::fail::Outcome;
-use crate::guests;
 use crate::output::{Format, print_value};
-use crate::places::StateDir;
-use crate::terminal::err;
-use crate::view::parts::{self, InstanceView, Unmanaged};
-use crate::view::vm::VmView;
+use crate::terminal::out;
+use crate::view::fleet::{EnvView, env_table, progress_line, running};
+use crate::view::parts as view;
+pub(crate) use parts::add_monitor_versions;
 
-/// Runners that are asked concurrently.
-const AT_ONCE: usize = 16;
-
-/// Versions of the programs that run in the guests.
+/// Versions of the programs that run in the guests, and their rollouts.
 ///
-/// Without a command it counts the guests by part and version. A part is a program of ours in the
-/// guest: the monitor or the guest's daemon.
+/// Without a command it counts the guests by part and version, and shows each environment with its
+/// deployment in progress. A part is a program of ours in the guest: the monitor or the guest's
+/// daemon.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FleetArgs {
     #[command(subcommand)]
@@ -32,8 +46,29 @@ pub(crate) struct FleetArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 enum FleetCommand {
+    /// Roll a version of a part out to running guests
+    Rollout(Box<rollout::RolloutArgs>),
+    /// Bring the guests to a kept revision
+    Start(start::StartArgs),
+    /// End the deployment in progress
+    Stop(start::StopArgs),
+    /// Bring the guests back to an earlier revision
+    Rollback(start::RollbackArgs),
+    /// What was rolled out in an environment, the newest first
+    History(env::ShowArgs),
+    /// Show who would change, in which order, and which gate would refuse; it changes nothing
+    Plan(plan::PlanArgs),
+    /// Why a guest runs the programs that it runs
+    Why(why::WhyArgs),
+    /// Environments: which VMs a part's versions are for
+    #[command(subcommand)]
+    Env(env::EnvCommand),
+    /// Keep a VM out of rollouts
+    Optout(enrol::EnrolArgs),
+    /// Let a VM take part in rollouts again
+    Optin(enrol::EnrolArgs),
     /// List each guest's parts: version, origin and progress of a change
-    Instances(ListArgs),
+    Instances(instances::InstancesArgs),
 }
 
 /// Guests to read, and how to print them.
@@ -47,94 +82,50 @@ struct ListArgs {
 }
 
 pub(crate) async fn run(context: &Context, args: &FleetArgs) -> Outcome {
-    match &args.command {
-        Some(FleetCommand::Instances(list)) => instances(context, list).await,
-        None => versions(context, &args.list).await,
+    let Some(command) = &args.command else {
+        return status(context, &args.list).await;
+    };
+    match command {
+        FleetCommand::Rollout(args) => rollout::rollout(context, args).await,
+        FleetCommand::Start(args) => start::start(context, args).await,
+        FleetCommand::Stop(args) => start::stop(context, args).await,
+        FleetCommand::Rollback(args) => start::rollback(context, args).await,
+        FleetCommand::History(args) => env::history(context, args).await,
+        FleetCommand::Plan(args) => plan::plan(context, args).await,
+        FleetCommand::Why(args) => why::why(context, args).await,
+        FleetCommand::Env(command) => env::run(context, command).await,
+        FleetCommand::Optout(args) => enrol::enrol(context, args, false).await,
+        FleetCommand::Optin(args) => enrol::enrol(context, args, true).await,
+        FleetCommand::Instances(args) => instances::instances(context, args).await,
     }
 }
 
-async fn instances(context: &Context, list: &ListArgs) -> Outcome {
-    let instances = read(context, list).await?;
-    match list.output {
-        Format::Json | Format::Yaml => print_value(list.output, &json!({"items": instances})),
-        Format::Table | Format::Wide => {
-            if instances.is_empty() {
-                err("no VM runs");
-            } else {
-                let with_namespace = list.namespace.chosen().is_none();
-                let wide = list.output == Format::Wide;
-                parts::table(&instances, with_namespace, wide).print(context.paint());
-            }
-            Ok(())
-        }
-    }
-}
-
-async fn versions(context: &Context, list: &ListArgs) -> Outcome {
-    let counts = parts::Counts::of(&read(context, list).await?);
-    match list.output {
-        Format::Json | Format::Yaml => print_value(list.output, &counts),
-        Format::Table | Format::Wide => {
-            counts.table().print(context.paint());
-            Ok(())
-        }
-    }
-}
-
-/// The guests of all VMs that have a pod.
-async fn read(context: &Context, list: &ListArgs) -> Outcome<Vec<InstanceView>> {
+/// Counts of versions, and each environment with its deployment.
+async fn status(context: &Context, list: &ListArgs) -> Outcome {
+    let counts = view::Counts::of(&parts::read(context, list).await?);
     let api = context.api().await?;
-    let objects = api.list(Kind::Vm, list.namespace.chosen()).await?;
-    let state = local_state(context)?;
-    // Collected first: a stream of a closure's futures is not `Send` for every lifetime.
-    let read: Vec<_> = objects
-        .iter()
-        .filter_map(|object| {
-            let text = |path: &str| object.pointer(path)?.as_str().filter(|it| !it.is_empty());
-            let key = (text("/metadata/namespace")?, text("/metadata/name")?);
-            Some((key, text("/status/podName")?))
-        })
-        .map(|(key, pod)| instance(state.as_ref(), key, pod))
-        .collect();
-    let mut instances: Vec<InstanceView> = futures::stream::iter(read)
-        .buffered(AT_ONCE)
-        .collect()
-        .await;
-    instances.sort_by(|one, other| one.key().cmp(&other.key()));
-    Ok(instances)
-}
-
-/// The directory whose runners can be asked. `None` in a cluster.
-fn local_state(context: &Context) -> Outcome<Option<StateDir>> {
-    if context.asks_cluster() {
-        return Ok(None);
-    }
-    context.state().map(Some)
-}
-
-async fn instance(
-    state: Option<&StateDir>,
-    (namespace, vm): (&str, &str),
-    pod: &str,
-) -> InstanceView {
-    let Some(state) = state else {
-        return InstanceView::unmanaged(namespace, vm, Unmanaged::InCluster);
+    let namespace = list.namespace.chosen();
+    let envs = objects::list_envs(&api, namespace).await?;
+    let deployments = match envs.as_slice() {
+        [] => Vec::new(),
+        _ => objects::list_deployments(&api, namespace).await?,
     };
-    match guests::runner_state(state, namespace, pod).await {
-        Some(answer) => InstanceView::of(namespace, vm, &answer),
-        None => InstanceView::unmanaged(namespace, vm, Unmanaged::NoRunner),
+    let views = envs.iter().map(|env| EnvView::of(env, &deployments));
+    let views: Vec<EnvView> = views.collect();
+    if matches!(list.output, Format::Json | Format::Yaml) {
+        let mut value = json!(counts);
+        value["environments"] = json!(views);
+        return print_value(list.output, &value);
     }
-}
-
-/// Adds the versions of the monitors to views of VMs. In a cluster they stay unknown.
-pub(crate) async fn add_monitor_versions(context: &Context, vms: &mut [VmView]) {
-    let Ok(Some(state)) = local_state(context) else {
-        return;
-    };
-    for vm in vms {
-        if let Some(pod) = &vm.pod {
-            let instance = instance(Some(&state), (&vm.namespace, &vm.name), pod).await;
-            vm.monitor_version = instance.monitor_version();
-        }
+    counts.table().print(context.paint());
+    if views.is_empty() {
+        return Ok(());
     }
+    out("");
+    let wide = list.output == Format::Wide;
+    env_table(&views, namespace.is_none(), wide).print(context.paint());
+    for one in envs.iter().filter_map(|env| running(env, &deployments)) {
+        out(&progress_line(one));
+    }
+    Ok(())
 }

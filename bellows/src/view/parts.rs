@@ -30,7 +30,7 @@ pub(crate) enum Unmanaged {
 }
 
 impl Unmanaged {
-    const fn text(self) -> &'static str {
+    pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::OldDaemon => "its image has a guest daemon without parts",
             Self::NeonvmDaemon => "its image has NeonVM's guest daemon",

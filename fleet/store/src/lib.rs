@@ -1,4 +1,5 @@
-//! Objects of the fleet in the Kubernetes API. No other crate reads or writes them by the API.
+//! Objects of the fleet in the Kubernetes API. Commands build what they write
+//! by the same functions, and send it as a person could.
 //!
 //! [`FleetStore::load`] reads all objects and checks each. One that cannot be read hurts its own
 //! environment or less, and is listed. [`FleetStore::write`] carries out a [`fleet_core::Write`].
@@ -9,14 +10,19 @@
 mod load;
 mod objects;
 mod programs;
+mod revisions;
 mod write;
 
 pub use load::{Loaded, LoadedEnvironment, Problem};
 pub use objects::{Owner, deployment_object, environment_object, newest_revision, revision_object};
 pub use programs::Programs;
+pub use revisions::{KeptRevision, kept_revisions};
 
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use protocol::fleet::{FleetKind, GROUP, VERSION};
+
+/// Path of the API group.
+pub const ROOT: &str = "/apis/fleet.bellows.dev/v1alpha1";
 
 /// Access to the objects of all namespaces.
 #[derive(Clone)]

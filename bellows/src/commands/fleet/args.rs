@@ -1,0 +1,137 @@
+//! Arguments that the commands of the fleet share, and how they change an environment.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use protocol::fleet::{EnvironmentSpec, Rollout, Selector, check_version};
+use protocol::parts::PartName;
+
+use crate::actions;
+use crate::plugin;
+
+/// An environment by name, `NAME` or `NAMESPACE/NAME`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EnvArgs {
+    /// The environment, as NAME or NAMESPACE/NAME
+    #[arg(value_name = "ENV")]
+    env: String,
+    /// Namespace of an environment given by its name alone
+    #[arg(short, long, default_value_t = plugin::namespace(), value_name = "NAMESPACE")]
+    namespace: String,
+}
+
+impl EnvArgs {
+    /// Namespace and name of the environment.
+    pub(crate) fn key(&self) -> (&str, &str) {
+        self.env
+            .split_once('/')
+            .unwrap_or((&self.namespace, &self.env))
+    }
+}
+
+/// A part of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// `vm-monitor`, which talks to the agent.
+    Monitor,
+    /// `neonvmd`, which talks to the runner.
+    Guestd,
+}
+
+impl Part {
+    pub(crate) const fn name(self) -> PartName {
+        match self {
+            Self::Monitor => PartName::Monitor,
+            Self::Guestd => PartName::Guestd,
+        }
+    }
+}
+
+/// Why a person gives an order.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReasonArgs {
+    /// Why; it stands in the deployment and in the journal
+    #[arg(long, value_name = "TEXT", value_parser = actions::reason)]
+    pub(crate) reason: Option<String>,
+}
+
+/// What an environment is to be. A value that is left out stays, or is the default of a new one.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct SpecArgs {
+    /// VMs that belong to it, by labels [default: all of the namespace]
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
+    selector: Option<Vec<(String, String)>>,
+    /// Guests that stay settled and healthy, percent [default: 90]
+    #[arg(long, value_name = "PERCENT")]
+    min_healthy: Option<u32>,
+    /// Guests that change at the same time [default: 10]
+    #[arg(long, value_name = "COUNT")]
+    max_in_flight: Option<u32>,
+    /// Guests of one node that change at the same time [default: 1]
+    #[arg(long, value_name = "COUNT")]
+    max_per_node: Option<u32>,
+    /// Length of a trial [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    trial: Option<u64>,
+    /// Longest duration of a deployment [default: 86400]
+    #[arg(long, value_name = "SECONDS")]
+    deadline: Option<u64>,
+    /// Further attempts in a guest whose trial ended badly [default: 2]
+    #[arg(long, value_name = "COUNT")]
+    retries: Option<u32>,
+    /// Guests whose trials may end badly, percent [default: 5]
+    #[arg(long, value_name = "PERCENT")]
+    max_failed: Option<u32>,
+    /// Whether a failed deployment is taken back [default: true]
+    #[arg(long, value_name = "BOOL")]
+    auto_rollback: Option<bool>,
+}
+
+impl SpecArgs {
+    /// Changes what was given, and keeps the rest.
+    pub(crate) fn change(&self, spec: &mut EnvironmentSpec) {
+        if let Some(labels) = &self.selector {
+            let match_labels: BTreeMap<String, String> = labels.iter().cloned().collect();
+            spec.selector = Selector {
+                match_labels,
+                match_expressions: Vec::new(),
+            };
+        }
+        let before = spec.rollout;
+        spec.rollout = Rollout {
+            min_healthy_percent: self.min_healthy.unwrap_or(before.min_healthy_percent),
+            max_in_flight: self.max_in_flight.unwrap_or(before.max_in_flight),
+            max_per_node: self.max_per_node.unwrap_or(before.max_per_node),
+            trial_seconds: self.trial.unwrap_or(before.trial_seconds),
+            deadline_seconds: self.deadline.unwrap_or(before.deadline_seconds),
+            retries: self.retries.unwrap_or(before.retries),
+            max_failed_percent: self.max_failed.unwrap_or(before.max_failed_percent),
+            auto_rollback: self.auto_rollback.unwrap_or(before.auto_rollback),
+        };
+    }
+}
+
+/// A version and the file of its program.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct VersionArgs {
+    /// Version to run, as 1.2.3
+    #[arg(long, value_name = "VERSION", value_parser = version)]
+    pub(crate) to: String,
+    /// File of the program [default: the one that a revision of this version names]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
+}
+
+pub(crate) fn version(text: &str) -> Result<String, String> {
+    check_version(text)?;
+    Ok(text.to_owned())
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("it must be KEY=VALUE")?;
+    if key.is_empty() {
+        return Err("it must be KEY=VALUE".to_owned());
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}
