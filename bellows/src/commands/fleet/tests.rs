@@ -1,4 +1,6 @@
-//! The commands before the shipped API server. No engine runs: tests write what it would write.
+//! The commands before the shipped API server. Where no engine runs, tests write what it would.
+
+mod played;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use test_api::TestApi;
 use crate::cli::{Cli, Command};
 use crate::context::Context;
 use crate::fail::Outcome;
+use played::Fleet;
 
 const NAMESPACE: &str = "default";
 
@@ -515,5 +518,90 @@ async fn orders_fail_at_once_while_the_api_is_away() {
     let rollout = format!("rollout monitor --to 1.1.0 --program {file} --watch");
     for line in ["env list", "stop monitor", "history monitor", &rollout] {
         assert_eq!(site.refused(line).await.0, 75, "{line}");
+    }
+}
+
+/// Environment `monitor` of three VMs, with the guests' engine. Version 1.2.0 is bad.
+async fn fleet_of_three() -> (Site, Fleet) {
+    let site = Site::new().await;
+    let vms = ["a", "b", "c"];
+    for name in vms {
+        site.vm(name, &json!({}));
+    }
+    let fleet = Fleet::new(site.api.client(), &vms, "1.2.0");
+    (site, fleet)
+}
+
+impl Site {
+    /// A line that rolls a version of the monitor out.
+    fn rollout(&self, version: &str) -> String {
+        let file = self.program(version).display().to_string();
+        format!("rollout monitor --to {version} --program {file} --min-healthy 66 --trial 20")
+    }
+}
+
+/// Requirement: B12
+#[tokio::test]
+async fn first_start_activates_an_environment_and_its_stop_ends_that() {
+    let (site, mut fleet) = fleet_of_three().await;
+    let file = site.program("1.1.0").display().to_string();
+    site.run(&format!(
+        "env create monitor --part monitor --to 1.1.0 --program {file}"
+    ))
+    .await
+    .expect("it is made");
+    let state = || site.get("fleetenvironments", "monitor")["status"]["state"].clone();
+    fleet.run("monitor").await;
+    assert_eq!((state(), fleet.trials.len()), (json!("Inactive"), 0));
+    site.run("start monitor --revision monitor-r1")
+        .await
+        .expect("it starts");
+    fleet.run("monitor").await;
+    assert_eq!((state(), fleet.trials.len()), (json!("Active"), 3));
+    site.run("stop monitor").await.expect("it stops");
+    fleet.run("monitor").await;
+    assert_eq!(state(), "Inactive");
+    assert_eq!(fleet.versions(), ["1.1.0"; 3], "guests keep what they have");
+}
+
+/// Requirement: B11
+#[tokio::test]
+async fn rollout_goes_as_its_plan_said() {
+    let (site, mut fleet) = fleet_of_three().await;
+    site.run(&site.rollout("1.1.0")).await.expect("it starts");
+    let world = fleet.world("monitor").await;
+    let plan = super::plan::of(world, "monitor-r1", protocol::time::WallTime(0));
+    let plan = json!(plan.expect("a plan"));
+    fleet.run("monitor").await;
+    let done: Vec<Value> = fleet.trials.iter().map(|(name, _)| json!([name])).collect();
+    assert_eq!(plan["batches"], json!(done));
+    assert_eq!(fleet.versions(), ["1.1.0"; 3]);
+    let watched = format!("{} --id monitor-r1-1 --watch", site.rollout("1.1.0"));
+    site.run(&watched).await.expect("it is complete");
+}
+
+/// Requirement: B17
+#[tokio::test]
+async fn bad_version_stops_at_the_first_guest_and_is_taken_back() {
+    let (site, mut fleet) = fleet_of_three().await;
+    site.run(&site.rollout("1.1.0")).await.expect("it starts");
+    fleet.run("monitor").await;
+    site.run(&site.rollout("1.2.0")).await.expect("it starts");
+    fleet.run("monitor").await;
+    let of_bad = fleet
+        .trials
+        .iter()
+        .filter(|(_, version)| version == "1.2.0");
+    assert_eq!(of_bad.count(), 1, "{:?}", fleet.trials);
+    assert_eq!(fleet.versions(), ["1.1.0"; 3]);
+    let watched = format!("{} --id monitor-r2-1 --watch", site.rollout("1.2.0"));
+    let (code, text) = site.refused(&watched).await;
+    assert_eq!(code, 1);
+    assert!(text.contains("ended unhealthy"), "{text}");
+    let back = site.get("fleetdeployments", "monitor-r2-1-rollback");
+    assert_eq!(back["spec"]["revision"], "monitor-r1");
+    assert_eq!(back["status"]["state"], "Complete");
+    for line in ["why a", "history monitor -o wide", "", "env diff monitor"] {
+        site.run(line).await.expect(line);
     }
 }
