@@ -215,20 +215,26 @@ fn next_name(all: &[Deployed], revision: &str) -> String {
     free.unwrap_or_else(|| revision.to_owned())
 }
 
+/// Deployments whose stop leaves the environment inactive, the one in progress first.
+fn to_stop<'a>(newest_first: &'a [Deployed], held: Option<&String>) -> Vec<&'a Deployed> {
+    let mut running: Vec<&Deployed> = newest_first.iter().filter(|one| one.is_running()).collect();
+    running.sort_by_key(|one| held != Some(&one.name));
+    // While its stop is not ordered, guests that join are brought to its revision.
+    let started = newest_first
+        .iter()
+        .find(|one| !one.spec.kind.is_of_monitor() && one.status.started_at.is_some());
+    let started = started.filter(|one| !one.spec.stop && !one.is_running());
+    running.extend(started);
+    running
+}
+
 pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     let api = context.api().await?;
     let key = args.env.key();
     let env = get_env(&api, key).await?;
     let all = deployments_of(&api, key).await?;
     let held = env.status.lock.as_ref().map(|lock| &lock.deployment);
-    let mut running: Vec<&Deployed> = all.iter().filter(|one| one.is_running()).collect();
-    running.sort_by_key(|one| held != Some(&one.name));
-    if running.is_empty() {
-        let newest = all
-            .iter()
-            .find(|one| !one.spec.kind.is_of_monitor() && !one.spec.stop);
-        running.extend(newest);
-    }
+    let running = to_stop(&all, held);
     let Some(last) = running.first() else {
         let what = format!(
             "fleet environment {}/{} has no deployment to stop",
@@ -282,6 +288,24 @@ mod tests {
             deployed("m-r1-1", "m-r1", Complete),
         ];
         assert_eq!(revision_before(&same), None);
+    }
+
+    /// Requirement: B18
+    #[test]
+    fn stop_is_also_ordered_of_the_deployment_that_keeps_the_environment_active() {
+        let mut join = deployed("m-join-5", "m-r1", DeploymentState::InProgress);
+        join.spec.kind = DeploymentKind::NewInstance;
+        let mut complete = deployed("m-r1-1", "m-r1", DeploymentState::Complete);
+        complete.status.started_at = Some(protocol::time::WallTime(0));
+        let mut all = [join, complete];
+        let names = |all: &[Deployed]| -> Vec<String> {
+            let to_stop = to_stop(all, None);
+            to_stop.iter().map(|one| one.name.clone()).collect()
+        };
+        assert_eq!(names(&all), ["m-join-5", "m-r1-1"]);
+        all[1].spec.stop = true;
+        assert_eq!(names(&all), ["m-join-5"]);
+        assert!(names(&all[1..]).is_empty());
     }
 
     /// Requirement: B36
