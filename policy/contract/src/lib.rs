@@ -9,6 +9,7 @@
 
 mod answer;
 mod canonical;
+pub mod divide;
 pub mod frames;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
