@@ -1,6 +1,7 @@
 //! Division of what is short: max-min among equals, one class of priority after the other.
 //!
-//! [`divide`] serves any claims, such as VMs on a node or sets in a cluster. [`share`] splits a whole by weights, in whole numbers.
+//! [`divide`] serves any claims, such as VMs on a node or sets in a cluster. [`share`] splits a
+//! whole by weights, in whole numbers.
 //!
 //! Invariants: the sum of what is given is at most the total, the order of the claims changes no
 //! claim's part beyond equal ones, and no class waits for a lower one.
