@@ -266,13 +266,13 @@ fn read_votes(value: &Value) -> Vec<Vote> {
     clippy::cast_sign_loss,
     reason = "checked to be whole and in range"
 )]
-fn whole(value: &Value) -> Option<u32> {
+pub(crate) fn whole(value: &Value) -> Option<u32> {
     let number = value.as_f64()?;
     let is_whole = number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
     is_whole.then_some(number as u32)
 }
 
-fn is_note(text: &str) -> bool {
+pub(crate) fn is_note(text: &str) -> bool {
     let is_printable = |c: char| {
         // Marks that change the direction or the line of what follows can hide text.
         let is_mark = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
@@ -291,7 +291,7 @@ pub fn number_value(number: f64) -> Value {
         .map_or_else(|| json!({NOT_FINITE: number.to_string()}), Value::Number)
 }
 
-fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     match value.get(NOT_FINITE).and_then(Value::as_str) {
         Some(number) => number.to_owned(),
         None => value.to_string(),

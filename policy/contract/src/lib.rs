@@ -17,6 +17,7 @@ mod history;
 mod input;
 mod pack;
 mod recheck;
+pub mod sets;
 mod spec;
 pub mod tally;
 
