@@ -15,10 +15,11 @@
 //! *Rates* are token buckets. A bucket is stored as the time at which it will be full.
 //!
 //! Invariants: the sum of the parts is at most the headroom, and no class waits for a lower one
-//! (`tests::divide_is_max_min`).
+//! (`tests::divide_is_max_min`). [`policy_contract::divide`] holds the division itself.
 
 use std::collections::BTreeMap;
 
+use policy_contract::divide::{Claim, divide};
 use protocol::permit::NamespacedName;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
@@ -30,9 +31,6 @@ use super::rules::Fairness;
 
 /// How long an unmet demand counts against other VMs. Agents repeat a request after 2 seconds.
 const DEMAND_LASTS: Span = Span::from_secs(5);
-/// Most single units per demand that are granted after the division. Units of different sizes
-/// leave a remainder.
-const LEFTOVERS: usize = 16;
 
 /// A VM that wants more of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -49,16 +47,21 @@ pub struct Demand {
     pub priority: i32,
 }
 
-impl Demand {
-    /// Growth to reach a level: whole units, or the whole demand.
-    fn growth(&self, level: u64) -> u64 {
-        let goal = self.asked.min(level);
-        let growth = goal.saturating_sub(self.held);
-        if goal == self.asked {
-            growth
-        } else {
-            growth / self.unit.max(1) * self.unit.max(1)
-        }
+impl Claim for Demand {
+    fn held(&self) -> u64 {
+        self.held
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    fn priority(&self) -> i32 {
+        self.priority
     }
 
     /// The headroom that a growth takes, after over-commit.
@@ -66,80 +69,6 @@ impl Demand {
         let after = share(self.held.saturating_add(growth), self.overcommit_milli);
         after.saturating_sub(share(self.held, self.overcommit_milli))
     }
-}
-
-/// Divides headroom among demands. Returns the growth of each.
-#[must_use]
-pub fn divide(mut free: u128, demands: &[Demand]) -> Vec<u64> {
-    let mut growth = vec![0; demands.len()];
-    let mut classes: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
-    for (index, demand) in demands.iter().enumerate() {
-        classes.entry(demand.priority).or_default().push(index);
-    }
-    for members in classes.values().rev() {
-        free -= divide_class(free, demands, members, &mut growth);
-        let is_met = |index: &usize| demands[*index].held + growth[*index] >= demands[*index].asked;
-        if !members.iter().all(is_met) {
-            break;
-        }
-    }
-    growth
-}
-
-/// Divides headroom among one class of priority. Returns the headroom that it takes.
-fn divide_class(free: u128, demands: &[Demand], members: &[usize], growth: &mut [u64]) -> u128 {
-    let cost = |level: u64| -> u128 {
-        let costs = members
-            .iter()
-            .map(|index| demands[*index].cost(demands[*index].growth(level)));
-        costs.fold(0, u128::saturating_add)
-    };
-    // The highest level that all demands of the class can reach.
-    let (mut low, mut high) = (
-        0,
-        members
-            .iter()
-            .map(|index| demands[*index].asked)
-            .max()
-            .unwrap_or(0),
-    );
-    while low < high {
-        let middle = low + (high - low).div_ceil(2);
-        if cost(middle) <= free {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
-    }
-    let mut taken = cost(low);
-    for index in members {
-        growth[*index] = demands[*index].growth(low);
-    }
-    // The remainder is less than a unit for each demand. Give single units to the smallest VM that
-    // one fits for.
-    for _ in 0..LEFTOVERS * members.len() {
-        let step = |index: usize| {
-            let demand = &demands[index];
-            let left = demand.asked.saturating_sub(demand.held + growth[index]);
-            let more = growth[index] + left.min(demand.unit.max(1));
-            (
-                more,
-                demand.cost(more) - demand.cost(growth[index]),
-                left > 0,
-            )
-        };
-        let fits = members.iter().copied().filter(|index| {
-            let (_, costs, wants) = step(*index);
-            wants && taken + costs <= free
-        });
-        let Some(next) = fits.min_by_key(|index| demands[*index].held + growth[*index]) else {
-            break;
-        };
-        let (more, costs, _) = step(next);
-        taken += costs;
-        growth[next] = more;
-    }
-    taken
 }
 
 /// An unmet demand, and when it stops counting.

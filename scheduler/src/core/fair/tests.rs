@@ -2,6 +2,9 @@ use super::*;
 use crate::core::decision::{Outcome, ResourceVerdict};
 use proptest::prelude::*;
 
+/// Single units per claim that the division grants from its remainder.
+const LEFTOVERS: usize = 16;
+
 const fn at(seconds: u64) -> Timestamp {
     Timestamp(seconds * 1_000_000)
 }
