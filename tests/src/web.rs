@@ -194,6 +194,38 @@ pub async fn site() -> Result<Site> {
     Ok(site)
 }
 
+/// Makes the set `web` of two VMs that have no image, and waits until its page shows them.
+///
+/// # Errors
+///
+/// If it cannot be made, or is not shown.
+pub async fn add_set(site: &Site, web: &Web) -> Result<()> {
+    let create = [
+        "vmset",
+        "create",
+        "web",
+        "--image",
+        "bellows/none:0",
+        "--replicas",
+        "2",
+        "--cpu-max",
+        "1",
+        "--memory-max",
+        "1Gi",
+        "--no-autoscale",
+    ];
+    site.bellows(&create).await?;
+    wait_for("both members on the page of the set", PATIENCE, || async {
+        let page = web.get("/sets/default/web").await;
+        let page = page.map_err(|error| error.to_string())?;
+        let is_there = ["0", "1"]
+            .iter()
+            .all(|one| page.contains(&format!("/vms/default/web-{one}")));
+        is_there.then_some(()).ok_or(page)
+    })
+    .await
+}
+
 /// A site with stopped VMs, and its pages once they show all VMs. No VM has a pod.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::Site;
-use bellows_tests::web::{Web, site, status};
+use bellows_tests::web::{Web, add_set, site, status};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -278,6 +278,95 @@ async fn order_is_recorded_before_it_is_carried_out_and_taken_once() {
     let set: Value = serde_json::from_str(set).unwrap();
     assert_eq!(set["max"]["mem"], "2Gi");
     assert_eq!(actions(&site).await.len(), before + 4);
+}
+
+/// Requirement: V35. The page of a set shows what an order would do, and carries out what it has
+/// shown alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v35_set_is_scaled_upgraded_and_taken_back_from_its_page() {
+    let site = site().await.unwrap();
+    let web = Web::opened(&site).await.unwrap();
+    add_set(&site, &web).await.unwrap();
+    let list = web.text("/sets").await.unwrap();
+    assert!(
+        list.contains("default/web") && list.contains("of 2"),
+        "{list}"
+    );
+    let before = actions(&site).await.len();
+
+    let scale = "/sets/default/web/scale";
+    let asked = web.text(scale).await.unwrap();
+    assert!(asked.contains("Show what it does"), "{asked}");
+    let shown = format!("{scale}?count=3");
+    let plan = web.text(&shown).await.unwrap();
+    assert!(
+        plan.contains("One member is made") && plan.contains("web-2"),
+        "{plan}"
+    );
+    let fields = web.fields(&shown).await.unwrap();
+    let order = format!("{fields}&shown=2&count=3&reason=more+load");
+    let done = web.post(scale, &order).await.unwrap();
+    let answer = web.text(&location(&done)).await.unwrap();
+    assert!(answer.contains("is to have 3 members"), "{answer}");
+    assert_eq!(
+        location(&web.post(scale, &order).await.unwrap()),
+        location(&done)
+    );
+    let late = web.fields(&shown).await.unwrap();
+    let late = format!("{late}&shown=2&count=9&reason=late");
+    let late = web.post(scale, &late).await.unwrap();
+    let refused = web.get(&location(&late)).await.unwrap();
+    assert_eq!(status(&refused), 409, "{refused}");
+    assert!(
+        refused.contains("its number of members is 3 now"),
+        "{refused}"
+    );
+    let odd = web.fields(&shown).await.unwrap();
+    let odd = format!("{odd}&shown=3&count=-1&reason=odd");
+    let odd = web.post(scale, &odd).await.unwrap();
+    assert_eq!(status(&web.get(&location(&odd)).await.unwrap()), 422);
+    for path in [
+        "/sets/default/none",
+        "/sets/default/web/eat",
+        "/sets/no/web/scale",
+    ] {
+        assert_eq!(status(&web.get(path).await.unwrap()), 404, "{path}");
+    }
+
+    let image =
+        r#"{"spec":{"template":{"spec":{"guest":{"rootDisk":{"image":"bellows/none:1"}}}}}}"#;
+    let words = ["patch", "vmset", "web", "--type=merge", "-p", image];
+    site.kubectl(&words).await.unwrap();
+    let upgrade = "/sets/default/web/upgrade";
+    wait_for("a plan of the upgrade", PATIENCE, || async {
+        let text = web.text(upgrade).await.map_err(|error| error.to_string())?;
+        let is_there = text.contains("replaced by new ones of version 2");
+        is_there.then_some(()).ok_or(text)
+    })
+    .await
+    .unwrap();
+    for (path, version, words) in [
+        (upgrade, 2, "get version 2"),
+        ("/sets/default/web/undo", 1, "get version 1"),
+    ] {
+        let fields = web.fields(path).await.unwrap();
+        let order = format!("{fields}&shown={version}&reason=a+try");
+        let done = web.post(path, &order).await.unwrap();
+        let answer = web.text(&location(&done)).await.unwrap();
+        assert!(answer.contains(words), "{answer}");
+    }
+    let recorded = actions(&site).await;
+    let done: Vec<&str> = recorded[before..]
+        .iter()
+        .filter(|record| record["ok"].is_null())
+        .map(|record| record["do"].as_str().unwrap())
+        .collect();
+    assert_eq!(done, ["vmset scale", "vmset upgrade", "vmset undo"]);
+    let why = &recorded[before]["why"];
+    assert_eq!(
+        (why, &recorded[before]["on"]),
+        (&json!("more load"), &json!("default/web"))
+    );
 }
 
 /// Requirement: V35

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bellows_tests::browser::{Browser, Key};
 use bellows_tests::checkout;
 use bellows_tests::site::Site;
-use bellows_tests::web::{PAGE_BYTES, Web, site, site_of, status};
+use bellows_tests::web::{PAGE_BYTES, Web, add_set, site, site_of, status};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -97,6 +97,14 @@ impl Seen {
     }
 }
 
+/// A site with a VM, a policy and a set.
+async fn site_with_set() -> Site {
+    let site = site().await.unwrap();
+    let web = Web::opened(&site).await.unwrap();
+    add_set(&site, &web).await.unwrap();
+    site
+}
+
 /// Paths of pages of each kind.
 fn paths(site: &Site) -> Vec<String> {
     let node = site.ready["node"].as_str().unwrap();
@@ -113,6 +121,10 @@ fn paths(site: &Site) -> Vec<String> {
         "/policies/db",
         "/policies/db/promote",
         "/policies/db/what-if",
+        "/sets",
+        "/sets/default/web",
+        "/sets/default/web/scale",
+        "/sets/default/web/scale?count=9",
         "/actions",
     ];
     let mut paths: Vec<String> = fixed.map(str::to_owned).into();
@@ -136,7 +148,7 @@ async fn shown(seen: &mut Seen) {
 /// Requirement: V35
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_fit_their_window_and_can_be_read() {
-    let site = site().await.unwrap();
+    let site = site_with_set().await;
     past::write(&site);
     let test = "pages_fit_their_window_and_can_be_read";
     let Some(mut seen) = Seen::start(test, &site).await else {
@@ -176,7 +188,11 @@ async fn pages_fit_their_window_and_can_be_read() {
 async fn write_pictures(seen: &mut Seen) {
     let folder = checkout().join("docs/web");
     std::fs::create_dir_all(&folder).unwrap();
-    for (name, path) in [("overview", "/"), ("vm", "/vms/default/pg?window=1h")] {
+    for (name, path) in [
+        ("overview", "/"),
+        ("vm", "/vms/default/pg?window=1h"),
+        ("set", "/sets/default/web"),
+    ] {
         for (look, width, is_dark) in [("wide-light", 1600, false), ("narrow-dark", 400, true)] {
             seen.browser.look(width, is_dark).await.unwrap();
             seen.open(path).await;
@@ -189,7 +205,7 @@ async fn write_pictures(seen: &mut Seen) {
 /// Requirement: V35
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_work_by_keyboard_alone() {
-    let site = site().await.unwrap();
+    let site = site_with_set().await;
     let Some(mut seen) = Seen::start("pages_work_by_keyboard_alone", &site).await else {
         return;
     };

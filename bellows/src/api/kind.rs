@@ -21,6 +21,7 @@ pub(crate) enum Kind {
     /// Has no namespace.
     Node,
     Secret,
+    ConfigMap,
     /// Has no namespace.
     Policy,
     /// A kept version of a policy.
@@ -38,6 +39,7 @@ impl Kind {
             Self::Pod => "pod",
             Self::Node => "node",
             Self::Secret => "secret",
+            Self::ConfigMap => "config map",
             Self::Policy => "policy",
             Self::Revision => "revision",
             Self::VmSet => "VM set",
@@ -54,6 +56,7 @@ impl Kind {
             Self::Migration => (VM_ROOT, "virtualmachinemigrations"),
             Self::Pod => ("/api/v1", "pods"),
             Self::Secret => ("/api/v1", "secrets"),
+            Self::ConfigMap => ("/api/v1", "configmaps"),
             Self::Revision => ("/apis/apps/v1", "controllerrevisions"),
             Self::VmSet => ("/apis/policy.bellows.dev/v1alpha1", "virtualmachinesets"),
             Self::Fleet(kind) => (fleet_store::ROOT, kind.plural()),

@@ -25,6 +25,10 @@ pub(super) fn explain_status(
                 Kind::VmSet => "vmset list".to_owned(),
                 Kind::Fleet(FleetKind::Instance) => "fleet instances".to_owned(),
                 Kind::Fleet(_) => "fleet env list".to_owned(),
+                Kind::ConfigMap => {
+                    return Fail::not_so(format!("{thing} does not exist"))
+                        .fix("see what there is: kubectl get configmaps -A");
+                }
                 kind => format!("get {}s", kind.label().to_ascii_lowercase()),
             };
             Fail::not_so(format!("{thing} does not exist"))

@@ -2,8 +2,10 @@
 
 mod change;
 mod create;
+pub(crate) mod orders;
+pub(crate) mod plan;
 mod upgrade;
-mod view;
+pub(crate) mod view;
 mod wait;
 
 use clap::Subcommand;

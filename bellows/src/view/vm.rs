@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use protocol::annotations::{ANNOTATION_BOUNDS, LABEL_ENABLED, ScalingBounds};
 use protocol::object::ObjectMeta;
+use protocol::policy::{ANNOTATION_SET_VERSION, SET_KIND};
 use protocol::quantity::Quantity;
 use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
@@ -48,6 +49,27 @@ pub(crate) struct VmView {
     pub(crate) problem: Option<String>,
     /// Version of the monitor that runs in the guest. `None` if it is unknown.
     pub(crate) monitor_version: Option<String>,
+    /// Set that it is a member of.
+    pub(crate) set: Option<MemberOf>,
+}
+
+/// The set of a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct MemberOf {
+    pub(crate) name: String,
+    /// Version of the template that the member was made from. Empty if it is unknown.
+    pub(crate) version: String,
+}
+
+impl MemberOf {
+    fn of(meta: &ObjectMeta) -> Option<Self> {
+        let owner = meta.owner_of_kind(SET_KIND)?;
+        let version = meta.annotations.get(ANNOTATION_SET_VERSION);
+        Some(Self {
+            name: owner.name.clone(),
+            version: version.cloned().unwrap_or_default(),
+        })
+    }
 }
 
 /// Data about VMs beside their objects.
@@ -178,6 +200,7 @@ impl VmView {
                 .filter(|_| !status.phase.is_alive())
                 .or(waits),
             monitor_version: None,
+            set: MemberOf::of(&vm.metadata),
         }
     }
 
@@ -208,6 +231,7 @@ impl VmView {
             last_resize: None,
             problem: Some(why.to_owned()),
             monitor_version: None,
+            set: MemberOf::of(&meta),
         }
     }
 

@@ -59,6 +59,12 @@ pub(crate) fn lines(view: &VmView) -> Vec<String> {
         cores(view.cpu_milli.max),
         memory(view.memory_bytes.max),
     )];
+    if let Some(set) = &view.set {
+        lines.push(format!(
+            "It is a member of set {}/{}, of version {}.",
+            view.namespace, set.name, set.version
+        ));
+    }
     if let Some(problem) = &view.problem {
         lines.push(format!("Problem: {problem}."));
     }
@@ -94,6 +100,22 @@ pub(crate) fn lines(view: &VmView) -> Vec<String> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// Requirement: V15
+    #[test]
+    fn v15_reason_of_a_member_names_its_set() {
+        let mut object = crate::view::vm::tests::object();
+        let owner = json!({"kind": "VirtualMachineSet", "name": "web", "uid": "u"});
+        object["metadata"]["ownerReferences"] = json!([owner]);
+        object["metadata"]["annotations"] = json!({"policy.bellows.dev/set-version": "3"});
+        let view = VmView::new(&object, &crate::view::vm::Beside::default());
+        let said = lines(&view).join(" ");
+        let expected = format!(
+            "It is a member of set {}/web, of version 3.",
+            view.namespace
+        );
+        assert!(said.contains(&expected), "{said}");
+    }
 
     #[test]
     fn partial_grant_is_explained_by_resource() {

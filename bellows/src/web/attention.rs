@@ -4,6 +4,7 @@ use protocol::units::Resources;
 
 use super::paths::path_of;
 use super::snapshot::Snapshot;
+use crate::commands::vmset::view::SetView;
 use crate::decision::Decision;
 use crate::up::status::{PartPhase, Status, orphans_line};
 use crate::view::node::NodeView;
@@ -73,6 +74,7 @@ pub(super) fn items(state: &Snapshot) -> Vec<Item> {
     }));
     items.extend(state.nodes.iter().filter_map(of_node));
     items.extend(of_policies(state));
+    items.extend(state.sets.iter().filter_map(|set| of_set(&set.view)));
     items.extend(state.vms.iter().filter_map(|vm| of_vm(vm, state)));
     items.sort_by(|a, b| (a.level, &a.place).cmp(&(b.level, &b.place)));
     items
@@ -142,6 +144,20 @@ fn of_policies(state: &Snapshot) -> Vec<Item> {
         Some(Item::new(Level::Look, place, href, text))
     };
     state.policy_rows.iter().filter_map(item).collect()
+}
+
+/// The worst about a set.
+pub(super) fn of_set(set: &SetView) -> Option<Item> {
+    let (level, text) = match (set.halted(), &set.problem) {
+        (Some(why), _) => {
+            let why = why.trim_end_matches('.');
+            (Level::Act, format!("Its upgrade has halted: {why}."))
+        }
+        (None, Some(problem)) => (Level::Look, format!("{}.", problem.trim_end_matches('.'))),
+        (None, None) => return None,
+    };
+    let href = path_of(&["sets", &set.namespace, &set.name]);
+    Some(Item::new(level, format!("Set {}", set.key()), href, text))
 }
 
 /// The worst about a VM.
@@ -281,8 +297,9 @@ mod tests {
         state.nodes[0].ready = false;
         state.vms[1].problem = Some("it fell over".into());
         let items = items(&state);
-        let places: Vec<&str> = items.iter().map(|item| &*item.place).take(2).collect();
-        assert_eq!(places, ["Node node-a", "VM default/vm-0001"]);
+        let places: Vec<&str> = items.iter().map(|item| &*item.place).take(3).collect();
+        let worst = ["Node node-a", "Set default/vm", "VM default/vm-0001"];
+        assert_eq!(places, worst);
         assert!(items.is_sorted_by_key(|item| item.level));
     }
 }

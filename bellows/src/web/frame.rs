@@ -16,9 +16,10 @@ const REFRESH_S: u32 = 5;
 const OLD_S: u64 = 15;
 
 /// Sections of the navigation, with their paths.
-const SECTIONS: [(&str, &str); 5] = [
+const SECTIONS: [(&str, &str); 6] = [
     ("Overview", "/"),
     ("VMs", "/vms"),
+    ("Sets", "/sets"),
     ("Nodes", "/nodes"),
     ("Policies", "/policies"),
     ("Actions", "/actions"),
@@ -44,7 +45,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    pub(super) fn sections(&self) -> [(&'static str, &'static str); 5] {
+    pub(super) fn sections(&self) -> [(&'static str, &'static str); 6] {
         SECTIONS
     }
 

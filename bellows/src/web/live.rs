@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use daemon_kit::clock::Clock;
+use daemon_kit::exit::Exit;
 use hyper::http::Method;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
-use super::snapshot::{Snapshot, VmSettings};
+use super::snapshot::{SetState, Snapshot, VmSettings};
 use crate::api::{Api, Kind};
 use crate::cluster;
 use crate::commands::policy::state::Agents;
@@ -215,17 +216,25 @@ async fn read(context: &Context, kept: &mut Option<Api>) -> Outcome<Snapshot> {
     };
     let now = Clock::new().wall();
     let policies = async { Ok::<_, Fail>(api.list(Kind::Policy, None).await) };
-    let (objects, pods, nodes, policies, mut summary) = tokio::try_join!(
+    let sets = async { Ok::<_, Fail>(api.list(Kind::VmSet, None).await) };
+    let (objects, pods, nodes, policies, sets, mut summary) = tokio::try_join!(
         api.list(Kind::Vm, None),
         api.list(Kind::Pod, None),
         api.list(Kind::Node, None),
         policies,
+        sets,
         summary(context, &api),
     )?;
     // A cluster may be without policies.
     let policies = match policies {
         Err(fail) if !context.asks_cluster() => return Err(fail),
         answer => or_silent("Policies", answer, &mut summary.silent),
+    };
+    let sets = match sets {
+        Err(fail) if !context.asks_cluster() => return Err(fail),
+        // A cluster without the kind has no sets.
+        Err(fail) if fail.exit() == Exit::Dependency => Vec::new(),
+        answer => or_silent("Sets", answer, &mut summary.silent),
     };
     let beside = vm::Beside {
         decisions: summary.agents.decisions.clone(),
@@ -250,6 +259,7 @@ async fn read(context: &Context, kept: &mut Option<Api>) -> Outcome<Snapshot> {
         nodes: node::nodes(&nodes, &pods, now),
         agents: summary.agents,
         policies,
+        sets: SetState::all(sets, &objects),
         refused: summary.refused,
         silent: summary.silent,
         resizes,

@@ -6,13 +6,14 @@
 
 mod body;
 mod page;
+mod set;
 mod target;
 
 use std::time::Instant;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
@@ -25,13 +26,15 @@ use super::frame::{Frame, fail_lines, message, missing, show};
 use super::paths::path_of;
 use crate::actions;
 use crate::commands::policy::stage::{self, StageOrder};
+use crate::commands::vmset::orders::{self as set_orders, SetOrder};
 use crate::fail::Fail;
 use crate::node_orders::{drain, undrain};
 use crate::vm_orders::{VmOrder, set_bounds, set_mode};
 use body::Body;
 pub(super) use page::OrderPage;
+pub(super) use set::OrderQuery;
 pub(super) use target::Target;
-use target::{Drain, Setting, Staged};
+use target::{Drain, SetStep, Setting, Staged};
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
@@ -41,10 +44,14 @@ pub(super) fn routes() -> Router<Shared> {
             "/vms/{namespace}/{name}/{order}",
             get(form).post(to_the_end),
         )
+        .route(
+            "/sets/{namespace}/{name}/{order}",
+            get(form).post(to_the_end),
+        )
         .route("/answers/{key}", get(answer_page))
 }
 
-async fn form(State(app): State<Shared>, uri: Uri) -> Response {
+async fn form(State(app): State<Shared>, Query(query): Query<OrderQuery>, uri: Uri) -> Response {
     let state = app.live.snapshot().await;
     let Some(target) = Target::of(uri.path()) else {
         return missing(&state, "This page");
@@ -53,7 +60,7 @@ async fn form(State(app): State<Shared>, uri: Uri) -> Response {
         return missing(&state, &target.shown());
     }
     let fields = app.forms.make(uri.path());
-    let page = OrderPage::new(&state, &target, uri.path().to_owned(), fields);
+    let page = OrderPage::new(&state, &target, (uri.path().to_owned(), &query), fields);
     show(StatusCode::OK, &page, &page.frame)
 }
 
@@ -149,6 +156,23 @@ async fn act(app: &App, target: &Target, body: &Body) -> OrderOutcome {
             match setting {
                 Setting::Bounds => set_bounds(context, order, body.bounds()?).await,
                 Setting::Mode => set_mode(context, order, body.mode()?).await,
+            }
+        }
+        Target::Set {
+            namespace,
+            name,
+            step,
+        } => {
+            let order = SetOrder {
+                namespace,
+                name,
+                reason: Some(reason),
+                seen: body.count("shown").ok(),
+            };
+            match step {
+                SetStep::Scale => set_orders::scale(context, &order, body.count("count")?).await,
+                SetStep::Upgrade => set_orders::upgrade(context, &order).await,
+                SetStep::Undo => set_orders::undo(context, &order).await,
             }
         }
     }

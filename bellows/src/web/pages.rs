@@ -4,6 +4,7 @@
 mod node;
 mod overview;
 mod policy;
+mod sets;
 mod vm;
 mod vms;
 mod what_if;
@@ -16,7 +17,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::get;
-use protocol::policy::{REVISION_NAMESPACE, ScalingPolicyStatus, revision_name};
+use protocol::policy::{REVISION_NAMESPACE, ScalingPolicyStatus, members_name, revision_name};
 use serde::Deserialize;
 
 use super::app::{App, Shared};
@@ -29,6 +30,7 @@ pub(super) use node::{NodePage, NodesPage};
 pub(super) use overview::Overview;
 pub(super) use policy::PoliciesPage;
 pub(super) use policy::PolicyPage;
+pub(super) use sets::{SetPage, SetsPage};
 #[cfg(test)]
 pub(super) use vm::{VmJournal, WINDOWS};
 pub(super) use vm::{VmPage, Window};
@@ -56,6 +58,8 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/vms/{namespace}/{name}", get(vm_page))
         .route("/nodes", get(nodes_page))
         .route("/nodes/{name}", get(node_page))
+        .route("/sets", get(sets_page))
+        .route("/sets/{namespace}/{name}", get(set_page))
         .route("/policies", get(policies_page))
         .route("/policies/{name}", get(policy_page))
         .route("/actions", get(actions_page))
@@ -131,6 +135,38 @@ async fn node_page(
         Some(page) => show(StatusCode::OK, &page, &page.frame),
         None => missing(&state, &format!("Node {name}")),
     }
+}
+
+async fn sets_page(State(app): State<Shared>, uri: Uri) -> Response {
+    let state = app.live.snapshot().await;
+    let frame = Frame::new("Sets", "/sets", &state).live(&app.guard, &uri);
+    let page = SetsPage::new(frame, &state);
+    show(StatusCode::OK, &page, &page.frame)
+}
+
+async fn set_page(
+    State(app): State<Shared>,
+    Path((namespace, name)): Path<(String, String)>,
+    uri: Uri,
+) -> Response {
+    let state = app.live.snapshot().await;
+    let key = format!("{namespace}/{name}");
+    let Some(set) = state.set(&key) else {
+        return missing(&state, &format!("Set {key}"));
+    };
+    let file = members_file(&app, &namespace, &name).await;
+    let frame = Frame::new(name, "/sets", &state).live(&app.guard, &uri);
+    let page = SetPage::new(frame, set, file);
+    show(StatusCode::OK, &page, &page.frame)
+}
+
+/// The file that guests of a set read.
+async fn members_file(app: &App, namespace: &str, set: &str) -> Outcome<String> {
+    let api = app.context.api().await?;
+    let name = members_name(set);
+    let map = api.get(Kind::ConfigMap, namespace, &name).await?;
+    let file = map["data"]["members"].as_str();
+    Ok(file.unwrap_or_default().to_owned())
 }
 
 async fn policies_page(State(app): State<Shared>, uri: Uri) -> Response {

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use protocol::annotations::ANNOTATION_BOUNDS;
 use protocol::mode::KEY_MODE;
-use protocol::policy::KEY_POLICY;
+use protocol::policy::{KEY_POLICY, LABEL_SET, member_ordinal};
 use protocol::time::WallTime;
 use serde_json::Value;
 
 use super::attention::{self, Item};
 use crate::commands::policy::state::{Agents, PolicyRow, rows};
+use crate::commands::vmset::view::{MemberView, SetView, is_member};
 use crate::fail::{Fail, Outcome};
 use crate::node_orders::{OpenNode, Plan};
 use crate::resize::Resize;
@@ -37,6 +38,8 @@ pub(super) struct Snapshot {
     /// Objects of policies.
     pub(super) policies: Vec<Value>,
     pub(super) policy_rows: Vec<PolicyRow>,
+    /// Sorted by key.
+    pub(super) sets: Vec<SetState>,
     /// The scheduler's refused requests, by `namespace/name`.
     pub(super) refused: Value,
     /// The newest stands first.
@@ -47,6 +50,45 @@ pub(super) struct Snapshot {
     pub(super) problem: Option<Fail>,
     /// What needs attention, first things first.
     pub(super) attention: Vec<Item>,
+}
+
+/// A set of VMs.
+#[derive(Debug, Clone)]
+pub(super) struct SetState {
+    pub(super) view: SetView,
+    /// Sorted by ordinal.
+    pub(super) members: Vec<MemberView>,
+    pub(super) object: Value,
+}
+
+impl SetState {
+    /// States of sets, with their members among `vms`.
+    pub(super) fn all(sets: Vec<Value>, vms: &[Value]) -> Vec<Self> {
+        let mut labelled: BTreeMap<(&str, &str), Vec<&Value>> = BTreeMap::new();
+        for vm in vms {
+            let meta = &vm["metadata"];
+            if let Some(set) = meta["labels"][LABEL_SET].as_str() {
+                let namespace = meta["namespace"].as_str().unwrap_or_default();
+                labelled.entry((namespace, set)).or_default().push(vm);
+            }
+        }
+        let state = |object: Value| {
+            let view = SetView::of(&object);
+            let key = (&*view.namespace, &*view.name);
+            let labelled = labelled.get(&key).into_iter().flatten();
+            let own = labelled.filter(|vm| is_member(vm, &object));
+            let mut members: Vec<MemberView> = own.map(|vm| MemberView::of(vm)).collect();
+            members.sort_by_key(|member| member_ordinal(&view.name, &member.name));
+            Self {
+                view,
+                members,
+                object,
+            }
+        };
+        let mut states: Vec<Self> = sets.into_iter().map(state).collect();
+        states.sort_by_cached_key(|state| state.view.key());
+        states
+    }
 }
 
 /// What a person may set for one VM.
@@ -80,6 +122,10 @@ impl Snapshot {
     pub(super) fn policy(&self, name: &str) -> Option<&Value> {
         let mut all = self.policies.iter();
         all.find(|object| object["metadata"]["name"] == name)
+    }
+
+    pub(super) fn set(&self, key: &str) -> Option<&SetState> {
+        self.sets.iter().find(|set| set.view.key() == key)
     }
 
     /// What a drain of a node would do.

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use super::forms::Forms;
 use super::frame::Frame;
-use super::orders::{OrderPage, Target};
+use super::orders::{OrderPage, OrderQuery, Target};
 use super::pages::{
-    NodePage, NodesPage, Overview, PoliciesPage, PolicyPage, VmPage, VmsPage, VmsQuery, WINDOWS,
-    Window,
+    NodePage, NodesPage, Overview, PoliciesPage, PolicyPage, SetPage, SetsPage, VmPage, VmsPage,
+    VmsQuery, WINDOWS, Window,
 };
 use super::paths::path_of;
-use super::snapshot::{Snapshot, VmSettings};
+use super::snapshot::{SetState, Snapshot, VmSettings};
 use crate::commands::policy::state::Agents;
 use crate::decision::{Decisions, sample};
 use crate::view::node;
@@ -37,6 +37,33 @@ fn policy_object(name: &str) -> Value {
             "params": {"headroom": 1.15}, "limits": {"maxUnits": 16}},
         "status": {"live": {"digest": "5be1a7c0".repeat(8), "since": "2026-01-02T03:00:00Z"}},
     })
+}
+
+/// A set whose upgrade has halted. Its members are the VMs.
+fn set_object(name: &str) -> Value {
+    let template = json!({"spec": {"guest": {"rootDisk": {"image": HOSTILE}}}});
+    json!({
+        "metadata": {"name": name, "namespace": "default", "uid": "u"},
+        "spec": {"replicas": 3, "version": 2, "template": template, "kv": {"mode": HOSTILE}},
+        "status": {"replicas": 2, "readyReplicas": 1, "updatedReplicas": 1, "version": 1,
+            "newest": 3, "upgrade": {"to": 2, "ordinal": 0, "halted": HOSTILE},
+            "versions": [{"version": 1, "template": template}, {"version": 2, "template": template}],
+            "conditions": [{"type": "UpgradeHalted", "status": "True", "reason": "Member",
+                "message": HOSTILE}]},
+    })
+}
+
+fn set_states(name: &str, vms: &[Value]) -> Vec<SetState> {
+    let member = |vm: &Value| {
+        let mut vm = vm.clone();
+        vm["metadata"]["labels"] = json!({"policy.bellows.dev/set": name});
+        let owner = json!({"kind": "VirtualMachineSet", "name": name, "uid": "u"});
+        vm["metadata"]["ownerReferences"] = json!([owner]);
+        vm["metadata"]["annotations"] = json!({"policy.bellows.dev/set-version": "1"});
+        vm
+    };
+    let members: Vec<Value> = vms.iter().map(member).collect();
+    SetState::all(vec![set_object(name)], &members)
 }
 
 fn node_object() -> Value {
@@ -78,6 +105,7 @@ fn of_names(names: &[&str]) -> Snapshot {
         nodes: node::nodes(&[node_object()], &[], vm::tests::now()),
         agents: Agents::new(Value::Null, decisions),
         policies: vec![policy_object("db")],
+        sets: set_states("vm", &objects),
         resizes: vm::tests::resizes(),
         ..Snapshot::default()
     }
@@ -113,11 +141,20 @@ fn told() -> super::pages::VmJournal {
 /// All pages of a state, by name.
 fn pages(state: &Snapshot) -> Vec<(&'static str, String)> {
     let vm = &state.vms[0];
-    let order = |path: &str| {
+    let order_of = |path: &str, count: &str| {
         let target = Target::of(path).expect("an order");
-        let page = OrderPage::new(state, &target, path.into(), Forms::default().make(path));
+        let fields = Forms::default().make(path);
+        let query = OrderQuery {
+            count: count.into(),
+        };
+        let page = OrderPage::new(state, &target, (path.into(), &query), fields);
         page.render().expect("a page")
     };
+    let order = |path: &str| order_of(path, "");
+    let set = &state.sets[0];
+    let file = Ok(format!("vm-0 - 1 down\n{HOSTILE}\n"));
+    let set_page = SetPage::new(frame("web", state), set, file);
+    let set_path = path_of(&["sets", "default", &set.view.name]);
     let policy = PolicyPage::new(
         frame("db", state),
         state,
@@ -161,6 +198,18 @@ fn pages(state: &Snapshot) -> Vec<(&'static str, String)> {
         ("mode", order(&format!("{vm_path}/mode"))),
         ("drain", order("/nodes/node-a/drain")),
         ("undrain", order("/nodes/node-a/undrain")),
+        (
+            "sets",
+            SetsPage::new(frame("Sets", state), state)
+                .render()
+                .expect("a page"),
+        ),
+        ("set", set_page.render().expect("a page")),
+        ("scale", order(&format!("{set_path}/scale"))),
+        ("scale to", order_of(&format!("{set_path}/scale"), "900")),
+        ("scale odd", order_of(&format!("{set_path}/scale"), HOSTILE)),
+        ("upgrade", order(&format!("{set_path}/upgrade"))),
+        ("undo", order(&format!("{set_path}/undo"))),
     ]
 }
 
@@ -248,6 +297,7 @@ fn hostile_names_are_text() {
     state.vms[0].node = Some(HOSTILE.into());
     state.vms[0].problem = Some(HOSTILE.into());
     state.policies = vec![policy_object(HOSTILE)];
+    state.sets = set_states(HOSTILE, &[vm_object(HOSTILE)]);
     let mut state = state.complete();
     state.nodes[0].name = "node-a".into();
     for (name, page) in pages(&state) {
@@ -300,6 +350,43 @@ fn picture_of_a_young_vm_begins_with_it() {
     ] {
         assert_eq!(seconds(value, age_s), expected, "{value:?} {age_s:?}");
     }
+}
+
+/// Requirement: V35
+#[test]
+fn v35_set_shows_its_halted_upgrade_its_orders_and_what_they_would_do() {
+    let state = snapshot(2);
+    let all = pages(&state);
+    let page = |wanted: &str| {
+        let found = all.iter().find(|(name, _)| *name == wanted);
+        found.map(|(_, page)| &**page).expect("the page")
+    };
+    for words in [
+        "has halted",
+        "1 are up",
+        "To version 2: 1 of 3 members have it.",
+        "/sets/default/vm/scale",
+        "/sets/default/vm/upgrade",
+        "/sets/default/vm/undo",
+        "/vms/default/vm-0001",
+    ] {
+        assert!(page("set").contains(words), "no {words:?}: {}", page("set"));
+    }
+    assert!(
+        page("overview").contains("/sets/default/vm"),
+        "it needs attention"
+    );
+    let (asks, planned, odd) = (page("scale"), page("scale to"), page("scale odd"));
+    assert!(asks.contains("method=\"get\"") && !asks.contains("name=\"token\""));
+    assert!(
+        planned.contains("name=\"count\" value=\"900\""),
+        "{planned}"
+    );
+    assert!(planned.contains("name=\"shown\" value=\"3\""), "{planned}");
+    assert!(planned.contains("Reason, for the history"), "{planned}");
+    assert!(odd.contains("is no number of members") && !odd.contains("name=\"token\""));
+    assert!(page("upgrade").contains("name=\"shown\" value=\"3\""));
+    assert!(page("undo").contains("name=\"shown\" value=\"1\""));
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! `bellows vmset scale` and `delete`.
 
 use clap::Args;
-use serde_json::json;
 
+use super::orders::{self, SetOrder};
 use super::view::SetView;
 use super::wait::{WaitArgs, until_whole};
+use crate::actions;
 use crate::api::Kind;
 use crate::args::SetArgs;
 use crate::context::Context;
@@ -24,6 +25,9 @@ pub(crate) struct ScaleArgs {
     /// Number of members
     #[arg(value_name = "COUNT")]
     replicas: u32,
+    /// Why; it stands in the history of one machine
+    #[arg(long, value_name = "TEXT", value_parser = actions::reason)]
+    reason: Option<String>,
     #[command(flatten)]
     wait: WaitArgs,
 }
@@ -45,16 +49,12 @@ pub(crate) struct DeleteArgs {
 }
 
 pub(super) async fn scale(context: &Context, args: &ScaleArgs) -> Outcome {
-    let api = context.api().await?;
-    let (namespace, name) = args.set.key();
-    let patch = json!({"spec": {"replicas": args.replicas}});
-    api.merge(Kind::VmSet, namespace, name, &patch).await?;
-    out(&format!(
-        "VM set {namespace}/{name} is to have {} members",
-        args.replicas
-    ));
+    let order = SetOrder::new(args.set.key(), args.reason.as_deref());
+    let lines = orders::scale(context, &order, args.replicas).await?;
+    lines.iter().for_each(|line| out(line));
     if args.wait.is_wanted() {
-        return until_whole(&api, (namespace, name), &args.wait).await;
+        let api = context.api().await?;
+        return until_whole(&api, args.set.key(), &args.wait).await;
     }
     Ok(())
 }

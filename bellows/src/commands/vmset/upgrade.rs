@@ -1,11 +1,11 @@
 //! `bellows vmset upgrade` and `undo`.
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::view::SetView;
+use super::orders::{self, SetOrder, set_version};
 use super::wait::{WaitArgs, until, until_whole};
-use crate::api::{Api, Kind};
+use crate::actions;
 use crate::args::SetArgs;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
@@ -25,6 +25,9 @@ pub(crate) struct UpgradeArgs {
     /// Put this image into the template first
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
+    /// Why; it stands in the history of one machine
+    #[arg(long, value_name = "TEXT", value_parser = actions::reason)]
+    reason: Option<String>,
     #[command(flatten)]
     wait: WaitArgs,
 }
@@ -37,18 +40,23 @@ pub(crate) struct UpgradeArgs {
 pub(crate) struct UndoArgs {
     #[command(flatten)]
     set: SetArgs,
+    /// Why; it stands in the history of one machine
+    #[arg(long, value_name = "TEXT", value_parser = actions::reason)]
+    reason: Option<String>,
     #[command(flatten)]
     wait: WaitArgs,
 }
 
 pub(super) async fn upgrade(context: &Context, args: &UpgradeArgs) -> Outcome {
     let api = context.api().await?;
-    let key = args.set.key();
+    let order = SetOrder::new(args.set.key(), args.reason.as_deref());
     if let Some(image) = &args.image {
         let disk = json!({"rootDisk": {"image": image}});
         let patch = json!({"spec": {"template": {"spec": {"guest": disk}}}});
-        api.merge(Kind::VmSet, key.0, key.1, &patch).await?;
+        let action = ("vmset image", image.clone());
+        order.patch(context, &api, action, patch).await?;
     }
+    let key = args.set.key();
     let view = until(&api, key, NUMBERED_WITHIN_S, |view| {
         Ok(view.newest.is_some())
     })
@@ -62,57 +70,22 @@ pub(super) async fn upgrade(context: &Context, args: &UpgradeArgs) -> Outcome {
         return Err(Fail::not_so(what)
             .fix("change its template first: --image IMAGE, or kubectl edit vmset"));
     }
-    change(&api, key, to, &args.wait).await
-}
-
-pub(super) async fn undo(context: &Context, args: &UndoArgs) -> Outcome {
-    let api = context.api().await?;
-    let key = args.set.key();
-    let set: Value = api.get(Kind::VmSet, key.0, key.1).await?;
-    let Some(to) = version_before(&SetView::of(&set)) else {
-        let what = format!("VM set {}/{} has no version to go back to", key.0, key.1);
-        return Err(Fail::not_so(what).rule("an upgrade must have begun before"));
-    };
-    change(&api, key, to, &args.wait).await
-}
-
-/// Version that an undo goes back to.
-fn version_before(view: &SetView) -> Option<u32> {
-    if view.desired_version == view.version && view.upgrade.is_none() {
-        view.previous
-    } else {
-        view.version
-    }
-}
-
-async fn change(api: &Api, key: (&str, &str), to: u32, wait: &WaitArgs) -> Outcome {
-    let patch = json!({"spec": {"version": to}});
-    api.merge(Kind::VmSet, key.0, key.1, &patch).await?;
-    out(&format!(
-        "members of VM set {}/{} get version {to}, one after the other",
-        key.0, key.1
-    ));
-    if wait.is_wanted() {
-        return until_whole(api, key, wait).await;
+    let action = ("vmset upgrade", "the newest version");
+    let lines = set_version(context, &api, &order, action, to).await?;
+    lines.iter().for_each(|line| out(line));
+    if args.wait.is_wanted() {
+        return until_whole(&api, key, &args.wait).await;
     }
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Requirement: V16
-    #[test]
-    fn v16_undo_goes_back_to_what_members_had() {
-        let view = |status: Value, version: u32| {
-            SetView::of(&json!({"spec": {"version": version}, "status": status}))
-        };
-        let under_way = json!({"version": 1, "newest": 2, "upgrade": {"to": 2}});
-        assert_eq!(version_before(&view(under_way, 2)), Some(1));
-        let whole = json!({"version": 2, "previous": 1, "newest": 2});
-        assert_eq!(version_before(&view(whole, 2)), Some(1));
-        let first = json!({"version": 1, "newest": 1});
-        assert_eq!(version_before(&view(first, 1)), None);
+pub(super) async fn undo(context: &Context, args: &UndoArgs) -> Outcome {
+    let order = SetOrder::new(args.set.key(), args.reason.as_deref());
+    let lines = orders::undo(context, &order).await?;
+    lines.iter().for_each(|line| out(line));
+    if args.wait.is_wanted() {
+        let api = context.api().await?;
+        return until_whole(&api, args.set.key(), &args.wait).await;
     }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use protocol::object::ObjectMeta;
-use protocol::policy::{ANNOTATION_SET_VERSION, LABEL_SET, SET_KIND, Upgrade, VmSet};
+use protocol::policy::{ANNOTATION_SET_VERSION, LABEL_SET, Rates, SET_KIND, Upgrade, VmSet};
 use protocol::vm::VirtualMachine;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -13,6 +13,9 @@ use crate::context::Context;
 use crate::fail::Outcome;
 use crate::output::{Cell, Format, Table, print_value};
 use crate::terminal::{err, out};
+
+/// Phase of a member that is being deleted.
+const LEAVING: &str = "Deleting";
 
 /// List the sets of VMs.
 #[derive(Debug, Clone, Args)]
@@ -37,31 +40,32 @@ pub(crate) struct GetArgs {
 /// A set as the commands show it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct SetView {
-    pub(super) namespace: String,
-    pub(super) name: String,
+pub(crate) struct SetView {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
     /// Desired number of members.
-    pub(super) replicas: u32,
+    pub(crate) replicas: u32,
     /// Members that exist.
-    pub(super) members: u32,
-    pub(super) ready: u32,
-    updated: u32,
+    pub(crate) members: u32,
+    pub(crate) ready: u32,
+    pub(crate) updated: u32,
     /// Version of new members.
-    pub(super) version: Option<u32>,
+    pub(crate) version: Option<u32>,
     /// Version that members should have.
-    pub(super) desired_version: Option<u32>,
+    pub(crate) desired_version: Option<u32>,
     /// Version of the template in the spec.
-    pub(super) newest: Option<u32>,
-    pub(super) previous: Option<u32>,
-    pub(super) upgrade: Option<Upgrade>,
-    problem: Option<String>,
+    pub(crate) newest: Option<u32>,
+    pub(crate) previous: Option<u32>,
+    pub(crate) upgrade: Option<Upgrade>,
+    pub(crate) problem: Option<String>,
+    pub(crate) rates: Rates,
     /// Whether the status is about the newest spec.
     #[serde(skip)]
     pub(super) is_observed: bool,
 }
 
 impl SetView {
-    pub(super) fn of(object: &Value) -> Self {
+    pub(crate) fn of(object: &Value) -> Self {
         let set = VmSet::deserialize(object).unwrap_or_default();
         let status = set.status.unwrap_or_default();
         let mut conditions = status.conditions.into_iter();
@@ -79,21 +83,30 @@ impl SetView {
             previous: status.previous,
             upgrade: status.upgrade,
             problem: problem.map(|one| one.message),
+            rates: set.spec.rates,
             is_observed: status.observed_generation == set.metadata.generation,
         }
     }
 
+    pub(crate) fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Why the upgrade goes no further.
+    pub(crate) fn halted(&self) -> Option<&str> {
+        self.upgrade.as_ref()?.halted.as_deref()
+    }
+
     /// Whether all members are there, up and of the desired version.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         let counts = [self.members, self.ready, self.updated];
         let is_settled = self.upgrade.is_none() && self.version == self.desired_version;
         counts.iter().all(|count| *count == self.replicas) && is_settled
     }
 
     /// What goes on, in a few words.
-    fn state(&self) -> String {
-        let halted = self.upgrade.as_ref().and_then(|it| it.halted.as_ref());
-        match (&self.upgrade, halted, &self.problem) {
+    pub(crate) fn state(&self) -> String {
+        match (&self.upgrade, self.halted(), &self.problem) {
             (_, Some(why), _) => format!("halted: {why}"),
             (_, None, Some(problem)) => problem.clone(),
             (Some(upgrade), None, None) => format!("upgrade to version {}", upgrade.to),
@@ -102,7 +115,7 @@ impl SetView {
         }
     }
 
-    fn version_text(&self) -> String {
+    pub(crate) fn version_text(&self) -> String {
         let text =
             |version: Option<u32>| version.map_or_else(|| "-".to_owned(), |it| it.to_string());
         if self.newest == self.version {
@@ -114,25 +127,25 @@ impl SetView {
 }
 
 /// A member as the commands show it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct MemberView {
-    name: String,
-    version: String,
-    phase: String,
-    up: bool,
-    address: String,
-    node: String,
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct MemberView {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) phase: String,
+    pub(crate) up: bool,
+    pub(crate) address: String,
+    pub(crate) node: String,
 }
 
 impl MemberView {
-    fn of(object: &Value) -> Self {
+    pub(crate) fn of(object: &Value) -> Self {
         let vm = VirtualMachine::deserialize(object).unwrap_or_default();
         let version = vm.metadata.annotations.get(ANNOTATION_SET_VERSION).cloned();
         let status = vm.status.unwrap_or_default();
         let mut conditions = status.conditions.iter();
         let is_booted = conditions.any(|one| one.kind == "Booted" && one.status == "True");
         let phase = if vm.metadata.deletion_timestamp.is_some() {
-            "Deleting"
+            LEAVING
         } else {
             status.phase.as_str()
         };
@@ -145,10 +158,14 @@ impl MemberView {
             node: status.node,
         }
     }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.phase == LEAVING
+    }
 }
 
 /// Whether the VM object is owned by the set.
-fn is_member(vm: &Value, set: &Value) -> bool {
+pub(crate) fn is_member(vm: &Value, set: &Value) -> bool {
     let meta = ObjectMeta::deserialize(&vm["metadata"]).unwrap_or_default();
     let owner = meta.owner_of_kind(SET_KIND);
     owner.is_some_and(|owner| set["metadata"]["uid"] == owner.uid.as_str())

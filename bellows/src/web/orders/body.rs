@@ -4,6 +4,7 @@ use axum::body::Bytes;
 use protocol::annotations::{BoundsLeaf, ScalingBounds};
 use protocol::mode::Mode;
 
+use super::set::count_of;
 use crate::actions;
 use crate::args::parse_memory;
 use crate::fail::{Fail, Outcome};
@@ -55,6 +56,11 @@ impl Body {
             min: end("cpu_min", "memory_min")?,
             max: end("cpu_max", "memory_max")?,
         }))
+    }
+
+    /// A number of members.
+    pub(super) fn count(&self, name: &str) -> Outcome<u32> {
+        count_of(self.get(name))
     }
 
     pub(super) fn mode(&self) -> Outcome<Option<Mode>> {

@@ -2,7 +2,8 @@
 
 use askama::Template;
 
-use super::target::{Drain, Setting, Staged, Target};
+use super::set::{OrderQuery, SetForm};
+use super::target::{Drain, SetStep, Setting, Staged, Target};
 use crate::commands::policy::state::{candidate_of, sentence};
 use crate::view::units::{cores, memory};
 use crate::view::vm::VmView;
@@ -40,6 +41,10 @@ pub(crate) struct OrderPage {
     vms: Vec<String>,
     vms_left: usize,
     inputs: Vec<Input>,
+    /// Asks for what the plan depends on, before there is one.
+    question: Option<Input>,
+    /// Further members of the form that the person does not see.
+    hidden: Vec<(&'static str, String)>,
     choices: Vec<Choice>,
     /// Label of the button. Empty if the order cannot be given.
     submit: &'static str,
@@ -52,13 +57,20 @@ pub(crate) struct OrderPage {
 }
 
 impl OrderPage {
-    pub(crate) fn new(state: &Snapshot, target: &Target, action: String, fields: Fields) -> Self {
+    pub(crate) fn new(
+        state: &Snapshot,
+        target: &Target,
+        (action, query): (String, &OrderQuery),
+        fields: Fields,
+    ) -> Self {
         let mut page = Self {
             frame: Frame::new(target.shown(), "", state),
             plan: Vec::new(),
             vms: Vec::new(),
             vms_left: 0,
             inputs: Vec::new(),
+            question: None,
+            hidden: Vec::new(),
             choices: Vec::new(),
             submit: "",
             back: target.page(),
@@ -77,6 +89,15 @@ impl OrderPage {
                 let key = format!("{namespace}/{name}");
                 if let Some(vm) = state.vm(&key) {
                     page.of_vm(state, vm, *setting);
+                }
+            }
+            Target::Set {
+                namespace,
+                name,
+                step,
+            } => {
+                if let Some(set) = state.set(&format!("{namespace}/{name}")) {
+                    page.of_set(SetForm::new(set, *step, query), *step, query);
                 }
             }
         }
@@ -125,6 +146,34 @@ impl OrderPage {
             (Drain::Begin, Err(refused)) => {
                 self.frame.title = format!("Drain {name}");
                 self.plan = fail_lines(&refused);
+            }
+        }
+    }
+
+    fn of_set(&mut self, form: SetForm, step: SetStep, query: &OrderQuery) {
+        self.frame.section = "/sets";
+        self.frame.title = form.title;
+        if step == SetStep::Scale {
+            self.question = Some(Input {
+                name: "count",
+                label: "Number of members",
+                value: form.seen.to_string(),
+            });
+        }
+        match form.plan {
+            None => {}
+            Some(Err(refused)) => self.plan = fail_lines(&refused),
+            Some(Ok(plan)) => {
+                self.question = None;
+                self.submit = form.submit;
+                self.plan = plan.sentences;
+                self.vms_left = plan.members.len().saturating_sub(PLANNED_VMS);
+                self.vms = plan.members;
+                self.vms.truncate(PLANNED_VMS);
+                self.hidden.push(("shown", form.seen.to_string()));
+                if step == SetStep::Scale {
+                    self.hidden.push(("count", query.count.clone()));
+                }
             }
         }
     }

@@ -82,6 +82,25 @@ impl Setting {
     }
 }
 
+/// Orders about a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SetStep {
+    Scale,
+    Upgrade,
+    Undo,
+}
+
+impl SetStep {
+    fn of(word: &str) -> Option<Self> {
+        Some(match word {
+            "scale" => Self::Scale,
+            "upgrade" => Self::Upgrade,
+            "undo" => Self::Undo,
+            _ => return None,
+        })
+    }
+}
+
 /// An order, by its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -97,6 +116,11 @@ pub(crate) enum Target {
     Node {
         name: String,
         order: Drain,
+    },
+    Set {
+        namespace: String,
+        name: String,
+        step: SetStep,
     },
 }
 
@@ -121,6 +145,11 @@ impl Target {
                 name: name.to_owned(),
                 setting: Setting::of(word)?,
             },
+            ["sets", namespace, name, word] => Self::Set {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                step: SetStep::of(word)?,
+            },
             _ => return None,
         })
     }
@@ -133,6 +162,9 @@ impl Target {
                 namespace, name, ..
             } => path_of(&["vms", namespace, name]),
             Self::Node { name, .. } => path_of(&["nodes", name]),
+            Self::Set {
+                namespace, name, ..
+            } => path_of(&["sets", namespace, name]),
         }
     }
 
@@ -141,6 +173,9 @@ impl Target {
         match self {
             Self::Policy { name, .. } | Self::Node { name, .. } => name.clone(),
             Self::Vm {
+                namespace, name, ..
+            }
+            | Self::Set {
                 namespace, name, ..
             } => format!("{namespace}/{name}"),
         }
@@ -153,6 +188,9 @@ impl Target {
                 namespace, name, ..
             } => format!("VM {namespace}/{name}"),
             Self::Node { name, .. } => format!("Node {name}"),
+            Self::Set {
+                namespace, name, ..
+            } => format!("Set {namespace}/{name}"),
         }
     }
 
@@ -164,6 +202,9 @@ impl Target {
                 namespace, name, ..
             } => state.vm(&format!("{namespace}/{name}")).is_some(),
             Self::Node { name, .. } => state.nodes.iter().any(|node| node.name == *name),
+            Self::Set {
+                namespace, name, ..
+            } => state.set(&format!("{namespace}/{name}")).is_some(),
         }
     }
 }

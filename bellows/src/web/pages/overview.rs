@@ -97,6 +97,7 @@ impl Overview {
                 ("running", count(&|vm| vm.alive)),
                 ("autoscaled", count(&|vm| vm.autoscaled)),
                 ("being resized", count(&|vm| vm.phase == "Scaling")),
+                ("sets", state.sets.len()),
             ],
             nodes: state.nodes.iter().take(NODES).map(NodeRow::new).collect(),
             nodes_left: state.nodes.len().saturating_sub(NODES),

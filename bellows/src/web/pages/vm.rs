@@ -242,6 +242,7 @@ fn facts(vm: &VmView, settings: &VmSettings) -> Vec<(&'static str, String)> {
     let policy = settings.policy.clone().or(known);
     let optional = [
         ("Policy", policy),
+        ("Set", vm.set.as_ref().map(|set| set.name.clone())),
         ("Node", vm.node.clone()),
         ("Pod", vm.pod.clone()),
         ("Address", vm.address.clone()),
