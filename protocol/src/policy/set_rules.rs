@@ -118,8 +118,8 @@ fn check_kv(spec: &VmSetSpec, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks a template. The controller does so before each member too, for clusters have no admission
-/// of sets.
+/// Checks a template. The controller does so before each member too, for a cluster's webhook may be
+/// missing.
 ///
 /// # Errors
 /// Every broken rule.
@@ -226,78 +226,34 @@ mod tests {
 
     use super::*;
 
-    fn set(change: impl FnOnce(&mut Value)) -> Value {
-        let mut object = json!({
-            "metadata": {"name": "web"},
-            "spec": {
-                "replicas": 2,
-                "rates": {"grow": 5, "decline": 1},
-                "kv": {"mode": "careful"},
-                "template": {"spec": {"guest": {
-                    "cpus": {"min": "250m", "use": "250m", "max": 2},
-                    "memorySlots": {"min": 1, "use": 1, "max": 4},
-                    "rootDisk": {"image": "app"},
-                }}},
-            },
-        });
-        change(&mut object);
-        object
-    }
+    /// Sets that the embedded API server and the webhook of a cluster take and refuse alike.
+    const TABLE: &str = include_str!("../../testdata/policy/sets.json");
 
     /// Requirement: V15
     #[test]
     fn v15_set_is_checked_beyond_its_schema() {
-        assert_eq!(validate_set(&set(|_| {})), Ok(()));
-        type Change = fn(&mut Value);
-        let cases: [(&str, Change); 17] = [
-            ("spec", |o| o["spec"]["replicas"] = json!(-1)),
-            ("metadata.name", |o| {
-                o["metadata"]["name"] = json!("x".repeat(41));
-            }),
-            ("spec.replicas", |o| o["spec"]["replicas"] = json!(1_001)),
-            ("spec.rates.grow", |o| o["spec"]["rates"]["grow"] = json!(0)),
-            ("spec.rates.decline", |o| {
-                o["spec"]["rates"]["decline"] = json!(1e9);
-            }),
-            ("spec.version", |o| o["spec"]["version"] = json!(0)),
-            ("spec.kv", |o| o["spec"]["kv"] = json!({"a b": "x"})),
-            ("spec.kv", |o| {
-                o["spec"]["kv"] = json!({"a": "x".repeat(4_097)})
-            }),
-            ("spec.template.metadata", |o| {
-                let labels = json!({"labels": {"policy.bellows.dev/set": "other"}});
-                o["spec"]["template"]["metadata"] = labels;
-            }),
-            ("spec.template.spec", |o| o["spec"]["template"] = json!({})),
-            ("spec.template.spec", |o| {
-                o["spec"]["template"]["spec"]["qmp"] = json!("x".repeat(65_536));
-            }),
-            ("spec.template.spec.runnerImage", |o| {
-                o["spec"]["template"]["spec"]["runnerImage"] = json!("mine");
-            }),
-            ("spec.template.spec.disks[0].mountPath", |o| {
-                let disk =
-                    json!({"name": "d", "mountPath": "/a/../b", "emptyDisk": {"size": "1Gi"}});
-                o["spec"]["template"]["spec"]["disks"] = json!([disk]);
-            }),
-            ("spec.template.metadata", |o| {
-                let key = "internal.autoscaling.neon.tech/resources-approved";
-                o["spec"]["template"]["metadata"] = json!({"annotations": {key: "x"}});
-            }),
-            ("spec.template.spec.guest.cpus.use", |o| {
-                o["spec"]["template"]["spec"]["guest"]["cpus"]["use"] = json!(3);
-            }),
-            ("spec.template.spec.guest.rootDisk.persistent", |o| {
-                o["spec"]["template"]["spec"]["guest"]["rootDisk"]["persistent"] = json!(true);
-            }),
-            ("spec.template.spec.disks[0].persistentVolumeClaim", |o| {
-                let claim = json!({"claimName": "c", "size": "1Gi"});
-                let disk = json!({"name": "d", "mountPath": "/d", "persistentVolumeClaim": claim});
-                o["spec"]["template"]["spec"]["disks"] = json!([disk]);
-            }),
-        ];
-        for (field, change) in cases {
-            let errors = validate_set(&set(change)).expect_err(field);
+        let table: Value = serde_json::from_str(TABLE).expect("a table");
+        assert_eq!(validate_set(&table["good"]), Ok(()));
+        let cases = table["bad"].as_array().expect("cases").iter();
+        let mut bad: Vec<(String, Value)> = cases
+            .map(|case| {
+                let mut set = table["good"].clone();
+                let at = case["at"].as_array().expect("a path").iter();
+                let member = at.fold(&mut set, |value, name| {
+                    &mut value[name.as_str().expect("a name")]
+                });
+                *member = case["value"].clone();
+                (case["field"].as_str().expect("a field").to_owned(), set)
+            })
+            .collect();
+        let mut long = table["good"].clone();
+        long["spec"]["kv"] = json!({"a": "x".repeat(4_097)});
+        bad.push(("spec.kv".into(), long));
+        let mut large = table["good"].clone();
+        large["spec"]["template"]["spec"]["qmp"] = json!("x".repeat(65_536));
+        bad.push(("spec.template.spec".into(), large));
+        for (field, set) in bad {
+            let errors = validate_set(&set).expect_err(&field);
             assert!(
                 errors.iter().any(|one| one.field == field),
                 "{field}: {errors:?}"

@@ -1,6 +1,6 @@
-//! Admission of VM objects in front of a real API server: the response to an `AdmissionReview`. The
-//! rules are those that the embedded API server applies itself (`protocol::admission`). Source:
-//! docs/compatibility/neonvm.md §1.9.
+//! Admission of VM objects and sets in front of a real API server: the response to an `AdmissionReview`. The
+//! rules are those that the embedded API server applies itself (`protocol::admission`,
+//! `protocol::policy`). Source: docs/compatibility/neonvm.md §1.9.
 //!
 //! A change that leaves the spec as it is (labels, finalizers, owners) always passes: an object
 //! that is older than the rules must still be deletable.
@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use protocol::admission::{self, FieldError, Writer};
 use protocol::permit::NamespacedName;
+use protocol::policy::{self, SET_KIND};
 use serde_json::{Value, json};
 
 /// The version of reviews that is spoken.
@@ -142,11 +143,23 @@ fn validated(kind: &str, request: &Value, excused: &Excused) -> ReviewResponse {
         if old["spec"] == new["spec"] {
             Ok(())
         } else {
-            readable.and_then(|()| admission::validate_update(kind, &old, &new))
+            readable.and_then(|()| {
+                if kind == SET_KIND {
+                    policy::validate(kind, &new)
+                } else {
+                    admission::validate_update(kind, &old, &new)
+                }
+            })
         }
     } else {
         warnings = admission::warnings(kind, &new);
-        readable.and_then(|()| admission::validate_create(kind, &new))
+        readable.and_then(|()| {
+            if kind == SET_KIND {
+                policy::validate(kind, &new)
+            } else {
+                admission::validate_create(kind, &new)
+            }
+        })
     };
     let Err(errors) = checked else {
         return passed(allowed(warnings));
@@ -156,7 +169,8 @@ fn validated(kind: &str, request: &Value, excused: &Excused) -> ReviewResponse {
         namespace: text("namespace"),
         name: text("name"),
     };
-    if request["operation"] != "UPDATE" || !excused.0.contains(&key) {
+    let may_be_excused = request["operation"] == "UPDATE" && kind != SET_KIND;
+    if !may_be_excused || !excused.0.contains(&key) {
         return denied(&errors);
     }
     let message = joined(&errors);

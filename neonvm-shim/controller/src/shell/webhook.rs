@@ -1,4 +1,4 @@
-//! The webhook that reviews VM objects for an API server: `core::review` over HTTPS. Every replica
+//! The webhook that reviews VM objects and sets for an API server: `core::review` over HTTPS. Every replica
 //! serves it, with or without the lead.
 //!
 //! ```text
@@ -50,9 +50,10 @@ use crate::core::announce::{About, Announcer};
 use crate::core::review::{self, Excused, Skipped, Task};
 
 /// Paths by kind, after `/mutate-` or `/validate-`.
-const KINDS: [&str; 2] = [
+const KINDS: [&str; 3] = [
     "vm-neon-tech-v1-virtualmachine",
     "vm-neon-tech-v1-virtualmachinemigration",
+    "policy-bellows-dev-v1alpha1-virtualmachineset",
 ];
 /// Connections at a time. An API server keeps a few.
 const CONNECTIONS: usize = 64;

@@ -1,4 +1,4 @@
-//! Reviews of VMs and migrations, good and bad.
+//! Reviews of VMs, migrations and sets, good and bad.
 
 use proptest::prelude::*;
 
@@ -273,6 +273,46 @@ fn malformed_review_gets_no_response() {
         let mut lacks = review("CREATE", &vm(json!(1)), None);
         lacks["request"][member] = Value::Null;
         assert_eq!(ask(lacks), Err(NoReview::Incomplete), "{member}");
+    }
+}
+
+fn review_of_set(operation: &str, object: &Value, old: Option<&Value>) -> ReviewResponse {
+    let mut review = review(operation, object, old);
+    review["request"]["kind"]["kind"] = json!("VirtualMachineSet");
+    review["request"]["name"] = json!("web");
+    let excused = Excused::of(["prod/web"]);
+    respond(Task::Validate, &review, &excused).expect("a review")
+}
+
+/// Requirement: V15. The table is the one that the embedded API server's rules are tested with.
+#[test]
+fn v15_webhook_refuses_the_bad_sets_that_the_embedded_server_refuses() {
+    let table = include_str!("../../../../../protocol/testdata/policy/sets.json");
+    let table: Value = serde_json::from_str(table).expect("a table");
+    let good = &table["good"];
+    assert!(is_allowed(&review_of_set("CREATE", good, None)));
+    for case in table["bad"].as_array().expect("cases") {
+        let mut set = good.clone();
+        let at = case["at"].as_array().expect("a path").iter();
+        let member = at.fold(&mut set, |value, name| {
+            &mut value[name.as_str().expect("a name")]
+        });
+        *member = case["value"].clone();
+        let is_name = set["metadata"]["name"] != "web";
+        let reviews = [
+            review_of_set("CREATE", &set, None),
+            review_of_set("UPDATE", &set, Some(good)),
+        ];
+        // Names never change, so an update of the same spec passes.
+        let reviews = &reviews[..if is_name { 1 } else { 2 }];
+        for reviewed in reviews {
+            assert!(!is_allowed(reviewed), "{case}");
+            let causes = &reviewed.review["response"]["status"]["details"]["causes"];
+            let mut causes = causes.as_array().expect("causes").iter();
+            assert!(causes.any(|one| one["field"] == case["field"]), "{case}");
+        }
+        // What is stored may lose its finalizer.
+        assert!(is_allowed(&review_of_set("UPDATE", &set, Some(&set))));
     }
 }
 
