@@ -21,6 +21,8 @@ use crate::terminal::err;
 
 /// Name of the journal's part, and of its folder.
 pub(crate) const PART: &str = "people";
+/// Part of the journal in which the controller writes the changes of sets.
+pub(crate) const SETS: &str = "sets";
 /// Most bytes of a reason, and of the text of a failure.
 const MAX_TEXT_BYTES: usize = 1_000;
 /// Longest wait for another command that writes an action.

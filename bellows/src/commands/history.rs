@@ -18,7 +18,7 @@ use crate::terminal::out;
 
 /// Decisions about a VM and what came of them, from the journal.
 ///
-/// Below them stands what people did to the VM and its policies. In a cluster that is in the API
+/// Below them stands what people did to the VM and its policies, and why its set made it. In a cluster that is in the API
 /// server's audit log.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HistoryArgs {
@@ -100,7 +100,7 @@ pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
     }
     print(context, &entries);
     if !actions.is_empty() {
-        out("Actions of people:");
+        out("Actions of people and of sets:");
     }
     for action in actions {
         out(&format!("  {}", action.sentence()));

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::policy::whatif::WhatIfArgs;
 use super::policy::worker::{SOURCES, WorkerOracle};
-use crate::actions;
+use crate::actions::{self, SETS};
 use crate::context::{Context, runtime};
 use crate::fail::{Fail, Outcome};
 use crate::output::{Cell, Table};
@@ -75,9 +75,12 @@ pub(crate) fn of_state(context: &Context) -> Outcome<Vec<SegmentFile>> {
     in_folder(&context.state()?.journal().join(AGENT))
 }
 
-/// Segments of the actions of people in the state directory.
+/// Segments of the actions of people, and of the changes of sets, in the state directory.
 pub(crate) fn of_people(context: &Context) -> Outcome<Vec<SegmentFile>> {
-    in_folder(&context.state()?.journal().join(actions::PART))
+    let journal = context.state()?.journal();
+    let mut files = in_folder(&journal.join(actions::PART))?;
+    files.extend(in_folder(&journal.join(SETS))?);
+    Ok(files)
 }
 
 fn in_folder(folder: &Path) -> Outcome<Vec<SegmentFile>> {
@@ -300,9 +303,11 @@ fn stat(context: &Context, found: Vec<SegmentFile>) -> Outcome {
             .map(|(kind, bytes)| format!("{kind} {bytes}"))
             .collect();
         let head = segment.scan.head.as_ref();
-        let is_of_people = head.is_some_and(|head| head.part == actions::PART);
         let name = segment.file.path.file_name().unwrap_or_default();
-        let prefix = if is_of_people { "people/" } else { "" };
+        let prefix = match head.map(|head| &*head.part) {
+            Some(part @ (actions::PART | SETS)) => format!("{part}/"),
+            _ => String::new(),
+        };
         let cells: Vec<Cell> = vec![
             format!("{prefix}{}", name.to_string_lossy()).into(),
             segment.file.bytes.to_string().into(),

@@ -1,4 +1,5 @@
-//! Actions of people, from the journal's part `people`.
+//! Actions of people, and changes of sets by the controller, from the journal's parts `people` and
+//! `sets`.
 
 use std::collections::BTreeSet;
 
@@ -86,6 +87,7 @@ pub(crate) fn all(context: &Context) -> Outcome<Vec<Done>> {
             }
         }
     }
+    all.sort_by(|one, other| one.at.cmp(&other.at));
     Ok(all)
 }
 

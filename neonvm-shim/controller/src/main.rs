@@ -85,6 +85,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
             stages: StageLog::new(STAGES_KEPT),
             metrics,
             state,
+            // A pod has no disk of its own. Its log has the lines.
+            set_journal: None,
         };
         work(params, election, &waits.for_lead, &cancel).await?;
     }

@@ -33,6 +33,8 @@ mod runner_key;
 mod runner_link;
 mod secret;
 mod set_actions;
+mod set_metrics;
+mod set_records;
 mod sets;
 mod state;
 #[cfg(test)]
@@ -48,6 +50,7 @@ use std::sync::Arc;
 use api_client::watch::{self as api_watch, Retry};
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
+use daemon_kit::journal::Journal;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use protocol::annotations::LABEL_VM_NAME;
@@ -88,6 +91,8 @@ pub struct Params {
     pub metrics: Metrics,
     /// Published state. The caller keeps another clone to read it.
     pub state: StateHandle,
+    /// Journal of the changes of sets. Closed at the end.
+    pub set_journal: Option<Journal>,
 }
 
 /// Runs the controller until `cancel`. While the API server is unreachable, the controller retries.
@@ -128,6 +133,11 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         api: Arc::clone(&api),
         state: params.state.clone(),
         clock: params.clock,
+        metrics: params.metrics.sets.clone(),
+        records: set_records::SetRecords {
+            journal: params.set_journal.clone(),
+            clock: params.clock,
+        },
     });
     let sets = AbortOnDropHandle::new(tokio::spawn(sets));
     let context = context::Context {
@@ -158,6 +168,9 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     };
     writer.abort();
     drop(sets);
+    if let Some(journal) = params.set_journal {
+        journal.close().await;
+    }
     if let Some(sweeper) = sweeper {
         sweeper.abort();
     }

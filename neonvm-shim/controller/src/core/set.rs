@@ -15,6 +15,7 @@ mod build;
 mod count;
 mod event;
 mod member;
+mod outline;
 mod pace;
 mod sets;
 mod state;
@@ -25,6 +26,7 @@ mod versions;
 #[cfg(test)]
 mod tests;
 
-pub use event::{Action, Event, Kind, Response};
+pub use event::{Action, Event, Kind, Reason, Response};
+pub use outline::{Change, Outline};
 pub use sets::{SetKey, Sets};
 pub use state::SetCore;

@@ -7,6 +7,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use protocol::time::Span;
 
+use super::set_metrics::SetMetrics;
 use super::state::Standing;
 use crate::core::VmEvent;
 use crate::core::failing::Outcome;
@@ -134,6 +135,7 @@ pub struct Metrics {
     vm_to_running: Histogram,
     restarts: Gauge,
     pub(super) ipam: IpamMetrics,
+    pub(super) sets: SetMetrics,
 }
 
 impl Metrics {
@@ -148,6 +150,7 @@ impl Metrics {
             vm_to_running: Histogram::new(BOOT_BUCKETS),
             restarts: Gauge::default(),
             ipam: IpamMetrics::register(registry),
+            sets: SetMetrics::register(registry),
         };
         registry.register(
             "reconcile_failing_objects",

@@ -25,8 +25,8 @@ pub(super) async fn carry_out(
             let written = write_members(api, namespace, &name, &owner, &data).await;
             written.map(|()| Response::Members)
         }
-        Action::Create { name, vm } => create(api, namespace, &name, &vm).await,
-        Action::Delete { name, uid } => delete(api, namespace, &name, uid).await,
+        Action::Create { name, vm, .. } => create(api, namespace, &name, &vm).await,
+        Action::Delete { name, uid, .. } => delete(api, namespace, &name, uid).await,
     }
 }
 

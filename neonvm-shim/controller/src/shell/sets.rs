@@ -25,9 +25,11 @@ use super::clock::{moment, pause};
 use super::decode;
 use super::object_key::{ObjectKey, key_of, text_of, unlisted};
 use super::set_actions::carry_out;
+use super::set_metrics::SetMetrics;
+use super::set_records::{MemberChange, SetRecords};
 use super::state::StateHandle;
 use super::watch::{resource, set_resource};
-use crate::core::set::{Action, Event, SetKey, Sets};
+use crate::core::set::{Action, Event, Outline, SetKey, Sets};
 
 /// A driver that a defect has ended starts again after this long.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -39,6 +41,8 @@ pub(super) struct SetContext {
     pub(super) api: Arc<KubeApi>,
     pub(super) state: StateHandle,
     pub(super) clock: Clock,
+    pub(super) metrics: SetMetrics,
+    pub(super) records: SetRecords,
 }
 
 /// Drives the sets for ever. A driver that a defect has ended is replaced.
@@ -73,8 +77,10 @@ struct SetDriver {
     sets: Events<DynamicObject>,
     vms: Events<DynamicObject>,
     requests: FuturesUnordered<BoxFuture<'static, (SetKey, Event)>>,
-    known_sets: BTreeSet<ObjectKey>,
+    known_sets: BTreeMap<ObjectKey, Outline>,
     known_vms: BTreeMap<ObjectKey, KnownVm>,
+    /// Change of a member of each set that has one under way.
+    changes: BTreeMap<SetKey, MemberChange>,
     listed_sets: BTreeSet<ObjectKey>,
     listed_vms: BTreeSet<ObjectKey>,
 }
@@ -93,8 +99,9 @@ impl SetDriver {
             context,
             core: Sets::default(),
             requests: FuturesUnordered::new(),
-            known_sets: BTreeSet::new(),
+            known_sets: BTreeMap::new(),
             known_vms: BTreeMap::new(),
+            changes: BTreeMap::new(),
             listed_sets: BTreeSet::new(),
             listed_vms: BTreeSet::new(),
         }
@@ -116,7 +123,7 @@ impl SetDriver {
                 self.observe_set(object);
             }
             WatchEvent::InitDone => {
-                for key in unlisted(self.known_sets.iter(), &mut self.listed_sets) {
+                for key in unlisted(self.known_sets.keys(), &mut self.listed_sets) {
                     self.lost_set(key);
                 }
             }
@@ -130,7 +137,7 @@ impl SetDriver {
         let decoded = decode::set(object);
         match decoded {
             Ok(set) => {
-                self.known_sets.insert(key.clone());
+                self.outline(&key, Outline::of(&set));
                 self.handle(key, Event::Set(Box::new(set)));
             }
             Err(error) => {
@@ -140,8 +147,30 @@ impl SetDriver {
         }
     }
 
+    /// Shows a set's numbers, and records what changed since the last state that was seen.
+    fn outline(&mut self, key: &ObjectKey, outline: Outline) {
+        self.context.metrics.show(key, &outline);
+        let old = self.known_sets.insert(key.clone(), outline.clone());
+        for change in old.map_or_else(Vec::new, |old| outline.changes_since(&old)) {
+            self.context.records.changed(key, &change);
+        }
+    }
+
+    /// Records the end of an action, and passes it to the core.
+    fn done(&mut self, set: SetKey, event: Event) {
+        if let Event::Done { kind, result } = &event {
+            self.context.metrics.ended(*kind, result.is_ok());
+            if let Some(change) = self.changes.remove(&set) {
+                let failure = result.as_ref().err();
+                self.context.records.ended(&set, change, failure);
+            }
+        }
+        self.handle(set, event);
+    }
+
     fn lost_set(&mut self, key: ObjectKey) {
-        if self.known_sets.remove(&key) {
+        if self.known_sets.remove(&key).is_some() {
+            self.context.metrics.remove(&key);
             self.handle(key, Event::SetGone);
         }
     }
@@ -224,7 +253,7 @@ impl Shell for SetDriver {
         match input {
             Input::Set(Ok(event)) => self.set_event(event),
             Input::Vm(Ok(event)) => self.vm_event(event),
-            Input::Done(set, event) => self.handle(set, event),
+            Input::Done(set, event) => self.done(set, event),
             Input::Set(Err(error)) => {
                 tracing::warn!(error = chain(&error), "watch of sets failed");
             }
@@ -237,23 +266,18 @@ impl Shell for SetDriver {
     fn act(&mut self, (set, action): (SetKey, Action)) {
         let (api, kind) = (Arc::clone(&self.context.api), action.kind());
         match &action {
-            Action::Create { name, .. } => {
-                tracing::info!(
-                    namespace = set.0,
-                    set = set.1,
-                    vm = name,
-                    "creating a member"
-                );
+            Action::Create { name, why, .. } => {
+                let (namespace, set) = (&set.0, &set.1);
+                tracing::info!(namespace, set, vm = name, why = %why, "creating a member");
             }
-            Action::Delete { name, .. } => {
-                tracing::info!(
-                    namespace = set.0,
-                    set = set.1,
-                    vm = name,
-                    "deleting a member"
-                );
+            Action::Delete { name, why, .. } => {
+                let (namespace, set) = (&set.0, &set.1);
+                tracing::info!(namespace, set, vm = name, why = %why, "deleting a member");
             }
             Action::WriteStatus { .. } | Action::WriteMembers { .. } => {}
+        }
+        if let Some(change) = MemberChange::of(&action) {
+            self.changes.insert(set.clone(), change);
         }
         self.requests.push(Box::pin(async move {
             let result = carry_out(&api, &set, action).await;

@@ -52,6 +52,7 @@ impl Controller {
             stages: stages.clone(),
             metrics: Metrics::register(&mut Registry::default()),
             state: state.clone(),
+            set_journal: None,
         };
         let task = tokio::spawn(neonvm_controller::run(params, cancel.clone()));
         Self {

@@ -1,6 +1,7 @@
 //! Inputs and actions of a set's core.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use protocol::policy::VmSet;
 use protocol::vm::VirtualMachine;
@@ -46,6 +47,33 @@ pub enum Kind {
     Delete,
 }
 
+/// Why a member is made or deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The number of members is not the desired one.
+    Count {
+        /// Desired number of members.
+        wanted: u32,
+    },
+    /// An upgrade replaces the member.
+    Upgrade {
+        /// Version that the member gets.
+        to: u32,
+    },
+    /// The member's VM has ended.
+    Ended,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count { wanted } => write!(f, "{wanted} members are wanted"),
+            Self::Upgrade { to } => write!(f, "upgrade to version {to}"),
+            Self::Ended => write!(f, "it has ended and is replaced"),
+        }
+    }
+}
+
 /// Request to the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
@@ -69,6 +97,8 @@ pub enum Action {
         name: String,
         /// The VM as it is posted.
         vm: Value,
+        /// Why it is made.
+        why: Reason,
     },
     /// Deletes the VM of this name and uid.
     Delete {
@@ -76,6 +106,8 @@ pub enum Action {
         name: String,
         /// Uid of the VM. One of another uid is left alone.
         uid: String,
+        /// Why it is deleted.
+        why: Reason,
     },
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::build;
 use super::count::{self, Count};
-use super::event::{Action, Event, Kind, Response};
+use super::event::{Action, Event, Kind, Reason, Response};
 use super::member::{Member, MemberState};
 use super::pace::Pace;
 use super::upgrade::{self, Step, UpgradeChange};
@@ -239,13 +239,14 @@ impl SetCore {
         now: Timestamp,
     ) -> Option<Action> {
         let step = status.upgrade.as_ref();
+        let to = step.map_or(0, |upgrade| upgrade.to);
+        let why = Reason::Upgrade { to };
         match upgrade {
             Some(UpgradeChange::Delete(ordinal)) => {
-                return self.delete(members.get(&ordinal), now);
+                return self.delete(members.get(&ordinal), why, now);
             }
             Some(UpgradeChange::Create(ordinal)) => {
-                let version = step.map_or(0, |upgrade| upgrade.to);
-                return self.create(set, status, ordinal, version, now);
+                return self.create(set, status, (ordinal, to), why, now);
             }
             None => {}
         }
@@ -268,6 +269,9 @@ impl SetCore {
         now: Timestamp,
     ) -> Option<Action> {
         let rates = set.spec.rates;
+        let why = Reason::Count {
+            wanted: set.spec.replicas,
+        };
         match counted {
             Count::Same => {
                 self.grow.rest();
@@ -280,7 +284,7 @@ impl SetCore {
                     self.wake(Some(at));
                     return None;
                 }
-                let action = self.delete(members.get(&ordinal), now)?;
+                let action = self.delete(members.get(&ordinal), why, now)?;
                 self.decline.take(now, Rates::period(rates.decline));
                 Some(action)
             }
@@ -293,7 +297,7 @@ impl SetCore {
                     return None;
                 }
                 let version = status.version?;
-                let action = self.create(set, status, ordinal, version, now)?;
+                let action = self.create(set, status, (ordinal, version), why, now)?;
                 self.grow.take(now, Rates::period(rates.grow));
                 Some(action)
             }
@@ -317,7 +321,7 @@ impl SetCore {
             .values()
             .filter(|member| member.has_ended() && Some(member.ordinal) != step);
         let member = ended.next()?;
-        let action = self.delete(Some(member), now)?;
+        let action = self.delete(Some(member), Reason::Ended, now)?;
         let ends = self.ends.entry(member.ordinal).or_default();
         let [first, longest] = REPLACE;
         ends.not_before = now + doubling(first, longest, ends.in_a_row);
@@ -329,8 +333,8 @@ impl SetCore {
         &mut self,
         set: &VmSet,
         status: &VmSetStatus,
-        ordinal: u32,
-        version: u32,
+        (ordinal, version): (u32, u32),
+        why: Reason,
         now: Timestamp,
     ) -> Option<Action> {
         self.may(Kind::Create, now)?;
@@ -344,10 +348,10 @@ impl SetCore {
             return None;
         }
         let vm = build::member(set, &name, version, template);
-        Some(Action::Create { name, vm })
+        Some(Action::Create { name, vm, why })
     }
 
-    fn delete(&mut self, member: Option<&Member>, now: Timestamp) -> Option<Action> {
+    fn delete(&mut self, member: Option<&Member>, why: Reason, now: Timestamp) -> Option<Action> {
         self.may(Kind::Delete, now)?;
         let member = member?;
         self.deleted.insert(member.uid.clone());
@@ -355,6 +359,7 @@ impl SetCore {
         Some(Action::Delete {
             name: member.name.clone(),
             uid: member.uid.clone(),
+            why,
         })
     }
 

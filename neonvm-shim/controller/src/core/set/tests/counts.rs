@@ -124,7 +124,7 @@ fn file_of_the_members_is_there_before_the_first_member() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Requirement: V15
+    /// Requirement: V09, V15
     #[test]
     fn v15_no_member_moves_for_any_change_of_the_count(
         steps in prop::collection::vec((0_u32..12, 0_u64..20_000, any::<bool>()), 1..8),

@@ -240,8 +240,8 @@ impl World {
                 self.files = data;
                 Ok(Response::Members)
             }
-            Action::Create { name, vm } => Ok(Response::Vm(Box::new(self.create(name, vm)))),
-            Action::Delete { name, uid } => {
+            Action::Create { name, vm, .. } => Ok(Response::Vm(Box::new(self.create(name, vm)))),
+            Action::Delete { name, uid, .. } => {
                 self.delete(&name, &uid);
                 Ok(Response::Deleted)
             }
