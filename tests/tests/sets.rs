@@ -98,6 +98,20 @@ impl Sets {
         .unwrap();
     }
 
+    /// Changes of the set in the journal, as what, object and reason.
+    async fn journal(&self) -> Vec<String> {
+        let part = self.site.state_dir().join("journal/sets");
+        let export = ["journal", "export", part.to_str().unwrap()];
+        let exported = self.site.bellows(&export).await.unwrap();
+        let records = exported.lines().map(|line| {
+            let record: Value = serde_json::from_str(line).unwrap();
+            let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
+            let said = [text("do"), text("on"), text("to"), text("why")];
+            (record["k"] == "A").then(|| said.join("|"))
+        });
+        records.flatten().collect()
+    }
+
     async fn members_file(&self) -> Value {
         let words = ["get", "configmap", "web-members", "-o", "json"];
         let map: Value = serde_json::from_str(&self.site.kubectl(&words).await.unwrap()).unwrap();
@@ -121,6 +135,27 @@ async fn v15_count_of_a_set_follows_the_command_and_members_stay() {
     let list: Value = serde_json::from_str(&list).unwrap();
     assert_eq!(list["items"][0]["name"], "web");
     assert_eq!(list["items"][0]["replicas"], 1);
+    wait_for("all changes in the journal", PATIENCE, || async {
+        let journal = sets.journal().await;
+        let expected = [
+            "set member create|default/web-0|of set web|2 members are wanted",
+            "set count|default/web|2 to 4 members|",
+            "set member create|default/web-3|of set web|4 members are wanted",
+            "set count|default/web|4 to 1 members|",
+            "set member delete|default/web-1|of set web|1 members are wanted",
+        ];
+        let is_there = |line: &&str| journal.iter().any(|one| one == *line);
+        let missing: Vec<&str> = expected
+            .into_iter()
+            .filter(|line| !is_there(line))
+            .collect();
+        missing
+            .is_empty()
+            .then_some(())
+            .ok_or(format!("{missing:?} of {journal:?}"))
+    })
+    .await
+    .unwrap();
 
     sets.order(&["delete", "web", "--yes"]).await.unwrap();
     assert!(sets.vms().await.is_empty());
