@@ -10,7 +10,9 @@ use fleet_core::{Guest, World};
 use fleet_store::{LoadedEnvironment, Owner};
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use protocol::fleet::{InstancePart, KEY_ENROLLED, TurnSpec, instance_name};
+use protocol::fleet::{
+    InstancePart, KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name, parse_windows,
+};
 use protocol::parts::PartName;
 use protocol::vm::VirtualMachine;
 use tokio::time::timeout;
@@ -84,6 +86,7 @@ impl Looker {
                 revisions: loaded.revisions.clone(),
                 deployments: loaded.deployments.clone(),
                 guests: BTreeMap::new(),
+                is_critical: false,
             },
             addresses: BTreeMap::new(),
         };
@@ -108,15 +111,28 @@ impl Looker {
         let seen = guest::look(&self.state_dir, vm, part, is_in_flight, now).await;
         let status = vm.status.clone().unwrap_or_default();
         let label = vm.metadata.labels.get(KEY_ENROLLED);
+        let seconds = loaded.environment.spec.rollout.trial_seconds;
+        let windows = match vm.metadata.annotations.get(KEY_WINDOWS) {
+            Some(text) => parse_windows(text, seconds).ok(),
+            None => Some(Vec::new()),
+        };
+        // What its owner wrote cannot be read: it is not changed by guess.
+        let unreadable = windows.is_none().then_some(Gate::Window);
         let guest = Guest {
             node: status.node,
             is_enrolled: label.is_none_or(|value| value != "false"),
             boot: seen.boot,
             observed: seen.observed,
             facts: seen.facts,
-            gate: seen.gate.or_else(|| gate_of_others(loaded, all, vm, &name)),
+            gate: seen
+                .gate
+                .or(unreadable)
+                .or_else(|| gate_of_others(loaded, all, vm, &name)),
             turn,
             last,
+            labels: vm.metadata.labels.clone(),
+            windows: windows.unwrap_or_default(),
+            ..Guest::default()
         };
         let address = Address {
             pod: status.pod_name,

@@ -98,7 +98,7 @@ impl SpecArgs {
                 match_expressions: Vec::new(),
             };
         }
-        let before = spec.rollout;
+        let before = std::mem::take(&mut spec.rollout);
         spec.rollout = Rollout {
             min_healthy_percent: self.min_healthy.unwrap_or(before.min_healthy_percent),
             max_in_flight: self.max_in_flight.unwrap_or(before.max_in_flight),
@@ -108,6 +108,7 @@ impl SpecArgs {
             retries: self.retries.unwrap_or(before.retries),
             max_failed_percent: self.max_failed.unwrap_or(before.max_failed_percent),
             auto_rollback: self.auto_rollback.unwrap_or(before.auto_rollback),
+            ..before
         };
     }
 }

@@ -2,8 +2,8 @@
 
 use fleet_store::{KeptRevision, environment_object, revision_object};
 use protocol::fleet::{
-    EnvironmentSpec, EnvironmentType, Release, Resolved, RevisionData, Rollout, Selector, Source,
-    revision_name,
+    Critical, EnvironmentSpec, EnvironmentType, Release, Resolved, RevisionData, Rollout, Selector,
+    Source, revision_name,
 };
 use protocol::parts::PartName;
 use serde_json::{Value, json};
@@ -51,6 +51,9 @@ fn new_spec(part: PartName, version: &str) -> EnvironmentSpec {
             release: Release { version },
         },
         rollout: Rollout::default(),
+        windows: Vec::new(),
+        blackouts: Vec::new(),
+        critical: Critical::default(),
     }
 }
 

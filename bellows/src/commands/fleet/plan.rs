@@ -105,7 +105,7 @@ pub(super) async fn plan(context: &Context, args: &PlanArgs) -> Outcome {
 pub(super) fn of(mut world: World, revision: &str, wall: WallTime) -> Option<Plan> {
     let target = world.revisions.get(revision)?.clone();
     settle(&mut world, &[]);
-    let fleet = counts::fleet(world.guests.values());
+    let fleet = counts::fleet(world.guests.values(), &target.rollout.groups);
     let mut plan = Plan {
         revision: revision.to_owned(),
         version: target.program.version.clone(),

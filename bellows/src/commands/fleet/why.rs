@@ -107,8 +107,9 @@ async fn add_decision(
         "status": deployment.status,
         "line": progress_line(deployment),
     });
-    let fleet = counts::fleet(world.guests.values());
     let revision = world.revisions.get(&deployment.spec.revision);
+    let groups = revision.map_or(&[][..], |one| &one.rollout.groups);
+    let fleet = counts::fleet(world.guests.values(), groups);
     facts["inputs"] = json!({
         "matches": fleet.matches,
         "settledHealthy": fleet.settled_healthy,

@@ -8,7 +8,8 @@ use fleet_core::permit::Gate;
 use fleet_core::{Deployment, Environment, Facts, Guest, Observed, PartFacts, Revision, World};
 use fleet_store::KeptRevision;
 use protocol::fleet::{
-    InstancePart, InstanceSpec, InstanceStatus, KEY_ENROLLED, TurnSpec, instance_name,
+    InstancePart, InstanceSpec, InstanceStatus, KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name,
+    parse_windows,
 };
 use protocol::parts::PartName;
 use serde::Deserialize;
@@ -34,6 +35,7 @@ pub(super) async fn read(context: &Context, api: &Api, env: &Env) -> Outcome<Wor
         .collect();
     let vms = api.list(Kind::Vm, Some(key.0)).await?;
     let is_out = namespace_is_out(api, key.0).await;
+    let part = (env.spec.part, env.spec.rollout.trial_seconds);
     let mut guests = BTreeMap::new();
     let matching = vms
         .iter()
@@ -45,7 +47,7 @@ pub(super) async fn read(context: &Context, api: &Api, env: &Env) -> Outcome<Wor
         let instance = instance_name(name);
         let object = by_name.get(instance.as_str()).copied();
         let view = parts::instance_of(context, key.0, name, vm).await?;
-        let mut guest = guest(vm, &view, env.spec.part, object);
+        let mut guest = guest(vm, &view, part, object);
         guest.is_enrolled &= !is_out;
         guests.insert(instance, guest);
     }
@@ -59,6 +61,7 @@ pub(super) async fn read(context: &Context, api: &Api, env: &Env) -> Outcome<Wor
         revisions: revisions.into_iter().map(revision).collect(),
         deployments: deployments.into_iter().map(deployment).collect(),
         guests,
+        is_critical: false,
     })
 }
 
@@ -89,12 +92,17 @@ async fn namespace_is_out(api: &Api, namespace: &str) -> bool {
 pub(super) fn guest(
     vm: &Value,
     view: &InstanceView,
-    part: PartName,
+    (part, trial_seconds): (PartName, u64),
     instance: Option<&Value>,
 ) -> Guest {
     let (turn, last) = instance.map_or((None, None), |object| turn_of(object, part));
     let conditions = vm["status"]["conditions"].as_array().into_iter().flatten();
     let mut degraded = conditions.filter(|one| one["type"] == "Degraded");
+    let windows = match vm["metadata"]["annotations"][KEY_WINDOWS].as_str() {
+        Some(text) => parse_windows(text, trial_seconds).ok(),
+        None => Some(Vec::new()),
+    };
+    let unreadable = windows.is_none().then_some(Gate::Window);
     Guest {
         node: vm["status"]["node"].as_str().unwrap_or_default().to_owned(),
         is_enrolled: vm["metadata"]["labels"][KEY_ENROLLED] != "false",
@@ -105,9 +113,12 @@ pub(super) fn guest(
             page_answers: None,
             agent_connected: None,
         },
-        gate: gate(vm),
+        gate: gate(vm).or(unreadable),
         turn,
         last,
+        labels: labels(vm),
+        windows: windows.unwrap_or_default(),
+        ..Guest::default()
     }
 }
 
