@@ -6,7 +6,7 @@ mod peers;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use agent::{Oracle, Reasked, Replay};
+use agent::{Oracle, Reasked, Replay, StateHandle};
 use peers::guest::Page;
 use peers::{Seen, World, patched_to, permits, position, until};
 use policy_contract::tally::VersionReport;
@@ -162,6 +162,82 @@ async fn unknown_policy_and_missing_program_leave_sizing_as_it_is() {
     world
         .until_metric("autoscaling_agent_policy_unknown 0")
         .await;
+    world.stop().await;
+}
+
+/// The version that decides, the candidate, and the problem of the agent's only policy.
+fn known(world: &World) -> [Value; 3] {
+    let dump = world.state.dump();
+    let known = dump.pointer("/policies/known/0");
+    let known = known.cloned().unwrap_or_default();
+    ["live", "candidate", "problem"].map(|name| known[name].clone())
+}
+
+/// Ends the agent, and starts one in a process of its own that cannot read policies.
+async fn restart_without_policies(world: &mut World) {
+    world.stop().await;
+    world.api.hide_policies(true);
+    world.state = StateHandle::new();
+    world.start_connected().await;
+}
+
+fn put_version(world: &World, newest: &Spec, deciding: &Spec) {
+    let status = json!({"live": {"digest": deciding.digest()}});
+    let spec = json!({"source": newest.source});
+    world.api.put_policy_with("minimum", spec, status);
+}
+
+/// Requirement: V40
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v40_agent_that_starts_while_policies_cannot_be_read_goes_on_with_those_it_stored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut world = world(folder.path()).await;
+    let (live, newest) = (Spec::of_source("return 1"), Spec::of_source("return 2"));
+    put_version(&world, &live, &live);
+    world.start_connected().await;
+    let both = [json!(live.digest()), json!(newest.digest()), Value::Null];
+    until("the version decides", || known(&world)[0] == both[0]).await;
+    put_version(&world, &newest, &live);
+    until("the newer one is a candidate", || known(&world) == both).await;
+    let stored = folder.path().join("journal/policies/known.json");
+    until("both are stored", || {
+        let text = std::fs::read_to_string(&stored).unwrap_or_default();
+        text.contains(&newest.digest().to_string())
+    })
+    .await;
+    restart_without_policies(&mut world).await;
+    until("the version is asked about the VM", || {
+        let shown = policy(&world);
+        shown["role"] == "live" && shown["answer"].is_object()
+    })
+    .await;
+    assert_eq!(known(&world), both);
+    world.api.hide_policies(false);
+    put_version(&world, &newest, &newest);
+    until("the API is followed again", || known(&world)[0] == both[1]).await;
+    world.stop().await;
+}
+
+/// Requirement: V40
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v40_altered_stored_source_decides_nothing_and_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut world = world(folder.path()).await;
+    let live = Spec::of_source("return 1");
+    put_version(&world, &live, &live);
+    world.start_connected().await;
+    let stored = folder.path().join("journal/policies");
+    until("it is stored", || stored.join("known.json").exists()).await;
+    let source = stored.join(format!("{}.json", live.digest()));
+    let text = std::fs::read_to_string(&source).expect("a source");
+    std::fs::write(&source, text.replace("return 1", "return 9")).expect("written");
+    restart_without_policies(&mut world).await;
+    until("the version is missing", || {
+        let [live, _, problem] = known(&world);
+        let problem = problem.as_str().unwrap_or_default();
+        live.is_null() && problem.contains("its source is not found")
+    })
+    .await;
     world.stop().await;
 }
 

@@ -17,6 +17,7 @@ mod cut;
 mod feeds;
 mod follow;
 mod judge;
+mod kept;
 mod known;
 mod metrics;
 mod quota;
@@ -73,6 +74,7 @@ impl PolicyRuntime {
         let (runtime, queues) = Self::new(parts.settings, parts.registry, sources, parts.clock);
         let folder = parts.folder.filter(|_| parts.journal.is_some());
         *runtime.tallies() = Tallies::new(folder.is_some());
+        runtime.restore();
         follow::spawn(&runtime, parts.kube, &parts.metrics, tasks, cancel);
         let judging = judge::run(
             runtime.clone(),

@@ -13,6 +13,8 @@ const VM_PATCHES: &str = "PATCH /apis/vm.neon.tech/v1/namespaces/default/virtual
 const VM_WATCHES: &str = "WATCH /apis/vm.neon.tech/v1/virtualmachines";
 const VM_LISTS: &str = "GET /apis/vm.neon.tech/v1/virtualmachines";
 const NAMESPACES: &str = "/api/v1/namespaces";
+const POLICIES: &str = "/apis/policy.bellows.dev/v1alpha1/scalingpolicies";
+const REVISIONS: &str = "/apis/apps/v1/namespaces/kube-system/controllerrevisions/";
 const SCHEDULERS: &str = "/api/v1/namespaces/kube-system/pods";
 
 /// How patches are met.
@@ -23,6 +25,7 @@ struct Manners {
     ignore_patches: bool,
     is_without_controller: bool,
     hides_namespaces: bool,
+    hides_policies: bool,
 }
 
 #[derive(Clone)]
@@ -86,6 +89,10 @@ impl Api {
                 assert!(keys.contains(&selector.as_str()), "{selector}");
                 let is_hidden = self.manners().hides_namespaces;
                 is_hidden.then(|| refuse(403, "namespaces is forbidden"))
+            }
+            ("GET" | "WATCH", path) if path == POLICIES || path.starts_with(REVISIONS) => {
+                let is_hidden = self.manners().hides_policies;
+                is_hidden.then(|| refuse(503, "policies cannot be read"))
             }
             ("GET" | "WATCH", SCHEDULERS) => {
                 let selector = selector().replace("%3D", "=");
@@ -225,6 +232,11 @@ impl Api {
     /// Namespaces may not be listed.
     pub fn hide_namespaces(&self) {
         self.manners().hides_namespaces = true;
+    }
+
+    /// Whether policies and their revisions cannot be read.
+    pub fn hide_policies(&self, is_hidden: bool) {
+        self.manners().hides_policies = is_hidden;
     }
 
     /// The next patches answer 500.

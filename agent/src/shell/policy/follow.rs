@@ -100,11 +100,14 @@ pub(super) fn spawn(
         cancel.clone(),
         read_namespace,
         move |listed| {
-            keeper.0.known.send_if_modified(|known| {
+            let is_changed = keeper.0.known.send_if_modified(|known| {
                 let is_other = known.namespaces != *listed;
                 known.namespaces.clone_from(listed);
                 is_other
             });
+            if is_changed {
+                keeper.store();
+            }
         },
     );
     tasks.spawn(async move {

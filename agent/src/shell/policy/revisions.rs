@@ -144,13 +144,13 @@ impl PolicyRuntime {
             }
         }
         let used = policies.values().filter_map(|one| one.as_ref().ok());
-        let used: Vec<Arc<Policy>> = used.flat_map(|versions| versions.all().cloned()).collect();
-        let digests: BTreeSet<Digest> = used.iter().map(|policy| policy.digest).collect();
+        let used = used.flat_map(Versions::all);
+        let digests: BTreeSet<Digest> = used.map(|policy| policy.digest).collect();
         for link in [&self.0.live, &self.0.shadow] {
             link.keep_aside(|digest| digests.contains(digest));
         }
-        sources::keep(self.0.sources.as_deref(), used);
         self.0.known.send_modify(|known| known.policies = policies);
+        self.store();
         self.follow_versions();
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct Shared {
     pub settings: Settings,
     pub metrics: PolicyMetrics,
     pub sources: Option<PathBuf>,
+    /// Held while sources are stored.
+    pub storing: Mutex<()>,
     pub next_vm: AtomicU32,
     pub next_question: AtomicU64,
     pub nodes: Mutex<BTreeMap<u32, Option<(Timestamp, Milli)>>>,
@@ -120,6 +122,7 @@ impl PolicyRuntime {
             tallies: Mutex::new(Tallies::new(false)),
             clock,
             sources,
+            storing: Mutex::default(),
             next_vm: AtomicU32::new(1),
             next_question: AtomicU64::new(1),
             nodes: Mutex::default(),

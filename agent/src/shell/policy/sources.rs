@@ -16,21 +16,17 @@ const FOLDER_MODE: u32 = 0o700;
 /// Age from which a source that is not in use is removed. The journal is kept for a week.
 const KEPT_FOR: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Writes the sources of the versions in use. A failure is logged only: sizing goes on.
-pub(super) fn keep(folder: Option<&Path>, used: Vec<Arc<Policy>>) {
-    let Some(folder) = folder.map(Path::to_owned) else {
-        return;
-    };
-    tokio::task::spawn_blocking(move || {
-        for policy in used {
-            let path = path_of(&folder, &policy.digest);
-            if let Err(error) = write(&path, &policy) {
-                let path = path.display().to_string();
-                tracing::warn!(path, %error, "the source of a policy is not kept");
-            }
+/// Writes the sources of the versions in use, and removes old ones. A failure is logged only: sizing
+/// goes on.
+pub(super) fn keep<'a>(folder: &Path, used: impl Iterator<Item = &'a Arc<Policy>>) {
+    for policy in used {
+        let path = path_of(folder, &policy.digest);
+        if let Err(error) = write(&path, policy) {
+            let path = path.display().to_string();
+            tracing::warn!(path, %error, "the source of a policy is not kept");
         }
-        prune(&folder);
-    });
+    }
+    prune(folder);
 }
 
 /// File of a source.
@@ -39,14 +35,18 @@ pub(super) fn path_of(folder: &Path, digest: &Digest) -> PathBuf {
 }
 
 pub(super) fn write(path: &Path, policy: &Policy) -> std::io::Result<()> {
-    let text = serde_json::to_vec(&policy.spec)?;
+    replace(path, &serde_json::to_vec(&policy.spec)?)
+}
+
+/// Replaces a file as a whole. Makes its folder if it is missing.
+pub(super) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(FOLDER_MODE)
             .create(folder)?;
     }
-    daemon_kit::durable::replace(path, &text)
+    daemon_kit::durable::replace(path, text)
 }
 
 /// Reads the source of a version that was in use. `None` if it is not kept, or is another one.
