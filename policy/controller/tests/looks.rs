@@ -359,6 +359,33 @@ fn v34_loaded_says_which_limits_were_cut() {
     assert_eq!(world.condition("Loaded").1, "Followed");
 }
 
+/// Requirement: V34
+#[test]
+fn v34_loaded_names_the_nodes_whose_files_cut_a_limit() {
+    let mut world = World::new(json!({}));
+    world.promote(1, hour(1));
+    let on = |name: &str, held: u32| {
+        let mut report = quiet(1);
+        report.node = name.to_owned();
+        let versions = report.versions.as_mut().expect("an answer");
+        versions[0].cut_limits = vec![format!("maxUnits is 99, and {held} holds")];
+        report
+    };
+    let nodes = [
+        on("a", 16),
+        on("b", 16),
+        on("c", 16),
+        on("d", 16),
+        on("e", 8),
+    ];
+    world.look(&nodes, hour(2));
+    assert_eq!(
+        world.condition("Loaded").2,
+        "agents follow it; on nodes a, b, c and 1 more maxUnits is 99, and 16 holds; \
+         on node e maxUnits is 99, and 8 holds"
+    );
+}
+
 #[test]
 fn spec_that_no_policy_may_have_changes_no_version() {
     let mut world = World::new(json!({}));

@@ -204,3 +204,60 @@ fn write_new(path: &Path, text: &str) -> Outcome {
                 .rule("the directory must exist, and the file must not")
         })
 }
+
+#[cfg(test)]
+mod tests {
+    use daemon_kit::exit::Exit;
+
+    use super::*;
+
+    const SOURCE: &str = "return function(i) return std.hold('x') end\n";
+    const FIXTURES: &str = "# none\n";
+
+    /// A packed policy with fixtures, and its path with the digest.
+    fn packed_in(folder: &Path) -> String {
+        let pack = Pack::new("db", Spec::of_source(SOURCE), Some(FIXTURES.into()));
+        let bytes = pack.expect("a policy").to_bytes();
+        let file = folder.join("db.policy");
+        std::fs::write(&file, &bytes).expect("written");
+        format!("{}{PIN}{}", file.display(), Digest::of_bytes(&bytes))
+    }
+
+    fn unpacked(file: &str, into: &Path) -> Outcome {
+        unpack(&UnpackArgs {
+            file: file.into(),
+            into: into.into(),
+        })
+    }
+
+    /// Requirement: V40
+    #[test]
+    fn v40_unpacked_files_are_those_that_were_packed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = packed_in(folder.path());
+        assert_eq!(unpacked(&file, folder.path()), Ok(()));
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a file");
+        assert_eq!((&*read("db.lua"), &*read("db.toml")), (SOURCE, FIXTURES));
+        let again = unpacked(&file, folder.path()).expect_err("a file is there");
+        assert_eq!(again.exit(), Exit::Config);
+        assert!(again.to_string().contains("db.lua"), "{again}");
+    }
+
+    /// Requirement: V40
+    #[test]
+    fn v40_altered_or_unpinned_file_is_not_unpacked() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = packed_in(folder.path());
+        let (path, _) = file.split_once(PIN).expect("a digest");
+        let unpinned = unpacked(path, folder.path()).expect_err("no digest");
+        assert_eq!(unpinned.exit(), Exit::Config);
+        let odd = unpacked(&format!("{path}{PIN}12"), folder.path()).expect_err("no digest");
+        assert_eq!(odd.exit(), Exit::Config);
+        let mut bytes = std::fs::read(path).expect("a file");
+        *bytes.last_mut().expect("a byte") ^= 1;
+        std::fs::write(path, bytes).expect("written");
+        let altered = unpacked(&file, folder.path()).expect_err("altered");
+        assert_eq!(altered.exit(), Exit::NotSo);
+        assert!(!folder.path().join("db.lua").exists());
+    }
+}

@@ -8,6 +8,8 @@
 //! * While a journal or an agent is missing nothing is promoted:
 //!   `v07_nothing_is_promoted_without_journal_or_agent`.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use policy_contract::Spec;
 use policy_contract::tally::VersionReport;
 use protocol::policy::{PolicyVersion, ScalingPolicySpec, ScalingPolicyStatus, Stage as Tried};
@@ -220,7 +222,7 @@ impl Look<'_> {
         let digests: Vec<String> = versions.map(|one| one.digest.clone()).collect();
         let mut followed = 0;
         let mut problem = None;
-        let mut cut: Option<String> = None;
+        let mut cut: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for (node, report) in digests.iter().flat_map(|digest| self.reports(digest)) {
             followed += 1;
             if let Some(text) = &report.problem {
@@ -229,17 +231,20 @@ impl Look<'_> {
             }
             if !report.cut_limits.is_empty() {
                 let limits = report.cut_limits.join("; ");
-                cut = cut.or_else(|| Some(format!("agents follow it; on node {node} {limits}")));
+                cut.entry(limits).or_default().insert(node);
             }
         }
         match problem {
             Some(problem) => self.set(LOADED, false, ("NotAsked", &problem)),
-            None if followed > 0 => match cut {
-                Some(limits) => self.set(LOADED, true, ("LimitsCut", &limits)),
-                None => self.set(LOADED, true, ("Followed", "agents follow it")),
-            },
             // Without an answer nothing is known.
-            None => {}
+            None if followed == 0 => {}
+            None if cut.is_empty() => {
+                self.set(LOADED, true, ("Followed", "agents follow it"));
+            }
+            None => {
+                let limits = words::cut_limits(&cut);
+                self.set(LOADED, true, ("LimitsCut", &limits));
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! Rulings in words, with their numbers, for conditions and events.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::Serialize;
 
 use super::gate::{Damage, Short, Stage};
@@ -7,6 +9,25 @@ use super::tally::Evidence;
 
 /// Why a candidate with a fault is not let on.
 pub const FAULTS: &str = "Faults";
+
+/// Most nodes that a sentence names.
+const NODES: usize = 3;
+
+/// Limits that agents' files cut, each with the nodes of the agents.
+pub(super) fn cut_limits(cut: &BTreeMap<String, BTreeSet<&str>>) -> String {
+    let on = |nodes: &BTreeSet<&str>| {
+        let named: Vec<&str> = nodes.iter().copied().take(NODES).collect();
+        let noun = if nodes.len() == 1 { "node" } else { "nodes" };
+        let more = match nodes.len().saturating_sub(NODES) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("{noun} {}{more}", named.join(", "))
+    };
+    let limits = cut.iter();
+    let limits = limits.map(|(limits, nodes)| format!("; on {} {limits}", on(nodes)));
+    format!("agents follow it{}", limits.collect::<String>())
+}
 
 /// The digits of a digest that people see.
 pub(super) fn short(digest: &str) -> &str {
