@@ -11,6 +11,10 @@ use policy_contract::frames::{self, FromWorker, MAX_LINE_BYTES, ToWorker};
 /// Longest time of an answer.
 pub const CLOCK: Duration = Duration::from_millis(50);
 
+/// Most bytes of messages that wait to be sent. Those that have no answer go with the next that has
+/// one, so that a question costs one write.
+const UNSENT_BYTES: usize = 64 << 10;
+
 /// Lines that may wait to be read.
 const QUEUE: usize = 1024;
 
@@ -19,6 +23,7 @@ const QUEUE: usize = 1024;
 pub struct Client {
     child: Child,
     input: Option<ChildStdin>,
+    unsent: Vec<u8>,
     lines: Receiver<Vec<u8>>,
 }
 
@@ -74,6 +79,7 @@ impl Client {
         });
         Ok(Self {
             input: child.stdin.take(),
+            unsent: Vec::new(),
             child,
             lines,
         })
@@ -85,15 +91,23 @@ impl Client {
         self.child.id()
     }
 
-    /// Sends a message.
+    /// Sends a message, at the latest when an answer is waited for.
     ///
     /// # Errors
     /// The message is too long, or the worker does not read.
     pub fn send(&mut self, message: &ToWorker) -> Result<(), NoLine> {
-        let line = frames::encode(message)?;
+        self.unsent.extend(frames::encode(message)?);
+        if self.unsent.len() < UNSENT_BYTES {
+            return Ok(());
+        }
+        Ok(self.flush()?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let unsent = std::mem::take(&mut self.unsent);
         match &mut self.input {
-            Some(input) => Ok(input.write_all(&line)?),
-            None => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
+            Some(input) => input.write_all(&unsent),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 
@@ -102,6 +116,8 @@ impl Client {
     /// # Errors
     /// No message came in time, or the worker ended.
     pub fn receive(&mut self, clock: Duration) -> Result<FromWorker, NoLine> {
+        // A worker that ended while it was idle is found by its closed output.
+        let _ = self.flush();
         match self.lines.recv_timeout(clock) {
             Ok(line) => Ok(frames::decode(&line, MAX_LINE_BYTES)?),
             Err(RecvTimeoutError::Timeout) => {
@@ -131,6 +147,8 @@ impl Client {
     /// # Errors
     /// The worker cannot be waited for.
     pub fn finish(mut self) -> io::Result<ExitStatus> {
+        // A worker that has ended needs no message.
+        let _ = self.flush();
         self.input = None;
         self.child.wait()
     }

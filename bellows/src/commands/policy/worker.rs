@@ -16,6 +16,10 @@ use crate::fail::{Fail, Outcome};
 /// Folder of the policies' sources, beside those of the journals.
 pub(crate) const SOURCES: &str = "policies";
 
+/// Most bytes of messages that wait to be sent. Samples go with the next question, so that a question
+/// costs one write.
+const UNSENT_BYTES: usize = 64 << 10;
+
 /// A worker and the sources that were recorded.
 #[derive(Debug)]
 pub(crate) struct WorkerOracle {
@@ -32,6 +36,7 @@ pub(crate) struct WorkerOracle {
 struct Worker {
     child: Child,
     stdin: ChildStdin,
+    unsent: Vec<u8>,
     stdout: BufReader<ChildStdout>,
 }
 
@@ -66,6 +71,7 @@ impl WorkerOracle {
             (Some(stdin), Some(stdout)) => Worker {
                 child,
                 stdin,
+                unsent: Vec::new(),
                 stdout: BufReader::new(stdout),
             },
             _ => return Err(Fail::bug("the worker has no pipes")),
@@ -80,14 +86,27 @@ impl WorkerOracle {
         })
     }
 
-    /// Sends a message. A worker that cannot be reached is given up.
+    /// Sends a message, at the latest when an answer is waited for. A worker that cannot be reached
+    /// is given up.
     fn send(&mut self, message: &ToWorker) -> Option<()> {
         let line = encode(message).ok()?;
-        let sent = self.worker.as_mut()?.stdin.write_all(&line);
+        let worker = self.worker.as_mut()?;
+        worker.unsent.extend(line);
+        if worker.unsent.len() < UNSENT_BYTES {
+            return Some(());
+        }
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Option<()> {
+        let worker = self.worker.as_mut()?;
+        let unsent = std::mem::take(&mut worker.unsent);
+        let sent = worker.stdin.write_all(&unsent);
         self.keep_if(sent.is_ok())
     }
 
     fn receive(&mut self) -> Option<FromWorker> {
+        self.flush()?;
         let worker = self.worker.as_mut()?;
         let mut line = Vec::new();
         let limit = MAX_LINE_BYTES as u64 + 1;
