@@ -1,8 +1,9 @@
 //! What an order about a set would do, from the set's state alone.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use protocol::policy::{MAX_REPLICAS, member_name, member_ordinal};
+use protocol::policy::{MAX_REPLICAS, Rates, member_name, member_ordinal};
 
 use super::view::{MemberView, SetView};
 use crate::fail::{Fail, Outcome};
@@ -30,12 +31,12 @@ fn staying<'a>(
 
 /// Seconds that `count` changes take at a rate, rounded up.
 fn seconds(count: usize, rate: f64) -> u64 {
-    let exact = count as f64 / rate;
-    if exact.is_finite() {
-        exact.ceil() as u64
-    } else {
-        0
-    }
+    let period = Rates::period(rate).to_duration();
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    period
+        .saturating_mul(count)
+        .saturating_add(Duration::from_millis(999))
+        .as_secs()
 }
 
 /// Subject and verb of a sentence about members.

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use fleet_core::{Environment, Facts, PartFacts, Revision};
+use fleet_core::{Environment, PartFacts, Revision};
 use protocol::fleet::{EnvironmentSpec, EnvironmentStatus, Resolved, Rollout};
 use protocol::parts::PartState;
 use serde_json::json;
@@ -26,10 +26,7 @@ fn guest(node: &str, sha256: &str) -> Guest {
             },
             is_expired: false,
         }),
-        facts: Facts::default(),
-        gate: None,
-        turn: None,
-        last: None,
+        ..Guest::default()
     }
 }
 
@@ -52,6 +49,7 @@ fn world(guests: &[(&str, Guest)], rollout: Rollout) -> World {
         guests: named
             .map(|(name, guest)| (name.to_owned(), guest))
             .collect::<BTreeMap<_, _>>(),
+        is_critical: false,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fleet_core::{
-    Action, Call, Engine, Event, Facts, Guest, Now, Observed, Outcome, PartFacts, World, Write,
+    Action, Call, Engine, Event, Guest, Now, Observed, Outcome, PartFacts, World, Write,
 };
 use fleet_store::{FleetStore, LoadedEnvironment, Owner};
 use protocol::core::Core as _;
@@ -123,10 +123,9 @@ impl Fleet {
                     state: played.part.clone(),
                     is_expired: false,
                 }),
-                facts: Facts::default(),
-                gate: None,
                 turn,
                 last,
+                ..Guest::default()
             };
             (name.clone(), guest)
         };
@@ -135,6 +134,7 @@ impl Fleet {
             revisions: loaded.revisions.clone(),
             deployments: loaded.deployments.clone(),
             guests: self.guests.iter().map(guest).collect(),
+            is_critical: false,
         }
     }
 
