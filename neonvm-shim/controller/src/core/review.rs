@@ -1,6 +1,6 @@
-//! Admission of VM objects and sets in front of a real API server: the response to an `AdmissionReview`. The
-//! rules are those that the embedded API server applies itself (`protocol::admission`,
-//! `protocol::policy`). Source: docs/compatibility/neonvm.md §1.9.
+//! Admission of VM objects and sets in front of a real API server: the response to an
+//! `AdmissionReview`. The rules are those that the embedded API server applies itself
+//! (`protocol::admission`, `protocol::policy`). Source: docs/compatibility/neonvm.md §1.9.
 //!
 //! A change that leaves the spec as it is (labels, finalizers, owners) always passes: an object
 //! that is older than the rules must still be deletable.

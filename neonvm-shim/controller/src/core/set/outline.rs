@@ -31,9 +31,9 @@ pub struct Outline {
 pub enum Change {
     /// Another number of members is desired.
     Count {
-        /// Number before.
+        /// Number that was desired before.
         from: u32,
-        /// Number now.
+        /// Number that is desired now.
         to: u32,
     },
     /// An upgrade has begun.
