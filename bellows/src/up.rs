@@ -6,8 +6,9 @@
 //!                                      └────────────── all components use it as they would a cluster's ───────────────────┘
 //! ```
 //! One small file starts each component from its own crate: [`apiserver`], [`scheduler`],
-//! [`controller`], [`node`], [`agent`], [`policies`], [`fleet`], [`announcer`]. [`supervisor`] detects one
-//! that ends, [`part_registry`] records which components are ready, [`admin`] answers requests.
+//! [`controller`], [`node`], [`agent`], [`policies`], [`fleet`], [`announcer`].
+//! [`supervisor`] detects one that ends, [`part_registry`] records which components are ready,
+//! [`admin`] answers requests.
 //!
 //! * SIGTERM, SIGINT or `bellows down`: the components end in order, deciders before node driver
 //!   before API server. Guests keep running, or are powered down first on request.

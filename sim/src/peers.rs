@@ -1,8 +1,8 @@
 //! Machines without a cluster, on a virtual clock: gossip that loses messages, partitions, deaths.
 //!
-//! The core of `peers-core` is the shipped one. The gossip is a model of the library's: each machine
-//! counts its heartbeats, and exchanges all that it has heard with some others. A machine whose
-//! count stands still for [`DEAD_AFTER`] counts as dead.
+//! The core of `peers-core` is the shipped one. The gossip is a model of the library's: each
+//! machine counts its heartbeats, and exchanges all that it has heard with some others. A machine
+//! whose count stands still for [`DEAD_AFTER`] counts as dead.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -103,7 +103,7 @@ struct Planned {
     by: usize,
 }
 
-/// All machines.
+/// Machines, their network, and what was checked.
 #[derive(Debug)]
 struct World {
     options: Options,

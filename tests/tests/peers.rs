@@ -1,4 +1,4 @@
-//! Machines without Kubernetes that know each other: real `bellows up`, each in a network of its own.
+//! Machines without Kubernetes that know each other: real `bellows up`, each in its own network.
 //!
 //! ```text
 //! a ── bridge in the network `hub` ── b
@@ -21,7 +21,7 @@ const READY_WITHIN: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 7946;
 
-/// One machine.
+/// A network namespace with its `bellows up`.
 struct Host {
     network: Network,
     folder: tempfile::TempDir,

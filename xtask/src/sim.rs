@@ -63,7 +63,7 @@ fn fleet(arguments: &[String]) -> Result<()> {
         "--package",
         "fleet-core",
     ]);
-    command.args(["--test", "simulation", "--", "--ignored", "--nocapture"]);
+    command.args(["--test", "simulation", "--", "long_rollouts", "--nocapture"]);
     for pair in arguments.chunks(2) {
         let [option, value] = pair else {
             bail!("{} needs a number", pair[0]);

@@ -22,7 +22,7 @@ mod world;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::args::NamespaceArgs;
+use self::args::ListArgs;
 use crate::context::Context;
 use crate::fail::Outcome;
 use crate::output::{Format, print_value};
@@ -69,16 +69,6 @@ enum FleetCommand {
     Optin(enrol::EnrolArgs),
     /// List each guest's parts: version, origin and progress of a change
     Instances(instances::InstancesArgs),
-}
-
-/// Guests to read, and how to print them.
-#[derive(Debug, Clone, Args)]
-struct ListArgs {
-    #[command(flatten)]
-    namespace: NamespaceArgs,
-    /// How to print it
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
 }
 
 pub(crate) async fn run(context: &Context, args: &FleetArgs) -> Outcome {

@@ -18,8 +18,8 @@ use crate::terminal::out;
 
 /// Decisions about a VM and what came of them, from the journal.
 ///
-/// Below them stands what people did to the VM and its policies, and why its set made it. In a cluster that is in the API
-/// server's audit log.
+/// Below them stands what people did to the VM and its policies, and why its set made it. In a
+/// cluster that is in the API server's audit log.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HistoryArgs {
     #[command(flatten)]

@@ -37,7 +37,7 @@ pub enum Urgency {
     Wait,
 }
 
-/// The decision.
+/// What a guest does now, by urgency and windows.
 #[must_use]
 pub const fn decide(inputs: Inputs) -> Urgency {
     if inputs.is_critical {

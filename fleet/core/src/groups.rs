@@ -22,7 +22,7 @@ pub fn group_of(groups: &[Group], labels: &BTreeMap<String, String>) -> Option<u
 pub struct Candidate<'a> {
     /// Name of the guest's instance.
     pub name: &'a str,
-    /// The guest.
+    /// What the world has of it.
     pub guest: &'a Guest,
     /// Whether the deployment has given it a turn. Such a guest stays a canary.
     pub is_touched: bool,

@@ -49,7 +49,7 @@ pub struct Sample {
 pub struct Readings {
     /// Time with figures.
     pub seconds: u64,
-    /// OOM kills.
+    /// Processes that the kernel ended for lack of memory.
     pub oom_kills: u64,
     /// OOM kills while the node had memory left.
     pub kills_with_room: u64,

@@ -25,9 +25,9 @@ pub enum Link {
 /// Versions of a link that a release speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// Lowest version.
+    /// Lowest version of the link that the program speaks.
     pub min: u32,
-    /// Highest version.
+    /// Highest version of the link that the program speaks.
     pub max: u32,
 }
 
@@ -42,7 +42,7 @@ impl Range {
 /// What a release says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
-    /// Its version.
+    /// Release that it was built from.
     pub version: Version,
     /// Links that it speaks.
     pub links: BTreeMap<Link, Range>,

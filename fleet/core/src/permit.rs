@@ -54,7 +54,7 @@ pub enum Gate {
 }
 
 impl Gate {
-    /// Every gate.
+    /// All gates, in the order of their declaration.
     pub const ALL: [Self; 23] = [
         Self::Budget,
         Self::InFlight,

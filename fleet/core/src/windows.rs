@@ -22,7 +22,7 @@ const TAIL_SECONDS: u64 = 60;
 /// A time in which guests may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opening {
-    /// First moment.
+    /// Moment from which guests may change.
     pub start: WallTime,
     /// First moment after it.
     pub end: WallTime,

@@ -1,5 +1,7 @@
 //! This machine among the others: the tasks, and what commands read of them.
 
+mod start;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,27 +11,25 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use daemon_kit::clock::Clock;
-use daemon_kit::driver::drive;
 use futures::future::BoxFuture;
 use hyper::{Method, StatusCode};
-use peers_core::{
-    Action, Counts, Event, Inventory, Leader, MAX_MACHINES, MachineId, Peer, Role, Settings,
-};
-use tokio::net::TcpListener;
+use peers_core::{Action, Counts, Event, Inventory, MAX_MACHINES, MachineId, Peer, Role, Settings};
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
 
 use crate::client::{CallError, call};
-use crate::driver::{LeaderShell, Shown, shown};
+use crate::driver::Shown;
 use crate::gossip::{Gossip, Heard};
 use crate::keys::Keys;
-use crate::published::{self, MAX_MEMBERS, MAX_SETS, Wish, Wishes, is_inventory, is_name, merge};
-use crate::server::{self, JoinRequest, JoinResponse, MeshStatus, PeerStatus};
+use crate::published::{
+    self, MAX_MEMBERS, MAX_SETS, WantedCount, Wishes, is_inventory, is_name, merge,
+};
+use crate::server::{JoinRequest, JoinResponse, MeshStatus, PeerStatus};
 use crate::state_file::{Kept, StateFile};
 
 /// Pace at which membership and what runs here are read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Actions that wait to be carried out. A turn of the core has at most one for each machine, and two.
+/// Actions that wait to be carried out. A turn of the core has at most one for each machine, and
+/// two.
 const ACTIONS: usize = 1_024;
 
 /// What the mesh needs of the machine that it runs on.
@@ -62,7 +62,7 @@ pub struct Config {
     pub clock: Clock,
     /// Version of this program.
     pub release: String,
-    /// The machine.
+    /// What the mesh asks of the machine that it runs on.
     pub machine: Arc<dyn Machine>,
 }
 
@@ -104,135 +104,12 @@ pub(crate) struct Known {
 #[derive(Clone)]
 pub struct Mesh(Arc<Shared>);
 
-/// The tasks of a mesh.
-struct Tasks {
-    listener: TcpListener,
-    shell: LeaderShell,
-    events: mpsc::Sender<Event>,
-    actions: mpsc::Receiver<Action>,
-    state: StateFile,
-}
-
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each change is complete when its lock is released.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Mesh {
-    /// Joins and listens. The future runs until the token is cancelled.
-    ///
-    /// # Errors
-    /// [`StartError`]. A machine to join by that does not respond is none: the gossip tries again.
-    pub async fn start(
-        config: Config,
-    ) -> Result<
-        (
-            Self,
-            impl FnOnce(CancellationToken) -> BoxFuture<'static, Result<(), String>>,
-        ),
-        StartError,
-    > {
-        let state = StateFile::load(&config.state_file);
-        let failed = |error: String| StartError::Listen(config.listen, error);
-        let listener = TcpListener::bind(config.listen)
-            .await
-            .map_err(|error| failed(error.to_string()))?;
-        let mut seeds = state.kept().peers.clone();
-        let mut known = state.kept().expected;
-        if let Some(address) = config.join {
-            let there = join(&config, address).await?;
-            // Before it hears them it must not take itself for all machines.
-            known = known.max(there.len() + 1);
-            seeds.extend(there);
-            seeds.push(address);
-        }
-        let generation = u64::try_from(config.clock.wall().0).unwrap_or_default();
-        let gossip =
-            Gossip::start(&config.id, generation, config.listen, &seeds, &config.keys).await;
-        let gossip = gossip.map_err(|error| failed(format!("{error:#}")))?;
-        let clock = config.clock;
-        let core = Leader::new(
-            clock.now(),
-            config.id.clone(),
-            config.priority,
-            config.settings,
-            known,
-        );
-        let (events, inbox) = mpsc::channel(64);
-        let (sender, actions) = mpsc::channel(ACTIONS);
-        let (show, seen) = watch::channel(shown(&core, clock));
-        let shell = LeaderShell {
-            core,
-            clock,
-            inbox,
-            actions: sender,
-            shown: show,
-        };
-        let shared = Shared {
-            wishes: Mutex::new(state.kept().wishes.clone()),
-            config,
-            gossip,
-            shown: seen,
-            refused: AtomicU64::new(0),
-            conflict: Mutex::default(),
-            peers: Mutex::default(),
-        };
-        let mesh = Self(Arc::new(shared));
-        let tasks = Tasks {
-            listener,
-            shell,
-            events,
-            actions,
-            state,
-        };
-        let running = mesh.clone();
-        Ok((mesh, move |cancel| {
-            Box::pin(running.run(tasks, generation, cancel)) as _
-        }))
-    }
-
-    async fn run(
-        self,
-        tasks: Tasks,
-        generation: u64,
-        cancel: CancellationToken,
-    ) -> Result<(), String> {
-        let Tasks {
-            listener,
-            mut shell,
-            events,
-            actions,
-            state,
-        } = tasks;
-        self.publish_constants().await;
-        let all = async {
-            tokio::join!(
-                server::serve(listener, self.clone(), cancel.clone()),
-                drive(&mut shell, &cancel),
-                self.carry_out(actions, events.clone()),
-                self.look(generation, events, state),
-                crate::ping::run(self.clone()),
-            )
-        };
-        tokio::select! {
-            () = cancel.cancelled() => Ok(()),
-            ended = self.0.gossip.ended() => Err(ended),
-            _ = all => Ok(()),
-        }
-    }
-
-    async fn publish_constants(&self) {
-        let config = &self.0.config;
-        self.0
-            .gossip
-            .publish(published::PRIORITY, Some(config.priority.to_string()))
-            .await;
-        self.0
-            .gossip
-            .publish(published::RELEASE, Some(config.release.clone()))
-            .await;
-    }
-
     /// Carries out the core's actions in their order.
     async fn carry_out(&self, mut actions: mpsc::Receiver<Action>, events: mpsc::Sender<Event>) {
         while let Some(action) = actions.recv().await {
@@ -458,7 +335,7 @@ impl Mesh {
         }
         let last = wishes.values().map(|wish| wish.revision).max();
         let revision = last.unwrap_or(0).saturating_add(1);
-        wishes.insert(set.to_owned(), Wish { revision, count });
+        wishes.insert(set.to_owned(), WantedCount { revision, count });
         Ok(())
     }
 

@@ -28,14 +28,14 @@ pub(crate) const RELEASE: &str = "release";
 /// The number of members that a person wants of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wish {
+pub(crate) struct WantedCount {
     /// One more than the greatest that the machine had heard of. The greatest revision counts.
     pub(crate) revision: u64,
     pub(crate) count: u32,
 }
 
 /// Wishes by set.
-pub(crate) type Wishes = BTreeMap<String, Wish>;
+pub(crate) type Wishes = BTreeMap<String, WantedCount>;
 
 /// What was read of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -107,7 +107,7 @@ fn is_plan(plan: &Plan) -> bool {
 }
 
 pub(crate) fn are_wishes(wishes: &Wishes) -> bool {
-    let bounded = |wish: &Wish| wish.count <= MAX_MEMBERS && wish.revision < MAX_NUMBER;
+    let bounded = |wish: &WantedCount| wish.count <= MAX_MEMBERS && wish.revision < MAX_NUMBER;
     wishes.len() <= MAX_SETS
         && wishes
             .iter()
@@ -213,7 +213,7 @@ mod tests {
             heard in prop::collection::vec(("[a-c]", 0u64..9, 0u32..9), 0..12),
         ) {
             let one = |(set, revision, count): &(String, u64, u32)| -> Wishes {
-                [(set.clone(), Wish { revision: *revision, count: *count })].into()
+                [(set.clone(), WantedCount { revision: *revision, count: *count })].into()
             };
             let (mut forth, mut back) = (Wishes::new(), Wishes::new());
             for wish in &heard {

@@ -24,7 +24,7 @@ const WHOLE: u64 = 100_000;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SetFacts {
-    /// Members now.
+    /// Members that the set has.
     pub count: u32,
     /// Compute units of a member.
     pub member_units: u32,

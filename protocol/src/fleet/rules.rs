@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use self::field::{error, invalid};
 use super::deployment::{DeploymentKind, DeploymentSpec};
 use super::environment::EnvironmentSpec;
 use super::instance::{InstanceSpec, TurnSpec};
@@ -52,21 +53,6 @@ pub fn validate_update(kind: &str, old: &Value, new: &Value) -> Result<(), Vec<F
     } else {
         Err(errors)
     }
-}
-
-fn error(kind: FieldErrorKind, path: &str, rule: &str, value: &Value) -> FieldError {
-    let field = format!("spec.{path}");
-    let message = format!(".{field} {rule}");
-    FieldError {
-        field,
-        kind,
-        message,
-        value: value.clone(),
-    }
-}
-
-fn invalid(path: &str, rule: &str, value: impl Into<Value>) -> FieldError {
-    error(FieldErrorKind::Invalid, path, rule, &value.into())
 }
 
 fn unreadable(problem: String) -> Vec<FieldError> {
@@ -229,6 +215,7 @@ fn epochs_grow(old: &Value, new: &Value) -> Vec<FieldError> {
     errors
 }
 
+mod field;
 mod rollout;
 mod windows;
 

@@ -43,19 +43,19 @@ impl Window {
 /// Day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Day {
-    /// Monday.
+    /// The first of the ISO week.
     Mon,
-    /// Tuesday.
+    /// The second of the ISO week.
     Tue,
-    /// Wednesday.
+    /// The third of the ISO week.
     Wed,
-    /// Thursday.
+    /// The fourth of the ISO week.
     Thu,
-    /// Friday.
+    /// The fifth of the ISO week.
     Fri,
-    /// Saturday.
+    /// The sixth of the ISO week.
     Sat,
-    /// Sunday.
+    /// The seventh of the ISO week.
     Sun,
 }
 
@@ -76,7 +76,7 @@ impl Day {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Blackout {
-    /// First moment.
+    /// Moment from which no guest changes.
     pub from: WallTime,
     /// First moment after it.
     pub to: WallTime,

@@ -1,5 +1,5 @@
-//! Which versions decide, stored beside their sources. An agent that starts while the policies cannot
-//! be read goes on with them.
+//! Which versions decide, stored beside their sources. An agent that starts while the policies
+//! cannot be read goes on with them.
 //!
 //! * A version counts only if its stored source has its digest.
 //! * The first list of the API replaces all of it.
@@ -130,8 +130,8 @@ impl PolicyRuntime {
         }
     }
 
-    /// Stores the sources of the known versions, then which of them are used. Sizing goes on if that
-    /// fails.
+    /// Stores the sources of the known versions, then which of them are used. Sizing goes on if
+    /// that fails.
     pub(super) fn store(&self) {
         if self.0.sources.is_none() {
             return;

@@ -16,8 +16,8 @@ const FOLDER_MODE: u32 = 0o700;
 /// Age from which a source that is not in use is removed. The journal is kept for a week.
 const KEPT_FOR: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Writes the sources of the versions in use, and removes old ones. A failure is logged only: sizing
-/// goes on.
+/// Writes the sources of the versions in use, and removes old ones. A failure is logged only:
+/// sizing goes on.
 pub(super) fn keep<'a>(folder: &Path, used: impl Iterator<Item = &'a Arc<Policy>>) {
     for policy in used {
         let path = path_of(folder, &policy.digest);

@@ -8,7 +8,19 @@ use protocol::fleet::{EnvironmentSpec, Rollout, Selector, check_version};
 use protocol::parts::PartName;
 
 use crate::actions;
+use crate::args::NamespaceArgs;
+use crate::output::Format;
 use crate::plugin;
+
+/// Guests to read, and how to print them.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    pub(super) namespace: NamespaceArgs,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(super) output: Format,
+}
 
 /// An environment by name, `NAME` or `NAMESPACE/NAME`.
 #[derive(Debug, Clone, Args)]

@@ -4,8 +4,9 @@ use clap::Args;
 use protocol::parts::PartName;
 use serde_json::{Value, json};
 
+use super::args::ListArgs;
 use super::objects::{labels, list_envs, revisions_of};
-use super::{ListArgs, parts};
+use super::parts;
 use crate::api::{Api, Kind};
 use crate::context::Context;
 use crate::fail::Outcome;

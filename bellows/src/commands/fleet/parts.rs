@@ -3,7 +3,7 @@
 use futures::StreamExt as _;
 use serde_json::Value;
 
-use super::ListArgs;
+use super::args::ListArgs;
 use crate::api::Kind;
 use crate::context::Context;
 use crate::fail::Outcome;

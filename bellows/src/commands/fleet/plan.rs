@@ -58,7 +58,7 @@ pub(super) struct Plan {
     /// Instances that change at the same time, in order.
     batches: Vec<Vec<String>>,
     /// Instances that do not change, and why.
-    left: Vec<Left>,
+    left: Vec<WaitingGuest>,
     /// Gate that would hold all that are left.
     blocked_by: Option<BlockedBy>,
     /// Seconds of all trials, one batch after the other.
@@ -66,7 +66,7 @@ pub(super) struct Plan {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Left {
+pub(super) struct WaitingGuest {
     instance: String,
     gate: String,
     detail: String,
@@ -227,7 +227,7 @@ fn keep(guest: &mut Guest, turn: &TurnSpec) {
 }
 
 /// Guests without a turn, with their own gate.
-fn left(world: &World, sha256: &str, plan: &Plan) -> Vec<Left> {
+fn left(world: &World, sha256: &str, plan: &Plan) -> Vec<WaitingGuest> {
     let has_turn = |name: &String| plan.batches.iter().flatten().any(|one| one == name);
     let without = world.guests.iter().filter(|(name, _)| !has_turn(name));
     without
@@ -239,7 +239,7 @@ fn left(world: &World, sha256: &str, plan: &Plan) -> Vec<Left> {
                     |gate| (gate.gate.clone(), gate.detail.clone()),
                 )
             });
-            Left {
+            WaitingGuest {
                 instance: name.clone(),
                 gate,
                 detail,
@@ -267,7 +267,7 @@ fn own_gate(world: &World, guest: &Guest, sha256: &str) -> Option<(String, Strin
 }
 
 /// The gate of one instance in a plan. `None` if it would get a turn.
-pub(super) fn gate_of(world: World, revision: &str, instance: &str) -> Option<Left> {
+pub(super) fn gate_of(world: World, revision: &str, instance: &str) -> Option<WaitingGuest> {
     let plan = of(world, revision, WallTime(0))?;
     let mut left = plan.left.into_iter();
     left.find(|one| one.instance == instance)

@@ -16,8 +16,8 @@ use crate::fail::{Fail, Outcome};
 /// Folder of the policies' sources, beside those of the journals.
 pub(crate) const SOURCES: &str = "policies";
 
-/// Most bytes of messages that wait to be sent. Samples go with the next question, so that a question
-/// costs one write.
+/// Most bytes of messages that wait to be sent. Samples go with the next question, so that a
+/// question costs one write.
 const UNSENT_BYTES: usize = 64 << 10;
 
 /// A worker and the sources that were recorded.

@@ -56,7 +56,7 @@ pub(super) enum Shape {
     Plain,
     /// Two groups, with canaries and bakes.
     Groups,
-    /// Two windows.
+    /// Guests change in two windows only.
     Windows,
 }
 

@@ -1,5 +1,5 @@
-//! The webhook that reviews VM objects and sets for an API server: `core::review` over HTTPS. Every replica
-//! serves it, with or without the lead.
+//! The webhook that reviews VM objects and sets for an API server: `core::review` over HTTPS.
+//! Every replica serves it, with or without the lead.
 //!
 //! ```text
 //! secret with the certificate ─watch─┐

@@ -1,7 +1,8 @@
 //! Bounds of a rollout, its groups and its judge.
 
 use super::super::rollout::{Group, Judge, Rollout};
-use super::{FieldError, invalid};
+use super::field::invalid;
+use crate::admission::FieldError;
 
 /// Most groups of an environment.
 const MAX_GROUPS: usize = 16;

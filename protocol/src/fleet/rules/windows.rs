@@ -2,11 +2,12 @@
 
 use super::super::environment::EnvironmentSpec;
 use super::super::window::{Blackout, KEY_WINDOWS, Window, is_time_zone};
-use super::{FieldError, invalid};
+use super::field::invalid;
+use crate::admission::FieldError;
 
 /// Most windows or blackouts.
 const MAX_WINDOWS: usize = 32;
-/// Longest annotation.
+/// Most bytes of the annotation with an owner's windows.
 const ANNOTATION_BYTES: usize = 8192;
 /// Longest blackout, days: within it and the week after there is an opening.
 const BLACKOUT_DAYS: i64 = 28;
