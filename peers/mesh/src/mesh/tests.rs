@@ -1,3 +1,5 @@
+use tokio_util::sync::CancellationToken;
+
 use super::*;
 use crate::published::Published;
 
