@@ -12,13 +12,12 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use bellows_tests::bellows_bin;
+use bellows_tests::patience::wait_for;
 use serde_json::Value;
 use test_network::Network;
 
-/// Longest time until a machine is ready.
-const READY_WITHIN: Duration = Duration::from_secs(120);
-/// Longest time until something that needs gossip holds.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time until a machine is ready, or something that needs gossip holds.
+const PATIENCE: Duration = Duration::from_secs(120);
 const PORT: u16 = 7946;
 
 /// A network namespace with its `bellows up`.
@@ -53,17 +52,13 @@ impl Host {
         let mut command = self.spawnable(join);
         command.stdout(std::fs::File::create(&ready).unwrap());
         self.up = Some(command.spawn().unwrap());
-        let began = Instant::now();
-        while std::fs::read_to_string(&ready).unwrap().lines().count() == 0 {
-            let ended = self.up.as_mut().unwrap().try_wait().unwrap();
-            assert!(
-                ended.is_none() && began.elapsed() < READY_WITHIN,
-                "{}: {}",
-                self.name,
-                self.log()
-            );
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        until("the machine is ready", || {
+            match self.up.as_mut().unwrap().try_wait().unwrap() {
+                Some(ended) => panic!("{}: {ended}: {}", self.name, self.log()),
+                None if std::fs::read_to_string(&ready).unwrap().lines().count() > 0 => Ok(()),
+                None => Err(self.log()),
+            }
+        });
     }
 
     fn spawnable(&self, join: Option<&str>) -> std::process::Command {
@@ -182,15 +177,16 @@ fn write_key(path: &std::path::Path, key: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-fn until(what: &str, holds: impl Fn() -> Result<(), String>) -> Duration {
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> Result<(), String>) -> Duration {
     let began = Instant::now();
-    loop {
-        match holds() {
-            Ok(()) => return began.elapsed(),
-            Err(seen) => assert!(began.elapsed() < PATIENCE, "{what}: {seen}"),
-        }
-        std::thread::sleep(Duration::from_millis(250));
-    }
+    let waits = wait_for(what, PATIENCE, || std::future::ready(holds()));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    runtime.block_on(waits).unwrap();
+    began.elapsed()
 }
 
 /// All of `hosts` see these machines alive, and the same one lead.
@@ -279,7 +275,7 @@ fn measure_delay(host: &Host) {
     if !netem.status().is_ok_and(|status| status.success()) {
         let test = "v18_v19_v21_v23_v24_three_machines_join_lead_fail_over_and_are_cut_off";
         let reason = "tc has no netem: round-trip times are not compared with a delay";
-        test_records::skip(test, test_records::Missing::Tool, reason);
+        test_records::skip(test, test_records::Missing::Netem, reason);
         return;
     }
     until("the delay is measured within 20 %", || {

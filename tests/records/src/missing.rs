@@ -23,6 +23,8 @@ pub enum Missing {
     Guest,
     /// Docker and kind: `cargo xtask cluster build --kind`.
     Kind,
+    /// Delays of packets: `sch_netem` of the kernel.
+    Netem,
     /// Node.js and its packages.
     Node,
     /// The server programs of PostgreSQL.
@@ -39,7 +41,7 @@ pub enum Missing {
 
 impl Missing {
     /// Every variant, in the order of the keys.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Advisories,
         Self::Cgroup,
         Self::Cluster,
@@ -47,6 +49,7 @@ impl Missing {
         Self::Go,
         Self::Guest,
         Self::Kind,
+        Self::Netem,
         Self::Node,
         Self::Postgres,
         Self::Psi,
@@ -66,6 +69,7 @@ impl Missing {
             Self::Go => "go",
             Self::Guest => "guest",
             Self::Kind => "kind",
+            Self::Netem => "netem",
             Self::Node => "node",
             Self::Postgres => "postgres",
             Self::Psi => "psi",
