@@ -26,9 +26,10 @@ pub(super) enum Need {
 }
 
 /// Packages whose tests need something. A unit test compares this with the sources.
-const NEEDS: [(&str, &[Need]); 8] = [
+const NEEDS: [(&str, &[Need]); 9] = [
     ("agent", &[Need::Programs, Need::EventServers]),
     ("apiserver", &[Need::Programs]),
+    ("fleet-core", &[Need::Programs]),
     (SYSTEM, &[Need::Programs, Need::Images, Need::Cluster]),
     ("neonvm-guestd", &[Need::Programs]),
     ("neonvm-runner", &[Need::Programs, Need::Images]),
