@@ -319,7 +319,7 @@ async fn webhook(plane: &ControlPlane, dir: &Path) -> Result<Child> {
     let log = dir.join("log/webhook.log");
     for kind in ["mutating", "validating"] {
         let name = format!("neonvm-{kind}-webhook-configuration");
-        let path = "jsonpath={.webhooks[*].clientConfig.caBundle}";
+        let path = "jsonpath={range .webhooks[*]}{.name}={.clientConfig.caBundle} {end}";
         let args = [
             "get",
             &format!("{kind}webhookconfiguration"),
@@ -329,7 +329,8 @@ async fn webhook(plane: &ControlPlane, dir: &Path) -> Result<Child> {
         ];
         wait_for("a trusted webhook", PATIENCE, || async {
             let bundles = plane.ask(&args).map_err(|error| format!("{error:#}"))?;
-            if bundles.split_whitespace().count() == 2 {
+            let mut all = bundles.split_whitespace().peekable();
+            if all.peek().is_some() && all.all(|hook| !hook.ends_with('=')) {
                 return Ok(());
             }
             Err(std::fs::read_to_string(&log).unwrap_or_default())
