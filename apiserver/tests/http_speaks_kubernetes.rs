@@ -290,7 +290,7 @@ async fn refusals_are_status_objects_with_the_right_code() {
         .await;
     assert_eq!(code, 406);
     let huge = format!("{{\"data\":{{\"k\":\"{}\"}}}}", "x".repeat(4 << 20));
-    assert_eq!(server.ask("POST", MAPS, json_type, &huge).await.0, 413);
+    assert_eq!(server.post_too_large(MAPS, &huge).await, 413);
 }
 
 #[tokio::test]

@@ -104,6 +104,20 @@ impl Running {
         )
     }
 
+    /// Status of the response to a body that is too large. The server responds while it is being
+    /// sent and closes, so a request may end by a broken pipe; then it is sent again.
+    pub(crate) async fn post_too_large(&self, path: &str, body: &str) -> u16 {
+        for _ in 0..20 {
+            let request = self.anonymous().post(format!("{}{path}", self.base));
+            let request = request.header("content-type", "application/json");
+            let sent = request.bearer_auth(&self.token).body(body.to_owned());
+            if let Ok(response) = sent.send().await {
+                return response.status().as_u16();
+            }
+        }
+        panic!("20 requests had no response");
+    }
+
     /// The same with an `Accept` header; the answer's text.
     pub(crate) async fn ask_as(
         &self,
