@@ -453,6 +453,7 @@ fn metric_names() -> BTreeSet<String> {
     for (path, prefix) in [
         ("scheduler/src/shell/metrics.rs", "autoscaling_plugin_"),
         ("neonvm-shim/controller/src/shell/metrics.rs", ""),
+        ("neonvm-shim/controller/src/shell/set_metrics.rs", ""),
         ("neonvm-shim/runner/src/shell/metrics.rs", ""),
     ] {
         // Words of that kind between quotation marks.
