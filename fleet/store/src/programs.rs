@@ -23,6 +23,12 @@ impl Programs {
         }
     }
 
+    /// The programs that the driver of a state directory brings to guests.
+    #[must_use]
+    pub fn of_state_dir(state_dir: &Path) -> Self {
+        Self::new(state_dir.join("fleet/programs"))
+    }
+
     /// Keeps a copy of a program, and returns its SHA-256 as lower-case hex. A program that is
     /// kept already is not written again.
     ///

@@ -28,9 +28,7 @@ pub(super) fn programs(context: &Context) -> Outcome<Programs> {
             .rule("bellows up brings programs to guests from its own state directory")
             .fix("give the order on the machine of bellows up, without --kubeconfig"));
     }
-    Ok(Programs::new(
-        context.state()?.path().join("fleet/programs"),
-    ))
+    Ok(Programs::of_state_dir(context.state()?.path()))
 }
 
 /// Checks a program. Nothing is kept.
