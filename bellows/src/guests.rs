@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use hyper::http::Method;
-use protocol::runner::{RunnerPhase, RunnerState};
+use protocol::runner::{CONTROL_SOCKET, RunnerPhase, RunnerState, control_socket};
 use serde_json::Value;
 
 use crate::instance::Instance;
 use crate::places::StateDir;
 use crate::unix_http::exchange;
 
-/// Name of a runner's control socket in its directory.
-const CONTROL_SOCKET: &str = "control.sock";
 /// Time between the power button and the forced end.
 pub(crate) const GRACE: Duration = Duration::from_secs(60);
 /// Interval at which the guests are read.
@@ -44,8 +42,7 @@ pub(crate) async fn running(state: &StateDir) -> Vec<String> {
 
 /// State of the runner of a pod, as its control socket answers. `None` if it does not.
 pub(crate) async fn runner_state(state: &StateDir, namespace: &str, pod: &str) -> Option<Value> {
-    let folder = state.vms().join(format!("{namespace}_{pod}"));
-    let socket = folder.join(CONTROL_SOCKET);
+    let socket = control_socket(state.path(), namespace, pod);
     exchange(&socket, Method::GET, "/v1/state", None).await.ok()
 }
 

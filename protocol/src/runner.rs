@@ -16,6 +16,7 @@
 //! progress is read from the state, never from an answer to an order.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,16 @@ use crate::migration::{DISK_PORT, IncomingReport, OutgoingReport, STREAM_PORT};
 use crate::parts::{PartName, PartState};
 use crate::trace::{Stage, TraceId};
 use crate::units::{Bytes, MilliCpu};
+
+/// Name of the control socket in a runner's directory.
+pub const CONTROL_SOCKET: &str = "control.sock";
+
+/// Control socket of a pod's runner on one machine.
+#[must_use]
+pub fn control_socket(state_dir: &Path, namespace: &str, pod: &str) -> PathBuf {
+    let runner = state_dir.join("vms").join(format!("{namespace}_{pod}"));
+    runner.join(CONTROL_SOCKET)
+}
 
 /// Environment of a runner's container: the quota of QEMU's CPU time in per cent of the VM's
 /// milli-CPU, as `100`; 0 for none. Ours.

@@ -1,7 +1,7 @@
 //! Orders to a guest, by the control socket of its runner.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use daemon_kit::http_client::{HttpError, over_unix};
@@ -18,12 +18,6 @@ pub(crate) const ROUTE: &str = "/v1/guest/parts";
 const PUSH_LIMIT: Duration = Duration::from_secs(300);
 /// Longest other order.
 const ORDER_LIMIT: Duration = Duration::from_secs(30);
-
-/// Control socket of a runner.
-pub(crate) fn control_socket(state_dir: &Path, namespace: &str, pod: &str) -> PathBuf {
-    let folder = state_dir.join("vms").join(format!("{namespace}_{pod}"));
-    folder.join("control.sock")
-}
 
 /// Carries out an order to the part of one guest.
 pub(crate) async fn carry_out(
@@ -112,6 +106,8 @@ fn outcome(error: &HttpError) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use protocol::runner::control_socket;
+
     use super::*;
 
     /// Requirement: B36

@@ -8,11 +8,12 @@ use daemon_kit::clock::Clock;
 use fleet_core::{Action, Engine, Event, Now, Outcome, Write};
 use fleet_store::{FleetStore, LoadedEnvironment, Owner, Problem, Programs};
 use protocol::core::Core as _;
+use protocol::runner::control_socket;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::{carry_out, control_socket};
+use crate::calls::carry_out;
 use crate::look::{Address, Looked, Looker};
 
 /// Between two looks at the objects.
@@ -69,7 +70,7 @@ struct Driver {
 pub async fn run(params: Params, token: CancellationToken) {
     let mut driver = Driver {
         store: FleetStore::new(params.client.clone()),
-        programs: Programs::new(params.state_dir.join("fleet/programs")),
+        programs: Programs::of_state_dir(&params.state_dir),
         params,
         driven: BTreeMap::new(),
         calls: JoinSet::new(),

@@ -9,13 +9,13 @@ use fleet_core::{Facts, Observed, PartFacts};
 use hyper::{Method, StatusCode};
 use protocol::annotations::LABEL_ENABLED;
 use protocol::parts::{PartName, PartState, PartStates};
-use protocol::runner::{RunnerPhase, RunnerState};
+use protocol::runner::{RunnerPhase, RunnerState, control_socket};
 use protocol::time::WallTime;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::calls::{ROUTE, control_socket};
+use crate::calls::ROUTE;
 
 /// Longest exchange with a runner or a page.
 const READ_LIMIT: Duration = Duration::from_secs(3);

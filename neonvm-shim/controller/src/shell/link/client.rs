@@ -9,7 +9,7 @@ use daemon_kit::http_client::HttpClient;
 use daemon_kit::unix_socket;
 use hyper::{Method, StatusCode, Uri};
 use protocol::migration::{IncomingOrder, OutgoingOrder};
-use protocol::runner::{CpusAhead, RunnerState, SizeOrder};
+use protocol::runner::{CpusAhead, RunnerState, SizeOrder, control_socket};
 use rustls::Error as TlsError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -71,10 +71,7 @@ impl RunnerLink {
     /// The control socket of a pod's runner.
     #[must_use]
     pub fn socket(state_dir: &Path, namespace: &str, pod: &str) -> PathBuf {
-        state_dir
-            .join("vms")
-            .join(format!("{namespace}_{pod}"))
-            .join("control.sock")
+        control_socket(state_dir, namespace, pod)
     }
 
     /// Reads the state. With `after`, waits until its generation is above that, or for
