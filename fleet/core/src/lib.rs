@@ -39,4 +39,7 @@ pub mod windows;
 mod world;
 
 pub use engine::{Action, Call, Engine, Event, Now, Outcome, Write};
-pub use world::{Deployment, Environment, Facts, Guest, Observed, PartFacts, Revision, World};
+pub use world::{
+    Deployment, Environment, Facts, Guest, Observed, PartFacts, Revision, World, is_open,
+    owner_windows,
+};

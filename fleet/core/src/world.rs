@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use protocol::fleet::{
     DeploymentSpec, DeploymentStatus, EnvironmentSpec, EnvironmentStatus, InstancePart, Resolved,
-    Rollout, TurnSpec, Window,
+    Rollout, TurnSpec, Window, parse_windows,
 };
 use protocol::parts::PartState;
 use protocol::time::WallTime;
@@ -131,14 +131,29 @@ pub struct Facts {
     pub agent_connected: Option<bool>,
 }
 
+/// Whether a turn has no end: an end counts only for the turn whose token it names.
+#[must_use]
+pub fn is_open(turn: Option<&TurnSpec>, last: Option<&InstancePart>) -> bool {
+    let ended = last.map(|part| &part.last.token);
+    turn.is_some_and(|turn| ended != Some(&turn.token))
+}
+
+/// Windows of a VM's owner, from their annotation. If it cannot be read, the guest is not changed
+/// by guess: the gate holds it.
+#[must_use]
+pub fn owner_windows(annotation: Option<&str>, trial_seconds: u64) -> (Vec<Window>, Option<Gate>) {
+    match annotation.map(|text| parse_windows(text, trial_seconds)) {
+        None => (Vec::new(), None),
+        Some(Ok(windows)) => (windows, None),
+        Some(Err(_)) => (Vec::new(), Some(Gate::Window)),
+    }
+}
+
 impl Guest {
     /// Whether its newest turn has no end.
     #[must_use]
     pub fn is_in_flight(&self) -> bool {
-        let ended = self.last.as_ref().map(|part| &part.last.token);
-        self.turn
-            .as_ref()
-            .is_some_and(|turn| ended != Some(&turn.token))
+        is_open(self.turn.as_ref(), self.last.as_ref())
     }
 
     /// Whether it counts for the budget.

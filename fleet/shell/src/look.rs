@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use daemon_kit::clock::Clock;
 use fleet_core::permit::Gate;
-use fleet_core::{Guest, World};
+use fleet_core::{Guest, World, is_open, owner_windows};
 use fleet_store::{LoadedEnvironment, Owner};
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use protocol::fleet::{
-    InstancePart, KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name, parse_windows,
-};
+use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS, instance_name};
 use protocol::parts::PartName;
 use protocol::vm::VirtualMachine;
 use tokio::time::timeout;
@@ -111,13 +109,11 @@ impl Looker {
         let seen = guest::look(&self.state_dir, vm, part, is_in_flight, now).await;
         let status = vm.status.clone().unwrap_or_default();
         let label = vm.metadata.labels.get(KEY_ENROLLED);
-        let seconds = loaded.environment.spec.rollout.trial_seconds;
-        let windows = match vm.metadata.annotations.get(KEY_WINDOWS) {
-            Some(text) => parse_windows(text, seconds).ok(),
-            None => Some(Vec::new()),
-        };
-        // What its owner wrote cannot be read: it is not changed by guess.
-        let unreadable = windows.is_none().then_some(Gate::Window);
+        let annotation = vm.metadata.annotations.get(KEY_WINDOWS);
+        let (windows, unreadable) = owner_windows(
+            annotation.map(String::as_str),
+            loaded.environment.spec.rollout.trial_seconds,
+        );
         let guest = Guest {
             node: status.node,
             is_enrolled: label.is_none_or(|value| value != "false"),
@@ -131,7 +127,7 @@ impl Looker {
             turn,
             last,
             labels: vm.metadata.labels.clone(),
-            windows: windows.unwrap_or_default(),
+            windows,
             ..Guest::default()
         };
         let address = Address {
@@ -143,10 +139,6 @@ impl Looker {
         };
         (name, guest, address)
     }
-}
-
-fn is_open(turn: Option<&TurnSpec>, last: Option<&InstancePart>) -> bool {
-    turn.is_some_and(|turn| last.is_none_or(|last| last.last.token != turn.token))
 }
 
 fn selects(loaded: &LoadedEnvironment, vm: &VirtualMachine) -> bool {

@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 
 use fleet_core::permit::Gate;
-use fleet_core::{Deployment, Environment, Facts, Guest, Observed, PartFacts, Revision, World};
+use fleet_core::{
+    Deployment, Environment, Facts, Guest, Observed, PartFacts, Revision, World, owner_windows,
+};
 use fleet_store::KeptRevision;
 use protocol::fleet::{
     InstancePart, InstanceSpec, InstanceStatus, KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name,
-    parse_windows,
 };
 use protocol::parts::PartName;
 use serde::Deserialize;
@@ -98,11 +99,8 @@ pub(super) fn guest(
     let (turn, last) = instance.map_or((None, None), |object| turn_of(object, part));
     let conditions = vm["status"]["conditions"].as_array().into_iter().flatten();
     let mut degraded = conditions.filter(|one| one["type"] == "Degraded");
-    let windows = match vm["metadata"]["annotations"][KEY_WINDOWS].as_str() {
-        Some(text) => parse_windows(text, trial_seconds).ok(),
-        None => Some(Vec::new()),
-    };
-    let unreadable = windows.is_none().then_some(Gate::Window);
+    let annotation = vm["metadata"]["annotations"][KEY_WINDOWS].as_str();
+    let (windows, unreadable) = owner_windows(annotation, trial_seconds);
     Guest {
         node: vm["status"]["node"].as_str().unwrap_or_default().to_owned(),
         is_enrolled: vm["metadata"]["labels"][KEY_ENROLLED] != "false",
@@ -117,7 +115,7 @@ pub(super) fn guest(
         turn,
         last,
         labels: labels(vm),
-        windows: windows.unwrap_or_default(),
+        windows,
         ..Guest::default()
     }
 }
