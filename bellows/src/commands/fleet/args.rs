@@ -12,7 +12,7 @@ use crate::args::NamespaceArgs;
 use crate::output::Format;
 use crate::plugin;
 
-/// Guests to read, and how to print them.
+/// What to list, and how to print it.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ListArgs {
     #[command(flatten)]

@@ -3,14 +3,13 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::args::{EnvArgs, Part, ReasonArgs, SpecArgs, VersionArgs, version};
+use super::args::{EnvArgs, ListArgs, Part, ReasonArgs, SpecArgs, VersionArgs, version};
 use super::define::{Defined, Definition};
 use super::objects::{
     ENVIRONMENT, deployments_of, get_env, list_deployments, list_envs, revisions_of,
 };
 use super::start::action;
 use crate::actions;
-use crate::args::NamespaceArgs;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, Table, print_value};
@@ -32,16 +31,6 @@ pub(crate) enum EnvCommand {
     Diff(DiffArgs),
     /// Delete an environment with its revisions; guests keep their programs
     Delete(DeleteArgs),
-}
-
-/// Environments to list, and how to print them.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    namespace: NamespaceArgs,
-    /// How to print it
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
 }
 
 /// An environment to print.
