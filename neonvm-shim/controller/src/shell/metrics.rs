@@ -30,7 +30,7 @@ const BOOT_BUCKETS: [f64; 20] = [
     non_camel_case_types,
     reason = "label values as the peers' dashboards spell them"
 )]
-enum OutcomeLabel {
+pub(super) enum OutcomeLabel {
     success,
     failure,
     conflict,

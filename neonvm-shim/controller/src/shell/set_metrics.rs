@@ -6,6 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::metrics::OutcomeLabel;
 use crate::core::set::{Kind, Outline, SetKey};
 
 /// State in which members are counted.
@@ -38,17 +39,10 @@ enum ChangeLabel {
     delete,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "label values")]
-enum EndLabel {
-    success,
-    failure,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ChangeLabels {
     change: ChangeLabel,
-    outcome: EndLabel,
+    outcome: OutcomeLabel,
 }
 
 /// Metrics of sets; clones share them.
@@ -112,9 +106,9 @@ impl SetMetrics {
             Kind::Status | Kind::Members => return,
         };
         let outcome = if is_done {
-            EndLabel::success
+            OutcomeLabel::success
         } else {
-            EndLabel::failure
+            OutcomeLabel::failure
         };
         let labels = ChangeLabels { change, outcome };
         self.changes.get_or_create(&labels).inc();
