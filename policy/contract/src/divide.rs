@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Most single units per claim that are granted after the division. Units of different sizes leave
 /// a remainder.
-const LEFTOVERS: usize = 16;
+pub const LEFTOVERS: usize = 16;
 
 /// A party that wants more than it has.
 pub trait Claim {

@@ -1,9 +1,8 @@
-use super::*;
-use crate::core::decision::{Outcome, ResourceVerdict};
+use policy_contract::divide::LEFTOVERS;
 use proptest::prelude::*;
 
-/// Single units per claim that the division grants from its remainder.
-const LEFTOVERS: usize = 16;
+use super::*;
+use crate::core::decision::{Outcome, ResourceVerdict};
 
 const fn at(seconds: u64) -> Timestamp {
     Timestamp(seconds * 1_000_000)
