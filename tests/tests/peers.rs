@@ -86,6 +86,15 @@ impl Host {
         command
     }
 
+    /// A machine that joins there ends with 64, and says why.
+    #[track_caller]
+    fn assert_refused(&self, join: &str, why: &str) {
+        let mut command = self.spawnable(Some(join));
+        let ended = command.stdout(Stdio::null()).status().unwrap();
+        assert_eq!(ended.code(), Some(64), "{}", self.log());
+        assert!(self.log().contains(why), "{}", self.log());
+    }
+
     fn log(&self) -> String {
         let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -137,9 +146,13 @@ impl Drop for Host {
 }
 
 impl Hosts {
-    /// Machines that do not run. `None` without root.
-    fn new() -> Option<Self> {
-        let hub = Network::new().unwrap()?;
+    /// No machine, and a bridge for them. `None` without root, and the skip is recorded.
+    fn new_or_skip(test: &str) -> Option<Self> {
+        let Some(hub) = Network::new().unwrap() else {
+            let reason = "network namespaces need root";
+            test_records::skip(test, test_records::Missing::Root, reason);
+            return None;
+        };
         hub.ip("link add bridge type bridge");
         hub.ip("link set bridge up");
         Some(Self {
@@ -211,12 +224,7 @@ fn rtt(host: &Host, other: &str) -> Option<f64> {
 #[test]
 fn v18_v19_v21_v23_v24_three_machines_join_lead_fail_over_and_are_cut_off() {
     let test = "v18_v19_v21_v23_v24_three_machines_join_lead_fail_over_and_are_cut_off";
-    let Some(mut hosts) = Hosts::new() else {
-        test_records::skip(
-            test,
-            test_records::Missing::Root,
-            "network namespaces need root",
-        );
+    let Some(mut hosts) = Hosts::new_or_skip(test) else {
         return;
     };
     hosts.add("a").start(None);
@@ -294,33 +302,16 @@ fn measure_delay(host: &Host) {
 #[test]
 fn v23_machine_with_another_key_or_a_name_that_is_taken_does_not_start() {
     let test = "v23_machine_with_another_key_or_a_name_that_is_taken_does_not_start";
-    let Some(mut hosts) = Hosts::new() else {
-        test_records::skip(
-            test,
-            test_records::Missing::Root,
-            "network namespaces need root",
-        );
+    let Some(mut hosts) = Hosts::new_or_skip(test) else {
         return;
     };
     hosts.add("a").start(None);
     let first = hosts.hosts[0].address();
     hosts.key = "a5".repeat(32);
     let other = hosts.add("b");
-    let ended = other
-        .spawnable(Some(&first))
-        .stdout(Stdio::null())
-        .status()
-        .unwrap();
-    assert_eq!(ended.code(), Some(64), "{}", other.log());
-    assert!(other.log().contains("another key"), "{}", other.log());
+    other.assert_refused(&first, "another key");
     hosts.key = "5a".repeat(32);
     let same = hosts.add("a");
-    let ended = same
-        .spawnable(Some(&first))
-        .stdout(Stdio::null())
-        .status()
-        .unwrap();
-    assert_eq!(ended.code(), Some(64), "{}", same.log());
-    assert!(same.log().contains("--node-name"), "{}", same.log());
+    same.assert_refused(&first, "--node-name");
     assert_eq!(hosts.hosts[0].sees().0, ["a"]);
 }

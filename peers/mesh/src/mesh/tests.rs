@@ -103,6 +103,14 @@ fn config(id: &str, secret: u8, join: Option<SocketAddr>, dir: &tempfile::TempDi
     }
 }
 
+/// A mesh that runs until the end of the test, and its address.
+async fn started(config: Config, cancel: &CancellationToken) -> (Mesh, SocketAddr) {
+    let address = config.listen;
+    let (mesh, run) = Mesh::start(config).await.unwrap();
+    tokio::spawn(run(cancel.clone()));
+    (mesh, address)
+}
+
 async fn wait_for(mesh: &Mesh, what: impl Fn(&MeshStatus) -> bool) {
     for _ in 0..300 {
         if what(&mesh.status()) {
@@ -118,14 +126,8 @@ async fn wait_for(mesh: &Mesh, what: impl Fn(&MeshStatus) -> bool) {
 async fn v23_second_machine_joins_by_one_request_and_one_of_them_leads() {
     let dir = tempfile::tempdir().unwrap();
     let cancel = CancellationToken::new();
-    let first = config("a", 1, None, &dir);
-    let address = first.listen;
-    let (first, run) = Mesh::start(first).await.unwrap();
-    tokio::spawn(run(cancel.clone()));
-    let (second, run) = Mesh::start(config("b", 1, Some(address), &dir))
-        .await
-        .unwrap();
-    tokio::spawn(run(cancel.clone()));
+    let (first, address) = started(config("a", 1, None, &dir), &cancel).await;
+    let (second, _) = started(config("b", 1, Some(address), &dir), &cancel).await;
     for mesh in [&first, &second] {
         wait_for(mesh, |status| {
             let leaders = status.peers.iter().filter(|peer| peer.leads).count();
@@ -162,10 +164,7 @@ async fn v23_second_machine_joins_by_one_request_and_one_of_them_leads() {
 async fn v23_machine_with_another_key_or_a_name_that_is_taken_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let cancel = CancellationToken::new();
-    let first = config("a", 1, None, &dir);
-    let address = first.listen;
-    let (first, run) = Mesh::start(first).await.unwrap();
-    tokio::spawn(run(cancel.clone()));
+    let (first, address) = started(config("a", 1, None, &dir), &cancel).await;
     let other_key = Mesh::start(config("b", 2, Some(address), &dir)).await;
     assert!(matches!(other_key.err(), Some(StartError::Key(at)) if at == address));
     let same_name = Mesh::start(config("a", 1, Some(address), &dir)).await;
