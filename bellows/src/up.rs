@@ -1,10 +1,12 @@
 //! `bellows up`: all components of the system in one process on one machine.
 //!
 //! ```text
-//! lock ─ instance ─ admin socket ─ API server ─ scheduler ─ controller ─ node driver ─ agent ─ policies ─ fleet ─ announcer ─ ready
-//!                                      ▲                                                                                  │
-//!                                      └────────────── all components use it as they would a cluster's ───────────────────┘
+//! lock ─► instance ─► admin socket ─► API server ─► scheduler ─► controller ─► node driver
+//!      ─► agent ─► policies ─► fleet ─► announcer ─► ready
 //! ```
+//!
+//! Components start in this order. All of them use the API server as they would a cluster's.
+//!
 //! One small file starts each component from its own crate: [`apiserver`], [`scheduler`],
 //! [`controller`], [`node`], [`agent`], [`policies`], [`fleet`], [`announcer`].
 //! [`supervisor`] detects one that ends, [`part_registry`] records which components are ready,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! gossip, sealed UDP ─► Members ─► Leader (peers-core) ─► claim, plan ─► gossip
-//! HTTPS, same port ──► join, inventory, sets, policies        └─► counts of this machine ─► Machine
+//! HTTPS, same port ──► join, inventory, sets, policies      └─► counts of this machine ─► Machine
 //! ```
 //!
 //! * [`Keys`]: the key file. Everything that passes between machines is sealed or shown with it.
