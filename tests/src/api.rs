@@ -329,8 +329,13 @@ async fn webhook(plane: &ControlPlane, dir: &Path) -> Result<Child> {
         ];
         wait_for("a trusted webhook", PATIENCE, || async {
             let bundles = plane.ask(&args).map_err(|error| format!("{error:#}"))?;
+            // The text of a certificate may end with `=`.
+            let has_bundle = |hook: &str| {
+                let bundle = hook.split_once('=').map(|(_, bundle)| bundle);
+                bundle.is_some_and(|bundle| !bundle.is_empty())
+            };
             let mut all = bundles.split_whitespace().peekable();
-            if all.peek().is_some() && all.all(|hook| !hook.ends_with('=')) {
+            if all.peek().is_some() && all.all(has_bundle) {
                 return Ok(());
             }
             Err(std::fs::read_to_string(&log).unwrap_or_default())
