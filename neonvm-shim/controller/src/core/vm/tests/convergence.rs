@@ -115,7 +115,12 @@ fn happen(world: &mut World, what: &Happening) {
             world.touch_pod(&pod);
             world.show();
         }
-        Happening::StartPod if there && !world.pod(&pod).is_terminal() => world.start(&pod),
+        // A pod starts once: its container is never restarted in place.
+        Happening::StartPod if there && !world.runners.contains_key(&pod) => {
+            if !world.pod(&pod).is_terminal() {
+                world.start(&pod);
+            }
+        }
         Happening::FinishResize if world.runners.contains_key(&pod) => world.finish_resize(&pod),
         Happening::RestartController => world.restart_controller(),
         Happening::Time { ms } => world.pass(Span::from_millis(*ms)),
