@@ -26,11 +26,23 @@ impl Failures {
         } else if line.starts_with("test ") {
             self.left = 0;
         }
-        if self.left > 0 {
+        if self.left > 0 && !is_frame(line) {
             self.left -= 1;
             self.lines.push(line.to_owned());
         }
     }
+}
+
+/// Whether a line belongs to a stack trace: the number and name of a frame, or its place.
+fn is_frame(line: &str) -> bool {
+    let Some(words) = line.strip_prefix("  ") else {
+        return false;
+    };
+    let words = words.trim_start();
+    let (first, rest) = words.split_once(' ').unwrap_or((words, ""));
+    let number = first.strip_suffix(':').unwrap_or_default();
+    let is_numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_numbered || (first == "at" && rest.contains(".rs:"))
 }
 
 #[cfg(test)]
@@ -83,6 +95,27 @@ test result: FAILED. 1 passed; 1 failed";
                 "the last words of the agent"
             ]
         );
+    }
+
+    #[test]
+    fn stack_trace_of_a_failure_is_left_out() {
+        let output = "\
+test rollout ... FAILED (3.0 s)
+   state of pod 3: lost
+    at the end of its life
+Stack backtrace:
+   0: anyhow::error::msg
+             at /src/lib.rs:690:13
+  15: core::ops::function::FnOnce::call_once
+the last words of the agent";
+        let problem = [
+            "test rollout ... FAILED (3.0 s)",
+            "   state of pod 3: lost",
+            "    at the end of its life",
+            "Stack backtrace:",
+            "the last words of the agent",
+        ];
+        assert_eq!(kept(output), problem);
     }
 
     #[test]
