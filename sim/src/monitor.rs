@@ -43,6 +43,7 @@ impl GuestMonitor {
             hooks: false,
             estimates: false,
             squeezes: false,
+            exit_when_alone: None,
         };
         Self {
             core: Monitor::new(setup),
@@ -107,7 +108,8 @@ impl GuestMonitor {
                 return Some(LinkAction::Send(connection.0, frame));
             }
             Action::Close { connection, .. } => return Some(LinkAction::Close(connection.0)),
-            // There is no file cache in these guests, no hook, and nobody speaks version 2.
+            // There is no file cache in these guests, no hook, nobody speaks version 2, and these
+            // monitors stay.
             Action::SetFileCache { .. }
             | Action::RunHooks { .. }
             | Action::Observe
@@ -115,6 +117,7 @@ impl GuestMonitor {
             | Action::SendV2 { .. }
             | Action::Gauge
             | Action::Squeeze { .. }
+            | Action::EndAlone { .. }
             | Action::Reclaim { .. } => return None,
         };
         self.core.handle(now, event);

@@ -36,6 +36,7 @@
 //! * `InvalidMessage` and `InternalError` are never answered: `n38_errors_are_never_answered`.
 //! * At most one `UpscaleRequest` a second: `n29_asks_at_most_once_a_second`.
 
+mod alone;
 mod asking;
 mod busy;
 pub mod cache;
@@ -78,6 +79,7 @@ use protocol::core::Core;
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
 
+use alone::Alone;
 use cache::CacheState;
 use counters::Counters;
 use decision::Watched;
@@ -103,6 +105,7 @@ pub use state_dump::StateDump;
 pub struct Monitor {
     setup: Setup,
     session: Option<Session>,
+    alone: Alone,
     window: Window,
     threshold: Option<Bytes>,
     total: Option<Bytes>,
@@ -148,6 +151,7 @@ impl Monitor {
         Self {
             setup,
             session: None,
+            alone: Alone::default(),
             window: Window::default(),
             threshold: None,
             total: None,
@@ -231,7 +235,10 @@ impl Core for Monitor {
             return Some(Action::Gauge);
         }
         let is_due = self.look_at().is_some_and(|at| now >= at);
-        is_due.then(|| self.look(now))
+        if is_due {
+            return Some(self.look(now));
+        }
+        self.end_alone(now)
     }
 
     fn poll_deadline(&self) -> Option<Timestamp> {
@@ -240,6 +247,7 @@ impl Core for Monitor {
             self.deadline_v2(),
             self.estimate_at(),
             self.squeeze_until(),
+            self.end_alone_at(),
         ];
         times.into_iter().flatten().min()
     }

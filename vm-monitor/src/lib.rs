@@ -13,6 +13,7 @@ pub mod shell;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use protocol::time::Span;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
@@ -163,12 +164,15 @@ pub enum RunError {
     /// The kernel gives us no timer.
     #[error("cannot use a timer")]
     Timer(#[source] io::Error),
+    /// No agent has dialled for as long as `--exit-when-alone` says.
+    #[error("no agent for {} s", .0.as_millis() / 1000)]
+    Alone(Span),
 }
 
 /// Serves agents and scrapers until `cancel`, then says goodbye to the agent and returns.
 ///
 /// # Errors
-/// [`RunError`] when something needed at the start is missing.
+/// [`RunError`] when something needed at the start is missing, or no agent comes.
 pub async fn run(config: Config, bound: Bound, cancel: CancellationToken) -> Result<(), RunError> {
     shell::owner::run(config, bound, cancel).await
 }

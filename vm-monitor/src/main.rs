@@ -13,7 +13,7 @@ use vm_monitor::shell::exec::Inherited;
 use vm_monitor::shell::logging::{self, chain};
 use vm_monitor::shell::process::ThisProcess;
 use vm_monitor::shell::self_test;
-use vm_monitor::{Bound, Config};
+use vm_monitor::{Bound, Config, RunError};
 
 /// How the process ends. 0 is a drain after a signal.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +24,8 @@ enum Exit {
     Dependency = 69,
     /// A bug of ours.
     Bug = 70,
+    /// No agent has come for as long as the options say.
+    Alone = 75,
 }
 
 impl From<Exit> for ExitCode {
@@ -149,6 +151,10 @@ async fn serve(config: Config) -> ExitCode {
     say(&json!({ "listening": { "monitor": monitor, "metrics": metrics } }));
     match vm_monitor::run(config, bound, cancel).await {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error @ RunError::Alone(_)) => {
+            tracing::warn!(error = chain(&error), "ending, to be started again");
+            Exit::Alone.into()
+        }
         Err(error) => {
             tracing::error!(error = chain(&error), "cannot start");
             Exit::Dependency.into()

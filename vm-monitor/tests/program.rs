@@ -69,6 +69,20 @@ fn an_address_in_use_is_69() {
     assert!(text.contains(&addr) && text.contains("in use"), "{text}");
 }
 
+/// Requirement: R21
+#[test]
+fn monitor_that_no_agent_dials_ends_with_75_if_its_options_say_so() {
+    let none = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0"];
+    let output = run(&[none[0], none[1], "--exit-when-alone=1"]);
+    assert_eq!(code(&output), 75, "{output:?}");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("no agent for 1 s"), "{log}");
+    for bad in ["0", "604801", "5m", "-1"] {
+        let option = format!("--exit-when-alone={bad}");
+        assert_eq!(code(&run(&[none[0], none[1], &option])), 64, "{bad}");
+    }
+}
+
 /// Images of NeonVM have a vector of their own at 9100.
 #[tokio::test]
 async fn taken_port_of_the_metrics_page_is_one_warning_and_agents_are_served() {

@@ -2,6 +2,7 @@
 
 use protocol::monitor::{Allocation, MonitorFrame, Version};
 use protocol::monitor_v2::{GuestMetrics, MonitorFrameV2};
+use protocol::time::Span;
 use protocol::units::Bytes;
 use serde::Serialize;
 
@@ -195,6 +196,11 @@ pub enum Action {
         connection: ConnectionId,
         /// Reason, which sets code and text of the WebSocket close frame.
         reason: CloseReason,
+    },
+    /// End the process: no agent has come for as long as the setup allows.
+    EndAlone {
+        /// Time without an agent.
+        alone: Span,
     },
 }
 

@@ -1,5 +1,6 @@
 //! Configuration of the core. It does not change while the process runs.
 
+use protocol::time::Span;
 use serde::Serialize;
 
 use super::cache::CacheMode;
@@ -24,4 +25,6 @@ pub struct Setup {
     pub estimates: bool,
     /// Whether the group is brought down to its new size before a shrink is approved.
     pub squeezes: bool,
+    /// Time without an agent after which the monitor ends, whole seconds. `None`: it stays.
+    pub exit_when_alone: Option<Span>,
 }

@@ -1,5 +1,6 @@
 //! The whole core over made-up time.
 
+mod alone;
 mod climbing;
 mod conversation;
 mod fixture;

@@ -23,6 +23,9 @@ use crate::core::pressure::{Scope, Stall, Stalled};
 use crate::core::working_set::Gauge;
 use crate::core::{Action, CloseReason, ConnectionId, Event, Monitor, Received, Setup};
 
+/// Time without an agent after which the monitor ends, if it does.
+const LONGEST_ALONE: Span = Span::from_secs(30);
+
 /// What may be done at one instant before it is taken for going round in circles.
 const ACTIONS_AT_ONCE: usize = 200;
 /// Long enough for everything under way to end: growth is waited for the longest, three seconds for
@@ -115,6 +118,7 @@ impl World {
             hooks: has(4),
             estimates: has(5) && watched == Watched::Cgroup,
             squeezes: has(5) && watched == Watched::Cgroup,
+            exit_when_alone: has(6).then_some(LONGEST_ALONE),
         };
         Self {
             core: Monitor::new(setup),
@@ -323,6 +327,10 @@ impl World {
             }
             Action::SendV2 { connection, frame } => {
                 self.sent_v2(connection, &frame);
+                None
+            }
+            Action::EndAlone { alone } => {
+                assert!(alone >= LONGEST_ALONE, "it ended after {alone:?}");
                 None
             }
             Action::Close { connection, reason } => {

@@ -16,7 +16,11 @@ use crate::core::decision::Watched;
 use crate::core::file_cache::{Sizing, parse_ppm};
 use crate::core::memory::Rules;
 use protocol::release::RELEASE;
+use protocol::time::Span;
 use protocol::units::Bytes;
+
+/// Longest time of `--exit-when-alone`, seconds: a week.
+const MOST_SECONDS_ALONE: u64 = 604_800;
 
 /// The monitor inside a VM: approves shrinks by what is in use, asks for growth when memory climbs,
 /// sizes the database's file cache, and serves the host metrics the agent reads.
@@ -27,7 +31,8 @@ use protocol::units::Bytes;
     name = "vm-monitor",
     version = RELEASE,
     after_help = "Exit status: 0 ended by a signal, 64 wrong usage or configuration, 69 something needed is missing \
-                  (the agents' address in use, the database with --file-cache=on), 70 a bug."
+                  (the agents' address in use, the database with --file-cache=on), 70 a bug, \
+                  75 no agent for as long as --exit-when-alone says."
 )]
 pub struct Args {
     /// Address agents dial, IP:PORT or vsock:PORT or vsock:CID:PORT; the WebSocket is at /monitor
@@ -145,6 +150,16 @@ pub struct Args {
     /// another program. Without it there is none
     #[arg(long, value_name = "PATH", env = "VM_MONITOR_CONTROL")]
     control: Option<PathBuf>,
+    /// Seconds without an agent after which the process ends with status 75, so that what started it
+    /// starts it again, or another version. Without it the monitor stays, and the guest keeps its
+    /// size
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=MOST_SECONDS_ALONE),
+        env = "VM_MONITOR_EXIT_WHEN_ALONE"
+    )]
+    exit_when_alone: Option<u64>,
     /// Log filter: a level, or target=level pairs with commas
     #[arg(
         long,
@@ -324,6 +339,7 @@ impl Args {
             hooks: Some(self.hooks.clone()).filter(|folder| !folder.as_os_str().is_empty()),
             estimates: self.working_set == Switch::On,
             squeezes: self.soft_squeeze == Switch::On,
+            exit_when_alone: self.exit_when_alone.map(Span::from_secs),
             control: control?,
             ready_limit: READY_LIMIT,
         })

@@ -10,6 +10,7 @@ use crate::core::cache::CacheMode;
 use crate::core::decision::Watched;
 use crate::core::file_cache::Sizing;
 use crate::core::memory::Rules;
+use protocol::time::Span;
 use transport::Address;
 
 /// Limit from accepting a connection to its completed handshake. Source:
@@ -125,6 +126,8 @@ pub struct Config {
     pub estimates: bool,
     /// Whether the group is brought down to its new size before a shrink is approved.
     pub squeezes: bool,
+    /// Time without an agent after which the process ends.
+    pub exit_when_alone: Option<Span>,
     /// Path of the control socket, if there is one.
     pub control: Option<PathBuf>,
     /// Limit from accept to completed handshake.
@@ -147,6 +150,7 @@ impl Default for Config {
             hooks: Some(PathBuf::from(HOOKS_FOLDER)),
             estimates: false,
             squeezes: false,
+            exit_when_alone: None,
             control: None,
             ready_limit: READY_LIMIT,
         }
@@ -166,6 +170,7 @@ impl Config {
             hooks: self.hooks.is_some(),
             estimates: self.estimates && self.watched == Watched::Cgroup,
             squeezes: self.squeezes && self.watched == Watched::Cgroup,
+            exit_when_alone: self.exit_when_alone,
         }
     }
 }

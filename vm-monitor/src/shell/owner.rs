@@ -6,6 +6,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use protocol::core::Core as _;
+use protocol::time::Span;
 use protocol::units::Bytes;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -52,6 +53,8 @@ struct Owner {
     exec: Option<ExecOrder>,
     /// Whether agents' connections wait in the kernel's queue.
     paused: watch::Sender<bool>,
+    /// Time without an agent, once it is too long.
+    alone: Option<Span>,
     /// What the next program gets; none without a control socket.
     heirloom: Option<Heirloom>,
 }
@@ -134,13 +137,14 @@ pub(crate) async fn run(
         inbox,
         exec: None,
         paused,
+        alone: None,
         heirloom,
     };
     let served = owner.serve(&mut messages, &mut alarm, &cancel).await;
     connections.cancel();
     owner.drain(&mut messages).await;
     tasks.shutdown().await;
-    served.map_err(RunError::Timer)
+    served
 }
 
 #[cfg(feature = "postgres")]
@@ -192,18 +196,21 @@ impl Owner {
         messages: &mut mpsc::Receiver<Inbox>,
         alarm: &mut Alarm,
         cancel: &CancellationToken,
-    ) -> io::Result<()> {
+    ) -> Result<(), RunError> {
         let cancelled = cancel.cancelled();
         tokio::pin!(cancelled);
         loop {
             self.act();
+            if let Some(alone) = self.alone {
+                return Err(RunError::Alone(alone));
+            }
             tokio::select! {
                 () = &mut cancelled => return Ok(()),
                 message = messages.recv() => match message {
                     Some(message) => self.take_in(message),
                     None => return Ok(()),
                 },
-                rung = alarm.at(self.core.poll_deadline()) => rung?,
+                rung = alarm.at(self.core.poll_deadline()) => rung.map_err(RunError::Timer)?,
             }
             if self.exec.is_some() {
                 self.change_program(messages).await;
@@ -345,6 +352,7 @@ impl Owner {
                 Action::SendV2 { connection, frame } => {
                     self.send(connection, Outgoing::Text(frame.encode()));
                 }
+                Action::EndAlone { alone } => self.alone = Some(alone),
                 Action::Close { connection, reason } => {
                     self.send(connection, Outgoing::Close(Goodbye::Core(reason)));
                     self.agent.take_if(|(current, _)| *current == connection);

@@ -47,6 +47,7 @@ impl Fixture {
             hooks: false,
             estimates: false,
             squeezes: false,
+            exit_when_alone: None,
         };
         Self {
             core: Monitor::new(setup),

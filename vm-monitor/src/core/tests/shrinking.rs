@@ -14,6 +14,7 @@ fn hooked() -> Fixture {
         hooks: true,
         estimates: false,
         squeezes: false,
+        exit_when_alone: None,
     };
     let mut fixture = Fixture::with(setup.rules, CacheMode::Off, Watched::Cgroup);
     fixture.core = Monitor::new(setup);
@@ -189,6 +190,7 @@ fn the_working_set_is_probed_only_where_it_is_switched_on() {
             hooks: false,
             estimates,
             squeezes: false,
+            exit_when_alone: None,
         };
         let mut fixture = Fixture::with(rules, CacheMode::Off, Watched::Cgroup);
         fixture.core = Monitor::new(setup);

@@ -14,6 +14,7 @@ fn squeezing(hooks: bool) -> Fixture {
         hooks,
         estimates: false,
         squeezes: true,
+        exit_when_alone: None,
     });
     fixture.connect(AGENT);
     fixture.run_for(Span::from_millis(500));
