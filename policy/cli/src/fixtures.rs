@@ -4,6 +4,7 @@
 //! from another member are worked out.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 use policy_contract::{Answer, Fault, FeedSource, Input, Seconds, Series, Spec};
@@ -322,6 +323,29 @@ impl Bounds {
                 min.is_none_or(|min| number >= min - HALF)
                     && max.is_none_or(|max| number <= max + HALF)
             }
+        }
+    }
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Is(is) => write!(f, "{is}"),
+            Self::Between(Between { min, max }) => match (min, max) {
+                (Some(min), Some(max)) => write!(f, "{min} to {max}"),
+                (Some(min), None) => write!(f, "at least {min}"),
+                (None, Some(max)) => write!(f, "at most {max}"),
+                (None, None) => f.write_str("a number"),
+            },
+        }
+    }
+}
+
+impl fmt::Display for OneOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Word(one) => f.write_str(one),
+            Self::Words(all) => f.write_str(&all.join(" or ")),
         }
     }
 }

@@ -42,32 +42,38 @@ fn instead(reply: &WorkerResponse) -> String {
     }
 }
 
-/// Each property that an answer does not have.
+/// Each property that an answer does not have, with what it is in place of what is expected.
 fn broken(properties: &Properties, answer: &Answer) -> Vec<String> {
     let mut broken = Vec::new();
     let units = match answer.want {
         Want::Units(units) => Some(f64::from(units)),
         Want::Hold => None,
     };
-    let has = |bounds: crate::fixtures::Bounds| units.is_some_and(|units| bounds.hold(units));
-    if properties.cu.is_some_and(|bounds| !has(bounds)) {
-        broken.push("cu is not as expected".to_owned());
+    let mut is = |name: &str, is: String, expected: String| {
+        broken.push(format!("{name} is {is} instead of {expected}"));
+    };
+    let number = |number: Option<f64>| number.map_or("absent".to_owned(), |it| it.to_string());
+    if let Some(bounds) = properties.cu
+        && !units.is_some_and(|units| bounds.hold(units))
+    {
+        is("cu", number(units), bounds.to_string());
     }
-    if properties.hold.is_some_and(|hold| hold != units.is_none()) {
-        broken.push("hold is not as expected".to_owned());
+    if let Some(hold) = properties.hold
+        && hold != units.is_none()
+    {
+        is("hold", units.is_none().to_string(), hold.to_string());
     }
     let reason = answer.reason.as_str();
-    if properties
-        .reason
-        .as_ref()
-        .is_some_and(|all| !all.has(reason))
+    if let Some(words) = &properties.reason
+        && !words.has(reason)
     {
-        broken.push("the reason is not as expected".to_owned());
+        is("reason", reason.to_owned(), words.to_string());
     }
     for (name, bounds) in &properties.votes {
         let vote = answer.votes.iter().find(|vote| vote.name == *name);
-        if !vote.is_some_and(|vote| bounds.hold(vote.value.units())) {
-            broken.push(format!("votes.{name} is not as expected"));
+        let vote = vote.map(|vote| vote.value.units());
+        if !vote.is_some_and(|vote| bounds.hold(vote)) {
+            is(&format!("votes.{name}"), number(vote), bounds.to_string());
         }
     }
     broken
@@ -110,9 +116,34 @@ mod tests {
         assert_eq!(difference(&wanted, &good), None);
         let (rule, _) = difference(&wanted, &answered(&json!({"hold": true, "reason": "z"})))
             .expect("a difference");
-        for property in ["cu", "reason", "votes.a"] {
+        for property in [
+            "cu is absent instead of at most 3",
+            "reason is z instead of x or y",
+            "votes.a is absent instead of 1",
+        ] {
             assert!(rule.contains(property), "{rule}");
         }
+        let (rule, _) =
+            difference(&wanted, &answered(&json!({"cu": 4, "reason": "y"}))).expect("a difference");
+        assert!(rule.contains("cu is 4 instead of at most 3"), "{rule}");
+        assert!(!rule.contains("reason is"), "{rule}");
+    }
+
+    #[test]
+    fn broken_bounds_are_written_as_in_the_fixture() {
+        let wanted = expected("expect = { cu = { min = 2, max = 4 }, hold = false }");
+        let held = answered(&json!({"hold": true, "reason": "z"}));
+        let (rule, _) = difference(&wanted, &held).expect("a difference");
+        for property in [
+            "cu is absent instead of 2 to 4",
+            "hold is true instead of false",
+        ] {
+            assert!(rule.contains(property), "{rule}");
+        }
+        let wanted = expected("expect = { cu = { min = 2.5 } }");
+        let one = answered(&json!({"cu": 1, "reason": "z"}));
+        let (rule, _) = difference(&wanted, &one).expect("a difference");
+        assert!(rule.contains("cu is 1 instead of at least 2.5"), "{rule}");
     }
 
     #[test]
