@@ -1,10 +1,11 @@
 //! The parent's side of a worker: starts it, asks, and kills it when an answer is late.
 
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use policy_contract::frames::{self, FromWorker, MAX_LINE_BYTES, ToWorker};
 
@@ -15,8 +16,8 @@ pub const CLOCK: Duration = Duration::from_millis(50);
 /// one, so that a question costs one write.
 const UNSENT_BYTES: usize = 64 << 10;
 
-/// Lines that may wait to be read.
-const QUEUE: usize = 1024;
+/// Most bytes that one read takes.
+const READ_BYTES: usize = 16 << 10;
 
 /// A running worker.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub struct Client {
     child: Child,
     input: Option<ChildStdin>,
     unsent: Vec<u8>,
-    lines: Receiver<Vec<u8>>,
+    lines: Lines,
 }
 
 /// Why there is no line.
@@ -60,28 +61,23 @@ impl Client {
     /// # Errors
     /// The program cannot be started.
     pub fn spawn(mut command: Command) -> io::Result<Self> {
+        // A socket, because reads of a pipe have no time limit. A thread that reads would cost each
+        // answer two changes of the thread.
+        let (own, theirs) = UnixStream::pair()?;
         let mut child = command
             .env_clear()
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
+            .stdout(OwnedFd::from(theirs))
             .spawn()?;
-        let output = child.stdout.take().map(BufReader::new);
-        let (sender, lines) = sync_channel(QUEUE);
-        std::thread::spawn(move || {
-            let Some(mut output) = output else { return };
-            loop {
-                let mut line = Vec::new();
-                match output.read_until(b'\n', &mut line) {
-                    Ok(1..) if sender.send(line).is_ok() => {}
-                    _ => return,
-                }
-            }
-        });
         Ok(Self {
             input: child.stdin.take(),
             unsent: Vec::new(),
             child,
-            lines,
+            lines: Lines {
+                output: own,
+                buffer: Vec::new(),
+                limit: None,
+            },
         })
     }
 
@@ -118,14 +114,14 @@ impl Client {
     pub fn receive(&mut self, clock: Duration) -> Result<FromWorker, NoLine> {
         // A worker that ended while it was idle is found by its closed output.
         let _ = self.flush();
-        match self.lines.recv_timeout(clock) {
-            Ok(line) => Ok(frames::decode(&line, MAX_LINE_BYTES)?),
-            Err(RecvTimeoutError::Timeout) => {
+        match self.lines.next(clock)? {
+            Next::Line(line) => Ok(frames::decode(&line, MAX_LINE_BYTES)?),
+            Next::Late => {
                 self.child.kill()?;
                 self.child.wait()?;
                 Err(NoLine::Late(clock))
             }
-            Err(RecvTimeoutError::Disconnected) => Err(NoLine::Died(self.child.wait()?)),
+            Next::Ended => Err(NoLine::Died(self.child.wait()?)),
         }
     }
 
@@ -154,10 +150,113 @@ impl Client {
     }
 }
 
+/// Lines of a worker.
+#[derive(Debug)]
+struct Lines {
+    output: UnixStream,
+    /// Bytes that were read and belong to no line that was taken.
+    buffer: Vec<u8>,
+    /// Time limit of a read.
+    limit: Option<Duration>,
+}
+
+enum Next {
+    Line(Vec<u8>),
+    Late,
+    Ended,
+}
+
+impl Lines {
+    /// Waits for the next line. One that is too long is given as far as it was read.
+    fn next(&mut self, clock: Duration) -> io::Result<Next> {
+        let until = Instant::now() + clock;
+        let mut chunk = [0; READ_BYTES];
+        let mut searched = 0;
+        loop {
+            let rest = &self.buffer[searched..];
+            if let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+                let behind = self.buffer.split_off(searched + at + 1);
+                return Ok(Next::Line(std::mem::replace(&mut self.buffer, behind)));
+            }
+            searched = self.buffer.len();
+            if searched > MAX_LINE_BYTES {
+                return Ok(Next::Line(std::mem::take(&mut self.buffer)));
+            }
+            if Instant::now() >= until {
+                return Ok(Next::Late);
+            }
+            if self.limit != Some(clock) {
+                self.output.set_read_timeout(Some(clock))?;
+                self.limit = Some(clock);
+            }
+            match self.output.read(&mut chunk) {
+                Ok(0) => return Ok(Next::Ended),
+                Ok(count) => self.buffer.extend(&chunk[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // The next look at the time ends it.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                // The worker ended with lines that it had not read.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                    return Ok(Next::Ended);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
 impl Drop for Client {
     fn drop(&mut self) {
         // Both fail where the worker has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines that another thread writes, in these pieces.
+    fn lines(pieces: &[&[u8]]) -> Lines {
+        let (own, mut theirs) = UnixStream::pair().expect("a pair");
+        let pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
+        std::thread::spawn(move || {
+            for piece in pieces {
+                // The reader may have had enough.
+                let _ = theirs.write_all(&piece);
+            }
+        });
+        Lines {
+            output: own,
+            buffer: Vec::new(),
+            limit: None,
+        }
+    }
+
+    #[test]
+    fn lines_come_whole_from_any_pieces() {
+        let mut lines = lines(&[b"{\"a\"", b":1}\n{}\n", b"rest"]);
+        let mut next = || lines.next(Duration::from_secs(60)).expect("it reads");
+        for expected in [&b"{\"a\":1}\n"[..], b"{}\n"] {
+            assert!(matches!(next(), Next::Line(line) if line == expected));
+        }
+        assert!(matches!(next(), Next::Ended));
+    }
+
+    #[test]
+    fn line_without_end_is_cut_and_silence_is_late() {
+        let long = vec![b'x'; MAX_LINE_BYTES + READ_BYTES];
+        let mut cut = lines(&[&long]);
+        let next = cut.next(Duration::from_secs(60)).expect("it reads");
+        assert!(matches!(next, Next::Line(line) if line.len() > MAX_LINE_BYTES));
+        let (own, _theirs) = UnixStream::pair().expect("a pair");
+        let mut silent = Lines {
+            output: own,
+            buffer: b"half".to_vec(),
+            limit: None,
+        };
+        let next = silent.next(Duration::from_millis(10)).expect("it reads");
+        assert!(matches!(next, Next::Late));
     }
 }
