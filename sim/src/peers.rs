@@ -6,15 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use peers_core::{
-    Action, Claim, Counts, Event, Inventory, Leader, MachineId, Peer, Plan, Role, Settings,
-};
+use peers_core::{Action, Claim, Event, Inventory, Leader, MachineId, Peer, Plan, Role, Settings};
 use protocol::core::Core as _;
 use protocol::time::{Span, Timestamp};
 
 use crate::rng::{MILLION, Rng, Stream};
 
+mod ledger;
 mod scenario;
+
+use ledger::Ledger;
 
 pub use scenario::{Measured, death, join, split};
 
@@ -28,8 +29,6 @@ const DEAD_AFTER: Span = Span::from_secs(8);
 const SET: &str = "web";
 /// Members that it should have, for each machine.
 const MEMBERS_EACH: u32 = 3;
-/// Units of each machine.
-const UNITS: u32 = 12;
 
 /// What is made wrong, so that a check can be seen to fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +41,8 @@ pub enum Sabotage {
     DeafToClaims,
     /// The core is never polled after the first leader has died.
     Asleep,
+    /// Machines start the members of each plan without a look at their own ledger.
+    NoLedger,
 }
 
 /// What determines a run.
@@ -79,8 +80,9 @@ struct Machine {
     heartbeat: u64,
     own: Gossiped,
     heard: BTreeMap<usize, Heard>,
-    /// Members of the set that run here.
+    /// Members that the set has here. One without room waits.
     count: u32,
+    ledger: Ledger,
     /// It responds to a leader that gathers, but late.
     slow: bool,
     dead: bool,
@@ -108,6 +110,8 @@ struct Planned {
 struct World {
     options: Options,
     rng: Rng,
+    /// Decides what the machines' own VMs want.
+    load: Rng,
     now: Timestamp,
     machines: Vec<Machine>,
     /// Group of each machine. Messages pass within a group.
@@ -116,18 +120,22 @@ struct World {
     plans: Vec<Planned>,
     /// Members that one plan took from a machine while it made others elsewhere.
     moved: u32,
+    /// The first machine that promised more than it has.
+    overcommitted: Option<String>,
 }
 
 impl World {
     fn new(options: Options) -> Self {
         let mut world = Self {
             rng: Rng::new(options.seed, Stream::Fault),
+            load: Rng::new(options.seed, Stream::Load),
             now: Timestamp(0) + Span::from_secs(1),
             machines: Vec::new(),
             groups: Vec::new(),
             responses: VecDeque::new(),
             plans: Vec::new(),
             moved: 0,
+            overcommitted: None,
             options,
         };
         for _ in 0..options.machines {
@@ -158,6 +166,7 @@ impl World {
             own: Gossiped::default(),
             heard: seed.map(|seed| (seed, heard)).into_iter().collect(),
             count: 0,
+            ledger: Ledger::default(),
             slow: false,
             dead: false,
             done: None,
@@ -185,7 +194,27 @@ impl World {
         for index in 0..self.machines.len() {
             if !self.machines[index].dead {
                 self.think(index);
+                self.size(index);
             }
+        }
+    }
+
+    /// Sizes the VMs of a machine by its own ledger, whatever it hears of the others.
+    fn size(&mut self, index: usize) {
+        let wanted = ledger::next_load(&mut self.load);
+        let machine = &mut self.machines[index];
+        if let Some(units) = wanted {
+            machine.ledger.size(units);
+        }
+        if self.options.sabotage == Some(Sabotage::NoLedger) {
+            machine.ledger.force_members(machine.count);
+        } else {
+            machine.ledger.start_members(machine.count);
+        }
+        if let Err(error) = machine.ledger.check() {
+            let id = &machine.id;
+            self.overcommitted
+                .get_or_insert_with(|| format!("{id}: {error}"));
         }
     }
 
@@ -282,7 +311,7 @@ impl World {
         let peers: BTreeMap<MachineId, Peer> = peers.collect();
         let wanted = MEMBERS_EACH * u32::try_from(self.options.machines).unwrap_or(0);
         let machine = &mut self.machines[index];
-        machine.own.peer.inventory = inventory(machine.count);
+        machine.own.peer.inventory = machine.inventory();
         let here = machine.own.peer.inventory.clone();
         machine.core.handle(self.now, Event::Here(here));
         machine
@@ -323,7 +352,7 @@ impl World {
         } else {
             STEP
         };
-        let mut inventory = inventory(self.machines[from].count);
+        let mut inventory = self.machines[from].inventory();
         if self.options.sabotage == Some(Sabotage::NoGather) {
             inventory.counts.insert(SET.to_owned(), 0);
         }
@@ -405,11 +434,12 @@ impl World {
     }
 }
 
-fn inventory(count: u32) -> Inventory {
-    let counts: Counts = [(SET.to_owned(), count)].into();
-    Inventory {
-        units_free: UNITS.saturating_sub(count),
-        counts,
+impl Machine {
+    fn inventory(&self) -> Inventory {
+        Inventory {
+            units_free: self.ledger.free(),
+            counts: [(SET.to_owned(), self.count)].into(),
+        }
     }
 }
 

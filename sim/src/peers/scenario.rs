@@ -43,11 +43,13 @@ pub fn split(options: Options, parts: &[usize], apart: Span) -> Result<Measured,
     }
     world.groups = groups;
     let before: Vec<u32> = world.machines.iter().map(|machine| machine.count).collect();
+    let grown: Vec<u32> = world.machines.iter().map(|one| one.ledger.grown).collect();
     world.run_for(DEAD_WITHIN);
     let plans = world.plans.len();
     world.run_for(apart);
     let large = parts.iter().position(|size| size * 2 > options.machines);
     held(&world, large, &before)?;
+    sized(&world, &grown, apart)?;
     let planned = world.plans[plans..]
         .iter()
         .any(|plan| Some(world.groups[plan.by]) == large);
@@ -83,6 +85,16 @@ fn held(world: &World, large: Option<usize>, before: &[u32]) -> Result<(), Strin
         .filter(|index| Some(world.groups[**index]) == large);
     if of_large.count() != usize::from(large.is_some()) || leaders.len() > 1 {
         return Err(format!("leaders {leaders:?} while apart"));
+    }
+    Ok(())
+}
+
+/// Each machine went on sizing its own VM while it was cut off.
+fn sized(world: &World, before: &[u32], apart: Span) -> Result<(), String> {
+    for (machine, before) in world.machines.iter().zip(before) {
+        if machine.ledger.grown == *before && apart >= PLAN_WITHIN {
+            return Err(format!("{} sized no VM while apart", machine.id));
+        }
     }
     Ok(())
 }
@@ -188,8 +200,11 @@ fn one_order(world: &World) -> Result<(), String> {
     ))
 }
 
-/// The set has its members, and none was moved.
+/// The set has its members, and none was moved. No machine ever promised more than it has.
 fn settled(world: &World) -> Result<Measured, String> {
+    if let Some(overcommitted) = &world.overcommitted {
+        return Err(overcommitted.clone());
+    }
     let wanted = MEMBERS_EACH * u32::try_from(world.options.machines).unwrap_or(0);
     if world.total() != wanted {
         return Err(format!("{} members instead of {wanted}", world.total()));

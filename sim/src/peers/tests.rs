@@ -57,6 +57,27 @@ fn v23_sixteen_machines_at_5_percent_loss_know_joins_and_deaths_in_time() {
     assert!(planned.last() < Some(&Span::from_secs(30)), "{planned:?}");
 }
 
+/// Requirement: V21. Also where more members are planned than fit, no unit is promised twice.
+#[test]
+fn v21_no_unit_is_promised_twice_on_either_side_of_a_cut() {
+    for seed in 0..20 {
+        let mut world = World::new(options(seed, 5));
+        world.run_for(Span::from_secs(60));
+        world.groups = vec![0, 0, 0, 1, 1];
+        for machine in &mut world.machines {
+            // A plan of before the cut, when the machine's own VM was small.
+            machine.count = 12;
+        }
+        world.run_for(Span::from_secs(60));
+        assert_eq!(world.overcommitted, None, "seed {seed}");
+        let waits = |machine: &Machine| machine.ledger.members < machine.count;
+        assert!(
+            world.machines.iter().any(waits),
+            "seed {seed}: all had room"
+        );
+    }
+}
+
 /// Requirement: V21
 #[test]
 fn v21_checks_notice_planted_faults() {
@@ -72,4 +93,10 @@ fn v21_checks_notice_planted_faults() {
     noticed(death(with(Sabotage::NoGather)), "members");
     noticed(death(with(Sabotage::DeafToClaims)), "leaders");
     noticed(death(with(Sabotage::Asleep)), "no plan 30 s after");
+    let mut world = World::new(with(Sabotage::NoLedger));
+    world.run_for(Span::from_secs(30));
+    world.machines[0].count = 12;
+    world.run_for(Span::from_secs(5));
+    let promised = world.overcommitted.expect("it is noticed");
+    assert!(promised.contains("of 12 units are promised"), "{promised}");
 }
