@@ -247,7 +247,7 @@ async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Ou
     fleet::start(base, supervisor, &client);
     announcer::start(base, supervisor, &client);
     if let Some(peers) = plan.peers {
-        peers::start(base, supervisor, peers).await?;
+        peers::start(base, supervisor, &mut registry, peers).await?;
     }
     metrics::start(base, supervisor, registry, &connections).await
 }

@@ -13,7 +13,8 @@ use bytes::Bytes;
 use clap::Args;
 use futures::future::BoxFuture;
 use peers_core::{Alone, Counts, Inventory, Settings};
-use peers_mesh::{Config, Keys, MAX_MEMBERS, MAX_SETS, Machine, Mesh, StartError};
+use peers_mesh::{Config, Keys, MAX_MEMBERS, MAX_SETS, Machine, Mesh, MeshMetrics, StartError};
+use prometheus_client::registry::Registry;
 use protocol::policy::{GROUP, KIND, VERSION};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -142,7 +143,12 @@ impl Plan {
 }
 
 /// Joins, and runs the mesh until the deciders end.
-pub(super) async fn start(base: &Base, supervisor: &mut Supervisor, plan: Plan) -> Outcome {
+pub(super) async fn start(
+    base: &Base,
+    supervisor: &mut Supervisor,
+    registry: &mut Registry,
+    plan: Plan,
+) -> Outcome {
     let api = Api::connect(&base.state.kubeconfig(), ApiOwner::Up).await?;
     let machine = HostMachine {
         api,
@@ -171,6 +177,7 @@ pub(super) async fn start(base: &Base, supervisor: &mut Supervisor, plan: Plan) 
         Stage::Deciders,
         run(supervisor.token(Stage::Deciders)),
     );
+    registry.register_collector(Box::new(MeshMetrics::new(mesh.clone())));
     // The admin API has served without it until now.
     let _first = base.peers.set(mesh);
     Ok(())

@@ -8,6 +8,7 @@
 //!
 //! * [`Keys`]: the key file. Everything that passes between machines is sealed or shown with it.
 //! * [`Mesh`]: this machine among the others.
+//! * [`MeshMetrics`]: its metrics.
 //! * [`Machine`]: what the mesh needs of the machine that it runs on.
 
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ mod gossip;
 mod identity;
 mod keys;
 mod mesh;
+mod metrics;
 mod ping;
 mod published;
 mod seal;
@@ -30,5 +32,6 @@ mod transport;
 pub use driver::Input;
 pub use keys::{KeyError, Keys};
 pub use mesh::{Config, Machine, Mesh, StartError};
+pub use metrics::MeshMetrics;
 pub use published::{MAX_MEMBERS, MAX_SETS};
 pub use server::{MeshStatus, PeerStatus};

@@ -88,6 +88,8 @@ struct Shared {
     /// Why this machine is not counted: its name, or its number.
     conflict: Mutex<Option<String>>,
     wishes: Mutex<Wishes>,
+    /// What runs here, as it was read last.
+    here: Mutex<Inventory>,
     peers: Mutex<BTreeMap<MachineId, Known>>,
 }
 
@@ -183,6 +185,7 @@ impl Mesh {
                         .gossip
                         .publish(published::INVENTORY, Some(json(&here)))
                         .await;
+                    locked(&self.0.here).clone_from(&here);
                     news.insert(0, Event::Here(here));
                 }
                 Err(error) => tracing::debug!(error, "what runs here is not known"),
@@ -381,6 +384,7 @@ impl Mesh {
     fn peers(&self, shown: &Shown) -> Vec<PeerStatus> {
         let leader = shown.in_force.as_ref().map(|claim| &claim.holder);
         let config = &self.0.config;
+        let here = locked(&self.0.here).clone();
         let own = PeerStatus {
             id: config.id.clone(),
             address: config.listen,
@@ -390,8 +394,8 @@ impl Mesh {
             leads: leader == Some(&config.id),
             rtt_ms: None,
             last_response_s: None,
-            units_free: 0,
-            counts: Counts::new(),
+            units_free: here.units_free,
+            counts: here.counts,
         };
         let known = locked(&self.0.peers);
         let others = known.iter().map(|(id, known)| PeerStatus {

@@ -83,6 +83,7 @@ impl Mesh {
             shown: seen,
             refused: AtomicU64::new(0),
             conflict: Mutex::default(),
+            here: Mutex::default(),
             peers: Mutex::default(),
         };
         let mesh = Self(Arc::new(shared));
