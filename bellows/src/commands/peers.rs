@@ -71,7 +71,8 @@ async fn list(context: &Context, format: Format) -> Outcome {
     Ok(())
 }
 
-fn summary(status: &Value) -> String {
+/// What this machine does, in a sentence without its end.
+pub(crate) fn summary(status: &Value) -> String {
     let role = status["role"].as_str().unwrap_or_default();
     let reason = match status["reason"].as_str() {
         Some(reason) if !reason.is_empty() => format!(" ({reason})"),
@@ -97,8 +98,44 @@ fn table(status: &Value) -> Table {
         "SETS",
         "RELEASE",
     ]);
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    for peer in status["peers"].as_array().into_iter().flatten() {
+    for row in PeerRow::all(status) {
+        let cells = [
+            row.name,
+            row.address,
+            row.state,
+            row.rtt,
+            row.last_response,
+            row.free_units,
+            row.sets,
+            row.release,
+        ];
+        table.row(cells.into_iter().map(Cell::from).collect());
+    }
+    table
+}
+
+/// A machine in words.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PeerRow {
+    pub(crate) name: String,
+    pub(crate) address: String,
+    pub(crate) state: String,
+    pub(crate) rtt: String,
+    pub(crate) last_response: String,
+    pub(crate) free_units: String,
+    pub(crate) sets: String,
+    pub(crate) release: String,
+}
+
+impl PeerRow {
+    /// All machines of a status, in its order.
+    pub(crate) fn all(status: &Value) -> Vec<Self> {
+        let peers = status["peers"].as_array().into_iter().flatten();
+        peers.map(Self::of).collect()
+    }
+
+    fn of(peer: &Value) -> Self {
+        let text = |name: &str| peer[name].as_str().unwrap_or_default().to_owned();
         let flag = |name: &str| peer[name].as_bool().unwrap_or(false);
         let state = match (flag("alive"), flag("leads")) {
             (false, _) => "dead",
@@ -107,30 +144,28 @@ fn table(status: &Value) -> Table {
         };
         let this = if flag("this") { ", this" } else { "" };
         let number = |name: &str, unit: &str| {
-            peer[name]
-                .as_f64()
-                .map_or("-".to_owned(), |value| format!("{value:.1} {unit}"))
+            let value = peer[name].as_f64();
+            value.map_or("-".to_owned(), |value| format!("{value:.1} {unit}"))
         };
         let counts = peer["counts"].as_object().into_iter().flatten();
         let sets: Vec<String> = counts
             .map(|(set, count)| format!("{set}={count}"))
             .collect();
-        table.row(vec![
-            Cell::from(text(&peer["id"])),
-            Cell::from(text(&peer["address"])),
-            Cell::from(format!("{state}{this}")),
-            Cell::from(number("rtt_ms", "ms")),
-            Cell::from(number("last_response_s", "s ago")),
-            Cell::from(peer["units_free"].to_string()),
-            Cell::from(if sets.is_empty() {
+        Self {
+            name: text("id"),
+            address: text("address"),
+            state: format!("{state}{this}"),
+            rtt: number("rtt_ms", "ms"),
+            last_response: number("last_response_s", "s ago"),
+            free_units: peer["units_free"].to_string(),
+            sets: if sets.is_empty() {
                 "-".to_owned()
             } else {
                 sets.join(",")
-            }),
-            Cell::from(text(&peer["release"])),
-        ]);
+            },
+            release: text("release"),
+        }
     }
-    table
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! | `GET /v1/status` | [`Status`]: components, readiness, versions, addresses |
 //! | `GET /v1/resizes` | `{"resizes":[`[`Resize`](crate::resize::Resize)`…]}`, oldest first |
 //! | `GET /v1/decisions` | `{"decisions":{"NAMESPACE/NAME":`[`Decision`](crate::decision::Decision)`…}}`, the last of each VM |
-//! | `GET /v1/summary` | `{"status":…,"decisions":…,"policies":…,"refused":…,"resizes":…}`: the answers above, the agent's policies, and the scheduler's refused requests, of one moment |
+//! | `GET /v1/summary` | `{"status":…,"decisions":…,"policies":…,"refused":…,"resizes":…,"peers":…}`: the answers above, the agent's policies, the scheduler's refused requests, and the machines that know each other or null, of one moment |
 //! | `GET /v1/state` | `{"agent":…,"scheduler":…,"controller":…}`: each component's own dump |
 //! | `GET /v1/orphans` | `{"orphans":[`[`Orphan`](neonvm_runner::node::Orphan)`…]}`: guests whose pods the store does not have |
 //! | `POST /v1/orphans/release` `{"pod":"NAMESPACE/POD"}` | 202; the guest is ended, its directory moved aside |
@@ -168,6 +168,7 @@ async fn summary(State(api): State<AdminApi>) -> Json<Value> {
         "policies": agent["policies"].take(),
         "refused": scheduler["refused"].take(),
         "resizes": resize::join(&api.stages.snapshot()),
+        "peers": api.peers.get().map(Mesh::status),
     }))
 }
 

@@ -167,6 +167,8 @@ struct Summary {
     refused: Value,
     /// The oldest stands first.
     resizes: Vec<Resize>,
+    /// Machines that know each other, or null.
+    peers: Value,
     /// Parts of a cluster that do not answer.
     silent: Vec<(&'static str, Fail)>,
 }
@@ -194,6 +196,7 @@ async fn summary(context: &Context, api: &Api) -> Outcome<Summary> {
             agents: Agents::new(agents["policies"].take(), decisions),
             refused: cluster::scheduler(api).await["refused"].take(),
             resizes: Vec::new(),
+            peers: Value::Null,
             silent,
         });
     }
@@ -205,6 +208,7 @@ async fn summary(context: &Context, api: &Api) -> Outcome<Summary> {
         agents: Agents::new(told["policies"].take(), decisions),
         refused: told["refused"].take(),
         resizes: serde_json::from_value(told["resizes"].take()).unwrap_or_default(),
+        peers: told["peers"].take(),
         silent: Vec::new(),
     })
 }
@@ -261,6 +265,7 @@ async fn read(context: &Context, kept: &mut Option<Api>) -> Outcome<Snapshot> {
         policies,
         sets: SetState::all(sets, &objects),
         refused: summary.refused,
+        peers: summary.peers,
         silent: summary.silent,
         resizes,
         ..Snapshot::default()

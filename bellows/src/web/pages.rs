@@ -1,6 +1,7 @@
 //! The pages that show something. A page is made from one snapshot by a pure function, and
 //! filled into its template.
 
+mod machines;
 mod node;
 mod overview;
 mod policy;
@@ -26,6 +27,7 @@ use crate::api::Kind;
 use crate::commands::people::{self, Done};
 use crate::fail::{Fail, Outcome};
 
+pub(super) use machines::MachinesPage;
 pub(super) use node::{NodePage, NodesPage};
 pub(super) use overview::Overview;
 pub(super) use policy::PoliciesPage;
@@ -56,6 +58,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/", get(overview_page))
         .route("/vms", get(vms_page))
         .route("/vms/{namespace}/{name}", get(vm_page))
+        .route("/machines", get(machines_page))
         .route("/nodes", get(nodes_page))
         .route("/nodes/{name}", get(node_page))
         .route("/sets", get(sets_page))
@@ -113,6 +116,13 @@ async fn vm_page(
     .await;
     let frame = Frame::new(vm.name.clone(), "/vms", &state).live(&app.guard, &uri);
     let page = VmPage::new(frame, &state, &vm, past, window);
+    show(StatusCode::OK, &page, &page.frame)
+}
+
+async fn machines_page(State(app): State<Shared>, uri: Uri) -> Response {
+    let state = app.live.snapshot().await;
+    let frame = Frame::new("Machines", "/nodes", &state).live(&app.guard, &uri);
+    let page = MachinesPage::new(frame, &state);
     show(StatusCode::OK, &page, &page.frame)
 }
 

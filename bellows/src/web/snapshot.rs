@@ -42,6 +42,8 @@ pub(super) struct Snapshot {
     pub(super) sets: Vec<SetState>,
     /// The scheduler's refused requests, by `namespace/name`.
     pub(super) refused: Value,
+    /// Machines that know each other, as `bellows peers list -o json` has them, or null.
+    pub(super) peers: Value,
     /// The newest stands first.
     pub(super) resizes: Vec<Resize>,
     /// Parts of a cluster that do not answer, and why.

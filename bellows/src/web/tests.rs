@@ -9,8 +9,8 @@ use super::forms::Forms;
 use super::frame::Frame;
 use super::orders::{OrderPage, OrderQuery, Target};
 use super::pages::{
-    NodePage, NodesPage, Overview, PoliciesPage, PolicyPage, SetPage, SetsPage, VmPage, VmsPage,
-    VmsQuery, WINDOWS, Window,
+    MachinesPage, NodePage, NodesPage, Overview, PoliciesPage, PolicyPage, SetPage, SetsPage,
+    VmPage, VmsPage, VmsQuery, WINDOWS, Window,
 };
 use super::paths::path_of;
 use super::snapshot::{SetState, Snapshot, VmSettings};
@@ -107,9 +107,22 @@ fn of_names(names: &[&str]) -> Snapshot {
         policies: vec![policy_object("db")],
         sets: set_states("vm", &objects),
         resizes: vm::tests::resizes(),
+        peers: peers(names.len().min(16)),
         ..Snapshot::default()
     }
     .complete()
+}
+
+/// A status of machines, the first of which leads.
+fn peers(machines: usize) -> Value {
+    let machine = |number: usize| {
+        json!({"id": format!("m{number:02}"), "address": "10.0.0.1:7946", "alive": number < 3,
+            "leads": number == 0, "this": number == 1, "rtt_ms": 1.25, "last_response_s": 3.0,
+            "units_free": 7, "counts": {"web": 2}, "release": HOSTILE})
+    };
+    let machines: Vec<Value> = (0..machines).map(machine).collect();
+    json!({"role": "follows", "reason": "", "expected": machines.len(), "dropped": 0,
+        "wanted": {HOSTILE: 3}, "peers": machines})
 }
 
 fn frame(title: &str, state: &Snapshot) -> Frame {
@@ -181,6 +194,12 @@ fn pages(state: &Snapshot) -> Vec<(&'static str, String)> {
         (
             "nodes",
             NodesPage::new(frame("Nodes", state), state)
+                .render()
+                .expect("a page"),
+        ),
+        (
+            "machines",
+            MachinesPage::new(frame("Machines", state), state)
                 .render()
                 .expect("a page"),
         ),
@@ -304,6 +323,34 @@ fn hostile_names_are_text() {
         assert!(!page.contains("<script"), "{name}");
         assert!(!page.contains("\" onload"), "{name}");
     }
+}
+
+/// Requirement: V35
+#[test]
+fn v35_page_of_machines_has_state_room_and_last_response_of_each() {
+    let page = |state: &Snapshot| {
+        let page = MachinesPage::new(frame("Machines", state), state);
+        page.render().expect("a page")
+    };
+    let mut state = snapshot(5);
+    let shown = page(&state);
+    for part in [
+        "m00",
+        "leads",
+        "alive, this",
+        "dead",
+        "3.0 s ago",
+        "web=2",
+        "Here this machine follows",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    state.peers = Value::Null;
+    let alone = page(&state);
+    assert!(
+        alone.contains("--peers-listen") && !alone.contains("<table"),
+        "{alone}"
+    );
 }
 
 #[test]
