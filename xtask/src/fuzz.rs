@@ -46,7 +46,7 @@ pub(crate) struct Options {
 }
 
 /// Who reads what others wrote.
-const READERS: [&str; 11] = [
+const READERS: [&str; 12] = [
     "agent",
     "protocol",
     "vm-monitor",
@@ -56,6 +56,7 @@ const READERS: [&str; 11] = [
     "neonvm-files",
     "neonvm-parts",
     "neonvm-runner",
+    "peers-mesh",
     "policy-contract",
     "policy-engine",
 ];
