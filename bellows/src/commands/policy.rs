@@ -2,6 +2,7 @@
 
 mod ask;
 pub(crate) mod canary;
+mod library;
 pub(crate) mod object;
 mod pack;
 mod program;
@@ -50,6 +51,9 @@ pub(crate) enum PolicyCommand {
     Test(ProgramArgs),
     /// Ask a policy once about a VM; nothing is done
     Run(ask::RunArgs),
+    /// Policies to begin with: list them, show one, write their files
+    #[command(subcommand)]
+    Library(library::LibraryCommand),
     /// Print type declarations in Luau for editors
     #[command(disable_help_flag = true)]
     Stubs(ProgramArgs),
@@ -90,6 +94,7 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
             needs_journal(context, "run")?;
             ask::run(context, &args)
         }
+        PolicyCommand::Library(command) => library::run(context, &command),
         PolicyCommand::Stubs(args) => program::replace("stubs", &args.arguments),
     }
 }

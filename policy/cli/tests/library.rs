@@ -41,6 +41,7 @@ fn spec(path: &Path) -> Spec {
     spec
 }
 
+/// Requirement: V02
 #[test]
 fn v02_library_is_short_and_passes_its_check() {
     let library = library();
@@ -63,7 +64,7 @@ fn v02_library_is_short_and_passes_its_check() {
     }
 }
 
-/// Each statement of each policy runs in one of its fixtures.
+/// Requirement: V02. Each statement of each policy runs in one of its fixtures.
 #[test]
 fn v02_library_answers_its_fixtures() {
     let program = Path::new(env!("CARGO_BIN_EXE_bellows-policy"));
@@ -82,6 +83,7 @@ fn v02_library_answers_its_fixtures() {
     }
 }
 
+/// Requirement: V02
 #[test]
 fn v02_builtin_is_the_built_in_goal() {
     let engine = Engine::load(&spec(&library()["builtin"])).expect("it loads");
