@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: packages of what is installed alone: `vm-monitor`, for guests that are not
 //! built here, and `bellows`, for those who ask clusters and machines, plugin of kubectl too.
 //!
-//! Beside each package is a list of the crates in its program (`PACKAGE_VERSION.cdx.json`,
+//! Beside each package is a list of the crates in each of its programs (`CRATE_VERSION.cdx.json`,
 //! CycloneDX).
 //!
 //! The same binary makes the same package, byte for byte: names, owners, modes and times are fixed,
@@ -56,7 +56,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let folder = tempfile::tempdir()?;
         let program = match package {
             Package::VmMonitor => build::whole_monitor()?,
-            Package::Bellows => stripped(&build::host_bins(build::Scope::Release)?, folder.path())?,
+            Package::Bellows => {
+                let bellows = build::host_bins(build::Scope::Release)?;
+                stripped(&bellows.with_file_name(command::POLICY), folder.path())?;
+                stripped(&bellows, folder.path())?
+            }
         };
         for made in made(package, &program, &root, &out)? {
             shell::say(&made.display().to_string());
@@ -65,13 +69,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Makes the package of a program, and the list of what the program is made of.
-fn made(package: Package, program: &Path, checkout: &Path, out: &Path) -> Result<[PathBuf; 2]> {
-    let (name, package) = match package {
-        Package::VmMonitor => ("vm-monitor", monitor::package(program, checkout, out)?),
-        Package::Bellows => ("bellows", command::package(program, checkout, out)?),
+/// Makes the package of a program, and the lists of what its programs are made of.
+fn made(package: Package, program: &Path, checkout: &Path, out: &Path) -> Result<Vec<PathBuf>> {
+    let (crates, package): (&[&str], _) = match package {
+        Package::VmMonitor => (&["vm-monitor"], monitor::package(program, checkout, out)?),
+        Package::Bellows => (
+            &["bellows", "policy-cli"],
+            command::package(program, checkout, out)?,
+        ),
     };
-    Ok([package, sbom::write(name, out)?])
+    let lists = crates.iter().map(|name| sbom::write(name, out));
+    std::iter::once(Ok(package)).chain(lists).collect()
 }
 
 /// A copy of a program without what only debuggers read.
@@ -109,8 +117,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("program");
         fs::write(&program, vec![7; 5000]).expect("written");
-        let [package, list] =
-            made(Package::VmMonitor, &program, &shell::root(), folder.path()).expect("made");
+        let made = made(Package::VmMonitor, &program, &shell::root(), folder.path());
+        let made: [PathBuf; 2] = made.expect("made").try_into().expect("two files");
+        let [package, list] = made;
         assert!(package.is_file());
         let text = fs::read_to_string(list).expect("a list");
         let list: Value = serde_json::from_str(&text).expect("JSON");

@@ -15,7 +15,7 @@ const DESCRIPTION: &str = "live vertical autoscaler for QEMU virtual machines
  of each why it has its size, here and, as a plugin of kubectl, in a cluster.";
 
 /// What it was built against, and what it runs guests with; a cluster has that in its images.
-const RELATIONS: &str = "Depends: libc6 (>= 2.34), libgcc-s1
+const RELATIONS: &str = "Depends: libc6 (>= 2.34), libgcc-s1, libstdc++6
 Suggests: kubectl";
 
 /// Where each shell looks for what completes a command.
@@ -29,12 +29,24 @@ const COMPLETIONS: [(&str, &str); 3] = [
 /// clusters needs no `bellows up`.
 const UNIT: &str = "usr/lib/systemd/system/bellows.service";
 
-/// The package of a `bellows`, which is asked for its completions; returns its path.
+/// The program that runs policies. `bellows` looks for it beside itself.
+pub(super) const POLICY: &str = "bellows-policy";
+
+/// Folder of the policies to begin with, and of their fixtures.
+const LIBRARY: &str = "usr/share/bellows/policies";
+
+/// The package of a `bellows`, which is asked for its completions, and of the program for policies
+/// beside it; returns its path.
 pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<PathBuf> {
     let read =
         |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let mut files = vec![
         ("usr/bin/bellows", read(program)?, 0o755),
+        (
+            "usr/bin/bellows-policy",
+            read(&program.with_file_name(POLICY))?,
+            0o755,
+        ),
         (
             "usr/share/doc/bellows/copyright",
             read(&checkout.join("LICENSE"))?,
@@ -55,6 +67,7 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
         relations: RELATIONS,
         description: DESCRIPTION,
         files,
+        folders: vec![(LIBRARY, checkout.join("policy/library"))],
         // kubectl finds its plugins by their names.
         links: vec![("usr/bin/kubectl-bellows", "bellows")],
     }
@@ -81,6 +94,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let script = b"#!/bin/sh\necho \"$1 for $2\"\n";
         put(folder.path(), "program", script, 0o755).expect("written");
+        put(folder.path(), POLICY, b"#!/bin/sh\necho policies\n", 0o755).expect("written");
         let program = folder.path().join("program");
         let made = package(&program, &shell::root(), &folder.path().join("out")).expect("built");
         let again = package(&program, &shell::root(), &folder.path().join("again")).expect("built");
@@ -89,6 +103,15 @@ mod tests {
         for (shell, path) in COMPLETIONS {
             let script = fs::read_to_string(unpacked.join(path)).expect("there");
             assert_eq!(script, format!("completion for {shell}\n"));
+        }
+        let policy = unpacked.join("usr/bin").join(POLICY);
+        let policy = shell::output(&mut Command::new(policy)).expect("it runs");
+        assert_eq!(policy, "policies\n");
+        let library = fs::read_dir(shell::root().join("policy/library")).expect("a folder");
+        for entry in library.map(|entry| entry.expect("an entry")) {
+            let packaged = fs::read(unpacked.join(LIBRARY).join(entry.file_name()));
+            let own = fs::read(entry.path()).expect("a file");
+            assert_eq!(packaged.expect("there"), own, "{:?}", entry.path());
         }
         let unit = fs::read_to_string(unpacked.join(UNIT)).expect("there");
         assert!(unit.contains("\nExecStart=/usr/bin/bellows up "), "{unit}");

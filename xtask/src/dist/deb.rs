@@ -21,6 +21,8 @@ pub(super) struct Deb {
     pub(super) description: &'static str,
     /// Path, content and mode of each file; those below `DEBIAN/` are the package's own.
     pub(super) files: Vec<(&'static str, Vec<u8>, u32)>,
+    /// Folder of the package, and the folder whose files go there, with mode 644.
+    pub(super) folders: Vec<(&'static str, PathBuf)>,
     /// Where each link is, and what it says.
     pub(super) links: Vec<(&'static str, &'static str)>,
 }
@@ -29,7 +31,14 @@ impl Deb {
     /// Writes it into `out`; returns its path.
     pub(super) fn write(self, out: &Path) -> Result<PathBuf> {
         let version = env!("CARGO_PKG_VERSION");
-        let bytes: usize = self.files.iter().map(|(_, content, _)| content.len()).sum();
+        let mut files: Vec<(String, Vec<u8>, u32)> = Vec::new();
+        for (name, content, mode) in self.files {
+            files.push((name.to_owned(), content, mode));
+        }
+        for (to, from) in &self.folders {
+            files.extend(files_of(to, from)?);
+        }
+        let bytes: usize = files.iter().map(|(_, content, _)| content.len()).sum();
         let tree = tempfile::tempdir()?;
         let control = format!(
             "Package: {}\n\
@@ -47,8 +56,8 @@ impl Deb {
             self.description,
         );
         put(tree.path(), "DEBIAN/control", control.as_bytes(), 0o644)?;
-        for (name, content, mode) in self.files {
-            put(tree.path(), name, &content, mode)?;
+        for (name, content, mode) in files {
+            put(tree.path(), &name, &content, mode)?;
         }
         for (name, to) in self.links {
             let path = tree.path().join(name);
@@ -66,6 +75,21 @@ impl Deb {
         shell::output(&mut command).context("dpkg-deb (package dpkg) makes the package")?;
         Ok(package)
     }
+}
+
+/// The files of a folder, by name, as files of a package.
+fn files_of(to: &str, from: &Path) -> Result<Vec<(String, Vec<u8>, u32)>> {
+    let failed = || format!("cannot read {}", from.display());
+    let entries = fs::read_dir(from).with_context(failed)?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry.with_context(failed)?;
+        let name = entry.file_name();
+        let content = fs::read(entry.path()).with_context(failed)?;
+        files.push((format!("{to}/{}", name.display()), content, 0o644));
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// A file of the tree, and the folders on the way to it, with modes that do not depend on who

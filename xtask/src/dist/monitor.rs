@@ -59,6 +59,7 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
             ),
             ("usr/share/doc/vm-monitor/copyright", license, 0o644),
         ],
+        folders: Vec::new(),
         links: Vec::new(),
     }
     .write(out)
