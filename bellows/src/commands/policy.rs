@@ -2,6 +2,7 @@
 
 mod ask;
 pub(crate) mod canary;
+pub(crate) mod conditions;
 mod library;
 pub(crate) mod object;
 mod pack;

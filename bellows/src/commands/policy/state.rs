@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::canary::Canary;
+use super::conditions;
 use super::object::contract_spec;
 use crate::api::{Api, Kind};
 use crate::cluster;
@@ -245,8 +246,8 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
         return print_value(args.output, &shown);
     }
     out(&format!("Policy {}: {}.", args.name, sentence(&object)));
-    for condition in status_of(&object).conditions {
-        out(&format!("{}: {}.", condition.r#type, condition.message));
+    for condition in conditions::sentences(&object) {
+        out(&condition);
     }
     if let Some(problem) = problem {
         out(&format!("Problem: {problem}."));

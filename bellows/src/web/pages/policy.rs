@@ -1,10 +1,12 @@
 //! Policies, and one policy: the version that decides beside the newest one.
 
 use askama::Template;
-use protocol::policy::{ScalingPolicyStatus, Stage};
+use policy_controller::core::reconcile::PROMOTABLE;
+use protocol::policy::{PolicyCondition, ScalingPolicyStatus, Stage};
 use serde_json::Value;
 
 use crate::commands::policy::canary::Canary;
+use crate::commands::policy::conditions::is_stale;
 use crate::commands::policy::state::{PolicyRow, candidate_of, live_of, sentence, short};
 use crate::fail::Outcome;
 use crate::web::frame::Frame;
@@ -13,8 +15,6 @@ use crate::web::snapshot::Snapshot;
 
 /// Most VMs on a page.
 const VMS: usize = 100;
-/// Condition of a policy that says what its candidate lacks for the next stage.
-const PROMOTABLE: &str = "Promotable";
 
 #[derive(Debug, Template)]
 #[template(path = "policies.html", whitespace = "minimize")]
@@ -68,7 +68,9 @@ impl Gate {
     fn of(object: &Value, status: &ScalingPolicyStatus) -> Option<Self> {
         let digest = candidate_of(object)?;
         let mut conditions = status.conditions.iter();
+        let is_current = |one: &&PolicyCondition| !is_stale(one, Some(&digest));
         let judged = conditions.find(|one| one.r#type == PROMOTABLE);
+        let judged = judged.filter(is_current);
         let said = judged.map_or("", |one| &one.message);
         let said = said.strip_prefix(&format!("{digest}: ")).unwrap_or(said);
         let is_open = judged.is_some_and(|one| one.status == "True");
@@ -268,5 +270,12 @@ mod tests {
         assert_eq!(open.seen, "canary may begin; hours 2");
         let unjudged = gate("Loaded", "True", "");
         assert_eq!(unjudged.verdict, "It has not been judged.");
+        let message = "5be1a7c0: canary may begin";
+        let condition = json!({"type": PROMOTABLE, "status": "True", "reason": "Ready",
+            "message": message, "lastTransitionTime": "2026-01-02T03:04:05Z"});
+        object["status"] = json!({"conditions": [condition]});
+        let status = ScalingPolicyStatus::of_object(&object).expect("a status");
+        let other = Gate::of(&object, &status).expect("a candidate");
+        assert_eq!(other.verdict, unjudged.verdict, "it is of another version");
     }
 }
