@@ -1,5 +1,7 @@
 //! `bellows policy report`: the recorded answers of a policy beside the built-in goal.
 
+mod reach;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,6 +16,7 @@ use protocol::policy::Role;
 use protocol::time::WallTime;
 use serde::Serialize;
 
+use self::reach::{Reach, micros};
 use super::canary::Canary;
 use super::whatif;
 use crate::api::Kind;
@@ -137,6 +140,14 @@ struct VersionReport {
 #[serde(rename_all = "camelCase")]
 struct Report {
     policy: String,
+    /// Times of the first and the last answer, RFC 3339. Absent without an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
+    /// Time of the newest record of the journal, of any policy and VM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    journal_to: Option<String>,
     total: Counts,
     agreement_percent: Option<f64>,
     /// The versions that were asked. `total` is the sum of their answers.
@@ -152,11 +163,12 @@ struct Report {
     canary: Option<Canary>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Gathered {
     policy: String,
     since: i64,
     wall: u64,
+    reach: Reach,
     total: Counts,
     versions: BTreeMap<(Role, String), Counts>,
     vms: BTreeMap<String, Counts>,
@@ -170,12 +182,12 @@ struct Gatherer(Rc<RefCell<Gathered>>);
 impl Oracle for Gatherer {
     fn saw(&mut self, seen: &Seen<'_>) {
         let mut gathered = self.0.borrow_mut();
-        let wall = gathered.wall.saturating_add(seen.asked_at.0);
-        let wall = i64::try_from(wall).unwrap_or(i64::MAX);
+        let wall = micros(gathered.wall, seen.asked_at.0);
         if seen.policy != gathered.policy || wall < gathered.since {
             return;
         }
         let entry = entry(seen, calendar(gathered.wall, seen.asked_at.0));
+        gathered.reach.answer(wall);
         gathered.total.add(&entry);
         let version = (entry.role, entry.digest.clone());
         gathered.versions.entry(version).or_default().add(&entry);
@@ -250,8 +262,12 @@ pub(super) async fn run(context: &Context, args: &ReportArgs) -> Outcome {
         .versions
         .keys()
         .any(|(role, _)| *role == Role::Live);
+    let [from, to, journal_to] = gathered.reach.texts();
     let report = Report {
         policy: gathered.policy,
+        from,
+        to,
+        journal_to,
         agreement_percent: gathered.total.agreement_percent(),
         total: gathered.total,
         versions: gathered.versions.into_iter().map(version).collect(),
@@ -265,8 +281,10 @@ pub(super) async fn run(context: &Context, args: &ReportArgs) -> Outcome {
         return page(context, args, WallTime(since));
     }
     if report.total == Counts::default() {
+        let reaches = report.journal_to;
+        let reaches = reaches.map_or_else(String::new, |to| format!("; it reaches {to}"));
         return Err(Fail::not_so(format!(
-            "the journal has no answer of policy {} in that time",
+            "the journal has no answer of policy {} in that time{reaches}",
             args.name
         ))
         .rule("VMs that chose it are asked while bellows up runs")
@@ -288,11 +306,7 @@ fn gather(context: &Context, policy: &str, since: WallTime) -> Outcome<Gathered>
     let gatherer = Gatherer(Rc::new(RefCell::new(Gathered {
         policy: policy.to_owned(),
         since: since.0,
-        wall: 0,
-        total: Counts::default(),
-        versions: BTreeMap::new(),
-        vms: BTreeMap::new(),
-        largest: Vec::new(),
+        ..Gathered::default()
     })));
     let mut replay: Option<(u64, Replay)> = None;
     // One replay for each run of the writer, so that its calendar is known.
@@ -309,10 +323,15 @@ fn gather(context: &Context, policy: &str, since: WallTime) -> Outcome<Gathered>
             let next = Replay::new().with_oracle(Box::new(gatherer.clone()));
             replay = Some((head.run, next));
         }
+        let wall = head.wall;
         let records = segment.scan.lines.into_iter();
-        let records = records.filter_map(|line| line.record.ok());
+        let records: Vec<Record> = records.filter_map(|line| line.record.ok()).collect();
+        let newest = records.iter().map(Record::at).max();
+        if let Some(newest) = newest {
+            gatherer.0.borrow_mut().reach.record(micros(wall, newest));
+        }
         if let Some((_, replay)) = &mut replay {
-            records.for_each(|record: Record| replay.take(record));
+            records.into_iter().for_each(|record| replay.take(record));
         }
     }
     if let Some((_, ended)) = replay {
@@ -331,6 +350,12 @@ fn print(context: &Context, report: &Report) {
         "Policy {}: {} answers compared with the built-in goal, {} faults{calls}.",
         report.policy, total.compared, total.faults
     ));
+    if let (Some(from), Some(to)) = (&report.from, &report.to) {
+        let journal = report.journal_to.as_ref().unwrap_or(to);
+        out(&format!(
+            "Answers from {from} to {to}; the journal reaches {journal}."
+        ));
+    }
     if let Some(percent) = report.agreement_percent {
         out(&format!("Agreement {percent:.1} %."));
     }
