@@ -47,6 +47,9 @@ pub(crate) struct Decision {
     /// Memory in use in the guest in bytes, including the agent's allowance for the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory_usage_bytes: Option<f64>,
+    /// Abnormal conditions of the decision.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
     /// Candidate of a policy beside the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<PolicyView>,
@@ -136,6 +139,22 @@ impl Decision {
         time.map_or_else(String::new, |time| format!(" since {time}Z"))
     }
 
+    /// Why the target is what it is. A policy that is silent holds the size, one that answers
+    /// does not.
+    fn cause(&self) -> String {
+        if self.reason != "policy" {
+            return long_reason(&self.reason).to_owned();
+        }
+        let policy = self.policy.as_ref();
+        let is_silent = |warning: &String| matches!(&**warning, "policy_late" | "policy_fault");
+        if self.warnings.iter().any(is_silent) || policy.is_some_and(PolicyView::is_silent) {
+            let fault = policy.and_then(PolicyView::fault);
+            let fault = fault.map_or_else(String::new, |fault| format!(" ({fault})"));
+            return format!("its policy has no valid answer{fault}, so nothing shrinks");
+        }
+        "its policy asks for it".to_owned()
+    }
+
     fn winning_vote(&self) -> Option<f64> {
         match self.reason.as_str() {
             "cpu" => self.votes.cpu,
@@ -154,7 +173,7 @@ impl Decision {
             "The agent wants {}{}: {}.",
             size(self.target),
             self.since(),
-            long_reason(&self.reason)
+            self.cause()
         )];
         let votes = [
             ("load", self.votes.cpu),
@@ -256,7 +275,6 @@ fn long_reason(reason: &str) -> &str {
         "working_set" => "the file cache's working set asks for it",
         "monitor_estimate" => "the monitor's estimate of what the guest needs asks for it",
         "memory_pressure" => "tasks in the guest wait for memory, so nothing shrinks",
-        "policy" => "its policy asks for it, or does not answer and so nothing shrinks",
         "requested_upscale" => "the guest's monitor asked to grow",
         "denied_downscale" => "the guest's monitor refused to shrink further",
         "missing_metrics" => "metrics have never come, so nothing shrinks",
@@ -465,7 +483,7 @@ mod tests {
         decision.bounded_by = vec!["policy_limit".into(), "decline_rate".into()];
         insta::assert_snapshot!(decision.in_short(), @"policy 3.0 CU (policy's maxUnits, shrinks slowly)");
         insta::assert_snapshot!(decision.sentences().join("\n"), @r"
-        The agent wants 1 CPU / 4Gi since 03:02:05Z: its policy asks for it, or does not answer and so nothing shrinks.
+        The agent wants 1 CPU / 4Gi since 03:02:05Z: its policy asks for it.
         Votes now, in compute units: load 1.10, memory 4.70, working set unknown; together 5.
         Its policy decides in their place: 3.00.
         The guest reports load 0.93 and 3.5Gi of memory in use.
@@ -473,6 +491,31 @@ mod tests {
         Its policy may shrink it by shrinkUnitsPerMinute at most: the rest comes later.
         It holds a permit for 0.5 CPU / 2Gi.
         ");
+    }
+
+    /// Requirement: V33
+    #[test]
+    fn decision_for_want_of_an_answer_says_so() {
+        let first = |warnings: &[&str], policy: serde_json::Value| {
+            let decision = Decision {
+                reason: "policy".into(),
+                warnings: warnings.iter().map(|&one| one.to_owned()).collect(),
+                policy: serde_json::from_value(policy).unwrap(),
+                ..sample()
+            };
+            decision.sentences().remove(0)
+        };
+        let mut policy = serde_json::json!({"name": "db", "digest": "77ab90c4", "role": "live"});
+        assert!(first(&[], policy.clone()).ends_with("no valid answer, so nothing shrinks."));
+        policy["answer"] = serde_json::json!({"cu": 2, "reason": "cpu", "since": ""});
+        assert!(first(&[], policy.clone()).ends_with("its policy asks for it."));
+        assert!(first(&["policy_late"], policy.clone()).contains("has no valid answer, so"));
+        policy["answer"] = serde_json::json!({"fault": "late", "since": ""});
+        let late = first(&["policy_late"], policy);
+        assert!(
+            late.contains("no valid answer (late), so nothing shrinks"),
+            "{late}"
+        );
     }
 
     #[test]

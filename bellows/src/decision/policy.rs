@@ -58,6 +58,17 @@ pub(crate) struct PolicyAnswer {
 }
 
 impl PolicyView {
+    /// Whether the version that decides has no valid answer.
+    pub(super) fn is_silent(&self) -> bool {
+        let has_answer = |answer: &PolicyAnswer| answer.fault.is_none();
+        self.role == Role::Live && !self.answer.as_ref().is_some_and(has_answer)
+    }
+
+    /// The fault that stands in the place of the last answer.
+    pub(super) fn fault(&self) -> Option<&str> {
+        self.answer.as_ref()?.fault.as_deref()
+    }
+
     /// `Policy db (5be1a7c0) asks for 5 units since … Its candidate 77ab90c4 would ask for 4
     /// (cpu).` Where no version decides: `Policy db decides nothing: its candidate 77ab90c4 would
     /// ask …`.
