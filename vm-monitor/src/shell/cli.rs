@@ -150,7 +150,7 @@ pub struct Args {
     /// another program. Without it there is none
     #[arg(long, value_name = "PATH", env = "VM_MONITOR_CONTROL")]
     control: Option<PathBuf>,
-    /// Seconds without an agent after which the process ends with status 75, so that what started it
+    /// Seconds without an agent after which the process ends with status 75: what started it then
     /// starts it again, or another version. Without it the monitor stays, and the guest keeps its
     /// size
     #[arg(
