@@ -5,8 +5,12 @@
 //! A wanted metric needs a `# TYPE … gauge` line and finite samples that are not negative; anything
 //! missing, of another type or in another number makes the whole page useless.
 
+mod figures;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+pub use figures::{GuestFigures, PAGE_BYTES};
 
 /// Longest line read, bytes; a longer one is skipped.
 const LINE_LIMIT_BYTES: usize = 64 * 1024;

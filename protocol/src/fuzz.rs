@@ -10,11 +10,13 @@ use std::fmt::Write as _;
 
 use crate::exposition::{LfcGauges, Page, PageError, SystemGauges};
 
+mod figures;
 mod fleet;
 mod journal;
 mod policies;
 mod requests;
 
+pub use figures::guest_figures;
 pub use fleet::fleet_object;
 pub use journal::{journal_block, journal_line};
 pub use policies::{policy_object, set_object};
