@@ -17,6 +17,7 @@ pub mod exposition;
 pub mod http_client;
 pub mod journal;
 pub mod logging;
+mod process_age;
 pub mod process_metrics;
 pub mod reload;
 pub mod secret;
@@ -27,6 +28,7 @@ pub mod state_folder;
 pub mod tls;
 pub mod unix_socket;
 
+pub use process_age::process_age;
 pub use stage_log::StageLog;
 
 /// An error and all its sources in one line: `could not open store: permission denied`.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use daemon_kit::process_age;
+use fleet_store::{DaemonSigns, Unmanaged};
 use protocol::parts::{PartName, PartPhase, PartSource, PartState, PartStates};
 use serde::Serialize;
 use serde_json::Value;
@@ -11,36 +13,6 @@ use crate::terminal::Tone;
 
 /// Digits of a digest in a table. All of them are in the wide one.
 const SHORT_DIGEST: usize = 12;
-
-/// Why the parts of a guest are unknown. The text is stable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(crate) enum Unmanaged {
-    #[serde(rename = "its image has a guest daemon without parts")]
-    OldDaemon,
-    #[serde(rename = "its image has NeonVM's guest daemon")]
-    NeonvmDaemon,
-    #[serde(rename = "its guest daemon has not answered")]
-    Silent,
-    #[serde(rename = "its runner does not answer")]
-    NoRunner,
-    #[serde(rename = "its runner reports parts that this version cannot read")]
-    Unreadable,
-    #[serde(rename = "the runners of a cluster are not asked")]
-    InCluster,
-}
-
-impl Unmanaged {
-    pub(crate) const fn text(self) -> &'static str {
-        match self {
-            Self::OldDaemon => "its image has a guest daemon without parts",
-            Self::NeonvmDaemon => "its image has NeonVM's guest daemon",
-            Self::Silent => "its guest daemon has not answered",
-            Self::NoRunner => "its runner does not answer",
-            Self::Unreadable => "its runner reports parts that this version cannot read",
-            Self::InCluster => "the runners of a cluster are not asked",
-        }
-    }
-}
 
 /// One guest. An item of `bellows fleet instances -o json`. Members are added, never changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -93,14 +65,15 @@ impl InstanceView {
 
 /// NeonVM's daemon answers with a number of CPUs, ours also with the boot's id.
 fn reason_of(runner: &Value) -> Unmanaged {
-    let is_there = |value: &Value| !value.is_null();
-    if is_there(&runner["boot_id"]) {
-        Unmanaged::OldDaemon
-    } else if is_there(&runner["cpus"]["guest_online"]) {
-        Unmanaged::NeonvmDaemon
-    } else {
-        Unmanaged::Silent
-    }
+    let qemu = runner["qemu_pid"].as_u64();
+    let age = qemu
+        .and_then(|pid| u32::try_from(pid).ok())
+        .and_then(process_age);
+    Unmanaged::without_parts(DaemonSigns {
+        has_boot: !runner["boot_id"].is_null(),
+        has_cpus: !runner["cpus"]["guest_online"].is_null(),
+        uptime_seconds: age.map(|age| age.as_secs()),
+    })
 }
 
 /// The table of `bellows fleet instances`.

@@ -11,12 +11,14 @@ mod load;
 mod objects;
 mod programs;
 mod revisions;
+mod unmanaged;
 mod write;
 
 pub use load::{Loaded, LoadedEnvironment, Problem};
 pub use objects::{Owner, deployment_object, environment_object, newest_revision, revision_object};
 pub use programs::Programs;
 pub use revisions::{KeptRevision, kept_revisions};
+pub use unmanaged::{DaemonSigns, Unmanaged, observed, seen};
 
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use protocol::fleet::{FleetKind, GROUP, VERSION};

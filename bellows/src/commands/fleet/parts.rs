@@ -1,5 +1,6 @@
 //! Reading of the programs that run in the guests, from their runners.
 
+use fleet_store::Unmanaged;
 use futures::StreamExt as _;
 use serde_json::Value;
 
@@ -9,7 +10,7 @@ use crate::context::Context;
 use crate::fail::Outcome;
 use crate::guests;
 use crate::places::StateDir;
-use crate::view::parts::{InstanceView, Unmanaged};
+use crate::view::parts::InstanceView;
 use crate::view::vm::VmView;
 
 /// Runners that are asked concurrently.

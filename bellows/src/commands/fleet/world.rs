@@ -5,10 +5,8 @@
 use std::collections::BTreeMap;
 
 use fleet_core::permit::Gate;
-use fleet_core::{
-    Deployment, Environment, Facts, Guest, Observed, PartFacts, Revision, World, owner_windows,
-};
-use fleet_store::KeptRevision;
+use fleet_core::{Deployment, Environment, Facts, Guest, Revision, World, owner_windows};
+use fleet_store::{KeptRevision, observed};
 use protocol::fleet::{
     InstancePart, InstanceSpec, InstanceStatus, KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name,
 };
@@ -22,7 +20,7 @@ use crate::api::{Api, Kind};
 use crate::context::Context;
 use crate::fail::Outcome;
 use crate::view::fleet::{Deployed, Env};
-use crate::view::parts::{InstanceView, Unmanaged};
+use crate::view::parts::InstanceView;
 
 /// Reads the objects and guests of an environment.
 pub(super) async fn read(context: &Context, api: &Api, env: &Env) -> Outcome<World> {
@@ -105,7 +103,7 @@ pub(super) fn guest(
         node: vm["status"]["node"].as_str().unwrap_or_default().to_owned(),
         is_enrolled: vm["metadata"]["labels"][KEY_ENROLLED] != "false",
         boot: String::new(),
-        observed: observed(view, part),
+        observed: observed(view.unmanaged.map_or(Ok(&view.parts), Err), part),
         facts: Facts {
             is_degraded: degraded.any(|one| one["status"] == "True"),
             page_answers: None,
@@ -117,19 +115,6 @@ pub(super) fn guest(
         labels: labels(vm),
         windows,
         ..Guest::default()
-    }
-}
-
-fn observed(view: &InstanceView, part: PartName) -> Observed {
-    match (view.unmanaged, view.parts.get(&part)) {
-        (_, Some(state)) => Observed::Seen(PartFacts {
-            state: state.clone(),
-            is_expired: false,
-        }),
-        (Some(Unmanaged::NoRunner), None) => Observed::Unreachable,
-        (Some(Unmanaged::Silent), None) => Observed::Silent,
-        (Some(reason), None) => Observed::Unmanaged(reason.text().to_owned()),
-        (None, None) => Observed::Unmanaged("its guest daemon does not report the part".to_owned()),
     }
 }
 
