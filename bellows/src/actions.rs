@@ -23,6 +23,8 @@ use crate::terminal::err;
 pub(crate) const PART: &str = "people";
 /// Part of the journal in which the controller writes the changes of sets.
 pub(crate) const SETS: &str = "sets";
+/// Part of the journal in which the driver of rollouts writes what it does.
+pub(crate) const FLEET: &str = "fleet";
 /// Most bytes of a reason, and of the text of a failure.
 const MAX_TEXT_BYTES: usize = 1_000;
 /// Longest wait for another command that writes an action.

@@ -30,6 +30,7 @@ mod base;
 mod controller;
 mod detach;
 mod fleet;
+mod journal;
 mod machine;
 mod metrics;
 mod node;
@@ -244,7 +245,7 @@ async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Ou
     if has_policies {
         policies::start(base, supervisor, &client, state);
     }
-    fleet::start(base, supervisor, &client);
+    fleet::start(base, supervisor, &client, &mut registry);
     announcer::start(base, supervisor, &client);
     if let Some(peers) = plan.peers {
         peers::start(base, supervisor, &mut registry, peers).await?;

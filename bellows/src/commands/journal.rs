@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::policy::whatif::WhatIfArgs;
 use super::policy::worker::{SOURCES, WorkerOracle};
-use crate::actions::{self, SETS};
+use crate::actions::{self, FLEET, SETS};
 use crate::context::{Context, runtime};
 use crate::fail::{Fail, Outcome};
 use crate::output::{Cell, Table};
@@ -75,11 +75,14 @@ pub(crate) fn of_state(context: &Context) -> Outcome<Vec<SegmentFile>> {
     in_folder(&context.state()?.journal().join(AGENT))
 }
 
-/// Segments of the actions of people, and of the changes of sets, in the state directory.
+/// Segments of the actions of people, and of the changes of sets and of the fleet, in the state
+/// directory.
 pub(crate) fn of_people(context: &Context) -> Outcome<Vec<SegmentFile>> {
     let journal = context.state()?.journal();
     let mut files = in_folder(&journal.join(actions::PART))?;
-    files.extend(in_folder(&journal.join(SETS))?);
+    for part in [SETS, FLEET] {
+        files.extend(in_folder(&journal.join(part))?);
+    }
     Ok(files)
 }
 
@@ -305,7 +308,7 @@ fn stat(context: &Context, found: Vec<SegmentFile>) -> Outcome {
         let head = segment.scan.head.as_ref();
         let name = segment.file.path.file_name().unwrap_or_default();
         let prefix = match head.map(|head| &*head.part) {
-            Some(part @ (actions::PART | SETS)) => format!("{part}/"),
+            Some(part @ (actions::PART | SETS | FLEET)) => format!("{part}/"),
             _ => String::new(),
         };
         let cells: Vec<Cell> = vec![

@@ -1,5 +1,5 @@
-//! Actions of people, and changes of sets by the controller, from the journal's parts `people` and
-//! `sets`.
+//! Actions of people, changes of sets by the controller and of the fleet by its driver, from the
+//! journal's parts `people`, `sets` and `fleet`.
 
 use std::collections::BTreeSet;
 

@@ -1,12 +1,11 @@
 //! The controller of VM objects.
 
-use daemon_kit::journal::{Identity, Journal, Limits};
 use kube::Client;
 use neonvm_controller::{Metrics, Params, Settings, StateHandle};
 use prometheus_client::registry::Registry;
-use protocol::units::Resources;
 
 use super::base::Base;
+use super::journal;
 use super::supervisor::{Stage, Supervisor};
 use crate::actions::SETS;
 
@@ -44,7 +43,7 @@ pub(crate) fn start(
         stages: base.stages.clone(),
         metrics: Metrics::register(registry),
         state,
-        set_journal: journal(base),
+        set_journal: journal::open(base, SETS),
     };
     let token = supervisor.token(Stage::Deciders);
     supervisor.run(NAME, Stage::Deciders, async move {
@@ -52,23 +51,4 @@ pub(crate) fn start(
             .await
             .map_err(|error| daemon_kit::chain(&error))
     });
-}
-
-/// The journal of the changes of sets. If it cannot be written, sets go on without one.
-fn journal(base: &Base) -> Option<Journal> {
-    let identity = Identity {
-        part: SETS.into(),
-        node: base.instance.node().to_owned(),
-        build: env!("CARGO_PKG_VERSION").into(),
-        compute_unit: Resources::default(),
-        run: u64::try_from(base.clock.wall().0).unwrap_or(0),
-    };
-    let folder = base.state.journal().join(SETS);
-    let limits = Limits::default();
-    Journal::open(&folder, identity, limits, base.clock, Vec::new())
-        .inspect_err(|error| {
-            let error = daemon_kit::chain(error);
-            tracing::error!(error, "no journal of sets is written; sets go on");
-        })
-        .ok()
 }

@@ -21,6 +21,7 @@ use protocol::time::{Span, Timestamp};
 use crate::steady::Steady;
 use crate::world::{Deployment, World};
 pub use action::{Action, Call, Event, Now, Outcome, Write};
+pub use stage::watched;
 use turn::{Decision, Memory};
 
 /// Between two looks while a deployment runs.

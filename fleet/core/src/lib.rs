@@ -38,7 +38,7 @@ pub mod step;
 pub mod windows;
 mod world;
 
-pub use engine::{Action, Call, Engine, Event, Now, Outcome, Write};
+pub use engine::{Action, Call, Engine, Event, Now, Outcome, Write, watched};
 pub use world::{
     Deployment, Environment, Facts, Guest, Observed, PartFacts, Revision, World, is_open,
     owner_windows,

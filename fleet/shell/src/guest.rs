@@ -4,11 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use daemon_kit::http_client::{HttpClient, HttpError, over_unix};
+use daemon_kit::process_age;
 use fleet_core::permit::Gate;
-use fleet_core::{Facts, Observed, PartFacts};
+use fleet_core::{Facts, Observed};
+use fleet_store::{self as parts, DaemonSigns, Unmanaged};
 use hyper::{Method, StatusCode};
 use protocol::annotations::LABEL_ENABLED;
-use protocol::parts::{PartName, PartState, PartStates};
+use protocol::exposition::{GuestFigures, PAGE_BYTES};
+use protocol::parts::{PartName, PartStates};
 use protocol::runner::{RunnerPhase, RunnerState, control_socket};
 use protocol::time::WallTime;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
@@ -21,14 +24,10 @@ use crate::calls::ROUTE;
 const READ_LIMIT: Duration = Duration::from_secs(3);
 /// Port of the monitor's metrics page.
 const PAGE_PORT: u16 = 9100;
-/// Most bytes of the page.
-const PAGE_BYTES: usize = 1 << 20;
 /// Reading that every working monitor serves.
 const MEMORY_READING: &str = "host_memory_total_bytes ";
 /// Gauge of the agent's connection.
 const AGENT_GAUGE: &str = "vm_monitor_agent_connected ";
-/// Reason of a guest that ended a trial because no host kept the program.
-const NOT_KEPT: &str = "the host did not keep it in time";
 /// Time after a resize in which a guest gets no turn, microseconds.
 const REST_AFTER_RESIZE_US: i64 = 30_000_000;
 
@@ -39,35 +38,60 @@ pub(crate) struct Seen {
     pub(crate) observed: Observed,
     pub(crate) facts: Facts,
     pub(crate) gate: Option<Gate>,
+    pub(crate) uptime_seconds: Option<u64>,
+    /// Figures of the monitor's page, if it was asked and has them.
+    pub(crate) figures: Option<GuestFigures>,
 }
 
-/// Looks at a guest. `is_in_flight` asks its daemon, since a runner's copy of a trial may be old.
+/// What a look is for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Purpose {
+    pub(crate) part: PartName,
+    /// Its daemon is asked, since a runner's copy of a trial may be old.
+    pub(crate) is_in_flight: bool,
+    /// A judge wants the figures of its page.
+    pub(crate) is_judged: bool,
+}
+
+/// Whether an agent is to be connected to the VM's monitor.
+pub(crate) fn has_agent(vm: &VirtualMachine) -> bool {
+    vm.metadata.labels.get(LABEL_ENABLED).map(String::as_str) == Some("true")
+}
+
+/// Looks at a guest.
 pub(crate) async fn look(
     state_dir: &Path,
     vm: &VirtualMachine,
-    part: PartName,
-    is_in_flight: bool,
+    purpose: Purpose,
     now: WallTime,
 ) -> Seen {
+    let part = purpose.part;
     let status = vm.status.clone().unwrap_or_default();
     let socket = control_socket(state_dir, &vm.metadata.namespace, &status.pod_name);
-    let (runner, page) = tokio::join!(runner_state(&socket), page(&status, part));
+    let is_proof = part == PartName::Monitor;
+    let page = page(&status, is_proof || purpose.is_judged);
+    let (runner, page) = tokio::join!(runner_state(&socket), page);
+    let uptime_seconds = runner.as_ref().and_then(uptime_seconds);
     let mut observed = match &runner {
-        Some(runner) => observed(runner, part),
-        None => Observed::Unreachable,
+        Some(runner) => observed(runner, part, uptime_seconds),
+        None => parts::observed(Err(Unmanaged::NoRunner), part),
     };
-    if is_in_flight && matches!(observed, Observed::Seen(_) | Observed::Silent) {
+    if purpose.is_in_flight && matches!(observed, Observed::Seen(_) | Observed::Silent) {
         observed = asked(&socket, part).await;
     }
-    let is_expected = vm.metadata.labels.get(LABEL_ENABLED).map(String::as_str) == Some("true");
+    let text = page.as_ref().and_then(|page| page.as_ref().ok());
+    let figures = text.and_then(|text| GuestFigures::read(text.as_bytes()));
+    let of_proof = page.as_ref().filter(|_| is_proof);
     Seen {
         boot: runner
             .as_ref()
             .and_then(|runner| runner.boot_id.clone())
             .unwrap_or_default(),
         observed,
-        facts: facts(&status, page.as_ref(), is_expected),
+        facts: facts(&status, of_proof, has_agent(vm)),
         gate: gate(&status, runner.as_ref(), now),
+        uptime_seconds,
+        figures,
     }
 }
 
@@ -82,42 +106,46 @@ async fn asked(socket: &Path, part: PartName) -> Observed {
         Ok(body) => serde_json::from_slice::<PartStates>(&body)
             .ok()
             .and_then(|mut states| states.remove(&part))
-            .map_or(Observed::Silent, seen),
+            .map_or(Observed::Silent, parts::seen),
         Err(HttpError::Status(StatusCode::NOT_FOUND, _)) => {
-            Observed::Unmanaged("its image has a guest daemon without parts".to_owned())
+            parts::observed(Err(Unmanaged::OldDaemon), part)
         }
         Err(HttpError::Connect(_)) => Observed::Unreachable,
         Err(_) => Observed::Silent,
     }
 }
 
-fn seen(state: PartState) -> Observed {
-    let is_expired = state.reason.contains(NOT_KEPT);
-    Observed::Seen(PartFacts { state, is_expired })
-}
-
-fn observed(runner: &RunnerState, part: PartName) -> Observed {
+fn observed(runner: &RunnerState, part: PartName, uptime_seconds: Option<u64>) -> Observed {
     if runner.phase == RunnerPhase::Exited {
-        return Observed::Unreachable;
+        return parts::observed(Err(Unmanaged::NoRunner), part);
     }
     if runner.guest_silent.is_some() {
-        return Observed::Silent;
+        return parts::observed(Err(Unmanaged::Silent), part);
     }
-    match runner.guest_parts.get(&part) {
-        Some(state) => seen(state.clone()),
-        None if runner.boot_id.is_some() => {
-            Observed::Unmanaged("its image has a guest daemon without this part".to_owned())
-        }
-        None if runner.cpus.guest_online.is_some() => {
-            Observed::Unmanaged("its image has NeonVM's guest daemon".to_owned())
-        }
-        None => Observed::Silent,
+    if runner.guest_parts.is_empty() {
+        let reason = Unmanaged::without_parts(DaemonSigns {
+            has_boot: runner.boot_id.is_some(),
+            has_cpus: runner.cpus.guest_online.is_some(),
+            uptime_seconds,
+        });
+        return parts::observed(Err(reason), part);
     }
+    parts::observed(Ok(&runner.guest_parts), part)
+}
+
+/// Time since the start of the guest's QEMU. A guest that arrived by a migration is older, and one
+/// whose kernel began again is younger: it counts as long as its QEMU.
+fn uptime_seconds(runner: &RunnerState) -> Option<u64> {
+    if runner.incoming.is_some() {
+        return None;
+    }
+    let age = process_age(runner.qemu_pid?)?;
+    Some(age.as_secs())
 }
 
 /// Result of a look at the page. `None` if it was not asked.
-async fn page(status: &VmStatus, part: PartName) -> Option<Result<String, String>> {
-    if part != PartName::Monitor || status.pod_ip.is_empty() {
+async fn page(status: &VmStatus, is_asked: bool) -> Option<Result<String, String>> {
+    if !is_asked || status.pod_ip.is_empty() {
         return None;
     }
     let read = timeout(READ_LIMIT, read_page(&status.pod_ip)).await;

@@ -1,24 +1,35 @@
 //! Who carries out what the engine of a rollout decides? The driver of all environments, a part of
 //! `bellows up`.
 //!
-//! A look reads the objects, the VMs and their guests. Each environment has one engine, which gets
-//! its part of the look. Its writes are carried out one after another, its calls to guests beside.
+//! A look lists the objects, the VMs, their namespaces and nodes. Each environment has a task with
+//! its engine, which reads the guests of its part of the look. Its writes are carried out one after
+//! another, its calls to guests beside.
 //!
 //! * [`run`]: the loop.
+//! * `lane`: the task of an environment.
 //! * `look`: reads what the engines decide from.
 //! * `guest`: one guest, seen from outside.
+//! * `watch`: what guests go through while a judge watches them.
 //! * `calls`: orders to a guest.
+//! * `changes`, `records`, [`Metrics`]: what was done, for log, journal and metrics.
 //!
 //! # Rules
 //! * An engine's number of writes is read before the first list of a look.
-//! * Every exchange has a time limit. A call to one guest delays neither another nor a write.
+//! * Every exchange has a time limit. A call to one guest delays neither another nor a write, and
+//!   an environment delays no other.
 //! * Without a running deployment nothing is written, and guests are read every 30 s.
 
 #![forbid(unsafe_code)]
 
 mod calls;
+mod changes;
 mod driver;
 mod guest;
+mod lane;
 mod look;
+mod metrics;
+mod records;
+mod watch;
 
 pub use driver::{Params, run};
+pub use metrics::Metrics;

@@ -1,4 +1,5 @@
-//! Reads what the engines decide from: objects, VMs, and the guests that environments select.
+//! Reads what the engines decide from: VMs, namespaces and nodes in one list of each, and the
+//! guests that an environment selects.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,16 +12,19 @@ use fleet_store::{LoadedEnvironment, Owner};
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS, instance_name};
-use protocol::parts::PartName;
+use protocol::quantity::Quantity;
 use protocol::vm::VirtualMachine;
+use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::guest;
+use crate::guest::{self, Purpose};
+use crate::watch::Felt;
 
 /// Guests that are read concurrently.
 const AT_ONCE: usize = 16;
-/// Longest time for the list of the VMs.
+/// Longest time for a list.
 const LIST_LIMIT: Duration = Duration::from_secs(10);
+const NOT_FOUND: u16 = 404;
 
 /// A guest's address for calls, and the owner of its instance.
 #[derive(Debug, Clone)]
@@ -29,10 +33,28 @@ pub(crate) struct Address {
     pub(crate) owner: Owner,
 }
 
-/// A world with the addresses of its guests.
+/// A world with what the driver needs beside it.
 pub(crate) struct Looked {
     pub(crate) world: World,
     pub(crate) addresses: BTreeMap<String, Address>,
+    /// By instance.
+    pub(crate) felt: BTreeMap<String, Felt>,
+}
+
+/// What the fleet's objects do not have.
+#[derive(Debug, Default)]
+pub(crate) struct Surroundings {
+    pub(crate) vms: Vec<VirtualMachine>,
+    /// Labels and annotations that hold for all VMs of a namespace.
+    namespaces: BTreeMap<String, Namespace>,
+    /// Memory of each node that no VM has, bytes.
+    free: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Namespace {
+    is_out: bool,
+    windows: Option<String>,
 }
 
 /// Access to VMs and runners.
@@ -44,20 +66,55 @@ pub(crate) struct Looker {
 }
 
 impl Looker {
-    /// The VMs of all namespaces. One that cannot be read is left out.
-    pub(crate) async fn vms(&self) -> Result<Vec<VirtualMachine>, String> {
-        let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
-        let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachines");
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+    /// VMs, namespaces and nodes. An object that cannot be read is left out.
+    pub(crate) async fn surroundings(&self) -> Result<Surroundings, String> {
+        let vm = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
+        let vm = ApiResource::from_gvk_with_plural(&vm, "virtualmachines");
+        let core = |kind| ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", kind));
+        let (namespace, node) = (core("Namespace"), core("Node"));
+        let (vms, namespaces, nodes) = tokio::try_join!(
+            self.list(&vm),
+            self.list_if_served(&namespace),
+            self.list_if_served(&node),
+        )?;
+        let vms = vms.into_iter();
+        let vms: Vec<VirtualMachine> = vms
+            .filter_map(|one| serde_json::from_value(one).ok())
+            .collect();
+        Ok(Surroundings {
+            free: free_memory(&nodes, &vms),
+            namespaces: namespaces.iter().filter_map(namespace_of).collect(),
+            vms,
+        })
+    }
+
+    async fn list(&self, resource: &ApiResource) -> Result<Vec<Value>, String> {
+        let listed = self.listed(resource).await?;
+        listed.map_err(|error| format!("{}: {}", resource.plural, daemon_kit::chain(&error)))
+    }
+
+    /// None if the server does not have the kind.
+    async fn list_if_served(&self, resource: &ApiResource) -> Result<Vec<Value>, String> {
+        match self.listed(resource).await? {
+            Err(kube::Error::Api(refusal)) if refusal.code == NOT_FOUND => Ok(Vec::new()),
+            Err(error) => Err(format!(
+                "{}: {}",
+                resource.plural,
+                daemon_kit::chain(&error)
+            )),
+            Ok(items) => Ok(items),
+        }
+    }
+
+    async fn listed(&self, resource: &ApiResource) -> Result<kube::Result<Vec<Value>>, String> {
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
         let params = ListParams::default();
         let listed = timeout(LIST_LIMIT, api.list(&params)).await;
-        let listed = listed.map_err(|_| "no list of VMs in time".to_owned())?;
-        let listed = listed.map_err(|error| daemon_kit::chain(&error))?;
-        let values = listed
-            .items
-            .into_iter()
-            .map(|one| serde_json::to_value(one).and_then(serde_json::from_value));
-        Ok(values.filter_map(Result::ok).collect())
+        let listed = listed.map_err(|_| format!("no list of {} in time", resource.plural))?;
+        Ok(listed.map(|list| {
+            let items = list.items.into_iter().map(serde_json::to_value);
+            items.filter_map(Result::ok).collect()
+        }))
     }
 
     /// The world of one of `all` environments.
@@ -65,14 +122,14 @@ impl Looker {
         &self,
         loaded: &LoadedEnvironment,
         all: &[LoadedEnvironment],
-        vms: &[VirtualMachine],
+        surroundings: &Surroundings,
     ) -> Looked {
-        let part = loaded.environment.spec.part;
         // Collected first: a stream of a closure's futures is not `Send` for every lifetime.
-        let guests: Vec<_> = vms
+        let guests: Vec<_> = surroundings
+            .vms
             .iter()
             .filter(|vm| selects(loaded, vm))
-            .map(|vm| self.guest(loaded, all, vm, part))
+            .map(|vm| self.guest(loaded, all, vm, surroundings))
             .collect();
         let guests: Vec<_> = futures::stream::iter(guests)
             .buffer_unordered(AT_ONCE)
@@ -87,10 +144,12 @@ impl Looker {
                 is_critical: false,
             },
             addresses: BTreeMap::new(),
+            felt: BTreeMap::new(),
         };
-        for (name, guest, address) in guests {
-            looked.world.guests.insert(name.clone(), guest);
-            looked.addresses.insert(name, address);
+        for one in guests {
+            looked.world.guests.insert(one.name.clone(), one.guest);
+            looked.felt.insert(one.name.clone(), one.felt);
+            looked.addresses.insert(one.name, one.address);
         }
         looked
     }
@@ -100,45 +159,135 @@ impl Looker {
         loaded: &LoadedEnvironment,
         all: &[LoadedEnvironment],
         vm: &VirtualMachine,
-        part: PartName,
-    ) -> (String, Guest, Address) {
+        surroundings: &Surroundings,
+    ) -> LookedGuest {
         let name = instance_name(&vm.metadata.name);
         let (turn, last) = loaded.turns.get(&name).cloned().unwrap_or_default();
-        let is_in_flight = is_open(turn.as_ref(), last.as_ref());
-        let now = self.clock.wall();
-        let seen = guest::look(&self.state_dir, vm, part, is_in_flight, now).await;
-        let status = vm.status.clone().unwrap_or_default();
-        let label = vm.metadata.labels.get(KEY_ENROLLED);
-        let annotation = vm.metadata.annotations.get(KEY_WINDOWS);
-        let (windows, unreadable) = owner_windows(
-            annotation.map(String::as_str),
-            loaded.environment.spec.rollout.trial_seconds,
-        );
+        let purpose = Purpose {
+            part: loaded.environment.spec.part,
+            is_in_flight: is_open(turn.as_ref(), last.as_ref()),
+            is_judged: is_judged(loaded),
+        };
+        let seen = guest::look(&self.state_dir, vm, purpose, self.clock.wall()).await;
+        let trial_seconds = loaded.environment.spec.rollout.trial_seconds;
+        let owner = surroundings.owner(vm, trial_seconds);
+        let gate = seen.gate.or(owner.gate);
         let guest = Guest {
-            node: status.node,
-            is_enrolled: label.is_none_or(|value| value != "false"),
+            node: vm.status.clone().unwrap_or_default().node,
+            is_enrolled: owner.is_enrolled,
             boot: seen.boot,
             observed: seen.observed,
             facts: seen.facts,
-            gate: seen
-                .gate
-                .or(unreadable)
-                .or_else(|| gate_of_others(loaded, all, vm, &name)),
+            gate: gate.or_else(|| gate_of_others(loaded, all, vm, &name)),
             turn,
             last,
             labels: vm.metadata.labels.clone(),
-            windows,
+            image: vm.spec.guest.root_disk.image.clone(),
+            size: size_of(vm),
+            windows: owner.windows,
+            uptime_seconds: seen.uptime_seconds,
             ..Guest::default()
         };
+        let felt = Felt {
+            vm: format!("{}/{}", vm.metadata.namespace, vm.metadata.name),
+            figures: seen.figures,
+            node_has_room: surroundings.has_room(vm),
+            has_agent: guest::has_agent(vm),
+        };
         let address = Address {
-            pod: status.pod_name,
+            pod: vm.status.clone().unwrap_or_default().pod_name,
             owner: Owner {
                 name: vm.metadata.name.clone(),
                 uid: vm.metadata.uid.clone(),
             },
         };
-        (name, guest, address)
+        LookedGuest {
+            name,
+            guest,
+            felt,
+            address,
+        }
     }
+}
+
+struct LookedGuest {
+    name: String,
+    guest: Guest,
+    felt: Felt,
+    address: Address,
+}
+
+/// What a VM's owner says about changes of its guest.
+struct OwnersWord {
+    is_enrolled: bool,
+    windows: Vec<protocol::fleet::Window>,
+    gate: Option<Gate>,
+}
+
+impl Surroundings {
+    /// The VM's annotation replaces that of its namespace. Either label keeps it out.
+    fn owner(&self, vm: &VirtualMachine, trial_seconds: u64) -> OwnersWord {
+        let of_namespace = self.namespaces.get(&vm.metadata.namespace);
+        let is_out = of_namespace.is_some_and(|one| one.is_out);
+        let label = vm.metadata.labels.get(KEY_ENROLLED);
+        let annotation = vm.metadata.annotations.get(KEY_WINDOWS);
+        let annotation = annotation.or(of_namespace.and_then(|one| one.windows.as_ref()));
+        let (windows, gate) = owner_windows(annotation.map(String::as_str), trial_seconds);
+        OwnersWord {
+            is_enrolled: !is_out && label.is_none_or(|value| value != "false"),
+            windows,
+            gate,
+        }
+    }
+
+    /// Whether a VM could have one more slot of memory.
+    fn has_room(&self, vm: &VirtualMachine) -> bool {
+        let guest = &vm.spec.guest;
+        let node = vm.status.as_ref().map(|status| status.node.as_str());
+        let free = node.and_then(|node| self.free.get(node)).copied();
+        guest.memory_slots.r#use < guest.memory_slots.max
+            && free.is_some_and(|free| free >= guest.slot_bytes())
+    }
+}
+
+fn namespace_of(object: &Value) -> Option<(String, Namespace)> {
+    let metadata = &object["metadata"];
+    let windows = metadata["annotations"][KEY_WINDOWS].as_str();
+    let namespace = Namespace {
+        is_out: metadata["labels"][KEY_ENROLLED] == "false",
+        windows: windows.map(str::to_owned),
+    };
+    Some((metadata["name"].as_str()?.to_owned(), namespace))
+}
+
+fn free_memory(nodes: &[Value], vms: &[VirtualMachine]) -> BTreeMap<String, u64> {
+    let total = |object: &Value| {
+        let name = object["metadata"]["name"].as_str()?.to_owned();
+        let memory = Quantity::from_json(&object["status"]["allocatable"]["memory"]).ok()?;
+        Some((name, memory.as_u64().unwrap_or(0)))
+    };
+    let mut free: BTreeMap<String, u64> = nodes.iter().filter_map(total).collect();
+    for vm in vms {
+        let node = vm.status.as_ref().map(|status| status.node.as_str());
+        if let Some(free) = node.and_then(|node| free.get_mut(node)) {
+            *free = free.saturating_sub(vm.spec.guest.in_use().mem.0);
+        }
+    }
+    free
+}
+
+fn size_of(vm: &VirtualMachine) -> String {
+    let size = vm.spec.guest.in_use();
+    format!("{}m {}", size.cpu.0, size.mem.0)
+}
+
+/// Whether a deployment of the environment has groups, whose guests a judge compares.
+fn is_judged(loaded: &LoadedEnvironment) -> bool {
+    let mut running = loaded
+        .deployments
+        .iter()
+        .filter(|one| !one.status.state.is_terminal());
+    running.any(|one| !one.status.groups.is_empty())
 }
 
 fn selects(loaded: &LoadedEnvironment, vm: &VirtualMachine) -> bool {
@@ -181,3 +330,6 @@ fn gate_of_others(
     }
     gate
 }
+
+#[cfg(test)]
+mod tests;

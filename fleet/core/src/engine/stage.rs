@@ -201,19 +201,50 @@ fn control<'a>(
     revision: &Revision,
     changed: usize,
 ) -> Vec<&'a Readings> {
-    let mut all: Vec<(&String, &Readings)> = Vec::new();
-    for (name, guest) in &world.guests {
-        let waits = matches!(
-            standing(deployment, revision, name, guest),
-            Standing::Waiting(_)
-        );
-        if let Some(readings) = guest.readings.as_ref().filter(|_| waits) {
-            all.push((name, readings));
-        }
-    }
+    let all = waiting(world, deployment, revision).into_iter();
+    let with_readings = all.filter_map(|(_, guest)| guest.readings.as_ref());
+    with_readings.take(changed.max(1) * CONTROLS).collect()
+}
+
+/// Guests that wait for their turn, in the order in which they are of the control group.
+fn waiting<'a>(
+    world: &'a World,
+    deployment: &Deployment,
+    revision: &Revision,
+) -> Vec<(&'a String, &'a Guest)> {
+    let waits = |name: &str, guest: &Guest| {
+        let standing = standing(deployment, revision, name, guest);
+        matches!(standing, Standing::Waiting(_))
+    };
+    let all = world.guests.iter();
+    let mut all: Vec<_> = all.filter(|(name, guest)| waits(name, guest)).collect();
     all.sort_by_key(|(name, _)| hash::of(&["control", &deployment.name, name]));
-    let few = all.into_iter().take(changed.max(1) * CONTROLS);
-    few.map(|(_, readings)| readings).collect()
+    all
+}
+
+/// Guests whose readings a judge compares now: those that the deployment with the lock has changed,
+/// and its control group. Empty if the deployment has no groups.
+#[must_use]
+pub fn watched(world: &World) -> BTreeSet<String> {
+    let lock = world.environment.status.lock.as_ref();
+    let of_lock = |one: &&Deployment| lock.is_some_and(|lock| lock.deployment == one.name);
+    let Some(deployment) = world.deployments.iter().find(of_lock) else {
+        return BTreeSet::new();
+    };
+    let revision = world.revisions.get(&deployment.spec.revision);
+    let Some(revision) = revision.filter(|revision| has_groups(deployment, revision)) else {
+        return BTreeSet::new();
+    };
+    let is_changed = |name: &str, guest: &Guest| {
+        is_of(deployment, guest) && standing(deployment, revision, name, guest) == Standing::Done
+    };
+    let changed = world.guests.iter();
+    let changed = changed.filter(|(name, guest)| is_changed(name, guest));
+    let mut watched: BTreeSet<String> = changed.map(|(name, _)| name.clone()).collect();
+    let controls = watched.len().max(1) * CONTROLS;
+    let waiting = waiting(world, deployment, revision).into_iter();
+    watched.extend(waiting.take(controls).map(|(name, _)| name.clone()));
+    watched
 }
 
 fn seconds_since(since: WallTime, now: WallTime) -> u64 {

@@ -1,4 +1,3 @@
-use protocol::parts::{PartPhase, PartSource};
 use protocol::vm::Condition;
 
 use super::*;
@@ -62,30 +61,5 @@ fn guest_gets_no_turn_while_its_vm_moves_scales_or_does_not_run() {
             ..VmStatus::default()
         };
         assert_eq!(gate(&status, None, WallTime(0)), expected, "{phase:?}");
-    }
-}
-
-#[test]
-fn return_that_the_host_ordered_is_not_an_expired_trial() {
-    let state = |reason: &str| PartState {
-        version: String::new(),
-        sha256: String::new(),
-        from: PartSource::Image,
-        phase: PartPhase::Back,
-        left_s: 0,
-        token: "t".to_owned(),
-        reason: reason.to_owned(),
-        starts: 1,
-        resident_bytes: 0,
-    };
-    for (reason, expected) in [
-        (NOT_KEPT, true),
-        ("the host took it back", false),
-        ("the program ended with status 1", false),
-    ] {
-        let Observed::Seen(facts) = seen(state(reason)) else {
-            panic!("a part with a state is seen");
-        };
-        assert_eq!(facts.is_expired, expected, "{reason}");
     }
 }
