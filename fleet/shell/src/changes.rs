@@ -6,7 +6,8 @@ use protocol::fleet::{
     InstancePart, TurnResult, TurnSpec,
 };
 
-use crate::lane::Key;
+/// Namespace and name of an environment.
+pub(crate) type Key = (String, String);
 
 /// Digits of a digest in a text.
 const SHORT_DIGEST: usize = 12;

@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::lane::{IDLE_LOOK_EVERY, Key, Lane, Listing, Shared, is_running, key_of};
+use crate::changes::Key;
+use crate::lane::{IDLE_LOOK_EVERY, Lane, Listing, Shared, is_running, key_of};
 use crate::look::Looker;
 use crate::metrics::Metrics;
 use crate::records::Records;

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::calls::carry_out;
-use crate::changes::{Change, of_call, of_write};
+use crate::changes::{Change, Key, of_call, of_write};
 use crate::look::{Address, Looked, Looker, Surroundings};
 use crate::records::Records;
 use crate::watch::Watch;
@@ -25,9 +25,6 @@ use crate::watch::Watch;
 pub(crate) const IDLE_LOOK_EVERY: Duration = Duration::from_secs(30);
 /// Longest time for one write.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
-
-/// Namespace and name of an environment.
-pub(crate) type Key = (String, String);
 
 /// The objects of all environments at a time.
 #[derive(Debug)]

@@ -37,7 +37,7 @@ pub(crate) struct Address {
 pub(crate) struct Looked {
     pub(crate) world: World,
     pub(crate) addresses: BTreeMap<String, Address>,
-    /// By instance.
+    /// By instance, for the readings of the judge.
     pub(crate) felt: BTreeMap<String, Felt>,
 }
 

@@ -12,8 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use protocol::fleet::DeploymentState;
 
-use crate::changes::{Change, ChangeKind};
-use crate::lane::Key;
+use crate::changes::{Change, ChangeKind, Key};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {

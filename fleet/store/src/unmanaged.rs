@@ -15,7 +15,7 @@ pub enum Unmanaged {
     /// A daemon of ours that is older than parts.
     #[serde(rename = "its image has a guest daemon without parts")]
     OldDaemon,
-    /// NeonVM's daemon.
+    /// NeonVM's daemon, which knows no parts.
     #[serde(rename = "its image has NeonVM's guest daemon")]
     NeonvmDaemon,
     /// The daemon may be on its way.
@@ -27,7 +27,7 @@ pub enum Unmanaged {
     /// The runner is newer than the reader.
     #[serde(rename = "its runner reports parts that this version cannot read")]
     Unreadable,
-    /// Nobody asked.
+    /// Commands ask runners by their local sockets alone.
     #[serde(rename = "the runners of a cluster are not asked")]
     InCluster,
 }

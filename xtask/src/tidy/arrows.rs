@@ -137,7 +137,13 @@ const ARROWS: [(&str, &[&str]); 40] = [
     ("peers-mesh", &["peers-core", "protocol", "daemon-kit"]),
     (
         "fleet",
-        &["daemon-kit", "fleet-core", "fleet-store", "protocol"],
+        &[
+            "daemon-kit",
+            "fleet-core",
+            "fleet-store",
+            "protocol",
+            "test-api",
+        ],
     ),
     // The one place where the rooms are put together in one process, by their public entries.
     (
@@ -189,7 +195,7 @@ const ARROWS: [(&str, &[&str]); 40] = [
             "test-records",
         ],
     ),
-    ("bad-monitors", &[]),
+    ("bad-monitors", &["transport", "vm-monitor"]),
     ("guest-load", &["transport", "neonvm-quota", "protocol"]),
     ("test-api", &["apiserver"]),
     ("test-authority", &[]),
