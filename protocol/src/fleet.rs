@@ -22,12 +22,14 @@ pub use environment::{
     EnvironmentType, Health, Lock, Release, Source,
 };
 pub use instance::{
-    InstancePart, InstanceSpec, InstanceStatus, TurnEnd, TurnResult, TurnSpec, Unmanaged,
+    InstancePart, InstanceSpec, InstanceStatus, TurnEnd, TurnResult, TurnSpec, TurnVerb, Unmanaged,
     instance_name,
 };
-pub use kind::{FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, VERSION};
+pub use kind::{FINALIZER, FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, VERSION};
 pub use revision::{Resolved, RevisionData, revision_label, revision_name};
 pub use rollout::{Group, Judge, OnInconclusive, Rollout};
-pub use rules::{check_version, check_window, parse_windows, validate_create, validate_update};
+pub use rules::{
+    check_version, check_window, parse_windows, validate_create, validate_delete, validate_update,
+};
 pub use selector::{Expression, Operator, Selector};
 pub use window::{Blackout, Day, KEY_WINDOWS, Window, is_time_zone};

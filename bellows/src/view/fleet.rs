@@ -124,6 +124,7 @@ pub(crate) const fn kind_word(kind: DeploymentKind) -> &'static str {
         DeploymentKind::NewInstance => "new instance",
         DeploymentKind::HealthRepair => "health repair",
         DeploymentKind::Rollback => "rollback",
+        DeploymentKind::GroupChange => "group change",
     }
 }
 
@@ -226,6 +227,7 @@ const fn env_state(state: EnvironmentState) -> &'static str {
     match state {
         EnvironmentState::Inactive => "inactive",
         EnvironmentState::Active => "active",
+        EnvironmentState::ToBeDeleted => "to be deleted",
     }
 }
 

@@ -13,7 +13,7 @@ use crate::world::{Guest, Observed};
 #[must_use]
 pub fn counts<'a>(guests: impl Iterator<Item = &'a Guest>, groups: &[Group]) -> Counts {
     let mut counts = Counts::default();
-    for guest in guests {
+    for guest in guests.filter(|guest| !guest.has_left) {
         counts.matching += 1;
         let of_standing = if matches!(guest.observed, Observed::Unmanaged(_)) {
             &mut counts.unmanaged
@@ -35,11 +35,12 @@ pub fn counts<'a>(guests: impl Iterator<Item = &'a Guest>, groups: &[Group]) -> 
     counts
 }
 
-/// What the permit rests on. Guests in no group never change, so they do not count.
+/// What the permit rests on. Guests in no group never change, so they do not count. Those that left
+/// the environment do.
 #[must_use]
 pub fn fleet<'a>(guests: impl Iterator<Item = &'a Guest>, groups: &[Group]) -> Fleet {
     let mut fleet = Fleet::default();
-    let is_assigned = |guest: &&Guest| group_of(groups, &guest.labels).is_some();
+    let is_assigned = |guest: &&Guest| guest.has_left || group_of(groups, &guest.labels).is_some();
     for guest in guests
         .filter(|guest| guest.takes_part())
         .filter(is_assigned)
@@ -58,7 +59,7 @@ pub fn fleet<'a>(guests: impl Iterator<Item = &'a Guest>, groups: &[Group]) -> F
 #[must_use]
 pub fn current<'a>(guests: impl Iterator<Item = &'a Guest>) -> Vec<CurrentVersion> {
     let mut by_program: BTreeMap<(&str, &str), u32> = BTreeMap::new();
-    for guest in guests {
+    for guest in guests.filter(|guest| !guest.has_left) {
         if let Observed::Seen(part) = &guest.observed {
             let program = (part.state.version.as_str(), part.state.sha256.as_str());
             *by_program.entry(program).or_default() += 1;

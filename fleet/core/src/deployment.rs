@@ -73,6 +73,8 @@ pub enum Move {
     StopFor(DeploymentState),
     /// The state that an earlier event announced.
     End,
+    /// The state stays, and another deployment takes the guests back.
+    RollBack,
 }
 
 enum Phase {
@@ -105,7 +107,7 @@ pub const fn next(state: DeploymentState, kind: DeploymentKind, event: Deploymen
         Phase::InProgress => in_progress(kind, event),
         Phase::Blocked => blocked(kind, event),
         Phase::ToBeStopped => to_be_stopped(event),
-        Phase::Terminal => Move::Ignored,
+        Phase::Terminal => terminal(state, kind, event),
     }
 }
 
@@ -191,6 +193,14 @@ const fn to_be_stopped(event: DeploymentEvent) -> Move {
     }
 }
 
+/// A release that fails soon after its end is taken back. The deployment stays as it ended.
+const fn terminal(state: DeploymentState, kind: DeploymentKind, event: DeploymentEvent) -> Move {
+    match (state, kind, event) {
+        (DeploymentState::Complete, DeploymentKind::User, DeploymentEvent::Halt) => Move::RollBack,
+        _ => Move::Ignored,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,6 +223,7 @@ mod tests {
             Move::StopFor(DeploymentState::TimedOut) => 't',
             Move::StopFor(_) => '!',
             Move::End => 'E',
+            Move::RollBack => 'r',
         }
     }
 
@@ -235,7 +246,9 @@ mod tests {
             (DeploymentState::Blocked, User, "=.qss===uCt=P=="),
             (DeploymentState::Blocked, NewInstance, "=.qssx==uCt=P=="),
             (DeploymentState::ToBeStopped, User, "=.q=====uEE===E"),
-            (DeploymentState::Complete, User, "..............."),
+            (DeploymentState::Complete, User, "........r......"),
+            (DeploymentState::Complete, NewInstance, "..............."),
+            (DeploymentState::Unhealthy, User, "..............."),
         ];
         for (state, kind, expected) in rows {
             assert_eq!(row(state, kind), expected, "{state:?} {kind:?}");
@@ -246,9 +259,10 @@ mod tests {
     #[test]
     fn no_event_leaves_a_terminal_state() {
         for state in DeploymentState::ALL {
-            let stays = DeploymentEvent::ALL
-                .iter()
-                .all(|event| next(state, DeploymentKind::User, *event) == Move::Ignored);
+            let stays = DeploymentEvent::ALL.iter().all(|event| {
+                let to = next(state, DeploymentKind::User, *event);
+                matches!(to, Move::Ignored | Move::RollBack)
+            });
             assert_eq!(stays, state.is_terminal(), "{state:?}");
         }
     }

@@ -4,9 +4,11 @@
 //! wait for the next world. So a decision never rests on a state from before its own last write.
 
 mod action;
+mod finalizer;
 mod grant;
 mod lifecycle;
 mod monitor;
+mod rollback;
 mod stage;
 mod standing;
 mod timing;
@@ -28,7 +30,7 @@ use turn::{Decision, Memory};
 const LOOK_EVERY: Span = Span::from_secs(1);
 
 /// Decides about one environment.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Engine {
     epoch: u64,
     world: Option<World>,
@@ -125,6 +127,7 @@ impl Engine {
         };
         match write {
             Write::Environment(status) => world.environment.status = status,
+            Write::Finalizer(is_there) => world.environment.has_finalizer = is_there,
             Write::Deployment { name, status } => {
                 let of_name = world.deployments.iter_mut().find(|one| one.name == name);
                 if let Some(deployment) = of_name {
@@ -157,12 +160,17 @@ impl Engine {
 
     fn next_write(&self, now: Now) -> Option<Write> {
         let world = self.world.as_ref()?;
-        lifecycle::next(world, self.epoch, now)
+        if world.environment.is_deleted && !world.environment.has_finalizer {
+            return None;
+        }
+        let is_sick = self.steady.lasts(Health::Unhealthy, now.monotonic);
+        finalizer::next(world)
+            .or_else(|| lifecycle::next(world, self.epoch, now))
             .or_else(|| self.next_end(world, now))
             .or_else(|| grant::next(world, &self.memory, now))
-            .or_else(|| monitor::next(world, now))
+            .or_else(|| monitor::next(world, is_sick, now))
             .or_else(|| lifecycle::progress(world))
-            .or_else(|| lifecycle::environment_status(world, self.health))
+            .or_else(|| lifecycle::environment_status(world, self.health, is_sick, now.wall))
     }
 
     fn next_end(&self, world: &World, now: Now) -> Option<Write> {

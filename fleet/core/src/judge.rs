@@ -175,6 +175,12 @@ pub fn judge(bake: &Bake<'_>, limits: &Judge) -> Judgement {
     }
 }
 
+/// Harm that needs neither statistics nor guests to compare with.
+#[must_use]
+pub fn sure_harm(changed: &[&Readings], limits: &Judge) -> Option<String> {
+    harm(changed, &[], limits)
+}
+
 fn seconds(guests: &[&Readings]) -> u64 {
     guests.iter().map(|one| one.seconds).sum()
 }

@@ -38,6 +38,15 @@ impl Steady {
     }
 }
 
+impl Steady {
+    /// Whether this health has been seen for as long as a new one must last.
+    #[must_use]
+    pub fn lasts(&self, health: Health, now: Timestamp) -> bool {
+        self.seen
+            .is_some_and(|(seen, since)| seen == health && now.since(since) >= LASTS)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

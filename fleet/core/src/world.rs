@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use protocol::fleet::{
     DeploymentSpec, DeploymentStatus, EnvironmentSpec, EnvironmentStatus, InstancePart, Resolved,
-    Rollout, TurnSpec, Window, parse_windows,
+    Rollout, TurnResult, TurnSpec, TurnVerb, Window, parse_windows,
 };
 use protocol::parts::PartState;
 use protocol::time::WallTime;
@@ -21,7 +21,8 @@ pub struct World {
     pub revisions: BTreeMap<String, Revision>,
     /// Deployments of the environment.
     pub deployments: Vec<Deployment>,
-    /// VMs that the selector matches, by instance.
+    /// VMs that the selector matches, by instance. VMs that it matched before are among them until
+    /// they run their image's program again.
     pub guests: BTreeMap<String, Guest>,
     /// Whether the channel calls the version critical. Such a version waits for no window or bake.
     pub is_critical: bool,
@@ -38,6 +39,8 @@ pub struct Environment {
     pub status: EnvironmentStatus,
     /// Whether it is to be deleted.
     pub is_deleted: bool,
+    /// Whether its deletion waits for the engine.
+    pub has_finalizer: bool,
 }
 
 /// A revision of the environment.
@@ -62,7 +65,7 @@ pub struct Deployment {
     pub status: DeploymentStatus,
 }
 
-/// A VM that the selector matches.
+/// A VM that the selector matches, or matched before.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Guest {
     /// Node of the VM.
@@ -77,6 +80,10 @@ pub struct Guest {
     pub facts: Facts,
     /// Gate of the VM itself.
     pub gate: Option<Gate>,
+    /// Whether the selector matches it no longer.
+    pub has_left: bool,
+    /// Whether the environment of its newest turn is gone.
+    pub is_orphan: bool,
     /// Newest turn of the part.
     pub turn: Option<TurnSpec>,
     /// End of a turn of the part.
@@ -154,6 +161,16 @@ impl Guest {
     #[must_use]
     pub fn is_in_flight(&self) -> bool {
         is_open(self.turn.as_ref(), self.last.as_ref())
+    }
+
+    /// Environment that has the part of this guest. It has it until a turn has gone back to the
+    /// image's program.
+    #[must_use]
+    pub fn claim(&self) -> Option<&str> {
+        let turn = self.turn.as_ref().filter(|_| !self.is_orphan)?;
+        let is_back = turn.verb == TurnVerb::Back && !self.is_in_flight();
+        let is_done = self.last.as_ref().map(|part| part.last.result) == Some(TurnResult::Good);
+        (!is_back || !is_done).then_some(turn.environment.as_str())
     }
 
     /// Whether it counts for the budget.

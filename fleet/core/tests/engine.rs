@@ -1,213 +1,16 @@
 //! Single decisions of the engine, from worlds that are written down.
 
-use std::collections::BTreeMap;
+#[path = "engine/changes.rs"]
+mod changes;
+#[path = "engine/world.rs"]
+mod world;
 
 use fleet_core::judge::{Readings, Sample};
 use fleet_core::permit::Gate;
-use fleet_core::{
-    Action, Deployment, Engine, Environment, Event, Guest, Now, Observed, Outcome, PartFacts,
-    Revision, World, Write,
-};
-use protocol::core::Core as _;
-use protocol::fleet::{
-    Counts, Critical, Day, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus,
-    EnvironmentSpec, EnvironmentStatus, EnvironmentType, Group, Lock, Release, Resolved, Rollout,
-    Selector, Source, Window,
-};
-use protocol::parts::{PartName, PartPhase, PartSource, PartState};
-use protocol::time::{Timestamp, WallTime};
-
-/// A Monday, at noon.
-const NOON: &str = "2026-01-05T12:00:00Z";
-
-fn seen(digit: &str, from: PartSource) -> Observed {
-    Observed::Seen(PartFacts {
-        state: PartState {
-            version: "1.0.0".to_owned(),
-            sha256: digit.repeat(64),
-            from,
-            phase: PartPhase::Settled,
-            left_s: 0,
-            token: String::new(),
-            reason: String::new(),
-            starts: 1,
-            resident_bytes: 1 << 20,
-        },
-        is_expired: false,
-    })
-}
-
-fn guest(node: &str) -> Guest {
-    Guest {
-        node: node.to_owned(),
-        is_enrolled: true,
-        boot: "1".to_owned(),
-        observed: seen("0", PartSource::Image),
-        ..Guest::default()
-    }
-}
-
-fn guests(count: u32) -> BTreeMap<String, Guest> {
-    let all = (0..count).map(|n| (format!("vm-{n}"), guest(&format!("node-{n}"))));
-    all.collect()
-}
-
-fn status() -> DeploymentStatus {
-    DeploymentStatus {
-        state: DeploymentState::InProgress,
-        started_at: Some(WallTime::parse(NOON).expect("a time")),
-        ..DeploymentStatus::default()
-    }
-}
-
-/// A world in which a deployment of a person has begun.
-fn world(rollout: Rollout, guests: BTreeMap<String, Guest>) -> World {
-    let revision = Revision {
-        rollout: rollout.clone(),
-        program: Resolved {
-            version: "1.1.0".to_owned(),
-            sha256: "1".repeat(64),
-        },
-    };
-    World {
-        environment: Environment {
-            name: "m".to_owned(),
-            spec: EnvironmentSpec {
-                r#type: EnvironmentType::Daemon,
-                part: PartName::Monitor,
-                selector: Selector::default(),
-                source: Source {
-                    release: Release {
-                        version: "1.1.0".to_owned(),
-                    },
-                },
-                rollout,
-                windows: Vec::new(),
-                blackouts: Vec::new(),
-                critical: Critical::default(),
-            },
-            status: EnvironmentStatus {
-                lock: Some(Lock {
-                    deployment: "d".to_owned(),
-                    kind: DeploymentKind::User,
-                    epoch: 1,
-                }),
-                ..EnvironmentStatus::default()
-            },
-            is_deleted: false,
-        },
-        revisions: [("m-r1".to_owned(), revision)].into(),
-        deployments: vec![Deployment {
-            name: "d".to_owned(),
-            created: WallTime::parse(NOON).expect("a time"),
-            spec: DeploymentSpec {
-                environment: "m".to_owned(),
-                revision: "m-r1".to_owned(),
-                kind: DeploymentKind::User,
-                instances: Vec::new(),
-                rollback_of: String::new(),
-                reason: String::new(),
-                stop: false,
-            },
-            status: status(),
-        }],
-        guests,
-        is_critical: false,
-    }
-}
-
-/// What an engine came to.
-#[derive(Debug, Default)]
-struct Done {
-    /// Guests that got a turn.
-    turns: Vec<String>,
-    /// Gate of the deployment.
-    gate: String,
-    counts: Counts,
-    status: DeploymentStatus,
-    /// Deployments that were made.
-    created: Vec<DeploymentSpec>,
-    has_lock: bool,
-    writes: u32,
-}
-
-fn at(seconds: u64) -> Now {
-    let noon = WallTime::parse(NOON).expect("a time");
-    let micros = seconds * 1_000_000;
-    Now {
-        monotonic: Timestamp(micros),
-        wall: WallTime(noon.0 + micros.cast_signed()),
-    }
-}
-
-/// Carries out the writes that an engine asks for at a second, and none of its calls.
-fn run(engine: &mut Engine, world: World, seconds: u64) -> Done {
-    let mut done = Done::default();
-    let basis = engine.basis();
-    let now = at(seconds);
-    engine.handle(
-        now,
-        Event::World {
-            basis,
-            world: Box::new(world),
-        },
-    );
-    while let Some(action) = engine.poll_action(now) {
-        let Action::Write { id, write } = action else {
-            continue;
-        };
-        done.writes += 1;
-        match &write {
-            Write::Turn { guest, .. } => done.turns.push(guest.clone()),
-            Write::Environment(status) => done.counts = status.counts,
-            Write::Deployment { status, .. } => done.status = status.clone(),
-            Write::Create { spec, .. } => done.created.push(spec.clone()),
-            Write::End { .. } => {}
-        }
-        engine.handle(
-            now,
-            Event::Done {
-                id,
-                outcome: Outcome::Done,
-            },
-        );
-    }
-    let status = engine.world().map(|world| &world.environment.status);
-    done.has_lock = status.is_some_and(|status| status.lock.is_some());
-    let gate = done.status.blocked_by.as_ref();
-    done.gate = gate.map_or_else(String::new, |by| by.gate.clone());
-    done
-}
-
-fn half() -> Rollout {
-    Rollout {
-        min_healthy_percent: 50,
-        ..Rollout::default()
-    }
-}
-
-fn at_night() -> Vec<Window> {
-    vec![Window {
-        days: Day::ALL.to_vec(),
-        start: "02:00".to_owned(),
-        minutes: 60,
-        time_zone: "UTC".to_owned(),
-    }]
-}
-
-fn group(name: &str, canaries: u32, bake_seconds: u64) -> Group {
-    Group {
-        name: name.to_owned(),
-        match_labels: [("tier".to_owned(), name.to_owned())].into(),
-        canaries,
-        bake_seconds,
-    }
-}
-
-fn label(world: &mut World, guest: &str, tier: &str) {
-    let guest = world.guests.get_mut(guest).expect("a guest");
-    guest.labels = [("tier".to_owned(), tier.to_owned())].into();
-}
+use fleet_core::{Engine, World};
+use protocol::fleet::{DeploymentKind, DeploymentState, DeploymentStatus, Rollout};
+use protocol::parts::{PartPhase, PartSource};
+use world::*;
 
 /// Requirement: R17
 #[test]
@@ -412,17 +215,6 @@ fn bake_without_figures_holds_until_a_person_lets_it_go_on() {
     allowed.environment.spec.rollout.on_inconclusive = protocol::fleet::OnInconclusive::Proceed;
     let done = run(&mut engine, allowed, 100 + 1900);
     assert!(!done.turns.is_empty(), "{done:?}");
-}
-
-/// A world whose deployment is complete, and in which guests run another program.
-fn joined(count: u32, observed: &Observed) -> World {
-    let mut world = world(half(), guests(count));
-    world.environment.status.lock = None;
-    world.deployments[0].status.state = DeploymentState::Complete;
-    for guest in world.guests.values_mut() {
-        guest.observed = observed.clone();
-    }
-    world
 }
 
 /// Requirement: B25, B34

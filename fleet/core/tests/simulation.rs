@@ -11,10 +11,13 @@ mod people;
 mod rng;
 #[path = "simulation/run.rs"]
 mod run;
+#[path = "simulation/sabotage.rs"]
+mod sabotage;
 #[path = "simulation/store.rs"]
 mod store;
 
-use run::{FleetOptions, FleetOutcome, FleetSabotage, Shape, run};
+use run::{FleetOptions, FleetOutcome, Shape, run};
+use sabotage::FleetSabotage;
 
 const SEEDS: u64 = 27;
 

@@ -11,7 +11,7 @@ use fleet_core::{Guest, World, is_open, owner_windows};
 use fleet_store::{LoadedEnvironment, Owner};
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS, instance_name};
+use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name};
 use protocol::quantity::Quantity;
 use protocol::vm::VirtualMachine;
 use serde_json::Value;
@@ -128,7 +128,7 @@ impl Looker {
         let guests: Vec<_> = surroundings
             .vms
             .iter()
-            .filter(|vm| selects(loaded, vm))
+            .filter(|vm| selects(loaded, vm) || has_left(loaded, vm))
             .map(|vm| self.guest(loaded, all, vm, surroundings))
             .collect();
         let guests: Vec<_> = futures::stream::iter(guests)
@@ -181,6 +181,8 @@ impl Looker {
             gate: gate.or_else(|| gate_of_others(loaded, all, vm, &name)),
             turn,
             last,
+            has_left: !selects(loaded, vm),
+            is_orphan: is_orphan(turn_of(loaded, &name), &loaded.namespace, all),
             labels: vm.metadata.labels.clone(),
             image: vm.spec.guest.root_disk.image.clone(),
             size: size_of(vm),
@@ -297,6 +299,36 @@ fn selects(loaded: &LoadedEnvironment, vm: &VirtualMachine) -> bool {
         && selector.matches(&vm.metadata.labels)
 }
 
+fn turn_of<'a>(loaded: &'a LoadedEnvironment, instance: &str) -> Option<&'a TurnSpec> {
+    loaded.turns.get(instance)?.0.as_ref()
+}
+
+/// Whether the environment of a turn is gone.
+fn is_orphan(turn: Option<&TurnSpec>, namespace: &str, all: &[LoadedEnvironment]) -> bool {
+    let is_there = |name: &str| {
+        all.iter()
+            .any(|one| one.namespace == namespace && one.environment.name == name)
+    };
+    turn.is_some_and(|turn| !is_there(&turn.environment))
+}
+
+/// Whether the environment has the part of a guest that it no longer selects.
+fn has_left(loaded: &LoadedEnvironment, vm: &VirtualMachine) -> bool {
+    let name = instance_name(&vm.metadata.name);
+    let Some((turn, last)) = loaded.turns.get(&name).cloned() else {
+        return false;
+    };
+    let guest = Guest {
+        turn,
+        last,
+        ..Guest::default()
+    };
+    loaded.namespace == vm.metadata.namespace
+        && vm.metadata.deletion_timestamp.is_none()
+        && !selects(loaded, vm)
+        && guest.claim() == Some(&loaded.environment.name)
+}
+
 /// Gate by the other environments. Of two that select the part of a guest, the first by name has
 /// it.
 fn gate_of_others(
@@ -324,7 +356,9 @@ fn gate_of_others(
             continue;
         }
         let has_turn = open.is_some_and(|turn| turn.environment != own.name);
-        if has_turn || (*name < own.name && selects(other, vm)) {
+        // A guest that left its environment goes back first, also where another one selects it.
+        let is_of_other = *name < own.name && selects(other, vm) && selects(loaded, vm);
+        if has_turn || is_of_other {
             return Some(Gate::Claim);
         }
     }

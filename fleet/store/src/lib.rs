@@ -15,7 +15,9 @@ mod unmanaged;
 mod write;
 
 pub use load::{Loaded, LoadedEnvironment, Problem};
-pub use objects::{Owner, deployment_object, environment_object, newest_revision, revision_object};
+pub use objects::{
+    Owner, deployment_object, environment_object, newest_revision, own, revision_object,
+};
 pub use programs::Programs;
 pub use revisions::{KeptRevision, kept_revisions};
 pub use unmanaged::{DaemonSigns, Unmanaged, observed, seen};

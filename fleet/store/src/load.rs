@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use fleet_core::{Deployment, Environment, Revision};
 use kube::api::{Api, DynamicObject, ListParams};
 use protocol::fleet::{
-    DeploymentSpec, EnvironmentSpec, FleetKind, InstancePart, InstanceSpec, InstanceStatus,
-    KEY_ENVIRONMENT, RevisionData, TurnSpec, validate_create,
+    DeploymentSpec, EnvironmentSpec, FINALIZER, FleetKind, InstancePart, InstanceSpec,
+    InstanceStatus, KEY_ENVIRONMENT, RevisionData, TurnSpec, validate_create,
 };
 use protocol::parts::PartName;
 use protocol::time::WallTime;
@@ -136,7 +136,13 @@ fn environment(read: &Read<'_>) -> Result<Environment, String> {
         spec: EnvironmentSpec::of_object(read.object)?,
         status: status(read.object)?,
         is_deleted: read.object["metadata"]["deletionTimestamp"].is_string(),
+        has_finalizer: has_finalizer(read.object),
     })
+}
+
+fn has_finalizer(object: &Value) -> bool {
+    let all = object["metadata"]["finalizers"].as_array();
+    all.into_iter().flatten().any(|one| *one == FINALIZER)
 }
 
 fn deployment(read: &Read<'_>) -> Result<Deployment, String> {

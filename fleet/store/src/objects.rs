@@ -53,6 +53,22 @@ pub(crate) fn instance_object(
     object
 }
 
+/// Makes an environment the owner of a deployment, which goes when its environment goes.
+pub fn own(deployment: &mut Value, environment: &Value) {
+    if environment["metadata"]["uid"].is_string() {
+        deployment["metadata"]["ownerReferences"] = owners(environment);
+    }
+}
+
+fn owners(environment: &Value) -> Value {
+    json!([{
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": FleetKind::Environment.as_str(),
+        "name": environment["metadata"]["name"],
+        "uid": environment["metadata"]["uid"],
+    }])
+}
+
 /// The revision of a number. It goes when its environment goes.
 #[must_use]
 pub fn revision_object(environment: &Value, number: i64, data: &RevisionData) -> Value {
@@ -65,12 +81,7 @@ pub fn revision_object(environment: &Value, number: i64, data: &RevisionData) ->
             "name": revision_name(name, number),
             "namespace": metadata["namespace"],
             "labels": revision_label(name),
-            "ownerReferences": [{
-                "apiVersion": format!("{GROUP}/{VERSION}"),
-                "kind": FleetKind::Environment.as_str(),
-                "name": name,
-                "uid": metadata["uid"],
-            }],
+            "ownerReferences": owners(environment),
         },
         "data": data,
         "revision": number,

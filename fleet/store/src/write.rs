@@ -2,12 +2,14 @@
 
 use fleet_core::{Outcome, Write};
 use kube::api::{DynamicObject, PostParams};
-use protocol::fleet::{FleetKind, InstanceSpec, TurnSpec, validate_create, validate_update};
+use protocol::fleet::{
+    FINALIZER, FleetKind, InstanceSpec, TurnSpec, validate_create, validate_update,
+};
 use serde_json::{Value, json};
 
 use crate::FleetStore;
 use crate::load::LoadedEnvironment;
-use crate::objects::{Owner, deployment_object, instance_object};
+use crate::objects::{Owner, deployment_object, instance_object, own};
 
 const CONFLICT: u16 = 409;
 const NOT_FOUND: u16 = 404;
@@ -34,12 +36,16 @@ impl FleetStore {
                 self.status(loaded, FleetKind::Environment, &name, &json!(status))
                     .await
             }
+            Write::Finalizer(is_there) => self.finalizer(loaded, *is_there).await,
             Write::Deployment { name, status } => {
                 self.status(loaded, FleetKind::Deployment, name, &json!(status))
                     .await
             }
             Write::Create { name, spec } => {
-                let object = deployment_object(&loaded.namespace, name, spec);
+                let mut object = deployment_object(&loaded.namespace, name, spec);
+                if let Some(environment) = environment(loaded) {
+                    own(&mut object, environment);
+                }
                 self.send(loaded, FleetKind::Deployment, Request::Create, object)
                     .await
             }
@@ -56,6 +62,19 @@ impl FleetStore {
                     .await
             }
         }
+    }
+
+    async fn finalizer(&self, loaded: &mut LoadedEnvironment, is_there: bool) -> Outcome {
+        let Some(mut object) = environment(loaded).cloned() else {
+            return Outcome::Conflict;
+        };
+        let known = object["metadata"]["finalizers"].as_array();
+        let others = known.into_iter().flatten().filter(|one| **one != FINALIZER);
+        let own = is_there.then(|| Value::from(FINALIZER));
+        let all: Vec<Value> = others.cloned().chain(own).collect();
+        object["metadata"]["finalizers"] = all.into();
+        self.send(loaded, FleetKind::Environment, Request::Replace, object)
+            .await
     }
 
     async fn turn(
@@ -143,6 +162,11 @@ impl FleetStore {
             Err(error) => outcome(error),
         }
     }
+}
+
+fn environment(loaded: &LoadedEnvironment) -> Option<&Value> {
+    let name = loaded.environment.name.clone();
+    loaded.objects.get(&(FleetKind::Environment, name))
 }
 
 fn checked(kind: FleetKind, before: Option<&Value>, object: &Value) -> Result<(), String> {

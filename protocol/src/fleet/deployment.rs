@@ -40,6 +40,8 @@ pub enum DeploymentKind {
     NewInstance,
     /// A guest runs another program than the environment's.
     HealthRepair,
+    /// A guest was relabelled, and belongs to the environment or no longer does.
+    GroupChange,
     /// A deployment failed.
     Rollback,
 }
@@ -48,7 +50,10 @@ impl DeploymentKind {
     /// Whether the engine made it because of a change of the guests.
     #[must_use]
     pub const fn is_of_monitor(self) -> bool {
-        matches!(self, Self::NewInstance | Self::HealthRepair)
+        matches!(
+            self,
+            Self::NewInstance | Self::HealthRepair | Self::GroupChange
+        )
     }
 }
 

@@ -8,6 +8,7 @@ use super::rollout::Rollout;
 use super::selector::Selector;
 use super::window::{Blackout, Window};
 use crate::parts::PartName;
+use crate::vm::Condition;
 
 /// `spec` of a `FleetEnvironment`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +107,9 @@ pub struct EnvironmentStatus {
     /// The one deployment that may change guests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<Lock>,
+    /// What a person should know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
 }
 
 /// Whether deployments follow from changes of the guests.
@@ -116,6 +120,8 @@ pub enum EnvironmentState {
     Inactive,
     /// Guests that join are brought to the environment's version.
     Active,
+    /// Its deletion waits for the end of what runs.
+    ToBeDeleted,
 }
 
 /// Health of the guests together.

@@ -43,6 +43,29 @@ pub struct TurnSpec {
     pub epoch: u64,
     /// Number of the attempt of the deployment in this guest, from 1.
     pub attempt: u32,
+    /// Order that the turn allows.
+    #[serde(default, skip_serializing_if = "TurnVerb::is_try")]
+    pub verb: TurnVerb,
+}
+
+/// What a turn does to its guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum TurnVerb {
+    /// Brings a program and tries it.
+    #[default]
+    Try,
+    /// Returns to the program of the image. The turn names the program that goes.
+    Back,
+}
+
+impl TurnVerb {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the form that serde asks for"
+    )]
+    const fn is_try(&self) -> bool {
+        matches!(self, Self::Try)
+    }
 }
 
 /// `status` of a `FleetInstance`.

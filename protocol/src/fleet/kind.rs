@@ -9,6 +9,9 @@ pub const KEY_ENROLLED: &str = "fleet.bellows.dev/enrolled";
 /// Label of a `ControllerRevision`: the environment that it belongs to.
 pub const KEY_ENVIRONMENT: &str = "fleet.bellows.dev/environment";
 
+/// Finalizer of an environment: its deletion waits for the end of its deployments.
+pub const FINALIZER: &str = "fleet.bellows.dev/deployments";
+
 /// A kind of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FleetKind {

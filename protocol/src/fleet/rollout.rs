@@ -69,7 +69,9 @@ pub struct Group {
 }
 
 impl Group {
-    const fn default_bake_seconds() -> u64 {
+    /// Length of a bake that is not named, seconds.
+    #[must_use]
+    pub const fn default_bake_seconds() -> u64 {
         600
     }
 

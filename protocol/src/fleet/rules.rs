@@ -55,6 +55,21 @@ pub fn validate_update(kind: &str, old: &Value, new: &Value) -> Result<(), Vec<F
     }
 }
 
+/// Checks a deletion.
+///
+/// # Errors
+/// The rule that it breaks, with the fix.
+pub fn validate_delete(kind: &str, object: &Value) -> Result<(), String> {
+    let lock = &object["status"]["lock"];
+    if FleetKind::parse(kind) != Some(FleetKind::Environment) || lock["kind"] != "User" {
+        return Ok(());
+    }
+    let deployment = lock["deployment"].as_str().unwrap_or_default();
+    Err(format!(
+        "an environment is not deleted while a deployment of a person runs: stop {deployment} first"
+    ))
+}
+
 fn unreadable(problem: String) -> Vec<FieldError> {
     vec![FieldError {
         field: "spec".to_owned(),

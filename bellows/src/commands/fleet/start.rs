@@ -1,7 +1,7 @@
 //! Orders that start or end a deployment: `start`, `rollback`, `stop`.
 
 use clap::Args;
-use fleet_store::deployment_object;
+use fleet_store::{deployment_object, own};
 use protocol::fleet::{DeploymentKind, DeploymentSpec, DeploymentState};
 use protocol::journal::Action;
 use serde_json::json;
@@ -148,7 +148,7 @@ async fn ordered(context: &Context, what: &str, start: &Start<'_>, watch: &Watch
 /// Creates the deployment. Returns its name. One of the same name and order is left as it is.
 pub(super) async fn begin(api: &Api, start: &Start<'_>) -> Outcome<String> {
     let (namespace, env) = start.key;
-    get_env(api, start.key).await?;
+    let environment = get_env(api, start.key).await?.object;
     let revisions = revisions_of(api, start.key).await?;
     if !revisions.iter().any(|one| one.name == start.revision) {
         let what = format!(
@@ -181,7 +181,8 @@ pub(super) async fn begin(api: &Api, start: &Start<'_>) -> Outcome<String> {
     let name = start
         .id
         .map_or_else(|| next_name(&all, start.revision), str::to_owned);
-    let object = deployment_object(namespace, &name, &spec);
+    let mut object = deployment_object(namespace, &name, &spec);
+    own(&mut object, &environment);
     api.create(DEPLOYMENT, namespace, &name, &object, false)
         .await?;
     out(&format!(

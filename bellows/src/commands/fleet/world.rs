@@ -56,6 +56,7 @@ pub(super) async fn read(context: &Context, api: &Api, env: &Env) -> Outcome<Wor
             spec: env.spec.clone(),
             status: env.status.clone(),
             is_deleted: false,
+            has_finalizer: true,
         },
         revisions: revisions.into_iter().map(revision).collect(),
         deployments: deployments.into_iter().map(deployment).collect(),

@@ -82,6 +82,8 @@ pub enum Action {
 pub enum Write {
     /// Status of the environment.
     Environment(EnvironmentStatus),
+    /// Finalizer of the environment: added before a deployment begins, or taken away.
+    Finalizer(bool),
     /// Status of a deployment.
     Deployment {
         /// Name in its namespace.

@@ -41,7 +41,8 @@ pub(super) fn next(world: &World, memory: &BTreeMap<String, Memory>, now: Now) -
     if deployment.status.state == DeploymentState::Blocked {
         return opened(deployment, now.wall);
     }
-    let before = world.guests.get(name)?.turn.as_ref();
+    let guest = world.guests.get(name)?;
+    let before = guest.turn.as_ref();
     let epoch = epoch_after(before.map_or(0, |turn| turn.epoch), now.wall);
     let of_name: String = deployment.name.chars().take(TOKEN_NAME_BYTES).collect();
     Some(Write::Turn {
@@ -55,6 +56,7 @@ pub(super) fn next(world: &World, memory: &BTreeMap<String, Memory>, now: Now) -
             token: format!("{of_name}-{epoch}"),
             epoch,
             attempt,
+            verb: standing::verb_of(guest),
         },
     })
 }
@@ -133,9 +135,8 @@ fn budget(world: &World, revision: &Revision) -> Rollout {
 
 fn own_gate(world: &World, guest: &Guest) -> Option<Gate> {
     let environment = world.environment.name.as_str();
-    let claimed = guest.turn.as_ref().map(|turn| turn.environment.as_str());
     match &guest.observed {
-        _ if claimed.is_some_and(|name| name != environment) => Some(Gate::Claim),
+        _ if guest.claim().is_some_and(|name| name != environment) => Some(Gate::Claim),
         Observed::Silent | Observed::Unreachable => Some(Gate::Unreachable),
         Observed::Unmanaged(_) | Observed::Seen(_) => guest.gate,
     }

@@ -7,8 +7,8 @@ use protocol::fleet::{
 use protocol::time::WallTime;
 
 use super::action::{Now, Write};
-use super::stage;
 use super::standing::{Tally, allowed_bad, tally};
+use super::{rollback, stage};
 use crate::counts;
 use crate::deployment::{DeploymentEvent, Move, next as table};
 use crate::permit::Gate;
@@ -69,7 +69,7 @@ fn moved(
 ) -> Option<Write> {
     let mut status = one.status.clone();
     match table(status.state, one.spec.kind, event) {
-        Move::Ignored | Move::Stay | Move::Quit => return None,
+        Move::Ignored | Move::Stay | Move::Quit | Move::RollBack => return None,
         Move::To(state) => status.state = state,
         Move::StopFor(ending) => {
             if status.ending == Some(ending) {
@@ -282,7 +282,12 @@ pub(super) fn health_of_guests(world: &World) -> Health {
 }
 
 /// The environment's status, where it changed.
-pub(super) fn environment_status(world: &World, of_guests: Health) -> Option<Write> {
+pub(super) fn environment_status(
+    world: &World,
+    of_guests: Health,
+    is_sick: bool,
+    now: WallTime,
+) -> Option<Write> {
     let before = &world.environment.status;
     let counts = guests(world);
     let newest = newest_started(world);
@@ -293,6 +298,7 @@ pub(super) fn environment_status(world: &World, of_guests: Health) -> Option<Wri
         of_guests
     };
     let state = match newest {
+        _ if world.environment.is_deleted => EnvironmentState::ToBeDeleted,
         Some(one) if !one.spec.stop => EnvironmentState::Active,
         _ => EnvironmentState::Inactive,
     };
@@ -304,6 +310,7 @@ pub(super) fn environment_status(world: &World, of_guests: Health) -> Option<Wri
         current: counts::current(world.guests.values()),
         counts,
         lock: before.lock.clone(),
+        conditions: rollback::conditions(world, newest, is_sick, now),
     };
     (status != *before).then_some(Write::Environment(status))
 }

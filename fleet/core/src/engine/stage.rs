@@ -32,7 +32,7 @@ pub(super) struct Stage<'a> {
 }
 
 /// Whether guests go in the order of groups: what people start does.
-fn has_groups(deployment: &Deployment, revision: &Revision) -> bool {
+pub(super) fn has_groups(deployment: &Deployment, revision: &Revision) -> bool {
     deployment.spec.kind == DeploymentKind::User && !revision.rollout.groups.is_empty()
 }
 

@@ -1,7 +1,7 @@
 //! Standing of each guest in a deployment, from the objects and the guest's report alone.
 
-use protocol::fleet::{Progress, TurnResult};
-use protocol::parts::PartPhase;
+use protocol::fleet::{DeploymentKind, Progress, TurnResult, TurnVerb};
+use protocol::parts::{PartPhase, PartSource, PartState};
 
 use crate::groups::group_of;
 use crate::world::{Deployment, Guest, Observed, Revision, World};
@@ -44,8 +44,27 @@ pub(super) fn is_member(
     guest: &Guest,
 ) -> bool {
     let named = &deployment.spec.instances;
-    let is_assigned = group_of(&revision.rollout.groups, &guest.labels).is_some();
-    guest.takes_part() && is_assigned && (named.is_empty() || named.iter().any(|one| one == name))
+    let is_named = named.is_empty() || named.iter().any(|one| one == name);
+    let belongs = if guest.has_left {
+        deployment.spec.kind == DeploymentKind::GroupChange
+    } else {
+        group_of(&revision.rollout.groups, &guest.labels).is_some()
+    };
+    guest.takes_part() && belongs && is_named
+}
+
+/// What a turn of the guest does: those that left the environment return to their image's program.
+pub(super) const fn verb_of(guest: &Guest) -> TurnVerb {
+    if guest.has_left {
+        TurnVerb::Back
+    } else {
+        TurnVerb::Try
+    }
+}
+
+/// Whether the guest runs a program that no turn brought.
+pub(super) fn is_back(part: &PartState) -> bool {
+    matches!(part.from, PartSource::Image | PartSource::Package) && part.phase != PartPhase::Trial
 }
 
 pub(super) fn standing(
@@ -76,8 +95,9 @@ fn of_objects(deployment: &Deployment, revision: &Revision, name: &str, guest: &
         Observed::Seen(part) => Some(&part.state),
         _ => None,
     };
-    let runs_it = seen.is_some_and(|part| {
-        part.sha256 == revision.program.sha256 && part.phase != PartPhase::Trial
+    let runs_it = seen.is_some_and(|part| match verb_of(guest) {
+        TurnVerb::Back => is_back(part),
+        TurnVerb::Try => part.sha256 == revision.program.sha256 && part.phase != PartPhase::Trial,
     });
     if runs_it {
         return Standing::Done;
@@ -85,7 +105,7 @@ fn of_objects(deployment: &Deployment, revision: &Revision, name: &str, guest: &
     let Some((turn, last)) = guest.turn.as_ref().zip(guest.last.as_ref()) else {
         return Standing::Waiting(1);
     };
-    if !is_of(deployment, guest) {
+    if !is_of(deployment, guest) || turn.verb != verb_of(guest) {
         return Standing::Waiting(1);
     }
     match last.last.result {

@@ -1,6 +1,6 @@
 //! The turn of one guest: the next order, or its end.
 
-use protocol::fleet::{DeploymentState, InstancePart, TurnEnd, TurnResult, TurnSpec};
+use protocol::fleet::{DeploymentState, InstancePart, TurnEnd, TurnResult, TurnSpec, TurnVerb};
 use protocol::parts::{PartPhase, PartSource};
 use protocol::time::{Span, Timestamp, WallTime};
 
@@ -24,7 +24,7 @@ const DEFERRED_AFTER: Span = Span::from_secs(3600);
 const CALL_AGAIN: Span = Span::from_secs(5);
 
 /// What this run of the engine knows about a guest beyond the objects.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Memory {
     token: String,
     /// Boot at the first look at this turn.
@@ -44,6 +44,8 @@ pub(super) struct Memory {
     /// Turns that were given back in a row.
     pub(super) releases: u32,
 }
+
+mod back;
 
 /// What follows for a guest with a turn.
 pub(super) enum Decision {
@@ -167,6 +169,9 @@ pub(super) fn decide(world: &World, guest: &Guest, memory: &Memory, now: Now) ->
         return Decision::End(*result, reason.clone());
     }
     let seconds = trial_seconds(world, turn) + MARGIN_SECONDS;
+    if turn.verb == TurnVerb::Back {
+        return back::decide(world, guest, turn, memory, now);
+    }
     match finding(world, guest, turn, memory, now) {
         Finding::Kept => Decision::End(TurnResult::Good, String::new()),
         Finding::At(step, event, reason) => {
@@ -234,11 +239,17 @@ fn stop_of(world: &World, guest: &Guest, turn: &TurnSpec) -> Option<StepEvent> {
     };
     let status = &deployment.status;
     match status.state {
-        DeploymentState::InProgress | DeploymentState::Blocked if guest.is_enrolled => None,
+        DeploymentState::InProgress | DeploymentState::Blocked if belongs(guest, turn) => None,
         DeploymentState::InProgress | DeploymentState::Blocked => stop(true),
         DeploymentState::ToBeStopped => stop(status.ending != Some(DeploymentState::Unhealthy)),
         _ => stop(false),
     }
+}
+
+/// Whether the guest is still one for this turn: no label keeps it out or moved it.
+const fn belongs(guest: &Guest, turn: &TurnSpec) -> bool {
+    let is_back = matches!(turn.verb, TurnVerb::Back);
+    guest.is_enrolled && (is_back || !guest.has_left)
 }
 
 fn trial_seconds(world: &World, turn: &TurnSpec) -> u64 {
@@ -367,8 +378,9 @@ pub(super) fn ended_part(
         _ => None,
     };
     let is_good = result == TurnResult::Good;
+    let is_brought = is_good && turn.verb == TurnVerb::Try;
     let text = |of_turn: &String, seen: Option<&String>| {
-        let shown = if is_good { Some(of_turn) } else { seen };
+        let shown = if is_brought { Some(of_turn) } else { seen };
         shown.cloned().unwrap_or_default()
     };
     Some(InstancePart {

@@ -7,7 +7,7 @@ use fleet_core::permit::Gate;
 use fleet_core::{Call, Facts, Observed, Outcome, PartFacts};
 use protocol::parts::{PartPhase, PartSource, PartState};
 
-use super::run::FleetSabotage;
+use super::sabotage::FleetSabotage;
 
 /// What a release does in a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ impl Release {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Trial {
     token: String,
     began: u64,
@@ -65,7 +65,7 @@ struct Trial {
     before: Release,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct PlayedGuest {
     pub(super) node: String,
     pub(super) boot: u32,

@@ -13,41 +13,13 @@ use protocol::time::{Span, Timestamp, WallTime};
 use super::check::Checks;
 use super::guest::PlayedGuest;
 use super::rng::Rng;
+use super::sabotage::FleetSabotage;
 use super::store::Store;
 
 /// Calendar time at the start, seconds.
 const START: i64 = 1_700_000_000;
 /// Seconds without faults at the end, in which everything must come to rest.
 const CALM_SECONDS: u64 = 3000;
-
-/// A fault planted in the surroundings, which a check must notice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FleetSabotage {
-    /// Guests forget their tokens, and every call is repeated (F4).
-    ForgottenTokens,
-    /// Every pending deployment is set going (F2).
-    SecondDeployment,
-    /// Turns are written three at a time beyond the engine's (F3).
-    ExtraTurns,
-    /// The gate of a deployment is not stored (F12).
-    UnnamedGate,
-    /// The lock is never emptied (F13).
-    StuckLock,
-    /// Guests take lower epochs (F14).
-    LowerEpochs,
-    /// Ends of turns that were left are not stored (F17).
-    OpenTurns,
-    /// Guests that run their image's program report another one (F1).
-    FalseReports,
-    /// The engine does not see the windows (F5).
-    NoWindows,
-    /// The engine does not see resizes (F8).
-    HiddenResizes,
-    /// The judge does not see what a release does (F11).
-    HiddenHarm,
-    /// Trials have no end, and orders to guests on trial are lost (F16).
-    EndlessTrials,
-}
 
 /// Features of the environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,8 @@ use protocol::time::WallTime;
 
 use super::guest::{PlayedGuest, Release};
 use super::rng::Rng;
-use super::run::{FleetSabotage, Shape, TRIAL_SECONDS};
+use super::run::{Shape, TRIAL_SECONDS};
+use super::sabotage::FleetSabotage;
 
 pub(super) const ENVIRONMENT: &str = "monitors";
 
@@ -82,6 +83,7 @@ impl Store {
                 },
                 status: EnvironmentStatus::default(),
                 is_deleted: false,
+                has_finalizer: false,
             },
             revisions: revisions.collect(),
             deployments: Vec::new(),
@@ -172,6 +174,7 @@ impl Store {
                 }
                 self.environment.status = status;
             }
+            Write::Finalizer(is_there) => self.environment.has_finalizer = is_there,
             Write::Deployment { name, status } => return self.write_deployment(&name, status),
             Write::Create { name, spec } => {
                 if self.deployments.iter().any(|one| one.name == name) {
