@@ -172,6 +172,16 @@ impl ApiError {
         Self::new(Reason::Conflict, message).about(group, resource, name)
     }
 
+    /// 403 for a change that the object's state forbids.
+    #[must_use]
+    pub fn forbidden(group: &str, resource: &str, name: &str, why: &str) -> Self {
+        let message = format!(
+            "{} \"{name}\" is forbidden: {why}",
+            qualified(resource, group)
+        );
+        Self::new(Reason::Forbidden, message).about(group, resource, name)
+    }
+
     /// 422 with one cause per problem.
     #[must_use]
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {

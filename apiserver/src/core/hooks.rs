@@ -94,6 +94,17 @@ pub fn validate_update(kind: &Kind, old: &Value, new: &Value) -> Result<(), Vec<
     Ok(())
 }
 
+/// Checks a deletion that a client asks for.
+///
+/// # Errors
+/// The rule that it breaks, with the fix.
+pub fn validate_delete(kind: &Kind, value: &Value) -> Result<(), String> {
+    if kind.group == protocol::fleet::GROUP {
+        return protocol::fleet::validate_delete(&kind.kind, value);
+    }
+    Ok(())
+}
+
 fn causes(errors: Vec<protocol::admission::FieldError>) -> Vec<Cause> {
     let cause = |error: protocol::admission::FieldError| Cause {
         reason: error.kind.as_str().to_owned(),

@@ -4,10 +4,11 @@ use fleet_core::{Outcome, Write};
 use fleet_store::{
     FleetStore, LoadedEnvironment, Owner, deployment_object, environment_object, revision_object,
 };
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
 use protocol::fleet::{
     Critical, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
-    InstancePart, Lock, Release, Resolved, RevisionData, Rollout, Selector, Source, TurnEnd,
-    TurnResult, TurnSpec,
+    EnvironmentStatus, InstancePart, Lock, Release, Resolved, RevisionData, Rollout, Selector,
+    Source, TurnEnd, TurnResult, TurnSpec, TurnVerb,
 };
 use protocol::parts::{PartName, PartPhase, PartSource};
 use protocol::time::WallTime;
@@ -53,6 +54,7 @@ fn turn(epoch: u64) -> TurnSpec {
         token: format!("d-{epoch}"),
         epoch,
         attempt: 1,
+        verb: TurnVerb::Try,
     }
 }
 
@@ -239,4 +241,69 @@ async fn unreadable_record_hurts_itself_alone() {
     );
     assert_eq!(loaded.environments.len(), 1);
     assert_eq!(loaded.environments[0].deployments.len(), 1);
+}
+
+/// Requirement: B19, B04
+#[tokio::test]
+async fn environment_waits_for_its_finalizer_and_takes_its_deployments_along() {
+    let (api, store) = filled().await;
+    let mut loaded = only(&store).await;
+    let made = Write::Create {
+        name: "m-join-1".to_owned(),
+        spec: deployment_spec(),
+    };
+    for write in [Write::Finalizer(true), made] {
+        let outcome = store.write(&mut loaded, &write, None).await;
+        assert_eq!(outcome, Outcome::Done, "{write:?}");
+    }
+    api.delete("fleetenvironments", "default", "m", true);
+    let mut waiting = only(&store).await;
+    assert!(waiting.environment.is_deleted && waiting.environment.has_finalizer);
+    let taken = Write::Finalizer(false);
+    let outcome = store.write(&mut waiting, &taken, None).await;
+    assert_eq!(outcome, Outcome::Done);
+    assert_eq!(api.list("fleetenvironments"), Vec::<Value>::new());
+    let left = api.list("fleetdeployments");
+    let names: Vec<&str> = left
+        .iter()
+        .filter_map(|one| one["metadata"]["name"].as_str())
+        .collect();
+    assert_eq!(names, ["d"], "the one that no owner was named for");
+}
+
+/// Requirement: B19
+#[tokio::test]
+async fn server_refuses_the_deletion_of_an_environment_that_a_person_rolls_out() {
+    let (api, store) = filled().await;
+    let mut loaded = only(&store).await;
+    let of = |kind| {
+        let mut status = EnvironmentStatus::default();
+        status.lock = Some(Lock {
+            deployment: "d".to_owned(),
+            kind,
+            epoch: 7,
+        });
+        Write::Environment(status)
+    };
+    let user = of(DeploymentKind::User);
+    assert_eq!(store.write(&mut loaded, &user, None).await, Outcome::Done);
+    let gvk = GroupVersionKind::gvk("fleet.bellows.dev", "v1alpha1", "FleetEnvironment");
+    let resource = ApiResource::from_gvk_with_plural(&gvk, "fleetenvironments");
+    let client: Api<DynamicObject> = Api::namespaced_with(api.client(), "default", &resource);
+    let one = client.delete("m", &DeleteParams::default()).await;
+    let all = client
+        .delete_collection(&DeleteParams::default(), &ListParams::default())
+        .await;
+    for refused in [one.map(drop), all.map(drop)] {
+        let error = refused.expect_err("a person rolls out");
+        let kube::Error::Api(refusal) = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(refusal.code, 403);
+        assert!(refusal.message.contains("stop d first"), "{refusal:?}");
+    }
+    let repair = of(DeploymentKind::HealthRepair);
+    assert_eq!(store.write(&mut loaded, &repair, None).await, Outcome::Done);
+    let deleted = client.delete("m", &DeleteParams::default()).await;
+    assert!(deleted.is_ok(), "{deleted:?}");
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{Body, Context, NAMESPACE_KIND, POD_KIND, Store};
 use crate::core::error::{ApiError, success_status};
+use crate::core::hooks;
 use crate::core::object::{Object, finalizers, is_deleting, meta, owner_uids};
 use crate::core::request::{DeleteOptions, Propagation, Selection};
 use crate::core::time::{WallTime, seconds_since};
@@ -43,6 +44,7 @@ impl Store {
                 "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {revision}"
             )));
         }
+        may_delete(context, &old)?;
         let key = context.form.key();
         let place = (context.namespace.clone(), name.to_owned());
         match self.delete_at(context.now, &key, &place, options) {
@@ -82,6 +84,9 @@ impl Store {
             .select(&key, selection, None)
             .map(|(place, object)| (place.clone(), Arc::clone(object)))
             .collect();
+        for (_, object) in &selected {
+            may_delete(context, object)?;
+        }
         for (place, _) in &selected {
             self.delete_at(context.now, &key, place, options);
         }
@@ -360,6 +365,16 @@ fn grace_of(key: &str, value: &Value, options: &DeleteOptions) -> u64 {
 }
 
 /// Sets the deletion time once; a later, shorter grace moves it forward.
+/// Whether the object's kind lets a client delete it in this state.
+fn may_delete(context: &Context, object: &Object) -> Result<(), ApiError> {
+    let asked = &context.form.asked;
+    let name = object.value["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default();
+    hooks::validate_delete(&context.form.stored, &object.value)
+        .map_err(|why| ApiError::forbidden(&asked.group, &asked.resource, name, &why))
+}
+
 fn mark_deleting(now: WallTime, value: &mut Value, grace_seconds: u64) {
     let known = value["metadata"]["deletionGracePeriodSeconds"].as_u64();
     if is_deleting(value) && known.is_some_and(|known| known <= grace_seconds) {
