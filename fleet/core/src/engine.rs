@@ -106,6 +106,11 @@ impl Engine {
     fn done(&mut self, id: u64, outcome: Outcome, now: Now) {
         if let Some((_, write)) = self.writing.take_if(|(writing, _)| *writing == id) {
             self.basis += 1;
+            if let Write::Turn { guest, .. } | Write::End { guest, .. } = &write
+                && let Some(memory) = self.memory.get_mut(guest)
+            {
+                memory.written(&outcome, now.monotonic);
+            }
             match outcome {
                 Outcome::Done => self.apply(write, now),
                 _ => self.world = None,
@@ -176,6 +181,9 @@ impl Engine {
     fn next_end(&self, world: &World, now: Now) -> Option<Write> {
         world.guests.iter().find_map(|(name, guest)| {
             let memory = self.memory.get(name)?;
+            if !memory.may_write(now.monotonic) {
+                return None;
+            }
             match turn::decide(world, guest, memory, now) {
                 Decision::End(result, reason) => Some(Write::End {
                     guest: name.clone(),

@@ -2,6 +2,8 @@
 
 #[path = "engine/changes.rs"]
 mod changes;
+#[path = "engine/records.rs"]
+mod records;
 #[path = "engine/world.rs"]
 mod world;
 

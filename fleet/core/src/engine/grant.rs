@@ -32,8 +32,10 @@ pub(super) fn next(world: &World, memory: &BTreeMap<String, Memory>, now: Now) -
         return Some(write);
     }
     let pick = pick(world, deployment, revision, now.wall, |name, guest| {
-        let releases = memory.get(name).map_or(0, |memory| memory.releases);
-        is_paused(deployment, guest, releases, now.wall)
+        let known = memory.get(name);
+        let releases = known.map_or(0, |memory| memory.releases);
+        let may_write = known.is_none_or(|memory| memory.may_write(now.monotonic));
+        !may_write || is_paused(deployment, guest, releases, now.wall)
     });
     let Pick::Guest(name, attempt) = pick else {
         return blocked(deployment, &pick, world, now);

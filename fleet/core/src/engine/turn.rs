@@ -41,6 +41,10 @@ pub(super) struct Memory {
     not_before: Timestamp,
     /// Its own gate has been closed since.
     held_since: Option<Timestamp>,
+    /// Its record is not written before this time.
+    no_write_before: Timestamp,
+    /// Writes of its record that were refused in a row.
+    refused_writes: u32,
     /// Turns that were given back in a row.
     pub(super) releases: u32,
 }
@@ -65,6 +69,8 @@ impl Memory {
                 since: now,
                 releases: self.releases,
                 held_since: self.held_since,
+                no_write_before: self.no_write_before,
+                refused_writes: self.refused_writes,
                 ..Self::default()
             };
         }
@@ -79,6 +85,23 @@ impl Memory {
     pub(super) fn is_deferred(&self, now: Timestamp) -> bool {
         self.held_since
             .is_some_and(|since| now.since(since) >= DEFERRED_AFTER)
+    }
+
+    /// A write of its record has ended. One that is refused must not hold the others.
+    pub(super) fn written(&mut self, outcome: &Outcome, now: Timestamp) {
+        match outcome {
+            Outcome::Done => self.refused_writes = 0,
+            Outcome::Refused(_) => {
+                self.no_write_before = now + pause(self.refused_writes);
+                self.refused_writes = self.refused_writes.saturating_add(1);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether its record may be written.
+    pub(super) fn may_write(&self, now: Timestamp) -> bool {
+        now >= self.no_write_before
     }
 
     pub(super) const fn ended(&mut self, result: TurnResult) {
@@ -160,6 +183,12 @@ pub(super) fn decide(world: &World, guest: &Guest, memory: &Memory, now: Now) ->
     };
     if turn.environment != world.environment.name || memory.token != turn.token {
         return Decision::Nothing;
+    }
+    let revision = world.revisions.get(&turn.revision);
+    let is_other = revision.is_some_and(|one| one.program.sha256 != turn.sha256);
+    if is_other && turn.verb == TurnVerb::Try && memory.tried.is_none() {
+        let reason = format!("names another program than revision {}", turn.revision);
+        return Decision::End(TurnResult::Skip, reason);
     }
     let is_on_trial = matches!(&guest.observed, Observed::Seen(part)
         if part.state.token == turn.token && part.state.phase == PartPhase::Trial);

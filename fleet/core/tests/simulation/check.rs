@@ -6,17 +6,24 @@
 //! | F3 a turn leaves enough settled healthy guests | `turn_leaves_enough` |
 //! | F4 a token acts once | `tokens_act_once` |
 //! | F5 no trial begins outside of a window | `before_try` |
-//! | F8 no trial begins during a resize | `before_try` |
+//! | F6 a guest runs programs of revisions alone | `programs_are_known` |
+//! | F7 the epochs of turns grow | `after` |
+//! | F8 no trial begins during a resize, a move or under pressure | `before_try` |
+//! | F9 the parts of a guest do not change at once | `before_try` |
+//! | F10 no trial begins beside a peer without a common version | `before_try` |
 //! | F11 a release that the judge halts reaches canaries and a batch | `harm_is_bounded` |
 //! | F12 what waits names its gate | `waiting_names_its_gate` |
 //! | F13 a terminal deployment has no lock | `terminal_has_no_lock` |
 //! | F14 a lower epoch changes nothing | `epochs_never_fall` |
+//! | F15 a record that is refused does not hold the others | `after` |
 //! | F16 no trial outlives its time | `trials_end` |
+//! | F18 the same events bring the same actions | `Run::act` |
 //! | F1, F17 at rest all run one program, and nothing is open | `at_rest` |
 //! | a bad release is kept by no guest | `bad_releases_are_not_kept` |
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fleet_core::permit::Gate;
 use fleet_core::{World, Write};
 use protocol::fleet::{DeploymentKind, DeploymentState, TurnResult};
 
@@ -28,6 +35,8 @@ use super::store::{MOST_CANARIES, Store, labels};
 const TAIL_SECONDS: u64 = TRIAL_SECONDS + 60;
 /// Time for which a terminal deployment may have the lock, seconds.
 const LOCK_SECONDS: u64 = 900;
+/// Turns that may be refused in a row: one record, with pauses that double.
+const MOST_REFUSED: u32 = 20;
 /// Time for which a deployment may wait without a gate, seconds.
 const GATE_SECONDS: u64 = 900;
 
@@ -48,10 +57,10 @@ impl Checks {
             .filter(|(_, guest)| fleet_core::proof::health(guest) == Some(true));
         self.healthy = healthy.map(|(name, _)| name.clone()).collect();
         let groups = &world.environment.spec.rollout.groups;
-        let of_group = world
-            .guests
-            .values()
-            .filter(|guest| fleet_core::groups::group_of(groups, &guest.labels).is_some());
+        let of_group = world.guests.values().filter(|guest| {
+            let group = fleet_core::groups::group_of(groups, &guest.labels);
+            guest.has_left || group.is_some()
+        });
         self.all = u32::try_from(of_group.count()).unwrap_or(u32::MAX);
     }
 
@@ -124,7 +133,14 @@ impl Checks {
             trials_end(name, guest, second)?;
         }
         harm_is_bounded(store)?;
-        bad_releases_are_not_kept(store)
+        programs_are_known(store, guests)?;
+        if store.has_fallen {
+            return Err("F7: the epoch of a turn is not above the one before".to_owned());
+        }
+        if store.refused > MOST_REFUSED {
+            return Err(format!("F15: {} turns in a row are refused", store.refused));
+        }
+        bad_releases_are_not_kept(store, guests)
     }
 
     /// `seconds`: that of the engine's newest world, and this one.
@@ -135,8 +151,12 @@ impl Checks {
         name: &str,
         (saw, second): (u64, u64),
     ) -> Result<(), String> {
-        if played.resizing_since < saw && second < played.resizing_until {
-            return Err(format!("F8: a trial begins in {name} during a resize"));
+        if played.held_since < saw && second < played.held_until {
+            return Err(match played.held_by {
+                Gate::PeerInFlight => format!("F9: both ends of a link change in {name}"),
+                Gate::Skew => format!("F10: {name} and its peer speak no common version"),
+                gate => format!("F8: a trial begins in {name} behind {gate:?}"),
+            });
         }
         let open = [1000..2200 - TAIL_SECONDS, 2500..4900 - TAIL_SECONDS];
         let is_open = open
@@ -219,7 +239,8 @@ impl Checks {
             }
         }
         one_version_runs(store, guests)?;
-        let of_version: BTreeSet<Release> = guests.values().map(|guest| guest.running).collect();
+        let honest = guests.values().filter(|guest| !guest.has_lied);
+        let of_version: BTreeSet<Release> = honest.map(|guest| guest.running).collect();
         if of_version.iter().any(|release| release.is_bad()) {
             return Err(format!("F11: a bad release runs: {of_version:?}"));
         }
@@ -253,12 +274,27 @@ fn one_version_runs(store: &Store, guests: &BTreeMap<String, PlayedGuest>) -> Re
         let last = store.turns_of.get(name).and_then(|(_, last)| last.as_ref());
         let has_failed = last.is_some_and(|last| last.last.result == TurnResult::Bad);
         let is_outside = store.shape == Shape::Groups && labels(store.shape, name).is_empty();
+        if guest.has_lied || store.poison.as_ref() == Some(name) {
+            continue;
+        }
+        if !guest.matches {
+            left_runs_its_image(name, guest)?;
+            continue;
+        }
         if !has_failed && !is_outside && wanted != Some(&guest.running.sha256()) {
             let running = guest.running;
             return Err(format!("F1: {name} runs {running:?} after {}", newest.name));
         }
     }
     Ok(())
+}
+
+/// A guest that left the environment runs its image's program at rest.
+fn left_runs_its_image(name: &str, guest: &PlayedGuest) -> Result<(), String> {
+    match guest.running {
+        Release::Image => Ok(()),
+        running => Err(format!("B16: {name} has left and runs {running:?}")),
+    }
 }
 
 /// A deployment of a release that passes its trials and does harm ends at the canaries.
@@ -319,8 +355,30 @@ fn trials_end(name: &str, guest: &PlayedGuest, second: u64) -> Result<(), String
     }
 }
 
-fn bad_releases_are_not_kept(store: &Store) -> Result<(), String> {
-    for (name, (_, last)) in &store.turns_of {
+/// What runs was named by a revision, or came with the image.
+fn programs_are_known(store: &Store, guests: &BTreeMap<String, PlayedGuest>) -> Result<(), String> {
+    let known: BTreeSet<&String> = store
+        .revisions
+        .values()
+        .map(|one| &one.program.sha256)
+        .collect();
+    for (name, guest) in guests {
+        let running = guest.running;
+        if running != Release::Image && !known.contains(&running.sha256()) {
+            return Err(format!(
+                "F6: {name} runs {running:?}, which no revision names"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn bad_releases_are_not_kept(
+    store: &Store,
+    guests: &BTreeMap<String, PlayedGuest>,
+) -> Result<(), String> {
+    let is_liar = |name: &String| guests.get(name).is_some_and(|guest| guest.has_lied);
+    for (name, (_, last)) in store.turns_of.iter().filter(|(name, _)| !is_liar(name)) {
         let Some(part) = last else { continue };
         if part.last.result == TurnResult::Good && Release::of(&part.sha256).is_bad() {
             return Err(format!("F11: {name} keeps a bad release"));

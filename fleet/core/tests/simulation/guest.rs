@@ -22,16 +22,19 @@ pub(super) enum Release {
     Deaf,
     /// Passes its trials, then lets processes be killed.
     Harms,
+    /// No revision names it.
+    Forged,
 }
 
 impl Release {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Image,
         Self::Good,
         Self::Better,
         Self::Crashes,
         Self::Deaf,
         Self::Harms,
+        Self::Forged,
     ];
 
     pub(super) fn sha256(self) -> String {
@@ -42,6 +45,7 @@ impl Release {
             Self::Crashes => "3",
             Self::Deaf => "4",
             Self::Harms => "5",
+            Self::Forged => "6",
         };
         digit.repeat(64)
     }
@@ -82,8 +86,15 @@ pub(super) struct PlayedGuest {
     /// An order of a lower epoch was carried out.
     pub(super) took_lower: bool,
     kept: Vec<String>,
-    pub(super) resizing_since: u64,
-    pub(super) resizing_until: u64,
+    /// Gate of the VM, while it is held.
+    pub(super) held_by: Gate,
+    pub(super) held_since: u64,
+    pub(super) held_until: u64,
+    /// Whether the environment selects it.
+    pub(super) matches: bool,
+    /// It reports another program until then.
+    pub(super) lies_until: u64,
+    pub(super) has_lied: bool,
     pub(super) cut_until: u64,
     pub(super) booted: Option<u64>,
     /// Second from which the program runs.
@@ -107,8 +118,12 @@ impl PlayedGuest {
             tries: BTreeMap::new(),
             took_lower: false,
             kept: Vec::new(),
-            resizing_since: 0,
-            resizing_until: 0,
+            held_by: Gate::Resizing,
+            held_since: 0,
+            held_until: 0,
+            matches: true,
+            lies_until: 0,
+            has_lied: false,
             cut_until: 0,
             booted: None,
             runs_since: 0,
@@ -123,6 +138,8 @@ impl PlayedGuest {
             boot: self.boot + 1,
             booted: Some(second),
             runs_since: second,
+            matches: self.matches,
+            has_lied: self.has_lied,
             ..fresh
         };
     }
@@ -164,8 +181,13 @@ impl PlayedGuest {
     }
 
     pub(super) fn gate(&self, second: u64) -> Option<Gate> {
-        let is_seen = second < self.resizing_until && !self.is(FleetSabotage::HiddenResizes);
-        is_seen.then_some(Gate::Resizing)
+        let hides = match self.held_by {
+            Gate::PeerInFlight => FleetSabotage::HiddenPeers,
+            Gate::Skew => FleetSabotage::HiddenSkew,
+            _ => FleetSabotage::HiddenResizes,
+        };
+        let is_seen = second < self.held_until && !self.is(hides);
+        is_seen.then_some(self.held_by)
     }
 
     /// What the guest went through with its program.
@@ -190,15 +212,22 @@ impl PlayedGuest {
         if second < self.cut_until {
             return Observed::Unreachable;
         }
+        let running = if second < self.lies_until {
+            Release::Good
+        } else if self.is(FleetSabotage::FalseReturns) && !self.matches {
+            Release::Image
+        } else {
+            self.running
+        };
         let left = self
             .trial
             .as_ref()
             .map_or(0, |trial| trial.ends.saturating_sub(second));
         Observed::Seen(PartFacts {
             state: PartState {
-                version: format!("{:?}", self.running),
-                sha256: self.running.sha256(),
-                from: if self.running == Release::Image {
+                version: format!("{running:?}"),
+                sha256: running.sha256(),
+                from: if running == Release::Image {
                     PartSource::Image
                 } else {
                     PartSource::A
@@ -233,7 +262,12 @@ impl PlayedGuest {
                 }
                 self.took_lower |= turn.epoch < self.epoch;
                 self.epoch = turn.epoch;
-                self.staged = Some((turn.token.clone(), Release::of(&turn.sha256)));
+                let brought = if self.is(FleetSabotage::ForgedPrograms) {
+                    Release::Forged
+                } else {
+                    Release::of(&turn.sha256)
+                };
+                self.staged = Some((turn.token.clone(), brought));
                 self.token.clone_from(&turn.token);
                 self.phase = PartPhase::Staged;
                 self.is_expired = false;
@@ -262,7 +296,16 @@ impl PlayedGuest {
                     self.back("the host took it back", false, second);
                     Outcome::Done
                 }
-                _ => Outcome::GoneBack(self.reason.clone()),
+                Some(_) => Outcome::Busy("on trial".to_owned()),
+                // A new token: the program that is kept goes.
+                None if self.token != *token && !self.kept.contains(token) => {
+                    self.running = Release::Image;
+                    self.runs_since = second;
+                    self.phase = PartPhase::Settled;
+                    self.token.clone_from(token);
+                    Outcome::Done
+                }
+                None => Outcome::GoneBack(self.reason.clone()),
             },
         }
     }
@@ -274,7 +317,8 @@ impl PlayedGuest {
         if self.tries.contains_key(token) && !self.is(FleetSabotage::ForgottenTokens) {
             return Outcome::Done;
         }
-        if second < self.resizing_until && !self.is(FleetSabotage::ForgottenTokens) {
+        let is_resized = second < self.held_until && self.held_by == Gate::Resizing;
+        if is_resized && !self.is(FleetSabotage::ForgottenTokens) {
             return Outcome::Busy("a resize is under way".to_owned());
         }
         let Some((_, release)) = self.staged.clone().filter(|(staged, _)| staged == token) else {

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use fleet_core::{Action, Call, Engine, Event, Now, Outcome};
+use fleet_core::permit::Gate;
+use fleet_core::{Action, Call, Engine, Event, Now, Outcome, World};
 use protocol::core::Core as _;
 use protocol::time::{Span, Timestamp, WallTime};
 
@@ -58,6 +59,10 @@ pub(super) struct FleetOutcome {
     pub(super) joined: u64,
     /// Turns that were given.
     pub(super) turns: u64,
+    /// Environments that were deleted and made again.
+    pub(super) made: u32,
+    /// Times that labels of a guest changed.
+    pub(super) relabelled: u64,
     /// Engines that ended.
     pub(super) crashes: u64,
     /// Deployments by their last state.
@@ -87,6 +92,10 @@ struct Run {
     joined: u64,
     /// Second of the newest world.
     saw: u64,
+    /// The API does not answer before.
+    away_until: u64,
+    /// An engine that gets the same events.
+    shadow: Engine,
 }
 
 /// Runs one seed.
@@ -105,6 +114,7 @@ pub(super) fn run(options: FleetOptions) -> Result<FleetOutcome, String> {
     }
     run.at_rest().map_err(|problem| of_time(&run, problem))?;
     run.outcome.ends = run.store.ends();
+    run.outcome.made = run.store.made;
     Ok(run.outcome)
 }
 
@@ -116,6 +126,10 @@ impl Run {
             let guest = PlayedGuest::new(node, options.sabotage);
             (format!("vm-{number}"), guest)
         });
+        let mut store = store;
+        if options.churns && options.sabotage.is_none() && options.guests > 3 {
+            store.poison = Some("vm-1".to_owned());
+        }
         Self {
             options,
             second: 0,
@@ -129,6 +143,8 @@ impl Run {
             runs: 1,
             joined: 0,
             saw: 0,
+            away_until: 0,
+            shadow: Engine::new(1),
             rng,
         }
     }
@@ -154,18 +170,19 @@ impl Run {
             guest.tick(self.second);
         }
         self.trouble();
-        if !self.is_calm() {
+        if !self.is_calm() && self.second >= self.away_until {
             let guests: Vec<String> = self.guests.keys().cloned().collect();
             let wall = self.now().wall;
             self.store.people(&mut self.rng, wall, &guests);
         }
         self.deliver();
-        if !self.fault() {
+        if !self.fault() && self.second >= self.away_until {
             let basis = self.engine.basis();
             let world = Box::new(self.store.world(&self.guests, self.second));
             let now = self.now();
             self.checks.saw(&world);
             self.saw = self.second;
+            self.shadow_takes(now, basis, &world);
             self.engine.handle(now, Event::World { basis, world });
         }
         self.act()?;
@@ -180,13 +197,34 @@ impl Run {
         let crashes = self.fault();
         let second = self.second;
         let until = second + self.rng.between(1, 90);
+        let held_by = HELD_BY[self.rng.index(HELD_BY.len())];
+        let node = format!("node-{}", self.rng.below(4));
+        let lies = self.options.churns && self.fault() && self.rng.chance(200_000);
+        let leaves = self.options.churns && self.fault();
+        if self.fault() && self.rng.chance(200_000) {
+            let most = if self.rng.chance(100_000) { 3600 } else { 60 };
+            let away = second + self.rng.between(1, most);
+            self.away_until = away.min(self.options.seconds);
+        }
         if let Some(guest) = self.guests.get_mut(name) {
             if restarts {
                 guest.restart(second);
             }
             if resizes {
-                guest.resizing_since = second;
-                guest.resizing_until = until;
+                guest.held_by = held_by;
+                guest.held_since = second;
+                guest.held_until = until;
+                if held_by == Gate::Migrating {
+                    guest.node = node;
+                }
+            }
+            if lies {
+                guest.lies_until = until;
+                guest.has_lied = true;
+            }
+            if leaves {
+                guest.matches = !guest.matches;
+                self.outcome.relabelled += 1;
             }
             if is_cut {
                 guest.cut_until = until;
@@ -217,6 +255,7 @@ impl Run {
         self.runs += 1;
         self.outcome.crashes += 1;
         self.engine = Engine::new(self.runs);
+        self.shadow = Engine::new(self.runs);
         // Calls in the air still arrive; no engine waits for their outcomes.
         self.outcomes.clear();
         for call in &mut self.calls {
@@ -264,18 +303,19 @@ impl Run {
             .into_iter()
             .partition(|(due, ..)| *due <= second);
         for (_, id, outcome) in ready {
-            self.engine.handle(now, Event::Done { id, outcome });
+            self.ended(now, id, outcome);
         }
     }
 
     fn act(&mut self) -> Result<(), String> {
         let now = self.now();
         while let Some(action) = self.engine.poll_action(now) {
+            self.shadow_acts(now, &action)?;
             match action {
                 Action::Write { id, write } => {
-                    if self.fault() {
+                    if self.fault() || self.second < self.away_until {
                         let outcome = Outcome::Transient("the store is away".to_owned());
-                        self.engine.handle(now, Event::Done { id, outcome });
+                        self.ended(now, id, outcome);
                         continue;
                     }
                     self.checks.before_write(&self.store, &write)?;
@@ -285,7 +325,7 @@ impl Run {
                         self.crash();
                         return Ok(());
                     }
-                    self.engine.handle(now, Event::Done { id, outcome });
+                    self.ended(now, id, outcome);
                 }
                 Action::Call { id, guest, call } => {
                     if let (Call::Try { .. }, Some(played)) = (&call, self.guests.get(&guest)) {
@@ -325,10 +365,57 @@ impl Run {
         Ok(())
     }
 
+    /// Both engines get the end of an action.
+    fn ended(&mut self, now: Now, id: u64, outcome: Outcome) {
+        let of_shadow = outcome.clone();
+        self.engine.handle(now, Event::Done { id, outcome });
+        let outcome = of_shadow;
+        self.shadow.handle(now, Event::Done { id, outcome });
+    }
+
+    /// A second engine costs as much as the first one.
+    fn has_shadow(&self) -> bool {
+        self.options.seed.is_multiple_of(4)
+    }
+
+    fn shadow_takes(&mut self, now: Now, basis: u64, world: &World) {
+        if !self.has_shadow() {
+            return;
+        }
+        let mut world = Box::new(world.clone());
+        if self.options.sabotage == Some(FleetSabotage::OtherWorlds) {
+            world.guests.pop_first();
+        }
+        self.shadow.handle(now, Event::World { basis, world });
+    }
+
+    /// The second engine decides the same.
+    fn shadow_acts(&mut self, now: Now, action: &Action) -> Result<(), String> {
+        if !self.has_shadow() {
+            return Ok(());
+        }
+        let other = self.shadow.poll_action(now);
+        if other.as_ref() == Some(action) {
+            return Ok(());
+        }
+        Err(format!(
+            "F18: the same events bring {action:?} and {other:?}"
+        ))
+    }
+
     fn at_rest(&self) -> Result<(), String> {
         self.checks.at_rest(&self.store, &self.guests)
     }
 }
+
+/// Gates that hold a VM for a while.
+const HELD_BY: [Gate; 5] = [
+    Gate::Resizing,
+    Gate::Migrating,
+    Gate::Pressure,
+    Gate::PeerInFlight,
+    Gate::Skew,
+];
 
 /// Delay of the repeated calls that bring lower epochs, seconds.
 const LATE_SECONDS: u64 = 200;

@@ -25,6 +25,20 @@ pub(crate) enum FleetSabotage {
     HiddenResizes,
     /// The judge does not see what a release does (F11).
     HiddenHarm,
+    /// The engine does not see that the other part of a guest is in a turn (F9).
+    HiddenPeers,
+    /// The engine does not see that a peer speaks no common version (F10).
+    HiddenSkew,
+    /// Guests run a program that no revision names (F6).
+    ForgedPrograms,
+    /// The epoch of each turn is stored as the first one (F7).
+    FallingEpochs,
+    /// Every record is refused (F15).
+    RefusedRecords,
+    /// A second engine with the same events sees other worlds (F18).
+    OtherWorlds,
+    /// Guests that left keep their program, and report the image's (B16).
+    FalseReturns,
     /// Trials have no end, and orders to guests on trial are lost (F16).
     EndlessTrials,
 }

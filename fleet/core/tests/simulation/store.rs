@@ -31,6 +31,14 @@ pub(super) struct Store {
     sabotage: Option<FleetSabotage>,
     pub(super) shape: Shape,
     pub(super) started: u32,
+    /// Times that the environment was made again.
+    pub(super) made: u32,
+    /// Guest whose record cannot be written.
+    pub(super) poison: Option<String>,
+    /// Turns that were refused in a row.
+    pub(super) refused: u32,
+    /// Whether a turn had a lower epoch than the one before.
+    pub(super) has_fallen: bool,
 }
 
 impl Store {
@@ -50,7 +58,7 @@ impl Store {
             },
             ..Rollout::default()
         };
-        let revisions = Release::ALL.into_iter().skip(1).zip(1_i64..);
+        let revisions = Release::ALL.into_iter().skip(1).take(5).zip(1_i64..);
         let revisions = revisions.map(|(release, number)| {
             let program = Resolved {
                 version: format!("1.0.{number}"),
@@ -94,6 +102,10 @@ impl Store {
             sabotage,
             shape,
             started: 0,
+            made: 0,
+            poison: None,
+            refused: 0,
+            has_fallen: false,
         }
     }
 
@@ -107,7 +119,16 @@ impl Store {
         for (version, read) in self.versions.values_mut() {
             *read = *version;
         }
-        let guests = guests.iter().map(|(name, played)| {
+        let guests = guests.iter().filter(|(name, played)| {
+            let (turn, last) = self.turns_of.get(*name).cloned().unwrap_or_default();
+            let guest = Guest {
+                turn,
+                last,
+                ..Guest::default()
+            };
+            played.matches || guest.claim().is_some()
+        });
+        let guests = guests.map(|(name, played)| {
             let (turn, last) = self.turns_of.get(name).cloned().unwrap_or_default();
             let guest = Guest {
                 node: played.node.clone(),
@@ -118,6 +139,7 @@ impl Store {
                 gate: played.gate(second),
                 turn,
                 last,
+                has_left: !played.matches,
                 labels: labels(self.shape, name),
                 readings: Some(played.readings(second)),
                 uptime_seconds: self.uptime(played, second),
@@ -174,7 +196,8 @@ impl Store {
                 }
                 self.environment.status = status;
             }
-            Write::Finalizer(is_there) => self.environment.has_finalizer = is_there,
+            Write::Finalizer(true) => self.environment.has_finalizer = true,
+            Write::Finalizer(false) => self.recreate(),
             Write::Deployment { name, status } => return self.write_deployment(&name, status),
             Write::Create { name, spec } => {
                 if self.deployments.iter().any(|one| one.name == name) {
@@ -182,7 +205,20 @@ impl Store {
                 }
                 self.create(name, spec, now);
             }
-            Write::Turn { guest, turn } => {
+            Write::Turn { guest, .. } if self.is_refused(&guest) => {
+                self.refused += 1;
+                return Outcome::Refused("the record is odd".to_owned());
+            }
+            Write::Turn { guest, mut turn } => {
+                self.refused = 0;
+                if self.sabotage == Some(FleetSabotage::FallingEpochs) {
+                    turn.epoch = 1;
+                }
+                let before = self
+                    .turns_of
+                    .get(&guest)
+                    .and_then(|(turn, _)| turn.as_ref());
+                self.has_fallen |= before.is_some_and(|before| before.epoch >= turn.epoch);
                 self.turns += 1;
                 if self.sabotage == Some(FleetSabotage::ExtraTurns) {
                     self.add_turns(&guest, &turn);
@@ -192,12 +228,30 @@ impl Store {
             Write::End { guest, part } => {
                 let is_lost = self.sabotage == Some(FleetSabotage::OpenTurns)
                     && part.last.result == TurnResult::Skip;
-                if !is_lost {
-                    self.turns_of.entry(guest).or_default().1 = Some(part);
+                if is_lost {
+                    return Outcome::Transient("the record was lost".to_owned());
                 }
+                self.turns_of.entry(guest).or_default().1 = Some(part);
             }
         }
         Outcome::Done
+    }
+
+    /// Whether the record of a guest cannot be written.
+    fn is_refused(&self, guest: &str) -> bool {
+        self.poison.as_deref() == Some(guest)
+            || self.sabotage == Some(FleetSabotage::RefusedRecords)
+    }
+
+    /// The environment goes with its deployments, and a person makes it again.
+    pub(super) fn recreate(&mut self) {
+        self.environment.is_deleted = false;
+        self.environment.has_finalizer = false;
+        self.environment.status = EnvironmentStatus::default();
+        self.deployments.clear();
+        self.versions.clear();
+        self.started = 0;
+        self.made += 1;
     }
 
     fn write_deployment(&mut self, name: &str, mut status: DeploymentStatus) -> Outcome {
