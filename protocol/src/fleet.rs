@@ -7,10 +7,12 @@ mod deployment;
 mod environment;
 mod instance;
 mod kind;
+mod release;
 mod revision;
 mod rollout;
 mod rules;
 mod selector;
+mod texts;
 mod window;
 
 pub use deployment::{
@@ -26,10 +28,13 @@ pub use instance::{
     instance_name,
 };
 pub use kind::{FINALIZER, FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, VERSION};
+pub use kind::{FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, VERSION};
+pub use release::{LinkRange, MANIFEST_BYTES, ReleaseImage, ReleaseManifest, ReleaseProgram};
 pub use revision::{Resolved, RevisionData, revision_label, revision_name};
 pub use rollout::{Group, Judge, OnInconclusive, Rollout};
 pub use rules::{
     check_version, check_window, parse_windows, validate_create, validate_delete, validate_update,
 };
 pub use selector::{Expression, Operator, Selector};
+pub use texts::{CHANNEL_TEXT_BYTES, channel_critical, channel_version, check_channel_name};
 pub use window::{Blackout, Day, KEY_WINDOWS, Window, is_time_zone};

@@ -14,12 +14,14 @@ mod figures;
 mod fleet;
 mod journal;
 mod policies;
+mod releases;
 mod requests;
 
 pub use figures::guest_figures;
 pub use fleet::fleet_object;
 pub use journal::{journal_block, journal_line};
 pub use policies::{policy_object, set_object};
+pub use releases::release_texts;
 pub use requests::{permit_body, runner_control};
 
 /// Most that a page may hold on to, bytes, whatever it is fed: a line in a buffer that doubles, and
