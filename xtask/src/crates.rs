@@ -60,6 +60,9 @@ pub(crate) struct Locked {
     pub(crate) source: Option<String>,
     /// SHA-256 of the crate's archive.
     pub(crate) checksum: Option<String>,
+    /// Crates that it uses, as `NAME` or `NAME VERSION`.
+    #[serde(default)]
+    pub(crate) dependencies: Vec<String>,
 }
 
 #[derive(Deserialize)]

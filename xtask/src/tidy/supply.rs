@@ -29,6 +29,9 @@ struct Bans {
 struct Ban {
     #[serde(rename = "crate")]
     name: String,
+    /// Crates that may use it all the same.
+    #[serde(default)]
+    wrappers: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -56,7 +59,8 @@ pub(super) fn findings() -> Result<Vec<String>> {
     let lock = locked()?;
     let sources = lock.iter().filter_map(|it| rules.source(it));
     let bans = lock.iter().filter_map(|it| rules.ban(it));
-    Ok(licenses.chain(sources).chain(bans).collect())
+    let users = lock.iter().filter_map(|it| rules.user(it));
+    Ok(licenses.chain(sources).chain(bans).chain(users).collect())
 }
 
 impl Rules {
@@ -85,11 +89,34 @@ impl Rules {
     }
 
     fn ban(&self, package: &Locked) -> Option<String> {
-        let is_banned = self.bans.deny.iter().any(|ban| ban.name == package.name);
-        is_banned.then(|| {
+        let banned = self.bans.deny.iter();
+        let mut banned = banned.filter(|ban| ban.wrappers.is_empty() && ban.name == package.name);
+        banned.next().map(|_| {
             format!(
                 "deny.toml: {} {} is banned by [bans]: turn off the feature that needs it (`cargo tree -i {}`)",
                 package.name, package.version, package.name
+            )
+        })
+    }
+
+    /// A crate that uses one which [bans] keeps for others.
+    fn user(&self, package: &Locked) -> Option<String> {
+        let is_used = |ban: &&Ban| {
+            let mut names = package
+                .dependencies
+                .iter()
+                .filter_map(|it| it.split(' ').next());
+            names.any(|name| name == ban.name)
+        };
+        let kept = self.bans.deny.iter().filter(|ban| !ban.wrappers.is_empty());
+        let mut kept = kept.filter(|ban| !ban.wrappers.contains(&package.name));
+        kept.find(is_used).map(|ban| {
+            format!(
+                "deny.toml: {} {} uses {}, which [bans] keeps for {}: use ring",
+                package.name,
+                package.version,
+                ban.name,
+                ban.wrappers.join(", ")
             )
         })
     }
@@ -184,7 +211,7 @@ mod tests {
     #[test]
     fn crates_that_break_a_rule_are_named() {
         let rules: Rules = toml::from_str(
-            "licenses.allow = ['MIT']\nbans.deny = [{ crate = 'openssl' }]\nsources.allow-registry = ['https://a']",
+            "licenses.allow = ['MIT']\nbans.deny = [{ crate = 'openssl' }, { crate = 'aws', wrappers = ['tuf'] }]\nsources.allow-registry = ['https://a']",
         )
         .expect("rules");
         let package = |license: Option<&str>| {
@@ -202,6 +229,7 @@ mod tests {
             version: "1.0.0".to_owned(),
             source: Some(source.to_owned()),
             checksum: checksum.map(str::to_owned),
+            dependencies: vec!["aws 1.0.0".to_owned()],
         };
         assert_eq!(
             rules.source(&locked("x", "registry+https://a", Some("0"))),
@@ -219,6 +247,10 @@ mod tests {
         }
         assert!(rules.ban(&locked("openssl", "", None)).is_some());
         assert_eq!(rules.ban(&locked("rustls", "", None)), None);
+        assert_eq!(rules.ban(&locked("aws", "", None)), None);
+        assert_eq!(rules.user(&locked("tuf", "", None)), None);
+        let user = rules.user(&locked("agent", "", None)).expect("a finding");
+        assert!(user.contains("agent 1.0.0 uses aws"), "{user}");
     }
 
     #[test]
