@@ -28,7 +28,6 @@ pub use instance::{
     instance_name,
 };
 pub use kind::{FINALIZER, FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, VERSION};
-pub use kind::{FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, VERSION};
 pub use release::{LinkRange, MANIFEST_BYTES, ReleaseImage, ReleaseManifest, ReleaseProgram};
 pub use revision::{Resolved, RevisionData, revision_label, revision_name};
 pub use rollout::{Group, Judge, OnInconclusive, Rollout};
