@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use policy_contract::frames::{FromWorker, ToWorker};
-use policy_contract::{Answer, Fault, Old, Spec};
+use policy_contract::{Fault, Scope, Spec};
 use policy_engine::{Engine, Failed, lint, series_named};
 use protocol::policy::Series;
 use serde::Serialize;
 
 use crate::client::{Client, NoLine};
 use crate::made_up::{Question, Subject, question};
+use crate::made_up_sets::question_about_sets;
+use crate::scope::AnyInput;
 
 /// Questions of a check.
 pub const QUESTIONS: u64 = 200;
@@ -61,11 +63,13 @@ struct Tally {
     times: Vec<Duration>,
 }
 
-/// Checks a policy. `program` is this program, for the second process.
+/// Checks a policy. `sets` are the names of the sets that a policy of sets is asked about, or none
+/// for some of any name. `program` is this program, for the second process.
 ///
 /// # Errors
 /// The second process cannot be used.
-pub fn check(spec: &Spec, program: &Path) -> Result<Report> {
+pub fn check(spec: &Spec, sets: &[String], program: &Path) -> Result<Report> {
+    let subject = subject(spec, sets);
     let mut findings: Vec<Finding> = lint(&spec.source).into_iter().map(Finding::from).collect();
     findings.extend(unknown_series(spec));
     let mut tally = Tally::default();
@@ -77,7 +81,7 @@ pub fn check(spec: &Spec, program: &Path) -> Result<Report> {
                 asked += 1;
                 let asking = Asking {
                     number,
-                    question: question(&subject(spec), number),
+                    question: made_up(spec.scope, &subject, number),
                     engine: &engine,
                 };
                 if let Err(finding) = asking.check(&mut second, &mut tally)? {
@@ -110,15 +114,18 @@ pub fn check(spec: &Spec, program: &Path) -> Result<Report> {
 /// Series that the source reads and the version does not have: they would be nil for ever.
 fn unknown_series(spec: &Spec) -> impl Iterator<Item = Finding> {
     let known = spec.all_series();
+    let is_about_sets = spec.scope == Scope::Set;
     let named = series_named(&spec.source).into_iter();
     named
         .filter(move |(_, name)| !known.iter().any(|series| series.as_str() == *name))
-        .map(|(line, name)| Finding {
+        .map(move |(line, name)| Finding {
             line,
             rule: format!("`{name}` is no series of the policy, so it is always nil"),
             instead: match (Series::of(name), name.strip_prefix(Series::FEED)) {
                 (Some(_), Some(feed)) => format!("--feed {feed} here, and the feed in the object"),
+                (Some(_), None) if is_about_sets => "feed:NAME, a sum over the members".to_owned(),
                 (Some(_), None) => format!("--series {name}, here and at apply"),
+                (None, _) if is_about_sets => "feed:NAME, a sum over the members".to_owned(),
                 (None, _) => {
                     let known = Series::ALWAYS.iter().chain(&Series::NAMED);
                     let known: Vec<&str> = known.copied().collect();
@@ -129,11 +136,19 @@ fn unknown_series(spec: &Spec) -> impl Iterator<Item = Finding> {
         })
 }
 
-fn subject(spec: &Spec) -> Subject {
+fn made_up(scope: Scope, subject: &Subject, number: u64) -> Question<AnyInput> {
+    match scope {
+        Scope::Vm => question(subject, number).into(),
+        Scope::Set => question_about_sets(subject, number),
+    }
+}
+
+fn subject(spec: &Spec, sets: &[String]) -> Subject {
     Subject {
         params: spec.params.clone(),
         series: spec.series.clone(),
         feeds: spec.feeds.iter().map(|feed| feed.name.clone()).collect(),
+        sets: sets.to_vec(),
     }
 }
 
@@ -158,7 +173,7 @@ pub(crate) fn second(spec: &Spec, program: &Path) -> Result<Client> {
 pub(crate) fn ask(
     process: &mut Client,
     number: u64,
-    question: &Question,
+    question: &Question<AnyInput>,
 ) -> Result<FromWorker, NoLine> {
     let vm = ID;
     process.send(&ToWorker::Forget { vm })?;
@@ -166,20 +181,14 @@ pub(crate) fn ask(
         let (t, s) = (*t, s.clone());
         process.send(&ToWorker::Sample { vm, t, s })?;
     }
-    let ask = ToWorker::Ask {
-        n: number,
-        vm,
-        id: ID,
-        t: question.now,
-        i: Box::new(question.input.clone()),
-    };
+    let ask = question.input.line(number, ID, question.now);
     process.request(&ask, PATIENCE)
 }
 
 /// One question, and the engine that is asked it.
 struct Asking<'a> {
     number: u64,
-    question: Question,
+    question: Question<AnyInput>,
     engine: &'a Engine,
 }
 
@@ -188,7 +197,7 @@ impl Asking<'_> {
         let past = self.question.past();
         let (input, now) = (&self.question.input, self.question.now);
         let begun = Instant::now();
-        let asked = self.engine.ask(input, &past, now);
+        let asked = input.ask(self.engine, &past, now);
         tally.times.push(begun.elapsed());
         let line = ask(second, self.number, &self.question)?;
         let reply = match asked {
@@ -196,21 +205,20 @@ impl Asking<'_> {
             Err(failed) => return Ok(Err(self.failed(&failed))),
         };
         tally.steps_max = tally.steps_max.max(reply.steps);
-        if line != FromWorker::said(self.number, &reply.answer, reply.steps) {
+        if line != reply.answer.line(self.number, reply.steps) {
             let rule = format!("another answer in a second process: {line:?}");
             let instead = "keys of text or numbers: the order of other keys is by chance";
             return Ok(Err(self.broken(Fault::Nondeterministic, &rule, instead)));
         }
-        let mut again = input.clone();
-        again.old = Some(old(&reply.answer));
-        let answer = match self.engine.ask(&again, &past, now) {
+        let again = input.after(&reply.answer);
+        let answer = match again.ask(self.engine, &past, now) {
             Ok(reply) => reply.answer,
             Err(failed) => return Ok(Err(self.failed(&failed))),
         };
         if answer != reply.answer {
             let (first, then) = (reply.answer.to_value(), answer.to_value());
             let rule = format!("answers {first}, and with that as i.old {then}");
-            let instead = "a step from i.vm.use_cu, not from i.old.cu";
+            let instead = again.instead_of_old();
             return Ok(Err(self.broken(Fault::NotFixpoint, &rule, instead)));
         }
         Ok(Ok(()))
@@ -239,12 +247,6 @@ impl Asking<'_> {
             question: Some(self.number),
         }
     }
-}
-
-/// An answer as the `old` of the next question.
-#[must_use]
-pub fn old(answer: &Answer) -> Old {
-    Old::of(answer)
 }
 
 impl From<policy_engine::Finding> for Finding {

@@ -7,13 +7,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
+use policy_cli::scope::AnyInput;
 use policy_cli::suite::{self, Differing};
 use policy_cli::{check, jail, worker};
-use policy_contract::{FeedSource, History, Input, Series, Spec};
+use policy_contract::{FeedSource, History, Input, Scope, Series, SetInput, Spec};
 use policy_engine::Engine;
 use serde_json::json;
 
-use crate::terminal::{Format, complain, exit, parameter, say, series, this_program};
+use crate::terminal::{Format, ScopeArg, complain, exit, parameter, say, series, this_program};
 use crate::text;
 use crate::whatif::{JudgeArgs, ReplayArgs};
 
@@ -33,6 +34,9 @@ enum Command {
     Check {
         #[command(flatten)]
         policy: PolicyArgs,
+        /// A set that a policy of scope set reads as i.sets.NAME [default: web, api and batch]
+        #[arg(long = "set", value_name = "NAME")]
+        sets: Vec<String>,
         /// Format of the result
         #[arg(short, long, value_enum, default_value_t = Format::Text)]
         output: Format,
@@ -85,6 +89,9 @@ struct PolicyArgs {
     /// Figure of the guest that the policy reads as i.feeds.NAME
     #[arg(long = "feed", value_name = "NAME")]
     feeds: Vec<String>,
+    /// What the policy decides about
+    #[arg(long, value_enum, default_value_t = ScopeArg::Vm)]
+    scope: ScopeArg,
 }
 
 /// Past of a question in a file.
@@ -99,7 +106,11 @@ impl Cli {
     pub(crate) fn run(self) -> ExitCode {
         let result = match &self.command {
             Command::Worker => return work(),
-            Command::Check { policy, output } => policy.check(*output),
+            Command::Check {
+                policy,
+                sets,
+                output,
+            } => policy.check(sets, *output),
             Command::Test {
                 path,
                 update,
@@ -161,6 +172,10 @@ impl PolicyArgs {
         let source = fs::read_to_string(&self.file)
             .with_context(|| format!("failed to read {}", self.file.display()))?;
         let mut spec = Spec::of_source(source);
+        spec.scope = match self.scope {
+            ScopeArg::Vm => Scope::Vm,
+            ScopeArg::Set => Scope::Set,
+        };
         spec.params = self.params.iter().cloned().collect();
         spec.series.clone_from(&self.series);
         let feeds = self.feeds.iter().map(|name| FeedSource {
@@ -172,9 +187,9 @@ impl PolicyArgs {
         Ok(spec)
     }
 
-    fn check(&self, format: Format) -> Result<ExitCode> {
+    fn check(&self, sets: &[String], format: Format) -> Result<ExitCode> {
         let spec = self.spec()?;
-        let report = check::check(&spec, &this_program()?)?;
+        let report = check::check(&spec, sets, &this_program()?)?;
         if format == Format::Json {
             let mut value = serde_json::to_value(&report)?;
             value["file"] = self.file.display().to_string().into();
@@ -188,17 +203,29 @@ impl PolicyArgs {
 
     fn run(&self, input: &Path, past: Option<&Path>) -> Result<ExitCode> {
         let spec = self.spec()?;
-        let mut question: Input = read(input)?;
-        if question.params.is_empty() {
-            question.params.clone_from(&spec.params);
-        }
+        let question = match spec.scope {
+            Scope::Vm => {
+                let mut question: Input = read(input)?;
+                if question.params.is_empty() {
+                    question.params.clone_from(&spec.params);
+                }
+                AnyInput::Vm(Box::new(question))
+            }
+            Scope::Set => {
+                let mut question: SetInput = read(input)?;
+                if question.params.is_empty() {
+                    question.params.clone_from(&spec.params);
+                }
+                AnyInput::Set(Box::new(question))
+            }
+        };
         let past: Option<Past> = past.map(read).transpose()?;
         let (past, now) = past.map_or_else(|| (History::new(&[]), 0.0), Past::history);
         let engine = match Engine::load(&spec) {
             Ok(engine) => engine,
             Err(error) => return self.refused(error.line, &error.rule),
         };
-        match engine.ask(&question, &past, now) {
+        match question.ask(&engine, &past, now) {
             Ok(reply) => {
                 let answer = json!({"answer": reply.answer.to_value(), "steps": reply.steps});
                 say(&format!("{answer}\n"))?;

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use policy_contract::{Answer, Fault, FeedSource, Input, Seconds, Series, Spec};
+use policy_contract::{Fault, FeedSource, Input, Scope, Seconds, Series, SetInput, Spec};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use toml::Spanned;
 
 use crate::made_up::Question;
+use crate::scope::{AnyAnswer, AnyInput};
 
 /// Time of every question on the clock of the samples.
 const NOW: Seconds = 3600.0;
@@ -42,6 +43,7 @@ pub struct Fixtures {
 /// Settings of the policy that its questions and its past rest on.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
+    scope: Scope,
     params: BTreeMap<String, f64>,
     series: Vec<Series>,
     feeds: Vec<String>,
@@ -55,7 +57,7 @@ pub struct Fixture {
     /// Line of the name, from 1.
     pub line: u32,
     /// The question with its past.
-    pub question: Question,
+    pub question: Question<AnyInput>,
     /// What must be answered.
     pub expected: Expected,
     /// Where a given answer is written: the value of `answer`, or an empty range behind the line of
@@ -69,7 +71,7 @@ pub enum Expected {
     /// Nothing is written.
     Nothing,
     /// This answer and no other.
-    Answer(Answer),
+    Answer(AnyAnswer),
     /// An answer with these properties.
     Properties(Properties),
     /// No answer but a fault.
@@ -88,6 +90,8 @@ pub struct Properties {
     pub reason: Option<OneOf>,
     /// Votes by name.
     pub votes: BTreeMap<String, Bounds>,
+    /// Counts by name of the set.
+    pub counts: BTreeMap<String, Bounds>,
 }
 
 /// A number, or its least and largest value.
@@ -121,6 +125,8 @@ pub enum OneOf {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {
+    #[serde(default)]
+    scope: Scope,
     #[serde(default)]
     params: BTreeMap<String, f64>,
     #[serde(default)]
@@ -156,6 +162,7 @@ impl Fixtures {
             rule: error.message().to_owned(),
         })?;
         let settings = Settings {
+            scope: raw.scope,
             params: raw.params,
             series: raw.series,
             feeds: raw.feeds,
@@ -180,6 +187,7 @@ impl Settings {
             port: 1,
         });
         let mut spec = Spec::of_source(source);
+        spec.scope = self.scope;
         spec.params.clone_from(&self.params);
         spec.series.clone_from(&self.series);
         spec.feeds = feeds.collect();
@@ -204,7 +212,7 @@ impl RawFixture {
         let expected = match (self.answer, self.expect, self.fault) {
             (None, None, None) => Expected::Nothing,
             (Some(answer), None, None) => {
-                let answer = Answer::read(answer.get_ref());
+                let answer = question.input.read(answer.get_ref());
                 Expected::Answer(answer.map_err(|refusal| format!("answer: {refusal}"))?)
             }
             (None, Some(properties), None) => Expected::Properties(properties),
@@ -229,8 +237,28 @@ fn line_of(text: &str, at: usize) -> u32 {
 }
 
 /// The plain question with what a fixture says.
-fn input(mut said: Map<String, Value>, settings: &Settings) -> Result<Input, String> {
-    fill_ages(&mut said);
+fn input(mut said: Map<String, Value>, settings: &Settings) -> Result<AnyInput, String> {
+    fill_ages(&mut said, settings.scope);
+    match settings.scope {
+        Scope::Vm => about_vm(said, settings).map(|input| AnyInput::Vm(Box::new(input))),
+        Scope::Set => about_sets(said, settings).map(|input| AnyInput::Set(Box::new(input))),
+    }
+}
+
+/// Sets that a fixture names are those of the question. Each is a plain one with what it says.
+fn about_sets(said: Map<String, Value>, settings: &Settings) -> Result<SetInput, String> {
+    let mut plain = json!(SetInput::sample());
+    plain["params"] = json!(settings.params);
+    if let Some(sets) = said.get("sets").and_then(Value::as_object) {
+        let one = plain["sets"]["web"].take();
+        let named = sets.keys().map(|name| (name.clone(), one.clone()));
+        plain["sets"] = named.collect::<Map<String, Value>>().into();
+    }
+    merge(&mut plain, Value::Object(said));
+    serde_json::from_value(plain).map_err(|error| format!("input: {error}"))
+}
+
+fn about_vm(said: Map<String, Value>, settings: &Settings) -> Result<Input, String> {
     let mut plain = json!(Input::sample());
     plain["params"] = json!(settings.params);
     let said = Value::Object(said);
@@ -253,13 +281,16 @@ fn follow(plain: &mut Value, said: &Value) {
 }
 
 /// An age that is not said is 0.
-fn fill_ages(said: &mut Map<String, Value>) {
+fn fill_ages(said: &mut Map<String, Value>, scope: Scope) {
     fn fill(member: Option<&mut Value>) {
         if let Some(members) = member.and_then(Value::as_object_mut) {
             members.entry("age_s").or_insert_with(|| json!(0.0));
         }
     }
     fill(said.get_mut("old"));
+    if scope == Scope::Set {
+        return;
+    }
     fill(said.get_mut("wish"));
     for group in ["feeds", "refused"] {
         let members = said.get_mut(group).and_then(Value::as_object_mut);

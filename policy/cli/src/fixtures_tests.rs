@@ -29,7 +29,9 @@ expect = { cu = { min = 2 }, reason = ["x", "y"] }
     let [first, second] = &fixtures.all[..] else {
         panic!("{fixtures:?}");
     };
-    let input = &first.question.input;
+    let AnyInput::Vm(input) = &first.question.input else {
+        panic!("{first:?}");
+    };
     assert_eq!((input.vm.use_cu, input.vm.max_cu), (3.0, 4.0));
     assert_eq!((input.vm.cpu_m, input.vm.permit_cu), (3000.0, Some(3.0)));
     assert_eq!(input.params["headroom"], 1.5);

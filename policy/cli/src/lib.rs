@@ -5,6 +5,7 @@
 //! * [`client`]: the parent's side, with a clock.
 //! * [`adviser`]: a worker behind the model of what would have been.
 //! * [`check`]: whether a policy keeps the rules of the contract on made-up questions.
+//! * [`scope`]: questions about VMs and about sets.
 //! * [`fixtures`] and [`suite`]: whether it answers what its author wrote beside it.
 
 #![forbid(unsafe_code)]
@@ -15,5 +16,7 @@ pub mod client;
 pub mod fixtures;
 pub mod jail;
 pub mod made_up;
+mod made_up_sets;
+pub mod scope;
 pub mod suite;
 pub mod worker;

@@ -13,6 +13,7 @@ use policy_contract::{
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
+use crate::scope::AnyInput;
 use crate::worker::single;
 
 /// Seconds between two samples of a short past.
@@ -25,9 +26,9 @@ const WISHES: [&str; 4] = ["threshold", "psi_some", "oom_event", "estimate"];
 
 /// A question with its past.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct Question<I = Input> {
     /// What is asked.
-    pub input: Input,
+    pub input: I,
     /// Samples, oldest first.
     pub samples: Vec<(Seconds, BTreeMap<String, f64>)>,
     /// Time of the question on the clock of the samples.
@@ -43,9 +44,21 @@ pub struct Subject {
     pub series: Vec<Series>,
     /// Names of its feeds.
     pub feeds: Vec<String>,
+    /// Names of the sets of a policy of sets. Without any they have other names.
+    pub sets: Vec<String>,
 }
 
-impl Question {
+impl From<Question> for Question<AnyInput> {
+    fn from(question: Question) -> Self {
+        Self {
+            input: AnyInput::Vm(Box::new(question.input)),
+            samples: question.samples,
+            now: question.now,
+        }
+    }
+}
+
+impl<I> Question<I> {
     /// The samples as a past.
     #[must_use]
     pub fn past(&self) -> History {

@@ -10,15 +10,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use policy_contract::frames::FromWorker;
-use policy_contract::{Answer, Fault, Spec};
+use policy_contract::{Fault, Spec};
 use policy_engine::Engine;
 use reply::WorkerResponse;
 use serde::Serialize;
 
-use crate::check::{self, old};
+use crate::check;
 use crate::client::{Client, NoLine};
 use crate::fixtures::{Expected, Fixture, Fixtures};
 use crate::made_up::Question;
+use crate::scope::{AnyAnswer, AnyInput};
 
 /// Something that a fixture shows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -169,7 +170,7 @@ struct Suite<'a> {
     asked: u64,
     findings: Vec<Finding>,
     /// Answers that differ from those written, with their place.
-    differences: Vec<(std::ops::Range<usize>, Answer, Finding)>,
+    differences: Vec<(std::ops::Range<usize>, AnyAnswer, Finding)>,
 }
 
 impl<'a> Suite<'a> {
@@ -193,7 +194,7 @@ impl<'a> Suite<'a> {
             |reply: &WorkerResponse| matches!(reply, Err((Fault::Late | Fault::WorkerDied, _)));
         if !ends_the_worker(&first) {
             // Only for its lines: the answer is that of the workers.
-            let _ = engine.ask(&question.input, &question.past(), question.now);
+            let _ = question.input.ask(engine, &question.past(), question.now);
         }
         if first != second {
             let rule = format!(
@@ -207,7 +208,7 @@ impl<'a> Suite<'a> {
         }
         if let Ok((answer, _)) = &first {
             let mut again = question.clone();
-            again.input.old = Some(old(answer));
+            again.input = question.input.after(answer);
             let then = self.reply(0, &again)?;
             if !then.as_ref().is_ok_and(|(then, _)| then == answer) {
                 let rule = format!(
@@ -215,7 +216,7 @@ impl<'a> Suite<'a> {
                     compare::shown(&first),
                     compare::shown(&then)
                 );
-                self.find(fixture, rule, "a step from i.vm.use_cu, not from i.old.cu");
+                self.find(fixture, rule, question.input.instead_of_old());
                 return Ok(());
             }
         }
@@ -224,19 +225,16 @@ impl<'a> Suite<'a> {
     }
 
     /// Asks one of the workers. One that has ended is started again for the next question.
-    fn reply(&mut self, worker: usize, question: &Question) -> Result<WorkerResponse> {
+    fn reply(&mut self, worker: usize, question: &Question<AnyInput>) -> Result<WorkerResponse> {
         self.asked += 1;
         let said = check::ask(&mut self.workers[worker], self.asked, question);
         let fault = match said {
             Ok(FromWorker::Fault { kind, text, .. }) => return Ok(Err((kind, text))),
             Ok(message) => {
-                let FromWorker::Said { steps, .. } = message else {
+                let Some(answer) = question.input.read_line(&message) else {
                     bail!("a worker answers a question by {message:?}");
                 };
-                let answer = message.answer().context("an answer is missing")?;
-                return Ok(answer
-                    .map(|answer| (answer, steps))
-                    .map_err(|refusal| (Fault::Output, refusal.to_string())));
+                return Ok(answer.map_err(|refusal| (Fault::Output, refusal.to_string())));
             }
             Err(NoLine::Late(_)) => Fault::Late,
             Err(NoLine::Died(_)) => Fault::WorkerDied,

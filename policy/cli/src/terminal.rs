@@ -25,6 +25,15 @@ pub(crate) enum Format {
     Json,
 }
 
+/// What a policy decides about.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ScopeArg {
+    /// The size of a VM
+    Vm,
+    /// The number of the members of sets of VMs
+    Set,
+}
+
 pub(crate) fn parameter(text: &str) -> Result<(String, f64), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=NUMBER")?;
     let value = value.parse().map_err(|error| format!("{error}"))?;

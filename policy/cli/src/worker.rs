@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read as _, Write};
 
 use policy_contract::frames::{self, FromWorker, MAX_LINE_BYTES, ToWorker};
-use policy_contract::{CONTRACT, Column, Fault, History, Input, Seconds, Series, Spec};
+use policy_contract::sets::SetAnswer;
+use policy_contract::{CONTRACT, Column, Fault, History, Input, Seconds, Series, SetInput, Spec};
 use policy_engine::{Engine, Evaluation, Failed};
 
 /// Most policies at once. A VM has at most two, and a node few kinds of VMs.
@@ -44,7 +45,7 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> Result<(), Ende
         }
         let message = frames::decode(&line, MAX_LINE_BYTES)?;
         let policy = match &message {
-            ToWorker::Ask { id, .. } => Some(*id),
+            ToWorker::Ask { id, .. } | ToWorker::AskSets { id, .. } => Some(*id),
             _ => None,
         };
         if let Some(answer) = worker.handle(message) {
@@ -84,6 +85,10 @@ impl Worker {
             }
             ToWorker::Ask { n, vm, id, t, i } => Some(match self.ask(vm, id, t, &i) {
                 Ok(reply) => FromWorker::said(n, &reply.answer, reply.steps),
+                Err(Failed { fault: kind, text }) => FromWorker::Fault { n, kind, text },
+            }),
+            ToWorker::AskSets { n, vm, id, t, i } => Some(match self.ask_sets((vm, id), t, &i) {
+                Ok(reply) => FromWorker::said_sets(n, &reply.answer, reply.steps),
                 Err(Failed { fault: kind, text }) => FromWorker::Fault { n, kind, text },
             }),
             ToWorker::Forget { vm } => {
@@ -129,14 +134,27 @@ impl Worker {
     }
 
     fn ask(&self, vm: u32, id: u32, now: Seconds, input: &Input) -> Result<Evaluation, Failed> {
-        let Some(engine) = self.policies.get(&id) else {
-            return Err(Failed {
-                fault: Fault::Syntax,
-                text: format!("policy {id} is not loaded"),
-            });
-        };
         let none = History::new(&[]);
-        engine.ask(input, self.pasts.get(&vm).unwrap_or(&none), now)
+        let past = self.pasts.get(&vm).unwrap_or(&none);
+        self.engine(id)?.ask(input, past, now)
+    }
+
+    fn ask_sets(
+        &self,
+        (past, id): (u32, u32),
+        now: Seconds,
+        input: &SetInput,
+    ) -> Result<Evaluation<SetAnswer>, Failed> {
+        let none = History::new(&[]);
+        let past = self.pasts.get(&past).unwrap_or(&none);
+        self.engine(id)?.ask_sets(input, past, now)
+    }
+
+    fn engine(&self, id: u32) -> Result<&Engine, Failed> {
+        self.policies.get(&id).ok_or_else(|| Failed {
+            fault: Fault::Syntax,
+            text: format!("policy {id} is not loaded"),
+        })
     }
 }
 
@@ -200,6 +218,25 @@ mod tests {
         assert_eq!(output[2]["kind"], "output");
         assert_eq!(output[3]["text"], "policy 2 is not loaded");
         assert_eq!(output.len(), 4);
+    }
+
+    #[test]
+    fn question_about_sets_has_an_answer_about_sets() {
+        let source = "return function(i)
+          return { sets = { web = { count = i.h:max('feed:jobs', 60) } } } end";
+        let (op, i) = ("ask_sets", SetInput::sample());
+        let asked = serde_json::json!({"op": op, "n": 9, "vm": 3, "id": 1, "t": 10.0, "i": i});
+        let sample = |t: u32| {
+            let s = serde_json::json!({"feed:jobs": t});
+            let line = serde_json::json!({"op": "sample", "vm": 3, "t": t, "s": s});
+            format!("{line}\n")
+        };
+        let load = load(source).replace("\"vm\"", "\"set\"");
+        let input = [load, sample(2), sample(4), sample(6), format!("{asked}\n")].concat();
+        let output = lines(&input).expect("answers");
+        assert_eq!(output[1]["op"], "said_sets");
+        let answer = serde_json::json!({"sets": {"web": {"count": 6}}, "kv": {}});
+        assert_eq!(output[1]["answer"], answer);
     }
 
     #[test]

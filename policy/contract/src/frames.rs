@@ -11,6 +11,8 @@ use serde_json::{Map, Value};
 use crate::answer::{Answer, Want};
 use crate::history::{Column, Seconds};
 use crate::input::Input;
+use crate::set_input::SetInput;
+use crate::sets::SetAnswer;
 use crate::spec::Digest;
 
 /// Longest line, bytes, without its line feed.
@@ -57,6 +59,19 @@ pub enum ToWorker {
         t: Seconds,
         /// What the policy is asked.
         i: Box<Input>,
+    },
+    /// Answer a question about sets.
+    AskSets {
+        /// Number of the question.
+        n: u64,
+        /// Number of the past.
+        vm: u32,
+        /// Number of the policy.
+        id: u32,
+        /// Time of the question on the clock of the samples.
+        t: Seconds,
+        /// What the policy is asked.
+        i: Box<SetInput>,
     },
     /// Forget the past of a VM.
     Forget {
@@ -133,6 +148,15 @@ pub enum FromWorker {
         /// Interrupts that the call took.
         steps: u64,
     },
+    /// Answer to a question about sets. [`SetAnswer::read`] judges it.
+    SaidSets {
+        /// Number of the question.
+        n: u64,
+        /// The answer as the policy returned it.
+        answer: Value,
+        /// Interrupts that the call took.
+        steps: u64,
+    },
     /// A question without an answer.
     Fault {
         /// Number of the question.
@@ -162,6 +186,16 @@ impl FromWorker {
                 .map(|vote| (vote.name.clone(), vote.value))
                 .collect(),
             note: answer.note.as_ref().map(|note| note.as_str().to_owned()),
+            steps,
+        }
+    }
+
+    /// The line that carries an answer about sets.
+    #[must_use]
+    pub fn said_sets(n: u64, answer: &SetAnswer, steps: u64) -> Self {
+        Self::SaidSets {
+            n,
+            answer: answer.to_value(),
             steps,
         }
     }

@@ -13,7 +13,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::frames::{FromWorker, MAX_LINE_BYTES, ToWorker, decode, encode};
-use crate::{Answer, Digest, MAX_NOTE_BYTES, MAX_PACK_BYTES, MAX_VOTES, Pack};
+use crate::sets::SetAnswer;
+use crate::{Answer, Digest, MAX_NOTE_BYTES, MAX_PACK_BYTES, MAX_VOTES, Pack, SetInput};
 
 /// Most that a number may be off after it was read once more: the reader of JSON may miss the last
 /// bit.
@@ -68,12 +69,33 @@ fn to_worker(line: &[u8]) {
         let read: ToWorker = decode(&again, MAX_LINE_BYTES).expect("it reads");
         assert!(is_close(&value(&read), &value(&message)), "{message:?}");
     }
-    if let ToWorker::Ask { i, .. } = &message {
-        let text = i.canonical();
-        assert!(!text.contains(['\n', '\r']), "{text}");
-        assert_eq!(i.checksum(), crc32c::crc32c(text.as_bytes()));
-        let same: Value = serde_json::from_str(&text).expect("JSON");
-        assert!(same.is_object(), "{text}");
+    let (text, checksum) = match &message {
+        ToWorker::Ask { i, .. } => (i.canonical(), i.checksum()),
+        ToWorker::AskSets { i, .. } => (i.canonical(), i.checksum()),
+        _ => return,
+    };
+    assert!(!text.contains(['\n', '\r']), "{text}");
+    assert_eq!(checksum, crc32c::crc32c(text.as_bytes()));
+    let same: Value = serde_json::from_str(&text).expect("JSON");
+    assert!(same.is_object(), "{text}");
+}
+
+/// An answer about sets keeps the rules of answers, and reads again from what it is written as.
+fn sets_keep_their_rules(value: &Value) {
+    let mut facts = SetInput::sample().facts();
+    if let Some(web) = facts.get_mut("web") {
+        web.versions = [1, 2].into();
+        web.commands = ["drain".to_owned()].into();
+    }
+    match SetAnswer::read(value, &facts) {
+        Ok(answer) => {
+            assert!(answer.sets.keys().all(|name| facts.contains_key(name)));
+            let again = SetAnswer::read(&answer.to_value(), &facts);
+            assert_eq!(again.as_ref(), Ok(&answer));
+            let counts = answer.counts(8, &facts);
+            assert!(counts.values().all(|count| *count <= 8), "{counts:?}");
+        }
+        Err(refusal) => assert!(!refusal.path.is_empty() && !refusal.rule.is_empty()),
     }
 }
 
@@ -96,6 +118,9 @@ fn from_worker(line: &[u8]) {
             assert!(!refusal.path.is_empty() && !refusal.rule.is_empty());
         }
         (_, answer) => assert!(answer.is_none(), "{message:?}"),
+    }
+    if let FromWorker::SaidSets { answer, .. } = &message {
+        sets_keep_their_rules(answer);
     }
 }
 
@@ -158,12 +183,12 @@ mod tests {
     #[test]
     fn every_seed_of_frames_holds() {
         test_seeds::hold(&[("worker_frame", worker_frame)]);
-        for name in ["load", "sample", "ask", "forget"] {
+        for name in ["load", "sample", "ask", "ask_sets", "forget"] {
             let seed = std::fs::read(format!("../../fuzz/seeds/worker_frame/{name}")).expect(name);
             let read = decode::<ToWorker>(&seed[1..], MAX_LINE_BYTES);
             assert!(seed[0].is_multiple_of(2) && read.is_ok(), "{name}");
         }
-        for name in ["said", "fault", "bad"] {
+        for name in ["said", "said_sets", "fault", "bad"] {
             let seed = std::fs::read(format!("../../fuzz/seeds/worker_frame/{name}")).expect(name);
             let read = decode::<FromWorker>(&seed[1..], MAX_LINE_BYTES);
             assert!(!seed[0].is_multiple_of(2) && read.is_ok(), "{name}");
@@ -206,12 +231,22 @@ mod tests {
             t: 10.5,
             i: Box::new(Input::sample()),
         };
+        let ask_sets = ToWorker::AskSets {
+            n: 9,
+            vm: 17,
+            id: 1,
+            t: 10.5,
+            i: Box::new(SetInput::sample()),
+        };
+        let said_sets = br#"{"op":"said_sets","n":9,"answer":{"sets":{"web":{"share":"7.5%","version":2,"command":"drain"}},"kv":{"web":{"a":"1"}},"nodes":{"want":2,"why":"x"}},"steps":4}"#;
         let said =
             br#"{"op":"said","n":9,"cu":5,"r":"memory","votes":{"a":1},"note":"n","steps":4}"#;
         let fault = br#"{"op":"fault","n":9,"kind":"steps","text":"t"}"#;
         vec![
             [&[0], &encode(&load).expect("a line")[..]].concat(),
             [&[0], &encode(&ask).expect("a line")[..]].concat(),
+            [&[0], &encode(&ask_sets).expect("a line")[..]].concat(),
+            [&[1], &said_sets[..]].concat(),
             [&[1], &said[..]].concat(),
             [&[1], &fault[..]].concat(),
         ]

@@ -1,5 +1,5 @@
 //! The contract between the agent and a policy: the question ([`Input`]), the answer ([`Answer`]),
-//! the policy itself ([`Spec`]), the file that carries it ([`Pack`]), the past ([`History`]) and
+//! both for sets ([`SetInput`], [`sets::SetAnswer`]), the policy itself ([`Spec`]), the file that carries it ([`Pack`]), the past ([`History`]) and
 //! the lines between the agent and its worker ([`frames`]).
 //!
 //! Nothing here reads a clock, a file or a socket. Every number is an `f64` with its unit in the
@@ -17,6 +17,7 @@ mod history;
 mod input;
 mod pack;
 mod recheck;
+mod set_input;
 pub mod sets;
 mod spec;
 pub mod tally;
@@ -31,12 +32,15 @@ pub use pack::{MAX_PACK_BYTES, Pack, PackError};
 pub use protocol::policy::{Fault, FeedSource, Refusal, Role, Scope, Series};
 use protocol::time::Span;
 pub use recheck::Recheck;
+pub use set_input::{ClusterSeen, FeedSum, MAX_NODES_SHOWN, NodeSeen, SetInput, SetOld, SetSeen};
 pub use spec::{CONTRACT, Digest, Spec};
 
 /// Shortest time between two questions about a VM.
 pub const ASK_EVERY: Span = Span::from_secs(1);
 /// Longest time between two questions about a VM with fresh metrics.
 pub const ASK_AT_LATEST: Span = Span::from_secs(10);
+/// Time between two questions about sets.
+pub const ASK_SETS_EVERY: Span = Span::from_secs(10);
 
 /// JSON Schema of an answer.
 #[must_use]
@@ -47,5 +51,11 @@ pub fn schema() -> serde_json::Value {
 /// Type declarations of question, answer and helpers in Luau, for editors.
 #[must_use]
 pub fn stubs() -> String {
-    format!("{}{}{}", input::STUBS, answer::stubs(), input::STUBS_STD)
+    [
+        input::STUBS,
+        &answer::stubs(),
+        set_input::STUBS,
+        input::STUBS_STD,
+    ]
+    .concat()
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::policy::{MAX_KV, MAX_REPLICAS, Refusal, is_word};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::answer::{is_note, shown, whole};
 use crate::divide::{PlainClaim, divide, share};
@@ -113,6 +113,21 @@ impl SetAnswer {
         Ok(answer)
     }
 
+    /// The answer as a policy would return it.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        let sets: Map<String, Value> = self
+            .sets
+            .iter()
+            .map(|(name, change)| (name.clone(), change.to_value()))
+            .collect();
+        let mut answer = json!({"sets": sets, "kv": self.kv});
+        if let Some(nodes) = &self.nodes {
+            answer["nodes"] = json!(nodes);
+        }
+        answer
+    }
+
     /// Count of each set that the answer names.
     ///
     /// `capacity` is in compute units. Sets that are not named keep what they have. The others
@@ -170,6 +185,23 @@ impl SetAnswer {
             .zip(given)
             .map(|((name, _, set), part)| ((*name).clone(), count(part, set)))
             .collect()
+    }
+}
+
+impl SetChange {
+    fn to_value(&self) -> Value {
+        let mut change = match self.want {
+            SetWant::Count(count) => json!({"count": count}),
+            SetWant::Share(part) => json!({"share": percent_text(part)}),
+            SetWant::Rest => json!({"rest": true}),
+        };
+        if let Some(version) = self.version {
+            change["version"] = version.into();
+        }
+        if let Some(command) = &self.command {
+            change["command"] = command.as_str().into();
+        }
+        change
     }
 }
 
@@ -254,6 +286,20 @@ fn read_change(value: &Value, path: &str, set: &SetFacts) -> Result<SetChange, R
         version: version.transpose()?,
         command: command.transpose()?,
     })
+}
+
+/// Text such as `7%` or `12.5%`.
+fn percent_text(part: u32) -> String {
+    let text = format!("{}.{:03}", part / 1_000, part % 1_000);
+    format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// Part of a whole that a text such as `7%` names, rounded to a whole number. `None` for any other
+/// text.
+#[must_use]
+pub fn share_of(text: &str, total: u64) -> Option<u64> {
+    let parts = share(total, WHOLE, &[u64::from(percent(text)?)]);
+    parts.into_iter().next()
 }
 
 /// Thousandths of a percent of a text such as `7%` or `12.5%`.

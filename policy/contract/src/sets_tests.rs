@@ -213,3 +213,15 @@ proptest! {
         }
     }
 }
+
+/// Requirement: V11
+#[test]
+fn v11_share_is_written_as_it_was_read() {
+    for text in ["0%", "7%", "12.5%", "0.001%", "99.999%", "100%"] {
+        let answer = json!({"sets": {"web": {"share": text}}, "kv": {}});
+        let read = SetAnswer::read(&answer, &facts()).expect("a valid answer");
+        assert_eq!(read.to_value(), answer);
+    }
+    assert_eq!(share_of("7%", 50), Some(4));
+    assert_eq!(share_of("7 %", 50), None);
+}

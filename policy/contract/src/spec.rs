@@ -69,10 +69,18 @@ impl Spec {
         Digest::of_bytes(canonical::text(self).as_bytes())
     }
 
+    /// Series that the policy has without naming them. Sets have the sums of their feeds alone.
+    fn always(&self) -> &'static [&'static str] {
+        match self.scope {
+            Scope::Vm => &Series::ALWAYS,
+            Scope::Set => &[],
+        }
+    }
+
     /// Names of all series of the past that the policy may read.
     #[must_use]
     pub fn all_series(&self) -> Vec<Series> {
-        let always = Series::ALWAYS.iter().filter_map(|name| Series::of(name));
+        let always = self.always().iter().filter_map(|name| Series::of(name));
         let feeds = self
             .feeds
             .iter()
@@ -86,7 +94,7 @@ impl Spec {
     /// Whether the policy may read a series.
     #[must_use]
     pub fn has_series(&self, name: &str) -> bool {
-        Series::ALWAYS.contains(&name)
+        self.always().contains(&name)
             || self.series.iter().any(|one| one.as_str() == name)
             || name.strip_prefix(Series::FEED).is_some_and(|feed| {
                 let mut feeds = self.feeds.iter();
@@ -104,7 +112,7 @@ impl Spec {
         }
         check_source(&self.source)?;
         check_params(&self.params)?;
-        check_series(&self.series)?;
+        check_series(self.scope, &self.series)?;
         check_feeds(&self.feeds)
     }
 }

@@ -6,7 +6,10 @@ use std::rc::Rc;
 
 use mlua::chunk::ChunkMode;
 use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Value};
-use policy_contract::{Answer, Fault, History, Input, Refusal, Seconds, Spec};
+use policy_contract::sets::SetAnswer;
+use policy_contract::{Answer, Fault, History, Input, Refusal, Seconds, SetInput, Spec};
+use serde::Serialize;
+use serde_json::Value as Json;
 
 use crate::budget::{MAX_MEMORY, Steps};
 use crate::failure::{CHUNK, Failed, LoadError};
@@ -18,11 +21,18 @@ const SLACK: usize = MAX_MEMORY / 4;
 
 /// An answer and what it took.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Evaluation {
+pub struct Evaluation<A = Answer> {
     /// The answer, checked.
-    pub answer: Answer,
+    pub answer: A,
     /// Steps of the call, of at most [`crate::MAX_STEPS`].
     pub steps: u64,
+}
+
+/// A question with its past.
+struct Question<'a, I> {
+    input: &'a I,
+    past: &'a History,
+    now: Seconds,
 }
 
 /// A loaded policy.
@@ -85,10 +95,34 @@ impl Engine {
     /// # Errors
     /// The call broke its budget or failed, or the contract refuses its answer.
     pub fn ask(&self, input: &Input, past: &History, now: Seconds) -> Result<Evaluation, Failed> {
+        let question = Question { input, past, now };
+        self.evaluate(&question, Answer::read)
+    }
+
+    /// Asks a policy of sets, as [`Self::ask`].
+    ///
+    /// # Errors
+    /// As of [`Self::ask`].
+    pub fn ask_sets(
+        &self,
+        input: &SetInput,
+        past: &History,
+        now: Seconds,
+    ) -> Result<Evaluation<SetAnswer>, Failed> {
+        let facts = input.facts();
+        let question = Question { input, past, now };
+        self.evaluate(&question, |value| SetAnswer::read(value, &facts))
+    }
+
+    fn evaluate<I: Serialize, A>(
+        &self,
+        question: &Question<'_, I>,
+        read: impl Fn(&Json) -> Result<A, Refusal>,
+    ) -> Result<Evaluation<A>, Failed> {
         if self.state.garbage() > SLACK {
             self.state.tidy();
         }
-        let outcome = self.state.call(input, past, now, MAX_MEMORY - SLACK);
+        let outcome = self.state.call(question, MAX_MEMORY - SLACK, &read);
         if !matches!(&outcome, Err(failed) if failed.fault == Fault::Memory) {
             return outcome;
         }
@@ -97,7 +131,7 @@ impl Engine {
             fault: Fault::Syntax,
             text: error.to_string(),
         })?;
-        state.call(input, past, now, MAX_MEMORY)
+        state.call(question, MAX_MEMORY, &read)
     }
 
     /// Frees the memory of earlier calls where enough has gathered. Called between two questions it
@@ -209,21 +243,20 @@ impl State {
     }
 
     /// Asks, with so much memory beyond the question.
-    fn call(
+    fn call<I: Serialize, A>(
         &self,
-        input: &Input,
-        past: &History,
-        now: Seconds,
+        question: &Question<'_, I>,
         memory: usize,
-    ) -> Result<Evaluation, Failed> {
+        read: &impl Fn(&Json) -> Result<A, Refusal>,
+    ) -> Result<Evaluation<A>, Failed> {
         self.steps.reset();
-        self.now.set(now);
+        self.now.set(question.now);
         let outcome = self.lua.scope(|scope| {
-            let past = scope.create_any_userdata_ref(past)?;
-            let question = question::table(&self.lua, input, past)?;
+            let past = scope.create_any_userdata_ref(question.past)?;
+            let table = question::table(&self.lua, question.input, past)?;
             self.limit(Some(memory))?;
-            let values: MultiValue = self.function()?.call(question)?;
-            Ok(read(&values))
+            let values: MultiValue = self.function()?.call(table)?;
+            Ok(one(&values).and_then(|value| read(&value)))
         });
         match self.limit(None).and(outcome) {
             Ok(answer) => Ok(Evaluation {
@@ -235,13 +268,14 @@ impl State {
     }
 }
 
-fn read(values: &MultiValue) -> Result<Answer, Refusal> {
+/// The one value that a policy returned.
+fn one(values: &MultiValue) -> Result<Json, Refusal> {
     if values.len() > 1 {
         let count = format!("{} values", values.len());
         return Err(Refusal::of("answer", count, "one table"));
     }
     let value = values.front().unwrap_or(&Value::Nil);
-    Answer::read(&answer::read(value)?)
+    answer::read(value)
 }
 
 pub(crate) fn version() -> String {

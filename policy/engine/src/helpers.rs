@@ -7,8 +7,11 @@
 //!   asked for growth.
 //! * `office(i, from_minute, to_minute, weekdays)`: the time of `i` is in these hours of one of
 //!   these weekdays. Hours past midnight belong to the day on which they began.
+//! * `share`, `divide` and `simple` are for policies of sets: [`set_helpers`].
 
 use mlua::{Lua, ObjectLike as _, Result, Table, Value};
+
+use crate::set_helpers;
 
 /// Relative difference of two means from which a series rises or falls.
 const TREND_THRESHOLD: f64 = 0.05;
@@ -23,6 +26,7 @@ pub(crate) fn table(lua: &Lua) -> Result<Table> {
     std.raw_set("trend", lua.create_function(trend)?)?;
     std.raw_set("refused", lua.create_function(refused)?)?;
     std.raw_set("office", lua.create_function(office)?)?;
+    set_helpers::add(lua, &std)?;
     Ok(std)
 }
 

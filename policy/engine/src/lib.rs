@@ -21,6 +21,7 @@ mod helpers;
 mod math;
 mod past;
 mod question;
+mod set_helpers;
 mod syntax;
 mod text;
 

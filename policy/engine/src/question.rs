@@ -2,10 +2,10 @@
 
 use mlua::serde::SerializeOptions;
 use mlua::{AnyUserData, Lua, LuaSerdeExt as _, Result, Table, Value};
-use policy_contract::Input;
+use serde::Serialize;
 
 /// Builds the table. Members of the question have the names that they have in JSON.
-pub(crate) fn table(lua: &Lua, input: &Input, past: AnyUserData) -> Result<Table> {
+pub(crate) fn table(lua: &Lua, input: &impl Serialize, past: AnyUserData) -> Result<Table> {
     let options = SerializeOptions::new()
         .set_array_metatable(false)
         .serialize_none_to_null(false)

@@ -52,7 +52,7 @@ const MEMBERS: [(&str, &str); 6] = [
     ("math", "noise"),
     ("table", "move"),
     ("string", "dump"),
-    ("std", "share"),
+    ("std", "ask"),
 ];
 
 /// Calls that the compiler has built in, with arguments that they accept.

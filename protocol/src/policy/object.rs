@@ -114,7 +114,7 @@ impl ScalingPolicySpec {
     pub fn check(&self) -> Result<(), Refusal> {
         check_source(&self.source)?;
         check_params(&self.params)?;
-        check_series(&self.series)?;
+        check_series(self.scope, &self.series)?;
         check_feeds(&self.feeds)?;
         let percent = self.limits.vms_shrunk_at_once_percent;
         if let Some(share) = percent.filter(|share| *share > 100) {
@@ -184,7 +184,9 @@ mod tests {
         assert_eq!(validate(KIND, &object(|_| {})), Ok(()));
         assert_eq!(validate("Other", &json!({})), Ok(()));
         type Change = fn(&mut Value);
-        let cases: [(&str, Change); 8] = [
+        let cases: [(&str, Change); 10] = [
+            ("spec", |s| s["scope"] = json!("node")),
+            ("spec.series[0]", |s| s["scope"] = json!("set")),
             ("spec", |s| s["source"] = json!(null)),
             ("spec.source", |s| s["source"] = json!("\u{1b}Lua")),
             ("spec.source", |s| s["source"] = json!("x".repeat(65_537))),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::kind::{FeedSource, Series};
+use super::kind::{FeedSource, Scope, Series};
 use super::refusal::Refusal;
 
 /// Longest source of a policy, bytes.
@@ -70,11 +70,16 @@ pub fn check_params(params: &BTreeMap<String, f64>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses series that every policy has anyway, that are feeds, or that occur twice.
+/// Refuses series that every policy has anyway, that are feeds, or that occur twice. A policy of
+/// sets has none but its feeds.
 ///
 /// # Errors
 /// With the first series at fault.
-pub fn check_series(series: &[Series]) -> Result<(), Refusal> {
+pub fn check_series(scope: Scope, series: &[Series]) -> Result<(), Refusal> {
+    if let (Scope::Set, Some(first)) = (scope, series.first()) {
+        let rule = "for scope set, whose past has sums of feeds alone";
+        return Err(Refusal::of("series[0]", first, rule));
+    }
     let mut seen = BTreeSet::new();
     for (index, one) in series.iter().enumerate() {
         let path = || format!("series[{index}]");

@@ -1,10 +1,12 @@
 //! What is expected, beside what is answered.
 
+use policy_contract::sets::{SetAnswer, SetWant};
 use policy_contract::{Answer, Want};
 
 use super::reply::WorkerResponse;
 use super::update;
 use crate::fixtures::{Expected, Properties};
+use crate::scope::AnyAnswer;
 
 /// What was answered, for people.
 pub(super) fn shown(reply: &WorkerResponse) -> String {
@@ -43,7 +45,32 @@ fn instead(reply: &WorkerResponse) -> String {
 }
 
 /// Each property that an answer does not have, with what it is in place of what is expected.
-fn broken(properties: &Properties, answer: &Answer) -> Vec<String> {
+fn broken(properties: &Properties, answer: &AnyAnswer) -> Vec<String> {
+    match answer {
+        AnyAnswer::Vm(answer) => broken_by_size(properties, answer),
+        AnyAnswer::Set(answer) => broken_by_counts(properties, answer),
+    }
+}
+
+fn broken_by_counts(properties: &Properties, answer: &SetAnswer) -> Vec<String> {
+    let wanted = |name: &String| answer.sets.get(name).map(|change| &change.want);
+    let count = |name: &String| match wanted(name) {
+        Some(SetWant::Count(count)) => Some(*count),
+        Some(SetWant::Share(_) | SetWant::Rest) | None => None,
+    };
+    let has = |name: &String, bounds: &crate::fixtures::Bounds| {
+        count(name).is_some_and(|count| bounds.hold(f64::from(count)))
+    };
+    let broken = properties.counts.iter();
+    let broken = broken.filter(|(name, bounds)| !has(name, bounds));
+    let told = broken.map(|(name, bounds)| {
+        let is = count(name).map_or("absent".to_owned(), |count| count.to_string());
+        format!("counts.{name} is {is} instead of {bounds}")
+    });
+    told.collect()
+}
+
+fn broken_by_size(properties: &Properties, answer: &Answer) -> Vec<String> {
     let mut broken = Vec::new();
     let units = match answer.want {
         Want::Units(units) => Some(f64::from(units)),
@@ -94,7 +121,7 @@ mod tests {
     }
 
     fn answered(value: &serde_json::Value) -> WorkerResponse {
-        Ok((Answer::read(value).expect("an answer"), 1))
+        Ok((AnyAnswer::Vm(Answer::read(value).expect("an answer")), 1))
     }
 
     #[test]
@@ -144,6 +171,20 @@ mod tests {
         let one = answered(&json!({"cu": 1, "reason": "z"}));
         let (rule, _) = difference(&wanted, &one).expect("a difference");
         assert!(rule.contains("cu is 1 instead of at least 2.5"), "{rule}");
+    }
+
+    #[test]
+    fn count_of_a_set_is_expected_within_bounds() {
+        let text = "scope = \"set\"\n[[fixture]]\nname = \"a\"\nexpect.counts.web = { min = 2 }";
+        let fixtures = Fixtures::read(text).expect("a fixture");
+        let wanted = &fixtures.all[0];
+        let reply = |count: u32| -> WorkerResponse {
+            let answer = json!({"sets": {"web": {"count": count}}});
+            Ok((wanted.question.input.read(&answer).expect("an answer"), 1))
+        };
+        assert_eq!(difference(&wanted.expected, &reply(2)), None);
+        let (rule, _) = difference(&wanted.expected, &reply(1)).expect("a difference");
+        assert!(rule.contains("the count of web"), "{rule}");
     }
 
     #[test]

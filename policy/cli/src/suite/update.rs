@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-use policy_contract::Answer;
+use crate::scope::AnyAnswer;
 
 /// An answer as an inline table of TOML.
-pub(super) fn inline(answer: &Answer) -> String {
+pub(super) fn inline(answer: &AnyAnswer) -> String {
     let table = toml::Value::try_from(answer.to_value());
     table.map_or_else(|_| answer.to_value().to_string(), |table| table.to_string())
 }
 
 /// The file with each answer at its place. An empty place gets a line.
-pub(super) fn written(text: &str, mut answers: Vec<(Range<usize>, &Answer)>) -> String {
+pub(super) fn written(text: &str, mut answers: Vec<(Range<usize>, &AnyAnswer)>) -> String {
     // From the end, so that the places before stay where they are.
     answers.sort_by_key(|(place, _)| std::cmp::Reverse(place.start));
     let mut updated = text.to_owned();
@@ -30,6 +30,7 @@ pub(super) fn written(text: &str, mut answers: Vec<(Range<usize>, &Answer)>) -> 
 
 #[cfg(test)]
 mod tests {
+    use policy_contract::Answer;
     use serde_json::json;
 
     use super::*;
@@ -39,7 +40,7 @@ mod tests {
     fn answers_are_written_and_all_else_stays() {
         let text = "# first\n[[fixture]]\nname = \"a\" # one\nanswer = { cu = 1, reason = \"x\" } # old\n\n[[fixture]]\nname = \"b\"";
         let answer = json!({"cu": 3, "reason": "y", "votes": {"load": 2.0}, "note": "so"});
-        let answer = Answer::read(&answer).expect("an answer");
+        let answer = AnyAnswer::Vm(Answer::read(&answer).expect("an answer"));
         let fixtures = Fixtures::read(text).expect("fixtures");
         let places = fixtures.all.iter().map(|one| (one.place.clone(), &answer));
         let updated = written(text, places.collect());
