@@ -130,6 +130,8 @@ pub(crate) struct Change {
 pub(crate) fn of_write(key: &Key, world: &World, write: &Write, outcome: &Outcome) -> Vec<Change> {
     let on = |name: &str| format!("{}/{name}", key.0);
     let mut changes = match write {
+        // It guards the environment's deletion, and decides nothing about a rollout.
+        Write::Finalizer(_) => Vec::new(),
         Write::Environment(status) => lock(&world.environment.status, status, on(&key.1)),
         Write::Deployment { name, status } => {
             let before = world.deployments.iter().find(|one| one.name == *name);
