@@ -43,6 +43,7 @@ fn world(guests: &[(&str, Guest)], rollout: Rollout) -> World {
             spec: EnvironmentSpec::of_object(&spec).expect("a spec"),
             status: EnvironmentStatus::default(),
             is_deleted: false,
+            has_finalizer: false,
         },
         revisions: [("m-r1".to_owned(), Revision { rollout, program })].into(),
         deployments: Vec::new(),
