@@ -219,7 +219,7 @@ async fn good_version_reaches_all_guests_and_bad_ones_stop_at_the_first() {
     assert_eq!(done["status"]["progress"]["done"], 2, "{done}");
     fleet.rests_at(&good).await;
 
-    for bad in ["crashing-part", "hanging-part"] {
+    for bad in ["crashing-part", "hanging-part", "leaking-part", "deaf-part"] {
         let (name, _) = fleet.deploy(&program(bad)).await;
         let failed = fleet.ends(&name, DeploymentState::Unhealthy).await;
         assert_eq!(failed["status"]["progress"]["failed"], 1, "{bad}: {failed}");
