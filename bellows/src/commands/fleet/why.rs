@@ -1,5 +1,7 @@
 //! `bellows fleet why VM`: the last decision about the parts of a guest, with its inputs.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use fleet_core::counts;
 use fleet_core::permit::required;
@@ -11,16 +13,20 @@ use super::objects::{INSTANCE, deployments_of, labels, list_envs};
 use super::{parts, plan, world};
 use crate::api::{Api, Kind};
 use crate::args::VmArgs;
+use crate::commands::people::{self, Done};
 use crate::context::Context;
 use crate::fail::Outcome;
 use crate::output::{Format, print_value};
 use crate::terminal::out;
 use crate::view::fleet::{Env, progress_line};
 
+/// Records of the journal that are shown, the newest ones.
+const RECORDS: usize = 12;
+
 /// Why a guest runs the programs that it runs.
 ///
-/// It shows the last turn of each part with its end, the deployment that gave it, and the figures
-/// that a turn depends on now.
+/// It shows the last turn of each part with its end, the deployment that gave it, the figures that
+/// a turn depends on now, and the journal's last records of the guest.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WhyArgs {
     #[command(flatten)]
@@ -58,11 +64,13 @@ pub(super) async fn why(context: &Context, args: &WhyArgs) -> Outcome {
         }
         of_parts.push(facts);
     }
+    let records = records(context, namespace, name)?;
     let answer = json!({
         "namespace": namespace,
         "vm": name,
         "unmanaged": view.unmanaged,
         "parts": of_parts,
+        "journal": records.iter().map(Done::value).collect::<Vec<_>>(),
     });
     if matches!(args.output, Format::Json | Format::Yaml) {
         return print_value(args.output, &answer);
@@ -70,7 +78,21 @@ pub(super) async fn why(context: &Context, args: &WhyArgs) -> Outcome {
     for line in lines(&answer) {
         out(&line);
     }
+    for record in records {
+        out(&format!("  {}", record.sentence()));
+    }
     Ok(())
+}
+
+/// What the driver did in the guest. In a cluster there is no journal of it.
+fn records(context: &Context, namespace: &str, name: &str) -> Outcome<Vec<Done>> {
+    if context.asks_cluster() {
+        return Ok(Vec::new());
+    }
+    let instance = format!("{namespace}/{}", instance_name(name));
+    let mut all = people::on(context, &BTreeSet::from([instance]))?;
+    let older = all.len().saturating_sub(RECORDS);
+    Ok(all.split_off(older))
 }
 
 async fn instance_of(api: &Api, namespace: &str, vm: &str) -> Outcome<Option<Value>> {
