@@ -4,6 +4,7 @@
 //! under a rising and falling pgbench load and a memory burst. The run fails if the VM did not grow
 //! to three times its smallest size, did not come back, or the guest restarted.
 
+mod fleet;
 pub(crate) mod load;
 mod plot;
 pub(crate) mod report;
@@ -21,7 +22,7 @@ use serde_json::Value;
 
 use self::load::{Database, Lines, Pgbench};
 use self::report::{ComputeUnits, Report, Sample};
-use self::site::{Site, VM};
+use self::site::{BOOT_PATIENCE, Site, VM};
 use self::watch::Watch;
 use crate::{build, interrupt, shell};
 
@@ -35,8 +36,17 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(4..=120))]
     minutes: u64,
     /// Keep the state directory and leave everything running at the end
-    #[arg(long)]
+    #[arg(long, conflicts_with = "fleet")]
     keep: bool,
+    /// Roll a good and three bad monitors out to three guests instead
+    #[arg(long)]
+    fleet: bool,
+    /// With `--fleet`: how often `bellows up` is killed at random points
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "fleet")]
+    kills: u32,
+    /// With `--fleet`: seed of these points
+    #[arg(long, value_name = "SEED", requires = "fleet")]
+    seed: Option<u64>,
 }
 
 /// Smallest and largest size in compute units of 0.25 CPU and 1 GiB.
@@ -44,14 +54,15 @@ const MIN_CU: f64 = 1.0;
 const MAX_CU: f64 = 8.0;
 /// The growth the run is judged by.
 const PEAK_OVER_MIN: f64 = 3.0;
-/// How long a guest may take to boot on a busy machine without KVM.
-const BOOT_PATIENCE: Duration = Duration::from_secs(180);
 
 /// The load: clients and, as a share of the load time, how long.
 const STEPS: [(u32, u64); 6] = [(1, 10), (2, 15), (4, 20), (8, 30), (4, 15), (1, 10)];
 
 /// Runs the demonstration.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.fleet {
+        return fleet::run(options);
+    }
     let bellows = build::images(build::Scope::Binaries)?;
     let state = tempfile::Builder::new()
         .prefix("bellows-demo-")
@@ -133,7 +144,7 @@ fn boot(site: &Site) -> Result<Value> {
     shell::say("==> boot the guest");
     let began = Instant::now();
     let mut last = String::new();
-    let vm = site.wait_running(BOOT_PATIENCE, |phase| {
+    let vm = site.wait_running(VM, BOOT_PATIENCE, |phase| {
         if phase != last {
             shell::say(&format!(
                 "    {:5.1} s  {phase}",

@@ -1,5 +1,5 @@
-//! One running `bellows up` and one VM in it, driven as a user would: by the `bellows` and
-//! `kubectl` commands.
+//! One running `bellows up` and its VMs, driven as a user would: by the `bellows` and `kubectl`
+//! commands.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, SocketAddr};
@@ -15,6 +15,8 @@ use super::report::{Resize, Sample};
 use super::watch::Watch;
 use crate::{http, interrupt};
 
+/// Longest boot of a guest on a busy machine without KVM.
+pub(super) const BOOT_PATIENCE: Duration = Duration::from_secs(180);
 /// Name of the demo's VM.
 pub(crate) const VM: &str = "demo";
 
@@ -33,18 +35,29 @@ impl Site {
             state: state.into(),
             up: None,
         };
-        let log = std::fs::File::create(state.join("up.log")).context("create up.log")?;
-        let mut child = site
+        site.start()?;
+        Ok(site)
+    }
+
+    /// Starts `bellows up`, at first or after its end, and waits for its ready line.
+    pub(super) fn start(&mut self) -> Result<()> {
+        let log = self.state.join("up.log");
+        let file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .context("open up.log")?;
+        let mut child = self
             .command(&["up"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(log)
+            .stderr(file)
             // Ctrl-C reaches this process only, which ends the others and the guests.
             .process_group(0)
             .spawn()
             .context("could not start bellows up")?;
         let stdout = child.stdout.take().context("bellows up has no stdout")?;
-        site.up = Some(child);
+        self.up = Some(child);
         let mut lines = BufReader::new(stdout).lines();
         let ready = lines
             .by_ref()
@@ -53,13 +66,22 @@ impl Site {
         // Keep reading, so that the process never blocks on a full pipe.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         if ready.is_none() {
-            let log = std::fs::read_to_string(state.join("up.log")).unwrap_or_default();
+            let log = std::fs::read_to_string(log).unwrap_or_default();
             bail!(
                 "bellows up ended before it was ready:\n{}",
                 log.lines().rev().take(20).collect::<Vec<_>>().join("\n")
             );
         }
-        Ok(site)
+        Ok(())
+    }
+
+    /// Ends `bellows up` by signal 9. Guests and runners go on.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        if let Some(mut child) = self.up.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
     }
 
     /// A `bellows` command on this site.
@@ -79,8 +101,24 @@ impl Site {
     }
 
     pub(crate) fn vm(&self) -> Result<Value> {
-        let text = crate::shell::output(&mut self.kubectl(&["get", "neonvm", VM, "-o", "json"]))?;
+        self.object("neonvm", VM)
+    }
+
+    /// An object of the namespace `default`.
+    pub(super) fn object(&self, kind: &str, name: &str) -> Result<Value> {
+        let mut command = self.kubectl(&["get", kind, name, "-o", "json"]);
+        let text = crate::shell::output(&mut command)?;
         serde_json::from_str(&text).context("kubectl did not answer with JSON")
+    }
+
+    /// The same, or nothing if there is no such object.
+    pub(super) fn object_if_there(&self, kind: &str, name: &str) -> Result<Option<Value>> {
+        let mut command = self.kubectl(&["get", kind, name, "-o", "json", "--ignore-not-found"]);
+        let text = crate::shell::output(&mut command)?;
+        let object = (!text.trim().is_empty()).then(|| serde_json::from_str(&text));
+        object
+            .transpose()
+            .context("kubectl did not answer with JSON")
     }
 
     /// Watches the VM object from now on.
@@ -91,13 +129,14 @@ impl Site {
     /// Waits until the VM has phase Running. Passes what it waits for to `tell`.
     pub(crate) fn wait_running(
         &self,
+        name: &str,
         patience: Duration,
         mut tell: impl FnMut(&str),
     ) -> Result<Value> {
         let began = Instant::now();
         loop {
             interrupt::check()?;
-            let vm = self.vm()?;
+            let vm = self.object("neonvm", name)?;
             let phase = vm["status"]["phase"].as_str().unwrap_or("new").to_owned();
             if phase == "Running" {
                 return Ok(vm);

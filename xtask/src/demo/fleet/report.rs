@@ -1,0 +1,76 @@
+//! The report of a demo of rollouts, the content of `--report FILE`.
+
+use serde::Serialize;
+
+use crate::shell::say;
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct FleetReport {
+    pub(super) seed: u64,
+    /// Ends of `bellows up` by signal 9.
+    pub(super) kills: u32,
+    pub(super) rollouts: Vec<Rollout>,
+    pub(super) growth: Growth,
+    /// Looks at the runners' states.
+    pub(super) samples: u64,
+    /// Fewest guests that were settled and healthy in a sample.
+    pub(super) least_settled_healthy: usize,
+    pub(super) guest_restarts: usize,
+    /// Reasons why the run failed. Empty if it passed.
+    pub(super) failures: Vec<String>,
+}
+
+/// One rollout with its end.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Rollout {
+    pub(super) id: String,
+    pub(super) version: String,
+    pub(super) state: String,
+    /// Guests that ran the version at any time.
+    pub(super) reached: usize,
+    pub(super) seconds: f64,
+    /// What led to its end.
+    pub(super) evidence: String,
+}
+
+/// Growth of a guest during its turn.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Growth {
+    pub(super) guest: String,
+    pub(super) before_gib: f64,
+    pub(super) most_gib: f64,
+}
+
+/// The last page.
+pub(super) fn summary(report: &FleetReport) {
+    say("");
+    say(&format!(
+        "{:<8} {:<8} {:<10} {:>7} {:>8}  EVIDENCE",
+        "ROLLOUT", "VERSION", "STATE", "REACHED", "SECONDS"
+    ));
+    for one in &report.rollouts {
+        say(&format!(
+            "{:<8} {:<8} {:<10} {:>7} {:>8.1}  {}",
+            one.id, one.version, one.state, one.reached, one.seconds, one.evidence
+        ));
+    }
+    say("");
+    let growth = &report.growth;
+    say(&format!(
+        "{} grew from {:.2} to {:.2} GiB in its turn",
+        growth.guest, growth.before_gib, growth.most_gib
+    ));
+    say(&format!(
+        "{} kills (seed {}), {} samples, at least {} guests settled and healthy, {} guest restarts",
+        report.kills,
+        report.seed,
+        report.samples,
+        report.least_settled_healthy,
+        report.guest_restarts
+    ));
+    say(if report.failures.is_empty() {
+        "green"
+    } else {
+        "RED"
+    });
+}
