@@ -97,7 +97,7 @@ impl EndCause {
             ("metrics page", Self::Page),
             ("agent is not connected", Self::Agent),
             ("bytes of memory", Self::Memory),
-            ("program ended", Self::Ended),
+            ("ended with", Self::Ended),
             ("busy", Self::Busy),
             ("does not answer", Self::Unanswered),
             ("deployment ended", Self::Stopped),

@@ -192,7 +192,7 @@ fn turn_ends_with_the_cause_of_its_reason() {
         ),
         (
             TurnResult::Bad,
-            "the program ended with status 1",
+            "it ended with status 1 after 70 s",
             EndCause::Ended,
         ),
         (TurnResult::Wait, "busy: it shrinks", EndCause::Busy),
