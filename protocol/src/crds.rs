@@ -18,6 +18,9 @@ pub const SCALING_POLICY: &str =
 /// YAML document of VirtualMachineSet (short `vmset`).
 pub const VIRTUAL_MACHINE_SET: &str =
     include_str!("../../deploy/chart/bellows/parts/crds/virtualmachinesets.yaml");
+/// YAML document of CapacityWish (short `cwish`).
+pub const CAPACITY_WISH: &str =
+    include_str!("../../deploy/chart/bellows/parts/crds/capacitywishes.yaml");
 
 /// YAML document of FleetEnvironment (short `fe`).
 pub const FLEET_ENVIRONMENT: &str =
@@ -30,12 +33,13 @@ pub const FLEET_INSTANCE: &str =
     include_str!("../../deploy/chart/bellows/parts/crds/fleetinstances.yaml");
 
 /// The YAML documents of the groups, in the order in which to install them.
-pub const ALL: [&str; 8] = [
+pub const ALL: [&str; 9] = [
     VIRTUAL_MACHINE,
     VIRTUAL_MACHINE_MIGRATION,
     IP_POOL,
     SCALING_POLICY,
     VIRTUAL_MACHINE_SET,
+    CAPACITY_WISH,
     FLEET_ENVIRONMENT,
     FLEET_DEPLOYMENT,
     FLEET_INSTANCE,

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::annotations::{ANNOTATION_APPROVED, ANNOTATION_VM_USAGE, VmUsage};
 use crate::quantity::Quantity;
 use crate::time::WallTime;
+use crate::units::{Bytes, MilliCpu, Resources};
 
 /// `metadata` of any Kubernetes object, as far as a component reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -318,6 +320,49 @@ impl Pod {
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Size reserved for the pod's VM: the scheduler's grant, or the size in use if a client set a
+    /// larger one. `None` for a pod without either.
+    #[must_use]
+    pub fn granted(&self) -> Option<Resources> {
+        if self.is_terminal() {
+            return None;
+        }
+        let annotation = |key: &str| self.metadata.annotations.get(key);
+        let approved: Option<Resources> =
+            annotation(ANNOTATION_APPROVED).and_then(|text| serde_json::from_str(text).ok());
+        let usage: Option<VmUsage> =
+            annotation(ANNOTATION_VM_USAGE).and_then(|text| serde_json::from_str(text).ok());
+        let used = usage.map(|usage| Resources {
+            cpu: MilliCpu(u32::try_from(usage.cpu.milli_value()).unwrap_or(0)),
+            mem: Bytes(usage.memory.as_u64().unwrap_or(0)),
+        });
+        // A pod without a node reserves nothing.
+        let used = used.filter(|_| !self.spec.node_name.is_empty());
+        match (approved, used) {
+            (Some(approved), Some(used)) => Some(approved.field_max(used)),
+            (approved, used) => approved.or(used),
+        }
+    }
+
+    /// Sum of what the containers request, without init containers.
+    #[must_use]
+    pub fn requested(&self) -> Resources {
+        let mut sum = Resources::default();
+        for requests in self
+            .spec
+            .containers
+            .iter()
+            .map(|one| &one.resources.requests)
+        {
+            let cpu = requests.get("cpu").map_or(0, Quantity::milli_value);
+            let memory = requests.get("memory").and_then(Quantity::as_u64);
+            let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
+            sum.cpu.0 = sum.cpu.0.saturating_add(cpu);
+            sum.mem.0 = sum.mem.0.saturating_add(memory.unwrap_or(0));
+        }
+        sum
     }
 }
 

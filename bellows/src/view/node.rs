@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::annotations::{ANNOTATION_APPROVED, ANNOTATION_VM_USAGE, LABEL_VM_NAME, VmUsage};
+use protocol::annotations::LABEL_VM_NAME;
 use protocol::object::{Node, Pod};
 use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
@@ -60,7 +60,7 @@ pub(crate) fn pods(objects: &[Value], now: WallTime) -> Vec<PodView> {
         .map(|pod| PodView {
             ready: pod.is_ready(),
             vm: pod.metadata.labels.get(LABEL_VM_NAME).cloned(),
-            granted: granted(&pod),
+            granted: pod.granted(),
             age_s: pod
                 .metadata
                 .creation_timestamp
@@ -72,29 +72,6 @@ pub(crate) fn pods(objects: &[Value], now: WallTime) -> Vec<PodView> {
             address: pod.status.pod_ip,
         })
         .collect()
-}
-
-/// Size reserved for a pod's VM: the scheduler's grant, or the size in use if a client set a larger
-/// one.
-fn granted(pod: &Pod) -> Option<Resources> {
-    if pod.is_terminal() {
-        return None;
-    }
-    let annotation = |key: &str| pod.metadata.annotations.get(key);
-    let approved: Option<Resources> =
-        annotation(ANNOTATION_APPROVED).and_then(|text| serde_json::from_str(text).ok());
-    let usage: Option<VmUsage> =
-        annotation(ANNOTATION_VM_USAGE).and_then(|text| serde_json::from_str(text).ok());
-    let used = usage.map(|usage| Resources {
-        cpu: MilliCpu(u32::try_from(usage.cpu.milli_value()).unwrap_or(0)),
-        mem: Bytes(usage.memory.as_u64().unwrap_or(0)),
-    });
-    // A pod without a node reserves nothing.
-    let used = used.filter(|_| !pod.spec.node_name.is_empty());
-    match (approved, used) {
-        (Some(approved), Some(used)) => Some(approved.field_max(used)),
-        (approved, used) => approved.or(used),
-    }
 }
 
 /// Why pods wait, by `namespace/name`.
@@ -261,6 +238,8 @@ fn yes_no(yes: bool) -> Cell {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use protocol::annotations::{ANNOTATION_APPROVED, ANNOTATION_VM_USAGE};
+
     use super::*;
     use crate::terminal::Paint;
     use serde_json::json;

@@ -1,6 +1,7 @@
 //! The contract between the agent and a policy: the question ([`Input`]), the answer ([`Answer`]),
-//! both for sets ([`SetInput`], [`sets::SetAnswer`]), the policy itself ([`Spec`]), the file that carries it ([`Pack`]), the past ([`History`]) and
-//! the lines between the agent and its worker ([`frames`]).
+//! both for sets ([`SetInput`], [`sets::SetAnswer`]), the policy itself ([`Spec`]), the file that
+//! carries it ([`Pack`]), the past ([`History`]) and the lines between the agent and its worker
+//! ([`frames`]).
 //!
 //! Nothing here reads a clock, a file or a socket. Every number is an `f64` with its unit in the
 //! name. Equal values have equal canonical texts, so equal questions have equal checksums.

@@ -173,7 +173,7 @@ pub struct NodeSeen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClusterSeen {
-    /// Number of the nodes.
+    /// Number of these nodes, those beyond [`MAX_NODES_SHOWN`] included.
     pub nodes: u32,
     /// Compute units that pods may use.
     pub cu: u64,

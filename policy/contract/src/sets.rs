@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::policy::{MAX_KV, MAX_REPLICAS, Refusal, is_word};
+use protocol::policy::{MAX_KV, MAX_NODES, MAX_REPLICAS, Refusal, is_word};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -15,8 +15,6 @@ use crate::divide::{PlainClaim, divide, share};
 
 /// Most sets in an answer.
 pub const MAX_SETS: usize = 256;
-/// Most nodes that a policy may wish for.
-pub const MAX_NODES: u32 = 5_000;
 /// A whole, in thousandths of a percent.
 const WHOLE: u64 = 100_000;
 

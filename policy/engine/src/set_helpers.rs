@@ -1,10 +1,10 @@
 //! The helpers of policies of sets.
 //!
 //! * `share("7%", total)`: a part of a whole, as a whole number.
-//! * `divide(total, asks)`: what each name gets of a total, max-min, by priority. An ask is a number,
-//!   or `{want = 4, unit = 2, priority = 1}`. Fractions are rounded up.
-//! * `simple(f)`: a policy from a function that returns counts alone, as `{web = 3, api = "7%", batch
-//!   = "rest"}`. Fractions are rounded up, and `nil` keeps the count.
+//! * `divide(total, asks)`: what each name gets of a total, max-min, by priority. An ask is a
+//!   number, or `{want = 4, unit = 2, priority = 1}`. Fractions are rounded up.
+//! * `simple(f)`: a policy from a function that returns counts alone, as
+//!   `{web = 3, api = "7%", batch = "rest"}`. Fractions are rounded up, and `nil` keeps the count.
 
 use std::collections::BTreeMap;
 

@@ -38,8 +38,8 @@ fn two_services() -> SetInput {
     input
 }
 
-/// Counts alone: what each service needs, a fair division if that is too much, and the remainder for
-/// work in the background.
+/// Counts alone: what each service needs, a fair division if that is too much, and the remainder
+/// for work in the background.
 const COUNTS: &str = "
 local function schedule_simple(i)
   local p = i.params

@@ -74,6 +74,7 @@ fn bounded(limits: Limits) {
         shrink_units_per_minute: Some(4),
         vms_shrunk_at_once_percent: Some(20),
         fallback_after_seconds: Some(600),
+        members_per_answer: Some(9),
     };
     let both = limits.within(ceiling);
     assert_eq!(both, ceiling.within(limits));
@@ -121,7 +122,7 @@ mod tests {
             "\\{{\"guest\":\\{{\"cpus\":{cpus},\"memorySlots\":{cpus},\"rootDisk\":\\{{\"image\":\"{word}\"\\}}\\}}(,\"disks\":\\[{disk}\\])?(,\"initScript\":\"{word}\")?\\}}"
         );
         let text = format!(
-            "\\{{\"metadata\":\\{{\"name\":\"{word}\"\\}},\"spec\":\\{{\"replicas\":{number},(\"rates\":\\{{\"(grow|decline|x)\":{number}\\}},)?(\"kv\":\\{{\"{word}\":\"{word}\"\\}},)?(\"version\":{number},)?\"template\":\\{{\"spec\":({spec}|{number})\\}}\\}}\\}}"
+            "\\{{\"metadata\":\\{{\"name\":\"{word}\"\\}},\"spec\":\\{{\"replicas\":{number},(\"rates\":\\{{\"(grow|decline|x)\":{number}\\}},)?(\"kv\":\\{{\"{word}\":\"{word}\"\\}},)?(\"version\":{number},)?(\"priority\":{number},)?(\"commands\":\\[\"{word}\"\\],)?\"template\":\\{{\"spec\":({spec}|{number})\\}}\\}}\\}}"
         );
         proptest::string::string_regex(&text).expect("a pattern")
     }

@@ -58,6 +58,9 @@ pub struct Limits {
     /// Time without a valid answer after which the built-in goal decides, seconds; -1 = never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback_after_seconds: Option<i64>,
+    /// Most members of all sets together that an answer may add or take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub members_per_answer: Option<u32>,
 }
 
 impl Limits {
@@ -86,6 +89,7 @@ impl Limits {
                 self.vms_shrunk_at_once_percent,
                 ceiling.vms_shrunk_at_once_percent,
             ),
+            members_per_answer: tighter(self.members_per_answer, ceiling.members_per_answer),
             fallback_after_seconds: fallback.map(|s| i64::try_from(s).unwrap_or(-1)),
         }
     }

@@ -1,6 +1,6 @@
 //! The object `VirtualMachineSet`: a number of VMs made from one template.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -51,6 +51,35 @@ pub struct VmSetSpec {
     /// Values that members read beside the addresses.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub kv: BTreeMap<String, String>,
+    /// Priority where the capacity for sets of a policy is short. A larger one is served first.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub priority: i32,
+    /// Versions of the template that the set's policy may choose.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub versions: BTreeSet<u32>,
+    /// Commands that the set's policy may choose. Members read the chosen one.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub commands: BTreeSet<String>,
+    /// What the set's policy chose for members to read. The policy controller writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<Chosen>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(priority: &i32) -> bool {
+    *priority == 0
+}
+
+/// What a policy chose for the members of a set to read.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Chosen {
+    /// One of the set's commands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Values beside those of the set. A value of the set wins.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub kv: BTreeMap<String, String>,
 }
 
 impl Default for VmSetSpec {
@@ -63,7 +92,29 @@ impl Default for VmSetSpec {
             min_ready_seconds: 10,
             progress_deadline_seconds: 600,
             kv: BTreeMap::new(),
+            priority: 0,
+            versions: BTreeSet::new(),
+            commands: BTreeSet::new(),
+            chosen: None,
         }
+    }
+}
+
+impl VmSetSpec {
+    /// The chosen command, if it is one of the set's.
+    #[must_use]
+    pub fn command(&self) -> Option<&str> {
+        let command = self.chosen.as_ref()?.command.as_deref()?;
+        self.commands.contains(command).then_some(command)
+    }
+
+    /// Values that members read: those of the set, and what its policy chose beside them.
+    #[must_use]
+    pub fn values(&self) -> BTreeMap<&str, &str> {
+        let chosen = self.chosen.iter().flat_map(|chosen| &chosen.kv);
+        let all = chosen.chain(&self.kv);
+        all.map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect()
     }
 }
 
@@ -216,6 +267,25 @@ pub fn members_name(set: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Requirement: V33, V34
+    #[test]
+    fn v34_command_is_one_of_the_sets_and_its_values_win() {
+        let mut spec = VmSetSpec {
+            kv: [("mode".to_owned(), "careful".to_owned())].into(),
+            commands: ["drain".to_owned()].into(),
+            ..VmSetSpec::default()
+        };
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        spec.chosen = Some(Chosen {
+            command: Some("drain".into()),
+            kv: [pair("mode", "fast"), pair("size", "9")].into(),
+        });
+        assert_eq!(spec.command(), Some("drain"));
+        assert_eq!(spec.values(), [("mode", "careful"), ("size", "9")].into());
+        spec.commands.clear();
+        assert_eq!(spec.command(), None);
+    }
 
     #[test]
     fn names_and_ordinals_are_one_to_one() {

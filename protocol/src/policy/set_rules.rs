@@ -1,8 +1,11 @@
 //! Admission rules of sets that a schema cannot state.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::rules::is_word;
 use super::set::{ANNOTATION_SET_VERSION, LABEL_SET, Rates, VmSetSpec, VmTemplate};
 use crate::admission::{self, FieldError, FieldErrorKind};
 use crate::annotations::{
@@ -19,6 +22,8 @@ pub const MAX_REPLICAS: u32 = 1_000;
 pub const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 /// Most values that members read beside the addresses.
 pub const MAX_KV: usize = 64;
+/// Most versions and most commands that a policy may choose from.
+const MAX_CHOICES: usize = 64;
 /// Longest key and value, bytes.
 const MAX_KV_BYTES: [usize; 2] = [64, 4_096];
 /// Highest rate, members per second, and lowest.
@@ -60,7 +65,8 @@ pub(super) fn validate_set(object: &Value) -> Result<(), Vec<FieldError>> {
         errors.push(invalid("metadata.name", rule, name.into()));
     }
     check_numbers(&spec, &mut errors);
-    check_kv(&spec, &mut errors);
+    check_kv("spec.kv", &spec.kv, &mut errors);
+    check_lists(&spec, &mut errors);
     errors.extend(check_template(&spec.template).err().into_iter().flatten());
     if errors.is_empty() {
         Ok(())
@@ -97,23 +103,51 @@ fn check_numbers(spec: &VmSetSpec, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_kv(spec: &VmSetSpec, errors: &mut Vec<FieldError>) {
-    let [longest_key, longest_value] = MAX_KV_BYTES;
-    if spec.kv.len() > MAX_KV {
-        let rule = format!(".spec.kv must have at most {MAX_KV} members");
-        errors.push(invalid("spec.kv", rule, spec.kv.len().into()));
+/// What a policy may choose, and what it chose.
+fn check_lists(spec: &VmSetSpec, errors: &mut Vec<FieldError>) {
+    for (field, length) in [
+        ("spec.versions", spec.versions.len()),
+        ("spec.commands", spec.commands.len()),
+    ] {
+        if length > MAX_CHOICES {
+            let rule = format!(".{field} must have at most {MAX_CHOICES} entries");
+            errors.push(invalid(field, rule, length.into()));
+        }
     }
-    for (key, value) in &spec.kv {
+    if spec.versions.contains(&0) {
+        let rule = ".spec.versions must have numbers of status.versions, from 1".to_owned();
+        errors.push(invalid("spec.versions", rule, 0.into()));
+    }
+    let chosen = spec.chosen.as_ref();
+    let command = chosen.and_then(|chosen| chosen.command.as_ref());
+    for name in spec.commands.iter().chain(command) {
+        if !is_word(name) {
+            let rule = ".spec.commands: a command has 1 to 32 of a-z0-9_".to_owned();
+            errors.push(invalid("spec.commands", rule, name.as_str().into()));
+        }
+    }
+    if let Some(chosen) = chosen {
+        check_kv("spec.chosen.kv", &chosen.kv, errors);
+    }
+}
+
+fn check_kv(field: &str, kv: &BTreeMap<String, String>, errors: &mut Vec<FieldError>) {
+    let [longest_key, longest_value] = MAX_KV_BYTES;
+    if kv.len() > MAX_KV {
+        let rule = format!(".{field} must have at most {MAX_KV} members");
+        errors.push(invalid(field, rule, kv.len().into()));
+    }
+    for (key, value) in kv {
         let is_word = key
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
         if key.is_empty() || key.len() > longest_key || !is_word {
-            let rule = format!(".spec.kv: a key has 1 to {longest_key} of a-zA-Z0-9._-");
-            errors.push(invalid("spec.kv", rule, key.as_str().into()));
+            let rule = format!(".{field}: a key has 1 to {longest_key} of a-zA-Z0-9._-");
+            errors.push(invalid(field, rule, key.as_str().into()));
         }
         if value.len() > longest_value {
-            let rule = format!(".spec.kv: a value has at most {longest_value} bytes");
-            errors.push(invalid("spec.kv", rule, key.as_str().into()));
+            let rule = format!(".{field}: a value has at most {longest_value} bytes");
+            errors.push(invalid(field, rule, key.as_str().into()));
         }
     }
 }
@@ -249,6 +283,21 @@ mod tests {
         let mut long = table["good"].clone();
         long["spec"]["kv"] = json!({"a": "x".repeat(4_097)});
         bad.push(("spec.kv".into(), long));
+        for (field, member, value) in [
+            ("spec.versions", "versions", json!([0])),
+            (
+                "spec.versions",
+                "versions",
+                json!((1..66).collect::<Vec<u32>>()),
+            ),
+            ("spec.commands", "commands", json!(["rm -rf"])),
+            ("spec.commands", "chosen", json!({"command": "/bin/sh"})),
+            ("spec.chosen.kv", "chosen", json!({"kv": {"a b": "c"}})),
+        ] {
+            let mut set = table["good"].clone();
+            set["spec"][member] = value;
+            bad.push((field.into(), set));
+        }
         let mut large = table["good"].clone();
         large["spec"]["template"]["spec"]["qmp"] = json!("x".repeat(65_536));
         bad.push(("spec.template.spec".into(), large));

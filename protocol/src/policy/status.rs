@@ -46,6 +46,9 @@ pub struct ScalingPolicyStatus {
     /// What was seen of the candidate since it has its stage. The gate's own form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Value>,
+    /// What versions of a policy of sets answered last. The policy controller's own form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sets: Option<Value>,
     /// At most one of each type.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<PolicyCondition>,

@@ -44,12 +44,14 @@ mod tests {
             shrink_units_per_minute: Some(4),
             vms_shrunk_at_once_percent: Some(20),
             fallback_after_seconds: Some(600),
+            ..Limits::default()
         };
         let own = Limits {
             max_units: Some(99),
             shrink_units_per_minute: Some(3),
             vms_shrunk_at_once_percent: Some(20),
             fallback_after_seconds: Some(-1),
+            ..Limits::default()
         };
         assert_eq!(
             sentences(own, ceiling),

@@ -76,11 +76,14 @@ pub(super) fn files(set: &VmSet, members: &BTreeMap<u32, Member>) -> BTreeMap<St
         })
         .collect();
     let lines: String = entries.iter().map(line).collect();
-    let document = json!({
+    let mut document = json!({
         "set": set.metadata.name,
         "members": entries,
-        "kv": set.spec.kv,
+        "kv": set.spec.values(),
     });
+    if let Some(command) = set.spec.command() {
+        document["command"] = command.into();
+    }
     BTreeMap::from([
         (LINES.to_owned(), lines),
         (JSON.to_owned(), document.to_string()),
