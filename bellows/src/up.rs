@@ -240,10 +240,10 @@ async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Ou
     scheduler::start(base, supervisor, &client, plan.scheduler).await?;
     controller::start(base, supervisor, &client, &mut registry);
     node::start(base, supervisor, &api, plan.node)?;
-    let has_policies = plan.agent.policies.is_some();
+    let of_sets = policies::OfSets::of(&plan.agent);
     let state = agent::start(base, supervisor, &client, plan.agent).await?;
-    if has_policies {
-        policies::start(base, supervisor, &client, state);
+    if let Some(of_sets) = of_sets {
+        policies::start(base, supervisor, &client, state, of_sets);
     }
     fleet::start(base, supervisor, &client, &mut registry);
     announcer::start(base, supervisor, &client);

@@ -205,6 +205,10 @@ policies policy/controller/src/shell.rs scalingpolicies/status update
 policies policy/controller/src/shell.rs controllerrevisions list create delete
 policies policy/controller/src/shell.rs events create
 policies policy/controller/src/shell/agents.rs pods list
+policies policy/controller/src/shell/sets.rs scalingpolicies/status patch
+policies policy/controller/src/shell/sets.rs virtualmachinesets list patch
+policies policy/controller/src/shell/sets.rs nodes list
+policies policy/controller/src/shell/sets/wishes.rs capacitywishes list create patch delete
 policies leader-election/src/shell/follower.rs leases create
 policies leader-election/src/shell/follower.rs leases/bellows-policy get list watch patch
 ";

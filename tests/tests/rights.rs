@@ -17,7 +17,8 @@ const KINDS: [&str; 3] = [
     "virtualmachinesets.policy.bellows.dev",
 ];
 /// Kinds about VMs of all namespaces. Nobody has them by a role of one.
-const OF_OPERATORS: [&str; 2] = [
+const OF_OPERATORS: [&str; 3] = [
+    "capacitywishes.policy.bellows.dev",
     "scalingpolicies.policy.bellows.dev",
     "fleetenvironments.fleet.bellows.dev",
 ];

@@ -6,8 +6,9 @@ pub(crate) mod conditions;
 mod library;
 pub(crate) mod object;
 mod pack;
-mod program;
+pub(crate) mod program;
 mod report;
+mod sets;
 pub(crate) mod stage;
 pub(crate) mod state;
 pub(crate) mod whatif;
@@ -82,6 +83,9 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
         PolicyCommand::List(args) => state::list(context, &args).await,
         PolicyCommand::Show(args) => state::show(context, &args).await,
         PolicyCommand::Report(args) => {
+            if report::of_sets(context, &args).await? {
+                return Ok(());
+            }
             needs_journal(context, "report")?;
             report::run(context, &args).await
         }

@@ -6,6 +6,12 @@ use clap::Parser;
 use leader_election::LeaseName;
 use leader_election::core::elect::ElectRule;
 use protocol::time::{Span, WallTime};
+use protocol::units::Resources;
+
+use crate::SetParams;
+
+/// Program that asks policies.
+const PROGRAM: &str = "bellows-policy";
 
 /// A new leader begins when calls of the last one have landed or never will.
 const SETTLE: Span = Span::from_secs(3);
@@ -33,6 +39,38 @@ pub struct Args {
     /// Seconds from a leader's last renewal until another replica may replace it
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(4..=3600), value_name = "SECONDS")]
     pub lease_seconds: u64,
+    /// How policies of sets are asked
+    #[command(flatten)]
+    pub sets: SetArgs,
+}
+
+/// How policies of sets are asked.
+#[derive(Debug, Clone, Parser)]
+pub struct SetArgs {
+    /// CPU of a compute unit, thousandths of a core, as in the agents' file
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..), value_name = "MILLI")]
+    pub unit_cpu: u32,
+    /// Memory of a compute unit, MiB, as in the agents' file
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1 << 30), value_name = "MIB")]
+    pub unit_memory: u64,
+    /// Port of members that feeds of sets may be read from; may be given again
+    #[arg(long = "feed-port", default_values_t = [9100], value_name = "PORT")]
+    pub feed_ports: Vec<u16>,
+}
+
+impl SetArgs {
+    /// Parameters of policies of sets. The program is beside this one.
+    #[must_use]
+    pub fn params(&self) -> SetParams {
+        let own = std::env::current_exe().ok();
+        let beside = own.and_then(|own| Some(own.parent()?.join(PROGRAM)));
+        SetParams {
+            program: beside.filter(|file| file.is_file()),
+            unit: Resources::new(self.unit_cpu, self.unit_memory << 20),
+            feed_ports: self.feed_ports.clone(),
+            wish_file: None,
+        }
+    }
 }
 
 impl Args {

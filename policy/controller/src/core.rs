@@ -9,5 +9,6 @@ mod gate_seeds;
 mod gate_tests;
 pub mod reconcile;
 pub mod revisions;
+pub mod sets;
 pub mod tally;
 pub mod words;

@@ -63,6 +63,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         .program("policy_controller")
         .log(log);
     let server = tokio::spawn(admin::serve(listener, pages, cancel.clone()));
+    let sets = args.sets.params();
     let led = Led {
         client: client.clone(),
         clock,
@@ -79,6 +80,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
             port: args.agent_port,
         }),
         every: LOOK_EVERY,
+        sets: Some(sets),
     };
     let on_turn = |is_leader: bool| {
         leads.set(i64::from(is_leader));

@@ -5,8 +5,10 @@
 //! person or another replica that wrote since wins; the next round looks at what they wrote.
 
 mod agents;
+mod sets;
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use api_client::events::Warning;
@@ -22,6 +24,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 pub use agents::{AgentPods, Agents, ReadReports};
+pub use sets::SetParams;
+use sets::SetReports;
 
 use crate::core::reconcile::{NodeReport, Notice, look, spec_of};
 use crate::core::revisions::{is_kept, revision_of, superfluous};
@@ -44,11 +48,24 @@ pub struct Params {
     pub agents: Agents,
     /// Time between two looks, [`LOOK_EVERY`].
     pub every: Duration,
+    /// How policies of sets are asked. `None`: they are not.
+    pub sets: Option<SetParams>,
 }
 
 /// Looks at all policies until `cancel`. While the API server is unreachable it tries again.
 pub async fn run(params: Params, cancel: CancellationToken) {
-    let controller = Controller::new(params);
+    let reports = SetReports::default();
+    let asked = async {
+        if let Some(sets) = params.sets.clone() {
+            let (client, reports) = (params.client.clone(), reports.clone());
+            sets::run(sets, client, params.clock, reports, cancel.clone()).await;
+        }
+    };
+    tokio::join!(asked, look_at_all(params.clone(), reports.clone(), &cancel));
+}
+
+async fn look_at_all(params: Params, reports: SetReports, cancel: &CancellationToken) {
+    let controller = Controller::new(params, reports);
     let again = LOOK_AGAIN.min(controller.params.every);
     let mut problem: Option<String> = None;
     loop {
@@ -81,10 +98,12 @@ struct Controller {
     params: Params,
     policies: Api<DynamicObject>,
     revisions: Api<DynamicObject>,
+    /// Reports of versions of sets.
+    of_sets: SetReports,
 }
 
 impl Controller {
-    fn new(params: Params) -> Self {
+    fn new(params: Params, of_sets: SetReports) -> Self {
         let client = || params.client.clone();
         let kind = GroupVersionKind::gvk(GROUP, VERSION, KIND);
         let resource = ApiResource::from_gvk_with_plural(&kind, PLURAL);
@@ -95,6 +114,7 @@ impl Controller {
             policies,
             revisions: Api::namespaced_with(client(), REVISION_NAMESPACE, &resource),
             params,
+            of_sets,
         }
     }
 
@@ -107,7 +127,8 @@ impl Controller {
         let mut statuses = BTreeMap::new();
         let mut is_changed = false;
         if !policies.is_empty() {
-            let nodes = self.params.agents.reports(&self.params.client).await?;
+            let mut nodes = self.params.agents.reports(&self.params.client).await?;
+            nodes.push(self.of_sets());
             for policy in policies {
                 let name = policy.metadata.name.clone().unwrap_or_default();
                 let (status, changed) = self.one(policy, &nodes, &mut revisions).await?;
@@ -123,6 +144,15 @@ impl Controller {
             }
         }
         Ok(is_changed)
+    }
+
+    /// What is reported of policies of sets.
+    fn of_sets(&self) -> NodeReport {
+        let reports = self.of_sets.lock().unwrap_or_else(PoisonError::into_inner);
+        NodeReport {
+            node: COMPONENT.to_owned(),
+            versions: Some(reports.clone()),
+        }
     }
 
     /// Looks at one policy. Returns its status by now, and whether it has changed.

@@ -76,6 +76,7 @@ fn start(api: &TestApi, reports: &Reports) -> JoinHandle<()> {
             read: Arc::new(read),
         },
         every: Duration::from_millis(20),
+        sets: None,
     };
     tokio::spawn(policy_controller::run(params, CancellationToken::new()))
 }

@@ -25,12 +25,14 @@ use crate::shell::modes::is_refused;
 
 pub(super) fn read_policy(object: &DynamicObject, ceiling: Limits) -> Option<(String, Read)> {
     let name = object.metadata.name.clone()?;
+    let spec = ScalingPolicySpec::of_object(&object.data);
+    // The policy controller asks policies of sets.
+    if spec.as_ref().is_ok_and(|spec| spec.scope == Scope::Set) {
+        return None;
+    }
     let read = || -> Read {
-        let spec = ScalingPolicySpec::of_object(&object.data)?;
+        let spec = spec?;
         spec.check().map_err(|refusal| refusal.to_string())?;
-        if spec.scope != Scope::Vm {
-            return Err("its scope is not vm".into());
-        }
         let status = ScalingPolicyStatus::of_object(&object.data)?;
         let deciding = status.deciding().map(|text| {
             Digest::of(text).ok_or_else(|| format!("its status names no digest: {text:?}"))

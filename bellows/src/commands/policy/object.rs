@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use hyper::http::Method;
-use policy_contract::{Pack, Scope, Spec};
+use policy_contract::{FeedSource, Pack, Scope, Spec};
 use protocol::journal::Action;
 use protocol::policy::{GROUP, KEY_POLICY, KIND, ScalingPolicySpec, VERSION};
 use serde_json::{Map, Value, json};
@@ -36,12 +36,49 @@ pub(crate) struct ApplyArgs {
     /// A series beyond load1, load5, used and cached; may be given again
     #[arg(long = "series", value_name = "NAME")]
     series: Vec<String>,
+    /// A figure of the guest, as NAME=PORT:METRIC; may be given again [default: those that it has]
+    #[arg(long = "feed", value_name = "NAME=PORT:METRIC", value_parser = feed)]
+    feeds: Vec<FeedSource>,
+    /// What the policy decides about
+    #[arg(long, value_enum, default_value_t = ScopeArg::Vm, value_name = "SCOPE")]
+    scope: ScopeArg,
     /// Why it is applied, for the journal; one line of at most 1,000 bytes
     #[arg(long, value_name = "TEXT", value_parser = actions::reason)]
     reason: Option<String>,
     /// Apply it on each machine that this one knows, too (`bellows up --peers-listen`)
     #[arg(long)]
     peers: bool,
+}
+
+/// What a policy decides about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ScopeArg {
+    /// The size of a VM
+    Vm,
+    /// The number of the members of sets of VMs
+    Set,
+}
+
+impl From<ScopeArg> for Scope {
+    fn from(scope: ScopeArg) -> Self {
+        match scope {
+            ScopeArg::Vm => Self::Vm,
+            ScopeArg::Set => Self::Set,
+        }
+    }
+}
+
+fn feed(text: &str) -> Result<FeedSource, String> {
+    let parts = text.split_once('=').and_then(|(name, page)| {
+        let (port, metric) = page.split_once(':')?;
+        Some((name, port.parse().ok()?, metric))
+    });
+    let (name, port, metric) = parts.ok_or("it must be NAME=PORT:METRIC")?;
+    Ok(FeedSource {
+        metric: metric.to_owned(),
+        name: name.to_owned(),
+        port,
+    })
 }
 
 pub(super) fn parameter(text: &str) -> Result<(String, f64), String> {
@@ -74,10 +111,11 @@ fn named(args: &ApplyArgs) -> Outcome<(String, Value)> {
 
 /// A packed policy determines all members that its digest covers.
 fn packed(args: &ApplyArgs, pack: &Pack) -> Outcome<(String, Value)> {
-    if !args.params.is_empty() || !args.series.is_empty() {
+    let has_set = args.scope == ScopeArg::Set;
+    if !args.params.is_empty() || !args.series.is_empty() || !args.feeds.is_empty() || has_set {
         return Err(
-            Fail::usage("a packed policy takes no --params and no --series")
-                .rule("its digest covers parameters and series")
+            Fail::usage("a packed policy takes no --params, --series, --feed and --scope")
+                .rule("its digest covers all of them")
                 .fix("pack it with them: bellows policy pack FILE.lua --params NAME=NUMBER"),
         );
     }
@@ -99,12 +137,16 @@ fn wanted(args: &ApplyArgs) -> Outcome<Value> {
         .iter()
         .map(|(name, number)| (name.clone(), json!(number)))
         .collect();
-    Ok(json!({
-        "scope": Scope::Vm,
+    let mut wanted = json!({
+        "scope": Scope::from(args.scope),
         "source": source,
         "params": params,
         "series": args.series,
-    }))
+    });
+    if !args.feeds.is_empty() {
+        wanted["feeds"] = json!(args.feeds);
+    }
+    Ok(wanted)
 }
 
 /// First digits of the digest that the policy gets. `None` for a spec that no policy may have.
@@ -172,8 +214,12 @@ pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
     } else {
         "bellows kubectl"
     };
+    let (what, kind) = match spec.scope {
+        Scope::Vm => ("VM", "neonvm VM"),
+        Scope::Set => ("VM set", "vmset SET"),
+    };
     out(&format!(
-        "Let a VM have it: {kubectl} annotate neonvm VM {KEY_POLICY}={name}"
+        "Let a {what} have it: {kubectl} annotate {kind} {KEY_POLICY}={name}"
     ));
     Ok(())
 }
@@ -222,6 +268,8 @@ mod tests {
             name: None,
             params: vec![],
             series: vec![],
+            feeds: vec![],
+            scope: ScopeArg::Vm,
             reason: None,
             peers: false,
         };
@@ -257,6 +305,23 @@ mod tests {
             Exit::NotSo,
             "fix: get the file again",
         );
+    }
+
+    #[test]
+    fn feed_is_a_name_a_port_and_a_metric() {
+        let read = feed("load=9100:host_load1").unwrap();
+        assert_eq!(
+            (&*read.name, read.port, &*read.metric),
+            ("load", 9100, "host_load1")
+        );
+        for bad in [
+            "load",
+            "load=9100",
+            "load=x:host_load1",
+            "load=70000:host_load1",
+        ] {
+            feed(bad).unwrap_err();
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use self::reach::{Reach, micros};
 use super::canary::Canary;
+use super::sets;
 use super::whatif;
 use crate::api::Kind;
 use crate::commands::journal::{calendar, of_state, read};
@@ -62,6 +63,26 @@ fn duration(text: &str) -> Result<u64, String> {
     };
     let number: u64 = number.parse().map_err(|_| rule)?;
     number.checked_mul(factor).ok_or_else(|| rule.to_owned())
+}
+
+/// Prints the report of a policy of sets, which its status has. Returns whether it is one.
+pub(super) async fn of_sets(context: &Context, args: &ReportArgs) -> Outcome<bool> {
+    // The report of a policy of VMs rests on the journal alone.
+    let Ok(api) = context.api().await else {
+        return Ok(false);
+    };
+    let Ok(object) = api.get(Kind::Policy, "", &args.name).await else {
+        return Ok(false);
+    };
+    let Some(reports) = sets::reports(&object) else {
+        return Ok(false);
+    };
+    if matches!(args.output, Format::Json | Format::Yaml) {
+        print_value(args.output, &object["status"]["sets"])?;
+    } else {
+        sets::lines(&reports).iter().for_each(|line| out(line));
+    }
+    Ok(true)
 }
 
 /// Counts of answers about one VM, or about all.

@@ -16,6 +16,7 @@ use protocol::time::WallTime;
 use serde_json::Value;
 
 use super::object::contract_spec;
+use super::sets;
 use super::state::{Agents, short};
 use crate::actions;
 use crate::api::{Api, Kind};
@@ -225,6 +226,9 @@ impl Newest {
         let digest = spec.digest();
         let agents = Agents::read(context, &read.api).await?;
         if let Some(problem) = agents.problem_of_version(name, &digest.to_string()) {
+            return Err(faulty(name, &problem));
+        }
+        if let Some(problem) = sets::problem(&read.object, &digest) {
             return Err(faulty(name, &problem));
         }
         if order.seen.is_some_and(|seen| seen != digest.short()) {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::canary::Canary;
 use super::conditions;
 use super::object::contract_spec;
+use super::sets;
 use crate::api::{Api, Kind};
 use crate::cluster;
 use crate::context::Context;
@@ -254,6 +255,10 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
     }
     if let Some(canary) = Canary::of(&object) {
         canary.print(context.paint());
+    }
+    if let Some(reports) = sets::reports(&object) {
+        sets::lines(&reports).iter().for_each(|line| out(line));
+        return Ok(());
     }
     if vms.as_ref().is_some_and(Vec::is_empty) {
         out("No VM has it.");

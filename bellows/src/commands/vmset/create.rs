@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use protocol::annotations::LABEL_ENABLED;
-use protocol::policy::{GROUP, SET_KIND, VERSION, members_name};
+use protocol::policy::{GROUP, KEY_POLICY, SET_KIND, VERSION, members_name};
 use serde_json::{Value, json};
 
 use super::wait::{WaitArgs, until_whole};
@@ -42,6 +42,23 @@ pub(crate) struct CreateArgs {
     /// A value that members read beside the addresses; may be given again
     #[arg(long = "kv", value_name = "KEY=VALUE", value_parser = pair)]
     kv: Vec<(String, String)>,
+    /// Policy of scope set that decides about the number
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+    /// Priority where the capacity for the policy's sets is short; a larger one is served first
+    #[arg(
+        long,
+        default_value_t = 0,
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
+    priority: i32,
+    /// A command that the policy may choose for members to read; may be given again
+    #[arg(long = "command", value_name = "NAME")]
+    commands: Vec<String>,
+    /// A version of the template that the policy may choose; may be given again
+    #[arg(long = "allow-version", value_name = "N")]
+    versions: Vec<u32>,
     /// Directory in each guest with the members' names and addresses
     #[arg(long, default_value = "/etc/members", value_name = "DIR")]
     members_at: String,
@@ -105,10 +122,25 @@ fn object(args: &CreateArgs) -> Outcome<Value> {
     if !kv.is_empty() {
         set["kv"] = json!(kv);
     }
+    if args.priority != 0 {
+        set["priority"] = args.priority.into();
+    }
+    for (member, list) in [
+        ("commands", json!(args.commands)),
+        ("versions", json!(args.versions)),
+    ] {
+        if list != json!([]) {
+            set[member] = list;
+        }
+    }
+    let mut metadata = json!({"name": args.name, "namespace": args.namespace});
+    if let Some(policy) = &args.policy {
+        metadata["annotations"] = json!({KEY_POLICY: policy});
+    }
     Ok(json!({
         "apiVersion": format!("{GROUP}/{VERSION}"),
         "kind": SET_KIND,
-        "metadata": {"name": args.name, "namespace": args.namespace},
+        "metadata": metadata,
         "spec": set,
     }))
 }

@@ -1,0 +1,106 @@
+//! What versions of a policy of sets answered, as the policy's status has it.
+
+use policy_contract::{Digest, Scope};
+use policy_controller::core::sets::{SetReport, SetSaid};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::object::contract_spec;
+
+/// Reports of a policy of sets, with the words for their roles. `None` for a policy of VMs.
+pub(super) fn reports(object: &Value) -> Option<Vec<(&'static str, SetReport)>> {
+    let spec = contract_spec(object).ok()?;
+    if spec.scope != Scope::Set {
+        return None;
+    }
+    let sets = &object["status"]["sets"];
+    let roles = [("live", "decides"), ("shadow", "is a candidate")];
+    let reports = roles.into_iter().filter_map(|(role, word)| {
+        let report = SetReport::deserialize(&sets[role]).ok()?;
+        Some((word, report))
+    });
+    Some(reports.collect())
+}
+
+/// What is wrong with a version of a policy of sets.
+pub(super) fn problem(object: &Value, digest: &Digest) -> Option<String> {
+    let digest = digest.to_string();
+    let mut all = reports(object)?.into_iter();
+    let (_, own) = all.find(|(_, report)| report.digest == digest)?;
+    own.problem
+}
+
+/// Sentences about each version.
+pub(super) fn lines(reports: &[(&'static str, SetReport)]) -> Vec<String> {
+    if reports.is_empty() {
+        return vec!["No set has it, or the policy controller has not asked it.".to_owned()];
+    }
+    let mut lines = Vec::new();
+    for (word, report) in reports {
+        let faults: u64 = report.faults.values().sum();
+        lines.push(format!(
+            "{} {word}: {} answers, {} leave all counts, {} want more members, {} fewer; {faults} faults.",
+            report.digest.get(..8).unwrap_or_default(),
+            report.answers,
+            report.same,
+            report.higher,
+            report.lower,
+        ));
+        if let Some(problem) = &report.problem {
+            lines.push(format!("  Problem: {problem}. Its sets keep their counts."));
+        }
+        for (name, said) in &report.sets {
+            lines.push(format!("  {name}: {}.", sentence(said)));
+        }
+        if let Some(nodes) = report.nodes {
+            lines.push(format!("  It wants {nodes} nodes."));
+        }
+    }
+    lines
+}
+
+fn sentence(said: &SetSaid) -> String {
+    let mut text = match said.wants {
+        None => format!("has {} members, and is not named", said.has),
+        Some(wants) => format!("has {} members, and should have {wants}", said.has),
+    };
+    if let Some(version) = said.version {
+        text += &format!(", version {version}");
+    }
+    if let Some(command) = &said.command {
+        text += &format!(", command {command}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn report_of_sets_is_shown_by_version() {
+        let source = "return function(i) return {} end";
+        let mut object = json!({"spec": {"scope": "set", "source": source}});
+        let digest = contract_spec(&object).unwrap().digest();
+        object["status"]["sets"]["live"] = json!({
+            "digest": digest.to_string(), "answers": 3, "same": 1, "higher": 2,
+            "faults": {"late": 1}, "problem": "late: no answer in 50 ms",
+            "sets": {"default/web": {"has": 2, "wants": 4, "command": "drain"}},
+            "nodes": 5,
+        });
+        let text = lines(&reports(&object).unwrap()).join("\n");
+        for part in [
+            "decides: 3 answers, 1 leave all counts, 2 want more members, 0 fewer; 1 faults",
+            "default/web: has 2 members, and should have 4, command drain.",
+            "It wants 5 nodes.",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        let wrong = problem(&object, &digest);
+        assert_eq!(wrong.as_deref(), Some("late: no answer in 50 ms"));
+        object["spec"]["scope"] = json!("vm");
+        assert!(reports(&object).is_none());
+    }
+}
