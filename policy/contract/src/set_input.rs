@@ -187,7 +187,7 @@ pub struct ClusterSeen {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FeedSum {
-    /// Sum of the values.
+    /// Sum of the values, one of each member.
     pub sum: f64,
     /// Largest value.
     pub max: f64,

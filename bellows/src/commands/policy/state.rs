@@ -154,8 +154,10 @@ pub(crate) fn candidate_of(object: &Value) -> Option<String> {
 /// Who decides about the VMs that have the policy.
 pub(crate) fn sentence(object: &Value) -> String {
     let status = status_of(object);
+    let is_of_sets = object["spec"]["scope"] == "set";
     let decides = match (live_of(object), status.is_paused()) {
         (Some(live), _) => format!("{live} decides"),
+        (None, _) if is_of_sets => "no version decides, so sets keep their counts".to_owned(),
         (None, true) => "it is paused, so the built-in goal decides".to_owned(),
         (None, false) => "the built-in goal decides".to_owned(),
     };

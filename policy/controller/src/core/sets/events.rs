@@ -78,7 +78,7 @@ pub struct Question {
     pub policy: String,
     /// Digest of the version.
     pub digest: Digest,
-    /// The version.
+    /// What is loaded for it.
     pub spec: Arc<Spec>,
     /// Whether the version is loaded again first.
     pub is_fresh: bool,
