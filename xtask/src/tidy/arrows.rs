@@ -139,7 +139,10 @@ const ARROWS: [(&str, &[&str]); 41] = [
     ),
     // A core like it, which the simulator runs with partitions.
     ("peers-core", &["protocol"]),
-    ("peers-mesh", &["peers-core", "protocol", "daemon-kit"]),
+    (
+        "peers-mesh",
+        &["peers-core", "protocol", "daemon-kit", "test-seeds"],
+    ),
     (
         "fleet",
         &[

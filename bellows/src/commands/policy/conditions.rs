@@ -4,20 +4,17 @@ use policy_controller::core::reconcile::PROMOTABLE;
 use protocol::policy::{PolicyCondition, ScalingPolicyStatus};
 use serde_json::Value;
 
-use super::state::candidate_of;
-
 /// Hex digits of a digest that a condition's message begins with.
 const DIGITS: usize = 8;
 
-/// Each condition as a sentence.
-pub(super) fn sentences(object: &Value) -> Vec<String> {
+/// Each condition as a sentence. `candidate` is the newest version in short, unless it decides.
+pub(super) fn sentences(object: &Value, candidate: Option<&str>) -> Vec<String> {
     let status = ScalingPolicyStatus::of_object(object).unwrap_or_default();
-    let candidate = candidate_of(object);
     let sentence = |one: &PolicyCondition| {
-        if !is_stale(one, candidate.as_deref()) {
+        if !is_stale(one, candidate) {
             return Some(format!("{}: {}.", words(one), one.message));
         }
-        let candidate = candidate.as_ref()?;
+        let candidate = candidate?;
         Some(format!(
             "Not judged: the gate has not looked at {candidate}."
         ))
@@ -57,7 +54,17 @@ fn words(condition: &PolicyCondition) -> String {
 mod tests {
     use serde_json::json;
 
+    use super::super::object::contract_spec;
     use super::*;
+
+    fn newest(object: &Value) -> String {
+        contract_spec(object).expect("a spec").digest().short()
+    }
+
+    /// Sentences while the newest version does not decide.
+    fn sentences(object: &Value) -> Vec<String> {
+        super::sentences(object, Some(&newest(object)))
+    }
 
     /// A policy whose newest version does not decide, with a condition.
     fn with(name: &str, status: &str, (reason, message): (&str, &str)) -> Value {
@@ -87,7 +94,7 @@ mod tests {
     #[test]
     fn condition_of_another_version_is_not_that_of_the_newest() {
         let plain = with(PROMOTABLE, "True", ("Ready", ""));
-        let digest = candidate_of(&plain).expect("a candidate");
+        let digest = newest(&plain);
         let own = format!("{digest}: canary may begin; hours 2");
         let own = with(PROMOTABLE, "True", ("Ready", &own));
         assert_eq!(
@@ -108,11 +115,7 @@ mod tests {
 
     #[test]
     fn version_that_decides_is_not_promotable_any_more() {
-        let mut object = with(PROMOTABLE, "True", ("Ready", "5be1a7c0: live may begin"));
-        let digest = super::super::object::contract_spec(&object)
-            .expect("a spec")
-            .digest();
-        object["status"]["live"] = json!({ "digest": digest });
-        assert_eq!(sentences(&object), Vec::<String>::new());
+        let object = with(PROMOTABLE, "True", ("Ready", "5be1a7c0: live may begin"));
+        assert_eq!(super::sentences(&object, None), Vec::<String>::new());
     }
 }

@@ -58,9 +58,7 @@ pub(crate) struct WriteArgs {
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Sample {
     name: &'static str,
-    /// Lua.
     source: &'static str,
-    /// TOML.
     fixtures: &'static str,
 }
 
@@ -74,7 +72,6 @@ macro_rules! sample {
     };
 }
 
-/// By name.
 const LIBRARY: [Sample; 6] = [
     sample!("batch"),
     sample!("builtin"),

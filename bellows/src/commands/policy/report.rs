@@ -1,6 +1,6 @@
 //! `bellows policy report`: the recorded answers of a policy beside the built-in goal.
 
-mod reach;
+mod coverage;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use protocol::policy::Role;
 use protocol::time::WallTime;
 use serde::Serialize;
 
-use self::reach::{Reach, micros};
+use self::coverage::{Coverage, micros};
 use super::canary::Canary;
 use super::sets;
 use super::whatif;
@@ -189,7 +189,7 @@ struct Gathered {
     policy: String,
     since: i64,
     wall: u64,
-    reach: Reach,
+    coverage: Coverage,
     total: Counts,
     versions: BTreeMap<(Role, String), Counts>,
     vms: BTreeMap<String, Counts>,
@@ -208,7 +208,7 @@ impl Oracle for Gatherer {
             return;
         }
         let entry = entry(seen, calendar(gathered.wall, seen.asked_at.0));
-        gathered.reach.answer(wall);
+        gathered.coverage.answer(wall);
         gathered.total.add(&entry);
         let version = (entry.role, entry.digest.clone());
         gathered.versions.entry(version).or_default().add(&entry);
@@ -283,7 +283,7 @@ pub(super) async fn run(context: &Context, args: &ReportArgs) -> Outcome {
         .versions
         .keys()
         .any(|(role, _)| *role == Role::Live);
-    let [from, to, journal_to] = gathered.reach.texts();
+    let [from, to, journal_to] = gathered.coverage.texts();
     let report = Report {
         policy: gathered.policy,
         from,
@@ -349,7 +349,11 @@ fn gather(context: &Context, policy: &str, since: WallTime) -> Outcome<Gathered>
         let records: Vec<Record> = records.filter_map(|line| line.record.ok()).collect();
         let newest = records.iter().map(Record::at).max();
         if let Some(newest) = newest {
-            gatherer.0.borrow_mut().reach.record(micros(wall, newest));
+            gatherer
+                .0
+                .borrow_mut()
+                .coverage
+                .record(micros(wall, newest));
         }
         if let Some((_, replay)) = &mut replay {
             records.into_iter().for_each(|record| replay.take(record));

@@ -249,7 +249,7 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
         return print_value(args.output, &shown);
     }
     out(&format!("Policy {}: {}.", args.name, sentence(&object)));
-    for condition in conditions::sentences(&object) {
+    for condition in conditions::sentences(&object, candidate_of(&object).as_deref()) {
         out(&condition);
     }
     if let Some(problem) = problem {

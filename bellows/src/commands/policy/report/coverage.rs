@@ -4,14 +4,14 @@ use protocol::time::WallTime;
 
 /// Times of the data, microseconds since 1970.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Reach {
+pub(super) struct Coverage {
     /// Times of the first and the last answer.
     answers: Option<(i64, i64)>,
     /// Time of the newest record.
     journal: Option<i64>,
 }
 
-impl Reach {
+impl Coverage {
     pub(super) fn answer(&mut self, at: i64) {
         let (first, last) = self.answers.unwrap_or((at, at));
         self.answers = Some((first.min(at), last.max(at)));
@@ -38,15 +38,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reach_has_first_and_last_answer_and_the_newest_record() {
-        let mut reach = Reach::default();
-        assert_eq!(reach.texts(), [None, None, None]);
-        reach.record(9_000_000);
+    fn coverage_has_first_and_last_answer_and_the_newest_record() {
+        let mut coverage = Coverage::default();
+        assert_eq!(coverage.texts(), [None, None, None]);
+        coverage.record(9_000_000);
         for at in [5_000_000, 3_000_000, 4_000_000] {
-            reach.answer(at);
+            coverage.answer(at);
         }
-        reach.record(8_000_000);
+        coverage.record(8_000_000);
         let at = |second| Some(format!("1970-01-01T00:00:0{second}.000000Z"));
-        assert_eq!(reach.texts(), [at(3), at(5), at(9)]);
+        assert_eq!(coverage.texts(), [at(3), at(5), at(9)]);
     }
 }
