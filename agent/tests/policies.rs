@@ -18,7 +18,7 @@ const POLICY: &str = "autoscaling.neon.tech/policy";
 
 /// Answers each question with one unit.
 const WORKER: &str = r#"#!/bin/sh
-[ "$1" = --version ] && { echo "minimum 1"; exit; }
+[ "$1" = --version ] && { echo "minimum 1 (contract 1)"; exit; }
 while read -r line; do
   case "$line" in
     *'"op":"load"'*) echo '{"op":"loaded","id":1}' ;;

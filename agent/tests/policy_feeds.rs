@@ -19,7 +19,7 @@ const POLICY: &str = "autoscaling.neon.tech/policy";
 /// Answers each question with `said`, and appends the questions to a file.
 fn program(folder: &Path, said: &str) -> PathBuf {
     let script = r#"#!/bin/sh
-[ "$1" = --version ] && { echo "fake 1"; exit; }
+[ "$1" = --version ] && { echo "fake 1 (contract 1)"; exit; }
 while read -r line; do
   case "$line" in
     *'"op":"load"'*) echo '{"op":"loaded","id":1}' ;;

@@ -4,13 +4,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
 use policy_cli::scope::AnyInput;
 use policy_cli::suite::{self, Differing};
 use policy_cli::{check, jail, worker};
-use policy_contract::{FeedSource, History, Input, Scope, Series, SetInput, Spec};
+use policy_contract::{FeedSource, History, Input, Scope, Series, SetInput, Spec, frames};
 use policy_engine::Engine;
 use serde_json::json;
 
@@ -18,9 +19,16 @@ use crate::terminal::{Format, ScopeArg, complain, exit, parameter, say, series, 
 use crate::text;
 use crate::whatif::{JudgeArgs, ReplayArgs};
 
+/// Release, contract and interpreter. An agent asks no program of another contract, and its journal
+/// keeps the line.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let (release, engine) = (protocol::release::RELEASE, policy_engine::version());
+    format!("{release} ({}, {engine})", frames::contract_word())
+});
+
 /// Asks and checks scaling policies.
 #[derive(Parser)]
-#[command(name = "bellows-policy", version = protocol::release::RELEASE)]
+#[command(name = "bellows-policy", version = VERSION.as_str())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -13,13 +13,27 @@ use crate::history::{Column, Seconds};
 use crate::input::Input;
 use crate::set_input::SetInput;
 use crate::sets::SetAnswer;
-use crate::spec::Digest;
+use crate::spec::{CONTRACT, Digest};
 
 /// Longest line, bytes, without its line feed.
 pub const MAX_LINE_BYTES: usize = 256 << 10;
 
 /// Most policies of a worker at once. A load under a number that is in use replaces that policy.
 pub const MAX_POLICIES: u32 = 64;
+
+/// What a worker's program prints of its contract, as part of its version.
+#[must_use]
+pub fn contract_word() -> String {
+    format!("contract {CONTRACT}")
+}
+
+/// Contract that the version of a worker's program names. `None` for another program.
+#[must_use]
+pub fn contract_of(version: &str) -> Option<u32> {
+    let (_, after) = version.split_once("contract ")?;
+    let digits = after.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
 
 /// From the agent to the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

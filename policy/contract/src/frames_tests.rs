@@ -99,3 +99,19 @@ proptest! {
         survives(&FromWorker::Loaded { id: vm });
     }
 }
+
+#[test]
+fn contract_of_a_program_is_read_from_its_version() {
+    let own = format!("bellows-policy 0.1.0 ({}, Luau 0.7)", contract_word());
+    assert_eq!(contract_of(&own), Some(crate::CONTRACT));
+    assert_eq!(contract_of("bellows-policy 0.9.0 (contract 22)"), Some(22));
+    for other in [
+        "",
+        "fake 1",
+        "contract",
+        "contract x",
+        "contract 99999999999",
+    ] {
+        assert_eq!(contract_of(other), None, "{other}");
+    }
+}

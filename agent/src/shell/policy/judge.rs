@@ -57,8 +57,11 @@ impl PolicyRuntime {
             aside.map(|(fault, _)| fault.word().to_owned())
         };
         let mut reports = self.tallies().reports(self.moment(), problem);
+        let worker = self.worker_problem();
         for report in &mut reports {
             report.cut_limits = self.cut_limits_of(&report.policy);
+            // It is no fault of the version, so it is no alarm.
+            report.problem = report.problem.take().or_else(|| worker.clone());
         }
         reports
     }

@@ -217,7 +217,14 @@ impl PolicyRuntime {
             let (name, port) = (&feed.name, feed.port);
             format!("feed {name}: port {port} is not in policies.feedPorts of the agent's file")
         });
-        aside.or(missing).or(refused)
+        let worker = || self.worker_problem();
+        aside.or(missing).or(refused).or_else(worker)
+    }
+
+    /// Why a worker that a VM needs does not run.
+    pub(super) fn worker_problem(&self) -> Option<String> {
+        let links = [&self.0.live, &self.0.shadow];
+        links.iter().find_map(|link| link.state().problem.clone())
     }
 }
 

@@ -141,12 +141,13 @@ impl Supervisor {
     async fn start(&mut self) -> Result<Child, String> {
         let program = self.program.clone().map_or_else(program::find, Ok)?;
         let shown = program.display();
-        if self.link().state().engine.is_none() {
-            let engine = program::version(&program).await?;
-            if let Some(journal) = &self.journal {
-                journal.record_engine(&engine);
-            }
-            self.link().state().engine = Some(engine);
+        // The program may have been replaced since the last start.
+        let engine = program::version(&program).await?;
+        let before = self.link().state().engine.replace(engine.clone());
+        if before.as_ref() != Some(&engine)
+            && let Some(journal) = &self.journal
+        {
+            journal.record_engine(&engine);
         }
         Command::new(&program)
             .arg("worker")

@@ -5,9 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use policy_contract::CONTRACT;
+use policy_contract::frames::{contract_of, contract_word};
 use tokio::process::Command;
 
 const PROGRAM: &str = "bellows-policy";
+/// Most characters of a version that are kept.
+const VERSION_CHARS: usize = 96;
 /// Time limit for the version.
 const VERSION_LIMIT: Duration = Duration::from_secs(5);
 
@@ -33,6 +37,9 @@ pub(in crate::shell::policy) fn find() -> Result<PathBuf, String> {
 }
 
 /// What `--version` prints.
+///
+/// # Errors
+/// The program cannot be run, or its contract is another one.
 pub(super) async fn version(program: &Path) -> Result<String, String> {
     let output = Command::new(program)
         .arg(OsStr::new("--version"))
@@ -48,5 +55,13 @@ pub(super) async fn version(program: &Path) -> Result<String, String> {
         .map_err(|error| failed(error.to_string()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().next().unwrap_or_default();
-    Ok(line.chars().take(64).collect())
+    let line: String = line.chars().take(VERSION_CHARS).collect();
+    if contract_of(&line) == Some(CONTRACT) {
+        return Ok(line);
+    }
+    Err(format!(
+        "{} is another version, {line:?}: this agent needs {}, so install both of one release",
+        program.display(),
+        contract_word()
+    ))
 }

@@ -136,7 +136,7 @@ fn program_of(folder: &std::path::Path, script: &str) -> PathBuf {
 /// A program that ends when it is asked.
 fn fake_program(folder: &std::path::Path) -> PathBuf {
     let script = r#"#!/bin/sh
-[ "$1" = --version ] && { echo "fake 1"; exit; }
+[ "$1" = --version ] && { echo "fake 1 (contract 1)"; exit; }
 while read -r line; do
   case "$line" in
     *'"op":"load","id":1'*) echo '{"op":"loaded","id":1}' ;;
@@ -215,7 +215,10 @@ async fn v03_policy_that_ends_two_workers_is_set_aside_and_others_are_not() {
     let stale = ask(&runtime, &refused, (4, generation - 1)).await;
     assert!(matches!(stale, End::Lost), "{stale:?}");
     assert!(runtime.dump()["workers"]["shadow"]["restarts"].as_u64() >= Some(2));
-    assert_eq!(runtime.dump()["workers"]["shadow"]["engine"], "fake 1");
+    assert_eq!(
+        runtime.dump()["workers"]["shadow"]["engine"],
+        "fake 1 (contract 1)"
+    );
     cancel.cancel();
     task.await.expect("it ends");
 }
@@ -223,7 +226,7 @@ async fn v03_policy_that_ends_two_workers_is_set_aside_and_others_are_not() {
 /// A program that answers its first question with 1 unit, the next with 2, and so on. It counts the
 /// series of pasts in the votes.
 const COUNTER: &str = r#"#!/bin/sh
-[ "$1" = --version ] && { echo "fake 1"; exit; }
+[ "$1" = --version ] && { echo "fake 1 (contract 1)"; exit; }
 count=0 series=0
 while read -r line; do
   case "$line" in
