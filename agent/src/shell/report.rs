@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use agent_events::{Goal, GoalComponents};
+use api_client::events::Warning;
 use protocol::time::Timestamp;
 use protocol::trace::{Stage, StageRecord, TraceId};
 use protocol::units::Resources;
@@ -80,6 +81,14 @@ impl Driver {
         );
     }
 
+    /// Creates an event about the VM, without waiting for it.
+    fn warn(&mut self, event: Option<Warning>) {
+        if let Some(event) = event {
+            let ctx = Arc::clone(&self.ctx);
+            self.io.spawn(create_event(ctx, event));
+        }
+    }
+
     /// Publishes the core's measurements and its state.
     pub(super) fn after_decision(&mut self) {
         while let Some(observation) = self.core.poll_observation() {
@@ -95,16 +104,15 @@ impl Driver {
                     tracing::warn!(digest, "PolicyFallback: the built-in goal decides");
                     let policy = self.policy.as_ref();
                     let event = policy.and_then(|one| one.fallback_event(&self.ctx, &self.subject));
-                    if let Some(event) = event {
-                        let ctx = Arc::clone(&self.ctx);
-                        self.io.spawn(create_event(ctx, event));
-                    }
+                    self.warn(event);
                 }
                 Observation::ResizeStarted { .. } => {}
             }
         }
         if let Some(policy) = &mut self.policy {
             policy.note_fallback(&self.core);
+            let event = policy.lost_event(&self.ctx, &self.subject);
+            self.warn(event);
         }
         let computations = self.core.computations();
         self.ctx

@@ -221,6 +221,10 @@ impl Api {
         self.server.put("scalingpolicies", object);
     }
 
+    pub fn delete_policy(&self, name: &str) {
+        self.server.take("scalingpolicies", "", name);
+    }
+
     /// Events with this reason.
     pub fn events(&self, reason: &str) -> Vec<Value> {
         let all = self.server.list("events");

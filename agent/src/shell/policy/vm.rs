@@ -82,6 +82,8 @@ pub(in crate::shell) struct VmPolicy {
     is_canary: bool,
     /// Chosen name that stands for no policy.
     unknown: Option<String>,
+    /// Versions were asked until the name became unknown, and no event says so.
+    was_lost: bool,
     /// Name of the policy from which the built-in goal has taken over.
     fallen: Option<String>,
     /// Terms that the core has.
@@ -136,6 +138,7 @@ impl VmPolicy {
             feed_every: Span(0),
             is_canary: false,
             unknown: None,
+            was_lost: false,
             fallen: None,
             terms: None,
             was_bound: false,
@@ -170,6 +173,7 @@ impl VmPolicy {
         };
         let change = i64::from(unknown.is_some()) - i64::from(self.unknown.is_some());
         self.runtime.0.metrics.unknown.inc_by(change);
+        self.was_lost |= change > 0 && !self.asked.is_empty();
         self.unknown = unknown;
         let versions = match choice {
             Choice::Policy(versions) => versions,

@@ -1,5 +1,5 @@
-//! A policy that gave no valid answer for too long, so that the built-in goal decides: an event on
-//! the VM object, once, and a gauge of such VMs.
+//! A policy that gave no valid answer for too long or is gone, so that the built-in goal decides.
+//! The VM object gets an event, once. A gauge counts VMs without a valid answer.
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use crate::shell::context::{Context, Subject};
 
 const COMPONENT: &str = "autoscaler-agent";
 const REASON: &str = "PolicyFallback";
+const REASON_LOST: &str = "PolicyUnknown";
 
 impl VmPolicy {
     /// Follows whether the built-in goal has taken over.
@@ -50,20 +51,38 @@ impl VmPolicy {
             active.policy.name,
             active.policy.digest.short(),
         );
-        Some(Warning {
-            about: ObjectReference {
-                api_version: Some(protocol::vm::API_VERSION.into()),
-                kind: Some("VirtualMachine".into()),
-                name: Some(subject.vm.name.clone()),
-                namespace: Some(subject.vm.namespace.clone()),
-                uid: Some(subject.uid.clone()),
-                ..ObjectReference::default()
-            },
-            component: COMPONENT.to_owned(),
-            reason: REASON.to_owned(),
-            message,
-            unix_us: ctx.clock.wall().0,
-        })
+        Some(warning(ctx, subject, REASON, message))
+    }
+
+    /// The event about a policy that is not there any more. `None` after the first time.
+    pub(in crate::shell) fn lost_event(
+        &mut self,
+        ctx: &Context,
+        subject: &Subject,
+    ) -> Option<Warning> {
+        let is_due = std::mem::take(&mut self.was_lost);
+        let name = self.unknown.as_ref().filter(|_| is_due)?;
+        let message = format!(
+            "The built-in goal decides: policy {name} is not there any more, or not for this namespace"
+        );
+        Some(warning(ctx, subject, REASON_LOST, message))
+    }
+}
+
+fn warning(ctx: &Context, subject: &Subject, reason: &str, message: String) -> Warning {
+    Warning {
+        about: ObjectReference {
+            api_version: Some(protocol::vm::API_VERSION.into()),
+            kind: Some("VirtualMachine".into()),
+            name: Some(subject.vm.name.clone()),
+            namespace: Some(subject.vm.namespace.clone()),
+            uid: Some(subject.uid.clone()),
+            ..ObjectReference::default()
+        },
+        component: COMPONENT.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        unix_us: ctx.clock.wall().0,
     }
 }
 
