@@ -148,6 +148,8 @@ async fn a_patched_vm_is_resized_live() {
 
 /// Guests outlive `kill -9` of `bellows up`. A new process adopts the same guest (same boot ID),
 /// which can be resized.
+///
+/// Requirement: V31
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_outlives_kill_9_of_bellows() {
     if !guest_or_skip("a_guest_outlives_kill_9_of_bellows") {

@@ -115,6 +115,7 @@ fn v33_answers_and_limits_become_advice_and_terms() {
             shrink_units_per_minute: Some(4),
             vms_shrunk_at_once_percent: Some(20),
             fallback_after_seconds: seconds,
+            ..Limits::default()
         };
         let expected = Terms {
             digest: DIGEST,

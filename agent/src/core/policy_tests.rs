@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use policy_contract::{Answer, Fault, FeedSource, History, Input as Question, Spec};
+use policy_contract::{Answer, Fault, FeedSource, History, Input as Question, Old, Spec};
 use proptest::prelude::*;
 use protocol::journal::{Answered, Bound, BoundVersion, Checkpoint, Milli, Record, Terms};
 use protocol::policy::{Limits, Role};
@@ -84,6 +84,8 @@ struct AskedVersion {
     since: Timestamp,
     memory: Memory,
     past: History,
+    /// The last answer that was accepted, with its time.
+    accepted: Option<(Timestamp, Option<u32>, String)>,
 }
 
 impl AskedVersion {
@@ -93,7 +95,18 @@ impl AskedVersion {
             since: now,
             memory: Memory::new(now, core),
             past: History::new(&spec(version).all_series()),
+            accepted: None,
         }
+    }
+
+    /// What a question at `now` must have as `i.old`.
+    fn old(&self, now: Timestamp) -> Option<Old> {
+        let (at, cu, reason) = self.accepted.clone()?;
+        Some(Old {
+            cu,
+            reason,
+            age_s: seconds(now) - seconds(at),
+        })
     }
 }
 
@@ -107,6 +120,8 @@ pub(super) struct PolicyTask {
     plan: Plan,
     steps: u32,
     answers: u32,
+    /// What each question must have as `i.old`, and what it has.
+    olds: Vec<[Option<Old>; 2]>,
     /// For the core, the last one first.
     pending: Vec<Event>,
     terms: Option<Terms>,
@@ -137,6 +152,7 @@ impl PolicyTask {
             plan,
             steps: 0,
             answers: 0,
+            olds: Vec::new(),
             pending: Vec::new(),
             terms: None,
             is_quiet: false,
@@ -268,6 +284,7 @@ impl PolicyTask {
             return;
         };
         self.answers += 1;
+        self.olds.push([asked.old(now), input.old.clone()]);
         let plain = Answered {
             role,
             cu: None,
@@ -295,6 +312,7 @@ impl PolicyTask {
                 let record = answered(plain, &answer);
                 let reason = answer.reason.as_str();
                 asked.memory.accepted(task.now, record.cu, reason);
+                asked.accepted = Some((task.now, record.cu, reason.to_owned()));
                 record
             }
             Err(fault) => Answered {
@@ -476,6 +494,30 @@ proptest! {
             ..Plan::default()
         };
         replayed(with_plan(plan), inputs, &BTreeSet::new())?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Requirement: V09
+    #[test]
+    fn v09_each_question_has_the_last_accepted_answer_of_its_version(
+        inputs in inputs(),
+        begins_at in prop::collection::btree_set(2..200_u32, 0..3),
+        roles_at in prop::collection::btree_map(0..200_u32, 0..ROLES.len(), 0..12),
+    ) {
+        let plan = Plan { begins_at, roles_at, asks_between_steps: true, ..Plan::default() };
+        let mut task = with_plan(plan);
+        for input in inputs {
+            feed_with_advice(&mut task, input);
+        }
+        for [expected, has] in task.policy.expect("a policy").olds {
+            let age = |old: &Option<Old>| old.as_ref().map_or(0.0, |old| old.age_s);
+            prop_assert!((age(&expected) - age(&has)).abs() < 1e-6, "{:?} {:?}", expected, has);
+            let named = |old: Option<Old>| old.map(|old| (old.cu, old.reason));
+            prop_assert_eq!(named(expected), named(has));
+        }
     }
 }
 

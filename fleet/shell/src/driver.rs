@@ -151,10 +151,7 @@ impl Driver {
         let is_late = self
             .last_look
             .is_none_or(|last| now.duration_since(last) >= IDLE_LOOK_EVERY);
-        let is_going = |one: &LoadedEnvironment| one.environment.is_deleted;
-        let is_busy =
-            |one: &LoadedEnvironment| is_running(one) || is_new(one) || is_going(one);
-        is_late || all.iter().any(is_busy)
+        is_late || all.iter().any(|one| is_running(one) || is_new(one))
     }
 
     /// Logs objects that were left out, once for each change.

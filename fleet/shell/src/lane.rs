@@ -260,8 +260,11 @@ pub(crate) fn key_of(loaded: &LoadedEnvironment) -> Key {
     (loaded.namespace.clone(), loaded.environment.name.clone())
 }
 
-/// Whether a deployment of the environment has not ended.
+/// Whether a deployment of the environment has not ended, or the environment is to go.
 pub(crate) fn is_running(loaded: &LoadedEnvironment) -> bool {
+    if loaded.environment.is_deleted {
+        return true;
+    }
     let mut deployments = loaded.deployments.iter();
     deployments.any(|one| !one.status.state.is_terminal())
 }

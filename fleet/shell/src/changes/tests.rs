@@ -34,6 +34,7 @@ fn world(status: DeploymentStatus) -> World {
             },
             status: EnvironmentStatus::default(),
             is_deleted: false,
+            has_finalizer: false,
         },
         revisions: BTreeMap::new(),
         deployments: vec![fleet_core::Deployment {

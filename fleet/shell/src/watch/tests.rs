@@ -4,7 +4,7 @@ use fleet_core::{Deployment, Environment, PartFacts, Revision, World};
 use protocol::fleet::{
     Critical, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
     EnvironmentStatus, EnvironmentType, Group, GroupState, GroupStatus, InstancePart, Lock,
-    Release, Resolved, Rollout, Selector, Source, TurnEnd, TurnResult, TurnSpec,
+    Release, Resolved, Rollout, Selector, Source, TurnEnd, TurnResult, TurnSpec, TurnVerb,
 };
 use protocol::parts::{PartName, PartPhase, PartSource, PartState};
 use protocol::trace::TraceId;
@@ -50,6 +50,7 @@ fn changed(token: &str) -> Guest {
         sha256: NEW.repeat(64),
         token: token.to_owned(),
         epoch: 1,
+        verb: TurnVerb::Try,
         attempt: 1,
     };
     let last = InstancePart {
@@ -153,6 +154,7 @@ fn looked(guests: Vec<(&str, Guest, Felt)>) -> Looked {
                     ..EnvironmentStatus::default()
                 },
                 is_deleted: false,
+                has_finalizer: false,
             },
             revisions: [("m-r1".to_owned(), revision)].into(),
             deployments: vec![deployment],
