@@ -20,7 +20,7 @@ pub(super) fn next_load(rng: &mut Rng) -> Option<u32> {
 }
 
 /// Units that are promised. A member has one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ledger {
     own: u32,
     /// Members that run.
@@ -29,7 +29,23 @@ pub(super) struct Ledger {
     pub(super) grown: u32,
 }
 
+impl Default for Ledger {
+    /// The own VM has its least size.
+    fn default() -> Self {
+        Self {
+            own: 1,
+            members: 0,
+            grown: 0,
+        }
+    }
+}
+
 impl Ledger {
+    /// Whether the own VM has room for all that it may want beside the members.
+    pub(super) fn has_room(self) -> bool {
+        u64::from(UNITS.saturating_sub(self.members)) >= LOAD_MAX
+    }
+
     pub(super) fn free(self) -> u32 {
         UNITS.saturating_sub(self.own).saturating_sub(self.members)
     }
