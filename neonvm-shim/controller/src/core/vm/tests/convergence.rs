@@ -116,10 +116,10 @@ fn happen(world: &mut World, what: &Happening) {
             world.show();
         }
         // A pod starts once: its container is never restarted in place.
-        Happening::StartPod if there && !world.runners.contains_key(&pod) => {
-            if !world.pod(&pod).is_terminal() {
-                world.start(&pod);
-            }
+        Happening::StartPod
+            if there && !world.runners.contains_key(&pod) && !world.pod(&pod).is_terminal() =>
+        {
+            world.start(&pod);
         }
         Happening::FinishResize if world.runners.contains_key(&pod) => world.finish_resize(&pod),
         Happening::RestartController => world.restart_controller(),
