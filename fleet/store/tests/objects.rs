@@ -277,13 +277,14 @@ async fn server_refuses_the_deletion_of_an_environment_that_a_person_rolls_out()
     let (api, store) = filled().await;
     let mut loaded = only(&store).await;
     let of = |kind| {
-        let mut status = EnvironmentStatus::default();
-        status.lock = Some(Lock {
-            deployment: "d".to_owned(),
-            kind,
-            epoch: 7,
-        });
-        Write::Environment(status)
+        Write::Environment(EnvironmentStatus {
+            lock: Some(Lock {
+                deployment: "d".to_owned(),
+                kind,
+                epoch: 7,
+            }),
+            ..EnvironmentStatus::default()
+        })
     };
     let user = of(DeploymentKind::User);
     assert_eq!(store.write(&mut loaded, &user, None).await, Outcome::Done);
