@@ -184,7 +184,10 @@ mod tests {
         };
         assert_eq!(difference(&wanted.expected, &reply(2)), None);
         let (rule, _) = difference(&wanted.expected, &reply(1)).expect("a difference");
-        assert!(rule.contains("the count of web"), "{rule}");
+        assert!(
+            rule.contains("counts.web is 1 instead of at least 2"),
+            "{rule}"
+        );
     }
 
     #[test]

@@ -24,8 +24,10 @@ impl Credit {
         let millionths = self
             .millionths
             .saturating_add(earned(rate, now.since(self.at)));
+        // A part of a member was never to be taken, so it is kept beside the most.
+        let part = self.millionths % WHOLE;
         Self {
-            millionths: millionths.min(Self::most(rate)),
+            millionths: millionths.min(Self::most(rate) + part),
             at: now,
         }
     }
