@@ -202,6 +202,7 @@ mod tests {
         let many: BTreeMap<String, Value> = (0..33)
             .map(|number| (format!("p{number}"), json!({})))
             .collect();
+        let program = sound()["parts"]["monitor"]["x86_64"].clone();
         let rows = [
             ("/version", json!("1.2"), "version"),
             ("/version", json!("v1.2.3"), "version"),
@@ -209,7 +210,7 @@ mod tests {
             ("/atLeast", json!("x"), "atLeast"),
             ("/parts", json!(many), "parts must have at most 32"),
             ("/parts", json!({"../x": {}}), "parts must have names"),
-            ("/parts/monitor", json!({"": {}}), "parts.monitor"),
+            ("/parts/monitor", json!({"": program}), "parts.monitor"),
             ("/parts/monitor/x86_64/sha256", json!("AB"), "sha256"),
             ("/parts/monitor/x86_64/size", json!(0), "size"),
             ("/parts/monitor/x86_64/size", json!((32 << 20) + 1), "size"),
