@@ -245,6 +245,42 @@ mod tests {
         assert_eq!(permit(busy, &rollout, true), Err(Gate::InFlight));
     }
 
+    /// Requirement: B22
+    #[test]
+    fn million_random_fleets_keep_their_share() {
+        let mut seed = 1_u64;
+        let mut below = |bound: u64| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            u32::try_from((seed >> 33) % bound).unwrap_or(0)
+        };
+        for _ in 0..1_000_000 {
+            let matches = below(40) + 1;
+            let rollout = Rollout {
+                min_healthy_percent: below(100),
+                max_in_flight: below(20) + 1,
+                ..Rollout::default()
+            };
+            let mut fleet = Fleet {
+                matches,
+                settled_healthy: matches - below(u64::from(matches) + 1),
+                in_flight: 0,
+            };
+            while fleet.settled_healthy > 0 && permit(fleet, &rollout, true).is_ok() {
+                fleet.settled_healthy -= 1;
+                fleet.in_flight += 1;
+                let share = matches * (100 - rollout.min_healthy_percent);
+                let is_enough = if share >= 100 {
+                    fleet.settled_healthy * 100 >= matches * rollout.min_healthy_percent
+                } else {
+                    fleet.settled_healthy + 1 >= matches
+                };
+                assert!(is_enough, "{fleet:?} {rollout:?}");
+            }
+        }
+    }
+
     proptest! {
         /// Requirement: B22
         #[test]
