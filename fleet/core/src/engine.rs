@@ -8,6 +8,7 @@ mod finalizer;
 mod grant;
 mod lifecycle;
 mod monitor;
+mod order;
 mod rollback;
 mod stage;
 mod standing;

@@ -189,7 +189,7 @@ pub struct ClusterSeen {
 pub struct FeedSum {
     /// Sum of the values, one of each member.
     pub sum: f64,
-    /// Largest value.
+    /// Largest value of a member.
     pub max: f64,
     /// Members that gave a value.
     pub members: u32,

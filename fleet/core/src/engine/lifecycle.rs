@@ -7,26 +7,13 @@ use protocol::fleet::{
 use protocol::time::WallTime;
 
 use super::action::{Now, Write};
+use super::order::{in_order, newest_started};
 use super::standing::{Tally, allowed_bad, tally};
 use super::{rollback, stage};
 use crate::counts;
 use crate::deployment::{DeploymentEvent, Move, next as table};
 use crate::permit::Gate;
 use crate::world::{Deployment, Revision, World};
-
-/// Deployments, the oldest first.
-pub(super) fn in_order(world: &World) -> Vec<&Deployment> {
-    let mut all: Vec<&Deployment> = world.deployments.iter().collect();
-    all.sort_by_key(|one| (one.created, revision_number(one), &one.name));
-    all
-}
-
-fn revision_number(deployment: &Deployment) -> u64 {
-    let number = deployment.spec.revision.rsplit_once("-r");
-    number
-        .and_then(|(_, number)| number.parse().ok())
-        .unwrap_or(0)
-}
 
 /// The next write that moves a deployment or the lock.
 pub(super) fn next(world: &World, epoch: u64, now: Now) -> Option<Write> {
@@ -256,12 +243,6 @@ pub(super) fn progress(world: &World) -> Option<Write> {
             ..one.status.clone()
         },
     })
-}
-
-/// The newest deployment that was started for all guests.
-pub(super) fn newest_started(world: &World) -> Option<&Deployment> {
-    let mut all = in_order(world).into_iter();
-    all.rfind(|one| !one.spec.kind.is_of_monitor() && one.status.started_at.is_some())
 }
 
 fn guests(world: &World) -> Counts {

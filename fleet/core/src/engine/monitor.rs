@@ -5,7 +5,7 @@ use protocol::parts::PartPhase;
 use protocol::time::WallTime;
 
 use super::action::{Now, Write};
-use super::lifecycle::newest_started;
+use super::order::newest_started;
 use super::rollback;
 use super::standing::{Standing, is_back, is_member, standing};
 use super::timing::{Timing, runs_image};

@@ -6,8 +6,8 @@ use protocol::time::WallTime;
 use protocol::vm::Condition;
 
 use super::action::Write;
-use super::lifecycle::in_order;
 use super::monitor::{NAME_BYTES, spec_of};
+use super::order::in_order;
 use super::stage;
 use super::standing::{Standing, allowed_bad, is_member, standing};
 use crate::deployment::{DeploymentEvent, Move, next as table};
@@ -22,8 +22,8 @@ const REASON_CHARS: usize = 500;
 /// Type of the condition that asks a person.
 const NEEDS_PERSON: &str = "NeedsPerson";
 
-/// Brings the guests that a failed deployment touched to the revision before. `is_sick`: a guest has
-/// been unhealthy for long.
+/// Brings the guests that a failed deployment touched to the revision before. `is_sick`: a guest
+/// has been unhealthy for long.
 pub(super) fn next(
     world: &World,
     newest: &Deployment,

@@ -14,7 +14,7 @@ const TICK_SECONDS: u64 = 25;
 
 /// How a write or a call fares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Delivery {
     Answered,
     /// It is carried out, and its answer is lost.
     Lost,
@@ -27,9 +27,9 @@ pub(crate) enum Step {
     /// An engine gets the newest world.
     Look(usize),
     /// The write of an engine arrives.
-    Land(usize, Fate),
+    Land(usize, Delivery),
     /// A call of an engine arrives.
-    Carry(usize, usize, Fate),
+    Carry(usize, usize, Delivery),
     /// Something of an engine that has ended arrives.
     Arrive(usize),
     /// An engine ends, and another one begins.
@@ -51,20 +51,28 @@ impl Model for Engines {
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
         let left = &state.left;
-        let fates = [
-            Some(Fate::Answered),
-            (left.lost > 0).then_some(Fate::Lost),
-            (left.refused > 0).then_some(Fate::Refused),
+        let deliveries = [
+            Some(Delivery::Answered),
+            (left.lost > 0).then_some(Delivery::Lost),
+            (left.refused > 0).then_some(Delivery::Refused),
         ];
-        let fates: Vec<Fate> = fates.into_iter().flatten().collect();
+        let deliveries: Vec<Delivery> = deliveries.into_iter().flatten().collect();
         for (index, running) in state.engines.iter().enumerate() {
             match running.write {
-                Some(_) => steps.extend(fates.iter().map(|fate| Step::Land(index, *fate))),
+                Some(_) => steps.extend(
+                    deliveries
+                        .iter()
+                        .map(|delivery| Step::Land(index, *delivery)),
+                ),
                 None if is_old(state, running) => steps.push(Step::Look(index)),
                 None => {}
             }
             for call in 0..running.calls.len() {
-                steps.extend(fates.iter().map(|fate| Step::Carry(index, call, *fate)));
+                steps.extend(
+                    deliveries
+                        .iter()
+                        .map(|delivery| Step::Carry(index, call, *delivery)),
+                );
             }
             if left.crashes > 0 {
                 steps.push(Step::Crash(index));
@@ -85,8 +93,8 @@ impl Model for Engines {
         let mut state = before.clone();
         match step {
             Step::Look(index) => look(&mut state, index),
-            Step::Land(index, fate) => land(&mut state, index, fate),
-            Step::Carry(index, call, fate) => carry(&mut state, index, call, fate),
+            Step::Land(index, delivery) => land(&mut state, index, delivery),
+            Step::Carry(index, call, delivery) => carry(&mut state, index, call, delivery),
             Step::Arrive(index) => arrive(&mut state, index),
             Step::Crash(index) => crash(&mut state, index),
             Step::Tick => {
@@ -209,31 +217,31 @@ fn is_figure(state: &State, index: usize) -> bool {
     }
 }
 
-fn spend(state: &mut State, fate: Fate) {
-    match fate {
-        Fate::Answered => {}
-        Fate::Lost => state.left.lost -= 1,
-        Fate::Refused => state.left.refused -= 1,
+fn spend(state: &mut State, delivery: Delivery) {
+    match delivery {
+        Delivery::Answered => {}
+        Delivery::Lost => state.left.lost -= 1,
+        Delivery::Refused => state.left.refused -= 1,
     }
 }
 
-fn land(state: &mut State, index: usize, fate: Fate) {
-    spend(state, fate);
+fn land(state: &mut State, index: usize, delivery: Delivery) {
+    spend(state, delivery);
     let (now, is_blind) = (state.now(), state.left.is_blind);
     let Some((id, write)) = state.engines[index].write.take() else {
         return;
     };
     let mut read = std::mem::take(&mut state.engines[index].read);
-    let written = match fate {
-        Fate::Refused => Outcome::Transient("the store is away".to_owned()),
-        Fate::Answered | Fate::Lost => {
+    let written = match delivery {
+        Delivery::Refused => Outcome::Transient("the store is away".to_owned()),
+        Delivery::Answered | Delivery::Lost => {
             notice(state, &write, &read);
             state.objects.write(write, &mut read, is_blind)
         }
     };
-    let outcome = match fate {
-        Fate::Lost => Outcome::Transient("the answer was lost".to_owned()),
-        Fate::Answered | Fate::Refused => written,
+    let outcome = match delivery {
+        Delivery::Lost => Outcome::Transient("the answer was lost".to_owned()),
+        Delivery::Answered | Delivery::Refused => written,
     };
     let running = &mut state.engines[index];
     running.read = read;
@@ -263,17 +271,17 @@ fn notice(state: &mut State, write: &Write, read: &super::objects::Versions) {
     }
 }
 
-fn carry(state: &mut State, index: usize, call: usize, fate: Fate) {
-    spend(state, fate);
+fn carry(state: &mut State, index: usize, call: usize, delivery: Delivery) {
+    spend(state, delivery);
     let (now, second) = (state.now(), state.second);
     let (id, guest, call) = state.engines[index].calls.remove(call);
-    let carried = match (fate, state.guests.get_mut(&guest)) {
-        (Fate::Refused, _) | (_, None) => Outcome::Transient("no connection".to_owned()),
+    let carried = match (delivery, state.guests.get_mut(&guest)) {
+        (Delivery::Refused, _) | (_, None) => Outcome::Transient("no connection".to_owned()),
         (_, Some(played)) => played.take(&call, second),
     };
-    let outcome = match fate {
-        Fate::Lost => Outcome::Transient("the answer was lost".to_owned()),
-        Fate::Answered | Fate::Refused => carried,
+    let outcome = match delivery {
+        Delivery::Lost => Outcome::Transient("the answer was lost".to_owned()),
+        Delivery::Answered | Delivery::Refused => carried,
     };
     let running = &mut state.engines[index];
     running.engine.handle(now, Event::Done { id, outcome });
