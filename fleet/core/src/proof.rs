@@ -39,16 +39,18 @@ pub fn broken(part: &PartState, facts: &Facts, sha256: &str, ran_seconds: u64) -
     trouble(facts).map(|trouble| format!("{trouble} after {ran_seconds} s of the trial"))
 }
 
-fn trouble(facts: &Facts) -> Option<&'static str> {
-    if facts.is_degraded {
-        Some("the VM is degraded")
-    } else if facts.page_answers == Some(false) {
+fn trouble(facts: &Facts) -> Option<String> {
+    if let Some(message) = &facts.degraded {
+        return Some(format!("the VM is degraded ({message})"));
+    }
+    let trouble = if facts.page_answers == Some(false) {
         Some("its metrics page does not answer")
     } else if facts.agent_connected == Some(false) {
         Some("its agent is not connected")
     } else {
         None
-    }
+    };
+    trouble.map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -81,5 +83,18 @@ mod tests {
         assert_eq!(old(RECONNECT_SECONDS - 1), None);
         assert_eq!(old(RECONNECT_SECONDS), Some("runs old, not new".to_owned()));
         assert_eq!(broken(&part("new"), &facts, "new", 600), None);
+    }
+
+    #[test]
+    fn degraded_vm_speaks_against_a_trial_with_its_message() {
+        let facts = Facts {
+            degraded: Some("the runner does not answer".to_owned()),
+            ..Facts::default()
+        };
+        let reason = broken(&part("new"), &facts, "new", 20).expect("a reason");
+        assert_eq!(
+            reason,
+            "the VM is degraded (the runner does not answer) after 20 s of the trial"
+        );
     }
 }

@@ -128,10 +128,10 @@ pub struct PartFacts {
 }
 
 /// Signs of a guest's health.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
-    /// Whether the VM is degraded.
-    pub is_degraded: bool,
+    /// Message of the VM's condition `Degraded`. `None` if it is not degraded.
+    pub degraded: Option<String>,
     /// Whether the part's metrics page answers. `None` if it was not asked.
     pub page_answers: Option<bool>,
     /// Whether the agent is connected. `None` if none is expected.

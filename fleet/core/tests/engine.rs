@@ -42,7 +42,7 @@ fn sick_and_young_guests_wait_for_no_window() {
     let mut closed = world(half(), guests(4));
     closed.environment.spec.windows = at_night();
     let sick = closed.guests.get_mut("vm-1").expect("a guest");
-    sick.facts.is_degraded = true;
+    sick.facts.degraded = Some("busy".to_owned());
     let young = closed.guests.get_mut("vm-2").expect("a guest");
     young.uptime_seconds = Some(599);
     let old = closed.guests.get_mut("vm-3").expect("a guest");

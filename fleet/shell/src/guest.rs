@@ -168,14 +168,12 @@ fn reading<'a>(page: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn facts(status: &VmStatus, page: Option<&Result<String, String>>, is_expected: bool) -> Facts {
-    let is_degraded = status
-        .conditions
-        .iter()
-        .any(|condition| condition.kind == "Degraded" && condition.status == "True");
+    let mut conditions = status.conditions.iter();
+    let degraded = conditions.find(|it| it.kind == "Degraded" && it.status == "True");
     let text = page.and_then(|page| page.as_ref().ok());
     let gauge = text.and_then(|page| reading(page, AGENT_GAUGE));
     Facts {
-        is_degraded,
+        degraded: degraded.map(|it| it.message.clone()),
         page_answers: page.map(|_| {
             text.and_then(|page| reading(page, MEMORY_READING))
                 .is_some()

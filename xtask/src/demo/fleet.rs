@@ -199,8 +199,8 @@ impl Show {
         };
         let index = GUESTS.iter().position(|guest| *guest == name);
         let database = index.and_then(|index| self.databases.get(index));
-        let mut burst = load::start_burst(database.context("a guest of ours")?)?;
         let before = memory_gib(&self.site.object("neonvm", &name)?);
+        let mut burst = load::start_burst(database.context("a guest of ours")?)?;
         self.say(&format!("{name} is on trial: take memory in its database"));
         let most = self.most_memory(&name, &mut burst)?;
         self.say(&format!("{name} grew from {before:.2} to {most:.2} GiB"));
@@ -246,15 +246,11 @@ impl Show {
             evidence.join("; ")
         ));
         let is_bad = version.ends == "Unhealthy";
-        if state != version.ends {
-            let text = format!("{} ended {state}, not {}", version.id, version.ends);
-            self.report.failures.push(text);
-        }
         if is_bad && reached.len() > 1 {
             let text = format!("{} reached {reached:?}", version.id);
             self.report.failures.push(text);
         }
-        if is_bad {
+        if is_bad || state != version.ends {
             self.print_why(&evidence)?;
         }
         self.report.rollouts.push(Rollout {
@@ -265,6 +261,14 @@ impl Show {
             seconds: begun.elapsed().as_secs_f64(),
             evidence: evidence.join("; "),
         });
+        // What comes next rests on this end: no rollback comes of a good version that failed.
+        anyhow::ensure!(
+            state == version.ends,
+            "{} ended {state}, not {}: {}",
+            version.id,
+            version.ends,
+            evidence.join("; ")
+        );
         Ok(())
     }
 
@@ -333,7 +337,9 @@ impl Show {
         drop(self.sampler);
         drop(self.loads);
         self.site.down()?;
-        outcome?;
+        if let Err(error) = outcome {
+            self.report.failures.push(format!("{error:#}"));
+        }
         self.report.samples = seen.samples;
         self.report.least_settled_healthy = seen.least.unwrap_or(0);
         self.report.guest_restarts = seen.restarts();

@@ -96,8 +96,8 @@ pub(super) fn guest(
     instance: Option<&Value>,
 ) -> Guest {
     let (turn, last) = instance.map_or((None, None), |object| turn_of(object, part));
-    let conditions = vm["status"]["conditions"].as_array().into_iter().flatten();
-    let mut degraded = conditions.filter(|one| one["type"] == "Degraded");
+    let mut conditions = vm["status"]["conditions"].as_array().into_iter().flatten();
+    let degraded = conditions.find(|one| one["type"] == "Degraded" && one["status"] == "True");
     let annotation = vm["metadata"]["annotations"][KEY_WINDOWS].as_str();
     let (windows, unreadable) = owner_windows(annotation, trial_seconds);
     Guest {
@@ -106,7 +106,7 @@ pub(super) fn guest(
         boot: String::new(),
         observed: observed(view.unmanaged.map_or(Ok(&view.parts), Err), part),
         facts: Facts {
-            is_degraded: degraded.any(|one| one["status"] == "True"),
+            degraded: degraded.map(|one| one["message"].as_str().unwrap_or_default().to_owned()),
             page_answers: None,
             agent_connected: None,
         },

@@ -174,7 +174,7 @@ impl PlayedGuest {
 
     pub(super) const fn facts(&self) -> Facts {
         Facts {
-            is_degraded: false,
+            degraded: None,
             page_answers: Some(!matches!(self.running, Release::Deaf)),
             agent_connected: Some(true),
         }

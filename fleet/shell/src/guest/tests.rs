@@ -40,9 +40,11 @@ fn degraded_vm_is_noticed() {
     status.conditions.push(Condition {
         kind: "Degraded".to_owned(),
         status: "True".to_owned(),
+        message: "the pod is stuck".to_owned(),
         ..Condition::default()
     });
-    assert!(facts(&status, None, false).is_degraded);
+    let facts = facts(&status, None, false);
+    assert_eq!(facts.degraded.as_deref(), Some("the pod is stuck"));
 }
 
 #[test]
