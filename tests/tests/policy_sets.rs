@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
-use bellows_tests::guest_or_skip;
 use bellows_tests::patience::wait_for;
-use bellows_tests::site::{BOOT_PATIENCE, Site};
+use bellows_tests::site::Site;
 use serde_json::{Value, json};
 
 /// A policy is asked every 10 s.
@@ -16,8 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const GATE_PATIENCE: Duration = Duration::from_secs(180);
 /// Image that no machine has.
 const NO_IMAGE: &str = "bellows/no-such-image:1";
-/// Image of the guests, as the other tests of one machine have it.
-const IMAGE: &str = "bellows/postgres:15";
 /// Flags of a small member.
 const SMALL: [&str; 5] = ["--cpu-max", "1", "--memory-max", "1Gi", "--no-autoscale"];
 
@@ -47,9 +44,9 @@ impl Policies {
         }
     }
 
-    async fn create(&self, image: &str, more: &[&str]) {
+    async fn create(&self, more: &[&str]) {
         let mut words = vec![
-            "vmset", "create", "web", "--image", image, "--policy", "web",
+            "vmset", "create", "web", "--image", NO_IMAGE, "--policy", "web",
         ];
         words.extend(SMALL);
         words.extend(more);
@@ -128,7 +125,7 @@ impl Policies {
 async fn v15_v17_v39_live_policy_decides_count_values_and_wish() {
     let policies = Policies::fresh().await;
     policies
-        .create(NO_IMAGE, &["--kv", "mode=careful", "--command", "drain"])
+        .create(&["--kv", "mode=careful", "--command", "drain"])
         .await;
     policies
         .apply(POLICY, &["--params", "count=3", "--params", "nodes=5"])
@@ -222,7 +219,7 @@ async fn v15_v17_v39_live_policy_decides_count_values_and_wish() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn v33_policy_of_sets_that_faults_keeps_counts_and_is_taken_back() {
     let policies = Policies::fresh().await;
-    policies.create(NO_IMAGE, &[]).await;
+    policies.create(&[]).await;
     let source = "return function(i)
       local web = i.sets.web
       if web.count > 1 then return { sets = { web = { count = 9, image = 'other' } } } end
@@ -281,46 +278,4 @@ async fn bad_policies_of_sets_are_refused_with_their_rule() {
         let refused = policies.site.bellows(&words).await.unwrap_err();
         assert!(format!("{refused:#}").contains("spec."), "{refused:#}");
     }
-}
-
-/// Requirement: V15. With guests: a load makes members come, and they go when it ends.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn v15_members_follow_the_load_of_their_guests() {
-    if !guest_or_skip("v15_members_follow_the_load_of_their_guests") {
-        return;
-    }
-    let policies = Policies::fresh().await;
-    policies.create(IMAGE, &["--decline", "0.05"]).await;
-    let source = "return function(i)
-      local load = i.sets.web.feeds.load
-      if not load then return {} end
-      return { sets = { web = { count = load.sum > 0.5 and 2 or 1 } } }
-    end";
-    policies
-        .apply(source, &["--feed", "load=9100:host_load1"])
-        .await
-        .unwrap();
-    let up = |count: u64| move |set: &Value| set["status"]["readyReplicas"] == count;
-    policies
-        .until(
-            "the first member up",
-            ("vmset", "web"),
-            BOOT_PATIENCE,
-            up(1),
-        )
-        .await;
-    policies.until_wants("shadow", 1).await;
-    policies.promote().await;
-    let burn = "nohup timeout 600 sh -c 'while :; do :; done' >/dev/null 2>&1 &";
-    policies.site.ssh("web-0", burn, None).await.unwrap();
-    policies.until_count(2, BOOT_PATIENCE).await;
-    policies
-        .until("both members up", ("vmset", "web"), BOOT_PATIENCE, up(2))
-        .await;
-    policies
-        .site
-        .ssh("web-0", "pkill timeout", None)
-        .await
-        .unwrap();
-    policies.until_count(1, BOOT_PATIENCE * 2).await;
 }
