@@ -65,7 +65,7 @@ impl Line {
             Some("policy") => vec![End::PolicyController],
             Some("runner") => vec![End::Vm],
             Some("API" | "a" | "kubelet" | "who") => Vec::new(),
-            Some("nodes") => return Ok(None),
+            Some("nodes" | "`bellows") => return Ok(None),
             other => anyhow::bail!("who is {other:?}?"),
         };
         let whom = match whom.split([' ', ',']).next() {
@@ -75,7 +75,7 @@ impl Line {
             Some("agent") => End::Agent,
             Some("policy") => End::PolicyController,
             Some("monitor" | "runner" | "the" | "guest's") => End::Vm,
-            Some("guest") => End::Guest,
+            Some("guest" | "guests") => End::Guest,
             Some("vxlan" | "`bellows") => return Ok(None),
             other => anyhow::bail!("whom is {other:?}?"),
         };
