@@ -560,7 +560,19 @@ fn viewers_and_editors_of_a_namespace_have_the_same_rights_on_its_vms() {
     let mut files = applied["resources"].as_array().into_iter().flatten();
     assert!(files.any(|file| file == "roles.yaml"));
     let made = objects(&read(&kinds.join("roles.yaml")));
-    assert_eq!(made.len(), 7);
+    assert_eq!(made.len(), 8);
+    let provider = &made[&key("ClusterRole", "", "bellows-capacitywish-provider-role")];
+    assert!(
+        provider["metadata"].get("labels").is_none(),
+        "no role includes it"
+    );
+    let writes = &provider["rules"][1];
+    assert_eq!(writes["resources"], json!(["capacitywishes/status"]));
+    assert_eq!(writes["verbs"], json!(["get", "update", "patch"]));
+    assert_eq!(
+        provider["rules"][0]["verbs"],
+        json!(["get", "list", "watch"])
+    );
     let privileged = &made[&key("ClusterRole", "", "neonvm-virtualmachine-privileged-role")];
     assert!(
         privileged["metadata"].get("labels").is_none(),
