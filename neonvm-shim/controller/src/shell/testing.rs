@@ -21,8 +21,6 @@ pub(super) const VM: &str = "default/example";
 /// Dependencies of drivers, with an API server that cannot be reached.
 pub(super) fn context() -> Context {
     let url = "http://127.0.0.1:1".parse().expect("an address");
-    // Two providers are in a build of the workspace, so none is chosen by itself.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let client = Client::try_from(kube::Config::new(url)).expect("a client");
     let api = Arc::new(KubeApi::new(client));
     let clock = Clock::new();

@@ -23,8 +23,6 @@ fn restarted(sources: &Path) -> Revisions {
         Clock::new(),
     );
     let nobody = kube::Config::new("http://127.0.0.1:9".parse().expect("an address"));
-    // Two providers are in a build of the workspace, so none is chosen by itself.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let client = kube::Client::try_from(nobody).expect("a client");
     Revisions::new(runtime, client)
 }

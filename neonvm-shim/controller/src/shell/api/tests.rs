@@ -41,8 +41,6 @@ async fn api(code: u16, pod: Option<Pod>) -> KubeApi {
     let at = listener.local_addr().expect("bound");
     tokio::spawn(async move { axum::serve(listener, routes).await });
     let url = format!("http://{at}").parse().expect("an address");
-    // Two providers are in a build of the workspace, so none is chosen by itself.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let client = Client::try_from(kube::Config::new(url)).expect("a client");
     KubeApi::new(client)
 }
@@ -104,8 +102,6 @@ async fn written(entries: Value, keep_field_owners: bool) -> (Value, Vec<Value>)
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     tokio::spawn(async move { axum::serve(listener, routes).await });
     let config = kube::Config::new(url.parse().expect("an address"));
-    // Two providers are in a build of the workspace, so none is chosen by itself.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut api = KubeApi::new(Client::try_from(config).expect("a client"));
     api.keep_field_owners = keep_field_owners;
     let objects = pods("default");
