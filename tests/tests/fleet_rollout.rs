@@ -9,9 +9,8 @@ use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use fleet_store::{Programs, deployment_object, environment_object, revision_object};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use protocol::fleet::{
-    Critical, DeploymentKind, DeploymentSpec, DeploymentState, EnvironmentSpec, EnvironmentType,
-    FleetKind, GROUP, Release, Resolved, RevisionData, Rollout, Selector, Source, VERSION,
-    revision_name,
+    DeploymentKind, DeploymentSpec, DeploymentState, EnvironmentSpec, FleetKind, GROUP, Resolved,
+    RevisionData, Rollout, VERSION, revision_name,
 };
 use protocol::parts::{PartName, PartPhase, PartState};
 use serde_json::Value;
@@ -167,14 +166,6 @@ fn version(number: i64) -> String {
 
 fn spec(number: i64) -> EnvironmentSpec {
     EnvironmentSpec {
-        r#type: EnvironmentType::Daemon,
-        part: PartName::Monitor,
-        selector: Selector::default(),
-        source: Source {
-            release: Release {
-                version: version(number),
-            },
-        },
         rollout: Rollout {
             min_healthy_percent: 50,
             max_in_flight: 2,
@@ -183,9 +174,7 @@ fn spec(number: i64) -> EnvironmentSpec {
             max_failed_percent: 0,
             ..Rollout::default()
         },
-        windows: Vec::new(),
-        blackouts: Vec::new(),
-        critical: Critical::default(),
+        ..EnvironmentSpec::of_release(PartName::Monitor, &version(number))
     }
 }
 

@@ -15,8 +15,8 @@ use daemon_kit::clock::Clock;
 use fleet::{Metrics, Params};
 use fleet_store::{deployment_object, environment_object, revision_object};
 use protocol::fleet::{
-    Critical, DeploymentKind, DeploymentSpec, EnvironmentSpec, EnvironmentType, Group, Release,
-    Resolved, RevisionData, Rollout, Selector, Source,
+    DeploymentKind, DeploymentSpec, EnvironmentSpec, Group, Resolved, RevisionData, Rollout,
+    Selector,
 };
 use protocol::parts::PartName;
 use protocol::runner::control_socket;
@@ -32,24 +32,15 @@ const PAGE_PORT: u16 = 9100;
 
 fn spec(label: &str, groups: Vec<Group>) -> EnvironmentSpec {
     EnvironmentSpec {
-        r#type: EnvironmentType::Daemon,
-        part: PartName::Monitor,
         selector: Selector {
             match_labels: [("env".to_owned(), label.to_owned())].into(),
             ..Selector::default()
-        },
-        source: Source {
-            release: Release {
-                version: "1.1.0".to_owned(),
-            },
         },
         rollout: Rollout {
             groups,
             ..Rollout::default()
         },
-        windows: Vec::new(),
-        blackouts: Vec::new(),
-        critical: Critical::default(),
+        ..EnvironmentSpec::of_release(PartName::Monitor, "1.1.0")
     }
 }
 

@@ -6,9 +6,9 @@ use fleet_store::{
 };
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
 use protocol::fleet::{
-    Critical, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
-    EnvironmentStatus, InstancePart, Lock, Release, Resolved, RevisionData, Rollout, Selector,
-    Source, TurnEnd, TurnResult, TurnSpec, TurnVerb,
+    DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
+    EnvironmentStatus, InstancePart, Lock, Resolved, RevisionData, TurnEnd, TurnResult, TurnSpec,
+    TurnVerb,
 };
 use protocol::parts::{PartName, PartPhase, PartSource};
 use protocol::time::WallTime;
@@ -16,20 +16,7 @@ use serde_json::{Value, json};
 use test_api::TestApi;
 
 fn environment_spec() -> EnvironmentSpec {
-    EnvironmentSpec {
-        r#type: protocol::fleet::EnvironmentType::Daemon,
-        part: PartName::Monitor,
-        selector: Selector::default(),
-        source: Source {
-            release: Release {
-                version: "1.2.3".to_owned(),
-            },
-        },
-        rollout: Rollout::default(),
-        windows: Vec::new(),
-        blackouts: Vec::new(),
-        critical: Critical::default(),
-    }
+    EnvironmentSpec::of_release(PartName::Monitor, "1.2.3")
 }
 
 fn deployment_spec() -> DeploymentSpec {

@@ -86,6 +86,24 @@ impl EnvironmentSpec {
     pub fn of_object(object: &Value) -> Result<Self, String> {
         Self::deserialize(&object["spec"]).map_err(|error| error.to_string())
     }
+
+    /// Every guest of the namespace gets a release, with the default limits and at any time.
+    #[must_use]
+    pub fn of_release(part: PartName, version: &str) -> Self {
+        let version = version.to_owned();
+        Self {
+            r#type: EnvironmentType::Daemon,
+            part,
+            selector: Selector::default(),
+            source: Source {
+                release: Release { version },
+            },
+            rollout: Rollout::default(),
+            windows: Vec::new(),
+            blackouts: Vec::new(),
+            critical: Critical::default(),
+        }
+    }
 }
 
 /// `status` of a `FleetEnvironment`.

@@ -1,10 +1,7 @@
 //! The next revision of an environment: program, environment object and `ControllerRevision`.
 
 use fleet_store::{KeptRevision, environment_object, revision_object};
-use protocol::fleet::{
-    Critical, EnvironmentSpec, EnvironmentType, Release, Resolved, RevisionData, Rollout, Selector,
-    Source, revision_name,
-};
+use protocol::fleet::{EnvironmentSpec, Resolved, RevisionData, revision_name};
 use protocol::parts::PartName;
 use serde_json::{Value, json};
 
@@ -39,22 +36,6 @@ pub(super) struct Defined {
     pub(super) data: RevisionData,
     /// Whether it was there before.
     pub(super) is_reused: bool,
-}
-
-fn new_spec(part: PartName, version: &str) -> EnvironmentSpec {
-    let version = version.to_owned();
-    EnvironmentSpec {
-        r#type: EnvironmentType::Daemon,
-        part,
-        selector: Selector::default(),
-        source: Source {
-            release: Release { version },
-        },
-        rollout: Rollout::default(),
-        windows: Vec::new(),
-        blackouts: Vec::new(),
-        critical: Critical::default(),
-    }
 }
 
 impl Definition<'_> {
@@ -102,7 +83,7 @@ impl Definition<'_> {
                 }
                 env.spec.clone()
             }
-            (None, Some(part), Some(version)) => new_spec(part, &version.to),
+            (None, Some(part), Some(version)) => EnvironmentSpec::of_release(part, &version.to),
             (None, ..) => {
                 let what = format!("fleet environment {namespace}/{name} does not exist");
                 return Err(Fail::not_so(what).fix("see what there is: bellows fleet env list -A"));

@@ -8,9 +8,9 @@ use fleet_core::{
 };
 use protocol::core::Core as _;
 use protocol::fleet::{
-    Counts, Critical, Day, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus,
-    EnvironmentSpec, EnvironmentStatus, EnvironmentType, Group, InstancePart, Lock, Release,
-    Resolved, Rollout, Selector, Source, TurnEnd, TurnResult, TurnSpec, TurnVerb, Window,
+    Counts, Day, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus,
+    EnvironmentSpec, EnvironmentStatus, Group, InstancePart, Lock, Resolved, Rollout, TurnEnd,
+    TurnResult, TurnSpec, TurnVerb, Window,
 };
 use protocol::parts::{PartName, PartPhase, PartSource, PartState};
 use protocol::time::{Timestamp, WallTime};
@@ -71,18 +71,8 @@ pub(super) fn world(rollout: Rollout, guests: BTreeMap<String, Guest>) -> World 
         environment: Environment {
             name: "m".to_owned(),
             spec: EnvironmentSpec {
-                r#type: EnvironmentType::Daemon,
-                part: PartName::Monitor,
-                selector: Selector::default(),
-                source: Source {
-                    release: Release {
-                        version: "1.1.0".to_owned(),
-                    },
-                },
                 rollout,
-                windows: Vec::new(),
-                blackouts: Vec::new(),
-                critical: Critical::default(),
+                ..EnvironmentSpec::of_release(PartName::Monitor, "1.1.0")
             },
             status: EnvironmentStatus {
                 lock: Some(Lock {

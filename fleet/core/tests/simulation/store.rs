@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use fleet_core::{Deployment, Environment, Guest, Observed, Outcome, Revision, World, Write};
 use protocol::fleet::{
-    Critical, Day, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
-    EnvironmentStatus, EnvironmentType, Group, InstancePart, Judge, Release as ReleaseName,
-    Resolved, Rollout, Selector, Source, TurnResult, TurnSpec, Window, revision_name,
+    Day, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec, EnvironmentStatus,
+    Group, InstancePart, Judge, Resolved, Rollout, TurnResult, TurnSpec, Window, revision_name,
 };
 use protocol::parts::PartName;
 use protocol::time::WallTime;
@@ -76,18 +75,9 @@ impl Store {
             environment: Environment {
                 name: ENVIRONMENT.to_owned(),
                 spec: EnvironmentSpec {
-                    r#type: EnvironmentType::Daemon,
-                    part: PartName::Monitor,
-                    selector: Selector::default(),
-                    source: Source {
-                        release: ReleaseName {
-                            version: "1.0.1".to_owned(),
-                        },
-                    },
                     rollout: rollout.clone(),
                     windows: windows(shape),
-                    blackouts: Vec::new(),
-                    critical: Critical::default(),
+                    ..EnvironmentSpec::of_release(PartName::Monitor, "1.0.1")
                 },
                 status: EnvironmentStatus::default(),
                 is_deleted: false,

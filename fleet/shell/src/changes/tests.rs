@@ -2,8 +2,7 @@ use std::collections::BTreeMap;
 
 use fleet_core::Environment;
 use protocol::fleet::{
-    BlockedBy, Critical, EnvironmentSpec, EnvironmentType, GroupState, GroupStatus, Lock, Progress,
-    Release, Rollout, Selector, Source, TurnEnd,
+    BlockedBy, EnvironmentSpec, GroupState, GroupStatus, Lock, Progress, TurnEnd,
 };
 use protocol::parts::{PartName, PartPhase, PartSource};
 use protocol::time::WallTime;
@@ -18,20 +17,7 @@ fn world(status: DeploymentStatus) -> World {
     World {
         environment: Environment {
             name: "m".to_owned(),
-            spec: EnvironmentSpec {
-                r#type: EnvironmentType::Daemon,
-                part: PartName::Monitor,
-                selector: Selector::default(),
-                source: Source {
-                    release: Release {
-                        version: "1.1.0".to_owned(),
-                    },
-                },
-                rollout: Rollout::default(),
-                windows: Vec::new(),
-                blackouts: Vec::new(),
-                critical: Critical::default(),
-            },
+            spec: EnvironmentSpec::of_release(PartName::Monitor, "1.1.0"),
             status: EnvironmentStatus::default(),
             is_deleted: false,
             has_finalizer: false,

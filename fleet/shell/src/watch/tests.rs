@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 
 use fleet_core::{Deployment, Environment, PartFacts, Revision, World};
 use protocol::fleet::{
-    Critical, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
-    EnvironmentStatus, EnvironmentType, Group, GroupState, GroupStatus, InstancePart, Lock,
-    Release, Resolved, Rollout, Selector, Source, TurnEnd, TurnResult, TurnSpec, TurnVerb,
+    DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
+    EnvironmentStatus, Group, GroupState, GroupStatus, InstancePart, Lock, Resolved, Rollout,
+    TurnEnd, TurnResult, TurnSpec, TurnVerb,
 };
 use protocol::parts::{PartName, PartPhase, PartSource, PartState};
 use protocol::trace::TraceId;
@@ -88,18 +88,8 @@ fn rollout() -> Rollout {
 /// A deployment `d` whose canary bakes.
 fn looked(guests: Vec<(&str, Guest, Felt)>) -> Looked {
     let spec = EnvironmentSpec {
-        r#type: EnvironmentType::Daemon,
-        part: PartName::Monitor,
-        selector: Selector::default(),
-        source: Source {
-            release: Release {
-                version: "1.1.0".to_owned(),
-            },
-        },
         rollout: rollout(),
-        windows: Vec::new(),
-        blackouts: Vec::new(),
-        critical: Critical::default(),
+        ..EnvironmentSpec::of_release(PartName::Monitor, "1.1.0")
     };
     let revision = Revision {
         rollout: rollout(),
