@@ -150,19 +150,7 @@ fn baking(readings: Option<Readings>) -> World {
     let turn = guest.turn.clone().expect("a turn");
     guest.observed = seen("1", PartSource::A);
     guest.readings = readings;
-    guest.last = Some(protocol::fleet::InstancePart {
-        version: turn.version,
-        sha256: turn.sha256,
-        from: PartSource::A,
-        phase: PartPhase::Settled,
-        healthy: true,
-        last: protocol::fleet::TurnEnd {
-            token: turn.token,
-            result: protocol::fleet::TurnResult::Good,
-            reason: String::new(),
-            at: at(60).wall,
-        },
-    });
+    guest.last = Some(protocol::fleet::InstancePart::kept(&turn, at(60).wall));
     one.deployments[0].status = engine.world().expect("a world").deployments[0]
         .status
         .clone();

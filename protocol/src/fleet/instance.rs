@@ -107,6 +107,26 @@ pub struct InstancePart {
     pub last: TurnEnd,
 }
 
+impl InstancePart {
+    /// State after a turn whose program was kept.
+    #[must_use]
+    pub fn kept(turn: &TurnSpec, at: WallTime) -> Self {
+        Self {
+            version: turn.version.clone(),
+            sha256: turn.sha256.clone(),
+            from: PartSource::A,
+            phase: PartPhase::Settled,
+            healthy: true,
+            last: TurnEnd {
+                token: turn.token.clone(),
+                result: TurnResult::Good,
+                reason: String::new(),
+                at,
+            },
+        }
+    }
+}
+
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnEnd {

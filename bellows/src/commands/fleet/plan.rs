@@ -11,10 +11,9 @@ use fleet_core::{
 };
 use protocol::core::Core as _;
 use protocol::fleet::{
-    BlockedBy, DeploymentKind, DeploymentSpec, DeploymentStatus, InstancePart, TurnEnd, TurnResult,
-    TurnSpec,
+    BlockedBy, DeploymentKind, DeploymentSpec, DeploymentStatus, InstancePart, TurnSpec,
 };
-use protocol::parts::{PartPhase, PartSource};
+use protocol::parts::PartPhase;
 use protocol::time::{Span, Timestamp, WallTime};
 use serde::Serialize;
 
@@ -211,19 +210,7 @@ fn keep(guest: &mut Guest, turn: &TurnSpec) {
         part.state.phase = PartPhase::Settled;
     }
     guest.turn = Some(turn.clone());
-    guest.last = Some(InstancePart {
-        version: turn.version.clone(),
-        sha256: turn.sha256.clone(),
-        from: PartSource::A,
-        phase: PartPhase::Settled,
-        healthy: true,
-        last: TurnEnd {
-            token: turn.token.clone(),
-            result: TurnResult::Good,
-            reason: String::new(),
-            at: WallTime(0),
-        },
-    });
+    guest.last = Some(InstancePart::kept(turn, WallTime(0)));
 }
 
 /// Guests without a turn, with their own gate.

@@ -9,8 +9,8 @@ use fleet_core::{
 use protocol::core::Core as _;
 use protocol::fleet::{
     Counts, Day, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus,
-    EnvironmentSpec, EnvironmentStatus, Group, InstancePart, Lock, Resolved, Rollout, TurnEnd,
-    TurnResult, TurnSpec, TurnVerb, Window,
+    EnvironmentSpec, EnvironmentStatus, Group, InstancePart, Lock, Resolved, Rollout, TurnSpec,
+    TurnVerb, Window,
 };
 use protocol::parts::{PartName, PartPhase, PartSource, PartState};
 use protocol::time::{Timestamp, WallTime};
@@ -230,18 +230,6 @@ pub(super) fn kept(guest: &mut Guest, digit: &str) {
         verb: TurnVerb::Try,
     };
     guest.observed = seen(digit, PartSource::A);
-    guest.last = Some(InstancePart {
-        version: turn.version.clone(),
-        sha256: turn.sha256.clone(),
-        from: PartSource::A,
-        phase: PartPhase::Settled,
-        healthy: true,
-        last: TurnEnd {
-            token: turn.token.clone(),
-            result: TurnResult::Good,
-            reason: String::new(),
-            at: at(0).wall,
-        },
-    });
+    guest.last = Some(InstancePart::kept(&turn, at(0).wall));
     guest.turn = Some(turn);
 }

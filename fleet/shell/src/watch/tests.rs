@@ -4,7 +4,7 @@ use fleet_core::{Deployment, Environment, PartFacts, Revision, World};
 use protocol::fleet::{
     DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
     EnvironmentStatus, Group, GroupState, GroupStatus, InstancePart, Lock, Resolved, Rollout,
-    TurnEnd, TurnResult, TurnSpec, TurnVerb,
+    TurnSpec, TurnVerb,
 };
 use protocol::parts::{PartName, PartPhase, PartSource, PartState};
 use protocol::trace::TraceId;
@@ -53,19 +53,7 @@ fn changed(token: &str) -> Guest {
         verb: TurnVerb::Try,
         attempt: 1,
     };
-    let last = InstancePart {
-        version: turn.version.clone(),
-        sha256: turn.sha256.clone(),
-        from: PartSource::A,
-        phase: PartPhase::Settled,
-        healthy: true,
-        last: TurnEnd {
-            token: token.to_owned(),
-            result: TurnResult::Good,
-            reason: String::new(),
-            at: WallTime(0),
-        },
-    };
+    let last = InstancePart::kept(&turn, WallTime(0));
     Guest {
         turn: Some(turn),
         last: Some(last),
