@@ -40,6 +40,6 @@ mod world;
 
 pub use engine::{Action, Call, Engine, Event, Now, Outcome, Write, watched};
 pub use world::{
-    Deployment, Environment, Facts, Guest, Observed, PartFacts, Revision, World, is_open,
+    Deployment, Environment, Facts, Guest, Observed, PartFacts, Revision, World, claim, is_open,
     owner_windows,
 };

@@ -145,6 +145,16 @@ pub fn is_open(turn: Option<&TurnSpec>, last: Option<&InstancePart>) -> bool {
     turn.is_some_and(|turn| ended != Some(&turn.token))
 }
 
+/// Environment that has the part of a guest. It has it until a turn has gone back to the image's
+/// program.
+#[must_use]
+pub fn claim<'a>(turn: Option<&'a TurnSpec>, last: Option<&InstancePart>) -> Option<&'a str> {
+    let turn = turn?;
+    let is_back = turn.verb == TurnVerb::Back && !is_open(Some(turn), last);
+    let is_done = last.map(|part| part.last.result) == Some(TurnResult::Good);
+    (!is_back || !is_done).then_some(turn.environment.as_str())
+}
+
 /// Windows of a VM's owner, from their annotation. If it cannot be read, the guest is not changed
 /// by guess: the gate holds it.
 #[must_use]
@@ -163,14 +173,11 @@ impl Guest {
         is_open(self.turn.as_ref(), self.last.as_ref())
     }
 
-    /// Environment that has the part of this guest. It has it until a turn has gone back to the
-    /// image's program.
+    /// Environment that has the part of this guest.
     #[must_use]
     pub fn claim(&self) -> Option<&str> {
-        let turn = self.turn.as_ref().filter(|_| !self.is_orphan)?;
-        let is_back = turn.verb == TurnVerb::Back && !self.is_in_flight();
-        let is_done = self.last.as_ref().map(|part| part.last.result) == Some(TurnResult::Good);
-        (!is_back || !is_done).then_some(turn.environment.as_str())
+        let turn = self.turn.as_ref().filter(|_| !self.is_orphan);
+        claim(turn, self.last.as_ref())
     }
 
     /// Whether it counts for the budget.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use daemon_kit::clock::Clock;
 use fleet_core::permit::Gate;
-use fleet_core::{Guest, World, is_open, owner_windows};
+use fleet_core::{Guest, World, claim, is_open, owner_windows};
 use fleet_store::{LoadedEnvironment, Owner};
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
@@ -314,19 +314,12 @@ fn is_orphan(turn: Option<&TurnSpec>, namespace: &str, all: &[LoadedEnvironment]
 
 /// Whether the environment has the part of a guest that it no longer selects.
 fn has_left(loaded: &LoadedEnvironment, vm: &VirtualMachine) -> bool {
-    let name = instance_name(&vm.metadata.name);
-    let Some((turn, last)) = loaded.turns.get(&name).cloned() else {
-        return false;
-    };
-    let guest = Guest {
-        turn,
-        last,
-        ..Guest::default()
-    };
+    let turns = loaded.turns.get(&instance_name(&vm.metadata.name));
+    let claim = turns.and_then(|(turn, last)| claim(turn.as_ref(), last.as_ref()));
     loaded.namespace == vm.metadata.namespace
         && vm.metadata.deletion_timestamp.is_none()
         && !selects(loaded, vm)
-        && guest.claim() == Some(&loaded.environment.name)
+        && claim == Some(&loaded.environment.name)
 }
 
 /// Gate by the other environments. Of two that select the part of a guest, the first by name has
