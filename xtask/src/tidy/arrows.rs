@@ -8,7 +8,7 @@ use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 40] = [
+const ARROWS: [(&str, &[&str]); 41] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
@@ -132,6 +132,11 @@ const ARROWS: [(&str, &[&str]); 40] = [
     // A core of its own: the fleet's shell, the simulator and updaters use it.
     ("fleet-core", &["protocol", "test-records"]),
     ("fleet-store", &["fleet-core", "protocol", "test-api"]),
+    // The one crate that links the library of release signatures.
+    (
+        "fleet-release",
+        &["fleet-store", "protocol", "test-authority", "test-records"],
+    ),
     // A core like it, which the simulator runs with partitions.
     ("peers-core", &["protocol"]),
     (
