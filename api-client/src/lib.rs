@@ -32,6 +32,9 @@ pub async fn infer() -> kube::Result<Client> {
 /// # Errors
 /// The configuration's certificates, credentials or proxy cannot be used.
 pub fn connect(config: Config) -> kube::Result<Client> {
+    // Without it the library panics where two providers are compiled in. A second call, also by a
+    // program that chose another one, changes nothing.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     // `kube` is built without proxies; its own error is less clear.
     if config.proxy_url.is_some() {
         return Client::try_from(config);

@@ -12,6 +12,7 @@ pub fn install_crypto() {
 
 /// The configuration in a kubeconfig's current context.
 pub(crate) async fn config_of(kubeconfig: &Path) -> Result<kube::Config> {
+    install_crypto();
     let file = Kubeconfig::read_from(kubeconfig)?;
     Ok(kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
 }

@@ -176,6 +176,7 @@ impl Running {
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
             .expect("a config");
+        let _ = rustls::crypto::ring::default_provider().install_default();
         kube::Client::try_from(config).expect("a client")
     }
 

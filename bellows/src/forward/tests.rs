@@ -39,7 +39,7 @@ async fn asked(peer: Peer) -> Result<Value, ForwardError> {
     let address = listener.local_addr().expect("an address");
     let url = format!("http://{address}").parse().expect("a URL");
     let config = kube::Config::new(url);
-    let client = kube::Client::try_from(config).expect("a client");
+    let client = api_client::connect(config).expect("a client");
     let server = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.expect("a connection");
         if let Peer::Refuses(status) = peer {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +20,7 @@ pub(super) const VM: &str = "default/example";
 /// Dependencies of drivers, with an API server that cannot be reached.
 pub(super) fn context() -> Context {
     let url = "http://127.0.0.1:1".parse().expect("an address");
-    let client = Client::try_from(kube::Config::new(url)).expect("a client");
+    let client = api_client::connect(kube::Config::new(url)).expect("a client");
     let api = Arc::new(KubeApi::new(client));
     let clock = Clock::new();
     let (events, _) = events::start(Arc::clone(&api), CancellationToken::new());

@@ -23,7 +23,7 @@ fn restarted(sources: &Path) -> Revisions {
         Clock::new(),
     );
     let nobody = kube::Config::new("http://127.0.0.1:9".parse().expect("an address"));
-    let client = kube::Client::try_from(nobody).expect("a client");
+    let client = api_client::connect(nobody).expect("a client");
     Revisions::new(runtime, client)
 }
 

@@ -5,7 +5,6 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use kube::Client;
 use kube::api::Patch;
 use protocol::object::Pod;
 use serde_json::{Value, json};
@@ -41,7 +40,7 @@ async fn api(code: u16, pod: Option<Pod>) -> KubeApi {
     let at = listener.local_addr().expect("bound");
     tokio::spawn(async move { axum::serve(listener, routes).await });
     let url = format!("http://{at}").parse().expect("an address");
-    let client = Client::try_from(kube::Config::new(url)).expect("a client");
+    let client = api_client::connect(kube::Config::new(url)).expect("a client");
     KubeApi::new(client)
 }
 
@@ -102,7 +101,7 @@ async fn written(entries: Value, keep_field_owners: bool) -> (Value, Vec<Value>)
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     tokio::spawn(async move { axum::serve(listener, routes).await });
     let config = kube::Config::new(url.parse().expect("an address"));
-    let mut api = KubeApi::new(Client::try_from(config).expect("a client"));
+    let mut api = KubeApi::new(api_client::connect(config).expect("a client"));
     api.keep_field_owners = keep_field_owners;
     let objects = pods("default");
     let object = objects.patch(
