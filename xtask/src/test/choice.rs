@@ -26,10 +26,11 @@ pub(super) enum Need {
 }
 
 /// Packages whose tests need something. A unit test compares this with the sources.
-const NEEDS: [(&str, &[Need]); 9] = [
+const NEEDS: [(&str, &[Need]); 10] = [
     ("agent", &[Need::Programs, Need::EventServers]),
     ("apiserver", &[Need::Programs]),
     ("fleet-core", &[Need::Programs]),
+    ("fleet-release", &[Need::Programs]),
     (SYSTEM, &[Need::Programs, Need::Images, Need::Cluster]),
     ("neonvm-guestd", &[Need::Programs]),
     ("neonvm-runner", &[Need::Programs, Need::Images]),
