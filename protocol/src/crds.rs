@@ -31,6 +31,9 @@ pub const FLEET_DEPLOYMENT: &str =
 /// YAML document of FleetInstance (short `fi`).
 pub const FLEET_INSTANCE: &str =
     include_str!("../../deploy/chart/bellows/parts/crds/fleetinstances.yaml");
+/// YAML document of FleetChannel (short `fc`).
+pub const FLEET_CHANNEL: &str =
+    include_str!("../../deploy/chart/bellows/parts/crds/fleetchannels.yaml");
 
 /// The YAML documents of the groups, in the order in which to install them.
 pub const ALL: [&str; 9] = [
@@ -43,4 +46,5 @@ pub const ALL: [&str; 9] = [
     FLEET_ENVIRONMENT,
     FLEET_DEPLOYMENT,
     FLEET_INSTANCE,
+    FLEET_CHANNEL,
 ];

@@ -2,7 +2,9 @@
 //!
 //! A `FleetEnvironment` says which guests a part is for. A `FleetDeployment` brings one revision of
 //! the environment to them. A `FleetInstance` holds the turns of one guest.
+//! A `FleetChannel` names the version that environments follow.
 
+mod channel;
 mod deployment;
 mod environment;
 mod instance;
@@ -15,6 +17,10 @@ mod selector;
 mod texts;
 mod window;
 
+pub use channel::{
+    CONDITION_ADOPTED, CONDITION_VERIFIED, ChannelCondition, ChannelProblem, ChannelReading,
+    ChannelSpec, ChannelStatus, ChannelTrust, NamedVersion, ServedVersion,
+};
 pub use deployment::{
     BlockedBy, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, GroupState,
     GroupStatus, Progress,
@@ -27,13 +33,13 @@ pub use instance::{
     InstancePart, InstanceSpec, InstanceStatus, TurnEnd, TurnResult, TurnSpec, TurnVerb, Unmanaged,
     instance_name,
 };
-pub use kind::{FINALIZER, FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, VERSION};
+pub use kind::{FINALIZER, FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, KEY_REFRESH, VERSION};
 pub use release::{LinkRange, MANIFEST_BYTES, ReleaseImage, ReleaseManifest, ReleaseProgram};
 pub use revision::{Resolved, RevisionData, revision_label, revision_name};
 pub use rollout::{Group, Judge, OnInconclusive, Rollout};
-pub use rules::{
-    check_version, check_window, parse_windows, validate_create, validate_delete, validate_update,
-};
+pub use rules::{check_window, parse_windows, validate_create, validate_delete, validate_update};
 pub use selector::{Expression, Operator, Selector};
-pub use texts::{CHANNEL_TEXT_BYTES, channel_critical, channel_version, check_channel_name};
+pub use texts::{
+    CHANNEL_TEXT_BYTES, channel_critical, channel_version, check_channel_name, check_version,
+};
 pub use window::{Blackout, Day, KEY_WINDOWS, Window, is_time_zone};

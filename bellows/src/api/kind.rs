@@ -46,6 +46,7 @@ impl Kind {
             Self::Fleet(FleetKind::Environment) => "fleet environment",
             Self::Fleet(FleetKind::Deployment) => "fleet deployment",
             Self::Fleet(FleetKind::Instance) => "fleet instance",
+            Self::Fleet(FleetKind::Channel) => "fleet channel",
         }
     }
 

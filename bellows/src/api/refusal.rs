@@ -24,6 +24,7 @@ pub(super) fn explain_status(
                 }
                 Kind::VmSet => "vmset list".to_owned(),
                 Kind::Fleet(FleetKind::Instance) => "fleet instances".to_owned(),
+                Kind::Fleet(FleetKind::Channel) => "fleet channel list".to_owned(),
                 Kind::Fleet(_) => "fleet env list".to_owned(),
                 Kind::ConfigMap => {
                     return Fail::not_so(format!("{thing} does not exist"))

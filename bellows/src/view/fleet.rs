@@ -2,7 +2,7 @@
 
 use protocol::fleet::{
     DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
-    EnvironmentState, EnvironmentStatus, Health,
+    EnvironmentState, EnvironmentStatus, Health, Source,
 };
 use protocol::time::WallTime;
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,15 @@ use serde_json::Value;
 
 use crate::output::{Cell, Table};
 use crate::terminal::Tone;
+
+/// Version, or the channel that names it.
+fn shown_source(source: &Source) -> String {
+    match (source.version(), &source.channel) {
+        (Some(version), _) => version.to_owned(),
+        (None, Some(channel)) => format!("channel {channel}"),
+        (None, None) => "-".to_owned(),
+    }
+}
 
 /// An environment as it was read.
 #[derive(Debug, Clone)]
@@ -268,7 +277,7 @@ pub(crate) fn env_table(envs: &[EnvView], with_namespace: bool, wide: bool) -> T
             env.spec.part.as_str().into(),
             env_state(env.status.state).into(),
             health_cell(env.status.health),
-            env.spec.source.release.version.clone().into(),
+            shown_source(&env.spec.source).into(),
             format!("{}/{}", counts.active, counts.matching).into(),
             env.deployment.as_ref().map_or_else(
                 || Cell::from("-"),

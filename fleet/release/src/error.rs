@@ -46,6 +46,11 @@ impl From<TufError> for ReadError {
         let text = chain(&error);
         match &error {
             TufError::ExpiredMetadata { .. } => Self::Expired(text),
+            // The folder of the verified metadata, on this machine.
+            TufError::DatastoreInit { .. }
+            | TufError::DatastoreCreate { .. }
+            | TufError::DatastoreOpen { .. }
+            | TufError::DatastoreRemove { .. } => Self::Unavailable(text),
             TufError::Transport { source, .. } => {
                 if source.kind() == TransportErrorKind::FileNotFound || is_of_fetch(source) {
                     Self::Unavailable(text)

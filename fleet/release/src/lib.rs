@@ -27,4 +27,4 @@ pub use layout::PLATFORM;
 pub use publish::{
     Audience, Changed, LogLine, Program, PublishError, Publisher, ReleaseDraft, read_log,
 };
-pub use repository::{ChannelReading, Repository, Scope, Trust};
+pub use repository::{Repository, Scope, Trust};

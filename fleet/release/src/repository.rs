@@ -4,8 +4,8 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use protocol::fleet::{
-    CHANNEL_TEXT_BYTES, MANIFEST_BYTES, ReleaseManifest, ReleaseProgram, channel_critical,
-    channel_version, check_version,
+    CHANNEL_TEXT_BYTES, ChannelReading, MANIFEST_BYTES, ReleaseManifest, ReleaseProgram,
+    channel_critical, channel_version, check_version,
 };
 use protocol::parts::PartName;
 use protocol::time::WallTime;
@@ -50,17 +50,6 @@ pub enum Scope {
         /// Whether keys for trying are accepted.
         allow_dev: bool,
     },
-}
-
-/// What a channel says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChannelReading {
-    /// The version that guests should run.
-    pub version: Version,
-    /// Whether it is urgent.
-    pub is_critical: bool,
-    /// End of the time in which this may be acted upon. A folder has none.
-    pub fresh_until: Option<WallTime>,
 }
 
 /// A repository whose metadata was checked.

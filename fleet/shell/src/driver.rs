@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::changes::Key;
+use crate::channels::Channels;
 use crate::lane::{IDLE_LOOK_EVERY, Lane, Listing, Shared, is_running, key_of};
 use crate::look::Looker;
 use crate::metrics::Metrics;
@@ -60,6 +61,7 @@ struct Driver {
 /// Runs the rollouts of all environments until `token`. Calls in flight are dropped then: a turn is
 /// in the objects, and the next run goes on with it.
 pub async fn run(params: Params, token: CancellationToken) {
+    let mut channels = Channels::new(&params);
     let records = Records {
         journal: params.journal,
         clock: params.clock,
@@ -93,6 +95,7 @@ pub async fn run(params: Params, token: CancellationToken) {
     tokio::select! {
         () = token.cancelled() => {}
         () = whole => {}
+        () = channels.run() => {}
     }
 }
 

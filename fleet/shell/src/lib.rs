@@ -12,6 +12,7 @@
 //! * `watch`: what guests go through while a judge watches them.
 //! * `calls`: orders to a guest.
 //! * `changes`, `records`, [`Metrics`]: what was done, for log, journal and metrics.
+//! * [`Channels`]: versions of environments that follow a channel.
 //!
 //! # Rules
 //! * An engine's number of writes is read before the first list of a look.
@@ -23,6 +24,7 @@
 
 mod calls;
 mod changes;
+mod channels;
 mod driver;
 mod guest;
 mod lane;
@@ -31,5 +33,6 @@ mod metrics;
 mod records;
 mod watch;
 
+pub use channels::Channels;
 pub use driver::{Params, run};
 pub use metrics::Metrics;

@@ -141,7 +141,7 @@ impl Looker {
                 revisions: loaded.revisions.clone(),
                 deployments: loaded.deployments.clone(),
                 guests: BTreeMap::new(),
-                is_critical: false,
+                is_critical: loaded.is_critical,
             },
             addresses: BTreeMap::new(),
             felt: BTreeMap::new(),

@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 
+mod channels;
+mod follow;
 mod load;
 mod objects;
 mod programs;
@@ -14,6 +16,7 @@ mod revisions;
 mod unmanaged;
 mod write;
 
+pub use channels::{Follower, LoadedChannel};
 pub use load::{Loaded, LoadedEnvironment, Problem};
 pub use objects::{
     Owner, deployment_object, environment_object, newest_revision, own, revision_object,
@@ -50,9 +53,17 @@ impl FleetStore {
     }
 
     fn revisions(&self) -> Api<DynamicObject> {
-        let kind = GroupVersionKind::gvk("apps", "v1", "ControllerRevision");
-        Api::all_with(self.client.clone(), &ApiResource::from_gvk(&kind))
+        Api::all_with(self.client.clone(), &revision_resource())
     }
+
+    fn revisions_of(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &revision_resource())
+    }
+}
+
+fn revision_resource() -> ApiResource {
+    let kind = GroupVersionKind::gvk("apps", "v1", "ControllerRevision");
+    ApiResource::from_gvk(&kind)
 }
 
 fn resource(kind: FleetKind) -> ApiResource {

@@ -45,15 +45,17 @@ pub struct LoadedEnvironment {
     pub revisions: BTreeMap<String, Revision>,
     /// Deployments that name the environment.
     pub deployments: Vec<Deployment>,
+    /// Whether its channel calls the started version urgent.
+    pub is_critical: bool,
     /// Turns and ends of the environment's part, by instance.
     pub turns: BTreeMap<String, (Option<TurnSpec>, Option<InstancePart>)>,
     /// Objects as they were read, for writes that hold their versions.
     pub(crate) objects: BTreeMap<(FleetKind, String), Value>,
 }
 
-struct Read<'a> {
-    namespace: &'a str,
-    name: &'a str,
+pub(crate) struct Read<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
     object: &'a Value,
 }
 
@@ -85,6 +87,7 @@ impl FleetStore {
                     revisions: BTreeMap::new(),
                     deployments: Vec::new(),
                     turns: BTreeMap::new(),
+                    is_critical: false,
                 }),
                 Err(reason) => loaded.leave_out(FleetKind::Environment.as_str(), &read, reason),
             }
@@ -92,11 +95,12 @@ impl FleetStore {
         loaded.add_revisions(&revisions);
         loaded.add_deployments(&deployments);
         loaded.add_instances(&instances);
+        self.add_critical(&mut loaded).await;
         Ok(loaded)
     }
 }
 
-async fn values(api: &Api<DynamicObject>, label: &str) -> kube::Result<Vec<Value>> {
+pub(crate) async fn values(api: &Api<DynamicObject>, label: &str) -> kube::Result<Vec<Value>> {
     let params = ListParams::default().labels(label);
     let items = api.list(&params).await?.items;
     let values = items.into_iter().map(serde_json::to_value);
@@ -105,7 +109,7 @@ async fn values(api: &Api<DynamicObject>, label: &str) -> kube::Result<Vec<Value
         .map_err(kube::Error::SerdeError)
 }
 
-fn read_of(object: &Value) -> Read<'_> {
+pub(crate) fn read_of(object: &Value) -> Read<'_> {
     let text = |member: &str| object["metadata"][member].as_str().unwrap_or_default();
     Read {
         namespace: text("namespace"),
@@ -115,14 +119,14 @@ fn read_of(object: &Value) -> Read<'_> {
 }
 
 /// Checks a record by the rules of its admission: an older version may have stored it.
-fn checked(kind: FleetKind, object: &Value) -> Result<(), String> {
+pub(crate) fn checked(kind: FleetKind, object: &Value) -> Result<(), String> {
     validate_create(kind.as_str(), object).map_err(|errors| {
         let messages: Vec<String> = errors.iter().map(|error| error.to_message()).collect();
         messages.join("; ")
     })
 }
 
-fn status<T: DeserializeOwned + Default>(object: &Value) -> Result<T, String> {
+pub(crate) fn status<T: DeserializeOwned + Default>(object: &Value) -> Result<T, String> {
     match object.get("status") {
         None | Some(Value::Null) => Ok(T::default()),
         Some(status) => T::deserialize(status).map_err(|error| format!(".status: {error}")),

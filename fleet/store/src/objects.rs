@@ -96,3 +96,10 @@ pub fn newest_revision(revisions: &[Value]) -> Option<(i64, &Value)> {
         .filter_map(|one| Some((one["revision"].as_i64()?, &one["data"])));
     numbered.max_by_key(|(number, _)| *number)
 }
+
+/// Objects of a list do not name their kind.
+pub(crate) fn typed(kind: FleetKind, mut object: Value) -> Value {
+    object["apiVersion"] = format!("{}/{}", GROUP, VERSION).into();
+    object["kind"] = kind.as_str().into();
+    object
+}

@@ -35,12 +35,24 @@ impl Programs {
     /// # Errors
     /// `FileTooLarge` above [`PROGRAM_BYTES`], or the files cannot be read or written.
     pub fn keep(&self, program: &Path) -> io::Result<String> {
+        self.keep_from(File::open(program)?, &program.display().to_string())
+    }
+
+    /// Keeps a program that was read already, as [`Programs::keep`] does.
+    ///
+    /// # Errors
+    /// Those of [`Programs::keep`].
+    pub fn keep_content(&self, content: &[u8]) -> io::Result<String> {
+        self.keep_from(content, "the program")
+    }
+
+    fn keep_from(&self, source: impl Read, shown: &str) -> io::Result<String> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&self.folder)?;
         let mut copy = NamedTempFile::new_in(&self.folder)?;
-        let mut source = File::open(program)?.take(PROGRAM_BYTES + 1);
+        let mut source = source.take(PROGRAM_BYTES + 1);
         if io::copy(&mut source, copy.as_file_mut())? > PROGRAM_BYTES {
-            let text = format!("{} has more than 32 MiB", program.display());
+            let text = format!("{shown} has more than 32 MiB");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
         let sha256 = sha256_of(copy.path())?;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::FleetStore;
 use crate::load::LoadedEnvironment;
-use crate::objects::{Owner, deployment_object, instance_object, own};
+use crate::objects::{Owner, deployment_object, instance_object, own, typed};
 
 const CONFLICT: u16 = 409;
 const NOT_FOUND: u16 = 404;
@@ -178,14 +178,6 @@ fn checked(kind: FleetKind, before: Option<&Value>, object: &Value) -> Result<()
         let messages: Vec<String> = errors.iter().map(|error| error.to_message()).collect();
         messages.join("; ")
     })
-}
-
-/// Objects of a list do not name their kind.
-fn typed(kind: FleetKind, mut object: Value) -> Value {
-    object["apiVersion"] =
-        format!("{}/{}", protocol::fleet::GROUP, protocol::fleet::VERSION).into();
-    object["kind"] = kind.as_str().into();
-    object
 }
 
 fn outcome(error: kube::Error) -> Outcome {

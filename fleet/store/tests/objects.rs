@@ -295,3 +295,39 @@ async fn server_refuses_the_deletion_of_an_environment_that_a_person_rolls_out()
     let deleted = client.delete("m", &DeleteParams::default()).await;
     assert!(deleted.is_ok(), "{deleted:?}");
 }
+
+/// Requirement: R04
+#[tokio::test]
+async fn urgent_version_of_a_channel_reaches_the_engine() {
+    let (api, store) = filled().await;
+    let mut environment = api.list("fleetenvironments").remove(0);
+    environment["spec"]["source"] = json!({"channel": "c"});
+    environment["status"] = json!({"state": "Active", "desired": "1.2.3"});
+    api.put("fleetenvironments", environment);
+    assert!(!only(&store).await.is_critical, "there is no channel");
+    let channel = |critical: bool, verified: &str| {
+        json!({
+            "apiVersion": "fleet.bellows.dev/v1alpha1", "kind": "FleetChannel",
+            "metadata": {"name": "c", "namespace": "default"},
+            "spec": {"url": "file:///srv/x", "name": "stable", "trust": "Local"},
+            "status": {"version": "1.2.3", "critical": critical, "conditions": [{
+                "type": "Verified", "status": verified, "reason": "x",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]},
+        })
+    };
+    for (critical, verified, expected) in [
+        (true, "True", true),
+        (false, "True", false),
+        (true, "False", false),
+    ] {
+        api.put("fleetchannels", channel(critical, verified));
+        assert_eq!(
+            only(&store).await.is_critical,
+            expected,
+            "{critical} {verified}"
+        );
+    }
+    let (channels, problems) = store.channels().await.expect("the API answers");
+    assert_eq!((channels.len(), problems.len()), (1, 0));
+}

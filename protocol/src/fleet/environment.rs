@@ -62,12 +62,45 @@ pub enum EnvironmentType {
     Daemon,
 }
 
-/// Origin of the version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Origin of the version. One of the two is set.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Source {
-    /// The release to run.
-    pub release: Release,
+    /// A release that is named here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release: Option<Release>,
+    /// A `FleetChannel` of the namespace that names the release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+}
+
+impl Source {
+    /// A release by its version.
+    #[must_use]
+    pub fn of_release(version: impl Into<String>) -> Self {
+        let version = version.into();
+        Self {
+            release: Some(Release { version }),
+            channel: None,
+        }
+    }
+
+    /// A channel by its name.
+    #[must_use]
+    pub fn of_channel(name: impl Into<String>) -> Self {
+        Self {
+            release: None,
+            channel: Some(name.into()),
+        }
+    }
+
+    /// The version that is named here. A channel has none.
+    #[must_use]
+    pub fn version(&self) -> Option<&str> {
+        self.release
+            .as_ref()
+            .map(|release| release.version.as_str())
+    }
 }
 
 /// A release that was brought to the store of releases.
@@ -90,14 +123,11 @@ impl EnvironmentSpec {
     /// Every guest of the namespace gets a release, with the default limits and at any time.
     #[must_use]
     pub fn of_release(part: PartName, version: &str) -> Self {
-        let version = version.to_owned();
         Self {
             r#type: EnvironmentType::Daemon,
             part,
             selector: Selector::default(),
-            source: Source {
-                release: Release { version },
-            },
+            source: Source::of_release(version),
             rollout: Rollout::default(),
             windows: Vec::new(),
             blackouts: Vec::new(),

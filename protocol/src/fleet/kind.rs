@@ -11,6 +11,8 @@ pub const KEY_ENVIRONMENT: &str = "fleet.bellows.dev/environment";
 
 /// Finalizer of an environment: its deletion waits for the end of its deployments.
 pub const FINALIZER: &str = "fleet.bellows.dev/deployments";
+/// Annotation of a channel. The fleet reads the channel at once after each change of its value.
+pub const KEY_REFRESH: &str = "fleet.bellows.dev/refresh";
 
 /// A kind of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,11 +23,18 @@ pub enum FleetKind {
     Deployment,
     /// Turns of one guest.
     Instance,
+    /// A name in a repository of releases.
+    Channel,
 }
 
 impl FleetKind {
     /// Every kind of the group.
-    pub const ALL: [Self; 3] = [Self::Environment, Self::Deployment, Self::Instance];
+    pub const ALL: [Self; 4] = [
+        Self::Environment,
+        Self::Deployment,
+        Self::Instance,
+        Self::Channel,
+    ];
 
     /// Name of the kind in objects.
     #[must_use]
@@ -34,6 +43,7 @@ impl FleetKind {
             Self::Environment => "FleetEnvironment",
             Self::Deployment => "FleetDeployment",
             Self::Instance => "FleetInstance",
+            Self::Channel => "FleetChannel",
         }
     }
 
@@ -44,6 +54,7 @@ impl FleetKind {
             Self::Environment => "fleetenvironments",
             Self::Deployment => "fleetdeployments",
             Self::Instance => "fleetinstances",
+            Self::Channel => "fleetchannels",
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use semver::Version;
 use serde::{Deserialize, Serialize};
 
-use super::rules::check_version;
+use super::texts::check_version;
 use crate::parts::{PROGRAM_BYTES, PartName};
 
 /// Most bytes of a manifest.

@@ -3,16 +3,16 @@
 use serde_json::Value;
 
 use self::field::{error, invalid};
+use super::channel::ChannelSpec;
 use super::deployment::{DeploymentKind, DeploymentSpec};
 use super::environment::EnvironmentSpec;
 use super::instance::{InstanceSpec, TurnSpec};
 use super::kind::FleetKind;
 use super::selector::Expression;
+use super::texts::check_version;
 use crate::admission::{FieldError, FieldErrorKind};
 use crate::parts::TOKEN_BYTES;
 
-/// Longest version, bytes.
-const VERSION_BYTES: usize = 64;
 /// Digits of a SHA-256.
 const SHA256_DIGITS: usize = 64;
 /// Most instances that a deployment names.
@@ -27,6 +27,10 @@ pub fn validate_create(kind: &str, object: &Value) -> Result<(), Vec<FieldError>
         Some(FleetKind::Environment) => environment(object),
         Some(FleetKind::Deployment) => deployment(object),
         Some(FleetKind::Instance) => instance(object),
+        Some(FleetKind::Channel) => match ChannelSpec::of_object(object) {
+            Ok(spec) => channel::errors(&spec),
+            Err(problem) => unreadable(problem),
+        },
         None => Vec::new(),
     };
     if errors.is_empty() {
@@ -46,7 +50,7 @@ pub fn validate_update(kind: &str, old: &Value, new: &Value) -> Result<(), Vec<F
         Some(FleetKind::Environment) => kept(old, new, &["type", "part"]),
         Some(FleetKind::Deployment) => deployment_kept(old, new),
         Some(FleetKind::Instance) => epochs_grow(old, new),
-        None => Vec::new(),
+        Some(FleetKind::Channel) | None => Vec::new(),
     };
     if errors.is_empty() {
         Ok(())
@@ -79,33 +83,13 @@ fn unreadable(problem: String) -> Vec<FieldError> {
     }]
 }
 
-/// Checks a version of a release: `MAJOR.MINOR.PATCH`, perhaps with a pre-release.
-///
-/// # Errors
-/// The rule that the text breaks.
-pub fn check_version(text: &str) -> Result<semver::Version, &'static str> {
-    const RULE: &str = "must be a semantic version without a leading v, as 1.2.3 or 1.2.3-rc.1";
-    if text.len() > VERSION_BYTES {
-        return Err("must be at most 64 bytes");
-    }
-    let version = semver::Version::parse(text).map_err(|_| RULE)?;
-    if version.build.is_empty() {
-        Ok(version)
-    } else {
-        Err("must not have a build part: leave out what follows the +")
-    }
-}
-
 fn environment(object: &Value) -> Vec<FieldError> {
     let spec = match EnvironmentSpec::of_object(object) {
         Ok(spec) => spec,
         Err(problem) => return unreadable(problem),
     };
     let mut errors = Vec::new();
-    if let Err(rule) = check_version(&spec.source.release.version) {
-        let version = spec.source.release.version.as_str();
-        errors.push(invalid("source.release.version", rule, version));
-    }
+    errors.extend(channel::source_error(&spec.source));
     for (index, one) in spec.selector.match_expressions.iter().enumerate() {
         errors.extend(expression(index, one));
     }
@@ -230,6 +214,7 @@ fn epochs_grow(old: &Value, new: &Value) -> Vec<FieldError> {
     errors
 }
 
+mod channel;
 mod field;
 mod rollout;
 mod windows;

@@ -1,13 +1,30 @@
-//! The two texts of a channel, as a file server hands them out.
+//! Versions and names as texts, and the two texts of a channel as a file server hands them out.
 
 use semver::Version;
 
-use super::rules::check_version;
-
 /// Most bytes of either text that are read.
 pub const CHANNEL_TEXT_BYTES: usize = 65;
+/// Longest version, bytes.
+const VERSION_BYTES: usize = 64;
 /// Longest name of a channel, bytes.
 const NAME_BYTES: usize = 32;
+
+/// Checks a version of a release: `MAJOR.MINOR.PATCH`, perhaps with a pre-release.
+///
+/// # Errors
+/// The rule that the text breaks.
+pub fn check_version(text: &str) -> Result<semver::Version, &'static str> {
+    const RULE: &str = "must be a semantic version without a leading v, as 1.2.3 or 1.2.3-rc.1";
+    if text.len() > VERSION_BYTES {
+        return Err("must be at most 64 bytes");
+    }
+    let version = semver::Version::parse(text).map_err(|_| RULE)?;
+    if version.build.is_empty() {
+        Ok(version)
+    } else {
+        Err("must not have a build part: leave out what follows the +")
+    }
+}
 
 /// Reads the version that a channel names: one line, which may end with a newline.
 ///

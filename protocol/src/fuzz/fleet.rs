@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::fleet::{
-    DeploymentSpec, EnvironmentSpec, FleetKind, InstanceSpec, KEY_WINDOWS, check_version,
-    parse_windows, validate_create, validate_update,
+    ChannelSpec, DeploymentSpec, EnvironmentSpec, FleetKind, InstanceSpec, KEY_WINDOWS,
+    check_version, parse_windows, validate_create, validate_update,
 };
 
 /// A new state of an object of any kind. A refusal names a member of the spec. An accepted spec is
@@ -47,12 +47,16 @@ fn written(kind: FleetKind, object: &Value) -> Value {
     let value = match kind {
         FleetKind::Environment => {
             let spec = EnvironmentSpec::of_object(object).expect("it was accepted");
-            assert!(check_version(&spec.source.release.version).is_ok());
+            let version = spec.source.version();
+            assert!(version.is_none_or(|version| check_version(version).is_ok()));
             assert!(spec.rollout.min_healthy_percent < 100);
             serde_json::to_value(spec)
         }
         FleetKind::Deployment => {
             serde_json::to_value(DeploymentSpec::of_object(object).expect("it was accepted"))
+        }
+        FleetKind::Channel => {
+            serde_json::to_value(ChannelSpec::of_object(object).expect("it was accepted"))
         }
         FleetKind::Instance => {
             serde_json::to_value(InstanceSpec::of_object(object).expect("it was accepted"))

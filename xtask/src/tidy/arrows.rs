@@ -148,6 +148,7 @@ const ARROWS: [(&str, &[&str]); 41] = [
         &[
             "daemon-kit",
             "fleet-core",
+            "fleet-release",
             "fleet-store",
             "protocol",
             "test-api",
@@ -162,6 +163,7 @@ const ARROWS: [(&str, &[&str]); 41] = [
             "apiserver",
             "fleet",
             "fleet-core",
+            "fleet-release",
             "fleet-store",
             "neonvm-controller",
             "neonvm-parts",

@@ -19,6 +19,8 @@ pub(super) struct Definition<'a> {
     /// The environment's part, if it is new.
     pub(super) part: Option<PartName>,
     pub(super) version: Option<&'a VersionArgs>,
+    /// Channel to follow, in place of a version.
+    pub(super) channel: Option<&'a str>,
     pub(super) spec: &'a SpecArgs,
 }
 
@@ -90,7 +92,10 @@ impl Definition<'_> {
             }
         };
         if let Some(version) = self.version {
-            spec.source.release.version.clone_from(&version.to);
+            spec.source = Source::of_release(&version.to);
+        }
+        if let Some(channel) = self.channel {
+            spec.source = Source::of_channel(channel);
         }
         self.spec.change(&mut spec);
         Ok(spec)
@@ -103,18 +108,20 @@ impl Definition<'_> {
         spec: &EnvironmentSpec,
         revisions: &[KeptRevision],
     ) -> Outcome<Resolved> {
-        let version = &spec.source.release.version;
+        let Some(version) = spec.source.version() else {
+            return followed(self.key, revisions);
+        };
         if let Some(file) = self.version.and_then(|version| version.program.as_ref()) {
             program::programs(context)?;
             program::check(file, version).await?;
             return Ok(Resolved {
-                version: version.clone(),
+                version: version.to_owned(),
                 sha256: program::keep(context, file)?,
             });
         }
         let known = revisions
             .iter()
-            .find(|one| one.data.resolved.version == *version);
+            .find(|one| one.data.resolved.version == version);
         let known = known.map(|one| one.data.resolved.clone());
         known.ok_or_else(|| {
             Fail::usage(format!("no revision has the program of version {version}"))
@@ -122,6 +129,19 @@ impl Definition<'_> {
                 .fix("name it: --program FILE")
         })
     }
+}
+
+/// The program of an environment that follows a channel: that of its newest revision. The fleet
+/// makes the next one.
+fn followed((namespace, name): (&str, &str), revisions: &[KeptRevision]) -> Outcome<Resolved> {
+    let newest = revisions.first().map(|newest| newest.data.resolved.clone());
+    newest.ok_or_else(|| {
+        Fail::not_so(format!(
+            "fleet environment {namespace}/{name} has no revision"
+        ))
+        .rule("the first version of its channel makes the first revision")
+        .fix("see what the channel says: bellows fleet channel show CHANNEL")
+    })
 }
 
 async fn send(

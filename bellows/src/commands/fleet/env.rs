@@ -70,6 +70,9 @@ pub(crate) struct SetArgs {
     /// File of the program [default: the one that a revision of this version names]
     #[arg(long, value_name = "FILE", requires = "to")]
     program: Option<std::path::PathBuf>,
+    /// Channel object of the namespace whose version the environment follows from now on
+    #[arg(long, value_name = "CHANNEL", conflicts_with = "to")]
+    channel: Option<String>,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
@@ -182,6 +185,7 @@ async fn create(context: &Context, args: &CreateArgs) -> Outcome {
         key,
         part: Some(args.part.name()),
         version: Some(&args.version),
+        channel: None,
         spec: &args.spec,
     };
     define(context, "env create", &definition, &args.reason).await
@@ -196,6 +200,7 @@ async fn set(context: &Context, args: &SetArgs) -> Outcome {
         key: args.env.key(),
         part: None,
         version: version.as_ref(),
+        channel: args.channel.as_deref(),
         spec: &args.spec,
     };
     define(context, "env set", &definition, &args.reason).await

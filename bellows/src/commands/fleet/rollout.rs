@@ -54,6 +54,7 @@ pub(super) async fn rollout(context: &Context, args: &RolloutArgs) -> Outcome {
         key,
         part: Some(part),
         version: Some(&args.version),
+        channel: None,
         spec: &args.spec,
     };
     let draft = definition.draft(context, &api).await?;

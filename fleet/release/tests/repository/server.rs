@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fleet_release::{ChannelReading, FetchLimits, Fetcher, ReadError, Repository, Scope, Trust};
+use fleet_release::{FetchLimits, Fetcher, ReadError, Repository, Scope, Trust};
+use protocol::fleet::ChannelReading;
 use reqwest::Url;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

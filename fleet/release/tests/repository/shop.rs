@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fleet_release::{
-    Audience, Changed, ChannelReading, FetchLimits, Fetcher, Program, PublishError, Publisher,
-    ReadError, ReleaseDraft, Repository, Scope, Trust,
+    Audience, Changed, FetchLimits, Fetcher, Program, PublishError, Publisher, ReadError,
+    ReleaseDraft, Repository, Scope, Trust,
 };
+use protocol::fleet::ChannelReading;
 use protocol::parts::PartName;
 use reqwest::Url;
 use tempfile::TempDir;

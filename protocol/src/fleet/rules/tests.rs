@@ -346,3 +346,65 @@ fn window_without_time_for_a_trial_is_refused() {
     object["spec"]["windows"][0]["minutes"] = json!(12);
     assert_eq!(validate_create("FleetEnvironment", &object), Ok(()));
 }
+
+/// Requirement: R05
+#[test]
+fn bad_channels_are_refused_with_the_field() {
+    let root = json!({"signed": {"_type": "root"}, "signatures": []}).to_string();
+    let sound =
+        json!({"spec": {"url": "https://example.org/releases", "name": "stable", "root": root}});
+    let url = "/spec/url";
+    let long = format!("https://{}", "a".repeat(2048));
+    let rows = vec![
+        (url, json!("http://example.org"), "spec.url"),
+        (url, json!("https://"), "spec.url"),
+        (url, json!("https:///x"), "spec.url"),
+        (url, json!("file://host/x"), "spec.url"),
+        (url, json!("file:///"), "spec.url"),
+        (url, json!("ftp://example.org"), "spec.url"),
+        (url, json!("https://user@example.org"), "spec.url"),
+        (url, json!("https://example.org/?x"), "spec.url"),
+        (url, json!("https://example.org/#x"), "spec.url"),
+        (url, json!("https://example.org/a b"), "spec.url"),
+        (url, json!(long), "spec.url"),
+        (url, json!(""), "spec.url"),
+        ("/spec/name", json!("../x"), "spec.name"),
+        ("/spec/name", json!("Stable"), "spec.name"),
+        ("/spec/name", json!(""), "spec.name"),
+        ("/spec/root", json!(""), "spec.root"),
+        ("/spec/root", json!("<html>"), "spec.root"),
+        ("/spec/root", json!("x".repeat(1 << 17)), "spec.root"),
+        ("/spec/trust", json!("Blind"), "spec"),
+        ("/spec/trust", json!("Local"), "spec.url"),
+        ("/spec/pollSeconds", json!(9), "spec.pollSeconds"),
+        ("/spec/graceSeconds", json!(31_536_001), "spec.graceSeconds"),
+        ("/spec/x", json!(1), "spec"),
+    ];
+    for (pointer, value, field) in rows {
+        let mut object = sound.clone();
+        let name = pointer.trim_start_matches("/spec/");
+        object["spec"][name] = value.clone();
+        let found = fields(validate_create("FleetChannel", &object));
+        assert!(
+            found.iter().any(|it| it == field),
+            "{pointer} {value}: {found:?}"
+        );
+    }
+    assert_eq!(validate_create("FleetChannel", &sound), Ok(()));
+    let local = json!({"spec": {"url": "file:///srv/x", "name": "a", "trust": "Local"}});
+    assert_eq!(validate_create("FleetChannel", &local), Ok(()));
+}
+
+#[test]
+fn source_is_a_release_or_a_channel() {
+    let source = |source: Value| {
+        let mut object = sound_environment();
+        object["spec"]["source"] = source;
+        fields(validate_create("FleetEnvironment", &object))
+    };
+    assert!(source(json!({"channel": "stable"})).is_empty());
+    assert_eq!(source(json!({"channel": ""})), ["spec.source.channel"]);
+    assert_eq!(source(json!({})), ["spec.source"]);
+    let both = json!({"channel": "stable", "release": {"version": "1.2.3"}});
+    assert_eq!(source(both), ["spec.source"]);
+}

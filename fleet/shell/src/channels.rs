@@ -1,0 +1,371 @@
+//! Which version should an environment have that follows a channel?
+//!
+//! Each channel is read at its period, and its status tells what it said. Once its version differs
+//! from an environment's, the program is fetched and kept, and the environment gets a revision. An
+//! active environment also gets a deployment. Its name follows from the moment at which the channel
+//! began to name the version, so a version that failed is not tried again.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use daemon_kit::clock::Clock;
+use fleet_core::order::{self, Refusal};
+use fleet_release::{FetchLimits, Fetcher, ReadError, Repository, Scope, Trust};
+use fleet_store::{FleetStore, Follower, LoadedChannel, Problem, Programs};
+use protocol::fleet::{
+    CONDITION_ADOPTED, ChannelProblem, ChannelReading, ChannelStatus, ChannelTrust, DeploymentKind,
+    DeploymentSpec, EnvironmentState, KEY_REFRESH, NamedVersion, ReleaseManifest, Resolved,
+    RevisionData,
+};
+use protocol::time::WallTime;
+use reqwest::Url;
+use semver::Version;
+use sha2::{Digest as _, Sha256};
+use tokio::time::timeout;
+
+use crate::driver::Params;
+
+/// Between two lists of the channels.
+const LIST_EVERY: Duration = Duration::from_secs(5);
+/// Longest time for one call of the API.
+const API_LIMIT: Duration = Duration::from_secs(10);
+/// Age of the written time of a reading, microseconds. Until then an equal status is not written.
+const UNWRITTEN_US: i64 = 3_600_000_000;
+
+/// What was read of a channel, and when it is read again.
+struct Polled {
+    due: Instant,
+    generation: i64,
+    refresh: Option<String>,
+}
+
+/// Reads the channels and brings their versions to environments.
+pub struct Channels {
+    store: FleetStore,
+    programs: Programs,
+    clock: Clock,
+    /// Folder of the metadata that was verified.
+    verified: PathBuf,
+    fetcher: Option<Fetcher>,
+    polled: BTreeMap<(String, String), Polled>,
+    problems: Vec<Problem>,
+}
+
+impl Channels {
+    /// For the channels of a machine. Nothing is read before [`Channels::round`].
+    #[must_use]
+    pub fn new(params: &Params) -> Self {
+        Self {
+            store: FleetStore::new(params.client.clone()),
+            programs: Programs::of_state_dir(&params.state_dir),
+            clock: params.clock,
+            verified: params.state_dir.join("fleet/channels"),
+            fetcher: None,
+            polled: BTreeMap::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    pub(crate) async fn run(&mut self) {
+        loop {
+            if let Err(error) = self.round().await {
+                tracing::warn!(error, "failed to look at the channels");
+            }
+            tokio::time::sleep(LIST_EVERY).await;
+        }
+    }
+
+    /// Reads the channels that are due.
+    ///
+    /// # Errors
+    /// The channels cannot be listed.
+    pub async fn round(&mut self) -> Result<(), String> {
+        let (all, problems) = api(self.store.channels()).await?;
+        for Problem { object, reason } in problems.iter().filter(|it| !self.problems.contains(it)) {
+            tracing::warn!(object, reason, "left out an object of the fleet");
+        }
+        self.problems = problems;
+        let key = |one: &LoadedChannel| (one.namespace.clone(), one.name.clone());
+        let keys: Vec<_> = all.iter().map(key).collect();
+        self.polled.retain(|key, _| keys.contains(key));
+        for (key, mut channel) in keys.into_iter().zip(all) {
+            if !self.is_due(&key, &channel) {
+                continue;
+            }
+            let period = Duration::from_secs(channel.spec.poll_seconds.into());
+            let polled = Polled {
+                due: Instant::now() + period,
+                generation: channel.generation(),
+                refresh: channel.annotation(KEY_REFRESH).map(str::to_owned),
+            };
+            self.polled.insert(key, polled);
+            self.poll(&mut channel).await;
+        }
+        Ok(())
+    }
+
+    fn is_due(&self, key: &(String, String), channel: &LoadedChannel) -> bool {
+        self.polled.get(key).is_none_or(|polled| {
+            Instant::now() >= polled.due
+                || polled.generation != channel.generation()
+                || polled.refresh.as_deref() != channel.annotation(KEY_REFRESH)
+        })
+    }
+
+    async fn poll(&mut self, channel: &mut LoadedChannel) {
+        let before = channel.status.clone();
+        let opened = self.read(channel).await;
+        let now = self.clock.wall();
+        let (repository, reading) = match opened {
+            Ok((repository, reading)) => (Some(repository), Ok(reading)),
+            Err(error) => (None, Err(problem(&error))),
+        };
+        channel.status.take(now, &reading);
+        // What is made below is named after the status, so that is written first.
+        if !self.write(channel, &before, now).await {
+            return;
+        }
+        let Some((repository, named)) = repository.zip(channel.status.named(now)) else {
+            return;
+        };
+        let before = channel.status.clone();
+        let adopted = self.adopt(channel, &repository, &named).await;
+        let adopted = adopted.as_ref().copied();
+        channel.status.set(now, CONDITION_ADOPTED, adopted);
+        self.write(channel, &before, now).await;
+    }
+
+    /// Writes the status if it says something new, and once an hour. Returns whether the object has
+    /// it.
+    async fn write(
+        &self,
+        channel: &mut LoadedChannel,
+        before: &ChannelStatus,
+        now: WallTime,
+    ) -> bool {
+        if !is_worth_writing(before, &channel.status, now) {
+            return true;
+        }
+        let written = api(self.store.write_channel(channel)).await;
+        let (namespace, name) = (&channel.namespace, &channel.name);
+        match written {
+            Ok(()) => {
+                tracing::info!(
+                    namespace,
+                    name,
+                    version = channel.status.version,
+                    "channel read"
+                );
+                true
+            }
+            Err(error) => {
+                tracing::warn!(namespace, name, error, "failed to write a channel");
+                false
+            }
+        }
+    }
+
+    async fn read(
+        &mut self,
+        channel: &LoadedChannel,
+    ) -> Result<(Repository, ChannelReading), ReadError> {
+        let spec = &channel.spec;
+        let url = Url::parse(&spec.url)
+            .map_err(|error| ReadError::Invalid(format!("{}: {error}", spec.url)))?;
+        let fetcher = match &self.fetcher {
+            Some(fetcher) => fetcher.clone(),
+            None => {
+                let new = Fetcher::new(FetchLimits::default(), &[]);
+                let new = new.map_err(ReadError::Unavailable)?;
+                self.fetcher.insert(new).clone()
+            }
+        };
+        let verified = self.verified.join(&channel.namespace).join(&channel.name);
+        let trust = match spec.trust {
+            ChannelTrust::Local => Trust::Local,
+            ChannelTrust::Tuf => Trust::Tuf {
+                root: spec.root.as_bytes(),
+                verified: &verified,
+            },
+        };
+        let repository = Repository::open(&fetcher, &url, trust, Scope::Machine).await?;
+        let reading = repository.channel(&spec.name).await?;
+        Ok((repository, reading))
+    }
+
+    /// Brings the version to each environment that follows the channel. One that cannot take it
+    /// hurts no other.
+    async fn adopt(
+        &self,
+        channel: &LoadedChannel,
+        repository: &Repository,
+        named: &NamedVersion,
+    ) -> Result<(), ChannelProblem> {
+        let followers = api(self.store.followers(channel)).await;
+        let followers = followers.map_err(|error| of_api("list environments", &error))?;
+        let mut result = Ok(());
+        for follower in followers {
+            let adopted = self.bring(channel, repository, named, &follower).await;
+            if let Err(mut problem) = adopted {
+                let name = &follower.name;
+                problem.message = format!("environment {name}: {}", problem.message);
+                result = Err(problem);
+            }
+        }
+        result
+    }
+
+    async fn bring(
+        &self,
+        channel: &LoadedChannel,
+        repository: &Repository,
+        named: &NamedVersion,
+        follower: &Follower,
+    ) -> Result<(), ChannelProblem> {
+        let version = named.version.to_string();
+        if follower.status.desired == version {
+            return Ok(());
+        }
+        let namespace = &channel.namespace;
+        let mut kept = follower.revisions.iter();
+        let same =
+            kept.find(|one| one.data.resolved.version == version && one.data.spec == follower.spec);
+        let revision = match same {
+            Some(same) => same.name.clone(),
+            None => {
+                let resolved = self.resolve(repository, named, follower).await?;
+                let data = RevisionData {
+                    spec: follower.spec.clone(),
+                    resolved,
+                };
+                let created = self.store.create_revision(namespace, follower, &data);
+                let created = api(created).await;
+                created
+                    .map_err(|error| of_api("make a revision", &error))?
+                    .name
+            }
+        };
+        if follower.status.state != EnvironmentState::Active {
+            return Ok(());
+        }
+        let spec = DeploymentSpec {
+            environment: follower.name.clone(),
+            kind: DeploymentKind::User,
+            instances: Vec::new(),
+            rollback_of: String::new(),
+            reason: format!("channel {} names {version}", channel.name),
+            stop: false,
+            revision,
+        };
+        let name = deployment_name(&spec.revision, &channel.name, named.since);
+        let created = self.store.create_deployment(namespace, &name, &spec);
+        match api(created).await {
+            Ok(is_new) => {
+                if is_new {
+                    tracing::info!(namespace, name, reason = spec.reason, "deployment made");
+                }
+                Ok(())
+            }
+            Err(error) => Err(of_api("make a deployment", &error)),
+        }
+    }
+
+    /// Fetches, checks and keeps the program for an environment.
+    async fn resolve(
+        &self,
+        repository: &Repository,
+        named: &NamedVersion,
+        follower: &Follower,
+    ) -> Result<Resolved, ChannelProblem> {
+        let manifest = repository.manifest(&named.version).await;
+        let manifest = manifest.map_err(|error| problem(&error))?;
+        let runs = match follower.status.desired.as_str() {
+            "" => follower
+                .revisions
+                .first()
+                .map(|one| one.data.resolved.version.as_str()),
+            desired => Some(desired),
+        };
+        if let Some(runs) = runs.and_then(|version| Version::parse(version).ok()) {
+            let release = release_of(&named.version, &manifest);
+            order::step(&runs, &release).map_err(|refusal| refused(&refusal))?;
+        }
+        let program = repository.program(&manifest, follower.spec.part).await;
+        let (program, content) = program.map_err(|error| problem(&error))?;
+        let programs = self.programs.clone();
+        let kept = tokio::task::spawn_blocking(move || programs.keep_content(&content)).await;
+        let unkept = |error: String| ChannelProblem {
+            reason: "NotKept".to_owned(),
+            message: format!("the program cannot be kept: {error}"),
+        };
+        kept.map_err(|error| unkept(error.to_string()))?
+            .map_err(|error| unkept(error.to_string()))?;
+        Ok(Resolved {
+            version: named.version.to_string(),
+            sha256: program.sha256,
+        })
+    }
+}
+
+async fn api<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+    let result = timeout(API_LIMIT, call).await;
+    let result = result.map_err(|_| "the API did not answer in time".to_owned())?;
+    result.map_err(|error| daemon_kit::chain(&error))
+}
+
+fn problem(error: &ReadError) -> ChannelProblem {
+    ChannelProblem {
+        reason: error.reason().to_owned(),
+        message: error.to_string(),
+    }
+}
+
+fn of_api(what: &str, error: &str) -> ChannelProblem {
+    ChannelProblem {
+        reason: "ApiFailed".to_owned(),
+        message: format!("failed to {what}: {error}"),
+    }
+}
+
+fn refused(refusal: &Refusal) -> ChannelProblem {
+    let (reason, message) = match refusal {
+        Refusal::Skew(text) => ("Skew", text),
+        Refusal::Order(text) => ("Order", text),
+        Refusal::LowerMajor(text) => ("LowerMajor", text),
+        Refusal::SteppingStone(text) => ("SteppingStone", text),
+    };
+    ChannelProblem {
+        reason: reason.to_owned(),
+        message: message.clone(),
+    }
+}
+
+/// What the rules of steps read of a manifest.
+fn release_of(version: &Version, manifest: &ReleaseManifest) -> order::Release {
+    let at_least = manifest.at_least.as_ref();
+    order::Release {
+        version: version.clone(),
+        links: BTreeMap::new(),
+        is_independent: manifest.independent,
+        at_least: at_least.and_then(|version| Version::parse(version).ok()),
+    }
+}
+
+/// One name for each time at which a channel began to name a version.
+fn deployment_name(revision: &str, channel: &str, since: WallTime) -> String {
+    let digest = Sha256::digest(format!("{channel} {}", since.0));
+    let short: String = digest[..4]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("{revision}-{short}")
+}
+
+/// A status is written when it says something new, and once an hour.
+fn is_worth_writing(before: &ChannelStatus, after: &ChannelStatus, now: WallTime) -> bool {
+    let mut aged = before.clone();
+    aged.fetched_at = after.fetched_at;
+    let written = before.fetched_at.map_or(i64::MIN, |time| time.0);
+    aged != *after || now.0.saturating_sub(written) >= UNWRITTEN_US
+}
