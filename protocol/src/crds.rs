@@ -36,7 +36,7 @@ pub const FLEET_CHANNEL: &str =
     include_str!("../../deploy/chart/bellows/parts/crds/fleetchannels.yaml");
 
 /// The YAML documents of the groups, in the order in which to install them.
-pub const ALL: [&str; 9] = [
+pub const ALL: [&str; 10] = [
     VIRTUAL_MACHINE,
     VIRTUAL_MACHINE_MIGRATION,
     IP_POOL,

@@ -3,6 +3,7 @@
 //! The commands write objects that kubectl could write too. `bellows up` carries them out.
 
 mod args;
+mod channel;
 mod define;
 mod enrol;
 mod env;
@@ -11,6 +12,8 @@ mod objects;
 mod parts;
 mod plan;
 mod program;
+mod publish;
+mod release;
 mod rollout;
 mod start;
 #[cfg(test)]
@@ -63,6 +66,15 @@ enum FleetCommand {
     /// Environments: which VMs a part's versions are for
     #[command(subcommand)]
     Env(env::EnvCommand),
+    /// Channels: names in repositories of releases, which environments follow
+    #[command(subcommand)]
+    Channel(channel::ChannelCommand),
+    /// Releases in the repository of a channel
+    #[command(subcommand)]
+    Release(release::ReleaseCommand),
+    /// Publish releases in a folder of signed files
+    #[command(subcommand)]
+    Publish(publish::PublishCommand),
     /// Keep a VM out of rollouts
     Optout(enrol::EnrolArgs),
     /// Let a VM take part in rollouts again
@@ -84,6 +96,9 @@ pub(crate) async fn run(context: &Context, args: &FleetArgs) -> Outcome {
         FleetCommand::Plan(args) => plan::plan(context, args).await,
         FleetCommand::Why(args) => why::why(context, args).await,
         FleetCommand::Env(command) => env::run(context, command).await,
+        FleetCommand::Channel(command) => channel::run(context, command).await,
+        FleetCommand::Release(command) => release::run(context, command).await,
+        FleetCommand::Publish(command) => publish::run(command).await,
         FleetCommand::Optout(args) => enrol::enrol(context, args, false).await,
         FleetCommand::Optin(args) => enrol::enrol(context, args, true).await,
         FleetCommand::Instances(args) => instances::instances(context, args).await,

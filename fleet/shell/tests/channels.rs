@@ -3,10 +3,12 @@
 
 use std::path::PathBuf;
 
+use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use fleet::{Channels, Params};
+use fleet::{Channels, Metrics, Params};
 use fleet_release::{Audience, PLATFORM, Program, Publisher, ReleaseDraft};
 use fleet_store::Programs;
+use prometheus_client::registry::Registry;
 use protocol::parts::PartName;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -29,6 +31,9 @@ impl Site {
             client: api.client(),
             clock: Clock::new(),
             state_dir: dir.path().join("state"),
+            stages: StageLog::new(1),
+            metrics: Metrics::register(&mut Registry::default()),
+            journal: None,
         };
         let site = Self {
             channels: Channels::new(&params),

@@ -1,7 +1,7 @@
 //! The next revision of an environment: program, environment object and `ControllerRevision`.
 
 use fleet_store::{KeptRevision, environment_object, revision_object};
-use protocol::fleet::{EnvironmentSpec, Resolved, RevisionData, revision_name};
+use protocol::fleet::{EnvironmentSpec, Resolved, RevisionData, Source, revision_name};
 use protocol::parts::PartName;
 use serde_json::{Value, json};
 

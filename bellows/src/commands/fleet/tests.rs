@@ -1,6 +1,7 @@
 //! The commands before the shipped API server. Where no engine runs, tests write what it would.
 
 mod played;
+mod releases;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use fleet_core::{Environment, PartFacts, Revision};
 use protocol::fleet::{EnvironmentSpec, EnvironmentStatus, Resolved, Rollout};
-use protocol::parts::PartState;
+use protocol::parts::{PartSource, PartState};
 use serde_json::json;
 
 use super::*;
