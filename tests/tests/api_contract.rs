@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "api_contract/fleet.rs"]
+mod fleet;
 #[path = "api_contract/kinds.rs"]
 mod kinds;
 #[path = "api_contract/sizes.rs"]
@@ -21,6 +23,10 @@ use kube::runtime::watcher;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use fleet::{
+    environment_in_a_rollout_is_not_deleted, fixed_members_of_fleet_objects_stay,
+    fleet_objects_are_refused_by_field,
+};
 use kinds::{
     empty_members_are_no_change, every_fixed_member_is_refused_by_field,
     every_name_of_the_vms_own_is_refused_for_a_disk, migrations_are_held_to_their_form,
@@ -79,6 +85,9 @@ contract!(
     lists_are_selected_and_paged,
     a_finalizer_keeps_an_object,
     names_are_generated,
+    fleet_objects_are_refused_by_field,
+    fixed_members_of_fleet_objects_stay,
+    environment_in_a_rollout_is_not_deleted,
 );
 
 /// Runs one part of the contract, in a namespace of its own.

@@ -68,9 +68,14 @@ pub(super) fn admit(
 }
 
 /// A cause for each place with `x-kubernetes-validations`. Nothing here evaluates CEL, and a rule
-/// that is taken and not enforced lets objects in that their author believes to be checked.
+/// that is taken and not enforced lets objects in that their author believes to be checked. The
+/// rules of the fleet's kinds are for other servers: `hooks` enforces them here.
 fn unenforced_rules(kind: &Kind) -> Vec<Cause> {
     let mut causes = Vec::new();
+    let is_hooked = protocol::fleet::FleetKind::parse(&kind.kind).is_some();
+    if kind.group == protocol::fleet::GROUP && is_hooked {
+        return causes;
+    }
     for (index, version) in kind.versions.iter().enumerate() {
         let path = format!("spec.versions[{index}].schema.openAPIV3Schema");
         find_rules(&version.schema_document, &path, &mut causes);

@@ -1,0 +1,187 @@
+//! Objects of the fleet: both servers refuse the same ones, and name the same field.
+
+use bellows_tests::api::Api;
+use kube::Api as Objects;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
+use protocol::fleet::{FleetKind, GROUP, VERSION};
+use serde_json::{Value, json};
+
+use super::{read, refusal};
+
+async fn objects(api: &Api, kind: FleetKind) -> Objects<DynamicObject> {
+    let gvk = GroupVersionKind::gvk(GROUP, VERSION, kind.as_str());
+    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural());
+    Objects::default_namespaced_with(api.client().await.unwrap(), &resource)
+}
+
+fn object(kind: FleetKind, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"), "kind": kind.as_str(),
+        "metadata": {"name": name}, "spec": spec,
+    })
+}
+
+fn sound(kind: FleetKind) -> Value {
+    match kind {
+        FleetKind::Environment => json!({
+            "part": "monitor", "source": {"release": {"version": "1.2.3"}},
+            "selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}, "rollout": {},
+        }),
+        FleetKind::Deployment => json!({"environment": "m", "revision": "m-r1", "kind": "User"}),
+        FleetKind::Instance => json!({"parts": {"monitor": {
+            "environment": "m", "deployment": "d", "revision": "m-r1", "version": "1.2.3",
+            "sha256": "0".repeat(64), "token": "d-1", "epoch": 5, "attempt": 1,
+        }}}),
+    }
+}
+
+fn changed(kind: FleetKind, pointer: &str, value: &Value) -> Value {
+    let mut spec = sound(kind);
+    let (parent, member) = pointer.rsplit_once('/').unwrap();
+    spec.pointer_mut(parent).unwrap()[member] = value.clone();
+    spec
+}
+
+/// Requirement: B29, B09, B10
+pub(super) async fn fleet_objects_are_refused_by_field(api: &Api) {
+    use FleetKind::{Deployment, Environment, Instance};
+    let version = "/source/release/version";
+    let expression = "/selector/matchExpressions/0";
+    let rows = [
+        (Environment, "/part", json!("sshd"), "spec.part"),
+        (
+            Environment,
+            version,
+            json!("v1.2.3"),
+            "spec.source.release.version",
+        ),
+        (
+            Environment,
+            version,
+            json!("1.2.3+x"),
+            "spec.source.release.version",
+        ),
+        (
+            Environment,
+            "/rollout/minHealthyPercent",
+            json!(100),
+            "spec.rollout.minHealthyPercent",
+        ),
+        (
+            Environment,
+            "/rollout/trialSeconds",
+            json!(5),
+            "spec.rollout.trialSeconds",
+        ),
+        (
+            Environment,
+            &format!("{expression}/values"),
+            json!(["x"]),
+            "spec.selector.matchExpressions[0].values",
+        ),
+        (Deployment, "/revision", json!("other-r1"), "spec.revision"),
+        (Deployment, "/revision", json!("m-rx"), "spec.revision"),
+        (Deployment, "/kind", json!("Rollback"), "spec.rollbackOf"),
+        (Deployment, "/rollbackOf", json!("d"), "spec.rollbackOf"),
+        (Instance, "/parts/monitor/version", json!("1"), "spec.parts"),
+        (
+            Instance,
+            "/parts/monitor/sha256",
+            json!("ABC"),
+            "spec.parts",
+        ),
+    ];
+    for (kind, pointer, value, field) in rows {
+        let objects = objects(api, kind).await;
+        let bad = read(object(kind, "bad", changed(kind, pointer, &value)));
+        let refused = objects.create(&PostParams::default(), &bad).await;
+        let (code, message) = refusal(refused);
+        assert_eq!(code, 422, "{pointer} = {value}: {message}");
+        assert!(message.contains(field), "{pointer} = {value}: {message}");
+    }
+}
+
+/// Requirement: B09, B13
+pub(super) async fn fixed_members_of_fleet_objects_stay(api: &Api) {
+    use FleetKind::{Deployment, Environment, Instance};
+    for kind in [Environment, Deployment, Instance] {
+        let made = read(object(kind, "one", sound(kind)));
+        let objects = objects(api, kind).await;
+        objects.create(&PostParams::default(), &made).await.unwrap();
+    }
+    let rows = [
+        (Environment, json!({"part": "guestd"}), "spec.part"),
+        (
+            Deployment,
+            json!({"environment": "n", "revision": "n-r1"}),
+            "spec.environment",
+        ),
+        (Deployment, json!({"revision": "m-r2"}), "spec.revision"),
+        (Deployment, json!({"instances": ["vm-a"]}), "spec.instances"),
+        (Deployment, json!({"reason": "x"}), "spec.reason"),
+        (
+            Instance,
+            json!({"parts": {"monitor": {"token": "d-2", "epoch": 5}}}),
+            "spec.parts",
+        ),
+        (
+            Instance,
+            json!({"parts": {"monitor": {"token": "d-2", "epoch": 4}}}),
+            "spec.parts",
+        ),
+    ];
+    for (kind, spec, field) in rows {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        let objects = objects(api, kind).await;
+        let patched = objects.patch("one", &PatchParams::default(), &patch).await;
+        let (code, message) = refusal(patched);
+        assert_eq!(code, 422, "{spec}: {message}");
+        assert!(message.contains(field), "{spec}: {message}");
+    }
+    let deployments = objects(api, Deployment).await;
+    let stop = |stop: bool| Patch::Merge(json!({"spec": {"stop": stop}}));
+    let params = PatchParams::default();
+    deployments
+        .patch("one", &params, &stop(true))
+        .await
+        .unwrap();
+    let (code, message) = refusal(deployments.patch("one", &params, &stop(false)).await);
+    assert_eq!(
+        (code, message.contains("spec.stop")),
+        (422, true),
+        "{message}"
+    );
+}
+
+/// Requirement: B19
+pub(super) async fn environment_in_a_rollout_is_not_deleted(api: &Api) {
+    let kind = FleetKind::Environment;
+    let objects = objects(api, kind).await;
+    let made = read(object(kind, "busy", sound(kind)));
+    objects.create(&PostParams::default(), &made).await.unwrap();
+    let lock = |kind: &str| {
+        Patch::Merge(json!({"status": {"lock": {"deployment": "d", "kind": kind, "epoch": 1}}}))
+    };
+    let params = PatchParams::default();
+    objects
+        .patch_status("busy", &params, &lock("User"))
+        .await
+        .unwrap();
+    let refused = objects.delete("busy", &DeleteParams::default()).await;
+    let (code, message) = refusal(refused);
+    assert_eq!(
+        (code, message.contains("stop d first")),
+        (403, true),
+        "{message}"
+    );
+    objects
+        .patch_status("busy", &params, &lock("HealthRepair"))
+        .await
+        .unwrap();
+    objects
+        .delete("busy", &DeleteParams::default())
+        .await
+        .unwrap();
+}
