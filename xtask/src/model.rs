@@ -1,12 +1,22 @@
-//! `cargo xtask model`: the permit protocol and migration, model-checked in the larger bounds,
-//! built fast.
+//! `cargo xtask model`: the permit protocol, migration and rollouts, model-checked in the larger
+//! bounds, built fast.
 
 use anyhow::Result;
 
 use crate::shell;
 
-/// Runs `scheduler/tests/large_models.rs`; minutes, not seconds.
+/// Runs `scheduler/tests/large_models.rs` and `fleet/core/tests/large_model.rs`; minutes, not
+/// seconds.
 pub(crate) fn run() -> Result<()> {
+    of(
+        "scheduler",
+        "large_models",
+        "the models of permits and migration",
+    )?;
+    of("fleet-core", "large_model", "the model of rollouts")
+}
+
+fn of(package: &str, test: &str, what: &str) -> Result<()> {
     let mut command = shell::cargo()?;
     command.args([
         "test",
@@ -14,11 +24,11 @@ pub(crate) fn run() -> Result<()> {
         "sim",
         "--locked",
         "--package",
-        "scheduler",
+        package,
         "--test",
-        "large_models",
+        test,
         "--",
         "--nocapture",
     ]);
-    shell::run("the models of permits and migration", &mut command)
+    shell::run(what, &mut command)
 }

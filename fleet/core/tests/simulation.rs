@@ -116,7 +116,7 @@ fn no_trial_begins_outside_of_the_windows() {
     assert!(total.ends.contains_key("User Complete"), "{total:?}");
 }
 
-/// Over a thousand guests join, leave and are relabelled, and environments are deleted.
+/// Hundreds of guests join, leave and are relabelled, and environments are deleted.
 ///
 /// Requirement: B03, B04, B06, B16, B41, B45
 #[test]

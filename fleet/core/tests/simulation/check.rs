@@ -31,7 +31,7 @@ use super::guest::{PlayedGuest, Release};
 use super::run::{Shape, TRIAL_LIMIT, TRIAL_SECONDS};
 use super::store::{MOST_CANARIES, Store, labels};
 
-/// Time before the end of a window in which no trial begins, seconds.
+/// Time before the end of a window by which trials begin, seconds.
 const TAIL_SECONDS: u64 = TRIAL_SECONDS + 60;
 /// Time for which a terminal deployment may have the lock, seconds.
 const LOCK_SECONDS: u64 = 900;
@@ -158,7 +158,7 @@ impl Checks {
                 gate => format!("F8: a trial begins in {name} behind {gate:?}"),
             });
         }
-        let open = [1000..2200 - TAIL_SECONDS, 2500..4900 - TAIL_SECONDS];
+        let open = [1000..=2200 - TAIL_SECONDS, 2500..=4900 - TAIL_SECONDS];
         let is_open = open
             .iter()
             .any(|one| one.contains(&saw) || one.contains(&second));
