@@ -30,6 +30,10 @@ fn sound(kind: FleetKind) -> Value {
             "selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}, "rollout": {},
         }),
         FleetKind::Deployment => json!({"environment": "m", "revision": "m-r1", "kind": "User"}),
+        FleetKind::Channel => json!({
+            "url": "https://releases.example", "name": "stable",
+            "root": r#"{"signed": {"_type": "root"}}"#,
+        }),
         FleetKind::Instance => json!({"parts": {"monitor": {
             "environment": "m", "deployment": "d", "revision": "m-r1", "version": "1.2.3",
             "sha256": "0".repeat(64), "token": "d-1", "epoch": 5, "attempt": 1,
@@ -46,7 +50,7 @@ fn changed(kind: FleetKind, pointer: &str, value: &Value) -> Value {
 
 /// Requirement: B29, B09, B10
 pub(super) async fn fleet_objects_are_refused_by_field(api: &Api) {
-    use FleetKind::{Deployment, Environment, Instance};
+    use FleetKind::{Channel, Deployment, Environment, Instance};
     let version = "/source/release/version";
     let expression = "/selector/matchExpressions/0";
     let rows = [
@@ -81,6 +85,20 @@ pub(super) async fn fleet_objects_are_refused_by_field(api: &Api) {
             json!(["x"]),
             "spec.selector.matchExpressions[0].values",
         ),
+        (
+            Environment,
+            "/source/channel",
+            json!("stable"),
+            "spec.source",
+        ),
+        (
+            Channel,
+            "/url",
+            json!("http://releases.example"),
+            "spec.url",
+        ),
+        (Channel, "/name", json!("Stable"), "spec.name"),
+        (Channel, "/root", json!(""), "spec.root"),
         (Deployment, "/revision", json!("other-r1"), "spec.revision"),
         (Deployment, "/revision", json!("m-rx"), "spec.revision"),
         (Deployment, "/kind", json!("Rollback"), "spec.rollbackOf"),
@@ -105,8 +123,8 @@ pub(super) async fn fleet_objects_are_refused_by_field(api: &Api) {
 
 /// Requirement: B09, B13
 pub(super) async fn fixed_members_of_fleet_objects_stay(api: &Api) {
-    use FleetKind::{Deployment, Environment, Instance};
-    for kind in [Environment, Deployment, Instance] {
+    use FleetKind::{Channel, Deployment, Environment, Instance};
+    for kind in [Environment, Deployment, Instance, Channel] {
         let made = read(object(kind, "one", sound(kind)));
         let objects = objects(api, kind).await;
         objects.create(&PostParams::default(), &made).await.unwrap();

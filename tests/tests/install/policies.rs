@@ -85,6 +85,7 @@ fn roles_of_vms_come_with_the_policies_and_these_name_our_accounts() {
     let names = [
         "bellows-agent",
         "bellows-controller-secrets",
+        "bellows-fleet-deletion",
         "bellows-policy-revisions",
         "bellows-scheduler",
         "bellows-vm-privileged-members",

@@ -4,7 +4,7 @@ use fleet_core::{Action, Deployment, Engine, Event, Outcome, World, Write};
 use protocol::core::Core as _;
 use protocol::fleet::{
     DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentState, Health,
-    TurnResult,
+    Source, TurnResult,
 };
 use protocol::parts::PartSource;
 use protocol::time::WallTime;
@@ -173,7 +173,7 @@ fn environment_that_nobody_started_changes_no_guest() {
     let mut idle = world(half(), guests(3));
     idle.deployments.clear();
     idle.environment.status.lock = None;
-    idle.environment.spec.source.release.version = "9.9.9".to_owned();
+    idle.environment.spec.source = Source::of_release("9.9.9");
     let done = run(&mut Engine::new(1), idle, 0);
     assert!(done.turns.is_empty() && done.created.is_empty(), "{done:?}");
     assert_eq!(done.environment.state, EnvironmentState::Inactive);

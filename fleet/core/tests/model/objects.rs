@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use fleet_core::{Deployment, Environment, Outcome, Revision, Write};
 use protocol::fleet::{
-    Critical, DeploymentKind, DeploymentSpec, DeploymentStatus, EnvironmentSpec, EnvironmentStatus,
-    EnvironmentType, InstancePart, Release as ReleaseName, Resolved, Rollout, Selector, Source,
-    TurnSpec,
+    DeploymentKind, DeploymentSpec, DeploymentStatus, EnvironmentSpec, EnvironmentStatus,
+    InstancePart, Resolved, Rollout, TurnSpec,
 };
 use protocol::parts::PartName;
 use protocol::time::WallTime;
@@ -151,18 +150,8 @@ pub(crate) fn environment(objects: &Objects) -> Environment {
     Environment {
         name: "m".to_owned(),
         spec: EnvironmentSpec {
-            r#type: EnvironmentType::Daemon,
-            part: PartName::Monitor,
-            selector: Selector::default(),
-            source: Source {
-                release: ReleaseName {
-                    version: "1.0.1".to_owned(),
-                },
-            },
             rollout: rollout(),
-            windows: Vec::new(),
-            blackouts: Vec::new(),
-            critical: Critical::default(),
+            ..EnvironmentSpec::of_release(PartName::Monitor, "1.0.1")
         },
         status: objects.status.clone(),
         is_deleted: false,
