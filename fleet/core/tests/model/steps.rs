@@ -14,7 +14,7 @@ const TICK_SECONDS: u64 = 25;
 
 /// How a write or a call fares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Ending {
     Answered,
     /// It is carried out, and its answer is lost.
     Lost,
@@ -27,9 +27,9 @@ pub(crate) enum Step {
     /// An engine gets the newest world.
     Look(usize),
     /// The write of an engine arrives.
-    Land(usize, Fate),
+    Land(usize, Ending),
     /// A call of an engine arrives.
-    Carry(usize, usize, Fate),
+    Carry(usize, usize, Ending),
     /// Something of an engine that has ended arrives.
     Arrive(usize),
     /// An engine ends, and another one begins.
@@ -52,11 +52,11 @@ impl Model for Engines {
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
         let left = &state.left;
         let fates = [
-            Some(Fate::Answered),
-            (left.lost > 0).then_some(Fate::Lost),
-            (left.refused > 0).then_some(Fate::Refused),
+            Some(Ending::Answered),
+            (left.lost > 0).then_some(Ending::Lost),
+            (left.refused > 0).then_some(Ending::Refused),
         ];
-        let fates: Vec<Fate> = fates.into_iter().flatten().collect();
+        let fates: Vec<Ending> = fates.into_iter().flatten().collect();
         for (index, running) in state.engines.iter().enumerate() {
             match running.write {
                 Some(_) => steps.extend(fates.iter().map(|fate| Step::Land(index, *fate))),
@@ -200,15 +200,15 @@ fn is_figure(state: &State, index: usize) -> bool {
     }
 }
 
-fn spend(state: &mut State, fate: Fate) {
+fn spend(state: &mut State, fate: Ending) {
     match fate {
-        Fate::Answered => {}
-        Fate::Lost => state.left.lost -= 1,
-        Fate::Refused => state.left.refused -= 1,
+        Ending::Answered => {}
+        Ending::Lost => state.left.lost -= 1,
+        Ending::Refused => state.left.refused -= 1,
     }
 }
 
-fn land(state: &mut State, index: usize, fate: Fate) {
+fn land(state: &mut State, index: usize, fate: Ending) {
     spend(state, fate);
     let (now, is_blind) = (state.now(), state.left.is_blind);
     let Some((id, write)) = state.engines[index].write.take() else {
@@ -216,15 +216,15 @@ fn land(state: &mut State, index: usize, fate: Fate) {
     };
     let mut read = std::mem::take(&mut state.engines[index].read);
     let written = match fate {
-        Fate::Refused => Outcome::Transient("the store is away".to_owned()),
-        Fate::Answered | Fate::Lost => {
+        Ending::Refused => Outcome::Transient("the store is away".to_owned()),
+        Ending::Answered | Ending::Lost => {
             notice(state, &write, &read);
             state.objects.write(write, &mut read, is_blind)
         }
     };
     let outcome = match fate {
-        Fate::Lost => Outcome::Transient("the answer was lost".to_owned()),
-        Fate::Answered | Fate::Refused => written,
+        Ending::Lost => Outcome::Transient("the answer was lost".to_owned()),
+        Ending::Answered | Ending::Refused => written,
     };
     let running = &mut state.engines[index];
     running.read = read;
@@ -254,17 +254,17 @@ fn notice(state: &mut State, write: &Write, read: &super::objects::Versions) {
     }
 }
 
-fn carry(state: &mut State, index: usize, call: usize, fate: Fate) {
+fn carry(state: &mut State, index: usize, call: usize, fate: Ending) {
     spend(state, fate);
     let (now, second) = (state.now(), state.second);
     let (id, guest, call) = state.engines[index].calls.remove(call);
     let carried = match (fate, state.guests.get_mut(&guest)) {
-        (Fate::Refused, _) | (_, None) => Outcome::Transient("no connection".to_owned()),
+        (Ending::Refused, _) | (_, None) => Outcome::Transient("no connection".to_owned()),
         (_, Some(played)) => played.take(&call, second),
     };
     let outcome = match fate {
-        Fate::Lost => Outcome::Transient("the answer was lost".to_owned()),
-        Fate::Answered | Fate::Refused => carried,
+        Ending::Lost => Outcome::Transient("the answer was lost".to_owned()),
+        Ending::Answered | Ending::Refused => carried,
     };
     let running = &mut state.engines[index];
     running.engine.handle(now, Event::Done { id, outcome });
