@@ -72,13 +72,15 @@ macro_rules! sample {
     };
 }
 
-const LIBRARY: [Sample; 6] = [
+const LIBRARY: [Sample; 8] = [
     sample!("batch"),
     sample!("builtin"),
     sample!("cache"),
     sample!("ci_runner"),
     sample!("database"),
     sample!("office"),
+    sample!("web"),
+    sample!("workers"),
 ];
 
 impl Sample {
