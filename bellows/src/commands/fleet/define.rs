@@ -6,6 +6,7 @@ use protocol::parts::PartName;
 use serde_json::{Value, json};
 
 use super::args::{SpecArgs, VersionArgs};
+use super::channel::CHANNEL;
 use super::objects::{ENVIRONMENT, find_env, labels, list_envs, revisions_of};
 use super::program;
 use crate::api::{Api, Kind};
@@ -48,18 +49,7 @@ impl Definition<'_> {
             Some(_) => revisions_of(api, self.key).await?,
             None => Vec::new(),
         };
-        let spec = self.spec_over(before.as_ref())?;
-        refuse_overlap(api, self.key, &spec).await?;
-        let object = match &before {
-            Some(env) => {
-                let mut object = env.object.clone();
-                object["spec"] = json!(spec);
-                object
-            }
-            None => environment_object(self.key.0, self.key.1, &spec),
-        };
-        let write = (api, self.key, &object);
-        send(write, before.is_some(), true).await?;
+        let (spec, object) = self.checked(api, before.as_ref()).await?;
         let resolved = self.resolved(context, &spec, &revisions).await?;
         Ok(Draft {
             before,
@@ -67,6 +57,30 @@ impl Definition<'_> {
             data: RevisionData { spec, resolved },
             revisions,
         })
+    }
+
+    /// The environment, which the API server would take.
+    async fn checked(&self, api: &Api, before: Option<&Env>) -> Outcome<(EnvironmentSpec, Value)> {
+        let spec = self.spec_over(before)?;
+        refuse_overlap(api, self.key, &spec).await?;
+        let object = match before {
+            Some(env) => {
+                let mut object = env.object.clone();
+                object["spec"] = json!(spec);
+                object
+            }
+            None => environment_object(self.key.0, self.key.1, &spec),
+        };
+        send((api, self.key, &object), before.is_some(), true).await?;
+        Ok((spec, object))
+    }
+
+    /// Checks a new environment whose channel names its versions. The first one makes its first
+    /// revision.
+    pub(super) async fn follower(&self, api: &Api) -> Outcome<Value> {
+        let channel = self.channel.unwrap_or_default();
+        api.get(CHANNEL, self.key.0, channel).await?;
+        Ok(self.checked(api, None).await?.1)
     }
 
     fn spec_over(&self, before: Option<&Env>) -> Outcome<EnvironmentSpec> {
@@ -85,8 +99,11 @@ impl Definition<'_> {
                 }
                 env.spec.clone()
             }
-            (None, Some(part), Some(version)) => EnvironmentSpec::of_release(part, &version.to),
-            (None, ..) => {
+            (None, Some(part), version) => {
+                let version = version.map_or("", |version| version.to.as_str());
+                EnvironmentSpec::of_release(part, version)
+            }
+            (None, None, _) => {
                 let what = format!("fleet environment {namespace}/{name} does not exist");
                 return Err(Fail::not_so(what).fix("see what there is: bellows fleet env list -A"));
             }

@@ -43,6 +43,28 @@ pub(crate) struct ShowArgs {
     output: Format,
 }
 
+/// Origin of the versions of an environment.
+#[derive(Debug, Clone, Args)]
+struct OriginArgs {
+    /// Version to run, as 1.2.3
+    #[arg(long, value_name = "VERSION", value_parser = version)]
+    to: Option<String>,
+    /// File of the program [default: the one that a revision of this version names]
+    #[arg(long, value_name = "FILE", requires = "to")]
+    program: Option<std::path::PathBuf>,
+    /// Channel object of the namespace whose version the environment follows from now on
+    #[arg(long, value_name = "CHANNEL", conflicts_with = "to")]
+    channel: Option<String>,
+}
+
+impl OriginArgs {
+    fn version(&self) -> Option<VersionArgs> {
+        let to = self.to.clone()?;
+        let program = self.program.clone();
+        Some(VersionArgs { to, program })
+    }
+}
+
 /// A new environment.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CreateArgs {
@@ -52,7 +74,7 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_enum, value_name = "PART")]
     part: Part,
     #[command(flatten)]
-    version: VersionArgs,
+    origin: OriginArgs,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
@@ -64,15 +86,8 @@ pub(crate) struct CreateArgs {
 pub(crate) struct SetArgs {
     #[command(flatten)]
     env: EnvArgs,
-    /// Version to run, as 1.2.3
-    #[arg(long, value_name = "VERSION", value_parser = version)]
-    to: Option<String>,
-    /// File of the program [default: the one that a revision of this version names]
-    #[arg(long, value_name = "FILE", requires = "to")]
-    program: Option<std::path::PathBuf>,
-    /// Channel object of the namespace whose version the environment follows from now on
-    #[arg(long, value_name = "CHANNEL", conflicts_with = "to")]
-    channel: Option<String>,
+    #[command(flatten)]
+    origin: OriginArgs,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
@@ -181,26 +196,40 @@ async fn create(context: &Context, args: &CreateArgs) -> Outcome {
         let what = format!("fleet environment {}/{} exists", key.0, key.1);
         return Err(Fail::not_so(what).fix(format!("change it: bellows fleet env set {}", key.1)));
     }
+    let version = args.origin.version();
     let definition = Definition {
         key,
         part: Some(args.part.name()),
-        version: Some(&args.version),
-        channel: None,
+        version: version.as_ref(),
+        channel: args.origin.channel.as_deref(),
         spec: &args.spec,
     };
+    if let Some(channel) = definition.channel {
+        let object = definition.follower(&api).await?;
+        let action = action("env create", key, channel, args.reason.reason.as_deref());
+        let write = api.create(ENVIRONMENT, key.0, key.1, &object, false);
+        actions::recorded(context, action, write).await?;
+        out(&format!(
+            "fleet environment {}/{} follows channel {channel}",
+            key.0, key.1
+        ));
+        err("the channel's next version makes the first revision");
+        return Ok(());
+    }
+    if version.is_none() {
+        return Err(Fail::usage("the origin of its versions is missing")
+            .fix("name one: --to VERSION --program FILE, or --channel CHANNEL"));
+    }
     define(context, "env create", &definition, &args.reason).await
 }
 
 async fn set(context: &Context, args: &SetArgs) -> Outcome {
-    let version = args.to.clone().map(|to| VersionArgs {
-        to,
-        program: args.program.clone(),
-    });
+    let version = args.origin.version();
     let definition = Definition {
         key: args.env.key(),
         part: None,
         version: version.as_ref(),
-        channel: args.channel.as_deref(),
+        channel: args.origin.channel.as_deref(),
         spec: &args.spec,
     };
     define(context, "env set", &definition, &args.reason).await
