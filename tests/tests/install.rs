@@ -3,6 +3,8 @@
 
 #[path = "install/agent_state.rs"]
 mod agent_state;
+#[path = "install/alerts.rs"]
+mod alerts;
 #[path = "install/policies.rs"]
 mod policies;
 #[path = "install/scaling_policies.rs"]
@@ -455,6 +457,7 @@ fn metric_names() -> BTreeSet<String> {
         ("neonvm-shim/controller/src/shell/metrics.rs", ""),
         ("neonvm-shim/controller/src/shell/set_metrics.rs", ""),
         ("neonvm-shim/runner/src/shell/metrics.rs", ""),
+        ("fleet/shell/src/metrics.rs", ""),
     ] {
         // Words of that kind between quotation marks.
         for word in read(path).split('"').skip(1).step_by(2) {

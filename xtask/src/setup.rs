@@ -22,7 +22,7 @@ struct Tool {
     build: bool,
 }
 
-const TOOLS: [Tool; 23] = [
+const TOOLS: [Tool; 24] = [
     Tool {
         program: "cc",
         package: "gcc",
@@ -121,6 +121,12 @@ const TOOLS: [Tool; 23] = [
     Tool {
         program: "ssh",
         package: "openssh-client",
+        build: false,
+    },
+    // Judges the alerts of the chart.
+    Tool {
+        program: "promtool",
+        package: "prometheus",
         build: false,
     },
     // Shows the pages of `bellows web` to their tests.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use fleet_store::LoadedEnvironment;
+use fleet_core::Deployment;
+use fleet_store::{LoadedChannel, LoadedEnvironment};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use protocol::fleet::DeploymentState;
+use protocol::fleet::{DeploymentKind, DeploymentState};
 
 use crate::changes::{Change, ChangeKind, Key};
 
@@ -44,6 +45,19 @@ struct GateLabels {
     gate: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ChannelLabels {
+    namespace: String,
+    channel: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConditionLabels {
+    namespace: String,
+    channel: String,
+    condition: String,
+}
+
 /// Metrics of rollouts; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
@@ -53,6 +67,9 @@ pub struct Metrics {
     in_flight: Family<EnvironmentLabels, Gauge>,
     blocked_since: Family<GateLabels, Gauge>,
     pass_seconds: Family<EnvironmentLabels, Gauge<f64, AtomicU64>>,
+    halted: Family<EnvironmentLabels, Gauge>,
+    fresh_until: Family<ChannelLabels, Gauge>,
+    failing: Family<ConditionLabels, Gauge>,
 }
 
 impl Metrics {
@@ -89,6 +106,21 @@ impl Metrics {
             "Time of the last pass, from the first list of objects to the last write",
             metrics.pass_seconds.clone(),
         );
+        registry.register(
+            "bellows_fleet_halted",
+            "Whether the newest deployment of a person ended unhealthy or in time-out",
+            metrics.halted.clone(),
+        );
+        registry.register(
+            "bellows_fleet_channel_fresh_until_seconds",
+            "End of the time in which the channel's reading may be acted upon, since the epoch",
+            metrics.fresh_until.clone(),
+        );
+        registry.register(
+            "bellows_fleet_channel_failing",
+            "Whether a condition of the channel is false",
+            metrics.failing.clone(),
+        );
         for kind in ChangeKind::ALL {
             drop(metrics.changes.get_or_create(&change_labels(kind, true)));
         }
@@ -122,6 +154,7 @@ impl Metrics {
             DeploymentState::ALL.map(|state| (state, 0)).into();
         self.in_flight.clear();
         self.blocked_since.clear();
+        self.halted.clear();
         for one in environments {
             let key = (one.namespace.clone(), one.environment.name.clone());
             let mut in_flight = 0;
@@ -143,6 +176,8 @@ impl Metrics {
                 }
             }
             self.in_flight.get_or_create(&labels(&key)).set(in_flight);
+            let is_halted = i64::from(is_halted(&one.deployments));
+            self.halted.get_or_create(&labels(&key)).set(is_halted);
         }
         for (state, count) in states {
             let state = format!("{state:?}");
@@ -151,6 +186,44 @@ impl Metrics {
                 .set(count);
         }
     }
+
+    /// Updates the gauges of channels. Those of a channel that is gone are removed.
+    pub(crate) fn show_channels(&self, channels: &[LoadedChannel]) {
+        self.fresh_until.clear();
+        self.failing.clear();
+        for one in channels {
+            let labels = ChannelLabels {
+                namespace: one.namespace.clone(),
+                channel: one.name.clone(),
+            };
+            for condition in &one.status.conditions {
+                let labels = ConditionLabels {
+                    namespace: one.namespace.clone(),
+                    channel: one.name.clone(),
+                    condition: condition.r#type.clone(),
+                };
+                let is_failing = i64::from(condition.status == "False");
+                self.failing.get_or_create(&labels).set(is_failing);
+            }
+            // A folder without signatures has no end.
+            if let Some(until) = one.status.fresh_until {
+                let fresh_until = self.fresh_until.get_or_create(&labels);
+                fresh_until.set(until.0.div_euclid(1_000_000));
+            }
+        }
+    }
+}
+
+/// Whether the newest deployment of a person that began has failed.
+fn is_halted(deployments: &[Deployment]) -> bool {
+    let of_people = deployments.iter().filter(|one| {
+        one.spec.kind == DeploymentKind::User && one.status.state != DeploymentState::Pending
+    });
+    let newest = of_people.max_by_key(|one| (one.created, &one.name));
+    newest.is_some_and(|one| {
+        let ends = [DeploymentState::Unhealthy, DeploymentState::TimedOut];
+        ends.contains(&one.status.state)
+    })
 }
 
 fn labels(key: &Key) -> EnvironmentLabels {
