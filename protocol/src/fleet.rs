@@ -34,7 +34,9 @@ pub use instance::{
     instance_name,
 };
 pub use kind::{FINALIZER, FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, KEY_REFRESH, VERSION};
-pub use release::{LinkRange, MANIFEST_BYTES, ReleaseImage, ReleaseManifest, ReleaseProgram};
+pub use release::{
+    LinkRange, MANIFEST_BYTES, ReleaseImage, ReleaseManifest, ReleaseProgram, own_links,
+};
 pub use revision::{Resolved, RevisionData, revision_label, revision_name};
 pub use rollout::{Group, Judge, OnInconclusive, Rollout};
 pub use rules::{check_window, parse_windows, validate_create, validate_delete, validate_update};

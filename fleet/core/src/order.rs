@@ -22,6 +22,21 @@ pub enum Link {
     Parts,
 }
 
+impl Link {
+    /// A link by its name in a manifest. Links of later versions are unknown.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "monitor" => Self::Monitor,
+            "permit" => Self::Permit,
+            "runner" => Self::Runner,
+            "guestd" => Self::Guestd,
+            "parts" => Self::Parts,
+            _ => return None,
+        })
+    }
+}
+
 /// Versions of a link that a release speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {

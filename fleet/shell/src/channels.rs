@@ -10,13 +10,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use daemon_kit::clock::Clock;
-use fleet_core::order::{self, Refusal};
+use fleet_core::order::{self, Link, Range, Refusal, Tier};
 use fleet_release::{FetchLimits, Fetcher, ReadError, Repository, Scope, Trust};
 use fleet_store::{FleetStore, Follower, LoadedChannel, Problem, Programs};
 use protocol::fleet::{
     CONDITION_ADOPTED, ChannelProblem, ChannelReading, ChannelStatus, ChannelTrust, DeploymentKind,
-    DeploymentSpec, EnvironmentState, KEY_REFRESH, NamedVersion, ReleaseManifest, Resolved,
-    RevisionData,
+    DeploymentSpec, EnvironmentState, KEY_REFRESH, LinkRange, NamedVersion, ReleaseManifest,
+    Resolved, RevisionData, own_links,
 };
 use protocol::time::WallTime;
 use reqwest::Url;
@@ -25,6 +25,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use crate::driver::Params;
+use crate::metrics::Metrics;
 
 /// Between two lists of the channels.
 const LIST_EVERY: Duration = Duration::from_secs(5);
@@ -50,6 +51,7 @@ pub struct Channels {
     fetcher: Option<Fetcher>,
     polled: BTreeMap<(String, String), Polled>,
     problems: Vec<Problem>,
+    metrics: Metrics,
 }
 
 impl Channels {
@@ -64,6 +66,7 @@ impl Channels {
             fetcher: None,
             polled: BTreeMap::new(),
             problems: Vec::new(),
+            metrics: params.metrics.clone(),
         }
     }
 
@@ -81,7 +84,7 @@ impl Channels {
     /// # Errors
     /// The channels cannot be listed.
     pub async fn round(&mut self) -> Result<(), String> {
-        let (all, problems) = api(self.store.channels()).await?;
+        let (mut all, problems) = api(self.store.channels()).await?;
         for Problem { object, reason } in problems.iter().filter(|it| !self.problems.contains(it)) {
             tracing::warn!(object, reason, "left out an object of the fleet");
         }
@@ -89,8 +92,8 @@ impl Channels {
         let key = |one: &LoadedChannel| (one.namespace.clone(), one.name.clone());
         let keys: Vec<_> = all.iter().map(key).collect();
         self.polled.retain(|key, _| keys.contains(key));
-        for (key, mut channel) in keys.into_iter().zip(all) {
-            if !self.is_due(&key, &channel) {
+        for (key, channel) in keys.into_iter().zip(&mut all) {
+            if !self.is_due(&key, channel) {
                 continue;
             }
             let period = Duration::from_secs(channel.spec.poll_seconds.into());
@@ -100,8 +103,9 @@ impl Channels {
                 refresh: channel.annotation(KEY_REFRESH).map(str::to_owned),
             };
             self.polled.insert(key, polled);
-            self.poll(&mut channel).await;
+            self.poll(channel).await;
         }
+        self.metrics.show_channels(&all);
         Ok(())
     }
 
@@ -287,8 +291,9 @@ impl Channels {
                 .map(|one| one.data.resolved.version.as_str()),
             desired => Some(desired),
         };
+        let release = release_of(&named.version, &manifest);
+        beside_us(&release).map_err(|refusal| refused(&refusal))?;
         if let Some(runs) = runs.and_then(|version| Version::parse(version).ok()) {
-            let release = release_of(&named.version, &manifest);
             order::step(&runs, &release).map_err(|refusal| refused(&refusal))?;
         }
         let program = repository.program(&manifest, follower.spec.part).await;
@@ -341,12 +346,39 @@ fn refused(refusal: &Refusal) -> ChannelProblem {
     }
 }
 
+/// Whether a release may run beside this build, which has the control plane.
+fn beside_us(release: &order::Release) -> Result<(), Refusal> {
+    let Ok(version) = Version::parse(env!("CARGO_PKG_VERSION")) else {
+        return Ok(());
+    };
+    let ours = order::Release {
+        version,
+        links: links_of(&own_links()),
+        is_independent: false,
+        at_least: None,
+    };
+    let name = "the control plane";
+    order::skew(release, &[(name, &ours)])?;
+    order::order(
+        Tier::Guest,
+        release,
+        &[(name, Tier::ControlPlane, &ours.version)],
+    )
+}
+
+fn links_of(links: &BTreeMap<String, LinkRange>) -> BTreeMap<Link, Range> {
+    let known = links.iter().filter_map(|(name, &LinkRange { min, max })| {
+        Link::named(name).map(|link| (link, Range { min, max }))
+    });
+    known.collect()
+}
+
 /// What the rules of steps read of a manifest.
 fn release_of(version: &Version, manifest: &ReleaseManifest) -> order::Release {
     let at_least = manifest.at_least.as_ref();
     order::Release {
         version: version.clone(),
-        links: BTreeMap::new(),
+        links: links_of(&manifest.links),
         is_independent: manifest.independent,
         at_least: at_least.and_then(|version| Version::parse(version).ok()),
     }

@@ -9,6 +9,7 @@ use fleet::{Channels, Metrics, Params};
 use fleet_release::{Audience, PLATFORM, Program, Publisher, ReleaseDraft};
 use fleet_store::Programs;
 use prometheus_client::registry::Registry;
+use protocol::fleet::LinkRange;
 use protocol::parts::PartName;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -75,19 +76,26 @@ impl Site {
     }
 
     async fn release(&self, version: &str, at_least: Option<&str>) {
+        let draft = ReleaseDraft {
+            at_least: at_least.map(str::to_owned),
+            is_independent: true,
+            ..self.draft(version)
+        };
+        self.publisher.release(&draft).await.expect("released");
+    }
+
+    fn draft(&self, version: &str) -> ReleaseDraft {
         let file: PathBuf = self.dir.path().join(version);
         std::fs::write(&file, Self::content(version)).expect("written");
-        let draft = ReleaseDraft {
+        ReleaseDraft {
             version: version.to_owned(),
             programs: vec![Program {
                 part: PartName::Monitor,
                 platform: PLATFORM.to_owned(),
                 file,
             }],
-            at_least: at_least.map(str::to_owned),
             ..ReleaseDraft::default()
-        };
-        self.publisher.release(&draft).await.expect("released");
+        }
     }
 
     async fn promote(&self, version: &str) {
@@ -244,4 +252,35 @@ async fn forged_program_is_neither_kept_nor_rolled_out() {
     );
     assert!(site.names("controllerrevisions").is_empty());
     assert!(!site.dir.path().join("state/fleet/programs").exists());
+}
+
+/// Requirement: R11, R13
+#[tokio::test]
+async fn release_that_this_build_cannot_run_beside_is_not_adopted() {
+    let mut site = Site::new().await;
+    let monitor = |min, max| [("monitor".to_owned(), LinkRange { min, max })].into();
+    let newer = ReleaseDraft {
+        links: monitor(2, 2),
+        ..site.draft("99.0.0")
+    };
+    let skewed = ReleaseDraft {
+        links: monitor(90, 91),
+        is_independent: true,
+        ..site.draft("99.0.1")
+    };
+    let sound = ReleaseDraft {
+        links: monitor(2, 90),
+        is_independent: true,
+        ..site.draft("99.0.2")
+    };
+    for (draft, reason) in [(newer, "Order"), (skewed, "Skew"), (sound, "")] {
+        site.publisher.release(&draft).await.expect("released");
+        site.promote(&draft.version).await;
+        let status = site.read().await;
+        let expected = if reason.is_empty() { "True" } else { "False" };
+        let (state, named) = condition(&status, "Adopted");
+        assert_eq!(state, expected, "{status}");
+        assert!(reason.is_empty() || named == reason, "{status}");
+    }
+    assert_eq!(site.names("controllerrevisions"), ["m-r1"]);
 }

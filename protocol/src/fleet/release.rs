@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::texts::check_version;
 use crate::parts::{PROGRAM_BYTES, PartName};
+use crate::permit::PROTO_VERSION;
 
 /// Most bytes of a manifest.
 pub const MANIFEST_BYTES: usize = 64 << 10;
@@ -66,6 +67,20 @@ pub struct LinkRange {
     pub min: u32,
     /// Highest version of the link.
     pub max: u32,
+}
+
+/// Versions of each link that this build speaks.
+#[must_use]
+pub fn own_links() -> BTreeMap<String, LinkRange> {
+    let link = |name: &str, min, max| (name.to_owned(), LinkRange { min, max });
+    [
+        link("monitor", 1, 2),
+        link("permit", PROTO_VERSION, PROTO_VERSION),
+        link("runner", 1, 1),
+        link("guestd", 1, 1),
+        link("parts", 1, 1),
+    ]
+    .into()
 }
 
 impl ReleaseManifest {

@@ -25,7 +25,7 @@ impl Site {
         let program = self.program(version).display().to_string();
         self.publish(
             "release",
-            &format!("--to {version} --program monitor={program}"),
+            &format!("--to {version} --program monitor={program} --independent"),
         )
         .await
     }
@@ -177,6 +177,18 @@ async fn environment_follows_a_channel_and_its_next_version() {
     site.run("env set m --channel stable").await.expect("set");
     let environment = site.get("fleetenvironments", "m");
     assert_eq!(environment["spec"]["source"], json!({"channel": "stable"}));
+    let lost = site.run("env create f --part guestd --channel lost").await;
+    let lost = lost.expect_err("there is no such channel").to_string();
+    assert!(lost.contains("lost"), "{lost}");
+    let none = site.run("env create f --part guestd").await;
+    let none = none.expect_err("it has no origin").to_string();
+    assert!(none.contains("--channel"), "{none}");
+    site.run("env create f --part guestd --channel stable")
+        .await
+        .expect("made");
+    let follower = site.get("fleetenvironments", "f");
+    assert_eq!(follower["spec"]["source"], json!({"channel": "stable"}));
+    assert_eq!(follower["spec"]["part"], "guestd");
     let params = Params {
         client: site.api.client(),
         clock: Clock::new(),
