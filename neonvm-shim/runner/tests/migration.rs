@@ -199,8 +199,7 @@ async fn take_over(from: &mut Vm, to: &Vm, id: &str) -> GuestState {
 
 /// Requirement: N44
 /// One guest is migrated with a copy of its disk, recalled in the middle and at the very end,
-/// abandoned by a target that dies, and migrated with a shared disk while the source's runner dies.
-/// It stays the same boot, with its plugged CPUs and memory.
+/// abandoned by a target that dies, and migrated in the end. It stays the same boot, with its plugged CPUs and memory.
 ///
 /// QEMU 10.0 without KVM sometimes misses a page that the guest writes during the transfer, and the
 /// guest's kernel panics right after the migration (docs/migration.md).
@@ -288,25 +287,36 @@ async fn moves(kit: Arc<Kit>) {
     );
     let state = e.running().await;
     assert_eq!(state.memory.base.0 + state.memory.plugged.0, 4 * SLOT);
-    // A QEMU 10.0 under TCG that has unplugged a CPU seldom begins to send, so only memory changes
-    // here.
-    e.resize(3000, 2, 3).await;
-    e.resize(3000, 3, 4).await;
+    e.resize(1000, 2, 3).await;
+}
 
-    // Again, with two runners of the source in turn.
-    let mut e = e;
-    let (f, listening) = receiver(&kit, &e, "fifth", DiskTravel::Auto).await;
-    send(&e, "fifth", Some(&listening), MIDDLING).await;
-    flows(&e).await;
-    e.kill_runner().await;
-    e.start().await;
-    handed_over(&e, &f).await;
-    let moved = take_over(&mut e, &f, "fifth").await;
+/// Requirement: N44
+/// The source's runner dies while it sends a guest, with a disk that both share, and the next
+/// runner goes on. What `migrated_guest_runs_in_one_place_only` says of QEMU holds here too.
+#[tokio::test]
+async fn guest_is_sent_by_two_runners_in_turn() {
+    let name = "guest_is_sent_by_two_runners_in_turn";
+    with_retries(name, moves_by_two_runners).await;
+}
+
+async fn moves_by_two_runners(kit: Arc<Kit>) {
+    let mut a = vm(&kit, false);
+    a.start().await;
+    let boot_id = a.running().await.boot_id.unwrap();
+    // A QEMU 10.0 under TCG that has unplugged a CPU seldom begins to send, so it only grows.
+    a.resize(3000, 3, 1).await;
+    let (b, listening) = receiver(&kit, &a, "shared", DiskTravel::Auto).await;
+    send(&a, "shared", Some(&listening), MIDDLING).await;
+    flows(&a).await;
+    a.kill_runner().await;
+    a.start().await;
+    handed_over(&a, &b).await;
+    let moved = take_over(&mut a, &b, "shared").await;
     assert_eq!(
         (moved.boot_id.as_str(), moved.cpus_online),
         (boot_id.as_str(), 3)
     );
-    f.resize(1000, 2, 5).await;
+    b.resize(1000, 2, 2).await;
 }
 
 /// Requirement: W3. Every user of the machine can connect to a loopback port, so nothing listens
