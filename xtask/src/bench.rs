@@ -63,6 +63,7 @@ impl ValueEnum for Which {
             Self::One(Name::Durability),
             Self::One(Name::Walls),
             Self::One(Name::Policy),
+            Self::One(Name::Fleet),
             Self::All,
         ]
     }
@@ -99,6 +100,8 @@ enum Name {
     Walls,
     /// Policies: one answer, one question to the worker and back, a loop that is stopped
     Policy,
+    /// Rollouts: a pass of the engine, 10,000 played guests from start to end, and their writes
+    Fleet,
 }
 
 impl Name {
@@ -156,6 +159,11 @@ impl Name {
             Self::Policy => {
                 let mut command = without_guest("bench-policy")?;
                 command.args(["--measured", inner_loops("answers")?.trim()]);
+                Ok(command)
+            }
+            Self::Fleet => {
+                let mut command = without_guest("bench-fleet")?;
+                command.args(["--measured", inner_loops("rollouts")?.trim()]);
                 Ok(command)
             }
         }
