@@ -98,10 +98,17 @@ read -r begun _ < /proc/uptime
     echo $? > "$status"
 } 2>&1 | logger -t "$name"
 read -r ended _ < /proc/uptime
+begun=${begun%.*}
+if [ -n "$part" ] && [ -s "$run.tried" ] && [ -e "$home/trial" ]; then
+    # The program on trial may have been executed by a process that began as the former one.
+    read -r of_trial _ 2> /dev/null < "$home/trial"
+    read -r tried since < "$run.tried"
+    [ "$tried" != "$of_trial" ] || [ "$since" -le "$begun" ] || begun=$since
+fi
 
 # A shell's word for a signal is not the program's.
 last=$(logread | grep " $name: " | grep -Ev ": (Aborted|Bus error|Illegal instruction|Killed|Segmentation fault)$" | tail -n 1)
-words="ended with status $(cat "$status") after $((${ended%.*} - ${begun%.*})) s; its last words: ${last#* $name: }"
+words="ended with status $(cat "$status") after $((${ended%.*} - begun)) s; its last words: ${last#* $name: }"
 say "$name $words"
 if [ -n "$part" ]; then
     echo "it $words" > "$run.ended"
@@ -109,4 +116,4 @@ if [ -n "$part" ]; then
     ! on_trial || exit 0
 fi
 # init itself waits a second; a program that cannot start must not fill the console.
-[ $((${ended%.*} - ${begun%.*})) -ge 5 ] || sleep 4
+[ $((${ended%.*} - begun)) -ge 5 ] || sleep 4

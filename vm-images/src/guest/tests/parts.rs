@@ -217,6 +217,30 @@ fn program_that_ends_on_trial_is_replaced_by_the_former_one() {
     assert_eq!(starts, "2\n");
 }
 
+/// A process that executes the program on trial is as old as the former program.
+///
+/// Requirement: R09
+#[test]
+fn program_that_ends_on_trial_is_as_old_as_its_trial() {
+    for (tried, seconds) in [("t1 160\n", 4), ("t0 160\n", 64)] {
+        let mut guest = Guest::new();
+        guest.start();
+        guest.runs("image/vm-monitor");
+        guest.clock(160);
+        std::fs::write(guest.at("run/monitor.tried"), tried).unwrap();
+        std::fs::write(guest.at("parts/monitor/trial"), "t1 190 image\n").unwrap();
+        guest.clock(164);
+        let pid = guest.pid().unwrap();
+        Command::new("kill").args(["-9", &pid]).output().unwrap();
+        guest.ends();
+        guest.start();
+        guest.has_gone_back();
+        let note = guest.file("note").unwrap();
+        let expected = format!("t1 it ended with status 137 after {seconds} s");
+        assert!(note.starts_with(&expected), "{tried}: {note}");
+    }
+}
+
 /// Requirement: R09
 #[test]
 fn program_that_nobody_keeps_is_killed_at_the_end_of_its_trial() {

@@ -130,7 +130,10 @@ impl Parts {
         let places = self.places(part);
         for step in steps {
             match step {
-                Step::Watch => self.watch(part)?,
+                Step::Watch => {
+                    self.note_begin(part)?;
+                    self.watch(part)?;
+                }
                 Step::Change(slot) => self.change(part, *slot).await?,
                 Step::Stop(slot) if part == PartName::Guestd => {
                     if self.runs(part, *slot) {
@@ -145,6 +148,21 @@ impl Parts {
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Writes when the trial began, as `TOKEN UPTIME`. The process of the part may be older: it
+    /// executes the program on trial in place of the former one.
+    fn note_begin(&self, part: PartName) -> Result<(), Failure> {
+        let Some(trial) = self.places(part).sight()?.trial else {
+            return Ok(());
+        };
+        let path = self.settings.run.join(format!("{}.tried", part.as_str()));
+        let noted = fs::read_to_string(&path).unwrap_or_default();
+        // A repeated order does not begin the trial again.
+        if noted.split_ascii_whitespace().next() != Some(&trial.token) {
+            fs::write(&path, format!("{} {}\n", trial.token, self.uptime()?))?;
         }
         Ok(())
     }

@@ -152,7 +152,11 @@ async fn trial_that_nobody_keeps_ends_at_its_time() {
     let guest = Guest::new();
     guest.bring("t1", 1, &program()).await;
     guest.order("try", TRY).await;
+    let tried = || fs::read_to_string(guest.root.path().join("run/monitor.tried"));
+    assert_eq!(tried().expect("a note"), "t1 100\n");
     guest.clock(159);
+    guest.order("try", TRY).await;
+    assert_eq!(tried().expect("a note"), "t1 100\n", "one trial");
     guest.parts.look().await.expect("looked");
     assert_eq!(guest.phase().await, PartPhase::Trial);
     guest.clock(160);
