@@ -18,6 +18,10 @@ pub const PROGRAM_BYTES: u64 = 32 << 20;
 pub const REMEMBERED_TOKENS: usize = 8;
 /// Longest token, bytes.
 pub const TOKEN_BYTES: usize = 64;
+/// Reason of a guest that ended a trial because its host did not keep the program.
+pub const NOT_KEPT: &str = "the host did not keep it in time";
+/// Reason of a guest whose host ended the trial.
+pub const TAKEN_BACK: &str = "the host took it back";
 
 /// A part of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -153,7 +153,9 @@ impl Engine {
                     memory.observe(guest, now.monotonic);
                 }
             }
-            Write::End { guest: name, part } => {
+            Write::End {
+                guest: name, part, ..
+            } => {
                 if let Some(memory) = self.memory.get_mut(&name) {
                     memory.ended(part.last.result);
                 }
@@ -186,9 +188,10 @@ impl Engine {
                 return None;
             }
             match turn::decide(world, guest, memory, now) {
-                Decision::End(result, reason) => Some(Write::End {
+                Decision::End(ending) => Some(Write::End {
                     guest: name.clone(),
-                    part: turn::ended_part(guest, result, reason, now.wall)?,
+                    cause: ending.why.cause,
+                    part: turn::ended_part(guest, ending, now.wall)?,
                 }),
                 Decision::Nothing | Decision::Call(..) => None,
             }
@@ -202,7 +205,7 @@ impl Engine {
             let memory = self.memory.get(name).filter(|_| !busy.contains(&name))?;
             match turn::decide(world, guest, memory, now) {
                 Decision::Call(call, ending) => Some((name.clone(), call, ending)),
-                Decision::Nothing | Decision::End(..) => None,
+                Decision::Nothing | Decision::End(_) => None,
             }
         });
         let (name, call, ending) = found?;

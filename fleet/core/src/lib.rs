@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cause;
 pub mod counts;
 pub mod decide;
 pub mod deployment;
@@ -40,6 +41,6 @@ mod world;
 
 pub use engine::{Action, Call, Engine, Event, Now, Outcome, Write, watched};
 pub use world::{
-    Deployment, Environment, Facts, Guest, Observed, PartFacts, Revision, World, claim, is_open,
-    owner_windows,
+    Degradation, Deployment, Environment, Facts, Guest, Observed, PartFacts, Returned, Revision,
+    World, claim, is_open, owner_windows,
 };

@@ -1,8 +1,10 @@
 //! Whether a guest is healthy, and whether a program on trial is good, both seen from outside.
 
 use protocol::parts::{PartPhase, PartState};
+use protocol::time::WallTime;
 
-use crate::world::{Facts, Guest, Observed};
+use crate::cause::{EndCause, Why};
+use crate::world::{Degradation, Facts, Guest, Observed};
 
 /// Time after the start of a trial in which agent and page may be away, and the process may still
 /// run what it ran before, seconds. A daemon calls the part on trial before its process changes.
@@ -15,42 +17,91 @@ const RESIDENT_BYTES: u64 = 16 << 20;
 pub fn health(guest: &Guest) -> Option<bool> {
     match &guest.observed {
         Observed::Seen(part) if part.state.phase == PartPhase::Trial => None,
-        Observed::Seen(_) => Some(trouble(&guest.facts).is_none()),
+        Observed::Seen(_) => Some(is_well(&guest.facts)),
         Observed::Silent => Some(false),
         Observed::Unmanaged(_) | Observed::Unreachable => None,
     }
 }
 
-/// Why a program on trial is not good, with its figures. `None`: nothing speaks against it.
-#[must_use]
-pub fn broken(part: &PartState, facts: &Facts, sha256: &str, ran_seconds: u64) -> Option<String> {
-    if part.resident_bytes > RESIDENT_BYTES {
-        let resident = part.resident_bytes;
-        return Some(format!(
-            "holds {resident} bytes of memory, above {RESIDENT_BYTES}"
-        ));
-    }
-    if ran_seconds < RECONNECT_SECONDS {
-        return None;
-    }
-    if part.sha256 != sha256 && !part.sha256.is_empty() {
-        return Some(format!("runs {}, not {sha256}", part.sha256));
-    }
-    trouble(facts).map(|trouble| format!("{trouble} after {ran_seconds} s of the trial"))
+fn is_well(facts: &Facts) -> bool {
+    facts.degraded.is_none() && link_trouble(facts).is_none()
 }
 
-fn trouble(facts: &Facts) -> Option<String> {
-    if let Some(message) = &facts.degraded {
-        return Some(format!("the VM is degraded ({message})"));
+/// A program on trial.
+#[derive(Debug, Clone, Copy)]
+pub struct Trial<'a> {
+    /// The part, as the guest's daemon reports it.
+    pub part: &'a PartState,
+    /// Digest of the program on trial.
+    pub sha256: &'a str,
+    /// Age of the trial, seconds.
+    pub ran_seconds: u64,
+    /// Time of the report.
+    pub now: WallTime,
+}
+
+/// What a look at a program on trial has shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Proof {
+    /// Nothing speaks against the program.
+    Whole,
+    /// Something does that the program has not caused. It must be over before the program is kept.
+    Open(Why),
+    /// The program is not good.
+    Broken(Why),
+}
+
+/// Looks at a program on trial.
+#[must_use]
+pub fn prove(trial: &Trial<'_>, facts: &Facts) -> Proof {
+    let resident = trial.part.resident_bytes;
+    if resident > RESIDENT_BYTES {
+        let text = format!("holds {resident} bytes of memory, above {RESIDENT_BYTES}");
+        return Proof::Broken(Why::new(EndCause::Memory, text));
     }
-    let trouble = if facts.page_answers == Some(false) {
-        Some("its metrics page does not answer")
-    } else if facts.agent_connected == Some(false) {
-        Some("its agent is not connected")
-    } else {
-        None
+    let ran_seconds = trial.ran_seconds;
+    if ran_seconds < RECONNECT_SECONDS {
+        return Proof::Whole;
+    }
+    let (sha256, runs) = (trial.sha256, &trial.part.sha256);
+    if runs != sha256 && !runs.is_empty() {
+        let text = format!("runs {runs}, not {sha256}");
+        return Proof::Broken(Why::new(EndCause::Other, text));
+    }
+    let dated = |why: Why| {
+        let text = format!("{} after {ran_seconds} s of the trial", why.text);
+        Why { text, ..why }
     };
-    trouble.map(str::to_owned)
+    if let Some(why) = link_trouble(facts) {
+        return Proof::Broken(dated(why));
+    }
+    let began = WallTime(trial.now.0.saturating_sub(micros(ran_seconds)));
+    match &facts.degraded {
+        // It has had the problem before, under the former program.
+        Some(it) if it.since.is_some_and(|since| since < began) => Proof::Whole,
+        // The host and the guest's kernel resize a VM, and the monitor only asks for it.
+        Some(it) if it.in_resize => Proof::Open(dated(degraded(it))),
+        Some(it) => Proof::Broken(dated(degraded(it))),
+        None => Proof::Whole,
+    }
+}
+
+fn micros(seconds: u64) -> i64 {
+    i64::try_from(seconds.saturating_mul(1_000_000)).unwrap_or(i64::MAX)
+}
+
+fn degraded(it: &Degradation) -> Why {
+    let text = format!("the VM is degraded ({})", it.message);
+    Why::new(EndCause::Degraded, text)
+}
+
+fn link_trouble(facts: &Facts) -> Option<Why> {
+    if facts.page_answers == Some(false) {
+        let text = "its metrics page does not answer";
+        return Some(Why::new(EndCause::Page, text));
+    }
+    let text = "its agent is not connected";
+    (facts.agent_connected == Some(false)).then(|| Why::new(EndCause::Agent, text))
 }
 
 #[cfg(test)]
@@ -58,6 +109,8 @@ mod tests {
     use protocol::parts::PartSource;
 
     use super::*;
+
+    const NOW: WallTime = WallTime(1_000_000_000);
 
     fn part(sha256: &str) -> PartState {
         PartState {
@@ -73,28 +126,75 @@ mod tests {
         }
     }
 
+    fn proof(runs: &str, facts: &Facts, ran_seconds: u64) -> Proof {
+        let trial = Trial {
+            part: &part(runs),
+            sha256: "new",
+            ran_seconds,
+            now: NOW,
+        };
+        prove(&trial, facts)
+    }
+
+    /// A VM that is degraded for some seconds.
+    fn degraded_for(seconds: i64, in_resize: bool) -> Facts {
+        let degraded = Degradation {
+            message: "the runner does not answer".to_owned(),
+            since: Some(WallTime(NOW.0 - seconds * 1_000_000)),
+            in_resize,
+        };
+        Facts {
+            degraded: Some(degraded),
+            ..Facts::default()
+        }
+    }
+
     /// A driver that starts during a trial may look before the process has changed.
     ///
     /// Requirement: B38
     #[test]
     fn program_of_before_speaks_against_a_trial_only_after_its_first_seconds() {
         let facts = Facts::default();
-        let old = |ran_seconds| broken(&part("old"), &facts, "new", ran_seconds);
-        assert_eq!(old(RECONNECT_SECONDS - 1), None);
-        assert_eq!(old(RECONNECT_SECONDS), Some("runs old, not new".to_owned()));
-        assert_eq!(broken(&part("new"), &facts, "new", 600), None);
+        let old = |ran_seconds| proof("old", &facts, ran_seconds);
+        assert_eq!(old(RECONNECT_SECONDS - 1), Proof::Whole);
+        let why = Why::new(EndCause::Other, "runs old, not new");
+        assert_eq!(old(RECONNECT_SECONDS), Proof::Broken(why));
+        assert_eq!(proof("new", &facts, 600), Proof::Whole);
     }
 
     #[test]
-    fn degraded_vm_speaks_against_a_trial_with_its_message() {
-        let facts = Facts {
-            degraded: Some("the runner does not answer".to_owned()),
+    fn vm_degraded_in_a_trial_speaks_against_it_with_its_message() {
+        let text = "the VM is degraded (the runner does not answer) after 20 s of the trial";
+        let why = Why::new(EndCause::Degraded, text);
+        assert_eq!(
+            proof("new", &degraded_for(5, false), 20),
+            Proof::Broken(why)
+        );
+        let undated = Facts {
+            degraded: Some(Degradation::default()),
             ..Facts::default()
         };
-        let reason = broken(&part("new"), &facts, "new", 20).expect("a reason");
-        assert_eq!(
-            reason,
-            "the VM is degraded (the runner does not answer) after 20 s of the trial"
+        assert!(matches!(proof("new", &undated, 20), Proof::Broken(_)));
+    }
+
+    /// Requirement: B26
+    #[test]
+    fn vm_degraded_before_a_trial_does_not_speak_against_it() {
+        assert_eq!(proof("new", &degraded_for(21, false), 20), Proof::Whole);
+        let mut deaf = degraded_for(21, false);
+        deaf.agent_connected = Some(false);
+        let why = Why::new(
+            EndCause::Agent,
+            "its agent is not connected after 20 s of the trial",
         );
+        assert_eq!(proof("new", &deaf, 20), Proof::Broken(why));
+    }
+
+    /// Requirement: B26
+    #[test]
+    fn resize_that_degrades_a_vm_leaves_the_proof_open() {
+        let text = "the VM is degraded (the runner does not answer) after 20 s of the trial";
+        let why = Why::new(EndCause::Degraded, text);
+        assert_eq!(proof("new", &degraded_for(5, true), 20), Proof::Open(why));
     }
 }

@@ -123,15 +123,38 @@ pub enum Observed {
 pub struct PartFacts {
     /// Report of the daemon.
     pub state: PartState,
-    /// Whether the last trial ended because the host did not keep the program in time.
-    pub is_expired: bool,
+    /// Why the last trial was taken back, if it was.
+    pub returned: Returned,
+}
+
+/// Who took a program on trial back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Returned {
+    /// The guest, because the program ended.
+    #[default]
+    Ended,
+    /// The guest, because the host did not keep the program in time.
+    NotKept,
+    /// The host.
+    ByHost,
+}
+
+/// The condition `Degraded` of a VM, while it is true.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Degradation {
+    /// Its message.
+    pub message: String,
+    /// Time of its last transition. `None` if the condition names none.
+    pub since: Option<WallTime>,
+    /// Whether the VM is being resized.
+    pub in_resize: bool,
 }
 
 /// Signs of a guest's health.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
-    /// Message of the VM's condition `Degraded`. `None` if it is not degraded.
-    pub degraded: Option<String>,
+    /// The VM's condition `Degraded`. `None` if it is not degraded.
+    pub degraded: Option<Degradation>,
     /// Whether the part's metrics page answers. `None` if it was not asked.
     pub page_answers: Option<bool>,
     /// Whether the agent is connected. `None` if none is expected.

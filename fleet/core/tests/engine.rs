@@ -9,7 +9,7 @@ mod world;
 
 use fleet_core::judge::{Readings, Sample};
 use fleet_core::permit::Gate;
-use fleet_core::{Engine, World};
+use fleet_core::{Call, Degradation, Engine, World};
 use protocol::fleet::{DeploymentKind, DeploymentState, DeploymentStatus, Rollout};
 use protocol::parts::{PartPhase, PartSource};
 use world::*;
@@ -42,13 +42,40 @@ fn sick_and_young_guests_wait_for_no_window() {
     let mut closed = world(half(), guests(4));
     closed.environment.spec.windows = at_night();
     let sick = closed.guests.get_mut("vm-1").expect("a guest");
-    sick.facts.degraded = Some("busy".to_owned());
+    sick.facts.degraded = Some(Degradation::default());
     let young = closed.guests.get_mut("vm-2").expect("a guest");
     young.uptime_seconds = Some(599);
     let old = closed.guests.get_mut("vm-3").expect("a guest");
     old.uptime_seconds = Some(600);
     let done = run(&mut Engine::new(1), closed, 0);
     assert_eq!(done.turns, ["vm-1", "vm-2"]);
+}
+
+/// A trial of 60 s has 30 s more in the guest.
+///
+/// Requirement: B26
+#[test]
+fn resize_that_degrades_a_vm_delays_the_end_of_its_trial() {
+    let calls = |left_s, in_resize: Option<bool>| {
+        let mut world = world(half(), guests(2));
+        let guest = world.guests.get_mut("vm-0").expect("a guest");
+        tried(guest, left_s);
+        guest.facts.degraded = in_resize.map(|in_resize| Degradation {
+            since: Some(at(0).wall),
+            in_resize,
+            ..Degradation::default()
+        });
+        run(&mut Engine::new(1), world, 0).calls
+    };
+    let token = "d-1".to_owned();
+    let keep = Call::Keep {
+        token: token.clone(),
+    };
+    let back = Call::Back { token };
+    assert_eq!(calls(30, None), [keep]);
+    assert_eq!(calls(11, Some(true)), []);
+    assert_eq!(calls(10, Some(true)), [back.clone()]);
+    assert_eq!(calls(30, Some(false)), [back]);
 }
 
 /// Requirement: R17

@@ -1,5 +1,6 @@
 //! What the driver has done, as one value for log, journal and metrics.
 
+use fleet_core::cause::EndCause;
 use fleet_core::{Call, Outcome, World, Write};
 use protocol::fleet::{
     DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentStatus,
@@ -60,53 +61,19 @@ impl ChangeKind {
     }
 }
 
-/// Why a turn ended, from its text: a label of a metric has few values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum EndCause {
-    Kept,
-    Degraded,
-    Page,
-    Agent,
-    Memory,
-    Ended,
-    Busy,
-    Unanswered,
-    Stopped,
-    Other,
-}
-
-impl EndCause {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Kept => "kept",
-            Self::Degraded => "degraded",
-            Self::Page => "page",
-            Self::Agent => "agent",
-            Self::Memory => "memory",
-            Self::Ended => "ended",
-            Self::Busy => "busy",
-            Self::Unanswered => "unanswered",
-            Self::Stopped => "stopped",
-            Self::Other => "other",
-        }
-    }
-
-    fn of(result: TurnResult, reason: &str) -> Self {
-        let rows = [
-            ("degraded", Self::Degraded),
-            ("metrics page", Self::Page),
-            ("agent is not connected", Self::Agent),
-            ("bytes of memory", Self::Memory),
-            ("ended with", Self::Ended),
-            ("busy", Self::Busy),
-            ("does not answer", Self::Unanswered),
-            ("deployment ended", Self::Stopped),
-        ];
-        if result == TurnResult::Good {
-            return Self::Kept;
-        }
-        let found = rows.into_iter().find(|(text, _)| reason.contains(text));
-        found.map_or(Self::Other, |(_, cause)| cause)
+/// Label of a cause: one word of metrics.
+pub(crate) const fn cause_label(cause: EndCause) -> &'static str {
+    match cause {
+        EndCause::Kept => "kept",
+        EndCause::Degraded => "degraded",
+        EndCause::Page => "page",
+        EndCause::Agent => "agent",
+        EndCause::Memory => "memory",
+        EndCause::Ended => "ended",
+        EndCause::Busy => "busy",
+        EndCause::Unanswered => "unanswered",
+        EndCause::Stopped => "stopped",
+        EndCause::Other => "other",
     }
 }
 
@@ -139,9 +106,9 @@ pub(crate) fn of_write(key: &Key, world: &World, write: &Write, outcome: &Outcom
         }
         Write::Create { name, spec } => vec![created(spec, on(name))],
         Write::Turn { guest, turn } => vec![turn_of(world, turn, on(guest))],
-        Write::End { guest, part } => {
+        Write::End { guest, cause, part } => {
             let turn = world.guests.get(guest).and_then(|one| one.turn.as_ref());
-            vec![end(part, turn, on(guest))]
+            vec![end(part, *cause, turn, on(guest))]
         }
     };
     for change in &mut changes {
@@ -278,12 +245,11 @@ fn turn_of(world: &World, turn: &TurnSpec, on: String) -> Change {
     change(ChangeKind::Turn, on, program(turn), why)
 }
 
-fn end(part: &InstancePart, turn: Option<&TurnSpec>, on: String) -> Change {
+fn end(part: &InstancePart, cause: EndCause, turn: Option<&TurnSpec>, on: String) -> Change {
     let deployment = turn.map_or_else(String::new, |turn| format!("{}: ", turn.deployment));
     let reason = &part.last.reason;
-    let cause = EndCause::of(part.last.result, reason);
     let text = if reason.is_empty() {
-        cause.as_str()
+        cause_label(cause)
     } else {
         reason
     };

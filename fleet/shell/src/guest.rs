@@ -6,7 +6,7 @@ use std::time::Duration;
 use daemon_kit::http_client::{HttpClient, HttpError, over_unix};
 use daemon_kit::process_age;
 use fleet_core::permit::Gate;
-use fleet_core::{Facts, Observed};
+use fleet_core::{Degradation, Facts, Observed};
 use fleet_store::{self as parts, DaemonSigns, Unmanaged};
 use hyper::{Method, StatusCode};
 use protocol::annotations::LABEL_ENABLED;
@@ -88,7 +88,10 @@ pub(crate) async fn look(
             .and_then(|runner| runner.boot_id.clone())
             .unwrap_or_default(),
         observed,
-        facts: facts(&status, of_proof, has_agent(vm)),
+        facts: Facts {
+            degraded: degraded(&status, runner.as_ref()),
+            ..facts(of_proof, has_agent(vm))
+        },
         gate: gate(&status, runner.as_ref(), now),
         uptime_seconds,
         figures,
@@ -167,13 +170,22 @@ fn reading<'a>(page: &'a str, name: &str) -> Option<&'a str> {
     page.lines().find_map(|line| line.strip_prefix(name))
 }
 
-fn facts(status: &VmStatus, page: Option<&Result<String, String>>, is_expected: bool) -> Facts {
+fn degraded(status: &VmStatus, runner: Option<&RunnerState>) -> Option<Degradation> {
     let mut conditions = status.conditions.iter();
-    let degraded = conditions.find(|it| it.kind == "Degraded" && it.status == "True");
+    let found = conditions.find(|it| it.kind == "Degraded" && it.status == "True")?;
+    let resize = runner.and_then(|runner| runner.resize.as_ref());
+    Some(Degradation {
+        message: found.message.clone(),
+        since: found.last_transition_time,
+        in_resize: status.phase == VmPhase::Scaling || resize.is_some_and(|one| !one.done),
+    })
+}
+
+fn facts(page: Option<&Result<String, String>>, is_expected: bool) -> Facts {
     let text = page.and_then(|page| page.as_ref().ok());
     let gauge = text.and_then(|page| reading(page, AGENT_GAUGE));
     Facts {
-        degraded: degraded.map(|it| it.message.clone()),
+        degraded: None,
         page_answers: page.map(|_| {
             text.and_then(|page| reading(page, MEMORY_READING))
                 .is_some()

@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use protocol::fleet::{DeploymentKind, DeploymentState};
 
-use crate::changes::{Change, ChangeKind, Key};
+use crate::changes::{Change, ChangeKind, Key, cause_label};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
@@ -135,7 +135,7 @@ impl Metrics {
         if let Some((result, cause)) = change.end.filter(|_| is_done) {
             let labels = EndLabels {
                 result: format!("{result:?}").to_ascii_lowercase(),
-                reason: cause.as_str(),
+                reason: cause_label(cause),
             };
             self.turns.get_or_create(&labels).inc();
         }

@@ -1,13 +1,11 @@
 //! Why are the parts of a guest unknown? Driver and commands say it in the same words.
 
-use fleet_core::{Observed, PartFacts};
-use protocol::parts::{PartName, PartState, PartStates};
+use fleet_core::{Observed, PartFacts, Returned};
+use protocol::parts::{NOT_KEPT, PartName, PartState, PartStates, TAKEN_BACK};
 use serde::Serialize;
 
 /// Time after its start in which a guest's daemon need not have named its parts, seconds.
 const GRACE_SECONDS: u64 = 120;
-/// Reason of a guest that ended a trial because no host kept the program.
-const NOT_KEPT: &str = "the host did not keep it in time";
 
 /// Why the parts of a guest are unknown. The text is stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -93,8 +91,12 @@ pub fn observed(parts: Result<&PartStates, Unmanaged>, part: PartName) -> Observ
 /// A part whose daemon reports it.
 #[must_use]
 pub fn seen(state: PartState) -> Observed {
-    let is_expired = state.reason.contains(NOT_KEPT);
-    Observed::Seen(PartFacts { state, is_expired })
+    let returned = match state.reason.as_str() {
+        NOT_KEPT => Returned::NotKept,
+        TAKEN_BACK => Returned::ByHost,
+        _ => Returned::Ended,
+    };
+    Observed::Seen(PartFacts { state, returned })
 }
 
 #[cfg(test)]
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn return_that_the_host_ordered_is_not_an_expired_trial() {
+    fn return_names_who_took_the_program_back() {
         let state = |reason: &str| PartState {
             version: String::new(),
             sha256: String::new(),
@@ -151,15 +153,15 @@ mod tests {
             resident_bytes: 0,
         };
         for (reason, expected) in [
-            (NOT_KEPT, true),
-            ("the host took it back", false),
-            ("the program ended with status 1", false),
+            (NOT_KEPT, Returned::NotKept),
+            (TAKEN_BACK, Returned::ByHost),
+            ("it ended with status 1", Returned::Ended),
         ] {
             let states = PartStates::from([(PartName::Monitor, state(reason))]);
             let Observed::Seen(facts) = observed(Ok(&states), PartName::Monitor) else {
                 panic!("a part with a state is seen");
             };
-            assert_eq!(facts.is_expired, expected, "{reason}");
+            assert_eq!(facts.returned, expected, "{reason}");
             let other = observed(Ok(&states), PartName::Guestd);
             assert!(matches!(other, Observed::Unmanaged(_)), "{other:?}");
         }

@@ -50,7 +50,9 @@ impl FleetStore {
                     .await
             }
             Write::Turn { guest, turn } => self.turn(loaded, guest, turn, owner).await,
-            Write::End { guest, part: end } => {
+            Write::End {
+                guest, part: end, ..
+            } => {
                 let key = (FleetKind::Instance, guest.clone());
                 let known = loaded.objects.get(&key);
                 let mut status = known.map_or(Value::Null, |object| object["status"].clone());

@@ -1,5 +1,6 @@
 //! The store of the fleet before the shipped API server.
 
+use fleet_core::cause::EndCause;
 use fleet_core::{Outcome, Write};
 use fleet_store::{
     FleetStore, LoadedEnvironment, Owner, deployment_object, environment_object, revision_object,
@@ -130,6 +131,7 @@ async fn written_objects_are_read_as_they_were() {
         },
         Write::End {
             guest: "vm-a".to_owned(),
+            cause: EndCause::Kept,
             part: good_end("d-1"),
         },
         Write::Turn {

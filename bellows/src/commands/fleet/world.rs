@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use fleet_core::permit::Gate;
-use fleet_core::{Deployment, Environment, Facts, Guest, Revision, World, owner_windows};
+use fleet_core::{
+    Degradation, Deployment, Environment, Facts, Guest, Revision, World, owner_windows,
+};
 use fleet_store::{KeptRevision, observed};
 use protocol::fleet::{
     InstancePart, InstanceSpec, InstanceStatus, KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name,
@@ -106,7 +108,10 @@ pub(super) fn guest(
         boot: String::new(),
         observed: observed(view.unmanaged.map_or(Ok(&view.parts), Err), part),
         facts: Facts {
-            degraded: degraded.map(|one| one["message"].as_str().unwrap_or_default().to_owned()),
+            degraded: degraded.map(|one| Degradation {
+                message: one["message"].as_str().unwrap_or_default().to_owned(),
+                ..Degradation::default()
+            }),
             page_answers: None,
             agent_connected: None,
         },

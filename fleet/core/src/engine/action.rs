@@ -5,6 +5,7 @@ use protocol::fleet::{
 };
 use protocol::time::{Timestamp, WallTime};
 
+use crate::cause::EndCause;
 use crate::world::World;
 
 /// Time as the driver reads it.
@@ -109,6 +110,8 @@ pub enum Write {
     End {
         /// Name of the guest's instance.
         guest: String,
+        /// Why it ended, for figures. The part has the text.
+        cause: EndCause,
         /// State of the part.
         part: InstancePart,
     },

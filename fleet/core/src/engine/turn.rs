@@ -1,19 +1,23 @@
 //! The turn of one guest: the next order, or its end.
 
-use protocol::fleet::{DeploymentState, InstancePart, TurnEnd, TurnResult, TurnSpec, TurnVerb};
-use protocol::parts::{PartPhase, PartSource};
+use protocol::fleet::{DeploymentState, TurnResult, TurnSpec, TurnVerb};
+use protocol::parts::PartPhase;
 use protocol::time::{Span, Timestamp, WallTime};
 
 use super::action::{Call, Now, Outcome};
 use super::standing;
 use super::timing::Timing;
+use crate::cause::{EndCause, Why};
 use crate::permit::Gate;
-use crate::proof::{broken, health};
+use crate::proof::{Proof, Trial, prove};
 use crate::step::{Step, StepEvent, StepMove, next};
-use crate::world::{Guest, Observed, PartFacts, World};
+use crate::world::{Guest, Observed, PartFacts, Returned, World};
 
 /// Time by which a guest's own limit is longer than the proof, seconds.
 const MARGIN_SECONDS: u64 = 30;
+/// Before the guest's own limit, in which an open proof is given up, seconds.
+const LAST_SECONDS: u64 = 10;
+const STOPPED: &str = "its deployment ended";
 /// Longest time in which a program is brought.
 const PUSH_LIMIT: Span = Span::from_secs(300);
 /// From the end of a trial until a guest that does not answer is given up.
@@ -35,7 +39,7 @@ pub(super) struct Memory {
     /// The guest did not answer during the trial although its runner did.
     was_silent: bool,
     /// End that follows as soon as the program is off trial.
-    pub(super) ending: Option<(TurnResult, String)>,
+    pub(super) ending: Option<Ending>,
     /// The end is certain: no further order is needed.
     is_final: bool,
     not_before: Timestamp,
@@ -50,13 +54,17 @@ pub(super) struct Memory {
 }
 
 mod back;
+mod ending;
+
+use ending::Ending;
+pub(super) use ending::ended_part;
 
 /// What follows for a guest with a turn.
 pub(super) enum Decision {
     Nothing,
     /// An order, and the end that it brings if it is the last one.
-    Call(Call, Option<(TurnResult, String)>),
-    End(TurnResult, String),
+    Call(Call, Option<Ending>),
+    End(Ending),
 }
 
 impl Memory {
@@ -124,23 +132,27 @@ impl Memory {
                 self.tried = Some(now);
                 None
             }
-            (Call::Keep { .. }, Outcome::Done) => Some((TurnResult::Good, String::new())),
+            (Call::Keep { .. }, Outcome::Done) => Some(Ending::kept()),
             (Call::Back { .. }, Outcome::Done | Outcome::GoneBack(_)) => self.ending.take(),
             (_, Outcome::NothingStaged) => {
                 self.is_staged = false;
                 None
             }
             (Call::Push(_) | Call::Try { .. }, Outcome::Refused(reason)) => {
-                Some((TurnResult::Bad, reason))
+                Some(Ending::new(TurnResult::Bad, EndCause::Other, reason))
             }
             (Call::Push(_) | Call::Try { .. }, Outcome::Busy(reason)) => {
-                Some((TurnResult::Wait, format!("busy: {reason}")))
+                let text = format!("busy: {reason}");
+                Some(Ending::new(TurnResult::Wait, EndCause::Busy, text))
             }
-            (Call::Push(_) | Call::Try { .. }, Outcome::Conflict) => Some((
+            (Call::Push(_) | Call::Try { .. }, Outcome::Conflict) => Some(Ending::new(
                 TurnResult::Wait,
-                "the guest has seen a newer order".to_owned(),
+                EndCause::Other,
+                "the guest has seen a newer order",
             )),
-            (Call::Push(_), Outcome::Transient(reason)) => Some((TurnResult::Wait, reason)),
+            (Call::Push(_), Outcome::Transient(reason)) => {
+                Some(Ending::new(TurnResult::Wait, EndCause::Other, reason))
+            }
             (Call::Try { .. }, Outcome::Transient(_)) => {
                 // It may have begun. What the guest reports next decides.
                 self.tried = Some(now);
@@ -173,7 +185,7 @@ enum Finding {
     /// The program is kept.
     Kept,
     /// The turn goes on from a step, by an event if there is one.
-    At(Step, Option<StepEvent>, String),
+    At(Step, Option<StepEvent>, Why),
 }
 
 /// The next order to a guest, or the end of its turn.
@@ -188,25 +200,25 @@ pub(super) fn decide(world: &World, guest: &Guest, memory: &Memory, now: Now) ->
     let is_other = revision.is_some_and(|one| one.program.sha256 != turn.sha256);
     if is_other && turn.verb == TurnVerb::Try && memory.tried.is_none() {
         let reason = format!("names another program than revision {}", turn.revision);
-        return Decision::End(TurnResult::Skip, reason);
+        return Decision::End(Ending::new(TurnResult::Skip, EndCause::Other, reason));
     }
     let is_on_trial = matches!(&guest.observed, Observed::Seen(part)
         if part.state.token == turn.token && part.state.phase == PartPhase::Trial);
-    if let Some((result, reason)) = &memory.ending
+    if let Some(ending) = &memory.ending
         && (memory.is_final || (!is_on_trial && matches!(guest.observed, Observed::Seen(_))))
     {
-        return Decision::End(*result, reason.clone());
+        return Decision::End(ending.clone());
     }
     let seconds = trial_seconds(world, turn) + MARGIN_SECONDS;
     if turn.verb == TurnVerb::Back {
         return back::decide(world, guest, turn, memory, now);
     }
     match finding(world, guest, turn, memory, now) {
-        Finding::Kept => Decision::End(TurnResult::Good, String::new()),
-        Finding::At(step, event, reason) => {
+        Finding::Kept => Decision::End(Ending::kept()),
+        Finding::At(step, event, why) => {
             let to = event.map_or(StepMove::Stay, |event| next(step, event));
             let may_call = now.monotonic >= memory.not_before;
-            carried(step, to, reason, turn, seconds, may_call)
+            carried(step, to, why, turn, seconds, may_call)
         }
     }
 }
@@ -214,7 +226,7 @@ pub(super) fn decide(world: &World, guest: &Guest, memory: &Memory, now: Now) ->
 fn carried(
     step: Step,
     to: StepMove,
-    reason: String,
+    why: Why,
     turn: &TurnSpec,
     seconds: u64,
     may_call: bool,
@@ -222,7 +234,8 @@ fn carried(
     let token = turn.token.clone();
     let epoch = turn.epoch;
     let back = |result| {
-        let ending = Some((result, reason.clone()));
+        let why = why.clone();
+        let ending = Some(Ending { result, why });
         Decision::Call(
             Call::Back {
                 token: token.clone(),
@@ -230,10 +243,14 @@ fn carried(
             ending,
         )
     };
+    let end = |result| {
+        let why = why.clone();
+        Decision::End(Ending { result, why })
+    };
     let decision = match to {
-        StepMove::Bad => return Decision::End(TurnResult::Bad, reason),
-        StepMove::Release => return Decision::End(TurnResult::Wait, reason),
-        StepMove::Skip => return Decision::End(TurnResult::Skip, reason),
+        StepMove::Bad => return end(TurnResult::Bad),
+        StepMove::Release => return end(TurnResult::Wait),
+        StepMove::Skip => return end(TurnResult::Skip),
         StepMove::Try => Decision::Call(
             Call::Try {
                 token,
@@ -287,60 +304,68 @@ fn trial_seconds(world: &World, turn: &TurnSpec) -> u64 {
 }
 
 fn finding(world: &World, guest: &Guest, turn: &TurnSpec, memory: &Memory, now: Now) -> Finding {
-    let at = |step, event, reason: &str| Finding::At(step, Some(event), reason.to_owned());
-    let unread = |reason: &str| unread(world, guest, turn, memory, now.monotonic, reason);
+    let at = |step, event, cause, text: &str| Finding::At(step, Some(event), Why::new(cause, text));
+    let unread = |text: &str| unread(world, guest, turn, memory, now.monotonic, text);
     let part = match &guest.observed {
-        Observed::Unmanaged(reason) => return at(Step::Push, StepEvent::Transient, reason),
+        Observed::Unmanaged(text) => {
+            return at(Step::Push, StepEvent::Transient, EndCause::Other, text);
+        }
         Observed::Unreachable => return unread("its runner does not answer"),
         Observed::Silent => return unread("its daemon does not answer"),
         Observed::Seen(part) => part,
     };
     if !memory.boot.is_empty() && !guest.boot.is_empty() && memory.boot != guest.boot {
-        return at(Step::Push, StepEvent::BootChanged, "the guest began again");
+        let text = "the guest began again";
+        return at(Step::Push, StepEvent::BootChanged, EndCause::Other, text);
     }
     let runs_it = part.state.sha256 == turn.sha256;
     let is_ours = part.state.token == turn.token;
     match part.state.phase {
         PartPhase::Settled if runs_it => Finding::Kept,
-        PartPhase::Trial if is_ours => on_trial(world, guest, turn, part),
-        PartPhase::Back if is_ours && part.is_expired && !memory.was_silent => at(
-            Step::Trial,
-            StepEvent::Expired,
-            "the trial ended before the host kept the program",
-        ),
+        PartPhase::Trial if is_ours => on_trial(world, guest, turn, part, now.wall),
+        PartPhase::Back if is_ours && part.returned == Returned::NotKept && !memory.was_silent => {
+            let text = "the trial ended before the host kept the program";
+            at(Step::Trial, StepEvent::Expired, EndCause::Other, text)
+        }
         PartPhase::Back if is_ours => {
-            let reason = if part.state.reason.is_empty() {
-                "the guest went back"
-            } else {
-                &part.state.reason
-            };
-            // It has gone back: there is nothing to take back.
-            let is_stopped = stop_of(world, guest, turn).is_some() && reason.contains("host");
-            let event = if is_stopped {
-                StepEvent::Stop { may_finish: false }
-            } else {
-                StepEvent::Broken
-            };
-            at(Step::Push, event, reason)
+            let is_stopped = stop_of(world, guest, turn).is_some();
+            went_back(part, is_stopped)
         }
         PartPhase::Staged if is_ours => staged(world, guest, turn, now.wall),
         _ if memory.is_staged => staged(world, guest, turn, now.wall),
         _ => match stop_of(world, guest, turn) {
-            Some(stop) => at(Step::Push, stop, "its deployment ended"),
-            None => Finding::At(Step::Push, None, String::new()),
+            Some(stop) => at(Step::Push, stop, EndCause::Stopped, STOPPED),
+            None => Finding::At(Step::Push, None, Why::new(EndCause::Other, "")),
         },
     }
 }
 
+/// A guest that has gone back: there is nothing to take back.
+fn went_back(part: &PartFacts, is_stopped: bool) -> Finding {
+    let text = match part.state.reason.as_str() {
+        "" => "the guest went back",
+        reason => reason,
+    };
+    let (event, cause) = match part.returned {
+        Returned::ByHost | Returned::NotKept if is_stopped => {
+            let stop = StepEvent::Stop { may_finish: false };
+            (stop, EndCause::Stopped)
+        }
+        Returned::ByHost | Returned::NotKept => (StepEvent::Broken, EndCause::Other),
+        Returned::Ended => (StepEvent::Broken, EndCause::Ended),
+    };
+    Finding::At(Step::Push, Some(event), Why::new(cause, text))
+}
+
 fn staged(world: &World, guest: &Guest, turn: &TurnSpec, now: WallTime) -> Finding {
-    let at = |event, reason: &str| Finding::At(Step::Push, Some(event), reason.to_owned());
+    let at = |event, cause, text: &str| Finding::At(Step::Push, Some(event), Why::new(cause, text));
     if let Some(stop) = stop_of(world, guest, turn) {
-        return at(stop, "its deployment ended");
+        return at(stop, EndCause::Stopped, STOPPED);
     }
     let gate = guest.gate.or_else(|| window_gate(world, guest, turn, now));
     match gate {
-        Some(gate) => at(StepEvent::PushedBehindGate, gate.detail()),
-        None => at(StepEvent::Pushed, ""),
+        Some(gate) => at(StepEvent::PushedBehindGate, EndCause::Other, gate.detail()),
+        None => at(StepEvent::Pushed, EndCause::Other, ""),
     }
 }
 
@@ -352,17 +377,38 @@ fn window_gate(world: &World, guest: &Guest, turn: &TurnSpec, now: WallTime) -> 
     timing.waits_for_window(guest).then_some(Gate::Window)
 }
 
-fn on_trial(world: &World, guest: &Guest, turn: &TurnSpec, part: &PartFacts) -> Finding {
+fn on_trial(
+    world: &World,
+    guest: &Guest,
+    turn: &TurnSpec,
+    part: &PartFacts,
+    now: WallTime,
+) -> Finding {
+    let at = |event, why| Finding::At(Step::Trial, event, why);
+    let left = part.state.left_s;
     let given = trial_seconds(world, turn) + MARGIN_SECONDS;
-    let ran = given.saturating_sub(part.state.left_s);
-    if let Some(reason) = broken(&part.state, &guest.facts, &turn.sha256, ran) {
-        return Finding::At(Step::Trial, Some(StepEvent::Broken), reason);
+    let ran_seconds = given.saturating_sub(left);
+    let trial = Trial {
+        part: &part.state,
+        sha256: &turn.sha256,
+        ran_seconds,
+        now,
+    };
+    let proof = prove(&trial, &guest.facts);
+    if let Proof::Broken(why) = proof {
+        return at(Some(StepEvent::Broken), why);
     }
     if let Some(stop @ StepEvent::Stop { may_finish: false }) = stop_of(world, guest, turn) {
-        return Finding::At(Step::Trial, Some(stop), "its deployment ended".to_owned());
+        return at(Some(stop), Why::new(EndCause::Stopped, STOPPED));
     }
-    let event = (part.state.left_s <= MARGIN_SECONDS).then_some(StepEvent::Proven);
-    Finding::At(Step::Trial, event, String::new())
+    match proof {
+        Proof::Open(why) if left <= LAST_SECONDS => at(Some(StepEvent::Transient), why),
+        Proof::Open(why) | Proof::Broken(why) => at(None, why),
+        Proof::Whole => {
+            let event = (left <= MARGIN_SECONDS).then_some(StepEvent::Proven);
+            at(event, Why::new(EndCause::Other, ""))
+        }
+    }
 }
 
 /// A guest whose state cannot be read.
@@ -372,18 +418,18 @@ fn unread(
     turn: &TurnSpec,
     memory: &Memory,
     now: Timestamp,
-    reason: &str,
+    text: &str,
 ) -> Finding {
     let Some(tried) = memory.tried else {
         let is_late = now.since(memory.since) >= PUSH_LIMIT;
         let event = is_late.then_some(StepEvent::Transient);
         // Without an event nothing is sent: an order to a guest that does not answer is lost.
         let step = if is_late { Step::Push } else { Step::Ended };
-        return Finding::At(step, event, reason.to_owned());
+        return Finding::At(step, event, Why::new(EndCause::Unanswered, text));
     };
     let seconds = trial_seconds(world, turn) + MARGIN_SECONDS;
     if now.since(tried) < Span(Span::from_secs(seconds).0 + SILENCE_LIMIT.0) {
-        return Finding::At(Step::Ended, None, String::new());
+        return Finding::At(Step::Ended, None, Why::new(EndCause::Unanswered, text));
     }
     let event = if guest.observed == Observed::Silent {
         StepEvent::Broken
@@ -391,45 +437,8 @@ fn unread(
         StepEvent::Transient
     };
     // The trial is over in the guest, so nothing is left to take back.
-    Finding::At(Step::Push, Some(event), format!("{reason} since its trial"))
-}
-
-/// State of the part with the end of its turn.
-pub(super) fn ended_part(
-    guest: &Guest,
-    result: TurnResult,
-    reason: String,
-    at: WallTime,
-) -> Option<InstancePart> {
-    let turn = guest.turn.as_ref()?;
-    let seen = match &guest.observed {
-        Observed::Seen(part) => Some(&part.state),
-        _ => None,
-    };
-    let is_good = result == TurnResult::Good;
-    let is_brought = is_good && turn.verb == TurnVerb::Try;
-    let text = |of_turn: &String, seen: Option<&String>| {
-        let shown = if is_brought { Some(of_turn) } else { seen };
-        shown.cloned().unwrap_or_default()
-    };
-    Some(InstancePart {
-        version: text(&turn.version, seen.map(|part| &part.version)),
-        sha256: text(&turn.sha256, seen.map(|part| &part.sha256)),
-        from: seen.map_or(PartSource::Image, |part| part.from),
-        phase: match seen.map(|part| part.phase) {
-            _ if is_good => PartPhase::Settled,
-            // It was taken back since the report.
-            Some(PartPhase::Trial) | None => PartPhase::Back,
-            Some(phase) => phase,
-        },
-        healthy: is_good || health(guest) == Some(true),
-        last: TurnEnd {
-            token: turn.token.clone(),
-            result,
-            reason,
-            at,
-        },
-    })
+    let why = Why::new(EndCause::Unanswered, format!("{text} since its trial"));
+    Finding::At(Step::Push, Some(event), why)
 }
 
 /// Length of the pause after a turn that was given back or ended badly.

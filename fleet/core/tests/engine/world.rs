@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fleet_core::{
-    Action, Deployment, Engine, Environment, Event, Guest, Now, Observed, Outcome, PartFacts,
-    Revision, World, Write,
+    Action, Call, Deployment, Engine, Environment, Event, Guest, Now, Observed, Outcome, PartFacts,
+    Returned, Revision, World, Write,
 };
 use protocol::core::Core as _;
 use protocol::fleet::{
@@ -31,7 +31,7 @@ pub(super) fn seen(digit: &str, from: PartSource) -> Observed {
             starts: 1,
             resident_bytes: 1 << 20,
         },
-        is_expired: false,
+        returned: Returned::Ended,
     })
 }
 
@@ -119,6 +119,8 @@ pub(super) struct Done {
     pub(super) created: Vec<DeploymentSpec>,
     pub(super) has_lock: bool,
     pub(super) writes: u32,
+    /// Orders to guests.
+    pub(super) calls: Vec<Call>,
     /// Finalizer that was added or taken away.
     pub(super) finalizer: Option<bool>,
 }
@@ -145,8 +147,12 @@ pub(super) fn run(engine: &mut Engine, world: World, seconds: u64) -> Done {
         },
     );
     while let Some(action) = engine.poll_action(now) {
-        let Action::Write { id, write } = action else {
-            continue;
+        let (id, write) = match action {
+            Action::Write { id, write } => (id, write),
+            Action::Call { call, .. } => {
+                done.calls.push(call);
+                continue;
+            }
         };
         done.writes += 1;
         match &write {
@@ -232,4 +238,15 @@ pub(super) fn kept(guest: &mut Guest, digit: &str) {
     guest.observed = seen(digit, PartSource::A);
     guest.last = Some(InstancePart::kept(&turn, at(0).wall));
     guest.turn = Some(turn);
+}
+
+/// A turn of the deployment `d` whose program is on trial.
+pub(super) fn tried(guest: &mut Guest, left_s: u64) {
+    kept(guest, "1");
+    guest.last = None;
+    if let Observed::Seen(part) = &mut guest.observed {
+        part.state.phase = PartPhase::Trial;
+        part.state.token = "d-1".to_owned();
+        part.state.left_s = left_s;
+    }
 }

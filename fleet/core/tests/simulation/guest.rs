@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use fleet_core::judge::{Readings, Sample};
 use fleet_core::permit::Gate;
-use fleet_core::{Call, Facts, Observed, Outcome, PartFacts};
-use protocol::parts::{PartPhase, PartSource, PartState};
+use fleet_core::{Call, Facts, Observed, Outcome, PartFacts, Returned};
+use protocol::parts::{NOT_KEPT, PartPhase, PartSource, PartState, TAKEN_BACK};
 
 use super::sabotage::FleetSabotage;
 
@@ -79,7 +79,7 @@ pub(super) struct PlayedGuest {
     token: String,
     phase: PartPhase,
     reason: String,
-    is_expired: bool,
+    returned: Returned,
     epoch: u64,
     /// Trials that began, by token.
     pub(super) tries: BTreeMap<String, u32>,
@@ -113,7 +113,7 @@ impl PlayedGuest {
             token: String::new(),
             phase: PartPhase::Settled,
             reason: String::new(),
-            is_expired: false,
+            returned: Returned::Ended,
             epoch: 0,
             tries: BTreeMap::new(),
             took_lower: false,
@@ -147,9 +147,9 @@ impl PlayedGuest {
     pub(super) fn tick(&mut self, second: u64) {
         let Some(trial) = &self.trial else { return };
         if second >= trial.ends && !self.is(FleetSabotage::EndlessTrials) {
-            self.back("the time of the trial is over", true, second);
+            self.back(NOT_KEPT, Returned::NotKept, second);
         } else if self.running == Release::Crashes && second >= trial.began + 5 {
-            self.back("the program ended", false, second);
+            self.back("the program ended", Returned::Ended, second);
         }
     }
 
@@ -157,13 +157,13 @@ impl PlayedGuest {
         self.sabotage == Some(sabotage)
     }
 
-    fn back(&mut self, reason: &str, is_expired: bool, second: u64) {
+    fn back(&mut self, reason: &str, returned: Returned, second: u64) {
         if let Some(trial) = self.trial.take() {
             self.runs_since = second;
             self.running = trial.before;
             self.phase = PartPhase::Back;
             reason.clone_into(&mut self.reason);
-            self.is_expired = is_expired;
+            self.returned = returned;
         }
     }
 
@@ -239,7 +239,7 @@ impl PlayedGuest {
                 starts: 1,
                 resident_bytes: 1 << 20,
             },
-            is_expired: self.is_expired,
+            returned: self.returned,
         })
     }
 
@@ -270,7 +270,7 @@ impl PlayedGuest {
                 self.staged = Some((turn.token.clone(), brought));
                 self.token.clone_from(&turn.token);
                 self.phase = PartPhase::Staged;
-                self.is_expired = false;
+                self.returned = Returned::Ended;
                 Outcome::Done
             }
             Call::Try {
@@ -293,7 +293,7 @@ impl PlayedGuest {
             },
             Call::Back { token } => match &self.trial {
                 Some(trial) if trial.token == *token => {
-                    self.back("the host took it back", false, second);
+                    self.back(TAKEN_BACK, Returned::ByHost, second);
                     Outcome::Done
                 }
                 Some(_) => Outcome::Busy("on trial".to_owned()),

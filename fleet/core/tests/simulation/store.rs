@@ -215,7 +215,7 @@ impl Store {
                 }
                 self.turns_of.entry(guest).or_default().0 = Some(turn);
             }
-            Write::End { guest, part } => {
+            Write::End { guest, part, .. } => {
                 let is_lost = self.sabotage == Some(FleetSabotage::OpenTurns)
                     && part.last.result == TurnResult::Skip;
                 if is_lost {

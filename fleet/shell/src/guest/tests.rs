@@ -15,7 +15,7 @@ const PAGE: &str =
 #[test]
 fn page_without_memory_readings_does_not_count_as_an_answer() {
     let good = Ok(PAGE.to_owned());
-    let facts_of = |page: Option<&Result<String, String>>| facts(&running(), page, true);
+    let facts_of = |page: Option<&Result<String, String>>| facts(page, true);
     assert_eq!(facts_of(Some(&good)).page_answers, Some(true));
     assert_eq!(facts_of(Some(&good)).agent_connected, Some(true));
     let empty = Ok(String::new());
@@ -28,9 +28,9 @@ fn page_without_memory_readings_does_not_count_as_an_answer() {
 #[test]
 fn monitor_without_its_agent_is_noticed_only_where_an_agent_is_expected() {
     let deaf = Ok(PAGE.replace("connected 1", "connected 0"));
-    let expected = facts(&running(), Some(&deaf), true);
+    let expected = facts(Some(&deaf), true);
     assert_eq!(expected.agent_connected, Some(false));
-    let unexpected = facts(&running(), Some(&deaf), false);
+    let unexpected = facts(Some(&deaf), false);
     assert_eq!(unexpected.agent_connected, None);
 }
 
@@ -41,10 +41,19 @@ fn degraded_vm_is_noticed() {
         kind: "Degraded".to_owned(),
         status: "True".to_owned(),
         message: "the pod is stuck".to_owned(),
+        last_transition_time: Some(WallTime(7)),
         ..Condition::default()
     });
-    let facts = facts(&status, None, false);
-    assert_eq!(facts.degraded.as_deref(), Some("the pod is stuck"));
+    let expected = |in_resize| Degradation {
+        message: "the pod is stuck".to_owned(),
+        since: Some(WallTime(7)),
+        in_resize,
+    };
+    assert_eq!(degraded(&status, None), Some(expected(false)));
+    status.phase = VmPhase::Scaling;
+    assert_eq!(degraded(&status, None), Some(expected(true)));
+    status.conditions[0].status = "False".to_owned();
+    assert_eq!(degraded(&status, None), None);
 }
 
 #[test]

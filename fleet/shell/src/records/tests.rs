@@ -1,10 +1,11 @@
 use daemon_kit::journal::{Identity, Limits, files};
+use fleet_core::cause::EndCause;
 use prometheus_client::registry::Registry;
 use protocol::fleet::TurnResult;
 use protocol::units::Resources;
 
 use super::*;
-use crate::changes::{ChangeKind, EndCause};
+use crate::changes::ChangeKind;
 
 fn change(kind: ChangeKind, why: &str, failure: Option<&str>) -> Change {
     Change {

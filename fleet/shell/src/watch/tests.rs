@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use fleet_core::{Deployment, Environment, PartFacts, Revision, World};
+use fleet_core::{Deployment, Environment, PartFacts, Returned, Revision, World};
 use protocol::fleet::{
     DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, EnvironmentSpec,
     EnvironmentStatus, Group, GroupState, GroupStatus, InstancePart, Lock, Resolved, Rollout,
@@ -27,7 +27,7 @@ fn part(digit: &str) -> Observed {
             starts: 1,
             resident_bytes: 1 << 20,
         },
-        is_expired: false,
+        returned: Returned::Ended,
     })
 }
 

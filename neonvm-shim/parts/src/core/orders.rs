@@ -3,7 +3,7 @@
 //! The order of the steps is what makes a crash after any of them harmless. A trial is on the disk
 //! and a watcher runs before the new program does. A return is claimed before the link moves.
 
-use protocol::parts::{PartPhase, PartSource, PartState};
+use protocol::parts::{NOT_KEPT, PartPhase, PartSource, PartState, TAKEN_BACK};
 
 use super::record::{Program, Record, Staged, Verb};
 use super::refusal::Refusal;
@@ -222,7 +222,7 @@ pub fn back(record: &Record, sight: &Sight, order: &Order) -> Result<Plan, Refus
             return Err(Refusal::OnTrial(format!("the program of {}", trial.token)));
         }
         return Ok(Plan::Carry(
-            ending(record, trial, "the host took it back"),
+            ending(record, trial, TAKEN_BACK),
             Box::new(after),
         ));
     }
@@ -264,8 +264,6 @@ pub fn due(record: &Record, sight: &Sight, uptime_s: u64) -> Vec<Step> {
         None => Vec::new(),
     }
 }
-
-const NOT_KEPT: &str = "the host did not keep it in time";
 
 fn staged<'a>(record: &'a Record, token: &str) -> Result<&'a Staged, Refusal> {
     match &record.staged {

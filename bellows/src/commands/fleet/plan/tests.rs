@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use fleet_core::{Environment, PartFacts, Revision};
+use fleet_core::{Environment, PartFacts, Returned, Revision};
 use protocol::fleet::{EnvironmentSpec, EnvironmentStatus, Resolved, Rollout};
 use protocol::parts::{PartSource, PartState};
 use serde_json::json;
@@ -24,7 +24,7 @@ fn guest(node: &str, sha256: &str) -> Guest {
                 starts: 1,
                 resident_bytes: 0,
             },
-            is_expired: false,
+            returned: Returned::Ended,
         }),
         ..Guest::default()
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fleet_core::{
-    Action, Call, Engine, Event, Guest, Now, Observed, Outcome, PartFacts, World, Write,
+    Action, Call, Engine, Event, Guest, Now, Observed, Outcome, PartFacts, Returned, World, Write,
 };
 use fleet_store::{FleetStore, LoadedEnvironment, Owner};
 use protocol::core::Core as _;
@@ -121,7 +121,7 @@ impl Fleet {
                 boot: "boot".to_owned(),
                 observed: Observed::Seen(PartFacts {
                     state: played.part.clone(),
-                    is_expired: false,
+                    returned: Returned::Ended,
                 }),
                 turn,
                 last,

@@ -3,7 +3,8 @@
 use protocol::fleet::{TurnResult, TurnSpec};
 use protocol::parts::PartPhase;
 
-use super::{Decision, Memory, PUSH_LIMIT, carried, stop_of, unread};
+use super::{Decision, Ending, Memory, PUSH_LIMIT, STOPPED, carried, stop_of, unread};
+use crate::cause::{EndCause, Why};
 use crate::engine::action::{Call, Now};
 use crate::engine::standing::is_back;
 use crate::engine::turn::Finding;
@@ -18,11 +19,10 @@ pub(super) fn decide(
     memory: &Memory,
     now: Now,
 ) -> Decision {
-    let released = |reason: &str| Decision::End(TurnResult::Wait, reason.to_owned());
-    let unread = |reason: &str| match unread(world, guest, turn, memory, now.monotonic, reason) {
-        Finding::At(step, Some(event), reason) => {
-            carried(step, next(step, event), reason, turn, 0, true)
-        }
+    let ended = |cause, text: &str| Decision::End(Ending::new(TurnResult::Wait, cause, text));
+    let released = |text: &str| ended(EndCause::Other, text);
+    let unread = |text: &str| match unread(world, guest, turn, memory, now.monotonic, text) {
+        Finding::At(step, Some(event), why) => carried(step, next(step, event), why, turn, 0, true),
         Finding::Kept | Finding::At(_, None, _) => Decision::Nothing,
     };
     let part = match &guest.observed {
@@ -32,24 +32,18 @@ pub(super) fn decide(
         Observed::Seen(part) => &part.state,
     };
     if is_back(part) {
-        return Decision::End(TurnResult::Good, String::new());
+        return Decision::End(Ending::kept());
     }
     if let Some(stop) = stop_of(world, guest, turn) {
         let to = next(Step::Push, stop);
-        return carried(
-            Step::Push,
-            to,
-            "its deployment ended".to_owned(),
-            turn,
-            0,
-            true,
-        );
+        let why = Why::new(EndCause::Stopped, STOPPED);
+        return carried(Step::Push, to, why, turn, 0, true);
     }
     if now.monotonic.since(memory.since) >= PUSH_LIMIT {
         return released("the guest did not go back in time");
     }
     if part.phase == PartPhase::Trial {
-        return released("busy: a program is on trial");
+        return ended(EndCause::Busy, "busy: a program is on trial");
     }
     if let Some(gate) = guest.gate {
         return released(gate.detail());
