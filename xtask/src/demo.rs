@@ -20,7 +20,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
-use self::load::{Database, Lines, Pgbench};
+use self::load::{Database, Lines, Pgbench, Plan};
 use self::report::{ComputeUnits, Report, Sample};
 use self::site::{BOOT_PATIENCE, Site, VM};
 use self::watch::Watch;
@@ -217,8 +217,12 @@ impl<'a> Run<'a> {
         let load_s = self.minutes * 60 / 3;
         for (clients, share) in STEPS {
             let seconds = (load_s * share / 100).max(5);
-            let mut bench =
-                Pgbench::start(self.database, clients, seconds, self.origin, &self.lines)?;
+            let plan = Plan {
+                clients,
+                seconds,
+                rate: None,
+            };
+            let mut bench = Pgbench::start(self.database, plan, self.origin, &self.lines)?;
             while !bench.ended()? {
                 self.look(&format!("pgbench, {clients} clients"))?;
             }

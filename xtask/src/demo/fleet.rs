@@ -8,6 +8,7 @@
 //! The run fails if fewer than two guests were settled and healthy in a sample, a bad version
 //! reached a second guest, a guest or its database ended, or the growth did not come.
 
+mod growth;
 mod guests;
 mod kills;
 mod report;
@@ -15,21 +16,18 @@ mod sampler;
 mod versions;
 
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use self::guests::{
-    GUESTS, LOOK_EVERY, create, database, memory_gib, monitors, text, wait_for_parts,
-};
+use self::guests::{GUESTS, LOOK_EVERY, create, database, monitors, text, wait_for_parts};
 use self::kills::Kills;
-use self::report::{FleetReport, Growth, Rollout, summary};
+use self::report::{FleetReport, Rollout, summary};
 use self::sampler::Sampler;
 use self::versions::{BAD, GOOD, Version};
 use super::Options;
-use super::load::{self, Database, Lines, Pgbench};
+use super::load::{self, Database, Lines, Pgbench, Plan};
 use super::site::{BOOT_PATIENCE, Site};
 use crate::{build, interrupt, shell};
 
@@ -37,6 +35,13 @@ use crate::{build, interrupt, shell};
 const LEAST_HEALTHY: usize = 2;
 /// Longest rollout, with kills and without KVM.
 const PATIENCE: Duration = Duration::from_secs(1200);
+
+/// A load under which a guest keeps its smallest size.
+const LOAD: Plan = Plan {
+    clients: 1,
+    seconds: PATIENCE.as_secs() * 6,
+    rate: Some(4),
+};
 
 /// Runs the demonstration.
 pub(super) fn run(options: &Options) -> Result<()> {
@@ -103,10 +108,10 @@ impl Show {
         wait_for_parts(&site)?;
         let origin = Instant::now();
         for database in &databases {
-            let lines = Lines::default();
-            let seconds = PATIENCE.as_secs() * 5;
-            loads.push(Pgbench::start(database, 1, seconds, origin, &lines)?);
+            loads.push(Pgbench::start(database, LOAD, origin, &Lines::default())?);
         }
+        growth::wait_for_smallest(&site)?;
+        shell::say("    all guests have their smallest size, under load");
         Ok(Self {
             site,
             programs,
@@ -128,6 +133,7 @@ impl Show {
             self.wait_for(bad, begun)?;
             self.wait_for_return(bad)?;
         }
+        self.report.kills_in_rollouts = self.report.kills - self.kills.left;
         while self.kills.left > 0 {
             self.step()?;
         }
@@ -186,50 +192,6 @@ impl Show {
         Ok(())
     }
 
-    /// Takes memory in the first guest on trial, and waits until that guest has grown.
-    fn grow_in_a_turn(&mut self) -> Result<()> {
-        let began = Instant::now();
-        let name = loop {
-            anyhow::ensure!(began.elapsed() < PATIENCE, "no guest came on trial");
-            if let Some(name) = self.sampler.seen().on_trial.first() {
-                break name.clone();
-            }
-            interrupt::check()?;
-            std::thread::park_timeout(LOOK_EVERY);
-        };
-        let index = GUESTS.iter().position(|guest| *guest == name);
-        let database = index.and_then(|index| self.databases.get(index));
-        let before = memory_gib(&self.site.object("neonvm", &name)?);
-        let mut burst = load::start_burst(database.context("a guest of ours")?)?;
-        self.say(&format!("{name} is on trial: take memory in its database"));
-        let most = self.most_memory(&name, &mut burst)?;
-        self.say(&format!("{name} grew from {before:.2} to {most:.2} GiB"));
-        self.report.growth = Growth {
-            guest: name,
-            before_gib: before,
-            most_gib: most,
-        };
-        if most <= before {
-            let text = "growth asked for in a turn did not come";
-            self.report.failures.push(text.to_owned());
-        }
-        Ok(())
-    }
-
-    /// Most memory of a guest until the burst ends.
-    fn most_memory(&self, name: &str, burst: &mut Child) -> Result<f64> {
-        let mut most: f64 = 0.0;
-        loop {
-            interrupt::check()?;
-            most = most.max(memory_gib(&self.site.object("neonvm", name)?));
-            if let Some(status) = burst.try_wait()? {
-                anyhow::ensure!(status.success(), "the memory burst failed ({status})");
-                return Ok(most);
-            }
-            std::thread::park_timeout(LOOK_EVERY);
-        }
-    }
-
     /// Waits until a deployment has ended, and writes it down.
     fn wait_for(&mut self, version: &Version, begun: Instant) -> Result<()> {
         let ended = self.ended(version.id)?;
@@ -246,8 +208,13 @@ impl Show {
             evidence.join("; ")
         ));
         let is_bad = version.ends == "Unhealthy";
-        if is_bad && reached.len() > 1 {
-            let text = format!("{} reached {reached:?}", version.id);
+        let count = |name: &str| ended["status"]["progress"][name].as_u64().unwrap_or(0);
+        let (kept, bad) = (count("done"), count("failed"));
+        if is_bad && (reached.len() > 1 || kept > 0 || bad != 1) {
+            let text = format!(
+                "{} was seen in {reached:?}, kept by {kept} guests and bad in {bad}",
+                version.id
+            );
             self.report.failures.push(text);
         }
         if is_bad || state != version.ends {
@@ -258,6 +225,8 @@ impl Show {
             version: version.version.to_owned(),
             state: state.to_owned(),
             reached: reached.len(),
+            kept,
+            bad,
             seconds: begun.elapsed().as_secs_f64(),
             evidence: evidence.join("; "),
         });

@@ -69,6 +69,15 @@ pub(crate) fn wait_for_database(database: &Database, patience: Duration) -> Resu
     }
 }
 
+/// How a pgbench loads its database.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) clients: u32,
+    pub(crate) seconds: u64,
+    /// Transactions begun per second. `None` is as fast as the database answers.
+    pub(crate) rate: Option<u32>,
+}
+
 /// A running pgbench.
 pub(crate) struct Pgbench {
     child: Child,
@@ -76,30 +85,23 @@ pub(crate) struct Pgbench {
 }
 
 impl Pgbench {
-    /// Starts `clients` clients for `seconds`; progress is appended to `lines` with times since
-    /// `origin`.
+    /// Starts the load; progress is appended to `lines` with times since `origin`.
     pub(crate) fn start(
         database: &Database,
-        clients: u32,
-        seconds: u64,
+        plan: Plan,
         origin: Instant,
         lines: &Lines,
     ) -> Result<Self> {
         let offset = origin.elapsed().as_secs_f64();
-        let mut child = database
-            .client("pgbench")
-            .args([
-                "-n",
-                "-P",
-                "1",
-                "-c",
-                &clients.to_string(),
-                "-j",
-                "1",
-                "-T",
-                &seconds.to_string(),
-                "bench",
-            ])
+        let clients = plan.clients;
+        let mut command = database.client("pgbench");
+        command.args(["-n", "-P", "1", "-j", "1"]);
+        command.args(["-c", &clients.to_string(), "-T", &plan.seconds.to_string()]);
+        if let Some(rate) = plan.rate {
+            command.args(["-R", &rate.to_string()]);
+        }
+        let mut child = command
+            .arg("bench")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

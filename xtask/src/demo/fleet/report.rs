@@ -9,6 +9,8 @@ pub(super) struct FleetReport {
     pub(super) seed: u64,
     /// Ends of `bellows up` by signal 9.
     pub(super) kills: u32,
+    /// Those of them during a rollout or its return.
+    pub(super) kills_in_rollouts: u32,
     pub(super) rollouts: Vec<Rollout>,
     pub(super) growth: Growth,
     /// Looks at the runners' states.
@@ -26,8 +28,11 @@ pub(super) struct Rollout {
     pub(super) id: String,
     pub(super) version: String,
     pub(super) state: String,
-    /// Guests that ran the version at any time.
+    /// Guests that were seen with the version.
     pub(super) reached: usize,
+    /// Guests that kept it, and guests whose turn ended badly.
+    pub(super) kept: u64,
+    pub(super) bad: u64,
     pub(super) seconds: f64,
     /// What led to its end.
     pub(super) evidence: String,
@@ -38,31 +43,34 @@ pub(super) struct Rollout {
 pub(super) struct Growth {
     pub(super) guest: String,
     pub(super) before_gib: f64,
-    pub(super) most_gib: f64,
+    /// Most while the new program was on trial.
+    pub(super) in_trial_gib: f64,
 }
 
 /// The last page.
 pub(super) fn summary(report: &FleetReport) {
     say("");
     say(&format!(
-        "{:<8} {:<8} {:<10} {:>7} {:>8}  EVIDENCE",
-        "ROLLOUT", "VERSION", "STATE", "REACHED", "SECONDS"
+        "{:<8} {:<8} {:<10} {:>4} {:>4} {:>8}  EVIDENCE",
+        "ROLLOUT", "VERSION", "STATE", "KEPT", "BAD", "SECONDS"
     ));
     for one in &report.rollouts {
         say(&format!(
-            "{:<8} {:<8} {:<10} {:>7} {:>8.1}  {}",
-            one.id, one.version, one.state, one.reached, one.seconds, one.evidence
+            "{:<8} {:<8} {:<10} {:>4} {:>4} {:>8.1}  {}",
+            one.id, one.version, one.state, one.kept, one.bad, one.seconds, one.evidence
         ));
     }
     say("");
     let growth = &report.growth;
     say(&format!(
-        "{} grew from {:.2} to {:.2} GiB in its turn",
-        growth.guest, growth.before_gib, growth.most_gib
+        "{} grew from {:.2} to {:.2} GiB on trial",
+        growth.guest, growth.before_gib, growth.in_trial_gib
     ));
     say(&format!(
-        "{} kills (seed {}), {} samples, at least {} guests settled and healthy, {} guest restarts",
+        "{} kills, {} of them in rollouts (seed {}), {} samples, at least {} guests settled and \
+         healthy, {} guest restarts",
         report.kills,
+        report.kills_in_rollouts,
         report.seed,
         report.samples,
         report.least_settled_healthy,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::demo::site::quantity;
 use crate::http;
 
 const EVERY: Duration = Duration::from_millis(100);
@@ -25,6 +26,32 @@ pub(super) struct Seen {
     programs: BTreeMap<String, BTreeSet<String>>,
     /// Boots of each guest.
     boots: BTreeMap<String, BTreeSet<String>>,
+    /// Memory of each guest around its first trial.
+    memory: BTreeMap<String, Memory>,
+}
+
+/// Memory of a guest, GiB.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Memory {
+    /// Just before its first trial.
+    pub(super) before: f64,
+    /// Most in its first trial.
+    pub(super) in_trial: f64,
+    /// The trial is over.
+    is_over: bool,
+}
+
+impl Memory {
+    fn add(&mut self, gib: f64, is_on_trial: bool) {
+        let was_on_trial = self.in_trial > 0.0;
+        if is_on_trial && !self.is_over {
+            self.in_trial = self.in_trial.max(gib);
+        } else if !was_on_trial {
+            self.before = gib;
+        } else {
+            self.is_over = true;
+        }
+    }
 }
 
 impl Seen {
@@ -41,6 +68,11 @@ impl Seen {
         boots.map(|boots| boots.len().saturating_sub(1)).sum()
     }
 
+    /// Memory of a guest around its first trial.
+    pub(super) fn memory(&self, guest: &str) -> Memory {
+        self.memory.get(guest).copied().unwrap_or_default()
+    }
+
     fn add(&mut self, states: &[(String, Option<Value>)]) {
         self.samples += 1;
         self.on_trial.clear();
@@ -55,6 +87,8 @@ impl Seen {
             } else if !phase.is_empty() && !is_silent {
                 healthy += 1;
             }
+            let memory = self.memory.entry(guest.clone()).or_default();
+            memory.add(memory_gib(state), phase == "Trial");
             let note = |to: &mut BTreeMap<String, BTreeSet<String>>, value: &Value| {
                 if let Some(value) = value.as_str().filter(|text| !text.is_empty()) {
                     let of_guest = to.entry(guest.clone()).or_default();
@@ -117,6 +151,11 @@ impl Drop for Sampler {
     }
 }
 
+fn memory_gib(state: &Value) -> f64 {
+    let bytes = |name: &str| quantity(&state["memory"][name]).unwrap_or(0.0);
+    (bytes("base") + bytes("plugged")) / f64::from(1 << 30)
+}
+
 fn state_of(socket: &Path) -> Option<Value> {
     let text = http::get_unix(socket, "/v1/state").ok()?;
     serde_json::from_str(&text).ok()
@@ -133,6 +172,26 @@ mod tests {
             "boot_id": boot, "guest_silent": null,
             "guest_parts": {"monitor": {"phase": phase, "sha256": sha256}},
         }))
+    }
+
+    #[test]
+    fn memory_is_that_around_the_first_trial() {
+        let mut seen = Seen::default();
+        let looks = [
+            ("Settled", "0"),
+            ("Trial", "0"),
+            ("Trial", "2Gi"),
+            ("Trial", "1Gi"),
+            ("Settled", "3Gi"),
+            ("Trial", "4Gi"),
+        ];
+        for (phase, plugged) in looks {
+            let mut state = state(phase, "1", "x").expect("a state");
+            state["memory"] = json!({"base": "1Gi", "plugged": plugged});
+            seen.add(&[("a".to_owned(), Some(state))]);
+        }
+        let memory = seen.memory("a");
+        assert_eq!((memory.before, memory.in_trial), (1.0, 3.0));
     }
 
     #[test]
