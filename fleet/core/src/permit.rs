@@ -171,18 +171,19 @@ pub fn required(matches: u32, min_healthy_percent: u32) -> u32 {
     matches.saturating_sub(u32::try_from(away).unwrap_or(u32::MAX))
 }
 
-/// Whether one more guest may have a turn. `is_healthy` is that guest's own health.
+/// Whether one more guest may have a turn. `costs_room` is false for a guest that is known to be
+/// unhealthy.
 ///
 /// # Errors
 /// With the gate that holds it.
-pub fn permit(fleet: Fleet, rollout: &Rollout, is_healthy: bool) -> Result<(), Gate> {
+pub fn permit(fleet: Fleet, rollout: &Rollout, costs_room: bool) -> Result<(), Gate> {
     if fleet.in_flight >= rollout.max_in_flight {
         return Err(Gate::InFlight);
     }
     let required = required(fleet.matches, rollout.min_healthy_percent);
     // A guest that is away already costs nothing.
     let room = fleet.settled_healthy.saturating_sub(required);
-    if is_healthy && room == 0 {
+    if costs_room && room == 0 {
         return Err(Gate::Budget);
     }
     Ok(())

@@ -17,14 +17,21 @@ const RESIDENT_BYTES: u64 = 16 << 20;
 pub fn health(guest: &Guest) -> Option<bool> {
     match &guest.observed {
         Observed::Seen(part) if part.state.phase == PartPhase::Trial => None,
-        Observed::Seen(_) => Some(is_well(&guest.facts)),
+        Observed::Seen(_) => is_well(&guest.facts),
         Observed::Silent => Some(false),
         Observed::Unmanaged(_) | Observed::Unreachable => None,
     }
 }
 
-fn is_well(facts: &Facts) -> bool {
-    facts.degraded.is_none() && link_trouble(facts).is_none()
+/// An agent that is away for its own reasons says nothing about its guests.
+fn is_well(facts: &Facts) -> Option<bool> {
+    if facts.degraded.is_some() || facts.page_answers == Some(false) {
+        return Some(false);
+    }
+    match facts.agent_connected {
+        Some(false) if facts.agent_is_new => None,
+        connected => Some(connected != Some(false)),
+    }
 }
 
 /// A program on trial.
@@ -72,17 +79,24 @@ pub fn prove(trial: &Trial<'_>, facts: &Facts) -> Proof {
         let text = format!("{} after {ran_seconds} s of the trial", why.text);
         Why { text, ..why }
     };
-    if let Some(why) = link_trouble(facts) {
-        return Proof::Broken(dated(why));
+    if facts.page_answers == Some(false) {
+        let text = "its metrics page does not answer";
+        return Proof::Broken(dated(Why::new(EndCause::Page, text)));
     }
+    let agent = (facts.agent_connected == Some(false))
+        .then(|| dated(Why::new(EndCause::Agent, "its agent is not connected")));
+    let agent = match agent {
+        Some(why) if !facts.agent_is_new => return Proof::Broken(why),
+        agent => agent,
+    };
     let began = WallTime(trial.now.0.saturating_sub(micros(ran_seconds)));
-    match &facts.degraded {
-        // It has had the problem before, under the former program.
-        Some(it) if it.since.is_some_and(|since| since < began) => Proof::Whole,
+    let is_of_trial = |it: &&Degradation| it.since.is_none_or(|since| since >= began);
+    // A condition from before the trial is the former program's.
+    match facts.degraded.as_ref().filter(is_of_trial) {
         // The host and the guest's kernel resize a VM, and the monitor only asks for it.
         Some(it) if it.in_resize => Proof::Open(dated(degraded(it))),
         Some(it) => Proof::Broken(dated(degraded(it))),
-        None => Proof::Whole,
+        None => agent.map_or(Proof::Whole, Proof::Open),
     }
 }
 
@@ -93,15 +107,6 @@ fn micros(seconds: u64) -> i64 {
 fn degraded(it: &Degradation) -> Why {
     let text = format!("the VM is degraded ({})", it.message);
     Why::new(EndCause::Degraded, text)
-}
-
-fn link_trouble(facts: &Facts) -> Option<Why> {
-    if facts.page_answers == Some(false) {
-        let text = "its metrics page does not answer";
-        return Some(Why::new(EndCause::Page, text));
-    }
-    let text = "its agent is not connected";
-    (facts.agent_connected == Some(false)).then(|| Why::new(EndCause::Agent, text))
 }
 
 #[cfg(test)]
@@ -188,6 +193,32 @@ mod tests {
             "its agent is not connected after 20 s of the trial",
         );
         assert_eq!(proof("new", &deaf, 20), Proof::Broken(why));
+    }
+
+    /// Requirement: B26
+    #[test]
+    fn agent_that_has_just_begun_leaves_proof_and_health_open() {
+        let mut facts = Facts {
+            agent_connected: Some(false),
+            agent_is_new: true,
+            ..Facts::default()
+        };
+        let why = Why::new(
+            EndCause::Agent,
+            "its agent is not connected after 20 s of the trial",
+        );
+        assert_eq!(proof("new", &facts, 20), Proof::Open(why.clone()));
+        assert_eq!(is_well(&facts), None);
+        facts.agent_is_new = false;
+        assert_eq!(proof("new", &facts, 20), Proof::Broken(why));
+        assert_eq!(is_well(&facts), Some(false));
+        facts.agent_connected = Some(true);
+        facts.agent_is_new = true;
+        assert_eq!(proof("new", &facts, 20), Proof::Whole);
+        assert_eq!(is_well(&facts), Some(true));
+        facts.page_answers = Some(false);
+        assert!(matches!(proof("new", &facts, 20), Proof::Broken(_)));
+        assert_eq!(is_well(&facts), Some(false));
     }
 
     /// Requirement: B26

@@ -159,6 +159,8 @@ pub struct Facts {
     pub page_answers: Option<bool>,
     /// Whether the agent is connected. `None` if none is expected.
     pub agent_connected: Option<bool>,
+    /// Whether the agent began so recently that it need not be connected.
+    pub agent_is_new: bool,
 }
 
 /// Whether a turn has no end: an end counts only for the turn whose token it names.

@@ -51,6 +51,25 @@ fn sick_and_young_guests_wait_for_no_window() {
     assert_eq!(done.turns, ["vm-1", "vm-2"]);
 }
 
+/// Requirement: B22, R17
+#[test]
+fn guests_of_an_agent_that_has_just_begun_are_not_taken_for_unhealthy() {
+    let done = |agent_is_new, windows| {
+        let mut world = world(half(), guests(4));
+        world.environment.spec.windows = windows;
+        for guest in world.guests.values_mut() {
+            guest.uptime_seconds = Some(6000);
+            guest.facts.agent_connected = Some(false);
+            guest.facts.agent_is_new = agent_is_new;
+        }
+        let done = run(&mut Engine::new(1), world, 0);
+        (done.turns.len(), done.gate)
+    };
+    assert_eq!(done(true, Vec::new()), (0, "budget".to_owned()));
+    assert_eq!(done(true, at_night()), (0, "window".to_owned()));
+    assert_eq!(done(false, at_night()).0, 4);
+}
+
 /// A trial of 60 s has 30 s more in the guest.
 ///
 /// Requirement: B26

@@ -73,6 +73,7 @@ pub async fn run(params: Params, token: CancellationToken) {
             programs: Programs::of_state_dir(&params.state_dir),
             looker: Looker {
                 client: params.client,
+                begun: params.clock.now(),
                 clock: params.clock,
                 state_dir: params.state_dir,
             },

@@ -51,6 +51,8 @@ pub(crate) struct Purpose {
     pub(crate) is_in_flight: bool,
     /// A judge wants the figures of its page.
     pub(crate) is_judged: bool,
+    /// The agent began so recently that it need not be connected.
+    pub(crate) is_agent_new: bool,
 }
 
 /// Whether an agent is to be connected to the VM's monitor.
@@ -90,6 +92,7 @@ pub(crate) async fn look(
         observed,
         facts: Facts {
             degraded: degraded(&status, runner.as_ref()),
+            agent_is_new: purpose.is_agent_new,
             ..facts(of_proof, has_agent(vm))
         },
         gate: gate(&status, runner.as_ref(), now),
@@ -186,6 +189,7 @@ fn facts(page: Option<&Result<String, String>>, is_expected: bool) -> Facts {
     let gauge = text.and_then(|page| reading(page, AGENT_GAUGE));
     Facts {
         degraded: None,
+        agent_is_new: false,
         page_answers: page.map(|_| {
             text.and_then(|page| reading(page, MEMORY_READING))
                 .is_some()

@@ -13,6 +13,7 @@ use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name};
 use protocol::quantity::Quantity;
+use protocol::time::{Span, Timestamp};
 use protocol::vm::VirtualMachine;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -24,6 +25,9 @@ use crate::watch::Felt;
 const AT_ONCE: usize = 16;
 /// Longest time for a list.
 const LIST_LIMIT: Duration = Duration::from_secs(10);
+/// Time after its start in which an agent has to connect to its guests' monitors. The agent gives
+/// them as long.
+const NEW_AGENT: Span = Span::from_secs(20);
 const NOT_FOUND: u16 = 404;
 
 /// A guest's address for calls, and the owner of its instance.
@@ -63,6 +67,8 @@ pub(crate) struct Looker {
     pub(crate) client: kube::Client,
     pub(crate) clock: Clock,
     pub(crate) state_dir: PathBuf,
+    /// Start of the driver. Its process starts the agent with it.
+    pub(crate) begun: Timestamp,
 }
 
 impl Looker {
@@ -167,6 +173,7 @@ impl Looker {
             part: loaded.environment.spec.part,
             is_in_flight: is_open(turn.as_ref(), last.as_ref()),
             is_judged: is_judged(loaded),
+            is_agent_new: self.clock.now().since(self.begun) < NEW_AGENT,
         };
         let seen = guest::look(&self.state_dir, vm, purpose, self.clock.wall()).await;
         let trial_seconds = loaded.environment.spec.rollout.trial_seconds;

@@ -114,6 +114,7 @@ pub(super) fn guest(
             }),
             page_answers: None,
             agent_connected: None,
+            agent_is_new: false,
         },
         gate: gate(vm).or(unreadable),
         turn,

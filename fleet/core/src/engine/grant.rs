@@ -100,20 +100,22 @@ pub(super) fn pick<'a>(
     let mut waiting: Vec<(bool, u32, &String, &Guest)> = Vec::new();
     for (name, guest) in &world.guests {
         if let Standing::Waiting(attempt) = standing(deployment, revision, name, guest) {
-            waiting.push((health(guest) == Some(true), attempt, name, guest));
+            // An unknown guest may work, so it costs as much as a healthy one.
+            let costs_room = health(guest) != Some(false);
+            waiting.push((costs_room, attempt, name, guest));
         }
     }
     // Guests that are away already go first, then those with fewer attempts.
-    waiting.sort_by_key(|(is_healthy, attempt, name, _)| (*is_healthy, *attempt, *name));
+    waiting.sort_by_key(|(costs_room, attempt, name, _)| (*costs_room, *attempt, *name));
     let mut held = None;
-    for (is_healthy, attempt, name, guest) in waiting {
+    for (costs_room, attempt, name, guest) in waiting {
         let in_node = nodes.get(guest.node.as_str()).copied().unwrap_or(0);
         let gate = own_gate(world, guest)
             .or_else(|| is_paused(name, guest).then_some(Gate::Pause))
             .or_else(|| timing.gate(name, guest))
             .or_else(|| stage.as_ref()?.gate(name, deployment))
             .or_else(|| (in_node >= rollout.max_per_node).then_some(Gate::Node))
-            .or_else(|| permit(fleet, &rollout, is_healthy).err());
+            .or_else(|| permit(fleet, &rollout, costs_room).err());
         match gate {
             None => return Pick::Guest(name, attempt),
             Some(gate) => held = held.or(Some((name.as_str(), gate))),

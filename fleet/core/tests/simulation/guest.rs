@@ -172,11 +172,13 @@ impl PlayedGuest {
         self.trial.as_ref().map(|trial| second - trial.began)
     }
 
-    pub(super) const fn facts(&self) -> Facts {
+    /// Facts of a guest whose agent has run for some seconds.
+    pub(super) const fn facts(&self, agent_seconds: u64) -> Facts {
         Facts {
             degraded: None,
+            agent_is_new: agent_seconds < 20,
             page_answers: Some(!matches!(self.running, Release::Deaf)),
-            agent_connected: Some(true),
+            agent_connected: Some(agent_seconds >= 8),
         }
     }
 

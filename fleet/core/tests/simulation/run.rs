@@ -94,6 +94,8 @@ struct Run {
     saw: u64,
     /// The API does not answer before.
     away_until: u64,
+    /// Start of the engine, and of the agents that begin with it.
+    begun: u64,
     /// An engine that gets the same events.
     shadow: Engine,
 }
@@ -144,6 +146,7 @@ impl Run {
             joined: 0,
             saw: 0,
             away_until: 0,
+            begun: 0,
             shadow: Engine::new(1),
             rng,
         }
@@ -178,7 +181,11 @@ impl Run {
         self.deliver();
         if !self.fault() && self.second >= self.away_until {
             let basis = self.engine.basis();
-            let world = Box::new(self.store.world(&self.guests, self.second));
+            let world = Box::new(self.store.world(
+                &self.guests,
+                self.second,
+                self.second - self.begun,
+            ));
             let now = self.now();
             self.checks.saw(&world);
             self.saw = self.second;
@@ -254,6 +261,7 @@ impl Run {
     fn crash(&mut self) {
         self.runs += 1;
         self.outcome.crashes += 1;
+        self.begun = self.second;
         self.engine = Engine::new(self.runs);
         self.shadow = Engine::new(self.runs);
         // Calls in the air still arrive; no engine waits for their outcomes.

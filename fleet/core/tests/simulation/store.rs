@@ -105,7 +105,12 @@ impl Store {
     }
 
     /// What the engine reads.
-    pub(super) fn world(&mut self, guests: &BTreeMap<String, PlayedGuest>, second: u64) -> World {
+    pub(super) fn world(
+        &mut self,
+        guests: &BTreeMap<String, PlayedGuest>,
+        second: u64,
+        agent_seconds: u64,
+    ) -> World {
         for (version, read) in self.versions.values_mut() {
             *read = *version;
         }
@@ -125,7 +130,7 @@ impl Store {
                 is_enrolled: true,
                 boot: played.boot.to_string(),
                 observed: self.observed(played, second),
-                facts: played.facts(),
+                facts: played.facts(agent_seconds),
                 gate: played.gate(second),
                 turn,
                 last,
