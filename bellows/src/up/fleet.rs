@@ -1,6 +1,6 @@
 //! The driver of rollouts: brings new versions of parts to running guests.
 
-use fleet::{Metrics, Params};
+use fleet::{Location, Metrics, Params, Pulses};
 use kube::Client;
 use prometheus_client::registry::Registry;
 
@@ -24,9 +24,11 @@ pub(crate) fn start(
         client: client.clone(),
         clock: base.clock,
         state_dir: base.state.path().to_owned(),
+        location: Location::Machine,
         stages: base.stages.clone(),
         metrics: Metrics::register(registry),
         journal: journal.clone(),
+        pulses: Pulses::default(),
     };
     let token = supervisor.token(Stage::Deciders);
     supervisor.run(NAME, Stage::Deciders, async move {

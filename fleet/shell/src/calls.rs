@@ -1,16 +1,18 @@
-//! Orders to a guest, by the control socket of its runner.
+//! Orders to a guest, by its runner.
 
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
-use daemon_kit::http_client::{HttpError, over_unix};
+use daemon_kit::http_client::HttpError;
 use fleet_core::{Call, Outcome};
 use fleet_store::Programs;
 use hyper::{Method, StatusCode};
 use protocol::fleet::TurnSpec;
 use protocol::parts::PartName;
-use serde_json::json;
+use serde_json::{Value, json};
+
+use crate::runners::{Runner, Runners};
+use crate::wanted::Wanted;
 
 /// Routes of the guest's parts at the runner.
 pub(crate) const ROUTE: &str = "/v1/guest/parts";
@@ -19,22 +21,34 @@ const PUSH_LIMIT: Duration = Duration::from_secs(300);
 /// Longest other order.
 const ORDER_LIMIT: Duration = Duration::from_secs(30);
 
+/// Programs of this host, and those that it lacks.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    pub(crate) programs: Programs,
+    pub(crate) wanted: Wanted,
+}
+
 /// Carries out an order to the part of one guest.
 pub(crate) async fn carry_out(
-    socket: &Path,
+    (runners, runner): (&Runners, &Runner),
     part: PartName,
     call: Call,
-    programs: &Programs,
+    kept: &Kept,
 ) -> Outcome {
+    let order = async |verb: &str, body: Value| {
+        let path = format!("{ROUTE}/{}/{verb}", part.as_str());
+        let sent = runners.send(runner, Method::POST, &path, body.to_string(), ORDER_LIMIT);
+        sent.await.map(drop)
+    };
     let exchanged = match call {
         Call::Push(turn) => {
-            let body = match program(programs, &turn.sha256).await {
+            let body = match program(kept, &turn.sha256).await {
                 Ok(body) => body,
                 Err(error) => return Outcome::Transient(error),
             };
             let path = push_path(part, &turn);
-            let sent = over_unix(socket, Method::PUT, &path, body, PUSH_LIMIT).await;
-            sent.map(drop)
+            let sent = runners.send(runner, Method::PUT, &path, body, PUSH_LIMIT);
+            sent.await.map(drop)
         }
         Call::Try {
             token,
@@ -42,25 +56,15 @@ pub(crate) async fn carry_out(
             seconds,
         } => {
             let body = json!({"token": token, "epoch": epoch, "seconds": seconds});
-            order(socket, part, "try", body.to_string()).await
+            order("try", body).await
         }
-        Call::Keep { token } => {
-            order(socket, part, "keep", json!({"token": token}).to_string()).await
-        }
-        Call::Back { token } => {
-            order(socket, part, "back", json!({"token": token}).to_string()).await
-        }
+        Call::Keep { token } => order("keep", json!({"token": token})).await,
+        Call::Back { token } => order("back", json!({"token": token})).await,
     };
     match exchanged {
         Ok(()) => Outcome::Done,
         Err(error) => outcome(&error),
     }
-}
-
-async fn order(socket: &Path, part: PartName, verb: &str, body: String) -> Result<(), HttpError> {
-    let path = format!("{ROUTE}/{}/{verb}", part.as_str());
-    let sent = over_unix(socket, Method::POST, &path, body, ORDER_LIMIT).await;
-    sent.map(drop)
 }
 
 fn push_path(part: PartName, turn: &TurnSpec) -> String {
@@ -75,12 +79,13 @@ fn push_path(part: PartName, turn: &TurnSpec) -> String {
 }
 
 /// A program that the host lacks says nothing about the release.
-async fn program(programs: &Programs, sha256: &str) -> Result<Vec<u8>, String> {
-    let (programs, of) = (programs.clone(), sha256.to_owned());
+async fn program(kept: &Kept, sha256: &str) -> Result<Vec<u8>, String> {
+    let (programs, of) = (kept.programs.clone(), sha256.to_owned());
     let read = tokio::task::spawn_blocking(move || programs.read(&of)).await;
     match read {
         Ok(Ok(content)) => Ok(content),
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+            kept.wanted.add(sha256);
             Err(format!("program sha256:{sha256} is not kept on this host"))
         }
         Ok(Err(error)) => Err(format!("failed to read program sha256:{sha256}: {error}")),
@@ -106,8 +111,6 @@ fn outcome(error: &HttpError) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use protocol::runner::control_socket;
-
     use super::*;
 
     /// Requirement: B36
@@ -137,14 +140,27 @@ mod tests {
     #[tokio::test]
     async fn runner_that_is_away_and_program_that_is_missing_are_transient() {
         let dir = tempfile::tempdir().expect("a directory");
-        let socket = control_socket(dir.path(), "default", "pod");
-        let programs = Programs::new(dir.path());
+        let runners = Runners::Sockets(dir.path().to_owned());
+        let runner = Runner {
+            namespace: "default".to_owned(),
+            vm: "vm".to_owned(),
+            uid: "u".to_owned(),
+            pod: "pod".to_owned(),
+            at: None,
+            started: None,
+        };
+        let kept = Kept {
+            programs: Programs::new(dir.path()),
+            wanted: Wanted::default(),
+        };
         let keep = Call::Keep {
             token: "t".to_owned(),
         };
-        let away = carry_out(&socket, PartName::Monitor, keep, &programs).await;
+        let away = carry_out((&runners, &runner), PartName::Monitor, keep, &kept).await;
         assert!(matches!(away, Outcome::Transient(_)), "{away:?}");
-        let missing = program(&programs, &"0".repeat(64)).await;
+        let sha256 = "0".repeat(64);
+        let missing = program(&kept, &sha256).await;
         assert!(missing.is_err_and(|text| text.contains("not kept")));
+        assert_eq!(kept.wanted.take(), [sha256].into());
     }
 }

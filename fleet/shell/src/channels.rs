@@ -5,27 +5,27 @@
 //! active environment also gets a deployment. Its name follows from the moment at which the channel
 //! began to name the version, so a version that failed is not tried again.
 
-use std::collections::BTreeMap;
+mod programs;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use daemon_kit::clock::Clock;
-use fleet_core::order::{self, Link, Range, Refusal, Tier};
 use fleet_release::{FetchLimits, Fetcher, ReadError, Repository, Scope, Trust};
 use fleet_store::{FleetStore, Follower, LoadedChannel, Problem, Programs};
 use protocol::fleet::{
     CONDITION_ADOPTED, ChannelProblem, ChannelReading, ChannelStatus, ChannelTrust, DeploymentKind,
-    DeploymentSpec, EnvironmentState, KEY_REFRESH, LinkRange, NamedVersion, ReleaseManifest,
-    Resolved, RevisionData, own_links,
+    DeploymentSpec, EnvironmentState, KEY_REFRESH, NamedVersion, RevisionData,
 };
 use protocol::time::WallTime;
 use reqwest::Url;
-use semver::Version;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
-use crate::driver::Params;
+use crate::driver::{Location, Params};
 use crate::metrics::Metrics;
+use crate::wanted::Wanted;
 
 /// Between two lists of the channels.
 const LIST_EVERY: Duration = Duration::from_secs(5);
@@ -48,7 +48,13 @@ pub struct Channels {
     clock: Clock,
     /// Folder of the metadata that was verified.
     verified: PathBuf,
+    scope: Scope,
+    authorities: Vec<Vec<u8>>,
     fetcher: Option<Fetcher>,
+    /// Programs that turns need.
+    wanted: Wanted,
+    /// Those that this round fetches.
+    missing: BTreeSet<String>,
     polled: BTreeMap<(String, String), Polled>,
     problems: Vec<Problem>,
     metrics: Metrics,
@@ -58,7 +64,21 @@ impl Channels {
     /// For the channels of a machine. Nothing is read before [`Channels::round`].
     #[must_use]
     pub fn new(params: &Params) -> Self {
+        let (scope, authorities) = match &params.location {
+            Location::Machine => (Scope::Machine, Vec::new()),
+            Location::Cluster {
+                allow_dev,
+                authorities,
+            } => {
+                let allow_dev = *allow_dev;
+                (Scope::Cluster { allow_dev }, authorities.clone())
+            }
+        };
         Self {
+            scope,
+            authorities,
+            wanted: Wanted::default(),
+            missing: BTreeSet::new(),
             store: FleetStore::new(params.client.clone()),
             programs: Programs::of_state_dir(&params.state_dir),
             clock: params.clock,
@@ -68,6 +88,12 @@ impl Channels {
             problems: Vec::new(),
             metrics: params.metrics.clone(),
         }
+    }
+
+    /// Fetches these programs too.
+    pub(crate) fn fetching(mut self, wanted: Wanted) -> Self {
+        self.wanted = wanted;
+        self
     }
 
     pub(crate) async fn run(&mut self) {
@@ -92,6 +118,7 @@ impl Channels {
         let key = |one: &LoadedChannel| (one.namespace.clone(), one.name.clone());
         let keys: Vec<_> = all.iter().map(key).collect();
         self.polled.retain(|key, _| keys.contains(key));
+        self.missing = self.wanted.take();
         for (key, channel) in keys.into_iter().zip(&mut all) {
             if !self.is_due(&key, channel) {
                 continue;
@@ -110,6 +137,9 @@ impl Channels {
     }
 
     fn is_due(&self, key: &(String, String), channel: &LoadedChannel) -> bool {
+        if !self.missing.is_empty() {
+            return true;
+        }
         self.polled.get(key).is_none_or(|polled| {
             Instant::now() >= polled.due
                 || polled.generation != channel.generation()
@@ -180,7 +210,8 @@ impl Channels {
         let fetcher = match &self.fetcher {
             Some(fetcher) => fetcher.clone(),
             None => {
-                let new = Fetcher::new(FetchLimits::default(), &[]);
+                let authorities: Vec<&[u8]> = self.authorities.iter().map(Vec::as_slice).collect();
+                let new = Fetcher::new(FetchLimits::default(), &authorities);
                 let new = new.map_err(ReadError::Unavailable)?;
                 self.fetcher.insert(new).clone()
             }
@@ -193,7 +224,7 @@ impl Channels {
                 verified: &verified,
             },
         };
-        let repository = Repository::open(&fetcher, &url, trust, Scope::Machine).await?;
+        let repository = Repository::open(&fetcher, &url, trust, self.scope).await?;
         let reading = repository.channel(&spec.name).await?;
         Ok((repository, reading))
     }
@@ -210,6 +241,7 @@ impl Channels {
         let followers = followers.map_err(|error| of_api("list environments", &error))?;
         let mut result = Ok(());
         for follower in followers {
+            self.fetch_wanted(channel, repository, &follower).await;
             let adopted = self.bring(channel, repository, named, &follower).await;
             if let Err(mut problem) = adopted {
                 let name = &follower.name;
@@ -274,43 +306,6 @@ impl Channels {
             Err(error) => Err(of_api("make a deployment", &error)),
         }
     }
-
-    /// Fetches, checks and keeps the program for an environment.
-    async fn resolve(
-        &self,
-        repository: &Repository,
-        named: &NamedVersion,
-        follower: &Follower,
-    ) -> Result<Resolved, ChannelProblem> {
-        let manifest = repository.manifest(&named.version).await;
-        let manifest = manifest.map_err(|error| problem(&error))?;
-        let runs = match follower.status.desired.as_str() {
-            "" => follower
-                .revisions
-                .first()
-                .map(|one| one.data.resolved.version.as_str()),
-            desired => Some(desired),
-        };
-        let release = release_of(&named.version, &manifest);
-        beside_us(&release).map_err(|refusal| refused(&refusal))?;
-        if let Some(runs) = runs.and_then(|version| Version::parse(version).ok()) {
-            order::step(&runs, &release).map_err(|refusal| refused(&refusal))?;
-        }
-        let program = repository.program(&manifest, follower.spec.part).await;
-        let (program, content) = program.map_err(|error| problem(&error))?;
-        let programs = self.programs.clone();
-        let kept = tokio::task::spawn_blocking(move || programs.keep_content(&content)).await;
-        let unkept = |error: String| ChannelProblem {
-            reason: "NotKept".to_owned(),
-            message: format!("the program cannot be kept: {error}"),
-        };
-        kept.map_err(|error| unkept(error.to_string()))?
-            .map_err(|error| unkept(error.to_string()))?;
-        Ok(Resolved {
-            version: named.version.to_string(),
-            sha256: program.sha256,
-        })
-    }
 }
 
 async fn api<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
@@ -330,57 +325,6 @@ fn of_api(what: &str, error: &str) -> ChannelProblem {
     ChannelProblem {
         reason: "ApiFailed".to_owned(),
         message: format!("failed to {what}: {error}"),
-    }
-}
-
-fn refused(refusal: &Refusal) -> ChannelProblem {
-    let (reason, message) = match refusal {
-        Refusal::Skew(text) => ("Skew", text),
-        Refusal::Order(text) => ("Order", text),
-        Refusal::LowerMajor(text) => ("LowerMajor", text),
-        Refusal::SteppingStone(text) => ("SteppingStone", text),
-    };
-    ChannelProblem {
-        reason: reason.to_owned(),
-        message: message.clone(),
-    }
-}
-
-/// Whether a release may run beside this build, which has the control plane.
-fn beside_us(release: &order::Release) -> Result<(), Refusal> {
-    let Ok(version) = Version::parse(env!("CARGO_PKG_VERSION")) else {
-        return Ok(());
-    };
-    let ours = order::Release {
-        version,
-        links: links_of(&own_links()),
-        is_independent: false,
-        at_least: None,
-    };
-    let name = "the control plane";
-    order::skew(release, &[(name, &ours)])?;
-    order::order(
-        Tier::Guest,
-        release,
-        &[(name, Tier::ControlPlane, &ours.version)],
-    )
-}
-
-fn links_of(links: &BTreeMap<String, LinkRange>) -> BTreeMap<Link, Range> {
-    let known = links.iter().filter_map(|(name, &LinkRange { min, max })| {
-        Link::named(name).map(|link| (link, Range { min, max }))
-    });
-    known.collect()
-}
-
-/// What the rules of steps read of a manifest.
-fn release_of(version: &Version, manifest: &ReleaseManifest) -> order::Release {
-    let at_least = manifest.at_least.as_ref();
-    order::Release {
-        version: version.clone(),
-        links: links_of(&manifest.links),
-        is_independent: manifest.independent,
-        at_least: at_least.and_then(|version| Version::parse(version).ok()),
     }
 }
 

@@ -15,17 +15,35 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::calls::Kept;
 use crate::changes::Key;
 use crate::channels::Channels;
 use crate::lane::{IDLE_LOOK_EVERY, Lane, Listing, Shared, is_running, key_of};
 use crate::look::Looker;
 use crate::metrics::Metrics;
+use crate::pulse::{Pulse, Pulses};
 use crate::records::Records;
+use crate::runners::{Pods, Runners};
+use crate::wanted::Wanted;
 
 /// Between two looks at the objects.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for the lists.
 const API_LIMIT: Duration = Duration::from_secs(10);
+
+/// Where the driver works.
+#[derive(Debug, Clone)]
+pub enum Location {
+    /// Machine with one user. Runners have control sockets there.
+    Machine,
+    /// Cluster whose objects many people may write. Runners are in pods.
+    Cluster {
+        /// Whether releases may be signed by keys for trying.
+        allow_dev: bool,
+        /// Authorities in PEM that servers of channels are believed by, beside the system's.
+        authorities: Vec<Vec<u8>>,
+    },
+}
 
 /// What the driver uses.
 #[derive(Clone)]
@@ -34,14 +52,19 @@ pub struct Params {
     pub client: kube::Client,
     /// Clock of the process.
     pub clock: Clock,
-    /// State directory, with the runners in `vms` and the programs in `fleet/programs`.
+    /// State directory with the programs in `fleet/programs` and, on one machine, the runners in
+    /// `vms`.
     pub state_dir: PathBuf,
+    /// Where the driver works.
+    pub location: Location,
     /// Stages of resizes, by which a judge compares their durations.
     pub stages: StageLog,
     /// Metrics of rollouts.
     pub metrics: Metrics,
     /// Journal of rollouts. `None`: log lines alone.
     pub journal: Option<Journal>,
+    /// Whether the tasks get on.
+    pub pulses: Pulses,
 }
 
 /// The task of an environment.
@@ -56,12 +79,18 @@ struct Driver {
     lanes: JoinSet<()>,
     problems: Vec<Problem>,
     last_look: Option<Instant>,
+    pulse: Pulse,
 }
 
 /// Runs the rollouts of all environments until `token`. Calls in flight are dropped then: a turn is
 /// in the objects, and the next run goes on with it.
 pub async fn run(params: Params, token: CancellationToken) {
-    let mut channels = Channels::new(&params);
+    let wanted = Wanted::default();
+    let mut channels = Channels::new(&params).fetching(wanted.clone());
+    let runners = match params.location {
+        Location::Machine => Runners::Sockets(params.state_dir.clone()),
+        Location::Cluster { .. } => Runners::Pods(Pods::new(params.client.clone())),
+    };
     let records = Records {
         journal: params.journal,
         clock: params.clock,
@@ -70,12 +99,16 @@ pub async fn run(params: Params, token: CancellationToken) {
     let mut driver = Driver {
         shared: Shared {
             store: FleetStore::new(params.client.clone()),
-            programs: Programs::of_state_dir(&params.state_dir),
+            kept: Kept {
+                programs: Programs::of_state_dir(&params.state_dir),
+                wanted,
+            },
+            pulses: params.pulses.clone(),
             looker: Looker {
                 client: params.client,
                 begun: params.clock.now(),
                 clock: params.clock,
-                state_dir: params.state_dir,
+                runners,
             },
             stages: params.stages,
             records,
@@ -84,9 +117,12 @@ pub async fn run(params: Params, token: CancellationToken) {
         lanes: JoinSet::new(),
         problems: Vec::new(),
         last_look: None,
+        pulse: params.pulses.task(),
     };
     let whole = async {
         loop {
+            // It has no rest: a runtime whose threads are all blocked is seen by it.
+            driver.pulse.beat();
             if let Err(error) = driver.round().await {
                 tracing::warn!(error, "failed to look at the fleet");
             }

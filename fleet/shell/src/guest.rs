@@ -1,9 +1,8 @@
 //! One guest, seen from outside: its VM's object, its runner and the metrics page of its monitor.
 
-use std::path::Path;
 use std::time::Duration;
 
-use daemon_kit::http_client::{HttpClient, HttpError, over_unix};
+use daemon_kit::http_client::{HttpClient, HttpError};
 use daemon_kit::process_age;
 use fleet_core::permit::Gate;
 use fleet_core::{Degradation, Facts, Observed};
@@ -12,13 +11,14 @@ use hyper::{Method, StatusCode};
 use protocol::annotations::LABEL_ENABLED;
 use protocol::exposition::{GuestFigures, PAGE_BYTES};
 use protocol::parts::{PartName, PartStates};
-use protocol::runner::{RunnerPhase, RunnerState, control_socket};
+use protocol::runner::{RunnerPhase, RunnerState};
 use protocol::time::WallTime;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::calls::ROUTE;
+use crate::runners::{Runner, Runners};
 
 /// Longest exchange with a runner or a page.
 const READ_LIMIT: Duration = Duration::from_secs(3);
@@ -62,24 +62,24 @@ pub(crate) fn has_agent(vm: &VirtualMachine) -> bool {
 
 /// Looks at a guest.
 pub(crate) async fn look(
-    state_dir: &Path,
+    way: (&Runners, &Runner),
     vm: &VirtualMachine,
     purpose: Purpose,
     now: WallTime,
 ) -> Seen {
     let part = purpose.part;
     let status = vm.status.clone().unwrap_or_default();
-    let socket = control_socket(state_dir, &vm.metadata.namespace, &status.pod_name);
     let is_proof = part == PartName::Monitor;
     let page = page(&status, is_proof || purpose.is_judged);
-    let (runner, page) = tokio::join!(runner_state(&socket), page);
-    let uptime_seconds = runner.as_ref().and_then(uptime_seconds);
+    let (runner, page) = tokio::join!(runner_state(way), page);
+    let age = |runner: &RunnerState| uptime_seconds(runner, way, now);
+    let uptime_seconds = runner.as_ref().and_then(age);
     let mut observed = match &runner {
         Some(runner) => observed(runner, part, uptime_seconds),
         None => parts::observed(Err(Unmanaged::NoRunner), part),
     };
     if purpose.is_in_flight && matches!(observed, Observed::Seen(_) | Observed::Silent) {
-        observed = asked(&socket, part).await;
+        observed = asked(way, part).await;
     }
     let text = page.as_ref().and_then(|page| page.as_ref().ok());
     let figures = text.and_then(|text| GuestFigures::read(text.as_bytes()));
@@ -101,14 +101,20 @@ pub(crate) async fn look(
     }
 }
 
-async fn runner_state(socket: &Path) -> Option<RunnerState> {
-    let body = over_unix(socket, Method::GET, "/v1/state", "", READ_LIMIT).await;
+async fn runner_state((runners, runner): (&Runners, &Runner)) -> Option<RunnerState> {
+    let sent = runners.send(runner, Method::GET, "/v1/state", "", READ_LIMIT);
+    let body = sent.await.inspect_err(|error| {
+        let (vm, namespace) = (&runner.vm, &runner.namespace);
+        let error = daemon_kit::chain(error);
+        tracing::debug!(vm, namespace, error, "failed to read the state of a runner");
+    });
     serde_json::from_slice(&body.ok()?).ok()
 }
 
 /// State of the part as the guest's daemon reports it now.
-async fn asked(socket: &Path, part: PartName) -> Observed {
-    match over_unix(socket, Method::GET, ROUTE, "", READ_LIMIT).await {
+async fn asked((runners, runner): (&Runners, &Runner), part: PartName) -> Observed {
+    let sent = runners.send(runner, Method::GET, ROUTE, "", READ_LIMIT);
+    match sent.await {
         Ok(body) => serde_json::from_slice::<PartStates>(&body)
             .ok()
             .and_then(|mut states| states.remove(&part))
@@ -139,13 +145,23 @@ fn observed(runner: &RunnerState, part: PartName, uptime_seconds: Option<u64>) -
     parts::observed(Ok(&runner.guest_parts), part)
 }
 
-/// Time since the start of the guest's QEMU. A guest that arrived by a migration is older, and one
-/// whose kernel began again is younger: it counts as long as its QEMU.
-fn uptime_seconds(runner: &RunnerState) -> Option<u64> {
-    if runner.incoming.is_some() {
+/// Time since the start of the guest's QEMU, or of its runner's container in a pod. A guest that
+/// arrived by a migration is older, and one whose kernel began again is younger: it counts as long
+/// as its QEMU.
+fn uptime_seconds(
+    state: &RunnerState,
+    (runners, runner): (&Runners, &Runner),
+    now: WallTime,
+) -> Option<u64> {
+    if state.incoming.is_some() {
         return None;
     }
-    let age = process_age(runner.qemu_pid?)?;
+    // A process id of a pod is one of another namespace.
+    if runners.pods().is_some() {
+        let microseconds = now.0.saturating_sub(runner.started?.0);
+        return u64::try_from(microseconds.div_euclid(1_000_000)).ok();
+    }
+    let age = process_age(state.qemu_pid?)?;
     Some(age.as_secs())
 }
 

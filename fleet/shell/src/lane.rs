@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use daemon_kit::StageLog;
 use fleet_core::{Action, Call, Engine, Event, Now, Outcome, Write};
-use fleet_store::{FleetStore, LoadedEnvironment, Owner, Programs};
+use fleet_store::{FleetStore, LoadedEnvironment, Owner};
 use protocol::core::Core as _;
-use protocol::runner::control_socket;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::calls::carry_out;
+use crate::calls::{Kept, carry_out};
 use crate::changes::{Change, Key, of_call, of_write};
 use crate::look::{Address, Looked, Looker, Surroundings};
+use crate::pulse::{Pulse, Pulses};
 use crate::records::Records;
 use crate::watch::Watch;
 
@@ -41,7 +41,8 @@ pub(crate) struct Listing {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) store: FleetStore,
-    pub(crate) programs: Programs,
+    pub(crate) kept: Kept,
+    pub(crate) pulses: Pulses,
     pub(crate) looker: Looker,
     pub(crate) stages: StageLog,
     pub(crate) records: Records,
@@ -73,11 +74,13 @@ pub(crate) struct Lane {
     watch: Watch,
     calls: JoinSet<Called>,
     last_look: Option<Instant>,
+    pulse: Pulse,
 }
 
 impl Lane {
     pub(crate) fn new(key: Key, shared: Shared, basis: Arc<AtomicU64>) -> Self {
         Self {
+            pulse: shared.pulses.task(),
             key,
             shared,
             basis,
@@ -91,17 +94,20 @@ impl Lane {
     /// Runs until nobody lists for it any more.
     pub(crate) async fn run(mut self, mut listings: watch::Receiver<Option<Arc<Listing>>>) {
         loop {
+            self.pulse.rest();
             tokio::select! {
                 changed = listings.changed() => {
                     if changed.is_err() {
                         return;
                     }
+                    self.pulse.beat();
                     let listing = listings.borrow_and_update().clone();
                     if let Some(listing) = listing {
                         self.look(&listing).await;
                     }
                 }
                 Some(called) = self.calls.join_next() => {
+                    self.pulse.beat();
                     if let Ok(called) = called {
                         self.pass(called).await;
                     }
@@ -125,7 +131,9 @@ impl Lane {
             return;
         };
         let looker = &self.shared.looker;
-        let looked = looker.world(own, all, &listing.surroundings).await;
+        let looked = looker
+            .world(own, all, &listing.surroundings, &self.pulse)
+            .await;
         self.last_look = Some(listing.begun);
         let basis = listing.bases.get(&self.key).copied().unwrap_or_default();
         self.take(basis, own.clone(), looked);
@@ -192,6 +200,7 @@ impl Lane {
     /// Carries out writes until there is none, and begins calls.
     async fn act(&mut self) {
         loop {
+            self.pulse.beat();
             let now = self.now();
             let Some(driven) = &mut self.driven else {
                 return;
@@ -240,12 +249,12 @@ impl Lane {
             driven.engine.handle(now, Event::Done { id, outcome });
             return;
         };
-        let state_dir = &self.shared.looker.state_dir;
-        let socket = control_socket(state_dir, &self.key.0, &address.pod);
+        let runner = address.runner.clone();
+        let runners = self.shared.looker.runners.clone();
         let part = driven.loaded.environment.spec.part;
-        let programs = self.shared.programs.clone();
+        let kept = self.shared.kept.clone();
         self.calls.spawn(async move {
-            let outcome = carry_out(&socket, part, call.clone(), &programs).await;
+            let outcome = carry_out((&runners, &runner), part, call.clone(), &kept).await;
             Called {
                 id,
                 guest,

@@ -1,5 +1,5 @@
 //! Who carries out what the engine of a rollout decides? The driver of all environments, a part of
-//! `bellows up`.
+//! `bellows up` and of `bellows-fleet`.
 //!
 //! A look lists the objects, the VMs, their namespaces and nodes. Each environment has a task with
 //! its engine, which reads the guests of its part of the look. Its writes are carried out one after
@@ -10,9 +10,12 @@
 //! * `look`: reads what the engines decide from.
 //! * `guest`: one guest, seen from outside.
 //! * `watch`: what guests go through while a judge watches them.
+//! * `runners`: ways to guests, on one machine and in a cluster.
 //! * `calls`: orders to a guest.
 //! * `changes`, `records`, [`Metrics`]: what was done, for log, journal and metrics.
 //! * [`Channels`]: versions of environments that follow a channel.
+//! * `wanted`: programs that this host lacks.
+//! * [`Pulses`]: whether the tasks get on.
 //!
 //! # Rules
 //! * An engine's number of writes is read before the first list of a look.
@@ -30,9 +33,13 @@ mod guest;
 mod lane;
 mod look;
 mod metrics;
+mod pulse;
 mod records;
+mod runners;
+mod wanted;
 mod watch;
 
 pub use channels::Channels;
-pub use driver::{Params, run};
+pub use driver::{Location, Params, run};
 pub use metrics::Metrics;
+pub use pulse::Pulses;

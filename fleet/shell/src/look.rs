@@ -2,7 +2,6 @@
 //! guests that an environment selects.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use daemon_kit::clock::Clock;
@@ -11,6 +10,7 @@ use fleet_core::{Guest, World, claim, is_open, owner_windows};
 use fleet_store::{LoadedEnvironment, Owner};
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use protocol::annotations::LABEL_VM_NAME;
 use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name};
 use protocol::quantity::Quantity;
 use protocol::time::{Span, Timestamp};
@@ -19,6 +19,8 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::guest::{self, Purpose};
+use crate::pulse::Pulse;
+use crate::runners::{Pod, Runner, Runners, pod_of};
 use crate::watch::Felt;
 
 /// Guests that are read concurrently.
@@ -33,7 +35,7 @@ const NOT_FOUND: u16 = 404;
 /// A guest's address for calls, and the owner of its instance.
 #[derive(Debug, Clone)]
 pub(crate) struct Address {
-    pub(crate) pod: String,
+    pub(crate) runner: Runner,
     pub(crate) owner: Owner,
 }
 
@@ -53,6 +55,8 @@ pub(crate) struct Surroundings {
     namespaces: BTreeMap<String, Namespace>,
     /// Memory of each node that no VM has, bytes.
     free: BTreeMap<String, u64>,
+    /// Pods of VMs, in a cluster.
+    pods: Vec<Pod>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -66,8 +70,8 @@ struct Namespace {
 pub(crate) struct Looker {
     pub(crate) client: kube::Client,
     pub(crate) clock: Clock,
-    pub(crate) state_dir: PathBuf,
-    /// Start of the driver. Its process starts the agent with it.
+    pub(crate) runners: Runners,
+    /// Start of the driver. On one machine its process starts the agent with it.
     pub(crate) begun: Timestamp,
 }
 
@@ -78,20 +82,37 @@ impl Looker {
         let vm = ApiResource::from_gvk_with_plural(&vm, "virtualmachines");
         let core = |kind| ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", kind));
         let (namespace, node) = (core("Namespace"), core("Node"));
-        let (vms, namespaces, nodes) = tokio::try_join!(
+        let (vms, namespaces, nodes, pods) = tokio::try_join!(
             self.list(&vm),
             self.list_if_served(&namespace),
             self.list_if_served(&node),
+            self.pods(),
         )?;
         let vms = vms.into_iter();
         let vms: Vec<VirtualMachine> = vms
             .filter_map(|one| serde_json::from_value(one).ok())
             .collect();
+        if let Some(pods) = self.runners.pods() {
+            pods.keep_only(&vms);
+        }
         Ok(Surroundings {
+            pods,
             free: free_memory(&nodes, &vms),
             namespaces: namespaces.iter().filter_map(namespace_of).collect(),
             vms,
         })
+    }
+
+    /// Pods of VMs, by their label. On one machine none is asked for.
+    async fn pods(&self) -> Result<Vec<Pod>, String> {
+        if self.runners.pods().is_none() {
+            return Ok(Vec::new());
+        }
+        let pod = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
+        let params = ListParams::default().labels(LABEL_VM_NAME);
+        let pods = self.listed_by(&pod, &params).await?;
+        let pods = pods.map_err(|error| format!("pods: {}", daemon_kit::chain(&error)))?;
+        Ok(pods.iter().filter_map(Pod::read).collect())
     }
 
     async fn list(&self, resource: &ApiResource) -> Result<Vec<Value>, String> {
@@ -113,9 +134,16 @@ impl Looker {
     }
 
     async fn listed(&self, resource: &ApiResource) -> Result<kube::Result<Vec<Value>>, String> {
+        self.listed_by(resource, &ListParams::default()).await
+    }
+
+    async fn listed_by(
+        &self,
+        resource: &ApiResource,
+        params: &ListParams,
+    ) -> Result<kube::Result<Vec<Value>>, String> {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
-        let params = ListParams::default();
-        let listed = timeout(LIST_LIMIT, api.list(&params)).await;
+        let listed = timeout(LIST_LIMIT, api.list(params)).await;
         let listed = listed.map_err(|_| format!("no list of {} in time", resource.plural))?;
         Ok(listed.map(|list| {
             let items = list.items.into_iter().map(serde_json::to_value);
@@ -129,6 +157,7 @@ impl Looker {
         loaded: &LoadedEnvironment,
         all: &[LoadedEnvironment],
         surroundings: &Surroundings,
+        pulse: &Pulse,
     ) -> Looked {
         // Collected first: a stream of a closure's futures is not `Send` for every lifetime.
         let guests: Vec<_> = surroundings
@@ -139,6 +168,7 @@ impl Looker {
             .collect();
         let guests: Vec<_> = futures::stream::iter(guests)
             .buffer_unordered(AT_ONCE)
+            .inspect(|_| pulse.beat())
             .collect()
             .await;
         let mut looked = Looked {
@@ -175,7 +205,9 @@ impl Looker {
             is_judged: is_judged(loaded),
             is_agent_new: self.clock.now().since(self.begun) < NEW_AGENT,
         };
-        let seen = guest::look(&self.state_dir, vm, purpose, self.clock.wall()).await;
+        let runner = surroundings.runner(vm);
+        let way = (&self.runners, &runner);
+        let seen = guest::look(way, vm, purpose, self.clock.wall()).await;
         let trial_seconds = loaded.environment.spec.rollout.trial_seconds;
         let owner = surroundings.owner(vm, trial_seconds);
         let gate = seen.gate.or(owner.gate);
@@ -204,7 +236,7 @@ impl Looker {
             has_agent: guest::has_agent(vm),
         };
         let address = Address {
-            pod: vm.status.clone().unwrap_or_default().pod_name,
+            runner,
             owner: Owner {
                 name: vm.metadata.name.clone(),
                 uid: vm.metadata.uid.clone(),
@@ -234,6 +266,20 @@ struct OwnersWord {
 }
 
 impl Surroundings {
+    /// The runner of a VM. Without a pod of that VM it has no address.
+    fn runner(&self, vm: &VirtualMachine) -> Runner {
+        let pod = pod_of(vm, &self.pods);
+        let (at, started) = pod.map_or((None, None), |pod| pod.runner_at(vm));
+        Runner {
+            namespace: vm.metadata.namespace.clone(),
+            vm: vm.metadata.name.clone(),
+            uid: vm.metadata.uid.clone(),
+            pod: vm.status.clone().unwrap_or_default().pod_name,
+            at,
+            started,
+        }
+    }
+
     /// The VM's annotation replaces that of its namespace. Either label keeps it out.
     fn owner(&self, vm: &VirtualMachine, trial_seconds: u64) -> OwnersWord {
         let of_namespace = self.namespaces.get(&vm.metadata.namespace);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use fleet::{Channels, Metrics, Params};
+use fleet::{Channels, Location, Metrics, Params, Pulses};
 use fleet_release::{Audience, PLATFORM, Program, Publisher, ReleaseDraft};
 use fleet_store::Programs;
 use prometheus_client::registry::Registry;
@@ -32,9 +32,11 @@ impl Site {
             client: api.client(),
             clock: Clock::new(),
             state_dir: dir.path().join("state"),
+            location: Location::Machine,
             stages: StageLog::new(1),
             metrics: Metrics::register(&mut Registry::default()),
             journal: None,
+            pulses: Pulses::default(),
         };
         let site = Self {
             channels: Channels::new(&params),

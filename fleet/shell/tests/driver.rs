@@ -12,7 +12,7 @@ use axum::Router;
 use axum::routing::get;
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use fleet::{Metrics, Params};
+use fleet::{Location, Metrics, Params, Pulses};
 use fleet_store::{deployment_object, environment_object, revision_object};
 use protocol::fleet::{
     DeploymentKind, DeploymentSpec, EnvironmentSpec, Group, Resolved, RevisionData, Rollout,
@@ -148,9 +148,11 @@ fn drive(api: &TestApi, state_dir: &Path) -> DropGuard {
         client: api.client(),
         clock: Clock::new(),
         state_dir: state_dir.to_owned(),
+        location: Location::Machine,
         stages: StageLog::new(16),
         metrics: Metrics::default(),
         journal: None,
+        pulses: Pulses::default(),
     };
     tokio::spawn(fleet::run(params, token.clone()));
     token.drop_guard()

@@ -8,7 +8,7 @@ use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 41] = [
+const ARROWS: [(&str, &[&str]); 42] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
@@ -150,6 +150,19 @@ const ARROWS: [(&str, &[&str]); 41] = [
             "fleet-core",
             "fleet-release",
             "fleet-store",
+            "protocol",
+            "test-api",
+            "test-authority",
+        ],
+    ),
+    // The program of a cluster.
+    (
+        "fleet-controller",
+        &[
+            "api-client",
+            "daemon-kit",
+            "fleet",
+            "leader-election",
             "protocol",
             "test-api",
         ],
