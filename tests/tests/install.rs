@@ -5,6 +5,8 @@
 mod agent_state;
 #[path = "install/alerts.rs"]
 mod alerts;
+#[path = "install/fleet.rs"]
+mod fleet;
 #[path = "install/policies.rs"]
 mod policies;
 #[path = "install/scaling_policies.rs"]
@@ -392,12 +394,13 @@ fn the_policies_open_what_is_served_and_nothing_else() {
     let Some(kit) = Kit::find("the_policies_open_what_is_served_and_nothing_else") else {
         return;
     };
-    let made = kit.chart(&[]);
+    let made = kit.chart(&["fleet.enabled=true"]);
     for (kind, namespace, name) in [
         ("Deployment", "neonvm-system", "neonvm-controller"),
         ("Deployment", "kube-system", "autoscale-scheduler"),
         ("DaemonSet", "kube-system", "autoscaler-agent"),
         ("Deployment", "kube-system", "policy-controller"),
+        ("Deployment", "kube-system", "bellows-fleet"),
     ] {
         let (pods, policy) = (
             &made[&key(kind, namespace, name)],

@@ -7,7 +7,14 @@ use std::path::Path;
 use bellows_tests::checkout;
 use serde_json::Value;
 
-const PARTS: [&str; 5] = ["agent", "controller", "overlay", "policies", "scheduler"];
+const PARTS: [&str; 6] = [
+    "agent",
+    "controller",
+    "fleet",
+    "overlay",
+    "policies",
+    "scheduler",
+];
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -125,7 +132,7 @@ fn a_rollout_that_waits_for_a_second_leader_is_known_for_one() {
 #[test]
 fn every_component_has_readiness_and_liveness_probes() {
     let mut asked = Vec::new();
-    for part in ["agent", "controller", "policies", "scheduler"] {
+    for part in ["agent", "controller", "fleet", "policies", "scheduler"] {
         let kinds = ["Deployment", "DaemonSet"];
         for pods in kinds.iter().flat_map(|kind| of_kind(part, kind)) {
             let containers = pods["spec"]["template"]["spec"]["containers"].clone();
@@ -199,6 +206,26 @@ controller neonvm-shim/controller/src/shell/certificate.rs certificaterequests g
 controller neonvm-shim/controller/src/shell/api/client.rs events create patch
 controller leader-election/src/shell/follower.rs leases create
 controller leader-election/src/shell/follower.rs leases/a3b22509.neon.tech get list watch patch
+fleet fleet/store/src/load.rs fleetenvironments list
+fleet fleet/store/src/load.rs fleetdeployments list
+fleet fleet/store/src/load.rs fleetinstances list
+fleet fleet/store/src/load.rs controllerrevisions list
+fleet fleet/store/src/write.rs fleetenvironments update
+fleet fleet/store/src/write.rs fleetenvironments/status update
+fleet fleet/store/src/write.rs fleetdeployments create
+fleet fleet/store/src/write.rs fleetdeployments/status update
+fleet fleet/store/src/write.rs fleetinstances create update
+fleet fleet/store/src/write.rs fleetinstances/status update
+fleet fleet/store/src/follow.rs fleetchannels list
+fleet fleet/store/src/follow.rs fleetchannels/status update
+fleet fleet/store/src/follow.rs controllerrevisions create
+fleet fleet/shell/src/look.rs virtualmachines list
+fleet fleet/shell/src/look.rs namespaces list
+fleet fleet/shell/src/look.rs nodes list
+fleet fleet/shell/src/look.rs pods list
+fleet fleet/shell/src/runners/pods.rs secrets get
+fleet leader-election/src/shell/follower.rs leases create
+fleet leader-election/src/shell/follower.rs leases/bellows-fleet get list watch patch
 overlay neonvm-shim/vxlan/src/shell.rs nodes list watch
 policies policy/controller/src/shell.rs scalingpolicies list
 policies policy/controller/src/shell.rs scalingpolicies/status update

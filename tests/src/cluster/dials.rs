@@ -26,11 +26,12 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Address of a guest behind the bridge of its pod.
 const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 254, 254));
 /// Programs by which pods are recognized, as images name them.
-const PROGRAMS: [(&str, End); 5] = [
+const PROGRAMS: [(&str, End); 6] = [
     ("neonvm-controller", End::Controller),
     ("autoscale-scheduler", End::Scheduler),
     ("autoscaler-agent", End::Agent),
     ("policy-controller", End::PolicyController),
+    ("bellows-fleet", End::Fleet),
     ("runner", End::Vm),
 ];
 
@@ -47,6 +48,8 @@ pub enum End {
     Agent,
     /// The pod of a controller of policies.
     PolicyController,
+    /// The pod of a driver of rollouts.
+    Fleet,
     /// A VM's pod: its runner, its QEMU, or its guest, to which the pod's ports lead.
     Vm,
     /// The guest, dialled from inside its pod.

@@ -17,9 +17,10 @@ const BUSYBOX: &str = "busybox";
 /// The guest whose kernel is in the runner's image.
 const GUEST: &str = "bellows/postgres:15";
 /// Images of our components in a cluster.
-const OURS: [&str; 6] = [
+const OURS: [&str; 7] = [
     "autoscale-scheduler",
     "autoscaler-agent",
+    "bellows-fleet",
     "neonvm-controller",
     "neonvm-runner",
     "policy-controller",
@@ -28,9 +29,10 @@ const OURS: [&str; 6] = [
 /// The component whose image contains a node's programs.
 const OVERLAY: &str = "neonvm-vxlan-controller";
 /// Our programs in the images.
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 8] = [
     "autoscale-scheduler",
     "autoscaler-agent",
+    "bellows-fleet",
     // The agent starts it for policies.
     "bellows-policy",
     "neonvm-controller",

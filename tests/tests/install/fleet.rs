@@ -1,0 +1,82 @@
+//! Rollouts in a cluster: the switch of the chart, its values and the rights of the account.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{Key, Kit, at, key, plainly};
+
+const NAME: &str = "bellows-fleet";
+const SYSTEM: &str = "kube-system";
+
+/// Requirement: R26
+#[test]
+fn fleet_is_installed_by_one_switch_and_changes_nothing_without_it() {
+    let Some(kit) = Kit::find("fleet_is_installed_by_one_switch_and_changes_nothing_without_it")
+    else {
+        return;
+    };
+    let args = ["--kube-version", "1.34.4"];
+    let usual = kit.helm("template", &args).expect("renders");
+    let off = [&args[..], &["--set", "fleet.enabled=false"]].concat();
+    assert_eq!(kit.helm("template", &off).expect("renders"), usual);
+    assert!(!usual.contains("name: bellows-fleet\n"), "it is off");
+
+    let wanted: BTreeMap<Key, Value> = plainly(kit.plain("fleet"));
+    assert_eq!(wanted.len(), 9, "{:?}", wanted.keys());
+    let mut made = plainly(kit.chart(&["fleet.enabled=true"]));
+    for (key, object) in &wanted {
+        assert_eq!(made.remove(key).as_ref(), Some(object), "{key:?}");
+    }
+    assert_eq!(made, plainly(kit.chart(&[])), "all else stays");
+}
+
+/// Requirement: R26
+#[test]
+fn values_of_the_fleet_reach_its_manifests() {
+    let Some(kit) = Kit::find("values_of_the_fleet_reach_its_manifests") else {
+        return;
+    };
+    let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let authority = format!("fleet.authority={}", json!(pem));
+    let made = kit.chart(&[
+        "fleet.enabled=true",
+        &authority,
+        r#"fleet.config={"allowDevKeys":true,"stuckSeconds":60}"#,
+        "fleet.replicas=3",
+        r#"registry="r.example""#,
+        r#"networkPolicy.vmNamespaces=["default"]"#,
+        r#"monitoring={"podMonitors":{"enabled":true}}"#,
+    ]);
+    let map = key("ConfigMap", SYSTEM, "bellows-fleet-config");
+    assert_eq!(at(&made, &map, "/data/authority.pem"), pem);
+    let config = at(&made, &map, "/data/config.json");
+    let config: Value = serde_json::from_str(config.as_str().expect("a text")).expect("JSON");
+    let expected = json!({
+        "allowDevKeys": true, "stuckSeconds": 60,
+        "authorities": ["/etc/bellows-fleet/authority.pem"],
+    });
+    assert_eq!(config, expected);
+    let deployment = key("Deployment", SYSTEM, NAME);
+    assert_eq!(at(&made, &deployment, "/spec/replicas"), 3);
+    let image = at(&made, &deployment, "/spec/template/spec/containers/0/image");
+    assert_eq!(image, "r.example/bellows/bellows-fleet:0.1.0");
+    assert!(made.contains_key(&key("PodMonitor", SYSTEM, NAME)));
+    let policy = &made[&key("NetworkPolicy", "default", "bellows-vms")];
+    let rules = policy["spec"]["ingress"].as_array().expect("rules");
+    let is_fleet = |rule: &&Value| rule["from"][0]["podSelector"]["matchLabels"]["name"] == NAME;
+    let rule = rules.iter().find(is_fleet).expect("it is let in");
+    assert_eq!(rule["ports"], json!([{"port": 9100}, {"port": 25183}]));
+
+    for wrong in [
+        "fleet.enabled=maybe",
+        "fleet.authority=no certificate",
+        "fleet.config.stuckSeconds=24",
+        "fleet.config.allowdevkeys=true",
+        "fleet.replicas=0",
+        "fleet.channel=stable",
+    ] {
+        let error = kit.helm("template", &["--set", wrong]).expect_err(wrong);
+        assert!(error.contains("schema"), "{wrong}: {error}");
+    }
+}
